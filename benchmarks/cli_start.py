@@ -1,0 +1,43 @@
+"""How fast the command answers: `launch --help` and `launch plan`, beside a bare Python.
+
+    python benchmarks/cli_start.py
+
+Prints the median wall time of each and its ratio to starting Python alone, in the same run.
+"""
+
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROUNDS = 10
+JOB = str(Path(__file__).parents[1] / "jobs" / "quickstart.yaml")
+COMMANDS = {
+    "python -c pass": [sys.executable, "-c", "pass"],
+    "import typer, pydantic, ruamel.yaml, rich": [
+        sys.executable,
+        "-c",
+        "import typer, pydantic, ruamel.yaml, rich.console",
+    ],
+    "launch --help": [sys.executable, "-m", "launcher", "--help"],
+    "launch plan": [sys.executable, "-m", "launcher", "plan", JOB],
+}
+
+
+def main() -> None:
+    """Rounds of all commands in turn, so that a busy moment hits each alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    for _ in range(ROUNDS):
+        for name, command in COMMANDS.items():
+            began = time.perf_counter()
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            seconds[name].append(time.perf_counter() - began)
+    bare = statistics.median(seconds["python -c pass"])
+    for name, times in seconds.items():
+        median = statistics.median(times)
+        print(f"{name:44} {median:6.3f} s   {median / bare:5.1f} x python")
+
+
+if __name__ == "__main__":
+    main()

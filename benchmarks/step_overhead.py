@@ -1,0 +1,86 @@
+"""What Slipway adds to a training step: its loop beside a hand-written one, in the same processes.
+
+    python benchmarks/step_overhead.py [--hosts 2] [--devices 2] [--rounds 9] [--steps 12]
+
+Starts one process per host through the launcher's own gang. In each, rounds of Slipway's loop
+(data pipeline, metrics, events and all) and of a plain jitted loop over the same model and
+batch (step_overhead_worker.py) take turns. Prints the median step time of both and the
+median of the ratios of neighbouring rounds.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+WORKER = Path(__file__).with_name("step_overhead_worker.py")
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The program that the gang runs, in the environment of a launch."""
+
+    launch: Any
+    options: argparse.Namespace
+
+    def check_command(self, process: int) -> None:
+        return None
+
+    def command(self, process: int) -> list[str]:
+        job_file = str(self.launch.run_dir / "job.yaml")
+        return [sys.executable, str(WORKER), job_file, str(self.options.rounds)]
+
+    def environment(self, process: int) -> dict[str, str]:
+        return self.launch.environment(process)
+
+
+def main() -> None:
+    """Launch the workers and print what process 0 measured."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, default in (("hosts", 2), ("devices", 2), ("rounds", 9), ("steps", 12)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        cluster_file = Path(folder) / "cluster.yaml"
+        cluster_file.write_text(
+            f"{{accelerator: cpu, hosts: {options.hosts}, devices_per_host: {options.devices}, "
+            "provider: {kind: local}}"
+        )
+        _launch(options, cluster_file, Path(folder))
+
+
+def _launch(options: argparse.Namespace, cluster_file: Path, folder: Path) -> None:
+    from launcher.cluster import find_cluster
+    from launcher.gather import gather
+    from launcher.plan import make_launch
+    from launcher.providers import local
+    from launcher.runs import Run
+    from trainer.spec.config import load
+    from trainer.spec.job import Job
+
+    overrides = [f"steps={options.steps}", "evaluate=null", "sample=null"]
+    job = load(ROOT / "jobs" / "quickstart.yaml", Job, overrides)
+    launch = make_launch(job, find_cluster(str(cluster_file)), folder)
+    with Run.create(launch.run_dir, launch.job, launch.plan) as run:
+        hosts = local.start(launch.plan.world)
+        with hosts, gather(hosts, launch.plan.world, run.folder) as crew:
+            outcome = crew.run(Worker(launch, options))
+        if not outcome.ok:
+            sys.exit("\n".join([*outcome.tail, outcome.reason]))
+        times = json.loads((run.folder / "times.json").read_text())
+    slipway, plain = (1000 * statistics.median(times[kind]) for kind in ("slipway", "plain"))
+    print(f"{options.hosts} hosts x {options.devices} devices, {options.rounds} rounds of each")
+    print(f"plain loop    {plain:8.1f} ms a step")
+    print(f"slipway       {slipway:8.1f} ms a step")
+    pairs = zip(times["slipway"], times["plain"], strict=True)
+    ratio = statistics.median(ours / theirs for ours, theirs in pairs)
+    print(f"ratio         {ratio:8.3f}, the median of the rounds' ratios")
+
+
+if __name__ == "__main__":
+    main()

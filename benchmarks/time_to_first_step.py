@@ -1,0 +1,113 @@
+"""From the command to the first step: `launch` beside the same processes started by hand.
+
+    python benchmarks/time_to_first_step.py [--hosts 1 2 4] [--devices 2]
+
+For each number of hosts, with an empty compile cache (cold) and a filled one (warm): seconds from
+the start of `launch` to the end of step 1, the same for one `python -m trainer` per host without
+any launcher, and the ratio. The difference is what Ray, the reservation and the checks cost.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DEADLINE_S = 600
+
+
+def main() -> None:
+    """Cold, then warm, for each number of hosts; the two ways take turns."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hosts", type=int, nargs="*", default=[1, 2, 4])
+    parser.add_argument("--devices", type=int, default=2)
+    options = parser.parse_args()
+    print(f"{'hosts':>5}  {'cache':5}  {'launch':>8}  {'by hand':>8}  ratio")
+    for hosts in options.hosts:
+        with tempfile.TemporaryDirectory() as folder:
+            _measure(Path(folder), hosts, options.devices)
+
+
+def _measure(folder: Path, hosts: int, devices: int) -> None:
+    (folder / "cluster.yaml").write_text(
+        f"{{accelerator: cpu, hosts: {hosts}, devices_per_host: {devices}, "
+        "provider: {kind: local}}"
+    )
+    for cache in ("cold", "warm"):
+        launched = _launch(folder, cache)
+        by_hand = _by_hand(folder, hosts, devices, cache)
+        ratio = launched / by_hand
+        print(
+            f"{hosts:5}  {cache:5}  {launched:6.1f} s  {by_hand:6.1f} s  {ratio:5.2f}", flush=True
+        )
+
+
+def _environment(folder: Path, way: str, cache: str) -> dict[str, str]:
+    """Each way has a cache of its own, so that neither warms the other's."""
+    caches = folder / f"cache-{way}"
+    if cache == "cold":
+        shutil.rmtree(caches, ignore_errors=True)
+    return {**os.environ, "XDG_CACHE_HOME": str(caches), "PYTHONPATH": str(ROOT)}
+
+
+def _launch(folder: Path, cache: str) -> float:
+    runs = folder / f"runs-{cache}"
+    command = [sys.executable, "-m", "launcher", "--cluster", str(folder / "cluster.yaml")]
+    command += ["--runs", str(runs), str(ROOT / "jobs" / "quickstart.yaml")]
+    command += ["steps=2", "evaluate=null", "sample=null"]
+    began = time.time()
+    environment = _environment(folder, "launch", cache)
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+    events = (runs / "quickstart" / "events.jsonl").read_text().splitlines()
+    steps = [event for event in map(json.loads, events) if event["event"] == "step"]
+    return min(event["time"] for event in steps) - began
+
+
+def _by_hand(folder: Path, hosts: int, devices: int, cache: str) -> float:
+    """The run's own job and plan, one process per host, started from this loop."""
+    run_dir = folder / f"runs-{cache}" / "quickstart"
+    (run_dir / "metrics.jsonl").unlink()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
+    began = time.time()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "trainer", str(run_dir / "job.yaml")],
+            stdout=subprocess.DEVNULL,
+            env={
+                **_environment(folder, "by-hand", cache if process == 0 else "shared"),
+                "JAX_COORDINATOR_ADDRESS": coordinator,
+                "JAX_PLATFORMS": "cpu",
+                "SLIPWAY_NUM_PROCESSES": str(hosts),
+                "SLIPWAY_PROCESS_ID": str(process),
+                "SLIPWAY_RUN_DIR": str(run_dir),
+                "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            },
+        )
+        for process in range(hosts)
+    ]
+    try:
+        return _wait_for_metrics(run_dir / "metrics.jsonl") - began
+    finally:
+        for process in processes:
+            process.wait(DEADLINE_S)
+
+
+def _wait_for_metrics(path: Path) -> float:
+    deadline = time.time() + DEADLINE_S
+    while time.time() < deadline:
+        if path.exists() and path.stat().st_size:
+            return time.time()
+        time.sleep(0.01)
+    raise TimeoutError(f"no step within {DEADLINE_S} s")
+
+
+if __name__ == "__main__":
+    main()

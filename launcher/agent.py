@@ -1,0 +1,83 @@
+"""The actor that runs on each host: starts the host's program, and hands over what it says.
+
+The program's tree ends when the actor does, whatever ends it, and the actor ends itself when nobody
+has asked it anything for `LEASE_S`: a driver that vanished leaves nothing running.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from launcher.program import Batch, Program
+
+LEASE_S = 60.0
+NOT_FOR_PROGRAMS = ("RAY_",)
+
+
+class Agent:
+    """One per host. Ray calls its methods from several threads: `stop` must not wait for `poll`."""
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+        self._program: Program | None = None
+        self._asked_at = time.monotonic()
+        threading.Thread(target=self._end_when_forgotten, daemon=True).start()
+
+    def address(self) -> str:
+        """Of this host, as the others reach it."""
+        import ray.util
+
+        self._asked_at = time.monotonic()
+        return ray.util.get_node_ip_address()
+
+    def free_port(self, wanted: int | None) -> int:
+        """`wanted` if it is free on this host, else one that is; asked right before it is bound."""
+        self._asked_at = time.monotonic()
+        for port in (wanted, 0) if wanted else (0,):
+            with socket.socket() as probe:
+                try:
+                    probe.bind(("", port))
+                except OSError:
+                    continue
+                return probe.getsockname()[1]
+        raise OSError("no free port")
+
+    def start(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: str,
+        cwd: str,
+        grace_s: float,
+    ) -> None:
+        """Start the host's program; `environment` is added to the host's own."""
+        self._asked_at = time.monotonic()
+        own = {**host_environment(), **environment}
+        self._program = Program(command, own, Path(log), Path(cwd), grace_s)
+
+    def poll(self, wait_s: float) -> Batch:
+        """What the program said since; waits up to `wait_s` for something."""
+        self._asked_at = time.monotonic()
+        assert self._program is not None
+        return self._program.poll(wait_s)
+
+    def stop(self) -> None:
+        """End the program; `poll` tells when it is gone."""
+        self._asked_at = time.monotonic()
+        if self._program is not None:
+            self._program.stop()
+
+    def _end_when_forgotten(self) -> None:
+        while time.monotonic() - self._asked_at < LEASE_S:
+            time.sleep(1.0)
+        os._exit(1)
+
+
+def host_environment() -> dict[str, str]:
+    """What this process was started with: Ray sets OMP_NUM_THREADS=1 and more after that."""
+    entries = Path("/proc/self/environ").read_bytes().split(b"\0")
+    pairs = (os.fsdecode(entry).partition("=") for entry in entries if entry)
+    return {name: value for name, _, value in pairs if not name.startswith(NOT_FOR_PROGRAMS)}

@@ -1,0 +1,206 @@
+"""The `launch` command: parses, calls, prints. No logic of its own, and nothing slow at import.
+
+Exit codes: 0 ok; 1 the job failed; 2 usage or configuration; 3 the cluster cannot be reached or
+provisioned; 130 interrupted.
+"""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from trainer.spec.suggest import suggest
+
+if TYPE_CHECKING:
+    from launcher.cluster import Cluster
+    from launcher.plan import Launch
+    from trainer.spec.config import Loaded
+
+JOB_FAILED, BAD_USAGE, NO_CLUSTER, INTERRUPTED = 1, 2, 3, 130
+
+
+class DefaultToRun(TyperGroup):
+    """`launch --cluster C job.yaml` is `launch run --cluster C job.yaml`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own_options = {"--help", "-h", "--install-completion", "--show-completion"}
+        if args and args[0] not in self.commands and not own_options.intersection(args[:1]):
+            verb = args[0]
+            if not verb.startswith("-") and _looks_like_a_verb(verb):
+                hint = suggest(verb, sorted(self.commands))
+                _fail(f"launch: '{verb}' is neither a command nor a job file.{hint}", BAD_USAGE)
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+def _looks_like_a_verb(word: str) -> bool:
+    return word.isidentifier() and not Path(word).exists()
+
+
+app = typer.Typer(
+    cls=DefaultToRun,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # help in plain text: rich would take most of its time
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""Run JAX training on many hosts, from this machine to a TPU pod.
+
+    launch --cluster local jobs/quickstart.yaml
+
+    launch --cluster tpu-v4-32 --simulate job.yaml steps=20 mesh.tensor=2
+
+    launch plan --cluster tpu-v4-32 --simulate job.yaml --shardings""",
+)
+
+
+class Output(StrEnum):
+    text = "text"
+    json = "json"
+
+
+JobFile = Annotated[Path, typer.Argument(help="the job file, such as jobs/quickstart.yaml")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="changes to the job: steps=20 mesh.tensor=2"),
+]
+ClusterName = Annotated[
+    str,
+    typer.Option("--cluster", "-c", help="a name in clusters/, a path, or an accelerator: v4-64"),
+]
+Simulate = Annotated[
+    bool, typer.Option("--simulate", help="run it host by host on this machine, with CPU devices")
+]
+SimulateHosts = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="simulate N hosts of the same kind (implies --simulate)"),
+]
+Runs = Annotated[Path, typer.Option(help="the folder in which each run gets a folder of its own")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="text, or json for programs")]
+Shardings = Annotated[bool, typer.Option("--shardings", help="list the layout of every parameter")]
+
+
+@app.command()
+def run(
+    job: JobFile,
+    overrides: Overrides = None,
+    cluster: ClusterName = "local",
+    simulate: Simulate = False,
+    simulate_hosts: SimulateHosts = None,
+    runs: Runs = Path("runs"),
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="move an earlier run of this name aside and start anew")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print the plan and start nothing: launch plan")
+    ] = False,
+    output: OutputOption = Output.text,
+) -> None:
+    """Run a job on a cluster. The default command: `run` can be left out."""
+    launch = _prepare(job, overrides, cluster, simulate, simulate_hosts, runs)
+    if dry_run:
+        _print_plan(launch, output, shardings=False)
+        return
+    from launcher.run import run_job
+
+    raise typer.Exit(run_job(launch, fresh=fresh))
+
+
+@app.command()
+def plan(
+    job: JobFile,
+    overrides: Overrides = None,
+    cluster: ClusterName = "local",
+    simulate: Simulate = False,
+    simulate_hosts: SimulateHosts = None,
+    runs: Runs = Path("runs"),
+    shardings: Shardings = False,
+    output: OutputOption = Output.text,
+) -> None:
+    """Show where everything would go, without starting anything: hosts, mesh, batch, bytes."""
+    launch = _prepare(job, overrides, cluster, simulate, simulate_hosts, runs)
+    _print_plan(launch, output, shardings=shardings)
+
+
+@app.command()
+def up(
+    cluster: Annotated[str, typer.Argument(help="the cluster to simulate")],
+    simulate_hosts: SimulateHosts = None,
+) -> None:
+    """Start a simulated cluster and keep it warm for later runs."""
+    from launcher.run import keep_warm
+
+    found = _find_cluster(cluster)
+    raise typer.Exit(keep_warm(Path(found.source).stem, found.value, simulate_hosts))
+
+
+@app.command()
+def down(
+    cluster: Annotated[str, typer.Argument(help="the cluster that `launch up` started")],
+) -> None:
+    """End a cluster that `launch up` keeps warm."""
+    from launcher.run import end_warm
+
+    raise typer.Exit(end_warm(Path(cluster).stem))
+
+
+def _prepare(
+    job_file: Path,
+    overrides: list[str] | None,
+    cluster_name: str,
+    simulate: bool,
+    simulate_hosts: int | None,
+    runs: Path,
+) -> "Launch":
+    """Everything that is wrong with the files, the overrides and their fit, in one go."""
+    from launcher.cluster import find_cluster
+    from launcher.plan import make_launch
+    from trainer.spec.config import ConfigError, load
+    from trainer.spec.job import Job
+
+    problems: list[str] = []
+    job = cluster = None
+    try:
+        job = load(job_file, Job, overrides or ())
+    except ConfigError as error:
+        problems += error.problems
+    try:
+        cluster = find_cluster(cluster_name)
+    except ConfigError as error:
+        problems += error.problems
+    if job and cluster:
+        simulate = simulate or simulate_hosts is not None
+        try:
+            return make_launch(job, cluster, runs, simulate=simulate, simulate_hosts=simulate_hosts)
+        except ConfigError as error:
+            problems += error.problems
+    return _fail("\n".join(problems), BAD_USAGE)
+
+
+def _find_cluster(name: str) -> "Loaded[Cluster]":
+    from launcher.cluster import find_cluster
+    from trainer.spec.config import ConfigError
+
+    try:
+        return find_cluster(name)
+    except ConfigError as error:
+        return _fail(str(error), BAD_USAGE)
+
+
+def _print_plan(launch: "Launch", output: Output, *, shardings: bool) -> None:
+    from launcher import display
+
+    if output is Output.json:
+        print(display.plan_as_json(launch))
+        return
+    from rich.console import Console
+
+    display.print_plan(Console(), launch, shardings=shardings)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(message, file=sys.stderr)
+    raise SystemExit(code)

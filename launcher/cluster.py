@@ -1,0 +1,202 @@
+"""The cluster file's schema: where a job runs, and how its hosts come to be."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from trainer.spec import accelerators
+from trainer.spec.accelerators import Accelerator
+from trainer.spec.config import ConfigError, Loaded, load
+from trainer.spec.explain import KeyedError
+from trainer.spec.job import NonNegative, Positive, Section
+from trainer.spec.plan import World
+from trainer.spec.suggest import suggest
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Local(Section):
+    """Hosts simulated on this machine, one Ray node each."""
+
+    kind: Literal["local"] = "local"
+    netns: bool = Field(
+        default=False, description="each host in its own network namespace; needs root"
+    )
+    host_env: dict[NonNegative, dict[str, str]] = Field(
+        default={}, description="extra environment by host number: to play a host that differs"
+    )
+
+
+class Attach(Section):
+    """A Ray cluster that already runs."""
+
+    kind: Literal["attach"]
+    address: Text = Field(description="host:port of its head, or ray://host:port")
+    token_path: str | None = Field(default=None, description="file with the cluster's token")
+
+
+class Ssh(Section):
+    """Machines that can be reached by SSH."""
+
+    kind: Literal["ssh"]
+    hosts: Annotated[list[Text], Field(min_length=1)] = Field(description="in rank order")
+    user: str | None = None
+    port: Port = 22
+    identity_file: str | None = None
+
+
+class Gcp(Section):
+    """Cloud TPU slices; what is not given is asked of gcloud's own configuration."""
+
+    kind: Literal["gcp"]
+    zone: str | None = None
+    project: str | None = None
+    runtime_version: str | None = None
+    spot: bool = False
+    reservation: str | None = None
+    network: str | None = None
+
+
+class Kubernetes(Section):
+    """A Ray cluster made by KubeRay."""
+
+    kind: Literal["kubernetes"]
+    namespace: str = "default"
+    context: str | None = None
+    image: str | None = None
+
+
+class Slurm(Section):
+    """An allocation of a Slurm cluster."""
+
+    kind: Literal["slurm"]
+    partition: str | None = None
+    account: str | None = None
+    time_limit: str | None = None
+
+
+Provider = Annotated[Local | Attach | Ssh | Gcp | Kubernetes | Slurm, Field(discriminator="kind")]
+
+
+class Cluster(Section):
+    """Slices of an accelerator, and the provider that they come from."""
+
+    accelerator: str
+    slices: Positive = 1
+    hosts: Positive | None = Field(default=None, description="of one slice")
+    devices_per_host: Positive | None = None
+    provider: Provider
+    coordinator_port: Port | None = Field(default=None, description="the first port to try")
+
+    @field_validator("accelerator")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        accelerators.parse(name)
+        return name
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Cluster":
+        if self.accelerator.lower() == "cpu":
+            unsaid = [k for k in ("hosts", "devices_per_host") if getattr(self, k) is None]
+            if unsaid:
+                raise KeyedError(*((k, "missing; accelerator: cpu does not say") for k in unsaid))
+        try:
+            _ = self.slice
+        except ValueError as error:
+            raise KeyedError(("hosts" if self.hosts else "devices_per_host", str(error))) from None
+        return self
+
+    @property
+    def slice(self) -> Accelerator:
+        """The facts of one slice."""
+        return accelerators.parse(
+            self.accelerator, hosts=self.hosts, devices_per_host=self.devices_per_host
+        )
+
+    @property
+    def built(self) -> bool:
+        """Whether the provider works in this version."""
+        return self.provider.kind == "local"
+
+    def accelerator_for(self, simulate_hosts: int | None) -> Accelerator:
+        """One slice where all slices together have `simulate_hosts` hosts (None: as many as real).
+
+        Raises:
+          ValueError: where there is no slice of that size, with the nearest that exist.
+        """
+        if simulate_hosts is None:
+            return self.slice
+        per_slice, rest = divmod(simulate_hosts, self.slices)
+        if rest:
+            below = max(per_slice, 1) * self.slices
+            raise ValueError(
+                f"{simulate_hosts} hosts do not divide into {self.slices} slices. "
+                f"Take {below} or {below + self.slices}"
+            )
+        return accelerators.with_hosts(self.slice, per_slice)
+
+    def world(self, simulated: bool, simulate_hosts: int | None = None) -> World:
+        """The hosts and devices of an attempt; a simulated accelerator keeps its platform."""
+        part = self.accelerator_for(simulate_hosts)
+        return World(
+            accelerator=part.name,
+            platform=part.platform,
+            simulated=simulated,
+            slices=self.slices,
+            hosts_per_slice=part.hosts,
+            devices_per_host=part.devices_per_host,
+            topology=part.topology,
+            host_bounds=part.host_bounds,
+        )
+
+
+def find_cluster(name_or_path: str) -> Loaded[Cluster]:
+    """Reads clusters/NAME.yaml, here or of those that come with Slipway, or the file of that path.
+
+    Any accelerator's name ("v5p-128", "tpu-v5p-128") is a cluster too: one slice of it.
+
+    Raises:
+      ConfigError: for an unknown name, with the known ones, or for what is wrong in the file.
+    """
+    given = Path(name_or_path)
+    if given.suffix in (".yaml", ".yml") or len(given.parts) > 1:
+        return load(given, Cluster)
+    for path in _cluster_files():
+        if path.stem == name_or_path:
+            return load(path, Cluster)
+    return Loaded(_slice_of(name_or_path), name_or_path, places={})
+
+
+def _slice_of(name: str) -> Cluster:
+    accelerator = name.removeprefix("tpu-").removeprefix("gpu-")
+    if accelerator == "cpu" or "-" not in accelerator:
+        raise ConfigError([_unknown(name)])
+    try:
+        accelerators.parse(accelerator)
+    except ValueError as error:
+        raise ConfigError([f"{_unknown(name)} As an accelerator: {error}."]) from None
+    return Cluster(accelerator=accelerator, provider=Local())
+
+
+def known_clusters() -> list[str]:
+    return sorted({path.stem for path in _cluster_files()})
+
+
+def _cluster_files() -> Iterator[Path]:
+    for folder in (Path("clusters"), *_shipped()):
+        yield from sorted(folder.glob("*.yaml"))
+
+
+def _shipped() -> list[Path]:
+    """Beside the packages in a checkout; inside this one when installed from a wheel."""
+    package = Path(__file__).parent
+    return [package.parent / "clusters", package / "shipped_clusters"]
+
+
+def _unknown(name: str) -> str:
+    known = known_clusters()
+    hint = suggest(name, known) or " A file elsewhere is given by its path."
+    return f"--cluster {name}: unknown cluster. Known: {', '.join(known)}.{hint}"

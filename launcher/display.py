@@ -1,0 +1,192 @@
+"""What `launch plan` shows: tables and the mesh picture, and the same facts as JSON."""
+
+import json
+import shlex
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from launcher.plan import COORDINATOR_PLACEHOLDER, Launch
+from trainer.spec.plan import ArrayPlan
+
+HOST_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
+
+
+def host_color(process: int) -> str:
+    """The colour of a host, the same in the mesh picture and before its log lines."""
+    return HOST_COLORS[process % len(HOST_COLORS)]
+
+
+def format_bytes(count: float) -> str:
+    """Bytes in binary units, three figures: 3.42 GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"
+
+
+def count(number: int, noun: str) -> str:
+    """ "1 host", "4 hosts"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def print_plan(console: Console, launch: Launch, *, shardings: bool) -> None:
+    """The whole plan of an attempt, for a person."""
+    console.print(f"[bold]{launch.job.name}[/bold] on {describe_world(launch)}", highlight=False)
+    console.print(Padding(_facts(launch), (1, 0, 0, 0)))
+    console.print(Padding(mesh_picture(launch, console.width), (1, 0, 0, 0)))
+    if shardings:
+        console.print(Padding(_shardings(launch.plan.parameters), (1, 0, 0, 0)))
+    console.print(Padding(_process(launch), (1, 0, 0, 0)))
+    for warning in launch.plan.warnings:
+        console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
+
+
+def plan_as_json(launch: Launch) -> str:
+    """The plan, and what would be started, as one JSON object."""
+    processes = [
+        {
+            "process": process,
+            "host": process,
+            "command": launch.command(process),
+            "environment": _environment(launch, process),
+        }
+        for process in range(launch.plan.world.processes)
+    ]
+    content: dict[str, Any] = {
+        "job": launch.job.model_dump(),
+        "cluster": launch.cluster.model_dump(),
+        "run_dir": str(launch.run_dir),
+        "plan": launch.plan.model_dump(),
+        "bytes_per_device": _bytes_per_device(launch),
+        "processes": processes,
+    }
+    return json.dumps(content, indent=2)
+
+
+def describe_world(launch: Launch) -> str:
+    """One line on the cluster: its name, hosts, devices and wires."""
+    world = launch.plan.world
+    hosts, devices = count(world.processes, "host"), count(world.devices_per_host, "device")
+    text = f"{launch.cluster_name}: {hosts} x {devices}"
+    if world.accelerator != "cpu":
+        text += f" of {world.accelerator}"
+    if world.topology:
+        text += f", torus {'x'.join(map(str, world.topology))}"
+    if world.slices > 1:
+        text += f", {world.slices} slices"
+    return text + (" (simulated on this machine)" if world.simulated else "")
+
+
+def mesh_picture(launch: Launch, width: int) -> RenderableType:
+    """Which host holds which coordinates: a grid of host numbers for each index of `data`."""
+    mesh = launch.plan.mesh
+    cell = len(str(launch.plan.world.processes - 1)) + 1
+    columns = max(1, (width - 14) // cell)
+    grids: list[RenderableType] = [Text("mesh, by host number", style="bold")]
+    for data in range(mesh["data"]):
+        for start in range(0, mesh["fsdp"], columns):
+            fsdp = range(start, min(start + columns, mesh["fsdp"]))
+            grids.append(_grid_header(data, fsdp, cell))
+            grids += [
+                _grid_line(launch, data, fsdp, tensor, cell) for tensor in range(mesh["tensor"])
+            ]
+    return Group(*grids)
+
+
+def _grid_header(data: int, fsdp: range, cell: int) -> Text:
+    span = f"fsdp {fsdp.start}" if len(fsdp) == 1 else f"fsdp {fsdp.start}..{fsdp.stop - 1}"
+    return Text(f"  data {data:<3}    ".ljust(13) + " " * (cell - 1) + span, style="dim")
+
+
+def _grid_line(launch: Launch, data: int, fsdp: range, tensor: int, cell: int) -> Text:
+    mesh, world = launch.plan.mesh, launch.plan.world
+    line = Text(f"  tensor {tensor:<3} ".ljust(13), style="dim")
+    for column in fsdp:
+        position = (data * mesh["fsdp"] + column) * mesh["tensor"] + tensor
+        host = launch.plan.device_order[position] // world.devices_per_host
+        line.append(f"{host:>{cell}}", style=f"not dim {host_color(host)}")
+    return line
+
+
+def _facts(launch: Launch) -> Table:
+    plan, batch = launch.plan, launch.plan.batch
+    table = Table.grid(padding=(0, 2))
+    mesh = " x ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
+    table.add_row("mesh", mesh)
+    table.add_row("batch", _batch_text(launch))
+    table.add_row("tokens", f"{batch.global_batch * launch.job.data.seq_len:,} a step")
+    corpus = plan.corpus.sha256
+    seen = f"sha256 {corpus[:16]}" if corpus else "seen by the hosts only"
+    table.add_row("corpus", f"{plan.corpus.source}, {seen}")
+    count = sum(_size(array) for array in plan.parameters)
+    table.add_row("parameters", f"{count:,} in float32, compute in {plan.compute_dtype}")
+    sizes = _bytes_per_device(launch)
+    shown = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
+    table.add_row("per device", shown)
+    table.add_row("run", Text(str(launch.run_dir), overflow="fold"))
+    return table
+
+
+def _batch_text(launch: Launch) -> str:
+    batch = launch.plan.batch
+    text = (
+        f"global {batch.global_batch}, per host {batch.rows_per_process}, per device "
+        f"{batch.rows_per_device * batch.micro_batches}"
+    )
+    micro = f"{batch.rows_per_device} at a time in {batch.micro_batches} micro-batches"
+    shared = f"; {launch.plan.world.processes // batch.blocks} hosts share each block"
+    return (
+        text
+        + (f" ({micro})" if batch.micro_batches > 1 else "")
+        + (shared if batch.blocks < launch.plan.world.processes else "")
+    )
+
+
+def _bytes_per_device(launch: Launch) -> dict[str, int]:
+    return {
+        "parameters": launch.parameter_bytes,
+        "optimizer": launch.optimizer_bytes,
+        "gradients": launch.parameter_bytes,
+    }
+
+
+def _size(array: ArrayPlan) -> int:
+    size = 1
+    for dim in array.shape:
+        size *= dim
+    return size
+
+
+def _shardings(arrays: tuple[ArrayPlan, ...]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("parameter", no_wrap=True)
+    table.add_column("per device", justify="right", no_wrap=True)
+    table.add_column("shape: logical axis of each dim = mesh axis that splits it", overflow="fold")
+    for array in arrays:
+        dims = zip(array.shape, array.axes, array.spec, strict=True)
+        layout = ", ".join(
+            f"{dim} {name}" + (f"={axis}" if axis else "") for dim, name, axis in dims
+        )
+        table.add_row(array.name, format_bytes(array.bytes_per_device), layout)
+    return table
+
+
+def _environment(launch: Launch, process: int) -> dict[str, str]:
+    coordinator = {"JAX_COORDINATOR_ADDRESS": COORDINATOR_PLACEHOLDER}
+    return {**coordinator, **launch.environment(process)}
+
+
+def _process(launch: Launch) -> Group:
+    """The command of every process; what differs from host to host is shown for the first."""
+    lines = [
+        Text("started on each host (host 0 shown; SLIPWAY_PROCESS_ID counts on)", style="bold")
+    ]
+    for name, value in _environment(launch, 0).items():
+        lines.append(Text(f"  {name}={shlex.quote(value)} \\", overflow="fold"))
+    lines.append(Text(f"  {shlex.join(launch.command(0))}", overflow="fold"))
+    return Group(*lines)

@@ -1,0 +1,147 @@
+"""What became of a gang, decided from what its hosts reported. Pure: no Ray, no clock."""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.processes import describe_status
+
+MEANINGS = {
+    64: "bad configuration",
+    65: "bad data or numbers",
+    75: "stopped on request",
+    -signal.SIGABRT: "initialization failed, see above",
+    -signal.SIGKILL: "by hand, or by the kernel for want of memory",
+    -signal.SIGSEGV: "a crash in native code",
+}
+"""Of exit codes and, negative, signals."""
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a host's program ended. `status` is a wait status; None: lost with its host."""
+
+    status: int | None
+    ended_at: float
+    """Seconds since the epoch, by the host's clock."""
+    stopped: bool = False
+    """Whether it was asked to end, so that its end says nothing."""
+    tail: list[str] = field(default_factory=list)
+    lost: str = ""
+    """Why nothing more is known, where `status` is None."""
+
+    @property
+    def failed(self) -> bool:
+        return self.status != 0 and not self.stopped
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of one attempt."""
+
+    exits: dict[int, Exit]
+    failed_process: int | None
+    """The first host that failed; None: none did."""
+
+    @property
+    def ok(self) -> bool:
+        return self.failed_process is None
+
+    @property
+    def code(self) -> int | None:
+        """Exit code of the first host that failed; None where a signal or its host ended it."""
+        if self.failed_process is None:
+            return 0
+        status = self.exits[self.failed_process].status
+        if status is None or os.WIFSIGNALED(status):
+            return None
+        return os.waitstatus_to_exitcode(status)
+
+    @property
+    def reason(self) -> str:
+        """In a sentence: "host-0003 was killed by SIGKILL"."""
+        if self.failed_process is None:
+            return "all hosts finished"
+        return describe_exit(self.failed_process, self.exits[self.failed_process])
+
+    @property
+    def tail(self) -> list[str]:
+        """The last lines of the first host that failed."""
+        return [] if self.failed_process is None else self.exits[self.failed_process].tail
+
+
+def host_name(process: int) -> str:
+    return f"host-{process:04d}"
+
+
+def describe_exit(process: int, ended: Exit) -> str:
+    """What happened to a host, with what its exit status means where that is known."""
+    if ended.status is None:
+        return f"{host_name(process)} was lost: {ended.lost}"
+    text = f"{host_name(process)} {describe_status(ended.status)}"
+    meaning = MEANINGS.get(os.waitstatus_to_exitcode(ended.status))
+    return f"{text} ({meaning})" if meaning else text
+
+
+def first_failure(exits: Mapping[int, Exit]) -> int | None:
+    """The host that failed first, by the hosts' clocks: what the others did follows from it."""
+    failed = [process for process, ended in exits.items() if ended.failed]
+    return min(failed, key=lambda process: (exits[process].ended_at, process), default=None)
+
+
+def odd_ones(reports: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """One sentence for every value in which some hosts differ from most (or the first)."""
+    flat = {process: dict(_flatten(reports[process])) for process in sorted(reports)}
+    names = sorted({name for report in flat.values() for name in report})
+    return [text for name in names if (text := _difference(name, flat))]
+
+
+def _difference(name: str, flat: Mapping[int, Mapping[str, Any]]) -> str:
+    values = {process: str(report.get(name, "missing")) for process, report in flat.items()}
+    common, _ = Counter(values.values()).most_common(1)[0]
+    odd = {process: value for process, value in values.items() if value != common}
+    if not odd:
+        return ""
+    others = ", ".join(f"{host_name(p)} has {_short(value)}" for p, value in odd.items())
+    return f"{name} differs: {others}; the other hosts have {_short(common)}"
+
+
+def _flatten(report: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for name, value in report.items():
+        key = f"{prefix}{name}"
+        pairs += _flatten(value, f"{key}.") if isinstance(value, Mapping) else [(key, value)]
+    return pairs
+
+
+def _short(value: str) -> str:
+    """Hashes by their first digits."""
+    return value[:12] if len(value) == 64 else value
+
+
+def missing_workers(alive: Sequence[tuple[str, int]], slices: int, hosts_per_slice: int) -> str:
+    """Which hosts of which slices are missing, from (slice, worker) of those alive; "": none."""
+    found: dict[str, set[int]] = {}
+    for name, worker in alive:
+        found.setdefault(name, set()).add(worker)
+    whole = [name for name, workers in found.items() if len(workers) >= hosts_per_slice]
+    if len(whole) >= slices:
+        return ""
+    parts = []
+    for name, workers in sorted(found.items()):
+        absent = sorted(set(range(hosts_per_slice)) - workers)
+        if absent:
+            numbers = ", ".join(map(str, absent))
+            word = "worker" if name else "host"
+            who = f"{word} {numbers} is" if len(absent) == 1 else f"{word}s {numbers} are"
+            of_slice = f" of {name}" if name else ""
+            present = f"{len(workers)} of {hosts_per_slice} hosts{of_slice} are alive"
+            parts.append(f"{present}; {who} missing")
+    if not found:
+        return f"none of the {slices * hosts_per_slice} hosts is alive"
+    if len(found) < slices:
+        parts.append(f"{len(found)} of {slices} slices have a host alive")
+    return "; ".join(parts)

@@ -1,0 +1,122 @@
+"""(Job, Cluster) -> what will be started: the plan, each process's command and environment.
+
+Starts nothing and writes nothing: `launch plan` prints what this returns, and `launch run` starts
+exactly that.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.cluster import Cluster
+from trainer.spec import accelerators, corpus, resolve
+from trainer.spec.config import ConfigError, Loaded
+from trainer.spec.job import Job
+from trainer.spec.plan import Corpus, Plan
+
+COORDINATOR_PLACEHOLDER = "<first host>:<free port>"
+MOMENTS = 2  # adamw keeps a mean and a square of every gradient
+STATE_COPIES = 2 + MOMENTS  # and there are the parameters and the gradients themselves
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One attempt, ready to start."""
+
+    job: Job
+    cluster: Cluster
+    cluster_name: str
+    plan: Plan
+    run_dir: Path
+    attempt: int = 1
+
+    def command(self, process: int) -> list[str]:
+        """What that process's host runs: the same everywhere, the rank is in the environment."""
+        del process
+        return [sys.executable, "-m", "trainer", str(self.run_dir / "job.yaml")]
+
+    def check_command(self, process: int) -> list[str]:
+        """What looks at that process's host before the start: versions, code, data."""
+        del process
+        return [sys.executable, "-m", "trainer", "--check", str(self.run_dir / "job.yaml")]
+
+    def environment(self, process: int) -> dict[str, str]:
+        """Variables of one process; the agent adds the coordinator's address and the event pipe."""
+        world = self.plan.world
+        environment = {
+            "SLIPWAY_NUM_PROCESSES": str(world.processes),
+            "SLIPWAY_PROCESS_ID": str(process),
+            "SLIPWAY_RUN_DIR": str(self.run_dir),
+            "SLIPWAY_ATTEMPT": str(self.attempt),
+            "JAX_PLATFORMS": "cpu" if world.on_cpu else _jax_platform(world.platform),
+        }
+        if world.on_cpu:
+            devices = f"--xla_force_host_platform_device_count={world.devices_per_host}"
+            environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {devices}".strip()
+            # XLA's buffers come from malloc anew in every step: huge pages save most of the page
+            # faults.
+            environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        return environment
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Parameters on one device; the gradients have the same size, the moments twice that."""
+        return sum(array.bytes_per_device for array in self.plan.parameters)
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Optimizer moments on one device."""
+        return MOMENTS * self.parameter_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """Parameters, gradients and moments on all devices together."""
+        return STATE_COPIES * self.parameter_bytes * self.plan.world.devices
+
+
+def make_launch(
+    job: Loaded[Job],
+    cluster: Loaded[Cluster],
+    runs: Path,
+    *,
+    simulate: bool = False,
+    simulate_hosts: int | None = None,
+) -> Launch:
+    """Check a job against a cluster and lay it out. Raises ConfigError with every problem found."""
+    try:
+        world = cluster.value.world(simulate, simulate_hosts)
+    except ValueError as error:
+        raise ConfigError([f"--simulate-hosts {simulate_hosts}: {error}"]) from error
+    data = job.value.data
+    try:
+        seen_here = corpus.digest(data) if data.source == "stdlib" else None
+        plan = resolve.resolve(job.value, world, Corpus(source=data.source, sha256=seen_here))
+    except resolve.PlanError as error:
+        raise ConfigError(
+            [f"{job.where(key)}: {key}: {message}" for key, message in error.problems]
+        ) from error
+    plan = _with_memory_warning(plan)
+    name = Path(cluster.source).stem
+    return Launch(job.value, cluster.value, name, plan, (runs / job.value.name).absolute())
+
+
+def _with_memory_warning(plan: Plan) -> Plan:
+    """Say it where the training state alone is larger than the memory of a device."""
+    world = plan.world
+    if world.platform == "cpu":
+        return plan
+    hbm_bytes = accelerators.parse(world.accelerator, hosts=world.hosts_per_slice).hbm_bytes
+    needed = STATE_COPIES * sum(array.bytes_per_device for array in plan.parameters)
+    if hbm_bytes is None or needed <= hbm_bytes:
+        return plan
+    warning = (
+        f"does not fit: parameters, gradients and optimizer alone need {needed / 2**30:.1f} GiB "
+        f"of {hbm_bytes / 2**30:.1f} GiB per device; take more devices or a larger fsdp axis"
+    )
+    return plan.model_copy(update={"warnings": (*plan.warnings, warning)})
+
+
+def _jax_platform(platform: str) -> str:
+    """The CPU stays visible beside the chips: for what is computed on the host."""
+    return {"tpu": "tpu,cpu", "gpu": "cuda,cpu"}[platform]

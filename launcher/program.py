@@ -1,0 +1,185 @@
+"""One program on one host, as a child process: its events, its output, its end.
+
+Standard library only, no Ray: the agent actor wraps it, and tests run it directly.
+"""
+
+import json
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from launcher.processes import Reaped
+
+EVENTS_PIPE_BYTES = 1 << 20  # some 4000 events: what the driver may be late by
+OUTPUT_CHUNK_BYTES = 1 << 18
+LONGEST_LINE = 4000
+LOOK_S, GATHER_S = 0.05, 0.03
+TAIL_LINES, TAIL_BYTES = 30, 64 << 10
+
+
+@dataclass
+class Batch:
+    """What a program said since the last one."""
+
+    events: list[dict[str, Any]] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    status: int | None = None
+    """Its wait status, once it has ended."""
+    ended_at: float | None = None
+    """Seconds since the epoch, by this host's clock."""
+    stopped: bool = False
+    """Whether it was asked to end before it ended."""
+    over: bool = False
+    """It and every process that it started are gone, and all they said has been handed over."""
+    tail: list[str] = field(default_factory=list)
+    """The last lines of its output, once over."""
+
+
+class Program:
+    """Started by the constructor; lives in a tree of processes that dies with this one.
+
+    The output goes from the program into `log` directly, so that no byte is lost in a crash of
+    anything else and no full pipe ever stalls it; what is handed over is read from there.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        cwd: Path,
+        grace_s: float,
+    ) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+        self._log = log.open("rb")
+        self._log.seek(0, os.SEEK_END)
+        self._began_at = self._log.tell()
+        self._events, writing = os.pipe()
+        _enlarge(self._events)
+        os.set_blocking(self._events, False)
+        try:
+            self._reaped = Reaped(grace_s=grace_s, pass_fds=[writing])
+            environment = {**environment, "SLIPWAY_EVENTS_FD": str(writing)}
+            self._reaped.start("program", command, environment, log, cwd, pass_fds=[writing])
+        finally:
+            os.close(writing)
+        self._half_event, self._half_line = b"", b""
+        self._failed_to_start: str | None = None
+        self._gone = self._events_closed = False
+        self._result = Batch()
+
+    def poll(self, wait_s: float) -> Batch:
+        """What is new, waiting up to `wait_s` for it and a moment more for what follows it."""
+        deadline = time.monotonic() + wait_s
+        batch = self._read(min(LOOK_S, wait_s))
+        while not _is_news(batch) and time.monotonic() < deadline:
+            batch = self._read(LOOK_S)
+        return batch
+
+    def stop(self) -> None:
+        """End it: SIGTERM, the grace period, SIGKILL. `poll` tells when it is over."""
+        if self._result.ended_at is None:
+            self._result.stopped = True
+        self._reaped.let_go()
+
+    def _read(self, wait_s: float) -> Batch:
+        """The state first, then what was said: nothing said before the end can be missed."""
+        if self._result.over:
+            return self._result
+        if not self._gone:
+            self._wait(wait_s)
+            self._read_answers()
+        gone = self._gone
+        events = self._read_events()
+        lines, drained = self._read_lines(flush=gone)
+        if gone and drained:
+            self._finish()
+        return replace(self._result, events=events, lines=lines)
+
+    def _finish(self) -> None:
+        self._result.over, self._result.tail = True, self._tail()
+        self._log.close()
+        os.close(self._events)
+
+    def _wait(self, wait_s: float) -> None:
+        """For an event, and a moment more for those that follow it; an end is told at once."""
+        sources = [self._reaped] if self._events_closed else [self._reaped, self._events]
+        readable, _, _ = select.select(sources, [], [], wait_s)
+        if readable == [self._events]:
+            select.select([self._reaped], [], [], GATHER_S)
+
+    def _read_answers(self) -> None:
+        answers = self._reaped.answers(0.0)
+        self._gone = answers is None
+        for answer in answers or []:
+            if "exited" in answer:
+                self._result.status = answer["status"]
+                self._result.ended_at = answer["time"]
+                self._reaped.let_go()  # what it left behind ends too
+            elif "failed" in answer:
+                self._failed_to_start = answer["failed"]
+        if self._gone and self._result.ended_at is None:
+            self._result.ended_at = time.time()
+
+    def _read_events(self) -> list[dict[str, Any]]:
+        try:
+            chunk = os.read(self._events, EVENTS_PIPE_BYTES)
+        except BlockingIOError:
+            return []
+        self._events_closed = not chunk
+        *lines, self._half_event = (self._half_event + chunk).split(b"\n")
+        return [event for line in lines if (event := _parse_event(line)) is not None]
+
+    def _read_lines(self, flush: bool) -> tuple[list[str], bool]:
+        """New lines of output, very long ones in pieces, and whether that was all there is."""
+        chunk = self._log.read(OUTPUT_CHUNK_BYTES)
+        drained = len(chunk) < OUTPUT_CHUNK_BYTES
+        *lines, self._half_line = (self._half_line + chunk).split(b"\n")
+        whole = (flush and drained) or len(self._half_line) > LONGEST_LINE
+        if self._half_line and whole:
+            lines.append(self._half_line)
+            self._half_line = b""
+        texts = [line.decode(errors="replace").rstrip("\r") for line in lines]
+        if flush and drained and self._failed_to_start:
+            texts.append(f"could not start: {self._failed_to_start}")
+        return [piece for text in texts for piece in _pieces(text)], drained
+
+    def _tail(self) -> list[str]:
+        end = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(self._began_at, end - TAIL_BYTES))
+        lines = self._log.read().decode(errors="replace").splitlines()
+        if self._failed_to_start:
+            lines.append(f"could not start: {self._failed_to_start}")
+        return [line[:LONGEST_LINE] for line in deque(lines, TAIL_LINES)]
+
+
+def _is_news(batch: Batch) -> bool:
+    return bool(batch.events or batch.lines or batch.over)
+
+
+def _parse_event(line: bytes) -> dict[str, Any] | None:
+    """None for what is not an event: a program may write anything."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[i : i + LONGEST_LINE] for i in range(0, max(1, len(text)), LONGEST_LINE)]
+
+
+def _enlarge(pipe: int) -> None:
+    import fcntl
+
+    try:
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, EVENTS_PIPE_BYTES)
+    except OSError:
+        pass  # over the user's quota: the kernel's 64 KiB hold 200 events

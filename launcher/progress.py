@@ -1,0 +1,199 @@
+"""The picture of a run as it happens: a live panel on a terminal, plain lines elsewhere.
+
+It is fed with the events and log lines that the gang forwards, and knows nothing of Ray.
+"""
+
+import re
+import statistics
+import time
+from collections import Counter, deque
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from launcher.display import describe_world, host_color
+from launcher.plan import Launch
+
+Event = dict[str, Any]
+
+# What other hosts than the first one say is shown when it looks like trouble: the words that
+# programs use, and the first letter of glog's lines (W, E, F and a date).
+TROUBLE = re.compile(
+    r"(warn(ing)?|error|exception|traceback|fatal|critical)\b|^[WEF]\d{4} ", re.IGNORECASE
+)
+# Of libraries, when all is well; the log files keep it.
+CHATTER = re.compile(r"^\[Gloo\] Rank \d+ is connected")
+ETA_STEPS = 20
+"""The time that is left follows from the median of so many steps."""
+LINES_PER_SECOND = 50
+"""More than this from all hosts together is for the log files only."""
+
+
+class RunDisplay:
+    """Shows one run; use as a context manager around it."""
+
+    def __init__(self, console: Console, launch: Launch):
+        self.last_step: Event = {}
+        self.first_loss: float | None = None
+        self.finished: Event = {}
+        self.evaluated: Event = {}
+        self._console = console
+        self._launch = launch
+        self._status = "starting"
+        self._host_states: dict[int, str] = {}
+        self._step_times_s: deque[float] = deque(maxlen=ETA_STEPS)
+        self._budget = _LineBudget()
+        self._began = time.monotonic()
+        self._live = Live(
+            get_renderable=self._panel, console=console, refresh_per_second=4, transient=True
+        )
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live.start()
+        else:
+            self._print(f"{self._launch.job.name} on {describe_world(self._launch)}")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def status(self, text: str) -> None:
+        """What the launcher itself is doing: provisioning, reserving, ..."""
+        if text != self._status and not self._console.is_terminal:
+            self._print(text)
+        self._status = text
+
+    def on_event(self, event: Event) -> None:
+        """Take in one event of the contract, from any host."""
+        process = event.get("process", 0)
+        match event.get("event"):
+            case "step" if process == 0:
+                self.first_loss = event["loss"] if self.first_loss is None else self.first_loss
+                self.last_step = event
+                self._step_times_s.append(event["step_time_s"])
+                self._status = "training"
+            case "phase" if event.get("edge") == "begin":
+                self._host_states[process] = event["name"]
+            case "heartbeat":
+                self._host_states[process] = event.get("phase") or "starting"
+            case "progress":
+                self._status = (
+                    f"{event.get('unit', 'data')}: {event['done']:,} of {event['total']:,}"
+                )
+            case "evaluated":
+                self.evaluated = event
+            case "finished":
+                self._host_states[process] = "finished"
+                self.finished = event if process == 0 else self.finished
+            case "warning":
+                self._print(f"host {process} warning: {event.get('message')}", style="yellow")
+            case "error":
+                self._print(f"host {process} error: {event.get('message')}", style="red")
+
+    def on_line(self, process: int, line: str) -> None:
+        """Show a line that a host's program printed: all of host 0, trouble of the others."""
+        if (process != 0 and not TROUBLE.search(line)) or CHATTER.match(line):
+            return
+        if not self._budget.take():
+            return
+        prefix = Text(f"host {process} ", style=host_color(process))
+        self._console.print(prefix + Text.from_ansi(line[:2000]), soft_wrap=True)
+
+    def _print(self, text: str, style: str = "") -> None:
+        self._console.print(Text(text, style=style), soft_wrap=True)
+
+    def _panel(self) -> RenderableType:
+        simulated = " (simulated)" if self._launch.plan.world.simulated else ""
+        elapsed = format_seconds(time.monotonic() - self._began)
+        title = f"{self._launch.job.name} on {self._launch.cluster_name}{simulated}, {elapsed}"
+        table = Table.grid(padding=(0, 2))
+        if self.last_step:
+            table.add_row("step", self._bar())
+            table.add_row("", self._numbers())
+        table.add_row("state", Text(self._status))
+        table.add_row("hosts", Text(self._hosts()))
+        return Panel(table, title=title, title_align="left", border_style="dim")
+
+    def _bar(self) -> RenderableType:
+        step, steps = self.last_step["step"], self._launch.job.steps
+        bar = Table.grid(padding=(0, 1))
+        remaining = (steps - step) * statistics.median(self._step_times_s)
+        bar.add_row(
+            ProgressBar(total=steps, completed=step, width=30),
+            Text(f"{step}/{steps}", style="bold"),
+            Text(f"ETA {format_seconds(remaining)}", style="dim"),
+        )
+        return bar
+
+    def _numbers(self) -> Text:
+        event, devices = self.last_step, self._launch.plan.world.devices
+        tokens_per_s = event.get("tokens_per_s") or 0.0
+        parts = [
+            f"loss {event['loss']:.4f}",
+            f"lr {event.get('learning_rate', 0):.2e}",
+            f"{tokens_per_s:,.0f} tokens/s",
+            f"{tokens_per_s / devices:,.0f} a device",
+            f"data wait {1000 * (event.get('data_wait_s') or 0):.0f} ms",
+        ]
+        if event.get("mfu") is not None:
+            parts.append(f"MFU {100 * event['mfu']:.1f} %")
+        return Text("   ".join(parts))
+
+    def _hosts(self) -> str:
+        total = self._launch.plan.world.processes
+        states = Counter(self._host_states.get(p, "waiting") for p in range(total))
+        return ", ".join(f"{count} {state}" for state, count in states.most_common())
+
+
+def print_summary(console: Console, launch: Launch, display: RunDisplay, seconds: float) -> None:
+    """The end of a good run: the loss, where everything is, and a sample."""
+    finished, evaluated = display.finished, display.evaluated
+    loss = finished.get("loss")
+    line = Text("finished ", style="bold green")
+    line.append(f"{launch.job.steps} steps in {format_seconds(seconds)}", style="not bold default")
+    if loss is not None and display.first_loss is not None:
+        line.append(f", loss {display.first_loss:.4f} -> {loss:.4f}", style="not bold default")
+    if evaluated:
+        line.append(f", held-out loss {evaluated['eval_loss']:.4f}", style="not bold default")
+    console.print(line)
+    console.print(Text(f"written to {launch.run_dir}"), soft_wrap=True)
+    files = sorted(path.name + "/" * path.is_dir() for path in launch.run_dir.iterdir())
+    console.print(Text(f"  {', '.join(files)}", style="dim"), soft_wrap=True)
+    if finished.get("sample"):
+        console.print(Panel(Text(finished["sample"]), title="sample", title_align="left"))
+
+
+def format_seconds(seconds: float) -> str:
+    """1:05:09, 5:09 or 4.2 s."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class _LineBudget:
+    """At most LINES_PER_SECOND lines reach the terminal; the log files have all."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._used = 0
+
+    def take(self) -> bool:
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second, self._used = second, 0
+        self._used += 1
+        return self._used <= LINES_PER_SECOND

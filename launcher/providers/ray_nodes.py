@@ -1,0 +1,76 @@
+"""Starts Ray nodes: `python -m launcher.providers.ray_nodes NODES.json`, as a child of the reaper.
+
+One import of Ray, then one fork per node, each running what `ray start --block` runs: on two cores,
+four hosts are up in two thirds of the time that as many `ray start` commands take. Prints one JSON
+line when a node has ended.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from launcher.reaper import die_with_parent
+
+HEAD_TIMEOUT_S = 90.0
+
+
+def main() -> None:
+    """Nodes in the file's order, the head first; returns when all have ended."""
+    from ray.scripts import scripts
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    names: dict[int, str] = {}
+    for node in json.loads(Path(sys.argv[1]).read_text()):
+        if node["after"]:
+            _wait_for_port(*node["after"])
+        prepare = die_with_parent(os.getpid())
+        pid = os.fork()
+        if pid == 0:
+            prepare()
+            _become(node, scripts.main)
+        names[pid] = node["name"]
+    while names:
+        pid, status = os.wait()
+        print(json.dumps({"ended": names.pop(pid, None), "status": status}), flush=True)
+
+
+def _become(node: dict, ray_command) -> None:
+    """Turn this fork into the node; never returns."""
+    code = 1
+    try:
+        output = os.open(node["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.environ.clear()
+        os.environ.update(node["env"])
+        sys.argv = ["ray", "start", "--block", *node["flags"]]
+        ray_command()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _wait_for_port(address: str, port: int) -> None:
+    """Until the head listens; a node that starts without it gives up on its own and says so."""
+    deadline = time.monotonic() + HEAD_TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((address, port), 1.0).close()
+            return
+        except OSError:
+            time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Whole slices, or nothing: the hosts of a Ray cluster that a gang gets. Imports Ray late."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.outcome import missing_workers
+from launcher.providers.hosts import ProviderError
+from launcher.providers.simulated import HOST_LABEL
+from trainer.spec import accelerators
+from trainer.spec.plan import World
+
+SLICE_LABEL, WORKER_LABEL = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id"
+POD_TYPE_LABEL = "ray.io/tpu-pod-type"
+LOOK_S = 0.1
+
+
+@dataclass(frozen=True)
+class Host:
+    """A Ray node that is alive, by what its labels say."""
+
+    group: str
+    """Of a TPU host, its slice; of others, ""."""
+    number: int
+    """Of a TPU host, its worker id in the slice; of others, its place among the hosts."""
+    idle: bool = True
+
+
+class Reservation:
+    """Hosts held in a placement group; bundle p is process p's host."""
+
+    def __init__(self, group: Any, bundle: dict[str, float], release: Callable[[], None]) -> None:
+        self.placement_group = group
+        self.bundle = bundle
+        self.release = release
+
+
+def reserve(world: World, timeout_s: float) -> Reservation:
+    """Wait until the world's hosts are alive and idle, and take them all at once.
+
+    Raises ProviderError after `timeout_s`, naming the hosts that are missing or busy.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        chosen, problem = choose(_alive_hosts(world), world.slices, world.hosts_per_slice)
+        if chosen is not None:
+            break
+        if time.monotonic() >= deadline:
+            raise ProviderError(f"after {timeout_s:.0f} s, {problem}")
+        time.sleep(LOOK_S)
+    reservation = _take(world, chosen)
+    while not reservation.placement_group.wait(LOOK_S):
+        if time.monotonic() >= deadline:
+            reservation.release()
+            raise ProviderError(
+                f"the hosts could not be reserved within {timeout_s:.0f} s: "
+                f"{missing(world) or 'another run took them in the same moment'}"
+            )
+    return reservation
+
+
+def missing(world: World) -> str:
+    """Which of the world's hosts are not alive, in words; "": none."""
+    seen = [(host.group, host.number) for host in _alive_hosts(world)]
+    return missing_workers(seen, world.slices, world.hosts_per_slice)
+
+
+def choose(
+    alive: Sequence[Host], slices: int, hosts_per_slice: int
+) -> tuple[list[str] | None, str]:
+    """The slices to take, whole and idle ones only, by name; or None and what is wrong."""
+    seen = [(host.group, host.number) for host in alive]
+    problem = missing_workers(seen, slices, hosts_per_slice)
+    if problem:
+        return None, problem
+    free: dict[str, int] = {}
+    for host in alive:
+        free[host.group] = free.get(host.group, 0) + host.idle
+    idle = sorted(name for name, count in free.items() if count >= hosts_per_slice)
+    if len(idle) < slices:
+        busy = sorted(set(free) - set(idle))
+        names = f"those of {', '.join(busy)}" if any(busy) else "some of them"
+        return None, f"all hosts are alive, but {names} are in use by another run"
+    return idle[:slices], ""
+
+
+def _alive_hosts(world: World) -> list[Host]:
+    import ray
+    from ray._private.state import available_resources_per_node
+
+    wanted = _resources(world)
+    free = available_resources_per_node()
+    return [
+        host
+        for node in ray.nodes()
+        if node["Alive"] and (host := _host(node, world, wanted, free)) is not None
+    ]
+
+
+def _host(
+    node: Mapping[str, Any],
+    world: World,
+    wanted: Mapping[str, float],
+    free: Mapping[str, Mapping[str, float]],
+) -> Host | None:
+    """None: a node that cannot be a host of this world."""
+    labels, resources = node["Labels"], node["Resources"]
+    if any(resources.get(name, 0) < amount for name, amount in wanted.items()):
+        return None
+    available = free.get(node["NodeID"], resources)
+    idle = all(available.get(name, 0) >= amount for name, amount in wanted.items())
+    if world.platform != "tpu":
+        return Host("", int(labels[HOST_LABEL]), idle) if HOST_LABEL in labels else None
+    if labels.get(POD_TYPE_LABEL) != _kind(world).ray_pod_type:
+        return None
+    return Host(labels[SLICE_LABEL], int(labels[WORKER_LABEL]), idle)
+
+
+def _resources(world: World) -> dict[str, float]:
+    if world.platform == "gpu":
+        return {"CPU": 1, "GPU": world.devices_per_host}
+    return {"CPU": 1, "TPU": _kind(world).chips_per_host} if world.platform == "tpu" else {"CPU": 1}
+
+
+def _take(world: World, slices: Sequence[str]) -> Reservation:
+    """Ask Ray for a bundle on each host, in the order of processes: (slice, worker id)."""
+    if world.platform == "tpu":
+        return _take_slices(world, slices)
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    bundle = _resources(world)
+    group = placement_group(
+        [bundle] * world.processes,
+        strategy="STRICT_SPREAD",
+        bundle_label_selector=[{HOST_LABEL: str(p)} for p in range(world.processes)],
+    )
+    return Reservation(group, bundle, lambda: remove_placement_group(group))
+
+
+def _take_slices(world: World, slices: Sequence[str]) -> Reservation:
+    """Named slices: Ray then claims no head first, a task on the pod that costs 1.5 s."""
+    from ray.util.tpu import SlicePlacementGroup
+
+    kind = _kind(world)
+    group = SlicePlacementGroup(
+        topology="x".join(map(str, kind.topology or ())),
+        accelerator_version=kind.ray_generation or "",
+        chips_per_vm=kind.chips_per_host,
+        num_slices=world.slices,
+        strategy="STRICT_SPREAD",
+        bundle_label_selector=[
+            {SLICE_LABEL: name, WORKER_LABEL: str(worker)}
+            for name in slices
+            for worker in range(world.hosts_per_slice)
+        ],
+    )
+    return Reservation(group.placement_group, group.bundle_resources, group.shutdown)
+
+
+def _kind(world: World) -> accelerators.Accelerator:
+    return accelerators.parse(
+        world.accelerator, hosts=world.hosts_per_slice, devices_per_host=world.devices_per_host
+    )

@@ -1,0 +1,104 @@
+"""A launch as a process of its own, and what it must not leave behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.leftovers import Traces, wait_until
+
+JOB = """\
+name: small
+steps: 100000
+log_every: 1
+model: {layers: 1, d_model: 16, heads: 2, d_ff: 32}
+data: {source: text, path: "corpus/*.txt", seq_len: 16, global_batch: 4}
+mesh: {data: -1, fsdp: 1}
+evaluate: null
+sample: null
+"""
+CLUSTER = """\
+accelerator: cpu
+hosts: 2
+devices_per_host: 1
+provider: {kind: local%s}
+%s
+"""
+
+
+class Launch:
+    """`launch` in a folder of its own, with a small job that would run for hours."""
+
+    def __init__(self, folder: Path, traces: Traces, name: str, cluster: str) -> None:
+        self.run_dir = folder / "runs" / name
+        self._output_path = folder / f"{name}.out"
+        command = [sys.executable, "-m", "launcher", "--cluster", cluster, "job.yaml"]
+        with self._output_path.open("w") as output:
+            self.process = subprocess.Popen(
+                [*command, f"name={name}"],
+                cwd=folder,
+                env=traces.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._output_path.read_text()
+
+    def wait(self, timeout_s: float = 240.0) -> int:
+        return self.process.wait(timeout_s)
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        """Until a condition holds while the launch lives; its output is the error otherwise."""
+        wait_until(lambda: condition() or self.process.poll() is not None, 240.0)
+        assert self.process.poll() is None, self.output
+
+    def wait_for_step(self) -> None:
+        metrics = self.run_dir / "metrics.jsonl"
+        self.wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") >= 2)
+
+    def log(self, process: int) -> str:
+        return (self.run_dir / "logs" / f"host-{process:04d}.log").read_text()
+
+
+class Launcher:
+    """Starts launches in one folder, and ends what a failed test left."""
+
+    def __init__(self, folder: Path, traces: Traces) -> None:
+        self.folder, self.traces = folder, traces
+        (folder / "job.yaml").write_text(JOB)
+        (folder / "corpus").mkdir()
+        for name in "abcdef":
+            (folder / "corpus" / f"{name}.txt").write_text(f"text of {name} " * 100)
+
+    def __call__(self, name: str = "small", provider: str = "", more: str = "") -> Launch:
+        return self.on(self.cluster_file(f"{name}-cluster", provider, more), name)
+
+    def on(self, cluster: Path, name: str) -> Launch:
+        return Launch(self.folder, self.traces, name, str(cluster))
+
+    def cluster_file(self, name: str, provider: str = "", more: str = "") -> Path:
+        path = self.folder / f"{name}.yaml"
+        path.write_text(CLUSTER % (provider, more))
+        return path
+
+
+@pytest.fixture
+def traces() -> Iterator[Traces]:
+    traces = Traces()
+    yield traces
+    for process in traces.processes():
+        os.kill(process, signal.SIGKILL)
+    traces.remove()
+
+
+@pytest.fixture
+def launch(tmp_path: Path, traces: Traces) -> Launcher:
+    return Launcher(tmp_path, traces)

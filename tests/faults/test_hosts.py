@@ -1,0 +1,111 @@
+"""Hosts that fail, differ or are missing: the message names the cause, and nothing is left."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import Launcher
+from tests.leftovers import Traces, wait_until
+
+pytestmark = pytest.mark.slow
+IS_ROOT_WITH_IP = os.geteuid() == 0 and shutil.which("ip") is not None
+
+
+def environment_of(process: int) -> dict[str, str]:
+    entries = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    pairs = (entry.decode().partition("=") for entry in entries if entry)
+    return {name: value for name, _, value in pairs}
+
+
+def trainer_of(traces: Traces, process: int) -> int:
+    """The process id of a host's trainer."""
+
+    def find() -> list[int]:
+        trainers = [p for p, c in traces.processes().items() if "-m trainer /" in c]
+        return [p for p in trainers if environment_of(p).get("SLIPWAY_PROCESS_ID") == str(process)]
+
+    wait_until(find)
+    return find()[0]
+
+
+def test_a_host_whose_program_is_killed_is_named(launch: Launcher, traces: Traces) -> None:
+    run = launch()
+    run.wait_for_step()
+    os.kill(trainer_of(traces, 1), signal.SIGKILL)
+    assert run.wait() == 1
+    traces.assert_nothing_left(timeout_s=1.0)
+    last = run.output.strip().splitlines()[-1]
+    assert "host-0001 was killed by SIGKILL" in last
+    state = json.loads((run.run_dir / "state.json").read_text())
+    assert state["state"] == "failed"
+
+
+def test_a_host_whose_program_dies_at_once_is_named(launch: Launcher, traces: Traces) -> None:
+    """Jax refuses to be imported there: the other host waits for a peer that never comes."""
+    run = launch(provider=", host_env: {1: {JAX_ENABLE_X64: perhaps}}")
+    assert run.wait() == 1
+    *_, reason, last = run.output.strip().splitlines()
+    assert "perhaps" in reason
+    assert last.startswith("host-0001 exited with code 1")
+    traces.assert_nothing_left(timeout_s=1.0)
+
+
+def test_another_version_on_one_host_is_named(
+    launch: Launcher, traces: Traces, tmp_path: Path
+) -> None:
+    fake = tmp_path / "fake" / "jax-9.9.9.dist-info"
+    fake.mkdir(parents=True)
+    (fake / "METADATA").write_text("Metadata-Version: 2.1\nName: jax\nVersion: 9.9.9\n")
+    run = launch(provider=f", host_env: {{1: {{PYTHONPATH: {fake.parent}}}}}")
+    assert run.wait() == 1
+    assert "versions.jax differs: host-0001 has 9.9.9" in run.output
+    traces.assert_nothing_left(timeout_s=1.0)
+
+
+def test_a_host_that_never_comes_up_is_named(launch: Launcher, traces: Traces) -> None:
+    run = launch(provider=", host_env: {1: {RAY_AUTH_TOKEN_PATH: /no/token}}")
+    assert run.wait() == 3
+    assert "host-0001 did not come up" in run.output
+    traces.assert_nothing_left(timeout_s=1.0)
+
+
+def test_a_node_that_is_lost_before_the_start_is_named(launch: Launcher, traces: Traces) -> None:
+    run = launch()
+
+    def raylet() -> list[int]:
+        commands = traces.processes().items()
+        return [p for p, c in commands if "raylet/raylet" in c and "host-0001" in c]
+
+    run.wait_for(lambda: "3 of 3 Ray nodes are up" in run.output)
+    for process in raylet():
+        os.kill(process, signal.SIGKILL)
+    assert run.wait() in (1, 3)
+    assert "host-0001" in run.output or "host 1 is missing" in run.output
+    traces.assert_nothing_left(timeout_s=1.0)
+
+
+def test_a_taken_coordinator_port_is_replaced(launch: Launcher, traces: Traces) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        run = launch(more=f"coordinator_port: {taken.getsockname()[1]}")
+        run.wait_for_step()
+        os.killpg(run.process.pid, signal.SIGINT)
+        run.wait(timeout_s=60.0)
+    traces.assert_nothing_left()
+
+
+@pytest.mark.skipif(not IS_ROOT_WITH_IP, reason="network namespaces need root and `ip`")
+def test_hosts_in_network_namespaces_train_together(launch: Launcher, traces: Traces) -> None:
+    run = launch(provider=", netns: true")
+    run.wait_for_step()
+    namespaces = {Path(f"/proc/{trainer_of(traces, p)}/ns/net").readlink() for p in (0, 1)}
+    assert len(namespaces) == 2
+    run.process.kill()
+    run.wait()
+    traces.assert_nothing_left()

@@ -1,0 +1,57 @@
+"""Runs on a cluster that was started before them and outlives them."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import Launcher
+from tests.leftovers import Traces, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def command(launch: Launcher, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "launcher", *words],
+        cwd=launch.folder,
+        env=launch.traces.environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def no_trainer(traces: Traces) -> bool:
+    return not any("-m trainer" in c for c in traces.processes().values())
+
+
+def test_a_warm_cluster_survives_its_runs_and_ends_when_told(
+    launch: Launcher, traces: Traces, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    cluster = launch.cluster_file("pod")
+    up = command(launch, "up", str(cluster))
+    assert up.returncode == 0, up.stderr
+
+    killed = launch.on(cluster, "killed")
+    killed.wait_for_step()
+    busy = launch.on(cluster, "busy")
+    assert busy.wait() == 3
+    assert "in use by another run" in busy.output
+    killed.process.kill()
+    killed.wait()
+    wait_until(lambda: no_trainer(traces), 30.0)
+
+    after = launch.on(cluster, "after")
+    after.wait_for_step()
+    os.killpg(after.process.pid, signal.SIGINT)
+    assert after.wait(timeout_s=60.0) == 130
+    wait_until(lambda: no_trainer(traces), 30.0)
+
+    down = command(launch, "down", str(cluster))
+    assert down.returncode == 0, down.stderr
+    traces.assert_nothing_left(timeout_s=1.0)

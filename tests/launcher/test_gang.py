@@ -1,0 +1,229 @@
+"""The gang on a simulated pod of two hosts, with small programs in place of the trainer."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.gang import CheckError, Event, Gang, GangError
+from launcher.gather import gather
+from launcher.processes import start_time
+from launcher.providers.hosts import Hosts
+from tests.leftovers import wait_until
+from trainer.spec.plan import World
+
+SAY = """
+import json, os, sys, time
+process = int(os.environ["SLIPWAY_PROCESS_ID"])
+def say(**event):
+    os.write(int(os.environ["SLIPWAY_EVENTS_FD"]), json.dumps(event).encode() + b"\\n")
+"""
+
+
+class Script:
+    """The same Python code on every host."""
+
+    def __init__(self, code: str, check: str | None = None) -> None:
+        self._code, self._check = code, check
+
+    def check_command(self, process: int) -> list[str] | None:
+        return self._check and [sys.executable, "-c", SAY + self._check]  # type: ignore[return-value]
+
+    def command(self, process: int) -> list[str]:
+        return [sys.executable, "-c", SAY + self._code]
+
+    def environment(self, process: int) -> dict[str, str]:
+        return {"SLIPWAY_PROCESS_ID": str(process)}
+
+
+class Seen:
+    """What a gang forwarded."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.lines: list[tuple[int, str]] = []
+        self.react: Callable[[Event], None] = lambda event: None
+
+    def note(self, event: Event) -> None:
+        self.events.append(event)
+        self.react(event)
+
+
+@pytest.fixture(scope="module")
+def seen() -> Seen:
+    return Seen()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(scope="module")
+def shared(pod: Hosts, pod_world: World, folder: Path, seen: Seen) -> Iterator[Gang]:
+    def on_line(process: int, line: str) -> None:
+        seen.lines.append((process, line))
+
+    with gather(pod, pod_world, folder, seen.note, on_line) as crew:
+        yield crew
+
+
+@pytest.fixture
+def crew(shared: Gang, seen: Seen) -> Gang:
+    seen.events.clear()
+    seen.lines.clear()
+    return shared
+
+
+def test_processes_are_ordered_by_worker(crew: Gang, seen: Seen) -> None:
+    outcome = crew.run(Script("say(event='here', worker=os.environ['TPU_WORKER_ID'])"))
+    assert outcome.ok
+    assert {e["process"]: e["worker"] for e in seen.events} == {0: "0", 1: "1"}
+
+
+def test_all_processes_get_the_address_of_the_first_host(crew: Gang, seen: Seen) -> None:
+    crew.run(Script("say(event='here', address=os.environ['JAX_COORDINATOR_ADDRESS'])"))
+    first, second = (event["address"] for event in seen.events)
+    assert first == second
+    assert first.startswith("127.")
+
+
+def test_programs_see_nothing_of_ray(crew: Gang, seen: Seen) -> None:
+    code = "say(event='e', names=[n for n in os.environ if n.startswith(('RAY_', 'OMP_'))])"
+    crew.run(Script(code))
+    assert [event["names"] for event in seen.events] == [[], []]
+
+
+def test_output_goes_to_a_log_per_host_and_to_the_caller(
+    crew: Gang, seen: Seen, folder: Path
+) -> None:
+    crew.run(Script("print('I am', process)"))
+    assert sorted(seen.lines) == [(0, "I am 0"), (1, "I am 1")]
+    assert (folder / "logs" / "host-0001.log").read_text().endswith("I am 1\n")
+
+
+def test_when_a_host_fails_the_others_are_ended_and_it_is_named(crew: Gang) -> None:
+    outcome = crew.run(Script("print('bye') if process else time.sleep(999); sys.exit(7)"))
+    assert outcome.failed_process == 1
+    assert outcome.code == 7
+    assert outcome.tail == ["bye"]
+    assert outcome.exits[0].stopped
+
+
+def test_a_program_that_is_killed_is_told_by_its_signal(crew: Gang) -> None:
+    outcome = crew.run(Script("os.kill(os.getpid(), 9 * process)"))
+    assert "host-0001 was killed by SIGKILL" in outcome.reason
+
+
+def test_a_taken_coordinator_port_is_replaced(crew: Gang, seen: Seen, folder: Path) -> None:
+    """The first start finds the port taken in the last moment; the second gets another one."""
+    once = folder / "once"
+    code = f"""
+port = int(os.environ["JAX_COORDINATOR_ADDRESS"].rpartition(":")[2])
+say(event="here", port=port)
+if process == 0 and not os.path.exists({str(once)!r}):
+    open({str(once)!r}, "w").close()
+    say(event="warning", kind="port_taken", message="taken")
+    sys.exit(1)
+"""
+    assert crew.run(Script(code)).ok
+    ports = [event["port"] for event in seen.events if event["event"] == "here"]
+    assert len(set(ports)) == 2
+
+
+def test_a_wanted_coordinator_port_that_is_taken_is_not_used(crew: Gang, seen: Seen) -> None:
+    code = "say(event='here', address=os.environ['JAX_COORDINATOR_ADDRESS'])"
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert crew.run(Script(code), coordinator_port=port).ok
+    assert not seen.events[0]["address"].endswith(f":{port}")
+
+
+def test_like_hosts_pass_the_check(crew: Gang) -> None:
+    reports = crew.check(Script("", check="say(event='checked', versions={'jax': '1'})"))
+    assert sorted(reports) == [0, 1]
+
+
+def test_the_host_that_differs_is_named(crew: Gang) -> None:
+    check = "say(event='checked', versions={'jax': ['0.10.2', '9.9.9'][process]})"
+    with pytest.raises(GangError, match=r"versions\.jax differs: host-0001 has 9\.9\.9"):
+        crew.check(Script("", check=check))
+
+
+def test_a_host_that_cannot_serve_the_job_says_why(crew: Gang) -> None:
+    check = "process and (say(event='error', message='no such file: /data'), sys.exit(65))"
+    with pytest.raises(CheckError, match="host-0001: no such file: /data") as error:
+        crew.check(Script("", check=check))
+    assert error.value.outcome.code == 65
+
+
+def test_a_flood_of_events_arrives_in_order(crew: Gang, seen: Seen) -> None:
+    code = "[say(event='step', step=i) for i in range(2000)]"
+    assert crew.run(Script(code)).ok
+    for process in (0, 1):
+        steps = [e["step"] for e in seen.events if e["process"] == process]
+        assert steps == list(range(2000))
+
+
+SECOND = """
+import json, sys
+from pathlib import Path
+from launcher.gather import gather
+from launcher.providers.hosts import Hosts, ProviderError
+from trainer.spec.plan import World
+address, ip, token, world = sys.argv[1:]
+hosts = Hosts(address, ip, Path(token))
+try:
+    world = World.model_validate_json(world)
+    with gather(hosts, world, Path("/nowhere"), reserve_timeout_s=2.0):
+        pass
+except ProviderError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_hosts_in_use_are_refused_to_a_second_run(
+    crew: Gang, pod: Hosts, pod_world: World, tmp_path: Path
+) -> None:
+    world = pod_world.model_dump_json()
+    arguments = [pod.address, pod.driver_ip, str(pod.token_path), world]
+    command = [sys.executable, "-c", SECOND, *arguments]
+    second = subprocess.run(command, capture_output=True, text=True)
+    assert second.returncode == 1
+    assert "those of slice-a are in use by another run" in second.stderr
+
+
+def agent_of(pod: Hosts, worker: int) -> int:
+    """The process id of a host's agent, by what its environment says."""
+    marks = {f"RAY_AUTH_TOKEN_PATH={pod.token_path}".encode(), f"TPU_WORKER_ID={worker}".encode()}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            is_agent = (entry / "cmdline").read_bytes().startswith(b"ray::Agent")
+            if is_agent and marks <= set((entry / "environ").read_bytes().split(b"\0")):
+                return int(entry.name)
+        except OSError:
+            continue
+    raise LookupError(f"no agent of worker {worker}")
+
+
+def test_when_an_agent_is_killed_its_program_ends_with_it(
+    crew: Gang, seen: Seen, pod: Hosts
+) -> None:
+    """The last test of this file: the gang has lost a host after it."""
+
+    def kill_agent(event: Event) -> None:
+        if event["process"] == 1:
+            os.kill(agent_of(pod, 1), signal.SIGKILL)
+
+    seen.react = kill_agent
+    outcome = crew.run(Script("say(event='here', pid=os.getpid()); time.sleep(999)"))
+    assert "host-0001 was lost: the agent of this host is gone" in outcome.reason
+    programs = [event["pid"] for event in seen.events]
+    wait_until(lambda: not any(start_time(pid) for pid in programs), 30.0)

@@ -1,0 +1,81 @@
+"""What became of a gang: pure decisions."""
+
+import signal
+
+from launcher.outcome import (
+    Exit,
+    Outcome,
+    describe_exit,
+    first_failure,
+    missing_workers,
+    odd_ones,
+)
+
+FAILED, FINISHED = 1 << 8, 0
+
+
+def test_the_first_failure_is_the_earliest_by_the_hosts_clocks() -> None:
+    exits = {0: Exit(FAILED, 20.0), 1: Exit(FAILED, 10.0), 2: Exit(FINISHED, 5.0)}
+    assert first_failure(exits) == 1
+
+
+def test_a_host_that_was_asked_to_end_did_not_fail() -> None:
+    exits = {0: Exit(signal.SIGTERM, 1.0, stopped=True), 1: Exit(FAILED, 2.0)}
+    assert first_failure(exits) == 1
+
+
+def test_no_failure_is_ok() -> None:
+    exits = {0: Exit(FINISHED, 1.0), 1: Exit(FINISHED, 2.0)}
+    assert Outcome(exits, first_failure(exits)).ok
+
+
+def test_the_outcome_tells_code_reason_and_last_lines_of_the_first_failure() -> None:
+    outcome = Outcome({1: Exit(65 << 8, 1.0, tail=["why"])}, 1)
+    assert outcome.code == 65
+    assert outcome.reason == "host-0001 exited with code 65 (bad data or numbers)"
+    assert outcome.tail == ["why"]
+
+
+def test_signals_have_no_exit_code_but_a_meaning() -> None:
+    outcome = Outcome({0: Exit(signal.SIGABRT, 1.0)}, 0)
+    assert outcome.code is None
+    assert "killed by SIGABRT (initialization failed, see above)" in outcome.reason
+
+
+def test_a_lost_host_says_why() -> None:
+    assert describe_exit(3, Exit(None, 0.0, lost="gone")) == "host-0003 was lost: gone"
+
+
+def test_equal_hosts_have_no_odd_one() -> None:
+    assert odd_ones({0: {"versions": {"jax": "1"}}, 1: {"versions": {"jax": "1"}}}) == []
+
+
+def test_the_odd_host_is_named_with_its_version() -> None:
+    reports = {p: {"versions": {"jax": "9.9.9" if p == 2 else "0.10.2"}} for p in range(4)}
+    assert odd_ones(reports) == [
+        "versions.jax differs: host-0002 has 9.9.9; the other hosts have 0.10.2"
+    ]
+
+
+def test_a_value_that_one_host_lacks_differs() -> None:
+    assert "host-0001 has missing" in odd_ones({0: {"a": 1}, 1: {}, 2: {"a": 1}})[0]
+
+
+def test_whole_slices_miss_nobody() -> None:
+    assert missing_workers([("a", 0), ("a", 1)], slices=1, hosts_per_slice=2) == ""
+
+
+def test_a_missing_worker_is_named() -> None:
+    alive = [("slice-a", worker) for worker in (0, 1, 3)]
+    text = missing_workers(alive, slices=1, hosts_per_slice=4)
+    assert text == "3 of 4 hosts of slice-a are alive; worker 2 is missing"
+
+
+def test_missing_workers_of_several_slices_are_named() -> None:
+    text = missing_workers([("a", 0), ("b", 1)], slices=3, hosts_per_slice=3)
+    assert "1 of 3 hosts of a are alive; workers 1, 2 are missing" in text
+    assert "2 of 3 slices have a host alive" in text
+
+
+def test_a_spare_whole_slice_makes_up_for_a_broken_one() -> None:
+    assert missing_workers([("a", 0), ("b", 0), ("b", 1)], slices=1, hosts_per_slice=2) == ""

@@ -1,0 +1,118 @@
+"""What a run shows while it happens, fed with the events and lines of a gang."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from launcher.cluster import find_cluster
+from launcher.plan import Launch, make_launch
+from launcher.progress import RunDisplay, format_seconds, print_summary
+from trainer.spec.config import load
+from trainer.spec.job import Job
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    job = load(ROOT / "jobs" / "quickstart.yaml", Job)
+    cluster = find_cluster(str(ROOT / "clusters" / "tpu-v4-32.yaml"))
+    made = make_launch(job, cluster, tmp_path, simulate=True)
+    made.run_dir.mkdir()
+    return made
+
+
+def shown(launch: Launch, *, terminal: bool = False) -> tuple[RunDisplay, io.StringIO]:
+    text = io.StringIO()
+    console = Console(file=text, width=100, force_terminal=terminal, color_system=None)
+    return RunDisplay(console, launch), text
+
+
+def step(number: int, **fields: object) -> dict[str, object]:
+    base = {"event": "step", "process": 0, "step": number, "loss": 5.0 - number, "step_time_s": 0.5}
+    return {**base, "tokens_per_s": 1600.0, "learning_rate": 1e-3, "mfu": None, **fields}
+
+
+def test_lines_of_the_first_host_are_all_shown(launch: Launch) -> None:
+    display, text = shown(launch)
+    with display:
+        display.on_line(0, "hello")
+    assert "host 0 hello" in text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        ("all is well", False),
+        ("UserWarning: something", True),
+        ("Traceback (most recent call last):", True),
+        ("E1120 12:00:00 coordination service", True),
+        ("an errorless day", False),
+    ],
+)
+def test_of_other_hosts_only_trouble_is_shown(launch: Launch, line: str, seen: bool) -> None:
+    display, text = shown(launch)
+    with display:
+        display.on_line(3, line)
+    assert (f"host 3 {line}" in text.getvalue()) is seen
+
+
+def test_a_flood_of_lines_is_left_to_the_log_files(launch: Launch) -> None:
+    display, text = shown(launch)
+    with display:
+        for number in range(10_000):
+            display.on_line(0, f"line {number}")
+    assert text.getvalue().count("line ") <= 200
+
+
+def test_the_panel_shows_loss_rates_and_hosts(launch: Launch) -> None:
+    display, text = shown(launch, terminal=True)
+    with display:
+        display.on_event({"event": "phase", "process": 1, "name": "train", "edge": "begin"})
+        display.on_event(step(3, mfu=0.415))
+        display._live.refresh()
+    panel = text.getvalue()
+    for part in ("3/300", "loss 2.0000", "1,600 tokens/s", "100 a device", "MFU 41.5 %"):
+        assert part in panel
+    assert "1 train" in panel
+
+
+def test_mfu_is_left_out_where_the_peak_is_not_known(launch: Launch) -> None:
+    display, text = shown(launch, terminal=True)
+    with display:
+        display.on_event(step(3))
+        display._live.refresh()
+    assert "MFU" not in text.getvalue()
+
+
+def test_without_a_terminal_there_are_plain_lines_only(launch: Launch) -> None:
+    display, text = shown(launch)
+    with display:
+        display.status("reserving hosts")
+        display.on_event(step(1))
+    assert text.getvalue().splitlines()[-1] == "reserving hosts"
+    assert "\x1b" not in text.getvalue()
+
+
+def test_warnings_of_any_host_are_shown(launch: Launch) -> None:
+    display, text = shown(launch)
+    with display:
+        display.on_event({"event": "warning", "process": 2, "message": "slow disk"})
+    assert "host 2 warning: slow disk" in text.getvalue()
+
+
+def test_the_summary_has_the_losses_the_folder_and_the_sample(launch: Launch) -> None:
+    display, text = shown(launch)
+    display.on_event(step(1))
+    display.on_event({"event": "evaluated", "process": 0, "step": 300, "eval_loss": 1.5})
+    display.on_event({"event": "finished", "process": 0, "loss": 1.25, "sample": "def f(): pass"})
+    print_summary(display._console, launch, display, seconds=125.0)
+    for part in ("in 2:05", "4.0000 -> 1.2500", "held-out loss 1.5000", "def f(): pass"):
+        assert part in text.getvalue()
+    assert str(launch.run_dir) in text.getvalue().replace("\n", "")
+
+
+def test_durations_read_as_people_write_them() -> None:
+    assert [format_seconds(s) for s in (4.25, 309, 3909)] == ["4.2 s", "5:09", "1:05:09"]

@@ -1,0 +1,65 @@
+"""The run directory."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher.runs import Run, RunFolderError
+from tests.launcher.plans import small_launch
+from trainer.spec.config import load
+from trainer.spec.job import Job
+from trainer.spec.plan import Plan
+
+
+def create(folder: Path, *, fresh: bool = False) -> Run:
+    launch = small_launch(folder.parent)
+    return Run.create(folder, launch.job, launch.plan, fresh=fresh)
+
+
+def test_the_job_reads_back_equal_and_the_plan_too(tmp_path: Path) -> None:
+    launch = small_launch(tmp_path)
+    with create(tmp_path / "run") as run:
+        assert load(run.folder / "job.yaml", Job).value == launch.job
+        plan = (run.folder / "plans" / "0001.json").read_text()
+        assert Plan.model_validate_json(plan) == launch.plan
+
+
+def test_a_run_that_exists_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    create(tmp_path / "run").close()
+    with pytest.raises(RunFolderError, match=r"name=\.\.\..*--fresh"):
+        create(tmp_path / "run")
+
+
+def test_fresh_moves_earlier_runs_aside(tmp_path: Path) -> None:
+    for _ in range(3):
+        create(tmp_path / "run", fresh=True).close()
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"run", "run.1", "run.2"}
+
+
+def test_a_run_that_is_alive_is_not_moved_aside(tmp_path: Path) -> None:
+    with create(tmp_path / "run"), pytest.raises(RunFolderError, match="is running now"):
+        create(tmp_path / "run", fresh=True)
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    launch = small_launch(tmp_path)
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(RunFolderError, match="cannot be made"):
+        Run.create(tmp_path / "file" / "run", launch.job, launch.plan)
+
+
+def test_events_are_on_disk_at_once(tmp_path: Path) -> None:
+    with create(tmp_path / "run") as run:
+        run.add_event({"event": "step", "step": 1})
+        lines = (run.folder / "events.jsonl").read_text().splitlines()
+    assert json.loads(lines[0]) == {"event": "step", "step": 1}
+
+
+def test_the_state_is_replaced_whole(tmp_path: Path) -> None:
+    with create(tmp_path / "run") as run:
+        run.set_state("failed", reason="x" * 10_000)
+        run.set_state("finished")
+        state = json.loads((run.folder / "state.json").read_text())
+    assert state["state"] == "finished"
+    assert "reason" not in state

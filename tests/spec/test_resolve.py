@@ -1,0 +1,109 @@
+"""A job on a world becomes a plan, or one list of everything that does not fit."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.spec.worlds import CORPUS, TWO_V5E_16, V4_32, cpu_world, tiny_job
+from trainer.spec.plan import Plan
+from trainer.spec.resolve import PlanError, resolve
+
+
+def problems_of(world=V4_32, **sections) -> dict[str, str]:
+    with pytest.raises(PlanError) as caught:
+        resolve(tiny_job(**sections), world, CORPUS)
+    return dict(caught.value.problems)
+
+
+def data(**changes) -> dict:
+    return {"source": "stdlib", "seq_len": 64, "global_batch": 16, **changes}
+
+
+def test_the_free_axis_takes_what_is_left() -> None:
+    plan = resolve(tiny_job(mesh={"tensor": 2}), V4_32, CORPUS)
+    assert plan.mesh == {"data": 1, "fsdp": 8, "tensor": 2}
+
+
+def test_data_counts_the_slices_by_default() -> None:
+    plan = resolve(tiny_job(data=data(global_batch=32)), TWO_V5E_16, CORPUS)
+    assert plan.mesh == {"data": 2, "fsdp": 16, "tensor": 1}
+
+
+def test_a_mesh_that_does_not_fit_names_the_sizes_that_do() -> None:
+    message = problems_of(mesh={"tensor": 3})["mesh"]
+    assert "tensor 3 does not divide the 16 devices" in message
+    assert "1, 2, 4, 8, 16" in message
+
+
+def test_two_free_axes_are_one_too_many() -> None:
+    assert "only one axis can be -1" in problems_of(mesh={"data": -1, "fsdp": -1})["mesh"]
+
+
+def test_a_batch_that_does_not_divide_names_the_nearest_that_does() -> None:
+    message = problems_of(data=data(global_batch=24))["data.global_batch"]
+    assert message.endswith("= 16; the nearest that does: 16 or 32")
+
+
+def test_query_heads_must_divide_by_the_tensor_axis() -> None:
+    assert (
+        "4 query heads do not divide by tensor 8" in problems_of(mesh={"tensor": 8})["mesh.tensor"]
+    )
+
+
+def test_key_value_heads_that_do_not_divide_are_replicated_with_a_warning() -> None:
+    plan = resolve(tiny_job(mesh={"tensor": 4}), V4_32, CORPUS)
+    key = next(p for p in plan.parameters if p.name == "layers.attention.key.kernel")
+    assert key.spec == (None, "fsdp", None, None)
+    assert any("kv_heads 2 does not divide by tensor 4" in warning for warning in plan.warnings)
+
+
+def test_a_vocabulary_that_does_not_divide_is_padded() -> None:
+    job = tiny_job(
+        model={"preset": "tiny", "heads": 6, "d_model": 96}, data=data(global_batch=12),
+        mesh={"tensor": 3},
+    )  # fmt: skip
+    plan = resolve(job, cpu_world(2, 6), CORPUS)
+    assert plan.padded_vocab == 384
+    assert plan.padded_vocab % 3 == 0
+
+
+def test_every_problem_is_told_at_once() -> None:
+    model = {"preset": "tiny", "kv_heads": 3, "head_dim": 15}
+    found = problems_of(model=model, mesh={"tensor": 3}, data=data(path="*.txt"))
+    assert set(found) == {"model.kv_heads", "model.head_dim", "data.path", "mesh"}
+
+
+def test_tensor_groups_that_cut_hosts_apart_are_refused() -> None:
+    job_sections = {"mesh": {"tensor": 2}, "data": data(global_batch=12)}
+    message = problems_of(cpu_world(2, 3), **job_sections)["mesh.tensor"]
+    assert "would cover parts of hosts of 3 devices" in message
+
+
+def test_hosts_that_hold_the_same_rows_read_the_same_block() -> None:
+    plan = resolve(tiny_job(mesh={"tensor": 4}), cpu_world(4, 2), CORPUS)
+    assert plan.batch.block_of_process == (0, 0, 1, 1)
+    assert plan.batch.rows_per_process == 8
+
+
+@given(
+    hosts=st.sampled_from([1, 2, 3, 4]),
+    devices=st.sampled_from([1, 2, 4]),
+    tensor=st.sampled_from([1, 2, 4]),
+    micro=st.sampled_from([1, 2, 4]),
+)
+def test_the_blocks_of_a_plan_make_up_the_global_batch(hosts, devices, tensor, micro) -> None:
+    job = tiny_job(mesh={"tensor": tensor}, data=data(global_batch=96, micro_batches=micro))
+    try:
+        plan = resolve(job, cpu_world(hosts, devices), CORPUS)
+    except PlanError:
+        return
+    batch = plan.batch
+    assert batch.blocks * batch.rows_per_process == 96
+    assert sorted(set(batch.block_of_process)) == list(range(batch.blocks))
+    rows = batch.rows_per_device * micro * plan.mesh["data"] * plan.mesh["fsdp"]
+    assert rows == 96
+
+
+def test_a_plan_survives_its_file() -> None:
+    plan = resolve(tiny_job(), V4_32, CORPUS)
+    assert Plan.model_validate_json(plan.model_dump_json()) == plan

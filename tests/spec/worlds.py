@@ -1,0 +1,56 @@
+"""Worlds and jobs that the tests of the plan share."""
+
+from typing import Any
+
+from trainer.spec.job import Job
+from trainer.spec.plan import Corpus, World
+
+CORPUS = Corpus(source="stdlib", sha256=None)
+
+
+def cpu_world(hosts: int, devices_per_host: int) -> World:
+    return World(
+        accelerator="cpu",
+        platform="cpu",
+        simulated=True,
+        slices=1,
+        hosts_per_slice=hosts,
+        devices_per_host=devices_per_host,
+        topology=None,
+        host_bounds=None,
+    )
+
+
+def tpu_world(
+    accelerator: str, topology: tuple[int, ...], host_bounds: tuple[int, ...], slices: int = 1
+) -> World:
+    hosts = devices = 1
+    for chips, on_host in zip(topology, host_bounds, strict=True):
+        hosts *= chips // on_host
+        devices *= on_host
+    return World(
+        accelerator=accelerator,
+        platform="tpu",
+        simulated=True,
+        slices=slices,
+        hosts_per_slice=hosts,
+        devices_per_host=devices,
+        topology=topology,
+        host_bounds=host_bounds,
+    )
+
+
+V4_32 = tpu_world("v4-32", (2, 2, 4), (2, 2, 1))
+V5E_16 = tpu_world("v5e-16", (4, 4), (2, 2))
+TWO_V5E_16 = tpu_world("v5e-16", (4, 4), (2, 2), slices=2)
+
+
+def tiny_job(**sections: Any) -> Job:
+    """A job on the tiny preset; sections replace or add."""
+    base: dict[str, Any] = {
+        "name": "tiny",
+        "steps": 20,
+        "model": {"preset": "tiny"},
+        "data": {"source": "stdlib", "seq_len": 64, "global_batch": 16},
+    }
+    return Job.model_validate({**base, **sections})

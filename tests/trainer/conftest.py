@@ -1,0 +1,41 @@
+"""Eight CPU devices for tests in this process, and caches of the test session's own."""
+
+import os
+
+import jax
+import pytest
+
+
+def _start_jax():
+    """Small programs that run a few times: here most of the time is the compiler's."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 8)
+    with pytest.MonkeyPatch.context() as patch:
+        # Not for longer: the environment would reach the processes that other tests start.
+        flags = os.environ.get("XLA_FLAGS", "")
+        patch.setenv("XLA_FLAGS", f"{flags} --xla_backend_optimization_level=0")
+        jax.devices()
+
+
+_start_jax()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_caches(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def text_job(tmp_path):
+    """Makes a job on documents with the given texts: text_job(["one", "two"], steps=2)."""
+    from tests.trainer.jobs import job_of
+
+    def make(texts, **changes):
+        for number, text in enumerate(texts):
+            (tmp_path / f"{number:03d}.txt").write_text(text, encoding="utf-8")
+        data = {"source": "text", "path": str(tmp_path / "*.txt"), **changes.pop("data", {})}
+        return job_of(data=data, **changes)
+
+    return make

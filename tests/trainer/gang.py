@@ -1,0 +1,120 @@
+"""Trainer processes started by hand: what the launcher does, without the launcher."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.trainer.jobs import corpus_of, job_of
+from trainer.spec.config import dump
+from trainer.spec.job import Job
+from trainer.spec.plan import World
+from trainer.spec.resolve import resolve
+
+DEADLINE_S = 240
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that is over."""
+
+    run_dir: Path
+    codes: list[int]
+    outputs: list[str]
+    events: list[dict[str, Any]] = field(repr=False)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All of metrics.jsonl."""
+        text = (self.run_dir / "metrics.jsonl").read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()]
+
+    def steps(self) -> list[dict[str, Any]]:
+        return [line for line in self.lines() if "loss" in line]
+
+    def losses(self) -> list[float]:
+        return [line["loss"] for line in self.steps()]
+
+
+def run(
+    job: Job | dict[str, Any], world: World, run_dir: Path, devices: int | None = None
+) -> Ended:
+    """Runs a job on all processes of a world, on CPU devices, and waits for their end.
+
+    `devices` gives each process another number of devices than the plan has.
+    """
+    job = job if isinstance(job, Job) else job_of(**job)
+    port = write(job, world, run_dir)
+    here = world.model_copy(update={"devices_per_host": devices or world.devices_per_host})
+    started = [_start(run_dir, here, process, port) for process in range(world.processes)]
+    return _wait(run_dir, started)
+
+
+def write(job: Job, world: World, run_dir: Path) -> int:
+    """The run directory's job and plan; returns a port for the coordinator."""
+    (run_dir / "plans").mkdir(parents=True, exist_ok=True)
+    (run_dir / "job.yaml").write_text(dump(job), encoding="utf-8")
+    plan = resolve(job, world, corpus_of(job))
+    (run_dir / "plans" / "0001.json").write_text(plan.model_dump_json(), encoding="utf-8")
+    return free_port()
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def environment(world: World, run_dir: Path, process: int, port: int) -> dict[str, str]:
+    """What the launcher would set for a process.
+
+    The compiler does not optimize: tiny programs run a few times, and each process compiles alone.
+    """
+    flags = f"--xla_force_host_platform_device_count={world.devices_per_host}"
+    return {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"{flags} --xla_backend_optimization_level=0",
+        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+        "SLIPWAY_NUM_PROCESSES": str(world.processes),
+        "SLIPWAY_PROCESS_ID": str(process),
+        "SLIPWAY_RUN_DIR": str(run_dir),
+        "SLIPWAY_ATTEMPT": "1",
+    }
+
+
+def _start(run_dir: Path, world: World, process: int, port: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-W", "error", "-m", "trainer", str(run_dir / "job.yaml")]
+    events = (run_dir / f"events-{process}.jsonl").open("wb")
+    output = (run_dir / f"output-{process}.log").open("wb")
+    variables = environment(world, run_dir, process, port)
+    variables["SLIPWAY_EVENTS_FD"] = str(events.fileno())
+    with events, output:
+        return subprocess.Popen(
+            command, env=variables, stdout=output, stderr=subprocess.STDOUT,
+            pass_fds=[events.fileno()],
+        )  # fmt: skip
+
+
+def _wait(run_dir: Path, started: list[subprocess.Popen[bytes]]) -> Ended:
+    try:
+        codes = [process.wait(DEADLINE_S) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    numbers = range(len(started))
+    return Ended(
+        run_dir,
+        codes,
+        [(run_dir / f"output-{n}.log").read_text(errors="replace") for n in numbers],
+        [
+            json.loads(line)
+            for n in numbers
+            for line in (run_dir / f"events-{n}.jsonl").read_text().splitlines()
+        ],
+    )

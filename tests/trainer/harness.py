@@ -1,0 +1,65 @@
+"""A run's parts in this process, on some of its eight CPU devices."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from tests.trainer.jobs import corpus_of, world_of
+from trainer import mesh as meshes
+from trainer.data import token_cache
+from trainer.data.feed import Feed
+from trainer.data.packing import Batch
+from trainer.spec.job import Job
+from trainer.spec.plan import Plan, World
+from trainer.spec.resolve import resolve
+from trainer.train_step import State, StepMetrics, Trainable
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A job on a mesh, ready to make steps."""
+
+    plan: Plan
+    trainable: Trainable
+    feed: Feed
+    compiled: Any
+    first: State[Any]
+    """Step 0, on the host."""
+
+    @classmethod
+    def of(cls, job: Job, world: World) -> "Bench":
+        plan = resolve(job, world, corpus_of(job))
+        mesh = meshes.build(plan, jax.devices()[: world.devices])
+        trainable = Trainable.of(job, plan, mesh)
+        feed = Feed(job, plan.batch, token_cache.load(job.data), meshes.batch_sharding(mesh))
+        compiled = trainable.compiled_step(next(feed.training(1)))
+        return cls(plan, trainable, feed, compiled, jax.device_get(trainable.initial_state()))
+
+    def initial(self) -> State[jax.Array]:
+        """Step 0, made once: a step takes its state away."""
+        return jax.device_put(self.first, self.trainable.shardings)
+
+    def run(self, steps: int) -> tuple[State[jax.Array], list[StepMetrics]]:
+        """The state after `steps` steps from the start, and what each said."""
+        state, metrics = self.initial(), []
+        batches = self.feed.training(1)
+        for _ in range(steps):
+            state, one = self.compiled(state, next(batches))
+            metrics.append(jax.device_get(one))
+        return state, metrics
+
+    def batch(self, step: int) -> Batch:
+        return next(self.feed.training(step))
+
+
+_made: dict[str, Bench] = {}
+
+
+def bench(job: Job, devices: int = 1, **facts: Any) -> Bench:
+    """A job on one process with `devices` devices; the same one for the same job."""
+    world = world_of(1, devices, **facts)
+    key = job.model_dump_json() + world.model_dump_json()
+    if key not in _made:
+        _made[key] = Bench.of(job, world)
+    return _made[key]

@@ -1,0 +1,91 @@
+"""`python -m trainer JOB_FILE`: one process of a run, under the launcher or by hand."""
+
+import argparse
+import faulthandler
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from trainer.environment import Environment
+from trainer.events import Events
+from trainer.preflight import check
+from trainer.spec.config import ConfigError, dump, load
+from trainer.spec.corpus import DataError
+from trainer.spec.job import Job
+from trainer.spec.resolve import PlanError
+
+OK, FAILED, BAD_CONFIGURATION, BAD_DATA, INTERRUPTED = 0, 1, 64, 65, 130
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs what the command line asks for and returns the exit code of the contract."""
+    options = _parser().parse_args(arguments)
+    environment = Environment.read(os.environ)
+    events = Events(environment)
+    events.start_heartbeat()
+    try:
+        _run(options, environment, events)
+        return OK
+    except BaseException as error:
+        code, message, kind = _translate(error)
+        print(message, file=sys.stderr, flush=True)
+        event = "warning" if kind else "error"
+        events.emit(event, last_word=True, message=message, **({"kind": kind} if kind else {}))
+        return code
+    finally:
+        events.stop_heartbeat()
+
+
+def _run(options: argparse.Namespace, environment: Environment, events: Events) -> None:
+    job = load(options.job, Job, options.overrides).value
+    if options.check:
+        check(job, events)
+        return
+    # Late: the check of a host must not wait for jax.
+    from trainer.train import train
+
+    train(job, environment, environment.run_dir or _new_run_dir(job), events)
+
+
+def _new_run_dir(job: Job) -> Path:
+    """By hand: runs/NAME under the working directory, with the job as resolved."""
+    folder = Path("runs") / job.name
+    if folder.exists():
+        raise ConfigError([f"{folder}: there is a run of this name already; say name=..."])
+    folder.mkdir(parents=True)
+    (folder / "job.yaml").write_text(dump(job), encoding="utf-8")
+    return folder
+
+
+def _translate(error: BaseException) -> tuple[int, str, str | None]:
+    """Exit code, what to say, and the kind of a warning that is no error."""
+    if isinstance(error, (ConfigError, PlanError)):
+        return BAD_CONFIGURATION, str(error), None
+    if isinstance(error, (DataError, ArithmeticError)):
+        return BAD_DATA, str(error), None
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, "interrupted", None
+    # By name: to import its module would import jax.
+    if type(error).__name__ == "PortTakenError":
+        return FAILED, str(error), "port_taken"
+    return FAILED, "".join(traceback.format_exception(error)).rstrip(), None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m trainer", description=__doc__)
+    parser.add_argument("job", type=Path, help="the job file")
+    parser.add_argument("overrides", nargs="*", help="key.path=value")
+    parser.add_argument("--check", action="store_true", help="check this host and its data only")
+    return parser
+
+
+if __name__ == "__main__":
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: after a failure jaxlib's own shutdown would wait for processes that are gone.
+    os._exit(status)

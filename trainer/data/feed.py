@@ -1,0 +1,50 @@
+"""Global batches on the devices, in order, with the next one always on its way."""
+
+import time
+from collections.abc import Iterator
+
+import jax
+from jax.sharding import NamedSharding
+
+from trainer.data import pipeline
+from trainer.data.packing import Batch
+from trainer.data.placement import place
+from trainer.data.token_cache import Tokens
+from trainer.spec.job import Job
+from trainer.spec.plan import BatchSplit
+
+
+class Feed:
+    """This process's side of every global batch."""
+
+    def __init__(self, job: Job, split: BatchSplit, tokens: Tokens, sharding: NamedSharding):
+        self._job, self._split, self._tokens, self._sharding = job, split, tokens, sharding
+        self._block = pipeline.block_of(split, jax.process_index())
+        self.wait_s = 0.0
+        """How long the last training batch was waited for."""
+
+    def training(self, first_step: int) -> Iterator[Batch]:
+        """Global batches of `first_step` (from 1) and on, without end."""
+        job = self._job
+        blocks = pipeline.training_batches(
+            self._tokens, job.data, job.seed, self._block, first_step
+        )
+        while True:
+            begin = time.perf_counter()
+            batch = self._placed(next(blocks), job.data.micro_batches)
+            self.wait_s = time.perf_counter() - begin
+            yield batch
+
+    def held_out(self, batches: int) -> Iterator[Batch]:
+        """The fixed batches of an evaluation, each as one micro-batch."""
+        data = self._job.data
+        for block in pipeline.held_out_batches(self._tokens, data, batches, self._block):
+            yield self._placed(block, 1)
+
+    def epoch(self, step: int) -> int:
+        """Epoch (from 1) that `step` ends in."""
+        data = self._job.data
+        return pipeline.epoch_of(step, data.global_batch, self._tokens.sequences(data.seq_len))
+
+    def _placed(self, block: Batch, micro_batches: int) -> Batch:
+        return place(block, micro_batches, self._sharding, self._split.blocks)

@@ -1,0 +1,102 @@
+"""The examples of every global batch, as a pure function of (seed, step), read through Grain.
+
+One shuffled sequence of examples, epoch after epoch, is cut into global batches; process p of n
+reads its block of each. Neither n nor the mesh changes which examples a step sees, and any step can
+be reached at once.
+"""
+
+from collections.abc import Iterator
+
+import grain
+
+from trainer.data.packing import Batch, example, held_out_example, stack
+from trainer.data.token_cache import Tokens
+from trainer.spec.job import Data
+from trainer.spec.plan import BatchSplit
+
+READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)
+
+
+def example_order(sequences: int, seed: int) -> grain.MapDataset[int]:
+    """Item i is the i-th example number ever trained on: a new permutation every epoch."""
+    return grain.MapDataset.range(sequences).seed(seed).shuffle().repeat()
+
+
+class BlockOfBatches(grain.MapDataset):
+    """The items of one block of every global batch, one global batch after the other."""
+
+    def __init__(self, order: grain.MapDataset, global_batch: int, index: int, count: int):
+        super().__init__(order)
+        self._global_batch = global_batch
+        self._rows = global_batch // count
+        self._first = index * self._rows
+
+    def __len__(self) -> int:
+        # Half: Grain divides it as a float, which rounds sys.maxsize up, past what len() can say.
+        return len(self._parent) // 2 // self._global_batch * self._rows
+
+    def __getitem__(self, index: int):  # type: ignore[override]
+        batch, row = divmod(index, self._rows)
+        return self._parent[batch * self._global_batch + self._first + row]
+
+
+def training_batches(
+    tokens: Tokens, data: Data, seed: int, block: tuple[int, int], first_step: int
+) -> Iterator[Batch]:
+    """This block's rows of the global batches of `first_step` (from 1), the next, and so on.
+
+    `block` is (index, count). Arrays are (rows of the block, S); they are read ahead by a thread.
+    """
+    order = example_order(tokens.sequences(data.seq_len), seed)
+    window = data.seq_len + 1
+
+    def read(number: int) -> Batch:
+        start = number * data.seq_len
+        stream = tokens.held_in[start : start + window]
+        return example(stream, number, data.document_boundaries)
+
+    rows = data.global_batch // block[1]
+    blocks = BlockOfBatches(order, data.global_batch, *block).map(read)
+    batches = blocks.batch(rows, batch_fn=stack)
+    iterator = iter(batches.to_iter_dataset(READ))
+    grain.experimental.set_next_index(iterator, first_step - 1)
+    return iterator
+
+
+def epoch_of(step: int, global_batch: int, sequences: int) -> int:
+    """Epoch (from 1) of the last example of `step`."""
+    return (step * global_batch - 1) // sequences + 1
+
+
+def held_out_batches(
+    tokens: Tokens, data: Data, batches: int, block: tuple[int, int]
+) -> list[Batch]:
+    """This block's rows of up to `batches` fixed global batches, spread evenly over the stream."""
+    stream = tokens.held_out
+    sequences = -(-(len(stream) - 1) // data.seq_len) if len(stream) > 1 else 0
+    wanted = min(batches * data.global_batch, sequences)
+    numbers = [place * sequences // wanted for place in range(wanted)]
+    # Rows past the end of the stream are padding of weight 0.
+    numbers += [sequences] * (-wanted % data.global_batch)
+    rows = data.global_batch // block[1]
+    starts = range(block[0] * rows, len(numbers), data.global_batch)
+    return [
+        stack(
+            [
+                held_out_example(stream, number, data.seq_len, data.document_boundaries)
+                for number in numbers[start : start + rows]
+            ]
+        )
+        for start in starts
+    ]
+
+
+def block_of(split: BatchSplit, process: int) -> tuple[int, int]:
+    """(index, count) of the block that a process reads.
+
+    Where each process has a block of its own, they are what Grain's ShardByJaxProcess says.
+    """
+    if split.blocks == len(split.block_of_process):
+        shard = grain.sharding.ShardByJaxProcess(drop_remainder=True)
+        return shard.shard_index, shard.shard_count
+    return split.block_of_process[process], split.blocks

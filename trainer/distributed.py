@@ -1,0 +1,121 @@
+"""The processes of an attempt find each other: the only caller of jax.distributed."""
+
+import contextlib
+import functools
+import socket
+
+import jax
+from jax._src import distributed as jax_distributed
+from jax._src import xla_bridge
+from jaxlib import _jax  # type: ignore[attr-defined]
+
+from trainer.environment import Environment
+from trainer.spec.plan import World
+
+INITIALIZE_S = 120
+HEARTBEAT_S = 30
+SHUTDOWN_S = 20
+BARRIER_S = 300
+
+
+class PortTakenError(Exception):
+    """The coordinator's port is in use on this host; another port would do."""
+
+
+def start(environment: Environment, *, on_cpu: bool) -> None:
+    """Joins the other processes; one process has nobody to join.
+
+    Raises PortTakenError on process 0. Peers that never come end the process with SIGABRT after
+    INITIALIZE_S: jaxlib offers no way to catch it.
+    """
+    if environment.processes == 1:
+        return
+    assert environment.coordinator, "several processes have a coordinator"
+    if environment.process == 0:
+        _check_port(environment.coordinator)
+    # Checkpoints on SIGTERM are not there yet: without the service the signal ends the process.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.distributed.initialize(
+        environment.coordinator,
+        environment.processes,
+        environment.process,
+        cluster_detection_method="deactivate",
+        initialization_timeout=INITIALIZE_S,
+        heartbeat_timeout_seconds=HEARTBEAT_S,
+        shutdown_timeout_seconds=SHUTDOWN_S,
+    )
+    if on_cpu:
+        _bind_collectives(environment.coordinator)
+
+
+def check_world(world: World) -> None:
+    """Raises ValueError unless the processes and devices here are the planned ones."""
+    seen_and_planned = {
+        "processes": (jax.process_count(), world.processes),
+        "devices": (jax.device_count(), world.devices),
+        "local devices": (jax.local_device_count(), world.devices_per_host),
+    }
+    wrong = [
+        f"{seen} {what}, planned {planned}"
+        for what, (seen, planned) in seen_and_planned.items()
+        if seen != planned
+    ]
+    if wrong:
+        raise ValueError(f"this is not the planned world: {'; '.join(wrong)}")
+    if jax.default_backend() != world.platform and not world.simulated:
+        raise ValueError(f"planned on {world.platform}, but JAX runs on {jax.default_backend()}")
+
+
+def barrier(name: str, deadline_s: float = BARRIER_S) -> None:
+    """Waits for all processes. Raises TimeoutError that says which are absent."""
+    client = jax_distributed.global_state.client
+    if client is None:
+        return
+    try:
+        client.wait_at_barrier(name, int(deadline_s * 1000))
+    except jax.errors.JaxRuntimeError as error:
+        raise TimeoutError(f"waiting for all processes at '{name}': {error}") from error
+
+
+def shutdown() -> None:
+    """Leaves together; every process must call it."""
+    if jax_distributed.global_state.client is not None:
+        jax.distributed.shutdown()
+
+
+def _check_port(address: str) -> None:
+    """Raises PortTakenError unless the port can be bound on all addresses, as it will be."""
+    port = int(address.rpartition(":")[2])
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+        if family == socket.AF_INET6:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+            probe.listen(1)
+        except OSError as error:
+            raise PortTakenError(
+                f"the coordinator's port {port} cannot be bound: {error}"
+            ) from None
+
+
+def _bind_collectives(coordinator: str) -> None:
+    """Collectives between CPU hosts listen where the coordinator's network reaches this host.
+
+    The default is what the host's name resolves to, often 127.0.0.1: out of reach for others.
+    """
+    collectives = _jax.make_gloo_tcp_collectives(
+        distributed_client=jax_distributed.global_state.client, hostname=_own_address(coordinator)
+    )
+    make_client = functools.partial(xla_bridge.make_cpu_client, collectives=collectives)
+    xla_bridge.register_backend_factory("cpu", make_client, priority=0, fail_quietly=False)
+
+
+def _own_address(coordinator: str) -> str:
+    """This host's address on the way to the coordinator; nothing is sent."""
+    host, _, port = coordinator.rpartition(":")
+    kind = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+    with contextlib.closing(socket.socket(kind[0], socket.SOCK_DGRAM)) as probe:
+        probe.connect(kind[4])
+        return str(probe.getsockname()[0])

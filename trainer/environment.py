@@ -1,0 +1,38 @@
+"""What the launcher says to a process: a small table of environment variables."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where this process stands. Without the variables it is alone on this machine."""
+
+    coordinator: str | None = None
+    """host:port, JAX_COORDINATOR_ADDRESS; None where there is one process."""
+    processes: int = 1
+    process: int = 0
+    run_dir: Path | None = None
+    attempt: int = 1
+    events_fd: int | None = None
+
+    @classmethod
+    def read(cls, variables: Mapping[str, str]) -> "Environment":
+        """Raises ValueError where variables contradict each other or are no numbers."""
+        processes = int(variables.get("SLIPWAY_NUM_PROCESSES", 1))
+        coordinator = variables.get("JAX_COORDINATOR_ADDRESS")
+        if processes > 1 and not (coordinator and "SLIPWAY_PROCESS_ID" in variables):
+            raise ValueError(
+                f"SLIPWAY_NUM_PROCESSES is {processes}, but SLIPWAY_PROCESS_ID or "
+                "JAX_COORDINATOR_ADDRESS is missing"
+            )
+        run_dir, events_fd = variables.get("SLIPWAY_RUN_DIR"), variables.get("SLIPWAY_EVENTS_FD")
+        return cls(
+            coordinator=coordinator,
+            processes=processes,
+            process=int(variables.get("SLIPWAY_PROCESS_ID", 0)),
+            run_dir=Path(run_dir) if run_dir else None,
+            attempt=int(variables.get("SLIPWAY_ATTEMPT", 1)),
+            events_fd=int(events_fd) if events_fd else None,
+        )

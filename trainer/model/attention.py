@@ -1,0 +1,96 @@
+"""Causal attention with grouped query heads, for whole sequences and one position at a time."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from trainer.model.projection import Projection
+from trainer.model.rotary import rotate
+from trainer.model.sharding import constrain
+from trainer.spec.job import Model
+
+KeyValue = tuple[jax.Array, jax.Array]
+
+
+class Attention(nnx.Module):
+    """Every query head looks at one key/value head; `heads / kv_heads` of them share one."""
+
+    def __init__(self, rngs: nnx.Rngs, model: Model):
+        width, heads, kv_heads, head = model.d_model, model.heads, model.kv_heads, model.head_dim
+        self.theta = model.rope_theta
+        key_value = ((width, kv_heads, head), ("embed", "kv_heads", "head_dim"))
+        self.query = Projection(rngs, (width, heads, head), ("embed", "heads", "head_dim"))
+        self.key = Projection(rngs, *key_value)
+        self.value = Projection(rngs, *key_value)
+        self.output = Projection(
+            rngs,
+            (heads, head, width),
+            ("heads", "head_dim", "embed"),
+            contracted=2,
+            gain=residual_gain(model),
+        )
+
+    def __call__(
+        self, x_BSD: jax.Array, positions_BS: jax.Array, mask_B1SS: jax.Array
+    ) -> jax.Array:
+        """(B, S, D); position i sees position j where the mask says so."""
+        query_BSHh, key_BSKh, value_BSKh = self._project(x_BSD, positions_BS)
+        return self._attend(query_BSHh, key_BSKh, value_BSKh, mask_B1SS)
+
+    def decode(
+        self,
+        x_B1D: jax.Array,
+        position: jax.Array,
+        mask_B11W: jax.Array,
+        cache_BWKh: KeyValue,
+    ) -> tuple[jax.Array, KeyValue]:
+        """One position: (B, 1, D) and the cache with its key and value added at `position`."""
+        positions_B1 = jnp.full(x_B1D.shape[:2], position)
+        query_B1Hh, *new = self._project(x_B1D, positions_B1)
+        key_BWKh, value_BWKh = (
+            jax.lax.dynamic_update_slice_in_dim(old, one, position, axis=1)
+            for old, one in zip(cache_BWKh, new, strict=True)
+        )
+        return self._attend(query_B1Hh, key_BWKh, value_BWKh, mask_B11W), (key_BWKh, value_BWKh)
+
+    def _project(
+        self, x_BSD: jax.Array, positions_BS: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        query_BSHh = constrain(self.query(x_BSD), "batch", None, "heads", None)
+        key_BSKh = constrain(self.key(x_BSD), "batch", None, "kv_heads", None)
+        value_BSKh = constrain(self.value(x_BSD), "batch", None, "kv_heads", None)
+        query_BSHh = rotate(query_BSHh, positions_BS, self.theta)
+        return query_BSHh, rotate(key_BSKh, positions_BS, self.theta), value_BSKh
+
+    def _attend(
+        self,
+        query_BSHh: jax.Array,
+        key_BWKh: jax.Array,
+        value_BWKh: jax.Array,
+        mask_B1SW: jax.Array,
+    ) -> jax.Array:
+        heads = query_BSHh.shape[2]
+        key, value = (_for_heads(x_BWKh, heads) for x_BWKh in (key_BWKh, value_BWKh))
+        mixed_BSHh = jax.nn.dot_product_attention(query_BSHh, key, value, mask=mask_B1SW)
+        return self.output(constrain(mixed_BSHh, "batch", None, "heads", None))
+
+
+def residual_gain(model: Model) -> float:
+    """Start of the layers' last kernels: the sum of all layers keeps the size of one."""
+    return 1 / math.sqrt(2 * model.layers)
+
+
+def _for_heads(x_BSKh: jax.Array, heads: int) -> jax.Array:
+    """Key/value heads, each repeated to its query heads where the tensor axis splits those alone.
+
+    Grouped attention needs the groups whole on a device: where the key/value heads do not divide by
+    the tensor axis they are replicated, and only the repeated ones can be split with the queries.
+    """
+    kv_heads = x_BSKh.shape[2]
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or kv_heads % mesh.shape["tensor"] == 0:
+        return x_BSKh
+    repeated = jnp.repeat(x_BSKh, heads // kv_heads, axis=2)
+    return constrain(repeated, "batch", None, "heads", None)

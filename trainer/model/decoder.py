@@ -1,0 +1,198 @@
+"""The decoder: embedding, a stack of layers, and logits."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from trainer.model import dropout
+from trainer.model.attention import Attention, KeyValue
+from trainer.model.feed_forward import FeedForward
+from trainer.model.norm import RMSNorm
+from trainer.model.sharding import constrain
+from trainer.spec.job import Model
+
+Cache = KeyValue
+"""Keys and values of all layers, each (L, B, W, K, h)."""
+
+EMBEDDING_DEVIATION = 0.02
+MASKED = -1e30
+"""Logit of a padded token: finite, so that its gradient is a plain zero."""
+
+REMAT_POLICIES: dict[str, Callable[..., Any] | None] = {
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tokens that there are, and rows that the table has for them."""
+
+    size: int
+    padded: int
+
+
+class Layer(nnx.Module):
+    """Attention and a feed-forward part, each on a normalized copy of the residual stream."""
+
+    def __init__(self, rngs: nnx.Rngs, model: Model):
+        self.rate = model.dropout
+        self.attention_norm = RMSNorm(model.d_model, model.norm_eps)
+        self.attention = Attention(rngs, model)
+        self.feed_forward_norm = RMSNorm(model.d_model, model.norm_eps)
+        self.feed_forward = FeedForward(rngs, model)
+
+    def __call__(
+        self,
+        x_BSD: jax.Array,
+        positions_BS: jax.Array,
+        mask_B1SS: jax.Array,
+        number: jax.Array,
+        dropout_keys_B: jax.Array | None,
+    ) -> jax.Array:
+        """(B, S, D); `number` counts layers from 0."""
+        mixed_BSD = self.attention(self.attention_norm(x_BSD), positions_BS, mask_B1SS)
+        place = dropout.ATTENTION
+        x_BSD = x_BSD + dropout.dropout(mixed_BSD, dropout_keys_B, number, place, self.rate)
+        x_BSD = constrain(x_BSD, "batch", None, None)
+        fed_BSD = self.feed_forward(self.feed_forward_norm(x_BSD))
+        place = dropout.FEED_FORWARD
+        x_BSD = x_BSD + dropout.dropout(fed_BSD, dropout_keys_B, number, place, self.rate)
+        return constrain(x_BSD, "batch", None, None)
+
+    def decode(
+        self, x_B1D: jax.Array, position: jax.Array, mask_B11W: jax.Array, cache_BWKh: KeyValue
+    ) -> tuple[jax.Array, KeyValue]:
+        """One position, and the layer's cache with it."""
+        normal_B1D = self.attention_norm(x_B1D)
+        mixed_B1D, cache_BWKh = self.attention.decode(normal_B1D, position, mask_B11W, cache_BWKh)
+        x_B1D = x_B1D + mixed_B1D
+        return x_B1D + self.feed_forward(self.feed_forward_norm(x_B1D)), cache_BWKh
+
+
+class Embedding(nnx.Module):
+    """A row per token; the rows of padding are zero."""
+
+    def __init__(self, rngs: nnx.Rngs, vocabulary: Vocabulary, width: int):
+        rows = _token_rows(rngs, vocabulary, width) * EMBEDDING_DEVIATION
+        self.table = nnx.Param(rows, out_sharding=("vocab", "embed"))
+
+    def __call__(self, tokens_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
+        """(B, S, D) in `dtype`."""
+        table_VD = constrain(self.table[...].astype(dtype), "vocab", None)
+        return constrain(table_VD[tokens_BS], "batch", None, None)
+
+
+class Output(nnx.Module):
+    """The map from features to tokens where it is not the embedding's table."""
+
+    def __init__(self, rngs: nnx.Rngs, vocabulary: Vocabulary, width: int):
+        kernel_DV = _token_rows(rngs, vocabulary, width).T * width**-0.5
+        self.kernel = nnx.Param(kernel_DV, out_sharding=("embed", "vocab"))
+
+
+class Decoder(nnx.Module):
+    """Tokens in, features out (`__call__`); features in, logits out (`logits`)."""
+
+    def __init__(self, rngs: nnx.Rngs, model: Model, vocabulary: Vocabulary, dtype: jnp.dtype):
+        self.model, self.vocabulary, self.dtype = model, vocabulary, dtype
+        self.embedding = Embedding(rngs, vocabulary, model.d_model)
+        self.layers = _stacked_layers(rngs, model)
+        self.final_norm = RMSNorm(model.d_model, model.norm_eps)
+        if not model.tied_embeddings:
+            self.output = Output(rngs, vocabulary, model.d_model)
+
+    def __call__(
+        self,
+        tokens_BS: jax.Array,
+        segments_BS: jax.Array,
+        positions_BS: jax.Array,
+        dropout_keys_B: jax.Array | None = None,
+    ) -> jax.Array:
+        """Normalized features (B, S, D). Attention stays inside a segment; keys turn dropout on."""
+        x_BSD = self.embedding(tokens_BS, self.dtype)
+        rate = self.model.dropout
+        x_BSD = dropout.dropout(x_BSD, dropout_keys_B, 0, dropout.EMBEDDING, rate)
+        mask_B1SS = _causal_mask(segments_BS)
+        graph, stacked = nnx.split(self.layers)
+
+        def one_layer(x_BSD: jax.Array, layer: tuple[nnx.State, jax.Array]):
+            weights, number = layer
+            module = nnx.merge(graph, weights)
+            return module(x_BSD, positions_BS, mask_B1SS, number, dropout_keys_B), None
+
+        numbered = (stacked, jnp.arange(self.model.layers))
+        x_BSD, _ = jax.lax.scan(
+            self._rematerialized(one_layer), x_BSD, numbered, unroll=not self.model.scan_layers
+        )
+        return self.final_norm(x_BSD)
+
+    def logits(self, x_BSD: jax.Array) -> jax.Array:
+        """(B, S, V) in float32; padded tokens get a logit that no softmax notices."""
+        if self.model.tied_embeddings:
+            kernel_DV = self.embedding.table[...].T
+        else:
+            kernel_DV = self.output.kernel[...]
+        kernel_DV = constrain(kernel_DV.astype(self.dtype), None, "vocab")
+        logits_BSV = jnp.matmul(x_BSD, kernel_DV, preferred_element_type=jnp.float32)
+        logits_BSV = constrain(logits_BSV, "batch", None, "vocab")
+        return jnp.where(jnp.arange(kernel_DV.shape[1]) < self.vocabulary.size, logits_BSV, MASKED)
+
+    def empty_cache(self, rows: int, positions: int) -> Cache:
+        """A cache for `rows` sequences of up to `positions` tokens."""
+        model = self.model
+        shape = (model.layers, rows, positions, model.kv_heads, model.head_dim)
+        return jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype)
+
+    def decode(
+        self, tokens_B1: jax.Array, position: jax.Array, cache: Cache, window: int
+    ) -> tuple[jax.Array, Cache]:
+        """Logits (B, 1, V) of the token after `position`, which sees `window` positions back."""
+        x_B1D = self.embedding(tokens_B1, self.dtype)
+        places_W = jnp.arange(cache[0].shape[2])
+        seen_W = (places_W <= position) & (places_W > position - window)
+        graph, stacked = nnx.split(self.layers)
+
+        def one_layer(x_B1D: jax.Array, layer: tuple[nnx.State, KeyValue]):
+            weights, cache_BWKh = layer
+            module = nnx.merge(graph, weights)
+            return module.decode(x_B1D, position, seen_W[None, None, None, :], cache_BWKh)
+
+        x_B1D, cache = jax.lax.scan(one_layer, x_B1D, (stacked, cache))
+        return self.logits(self.final_norm(x_B1D)), cache
+
+    def _rematerialized(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        if self.model.remat == "none":
+            return body
+        # Inside a scan nothing can be merged with the forward pass: no barrier is needed.
+        return jax.checkpoint(body, policy=REMAT_POLICIES[self.model.remat], prevent_cse=False)
+
+
+def _stacked_layers(rngs: nnx.Rngs, model: Model) -> Layer:
+    """All layers as one module whose arrays have a leading dim for the layer."""
+
+    @nnx.split_rngs(splits=model.layers)
+    @nnx.vmap(transform_metadata={nnx.PARTITION_NAME: "layer"})
+    def layers(rngs: nnx.Rngs) -> Layer:
+        return Layer(rngs, model)
+
+    return layers(rngs)
+
+
+def _token_rows(rngs: nnx.Rngs, vocabulary: Vocabulary, width: int) -> jax.Array:
+    """Normal rows (V, D). Row v does not depend on the padding: a draw keeps its prefix."""
+    rows_VD = jax.random.normal(rngs.params(), (vocabulary.padded, width))
+    real_V = jnp.arange(vocabulary.padded) < vocabulary.size
+    return jnp.where(real_V[:, None], rows_VD, 0)
+
+
+def _causal_mask(segments_BS: jax.Array) -> jax.Array:
+    """(B, 1, S, S): position i sees j <= i of its own segment."""
+    length = segments_BS.shape[1]
+    earlier_SS = jnp.tril(jnp.ones((length, length), bool))
+    same_BSS = segments_BS[:, :, None] == segments_BS[:, None, :]
+    return (same_BSS & earlier_SS)[:, None]

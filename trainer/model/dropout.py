@@ -1,0 +1,30 @@
+"""Dropout whose mask belongs to an example, not to a row or a process.
+
+Each row has a key made of (seed, step, example id); layer and place in the layer are folded in. The
+same example in the same step is masked alike on every mesh.
+"""
+
+import jax
+import jax.numpy as jnp
+
+EMBEDDING, ATTENTION, FEED_FORWARD = range(3)
+
+
+def row_keys(seed: int, step: jax.Array, example_ids_B: jax.Array) -> jax.Array:
+    """One random key per row."""
+    step_key = jax.random.fold_in(jax.random.key(seed), step)
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(step_key, example_ids_B)
+
+
+def dropout(
+    x_BSD: jax.Array, keys_B: jax.Array | None, layer: jax.Array | int, place: int, rate: float
+) -> jax.Array:
+    """`x` with features dropped at `rate` and the rest scaled up; unchanged without keys."""
+    if keys_B is None or rate == 0:
+        return x_BSD
+
+    def keep(key: jax.Array) -> jax.Array:
+        key = jax.random.fold_in(jax.random.fold_in(key, layer), place)
+        return jax.random.bernoulli(key, 1 - rate, x_BSD.shape[1:])
+
+    return jnp.where(jax.vmap(keep)(keys_B), x_BSD / (1 - rate), 0)

@@ -1,0 +1,59 @@
+"""Parameters as a flat dict, and the model bound to them.
+
+A run's state is `{"layers.attention.query.kernel": array, ...}`, with the names of
+`trainer/spec/shapes.py`: the hot path passes few plain leaves, and a checkpoint has readable names.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from trainer.model.decoder import Decoder, Vocabulary
+from trainer.spec.job import Job
+from trainer.spec.plan import Plan
+from trainer.spec.resolve import vocab_size
+
+Params = dict[str, jax.Array]
+
+
+@dataclass(frozen=True)
+class Network:
+    """The model without its numbers: makes initial parameters, and a module from parameters."""
+
+    job: Job
+    vocabulary: Vocabulary
+    dtype: jnp.dtype
+    graph: nnx.GraphDef
+
+    @classmethod
+    def of(cls, job: Job, plan: Plan) -> "Network":
+        """The network of a job, with the vocabulary and the compute dtype of its plan."""
+        vocabulary = Vocabulary(vocab_size(job), plan.padded_vocab)
+        dtype = jnp.dtype(plan.compute_dtype)
+        return cls(job, vocabulary, dtype, nnx.graphdef(abstract(job, vocabulary, dtype)))
+
+    def initial(self) -> Params:
+        """Parameters in float32 from the job's seed alone; call it under jit."""
+        with nnx.use_eager_sharding(False):
+            key = jax.random.key(self.job.seed)
+            module = Decoder(nnx.Rngs(params=key), self.job.model, self.vocabulary, self.dtype)
+        return {name: variable[...] for name, variable in named_parameters(module).items()}
+
+    def bind(self, params: Params) -> Decoder:
+        """The module that computes with `params`."""
+        paths = [(tuple(name.split(".")), value) for name, value in params.items()]
+        return nnx.merge(self.graph, nnx.from_flat_state(paths))
+
+
+def abstract(job: Job, vocabulary: Vocabulary, dtype: jnp.dtype) -> Decoder:
+    """The module with shapes in place of arrays; nothing is computed."""
+    with nnx.use_eager_sharding(False):
+        return nnx.eval_shape(lambda: Decoder(nnx.Rngs(params=0), job.model, vocabulary, dtype))
+
+
+def named_parameters(module: Decoder) -> dict[str, nnx.Param]:
+    """The module's variables by dotted name; each has its logical axes as `out_sharding`."""
+    flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
+    return {".".join(map(str, path)): variable for path, variable in flat}

@@ -1,0 +1,139 @@
+"""The job file's schema: what a user asks for, with every default.
+
+Both halves read it: the launcher to check and plan, the trainer to run. Pure Python, no jax.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    model_validator,
+)
+
+from trainer.spec.explain import KeyedError
+from trainer.spec.presets import PRESETS
+
+Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+AxisSize = Annotated[int, Field(ge=-1)]
+
+
+class Section(BaseModel):
+    """A block of a file: unknown keys are errors, types are not coerced, values do not change."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True
+    )
+
+
+class Model(Section):
+    """A decoder-only transformer; `preset` fills in what is not given."""
+
+    preset: Literal[tuple(PRESETS)] | None = None  # type: ignore[valid-type]
+    layers: Positive
+    d_model: Positive
+    heads: Positive
+    kv_heads: Positive
+    head_dim: Positive
+    d_ff: Positive
+    vocab_size: Positive | None = Field(default=None, description="null: the tokenizer's")
+    rope_theta: Annotated[float, Field(gt=0)] = 10_000.0
+    norm_eps: Annotated[float, Field(gt=0)] = 1e-5
+    tied_embeddings: bool = True
+    dropout: Fraction = 0.0
+    scan_layers: bool = Field(default=True, description="false: unroll the layers into one program")
+    remat: Literal["none", "dots", "full"] = "none"
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _fill_in(cls, given: Any, check: ModelWrapValidatorHandler["Model"]) -> "Model":
+        """Preset values below the given ones; kv_heads and head_dim follow from the others.
+
+        What follows from a wrong value stays wrong: the loader tells only of what was written.
+        """
+        if not isinstance(given, dict):
+            return check(given)
+        preset = given.get("preset")
+        below = PRESETS.get(preset, PRESETS["tiny"]) if isinstance(preset, str) else {}
+        filled: dict[str, Any] = {**below, **given}
+        heads, d_model, head_dim = filled.get("heads"), filled.get("d_model"), None
+        if isinstance(heads, int) and heads > 0 and isinstance(d_model, int):
+            head_dim = max(d_model // heads, 1)
+        model = check({"kv_heads": heads, "head_dim": head_dim, **filled})
+        if "head_dim" not in filled and model.d_model % model.heads:
+            message = f"{d_model} does not divide by {heads} heads; say head_dim, or change one"
+            raise KeyedError(("d_model", message))
+        return model
+
+
+class Data(Section):
+    """What is read, and how it is cut into global batches."""
+
+    source: Literal["stdlib", "text"]
+    path: str | None = Field(default=None, description="a glob on the hosts, for source: text")
+    tokenizer: Literal["bytes"] = "bytes"
+    seq_len: Positive
+    global_batch: Positive = Field(description="sequences per step, over all processes")
+    micro_batches: Positive = Field(
+        default=1, description="parts of a step, accumulated one by one"
+    )
+    document_boundaries: bool = Field(
+        default=True, description="attention and positions stop at documents"
+    )
+    held_out: Fraction = Field(
+        default=0.02, description="share of the documents kept for evaluation"
+    )
+
+
+class Mesh(Section):
+    """Axis sizes; -1 is what is left over, null for data is the number of slices."""
+
+    data: AxisSize | None = None
+    fsdp: AxisSize = -1
+    tensor: AxisSize = 1
+
+
+class Optimizer(Section):
+    name: Literal["adamw"] = "adamw"
+    learning_rate: Annotated[float, Field(gt=0)] = 3e-4
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    warmup_steps: NonNegative = 0
+    final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.95
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+
+
+class Evaluate(Section):
+    every_steps: Positive = 100
+    batches: Positive = 8
+
+
+class Sample(Section):
+    """Text that the trained model writes at the end of a run."""
+
+    prompt: str = "def "
+    tokens: Positive = 200
+    temperature: Annotated[float, Field(ge=0)] = 0.8
+
+
+class Job(Section):
+    """One training job."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    steps: Positive
+    seed: NonNegative = 0
+    log_every: Positive = 1
+    model: Model
+    data: Data
+    mesh: Mesh = Mesh()
+    optimizer: Optimizer = Optimizer()
+    evaluate: Evaluate | None = Evaluate()
+    sample: Sample | None = Sample()

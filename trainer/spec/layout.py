@@ -1,0 +1,125 @@
+"""Which device stands where in the mesh: from a description of hosts and wires, in pure Python.
+
+The same order serves real chips, the compiler's topology and simulated devices, so a simulated pod
+has the device order of the real one.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+from trainer.spec.plan import World
+
+Shape = tuple[int, ...]
+
+
+def device_coords(world: World) -> list[tuple[int, ...]]:
+    """Place of each device of one slice on its torus: chip coordinates, then the core.
+
+    Hosts and the chips inside a host are numbered with the first coordinate fastest, as libtpu
+    numbers workers and chips.
+    """
+    assert world.topology and world.host_bounds, "only a torus has coordinates"
+    hosts = tuple(t // h for t, h in zip(world.topology, world.host_bounds, strict=True))
+    cores = range(world.devices_per_host // math.prod(world.host_bounds))
+    return [
+        (*(h * b + c for h, b, c in zip(host, world.host_bounds, chip, strict=True)), core)
+        for host in _first_fastest(hosts)
+        for chip in _first_fastest(world.host_bounds)
+        for core in cores
+    ]
+
+
+def device_order(world: World, mesh: dict[str, int]) -> tuple[int, ...]:
+    """Device numbers in the C order of a mesh (data, fsdp, tensor).
+
+    `data` is split over the slices first, then `fsdp` where the slices are more; inside a slice
+    `tensor` lies on the nearest chips. Raises ValueError where the slices do not divide.
+    """
+    data, fsdp, tensor = mesh["data"], mesh["fsdp"], mesh["tensor"]
+    slices_data = math.gcd(data, world.slices)
+    slices_fsdp = world.slices // slices_data
+    if fsdp % slices_fsdp:
+        raise ValueError(f"{world.slices} slices do not divide over data {data} and fsdp {fsdp}")
+    inner = (data // slices_data, fsdp // slices_fsdp, tensor)
+    one_slice = _slice_order(world, inner)
+    per_slice = len(one_slice)
+    return tuple(
+        (slice_data * slices_fsdp + slice_fsdp) * per_slice
+        + one_slice[(row * inner[1] + column) * tensor + place]
+        for slice_data in range(slices_data)
+        for row in range(inner[0])
+        for slice_fsdp in range(slices_fsdp)
+        for column in range(inner[1])
+        for place in range(tensor)
+    )
+
+
+def _slice_order(world: World, mesh_shape: Shape) -> list[int]:
+    """Device numbers of one slice in the C order of `mesh_shape`."""
+    if not world.topology:
+        return list(range(math.prod(mesh_shape)))
+    coords = device_coords(world)
+    number = {place: device for device, place in enumerate(coords)}
+    physical = tuple(max(c[dim] for c in coords) + 1 for dim in range(len(coords[0])))
+    host = (*(world.host_bounds or ()), physical[-1])
+    # From the inside out: each axis takes a box of what the axes inside it left over.
+    boxes: list[Shape] = []
+    grid, host_left = physical, host
+    for size in reversed(mesh_shape):
+        box = _best_box(size, grid, host_left)
+        boxes.insert(0, box)
+        grid = tuple(g // b for g, b in zip(grid, box, strict=True))
+        host_left = tuple(max(1, h // b) for h, b in zip(host_left, box, strict=True))
+    walks = [_walk(box) for box in boxes]
+    return [number[_place(steps, boxes)] for steps in itertools.product(*walks)]
+
+
+def _best_box(size: int, grid: Shape, host: Shape) -> Shape:
+    """The box of `size` places that covers the fewest hosts, then has the shortest sides."""
+
+    def cost(box: Shape) -> tuple[object, ...]:
+        hosts = math.prod(-(-b // h) for b, h in zip(box, host, strict=True))
+        return hosts, sum(box), tuple(-b for b in box)
+
+    return min(_boxes(size, grid), key=cost)
+
+
+def _boxes(size: int, grid: Shape) -> Iterator[Shape]:
+    """Every box of `size` places whose sides divide the sides of `grid`."""
+    if not grid:
+        if size == 1:
+            yield ()
+        return
+    for side in range(1, grid[0] + 1):
+        if grid[0] % side == 0 and size % side == 0:
+            for rest in _boxes(size // side, grid[1:]):
+                yield (side, *rest)
+
+
+def _walk(box: Shape) -> list[Shape]:
+    """All places of a box, each a neighbour of the one before: there and back along the long sides.
+
+    Short sides change slowest, so that a box of 2 x n closes into a ring.
+    """
+    dims = sorted(range(len(box)), key=lambda dim: box[dim])
+    places: list[list[int]] = [[0] * len(box)]
+    for dim in reversed(dims):
+        there_and_back: list[list[int]] = []
+        for step in range(box[dim]):
+            for place in places if step % 2 == 0 else reversed(places):
+                there_and_back.append([*place[:dim], step, *place[dim + 1 :]])
+        places = there_and_back
+    return [tuple(place) for place in places]
+
+
+def _place(steps: Sequence[Shape], boxes: Sequence[Shape]) -> Shape:
+    """Physical place of a mesh position: the outer boxes count in units of the inner ones."""
+    place = (0,) * len(boxes[0])
+    for step, box in zip(steps, boxes, strict=True):
+        place = tuple(p * b + s for p, b, s in zip(place, box, step, strict=True))
+    return place
+
+
+def _first_fastest(shape: Shape) -> list[Shape]:
+    return [tuple(reversed(c)) for c in itertools.product(*(range(n) for n in reversed(shape)))]

@@ -1,0 +1,87 @@
+"""The plan of an attempt: everything that both halves must agree on before a process starts.
+
+`launcher/plan.py` makes it from a job and a cluster and writes `plans/0001.json`; the trainer reads
+that file and checks that the world it wakes up in is the planned one.
+"""
+
+from typing import Literal
+
+from trainer.spec.job import Section
+
+
+class World(Section):
+    """The hosts and devices of an attempt, before any of them exists.
+
+    Process p is worker `p % hosts_per_slice` of slice `p // hosts_per_slice`; device
+    `p * devices_per_host + i` is its local device i.
+    """
+
+    accelerator: str
+    platform: Literal["tpu", "gpu", "cpu"]
+    simulated: bool
+    slices: int
+    hosts_per_slice: int
+    devices_per_host: int
+    topology: tuple[int, ...] | None
+    """Chips of one slice along the axes of its torus, e.g. (2, 2, 4); None where there is none."""
+    host_bounds: tuple[int, ...] | None
+    """Chips of one host along the same axes, e.g. (2, 2, 1)."""
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether JAX will see CPU devices, whatever they stand for."""
+        return self.simulated or self.platform == "cpu"
+
+    @property
+    def processes(self) -> int:
+        return self.slices * self.hosts_per_slice
+
+    @property
+    def devices(self) -> int:
+        return self.processes * self.devices_per_host
+
+
+class BatchSplit(Section):
+    """How the rows of a global batch fall to processes and devices."""
+
+    global_batch: int
+    micro_batches: int
+    rows_per_device: int
+    """Of one micro-batch."""
+    rows_per_process: int
+    """Of the global batch: the size of the block that a process reads."""
+    blocks: int
+    block_of_process: tuple[int, ...]
+    """Processes that hold the same rows (tensor parallelism across hosts) read the same block."""
+
+
+class ArrayPlan(Section):
+    """One parameter: where its bytes are. Its optimizer moments lie the same way."""
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    """Logical axis of each dim."""
+    spec: tuple[str | None, ...]
+    """Mesh axis of each dim; None: not split."""
+    bytes_per_device: int
+
+
+class Corpus(Section):
+    source: str
+    sha256: str | None
+    """None where only the hosts can see the data."""
+
+
+class Plan(Section):
+    world: World
+    mesh: dict[str, int]
+    """Axis name -> size, slowest first: data, fsdp, tensor."""
+    device_order: tuple[int, ...]
+    """Device numbers in the mesh's C order."""
+    batch: BatchSplit
+    parameters: tuple[ArrayPlan, ...]
+    compute_dtype: Literal["float32", "bfloat16"]
+    padded_vocab: int
+    corpus: Corpus
+    warnings: tuple[str, ...]

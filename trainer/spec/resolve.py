@@ -1,0 +1,220 @@
+"""Job + World -> Plan: the mesh, the batch split and every cross-check, decided once.
+
+The launcher calls it before anything starts; a trainer that was started by hand calls it for the
+one process that it is.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from trainer.spec import layout, rules, shapes
+from trainer.spec.job import Job
+from trainer.spec.job import Mesh as MeshSizes
+from trainer.spec.plan import ArrayPlan, BatchSplit, Corpus, Plan, World
+
+BYTE_TOKENS = 257  # 256 bytes and the document separator
+FLOAT32_BYTES = 4
+
+
+class PlanError(ValueError):
+    """What does not fit together; `problems` holds (key of the job file, message) pairs."""
+
+    def __init__(self, problems: list[tuple[str, str]]):
+        super().__init__("\n".join(f"{key}: {message}" for key, message in problems))
+        self.problems = problems
+
+
+@dataclass
+class _Problems:
+    found: list[tuple[str, str]] = field(default_factory=list)
+
+    def check(self, holds: bool, key: str, message: str) -> None:
+        if not holds:
+            self.found.append((key, message))
+
+    def stop(self) -> None:
+        if self.found:
+            raise PlanError(self.found)
+
+
+def resolve(job: Job, world: World, corpus: Corpus) -> Plan:
+    """The plan of a job on a world. Raises PlanError with everything that does not fit."""
+    problems = _Problems()
+    _check_job(job, problems)
+    mesh = _mesh_sizes(job.mesh, world, problems)
+    if mesh:
+        _check_mesh(job, mesh, problems)
+    problems.stop()
+    order = layout.device_order(world, mesh)
+    batch = _batch_split(job, world, mesh, order, problems)
+    problems.stop()
+    vocab = shapes.padded_vocab(vocab_size(job), mesh["tensor"])
+    parameters = shapes.parameters(job.model, vocab)
+    return Plan(
+        world=world,
+        mesh=mesh,
+        device_order=order,
+        batch=batch,
+        parameters=tuple(_array_plan(parameter, mesh) for parameter in parameters),
+        compute_dtype=_compute_dtype(job, world),
+        padded_vocab=vocab,
+        corpus=corpus,
+        warnings=tuple(_warnings(job, world, mesh, parameters)),
+    )
+
+
+def vocab_size(job: Job) -> int:
+    """Tokens that the model tells apart, before padding."""
+    return job.model.vocab_size or BYTE_TOKENS
+
+
+def _check_job(job: Job, problems: _Problems) -> None:
+    model, data = job.model, job.data
+    problems.check(
+        model.heads % model.kv_heads == 0,
+        "model.kv_heads",
+        f"{model.heads} query heads do not divide by {model.kv_heads} key/value heads",
+    )
+    problems.check(
+        model.head_dim % 2 == 0,
+        "model.head_dim",
+        f"rotary positions turn pairs: {model.head_dim} is odd",
+    )
+    problems.check(
+        vocab_size(job) >= BYTE_TOKENS,
+        "model.vocab_size",
+        f"the bytes tokenizer has {BYTE_TOKENS} tokens, found {model.vocab_size}",
+    )
+    problems.check(
+        (data.source == "text") == (data.path is not None),
+        "data.path",
+        "source 'text' needs a path, such as \"corpus/**/*.txt\""
+        if data.source == "text"
+        else f"source '{data.source}' takes no path: leave it out, or say source: text",
+    )
+
+
+def _mesh_sizes(asked: MeshSizes, world: World, problems: _Problems) -> dict[str, int]:
+    """Axis sizes with the -1 filled in; empty where they cannot fit the devices."""
+    data = world.slices if asked.data is None else asked.data
+    sizes = {"data": data, "fsdp": asked.fsdp, "tensor": asked.tensor}
+    free = [axis for axis, size in sizes.items() if size == -1]
+    for axis, size in sizes.items():
+        problems.check(
+            size != 0, f"mesh.{axis}", "0 devices: an axis has 1 or more, or -1 for the rest"
+        )
+    problems.check(len(free) <= 1, "mesh", f"only one axis can be -1, found {' and '.join(free)}")
+    if 0 in sizes.values() or len(free) > 1:
+        return {}
+    fixed = math.prod(size for size in sizes.values() if size != -1)
+    shown = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size != -1)
+    if free and world.devices % fixed == 0:
+        return {**sizes, free[0]: world.devices // fixed}
+    if not free and fixed == world.devices:
+        return sizes
+    hint = (
+        f"does not divide the {world.devices} devices"
+        if free
+        else f"is {fixed}, not {world.devices}"
+    )
+    problems.check(
+        False,
+        "mesh",
+        f"{shown} {hint} of {world.processes} hosts x {world.devices_per_host}; "
+        f"sizes that fit divide {world.devices}: {', '.join(map(str, _divisors(world.devices)))}",
+    )
+    return {}
+
+
+def _check_mesh(job: Job, mesh: dict[str, int], problems: _Problems) -> None:
+    heads, tensor = job.model.heads, mesh["tensor"]
+    fitting = ", ".join(str(n) for n in _divisors(heads))
+    problems.check(
+        heads % tensor == 0,
+        "mesh.tensor",
+        f"{heads} query heads do not divide by tensor {tensor}; sizes that fit: {fitting}",
+    )
+    data, shards = job.data, mesh["data"] * mesh["fsdp"]
+    unit = shards * data.micro_batches
+    below = data.global_batch // unit * unit
+    nearest = f"{below} or {below + unit}" if below else f"{unit}"
+    parts = f"data {mesh['data']} x fsdp {mesh['fsdp']}"
+    if data.micro_batches > 1:
+        parts += f" x {data.micro_batches} micro-batches"
+    problems.check(
+        data.global_batch % unit == 0,
+        "data.global_batch",
+        f"{data.global_batch} does not divide over {parts} = {unit}; the nearest that does: "
+        f"{nearest}",
+    )
+
+
+def _batch_split(
+    job: Job, world: World, mesh: dict[str, int], order: tuple[int, ...], problems: _Problems
+) -> BatchSplit:
+    shards = mesh["data"] * mesh["fsdp"]
+    rows_of: list[set[int]] = [set() for _ in range(world.processes)]
+    for position, device in enumerate(order):
+        rows_of[device // world.devices_per_host].add(position // mesh["tensor"])
+    blocks = list(dict.fromkeys(frozenset(rows) for rows in rows_of))
+    problems.check(
+        sum(len(block) for block in blocks) == shards,
+        "mesh.tensor",
+        f"tensor {mesh['tensor']} would cover parts of hosts of {world.devices_per_host} devices; "
+        "take a divisor or a multiple of that",
+    )
+    rows_per_shard = job.data.global_batch // shards
+    return BatchSplit(
+        global_batch=job.data.global_batch,
+        micro_batches=job.data.micro_batches,
+        rows_per_device=rows_per_shard // job.data.micro_batches,
+        rows_per_process=rows_per_shard * len(blocks[0]),
+        blocks=len(blocks),
+        block_of_process=tuple(blocks.index(frozenset(rows)) for rows in rows_of),
+    )
+
+
+def _array_plan(parameter: shapes.Parameter, mesh: dict[str, int]) -> ArrayPlan:
+    spec = rules.partition(parameter.shape, parameter.axes, mesh)
+    parts = math.prod(mesh[axis] for axis in spec if axis)
+    return ArrayPlan(
+        name=parameter.name,
+        shape=parameter.shape,
+        axes=parameter.axes,
+        spec=spec,
+        bytes_per_device=parameter.size // parts * FLOAT32_BYTES,
+    )
+
+
+def _compute_dtype(job: Job, world: World) -> Literal["float32", "bfloat16"]:
+    """`auto` is bfloat16 on chips made for it; CPUs are slower at it than at float32."""
+    if job.model.compute_dtype != "auto":
+        return job.model.compute_dtype
+    return "float32" if world.on_cpu else "bfloat16"
+
+
+def _warnings(
+    job: Job, world: World, mesh: dict[str, int], parameters: list[shapes.Parameter]
+) -> list[str]:
+    causes = dict.fromkeys(
+        reason for p in parameters for reason in rules.reasons(p.shape, p.axes, mesh)
+    )
+    warnings = [f"{cause}: replicated over that axis" for cause in causes]
+    if world.platform == "gpu" and mesh["tensor"] > world.devices_per_host:
+        warnings.append(
+            f"tensor {mesh['tensor']} leaves the host ({world.devices_per_host} GPUs): "
+            "its collectives cross the network in every layer"
+        )
+    if job.optimizer.warmup_steps >= job.steps:
+        warnings.append(f"the run of {job.steps} steps ends inside its warm-up")
+    if mesh["data"] % world.slices:
+        warnings.append(
+            f"fsdp crosses {world.slices // math.gcd(mesh['data'], world.slices)} slices: "
+            "parameters are gathered over the data-center network in every layer"
+        )
+    return warnings
+
+
+def _divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]

@@ -1,0 +1,47 @@
+"""Where arrays lie: logical axis -> mesh axis, with a fallback and its reason.
+
+One table makes every kind of parallelism: the sizes of the mesh axes alone decide whether a run is
+data parallel, fully sharded, tensor parallel or a mix.
+"""
+
+from collections.abc import Mapping
+
+MESH_AXES = ("data", "fsdp", "tensor")
+"""Slowest first: `data` crosses slices, `tensor` stays on the nearest neighbours."""
+
+BATCH_AXES = ("data", "fsdp")
+"""The mesh axes over which the rows of a batch are split."""
+
+RULES: dict[str, str | None] = {
+    "embed": "fsdp",
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "mlp": "tensor",
+    "vocab": "tensor",
+    "head_dim": None,
+    "norm": None,
+    # Layers are scanned: to split them would move every layer's weights in every step.
+    "layer": None,
+}
+
+
+def partition(
+    shape: tuple[int, ...], axes: tuple[str, ...], mesh: Mapping[str, int]
+) -> tuple[str | None, ...]:
+    """The mesh axis that splits each dim; None for a dim that is whole on every device.
+
+    A dim that does not divide by its mesh axis stays whole: see `reasons`.
+    """
+    return tuple(
+        axis if axis is not None and mesh[axis] > 1 and dim % mesh[axis] == 0 else None
+        for dim, axis in zip(shape, (RULES[name] for name in axes), strict=True)
+    )
+
+
+def reasons(shape: tuple[int, ...], axes: tuple[str, ...], mesh: Mapping[str, int]) -> list[str]:
+    """Why dims that have a rule are whole all the same, one text each."""
+    return [
+        f"{name} {dim} does not divide by {axis} {mesh[axis]}"
+        for dim, name in zip(shape, axes, strict=True)
+        if (axis := RULES[name]) is not None and dim % mesh[axis]
+    ]

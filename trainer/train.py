@@ -1,0 +1,99 @@
+"""A whole run on one process: from the plan to the sample."""
+
+import time
+from pathlib import Path
+
+import jax
+
+from trainer import distributed, mesh, versions
+from trainer.data.feed import Feed
+from trainer.data.token_cache import Tokens
+from trainer.environment import Environment
+from trainer.evaluate import Evaluator
+from trainer.events import Events
+from trainer.folders import cache_folder
+from trainer.loop import Loop, Step
+from trainer.metrics import Rates
+from trainer.preflight import prepare_data
+from trainer.report import Report
+from trainer.sample import sample
+from trainer.spec.corpus import DataError
+from trainer.spec.job import Job
+from trainer.spec.plan import Plan
+from trainer.train_step import State, Trainable
+from trainer.world import planned
+
+EVENT_SAMPLE_CHARACTERS = 2000
+
+
+def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> None:
+    """Trains; process 0 writes metrics.jsonl and sample.txt into `run_dir`."""
+    _configure()
+    plan = planned(job, environment, run_dir)
+    events.emit("started", versions=versions.versions(), code=versions.code_sha256())
+    tokens = prepare_data(job, events)
+    _check_corpus(plan, tokens)
+    distributed.start(environment, on_cpu=plan.world.on_cpu)
+    distributed.check_world(plan.world)
+    devices = mesh.build(plan)
+    events.emit("initialized", processes=jax.process_count(), devices=jax.device_count())
+    report = Report(job, environment, run_dir, events)
+    trainable = Trainable.of(job, plan, devices)
+    with jax.set_mesh(devices):
+        feed = Feed(job, plan.batch, tokens, mesh.batch_sharding(devices))
+        state, step = _prepared(trainable, feed, events, report)
+        loop = Loop(
+            job, feed, step, Evaluator(trainable), Rates(job, plan), report, events
+        )  # fmt: skip
+        state, loss = loop.run(state)
+        text = _sample(trainable, state, events)
+    _finish(job, environment, run_dir, events, report, loss, text)
+
+
+def _check_corpus(plan: Plan, tokens: Tokens) -> None:
+    if plan.corpus.sha256 not in (None, tokens.corpus_sha256):
+        raise DataError(
+            f"the corpus here has the hash {tokens.corpus_sha256}, the planned one "
+            f"{plan.corpus.sha256}: the data has changed, or this host has other data"
+        )
+
+
+def _configure() -> None:
+    jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    # Random numbers must not depend on how an array is split.
+    jax.config.update("jax_threefry_partitionable", True)
+
+
+def _prepared(
+    trainable: Trainable, feed: Feed, events: Events, report: Report
+) -> tuple[State, Step]:
+    """The initial state and the compiled step, with every process ready for the first one."""
+    with events.phase("compile"):
+        begin = time.perf_counter()
+        state = trainable.initial_state()
+        step = trainable.compiled_step(next(feed.training(first_step=1)))
+        report.say(f"compiled in {time.perf_counter() - begin:.1f} s")
+        distributed.barrier("first step")
+    return state, step
+
+
+def _sample(trainable: Trainable, state: State, events: Events) -> str | None:
+    settings = trainable.job.sample
+    if settings is None:
+        return None
+    with events.phase("sample"):
+        return sample(trainable, state.params, settings)
+
+
+def _finish(
+    job: Job, environment: Environment, run_dir: Path, events: Events, report: Report,
+    loss: float, text: str | None,
+) -> None:  # fmt: skip
+    if text is not None and environment.process == 0:
+        (run_dir / "sample.txt").write_text(text, encoding="utf-8")
+        report.say(f"sample:\n{text}")
+    distributed.barrier("end")
+    distributed.shutdown()
+    shown = text and text[:EVENT_SAMPLE_CHARACTERS]
+    events.emit("finished", last_word=True, step=job.steps, loss=loss, sample=shown)

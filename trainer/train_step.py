@@ -1,0 +1,149 @@
+"""One optimizer update as a pure function of (state, batch), and the state it moves."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding
+
+from trainer import mesh as meshes
+from trainer import optimizer
+from trainer.data.packing import Batch
+from trainer.loss import loss_sum
+from trainer.model import Network, Params
+from trainer.model.dropout import row_keys
+from trainer.spec.job import Job
+from trainer.spec.plan import Plan
+
+Leaf = TypeVar("Leaf")
+
+
+class State(NamedTuple, Generic[Leaf]):
+    """All that a run's next steps depend on, besides the job; leaves are arrays or shardings."""
+
+    step: Leaf
+    """Updates done."""
+    params: dict[str, Leaf]
+    optimizer: Any
+    """optax's state, with the moments as dicts like `params`."""
+
+
+class StepMetrics(NamedTuple):
+    """Scalars of one step, on the devices."""
+
+    loss: jax.Array
+    grad_norm: jax.Array
+    learning_rate: jax.Array
+    tokens: jax.Array
+    """Targets of weight 1 in the global batch."""
+    examples: jax.Array
+    """A digest of the example numbers, whatever their order."""
+    finite: jax.Array
+
+
+@dataclass(frozen=True)
+class Trainable:
+    """A job on a mesh: what makes its state, moves it, and says where every leaf lies."""
+
+    job: Job
+    mesh: Mesh
+    network: Network
+    rule: optax.GradientTransformation
+    shardings: State[NamedSharding]
+
+    @classmethod
+    def of(cls, job: Job, plan: Plan, mesh: Mesh) -> "Trainable":
+        """Call it outside `jax.set_mesh`: NNX would take logical axes for those of the mesh."""
+        network = Network.of(job, plan)
+        rule = optimizer.make(job, plan.parameters)
+        whole, params = meshes.replicated(mesh), meshes.parameter_shardings(plan, mesh)
+        shapes = jax.eval_shape(network.initial)
+        moments = optimizer.shardings(rule, shapes, params, whole)
+        return cls(job, mesh, network, rule, State(whole, params, moments))
+
+    def initial_state(self) -> State[jax.Array]:
+        """Step 0, made in place: no device ever holds a whole array."""
+        # Runs once: on CPU the compiler's optimizations would take longer than they save.
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        options = {"xla_backend_optimization_level": 0} if on_cpu else None
+        with jax.set_mesh(self.mesh):
+            return jax.jit(self._initial, out_shardings=self.shardings, compiler_options=options)()
+
+    def step_function(
+        self,
+    ) -> Callable[[State[jax.Array], Batch], tuple[State[jax.Array], StepMetrics]]:
+        """The jitted step. The state is donated and comes back where it was."""
+        batch = meshes.batch_sharding(self.mesh)
+        whole = meshes.replicated(self.mesh)
+        return jax.jit(
+            self.step,
+            in_shardings=(self.shardings, batch),
+            out_shardings=(self.shardings, whole),
+            donate_argnums=0,
+        )
+
+    def compiled_step(self, batch: Batch) -> Callable[..., tuple[State[jax.Array], StepMetrics]]:
+        """The step, compiled for batches like `batch`, of which only shapes are used."""
+        with jax.set_mesh(self.mesh):
+            state = jax.eval_shape(self._initial)
+            return self.step_function().lower(state, batch).compile()
+
+    def _initial(self) -> State[jax.Array]:
+        params = self.network.initial()
+        return State(jnp.int32(0), params, self.rule.init(params))
+
+    def step(self, state: State[jax.Array], batch: Batch) -> tuple[State[jax.Array], StepMetrics]:
+        """The update of a global batch (M, B, S); skipped where it is not finite."""
+        grads, loss, tokens = self._gradients(state, batch)
+        grad_norm = optax.tree.norm(grads)
+        updates, moved = self.rule.update(grads, state.optimizer, state.params)
+        params: Any = optax.apply_updates(state.params, updates)
+        new = State(state.step + 1, params, moved)
+        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        rate = optimizer.schedule(self.job.optimizer, self.job.steps)(state.step)
+        metrics = StepMetrics(
+            loss, grad_norm, jnp.float32(rate), tokens, digest(batch.examples), finite
+        )
+        return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, state), metrics
+
+    def _gradients(
+        self, state: State[jax.Array], batch: Batch
+    ) -> tuple[Params, jax.Array, jax.Array]:
+        """Of the mean loss over all targets of the global batch: gradients, loss, targets."""
+        tokens = jnp.sum(batch.weights)
+
+        def mean_loss(params: Params, micro: Batch) -> jax.Array:
+            keys = None
+            if self.job.model.dropout > 0:
+                keys = row_keys(self.job.seed, state.step, micro.examples)
+            return loss_sum(self.network.bind(params), micro, keys) / tokens
+
+        gradient = jax.value_and_grad(mean_loss)
+        if batch.tokens.shape[0] == 1:
+            first = jax.tree.map(lambda x: x[0], batch)
+            loss, grads = gradient(state.params, first)
+            return self._placed(grads), loss, tokens
+
+        def accumulate(total: tuple[jax.Array, Params], micro: Batch):
+            part = gradient(state.params, micro)
+            loss, grads = jax.tree.map(jnp.add, total, part)
+            return (loss, self._placed(grads)), None
+
+        zeros = jax.tree.map(jnp.zeros_like, (jnp.float32(0), state.params))
+        (loss, grads), _ = jax.lax.scan(accumulate, zeros, batch)
+        return grads, loss, tokens
+
+    def _placed(self, grads: Params) -> Params:
+        """Gradients as their parameters lie, so that they are summed straight into their shards."""
+        return jax.lax.with_sharding_constraint(grads, self.shardings.params)
+
+
+def digest(examples: jax.Array) -> jax.Array:
+    """Sum modulo 2^32 of a hash of each number (the last rounds of MurmurHash3)."""
+    mixed = examples.astype(jnp.uint32) + jnp.uint32(0x9E3779B9)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
+    return jnp.sum(mixed ^ (mixed >> 16), dtype=jnp.uint32)
