@@ -116,6 +116,37 @@ class Evaluate(Section):
     batches: Positive = 8
 
 
+class Checkpoint(Section):
+    """When the state is saved, which saves are kept, and what a run may start from."""
+
+    every_steps: Positive | None = None
+    every_minutes: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="10 where neither is given; both may be"
+    )
+    keep: Positive = Field(default=3, description="the newest ones")
+    keep_every_steps: Positive | None = Field(default=None, description="kept for good")
+    keep_best: NonNegative = Field(default=0, description="by evaluation loss")
+    on_save_error: Literal["continue", "stop"] = "continue"
+    on_data_change: Literal["stop", "continue"] = Field(
+        default="stop", description="where a resumed run has another corpus or batch size"
+    )
+    grace_s: Annotated[float, Field(gt=0)] = Field(
+        default=30.0, description="how long a stop on request may take to save"
+    )
+    init_from: str | None = Field(
+        default=None,
+        description="weights to start from: a run, a checkpoint, or a Hugging Face model",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, given: Any) -> Any:
+        """Saving by time alone where nothing is said."""
+        if isinstance(given, dict) and not given.keys() & {"every_steps", "every_minutes"}:
+            return {**given, "every_minutes": 10.0}
+        return given
+
+
 class Sample(Section):
     """Text that the trained model writes at the end of a run."""
 
@@ -137,3 +168,7 @@ class Job(Section):
     optimizer: Optimizer = Optimizer()
     evaluate: Evaluate | None = Evaluate()
     sample: Sample | None = Sample()
+    checkpoint: Checkpoint | None = Checkpoint.model_validate({})
+    storage: str | None = Field(
+        default=None, description="a folder that all hosts share, or gs://...; null: the run's own"
+    )

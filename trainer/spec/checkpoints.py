@@ -1,0 +1,111 @@
+"""What lies in a folder of checkpoints, read without loading an array: steps, and what they say.
+
+    CHECKPOINTS/400/           a committed step: Orbax's files, and about.json beside them
+    CHECKPOINTS/400.damaged/   one that was found to be damaged and moved aside
+    CHECKPOINTS/lease.json     which attempt of which run may write here
+
+Folders are `pathlib.Path` or `etils.epath.Path`: `gs://...` works where a host can reach it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.spec.job import Checkpoint as Policy
+from trainer.spec.job import Section
+from trainer.spec.plan import World
+
+ABOUT = "about.json"
+DAMAGED = ".damaged"
+
+
+class Array(Section):
+    """One leaf of the saved state."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    digest: int
+    """Modulo 2^32, the same on every mesh: see trainer/checkpoint/digest.py."""
+
+
+class About(Section):
+    """What a checkpoint says of itself."""
+
+    step: int
+    examples: int
+    """Examples trained on: the number of the next one. The whole data position."""
+    time: float
+    """When the save began, in seconds since the epoch."""
+    run_id: str
+    attempt: int
+    loss: float
+    eval_loss: float | None
+    """Of an evaluation after this very step."""
+    job: dict[str, Any]
+    """As resolved."""
+    corpus_sha256: str
+    world: World
+    mesh: dict[str, int]
+    versions: dict[str, str]
+    arrays: dict[str, Array]
+    files: dict[str, int]
+    """Path in the folder -> bytes."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.files.values())
+
+
+class BrokenError(ValueError):
+    """A step folder is no whole checkpoint; says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What decides whether a checkpoint is kept."""
+
+    step: int
+    eval_loss: float | None
+
+
+def steps(folder: Path) -> list[int]:
+    """Committed steps, newest first; whether they are whole is `read`'s to say."""
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+
+
+def read(folder: Path) -> About:
+    """A step folder's about.json, with every file there in its full length.
+
+    Raises BrokenError with the file and what is wrong with it.
+    """
+    try:
+        about = About.model_validate_json((folder / ABOUT).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BrokenError(f"{ABOUT} is missing") from None
+    except ValueError as error:
+        line = str(error).splitlines()[0]
+        raise BrokenError(f"{ABOUT} cannot be read: {line}") from None
+    for name, size in about.files.items():
+        try:
+            found = (folder / name).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            raise BrokenError(f"{name} is missing") from None
+        if found != size:
+            raise BrokenError(f"{name} has {found:,} bytes of {size:,}")
+    return about
+
+
+def expired(scores: Iterable[Score], policy: Policy) -> list[int]:
+    """Steps that may go: not among the newest, not one of every k-th, not among the best."""
+    newest_first = sorted(scores, key=lambda score: score.step, reverse=True)
+    kept = {score.step for score in newest_first[: policy.keep]}
+    if policy.keep_every_steps:
+        kept |= {s.step for s in newest_first if s.step % policy.keep_every_steps == 0}
+    rated = [(s.eval_loss, -s.step) for s in newest_first if s.eval_loss is not None]
+    kept |= {-step for _, step in sorted(rated)[: policy.keep_best]}
+    return [score.step for score in newest_first if score.step not in kept]
