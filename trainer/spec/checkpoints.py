@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.spec.job import Checkpoint as Policy
-from trainer.spec.job import Section
+from trainer.spec.job import Job, Section
 from trainer.spec.plan import World
 
 ABOUT = "about.json"
@@ -67,6 +67,13 @@ class Score:
 
     step: int
     eval_loss: float | None
+
+
+def folder_of(job: Job, run_dir: Path) -> str:
+    """Where a run's checkpoints are: a path (`~` is the home of whoever opens it) or a URL."""
+    if job.storage is None:
+        return str(run_dir / "checkpoints")
+    return f"{job.storage.rstrip('/')}/{job.name}/checkpoints"
 
 
 def steps(folder: Path) -> list[int]:

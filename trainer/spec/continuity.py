@@ -1,0 +1,92 @@
+"""What a resumed run changed since its checkpoint: what cannot go on, and what is worth a note.
+
+The launcher compares before anything starts, the trainer again before it restores.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.spec import yaml12
+from trainer.spec.checkpoints import About
+from trainer.spec.job import Job
+from trainer.spec.resolve import BYTE_TOKENS
+
+MODEL_KEYS = frozenset(
+    f"model.{key}"
+    for key in (
+        "layers", "d_model", "heads", "kv_heads", "head_dim", "d_ff", "vocab_size",
+        "rope_theta", "norm_eps", "tied_embeddings",
+    )
+) | {"data.tokenizer"}  # fmt: skip
+"""The shape or the meaning of a parameter: with another value the checkpoint is of no use."""
+DATA_KEYS = frozenset(
+    f"data.{key}"
+    for key in ("source", "path", "seq_len", "global_batch", "held_out", "document_boundaries")
+) | {"seed"}
+"""Which examples a step sees: with another value some are seen twice, others never."""
+SILENT = ("mesh", "name", "sample", "log_every", "model.preset", "checkpoint.on_data_change")
+"""Changes nothing that a curve could show."""
+ALLOW = "checkpoint.on_data_change=continue goes on with it"
+
+
+@dataclass(frozen=True)
+class Continuity:
+    """Empty of errors: the run can go on from the checkpoint."""
+
+    errors: list[str]
+    notes: list[str]
+
+
+def compare(about: About, job: Job, corpus_sha256: str | None) -> Continuity:
+    """What differs between a checkpoint and the job that would go on from it.
+
+    `corpus_sha256` is None where only the hosts can see the data.
+    """
+    errors, notes = [], []
+    is_allowed = job.checkpoint is not None and job.checkpoint.on_data_change == "continue"
+    for key, saved, now in _changes(about, job, corpus_sha256):
+        change = f"{key}: {_shown(saved)} -> {_shown(now)}"
+        if key in MODEL_KEYS:
+            errors.append(f"{change}: the weights of step {about.step} are of another model")
+        elif (key in DATA_KEYS or key == "corpus") and not is_allowed:
+            errors.append(f"{change}: step {about.step} was trained on other data; {ALLOW}")
+        elif not _is_silent(key):
+            notes.append(change)
+    return Continuity(errors, notes)
+
+
+def _changes(about: About, job: Job, corpus_sha256: str | None) -> Iterator[tuple[str, Any, Any]]:
+    yield from _differences(_effective(about.job), _effective(job.model_dump(mode="json")))
+    if corpus_sha256 not in (None, about.corpus_sha256):
+        yield "corpus", about.corpus_sha256[:12], corpus_sha256[:12]
+
+
+def _effective(job: Mapping[str, Any]) -> dict[str, Any]:
+    """With what an unsaid vocabulary means."""
+    model = dict(job["model"])
+    model["vocab_size"] = model.get("vocab_size") or BYTE_TOKENS
+    return {**job, "model": model}
+
+
+def _differences(
+    saved: Mapping[str, Any], now: Mapping[str, Any], above: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """(key, saved, now) of what both know: a key that came with another version changes nothing."""
+    for name in now:
+        if name not in saved or saved[name] == now[name]:
+            continue
+        key = above + name
+        if isinstance(saved[name], Mapping) and isinstance(now[name], Mapping):
+            yield from _differences(saved[name], now[name], f"{key}.")
+        else:
+            yield key, saved[name], now[name]
+
+
+def _is_silent(key: str) -> bool:
+    return any(key == silent or key.startswith(f"{silent}.") for silent in SILENT)
+
+
+def _shown(value: Any) -> str:
+    """As it would be written in a job file, on one line."""
+    return yaml12.dump([value]).strip().removeprefix("[").removesuffix("]")
