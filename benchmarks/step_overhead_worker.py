@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import optax
 
 from trainer import distributed, mesh
+from trainer.checkpoint.saving import NoSaving
+from trainer.checkpoint.start import Start
 from trainer.data.feed import Feed
 from trainer.data.packing import Batch
 from trainer.environment import Environment
@@ -26,6 +28,7 @@ from trainer.report import Report
 from trainer.spec.config import load
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
+from trainer.stop import Wishes
 from trainer.train_step import Trainable
 
 
@@ -45,7 +48,10 @@ def main() -> None:
         feed = Feed(job, plan.batch, tokens, mesh.batch_sharding(devices))
         batch = next(feed.training(first_step=1))
         step = trainable.compiled_step(batch)
-        loop = Loop(job, feed, step, Evaluator(trainable), Rates(job, plan), report, events)
+        loop = Loop(
+            job, feed, step, Wishes(devices), Evaluator(trainable), NoSaving(), Rates(job, plan),
+            report, events,
+        )  # fmt: skip
         metrics_file = job_file.parent / "metrics.jsonl"
         times = _take_turns(loop, trainable, batch, rounds, metrics_file)
     if environment.process == 0:
@@ -65,7 +71,7 @@ def _take_turns(
     state, plain = trainable.initial_state(), PlainLoop(trainable)
     times: dict[str, list[float]] = {"slipway": [], "plain": []}
     for number in range(rounds + 1):
-        state, _ = loop.run(state)
+        state, _ = loop.run(Start(state))
         plain_s = plain.run(batch, steps)
         if number:
             times["slipway"].append(_mean_step_s(metrics_file, steps))

@@ -8,6 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from trainer.checkpoint.errors import FolderError, SaveError, StaleError, StoppedError
 from trainer.environment import Environment
 from trainer.events import Events
 from trainer.preflight import check
@@ -16,7 +17,7 @@ from trainer.spec.corpus import DataError
 from trainer.spec.job import Job
 from trainer.spec.resolve import PlanError
 
-OK, FAILED, BAD_CONFIGURATION, BAD_DATA, INTERRUPTED = 0, 1, 64, 65, 130
+OK, FAILED, BAD_CONFIGURATION, BAD_DATA, STOPPED, INTERRUPTED = 0, 1, 64, 65, 75, 130
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -61,7 +62,11 @@ def _new_run_dir(job: Job) -> Path:
 
 def _translate(error: BaseException) -> tuple[int, str, str | None]:
     """Exit code, what to say, and the kind of a warning that is no error."""
-    if isinstance(error, (ConfigError, PlanError)):
+    if isinstance(error, (StoppedError, StaleError)):
+        return STOPPED, str(error), "stopped"
+    if isinstance(error, SaveError):
+        return FAILED, str(error), None
+    if isinstance(error, (ConfigError, PlanError, FolderError)):
         return BAD_CONFIGURATION, str(error), None
     if isinstance(error, (DataError, ArithmeticError)):
         return BAD_DATA, str(error), None

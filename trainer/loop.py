@@ -1,21 +1,24 @@
 """The training loop: one step always under way while the one before is read."""
 
-import math
 import time
 from collections.abc import Callable
 
 import jax
 
+from trainer.checkpoint.errors import StoppedError
+from trainer.checkpoint.saving import Saving
+from trainer.checkpoint.start import Start
 from trainer.data.feed import Feed
 from trainer.data.packing import Batch
-from trainer.evaluate import Evaluation, Evaluator
+from trainer.evaluate import Evaluator
 from trainer.events import Events
 from trainer.metrics import Rates
 from trainer.report import Report
 from trainer.spec.job import Job
+from trainer.stop import Wishes
 from trainer.train_step import State, StepMetrics
 
-Step = Callable[[State, Batch], tuple[State, StepMetrics]]
+Step = Callable[[State, Batch, jax.Array], tuple[State, StepMetrics]]
 
 
 class NotFiniteError(ArithmeticError):
@@ -23,34 +26,50 @@ class NotFiniteError(ArithmeticError):
 
 
 class Loop:
-    """Steps from 1 to `job.steps`, evaluations between them."""
+    """Steps up to `job.steps`, with evaluations and saves between them."""
 
     def __init__(
-        self, job: Job, feed: Feed, step: Step, evaluator: Evaluator, rates: Rates,
-        report: Report, events: Events,
+        self, job: Job, feed: Feed, step: Step, wishes: Wishes, evaluator: Evaluator,
+        saving: Saving, rates: Rates, report: Report, events: Events,
     ):  # fmt: skip
-        self._job, self._feed, self._step, self._evaluator = job, feed, step, evaluator
-        self._rates, self._report, self._events = rates, report, events
+        self._job, self._feed, self._step, self._wishes = job, feed, step, wishes
+        self._evaluator, self._saving, self._rates = evaluator, saving, rates
+        self._report, self._events = report, events
         self._completed_s = 0.0
 
-    def run(self, state: State) -> tuple[State, float]:
-        """The state after the last step, and that step's loss. Raises NotFiniteError."""
-        batches = self._feed.training(first_step=1)
+    def run(self, start: Start) -> tuple[State, float]:
+        """The state after the last step, and that step's loss.
+
+        Raises NotFiniteError; StoppedError when a stop was asked for, after the save.
+        """
+        state, last = start.state, self._job.steps
+        batches = self._feed.training(start.step + 1)
         batch, wait_s = next(batches), self._feed.wait_s
-        loss, running = math.nan, None
+        loss, running = start.loss, None
         self._completed_s = time.perf_counter()
         with self._events.phase("train"):
-            for step in range(1, self._job.steps + 1):
-                state, metrics = self._step(state, batch)
+            for step in range(start.step + 1, last + 1):
+                wishes = self._wishes.array(self._saving.wish())
+                state, metrics = self._step(state, batch, wishes)
                 if running:
                     loss = self._finish(*running)
                 running = (step, metrics, wait_s)
-                if step < self._job.steps:
+                if step < last:
                     batch, wait_s = next(batches), self._feed.wait_s
-                if self._is_evaluated(step):
+                evaluated, saved = self._is_evaluated(step), self._saving.is_due(step)
+                stops = self._saving.stops and step < last
+                if evaluated or saved:
+                    # Nothing that is not finite is saved.
                     loss, running = self._finish(*running), None
-                    self._evaluate(step, state)
-            return state, self._finish(*running) if running else loss
+                eval_loss = self._evaluate(step, state) if evaluated else None
+                if saved:
+                    self._save(step, state, loss, eval_loss)
+                if stops:
+                    raise self._stopped(step)
+                self._saving.poll()
+            loss = self._finish(*running) if running else loss
+        self._saving.finish()
+        return state, loss
 
     def _finish(self, step: int, metrics: StepMetrics, wait_s: float) -> float:
         """Waits for a step and reports it; its time runs from the completion of the one before."""
@@ -63,12 +82,13 @@ class Loop:
                 f"step {step}: loss {loss}, gradient norm {grad_norm}: not finite. "
                 "The update was not applied"
             )
+        self._saving.agree(step, int(values.wish))
         self._events.at_step(step)
         fields = {
             "loss": loss,
             "grad_norm": grad_norm,
             "learning_rate": float(values.learning_rate),
-            **self._rates.of(step, step_time_s),
+            **self._rates.of(self._feed.examples(step), step_time_s),
             "data_wait_s": wait_s,
             "epoch": self._feed.epoch(step),
             "examples": f"{int(values.examples):08x}",
@@ -80,7 +100,7 @@ class Loop:
         every = self._job.evaluate and self._job.evaluate.every_steps
         return bool(every) and (step % every == 0 or step == self._job.steps)
 
-    def _evaluate(self, step: int, state: State) -> Evaluation | None:
+    def _evaluate(self, step: int, state: State) -> float | None:
         assert self._job.evaluate
         begin = time.perf_counter()
         with self._events.phase("evaluate"):
@@ -89,4 +109,13 @@ class Loop:
         if evaluation:
             self._report.evaluation(step, evaluation, time.perf_counter() - begin)
         self._completed_s = time.perf_counter()
-        return evaluation
+        return evaluation.eval_loss if evaluation else None
+
+    def _save(self, step: int, state: State, loss: float, eval_loss: float | None) -> None:
+        with self._events.phase("save"):
+            self._saving.save(step, state, loss, eval_loss)
+        self._completed_s = time.perf_counter()
+
+    def _stopped(self, step: int) -> StoppedError:
+        self._saving.finish()
+        return StoppedError(f"stopped on request after step {step}, with a checkpoint")

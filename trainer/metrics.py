@@ -44,15 +44,16 @@ class Rates:
     """Rates of a step from its time."""
 
     def __init__(self, job: Job, plan: Plan):
+        self._seq_len = job.data.seq_len
         self._tokens = job.data.global_batch * job.data.seq_len
         self._flops = self._tokens * flops_per_token(job, plan)
         self._peak = peak_flops(plan.world)
 
-    def of(self, step: int, step_time_s: float) -> dict[str, object]:
-        """Fields `tokens` (seen so far), `step_time_s`, `tokens_per_s` and `mfu`."""
+    def of(self, examples: int, step_time_s: float) -> dict[str, object]:
+        """Fields `tokens` (of all `examples` so far), `step_time_s`, `tokens_per_s` and `mfu`."""
         rate = None if self._peak is None else self._flops / step_time_s / self._peak
         return {
-            "tokens": step * self._tokens,
+            "tokens": examples * self._seq_len,
             "step_time_s": step_time_s,
             "tokens_per_s": self._tokens / step_time_s,
             "mfu": rate,

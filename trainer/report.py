@@ -43,6 +43,32 @@ class Report:
             f"step {step}/{self._job.steps}  eval_loss {loss:.4f}  perplexity {perplexity:.3f}"
         )
 
+    def saved(self, step: int, size: int, seconds: float, blocked_s: float) -> None:
+        """A checkpoint is committed; `blocked_s` of its `seconds` no step was made."""
+        self._tell("checkpoint_saved", step=step, bytes=size, seconds=seconds, blocked_s=blocked_s)
+        self.say(f"checkpoint of step {step} saved: {size / 2**20:,.1f} MiB in {seconds:.1f} s")
+
+    def save_failed(self, step: int, message: str) -> None:
+        self._tell("save_failed", step=step, message=message)
+        self.say(f"checkpoint of step {step} NOT saved: {message}")
+
+    def restored(self, step: int, examples: int, message: str) -> None:
+        self._tell("restored", step=step, examples=examples, message=message)
+        self.say(message)
+
+    def say_if_resumed(self, line: str) -> None:
+        if self._attempt > 1:
+            self.say(line)
+
+    def warn(self, message: str) -> None:
+        self._tell("warning", message=message)
+        self.say(f"warning: {message}")
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        """One event for the whole run, from process 0."""
+        if self._is_first:
+            self._events.emit(event, **fields)
+
     def say(self, line: str) -> None:
         """A line on process 0's standard output."""
         if self._is_first:

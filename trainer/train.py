@@ -6,6 +6,8 @@ from pathlib import Path
 import jax
 
 from trainer import distributed, mesh, versions
+from trainer.checkpoint.setup import Checkpoints, saving_of
+from trainer.checkpoint.start import begin
 from trainer.data.feed import Feed
 from trainer.data.token_cache import Tokens
 from trainer.environment import Environment
@@ -20,6 +22,7 @@ from trainer.sample import sample
 from trainer.spec.corpus import DataError
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
+from trainer.stop import StopSignal, Wishes
 from trainer.train_step import State, Trainable
 from trainer.world import planned
 
@@ -28,6 +31,9 @@ EVENT_SAMPLE_CHARACTERS = 2000
 
 def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> None:
     """Trains; process 0 writes metrics.jsonl and sample.txt into `run_dir`."""
+    stop = StopSignal()
+    if job.checkpoint:
+        stop.listen()
     _configure()
     plan = planned(job, environment, run_dir)
     events.emit("started", versions=versions.versions(), code=versions.code_sha256())
@@ -40,12 +46,19 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     report = Report(job, environment, run_dir, events)
     trainable = Trainable.of(job, plan, devices)
     with jax.set_mesh(devices):
-        feed = Feed(job, plan.batch, tokens, mesh.batch_sharding(devices))
-        state, step = _prepared(trainable, feed, events, report)
+        saved = Checkpoints.open(
+            job, plan, tokens.corpus_sha256, run_dir, environment.attempt, trainable.shapes()
+        )
+        start = begin(trainable, plan, saved.restorer(report) if saved else None, report, events)
+        shift = start.examples - start.step * job.data.global_batch
+        feed = Feed(job, plan.batch, tokens, mesh.batch_sharding(devices), shift)
+        saving = saving_of(saved, feed, stop, report)
+        step = _compiled(trainable, feed, events, report)
         loop = Loop(
-            job, feed, step, Evaluator(trainable), Rates(job, plan), report, events
+            job, feed, step, Wishes(devices), Evaluator(trainable), saving, Rates(job, plan),
+            report, events,
         )  # fmt: skip
-        state, loss = loop.run(state)
+        state, loss = loop.run(start)
         text = _sample(trainable, state, events)
     _finish(job, environment, run_dir, events, report, loss, text)
 
@@ -65,17 +78,14 @@ def _configure() -> None:
     jax.config.update("jax_threefry_partitionable", True)
 
 
-def _prepared(
-    trainable: Trainable, feed: Feed, events: Events, report: Report
-) -> tuple[State, Step]:
-    """The initial state and the compiled step, with every process ready for the first one."""
+def _compiled(trainable: Trainable, feed: Feed, events: Events, report: Report) -> Step:
+    """The compiled step, with every process ready for the first one."""
     with events.phase("compile"):
         begin = time.perf_counter()
-        state = trainable.initial_state()
         step = trainable.compiled_step(next(feed.training(first_step=1)))
         report.say(f"compiled in {time.perf_counter() - begin:.1f} s")
         distributed.barrier("first step")
-    return state, step
+    return step
 
 
 def _sample(trainable: Trainable, state: State, events: Events) -> str | None:

@@ -10,7 +10,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 
 from trainer import mesh as meshes
-from trainer import optimizer
+from trainer import optimizer, stop
 from trainer.data.packing import Batch
 from trainer.loss import loss_sum
 from trainer.model import Network, Params
@@ -42,6 +42,8 @@ class StepMetrics(NamedTuple):
     examples: jax.Array
     """A digest of the example numbers, whatever their order."""
     finite: jax.Array
+    wish: jax.Array
+    """The largest of all processes: see trainer/stop.py."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,13 @@ class Trainable:
 
     def step_function(
         self,
-    ) -> Callable[[State[jax.Array], Batch], tuple[State[jax.Array], StepMetrics]]:
+    ) -> Callable[[State[jax.Array], Batch, jax.Array], tuple[State[jax.Array], StepMetrics]]:
         """The jitted step. The state is donated and comes back where it was."""
         batch = meshes.batch_sharding(self.mesh)
         whole = meshes.replicated(self.mesh)
         return jax.jit(
             self.step,
-            in_shardings=(self.shardings, batch),
+            in_shardings=(self.shardings, batch, stop.sharding(self.mesh)),
             out_shardings=(self.shardings, whole),
             donate_argnums=0,
         )
@@ -88,14 +90,20 @@ class Trainable:
     def compiled_step(self, batch: Batch) -> Callable[..., tuple[State[jax.Array], StepMetrics]]:
         """The step, compiled for batches like `batch`, of which only shapes are used."""
         with jax.set_mesh(self.mesh):
-            state = jax.eval_shape(self._initial)
-            return self.step_function().lower(state, batch).compile()
+            wishes = jax.ShapeDtypeStruct((self.mesh.size,), jnp.int32)
+            return self.step_function().lower(self.shapes(), batch, wishes).compile()
+
+    def shapes(self) -> State[jax.ShapeDtypeStruct]:
+        """The state's shapes and dtypes; nothing is computed."""
+        return jax.eval_shape(self._initial)
 
     def _initial(self) -> State[jax.Array]:
         params = self.network.initial()
         return State(jnp.int32(0), params, self.rule.init(params))
 
-    def step(self, state: State[jax.Array], batch: Batch) -> tuple[State[jax.Array], StepMetrics]:
+    def step(
+        self, state: State[jax.Array], batch: Batch, wishes: jax.Array
+    ) -> tuple[State[jax.Array], StepMetrics]:
         """The update of a global batch (M, B, S); skipped where it is not finite."""
         grads, loss, tokens = self._gradients(state, batch)
         grad_norm = optax.tree.norm(grads)
@@ -105,8 +113,9 @@ class Trainable:
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         rate = optimizer.schedule(self.job.optimizer, self.job.steps)(state.step)
         metrics = StepMetrics(
-            loss, grad_norm, jnp.float32(rate), tokens, digest(batch.examples), finite
-        )
+            loss, grad_norm, jnp.float32(rate), tokens, digest(batch.examples), finite,
+            jnp.max(wishes),
+        )  # fmt: skip
         return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, state), metrics
 
     def _gradients(

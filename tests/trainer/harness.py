@@ -13,6 +13,7 @@ from trainer.data.packing import Batch
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan, World
 from trainer.spec.resolve import resolve
+from trainer.stop import Wish, Wishes
 from trainer.train_step import State, StepMetrics, Trainable
 
 
@@ -33,7 +34,12 @@ class Bench:
         mesh = meshes.build(plan, jax.devices()[: world.devices])
         trainable = Trainable.of(job, plan, mesh)
         feed = Feed(job, plan.batch, token_cache.load(job.data), meshes.batch_sharding(mesh))
-        compiled = trainable.compiled_step(next(feed.training(1)))
+        step = trainable.compiled_step(next(feed.training(1)))
+        nothing = Wishes(mesh).array(Wish.NOTHING)
+
+        def compiled(state: State[jax.Array], batch: Batch) -> Any:
+            return step(state, batch, nothing)
+
         return cls(plan, trainable, feed, compiled, jax.device_get(trainable.initial_state()))
 
     def initial(self) -> State[jax.Array]:

@@ -18,6 +18,7 @@ def job_of(**changes: Any) -> Job:
         "optimizer": {"learning_rate": 3e-3},
         "evaluate": None,
         "sample": None,
+        "checkpoint": None,
     }
     for key, value in changes.items():
         both = isinstance(value, dict) and isinstance(job.get(key), dict)

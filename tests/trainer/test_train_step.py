@@ -9,6 +9,7 @@ from jax import monitoring
 from tests.trainer.harness import bench
 from tests.trainer.jobs import job_of
 from trainer import optimizer
+from trainer.stop import Wish, Wishes
 from trainer.train_step import digest
 
 
@@ -16,6 +17,7 @@ def test_twenty_steps_compile_once():
     made = bench(job_of(steps=20, mesh={"fsdp": 2, "tensor": 2}), devices=4)
     state, batches = made.initial(), made.feed.training(1)
     ready = [next(batches) for _ in range(20)]
+    nothing = Wishes(made.trainable.mesh).array(Wish.NOTHING)
     compiled = []
 
     def count(event: str, duration_secs: float, **_: str | int) -> None:
@@ -27,7 +29,7 @@ def test_twenty_steps_compile_once():
     try:
         with jax.set_mesh(made.trainable.mesh):
             for batch in ready:
-                state, _ = step(state, batch)
+                state, _ = step(state, batch, nothing)
             jax.block_until_ready(state)
     finally:
         monitoring.unregister_event_duration_listener(count)

@@ -17,8 +17,12 @@ from trainer.spec.plan import BatchSplit
 class Feed:
     """This process's side of every global batch."""
 
-    def __init__(self, job: Job, split: BatchSplit, tokens: Tokens, sharding: NamedSharding):
+    def __init__(
+        self, job: Job, split: BatchSplit, tokens: Tokens, sharding: NamedSharding, shift: int = 0
+    ):
+        """`shift`: examples seen beyond `global_batch` a step, where it was another one before."""
         self._job, self._split, self._tokens, self._sharding = job, split, tokens, sharding
+        self._shift = shift
         self._block = pipeline.block_of(split, jax.process_index())
         self.wait_s = 0.0
         """How long the last training batch was waited for."""
@@ -27,7 +31,7 @@ class Feed:
         """Global batches of `first_step` (from 1) and on, without end."""
         job = self._job
         blocks = pipeline.training_batches(
-            self._tokens, job.data, job.seed, self._block, first_step
+            self._tokens, job.data, job.seed, self._block, first_step, self._shift
         )
         while True:
             begin = time.perf_counter()
@@ -41,10 +45,14 @@ class Feed:
         for block in pipeline.held_out_batches(self._tokens, data, batches, self._block):
             yield self._placed(block, 1)
 
+    def examples(self, step: int) -> int:
+        """Examples trained on after `step`: the whole data position."""
+        return step * self._job.data.global_batch + self._shift
+
     def epoch(self, step: int) -> int:
         """Epoch (from 1) that `step` ends in."""
-        data = self._job.data
-        return pipeline.epoch_of(step, data.global_batch, self._tokens.sequences(data.seq_len))
+        sequences = self._tokens.sequences(self._job.data.seq_len)
+        return pipeline.epoch_of(self.examples(step), sequences)
 
     def _placed(self, block: Batch, micro_batches: int) -> Batch:
         return place(block, micro_batches, self._sharding, self._split.blocks)

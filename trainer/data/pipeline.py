@@ -23,13 +23,18 @@ def example_order(sequences: int, seed: int) -> grain.MapDataset[int]:
 
 
 class BlockOfBatches(grain.MapDataset):
-    """The items of one block of every global batch, one global batch after the other."""
+    """The items of one block of every global batch, one global batch after the other.
 
-    def __init__(self, order: grain.MapDataset, global_batch: int, index: int, count: int):
+    Batch 0 begins with item `shift` of the order.
+    """
+
+    def __init__(
+        self, order: grain.MapDataset, global_batch: int, index: int, count: int, shift: int = 0
+    ):
         super().__init__(order)
         self._global_batch = global_batch
         self._rows = global_batch // count
-        self._first = index * self._rows
+        self._first = shift + index * self._rows
 
     def __len__(self) -> int:
         # Half: Grain divides it as a float, which rounds sys.maxsize up, past what len() can say.
@@ -41,7 +46,12 @@ class BlockOfBatches(grain.MapDataset):
 
 
 def training_batches(
-    tokens: Tokens, data: Data, seed: int, block: tuple[int, int], first_step: int
+    tokens: Tokens,
+    data: Data,
+    seed: int,
+    block: tuple[int, int],
+    first_step: int,
+    shift: int = 0,
 ) -> Iterator[Batch]:
     """This block's rows of the global batches of `first_step` (from 1), the next, and so on.
 
@@ -56,16 +66,16 @@ def training_batches(
         return example(stream, number, data.document_boundaries)
 
     rows = data.global_batch // block[1]
-    blocks = BlockOfBatches(order, data.global_batch, *block).map(read)
+    blocks = BlockOfBatches(order, data.global_batch, *block, shift).map(read)
     batches = blocks.batch(rows, batch_fn=stack)
     iterator = iter(batches.to_iter_dataset(READ))
     grain.experimental.set_next_index(iterator, first_step - 1)
     return iterator
 
 
-def epoch_of(step: int, global_batch: int, sequences: int) -> int:
-    """Epoch (from 1) of the last example of `step`."""
-    return (step * global_batch - 1) // sequences + 1
+def epoch_of(examples: int, sequences: int) -> int:
+    """Epoch (from 1) of the last of `examples` examples."""
+    return (examples - 1) // sequences + 1
 
 
 def held_out_batches(

@@ -16,6 +16,9 @@ from trainer.spec.job import Checkpoint as Policy
 from trainer.spec.job import Job, Section
 from trainer.spec.plan import World
 
+AnyPath = Any
+"""A pathlib.Path or an etils.epath.Path, which type checkers do not take for one."""
+
 ABOUT = "about.json"
 DAMAGED = ".damaged"
 
@@ -76,7 +79,7 @@ def folder_of(job: Job, run_dir: Path) -> str:
     return f"{job.storage.rstrip('/')}/{job.name}/checkpoints"
 
 
-def steps(folder: Path) -> list[int]:
+def steps(folder: AnyPath) -> list[int]:
     """Committed steps, newest first; whether they are whole is `read`'s to say."""
     try:
         names = [path.name for path in folder.iterdir()]
@@ -85,26 +88,30 @@ def steps(folder: Path) -> list[int]:
     return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
 
-def read(folder: Path) -> About:
+def read(folder: AnyPath) -> About:
     """A step folder's about.json, with every file there in its full length.
 
     Raises BrokenError with the file and what is wrong with it.
     """
-    try:
-        about = About.model_validate_json((folder / ABOUT).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BrokenError(f"{ABOUT} is missing") from None
-    except ValueError as error:
-        line = str(error).splitlines()[0]
-        raise BrokenError(f"{ABOUT} cannot be read: {line}") from None
+    about = read_about(folder)
     for name, size in about.files.items():
         try:
-            found = (folder / name).stat().st_size
+            found = _size(folder / name)
         except (FileNotFoundError, NotADirectoryError):
             raise BrokenError(f"{name} is missing") from None
         if found != size:
             raise BrokenError(f"{name} has {found:,} bytes of {size:,}")
     return about
+
+
+def read_about(folder: AnyPath) -> About:
+    """What a step folder says of itself, without a look at its files. Raises BrokenError."""
+    try:
+        return About.model_validate_json((folder / ABOUT).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise BrokenError(f"{ABOUT} is missing") from None
+    except ValueError as error:
+        raise BrokenError(f"{ABOUT} cannot be read: {str(error).splitlines()[0]}") from None
 
 
 def expired(scores: Iterable[Score], policy: Policy) -> list[int]:
@@ -116,3 +123,9 @@ def expired(scores: Iterable[Score], policy: Policy) -> list[int]:
     rated = [(s.eval_loss, -s.step) for s in newest_first if s.eval_loss is not None]
     kept |= {-step for _, step in sorted(rated)[: policy.keep_best]}
     return [score.step for score in newest_first if score.step not in kept]
+
+
+def _size(path: AnyPath) -> int:
+    stat = path.stat()
+    # epath's own word for it, on URLs.
+    return stat.st_size if hasattr(stat, "st_size") else stat.length

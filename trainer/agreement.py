@@ -1,0 +1,104 @@
+"""One verdict for all processes: each says whether something went well, process 0 sums it up.
+
+It goes through the coordinator's key-value store, from any thread and without a collective, so that
+a process that failed is heard and one that is gone is named. Every wait has a deadline. Every name
+is used once in an attempt.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax._src import distributed as jax_distributed
+
+SLACK_S = 10.0
+"""How much longer than process 0 the others wait: it has to tell them that its time is up."""
+
+
+class AgreementError(Exception):
+    """Some process has a problem, or is not heard of; the same words on every process."""
+
+
+def agree(
+    name: str,
+    error: Exception | None = None,
+    kinds: Sequence[type[Exception]] = (),
+    deadline_s: float = 300.0,
+) -> None:
+    """Returns once every process has called it without an error.
+
+    Raises, on all processes alike, AgreementError with the hosts that have an error or were not
+    heard of in time; or, where the first error is one of `kinds`, that kind.
+    """
+    client = jax_distributed.global_state.client
+    if client is None:
+        if error:
+            raise error
+        return
+    verdict = _verdict(client, f"slipway/{name}", _words(error), deadline_s)
+    if verdict:
+        known = {kind.__name__: kind for kind in kinds}
+        raise known.get(verdict["kind"], AgreementError)(verdict["text"])
+
+
+def tell(name: str, value: str | None, deadline_s: float = 300.0) -> str:
+    """On all processes, process 0's `value`. Raises AgreementError after the deadline."""
+    client = jax_distributed.global_state.client
+    if jax.process_index() == 0:
+        assert value is not None, "process 0 tells"
+        if client is not None:
+            client.key_value_set(f"slipway/{name}", value)
+        return value
+    told = _get(client, f"slipway/{name}", deadline_s)
+    if told is None:
+        raise AgreementError(f"host-0000 was not heard of in {deadline_s:.0f} s ({name})")
+    return told
+
+
+def _words(error: Exception | None) -> str:
+    return json.dumps({"kind": type(error).__name__, "text": str(error)} if error else None)
+
+
+def _verdict(client: Any, key: str, words: str, deadline_s: float) -> dict[str, str] | None:
+    process = jax.process_index()
+    client.key_value_set(f"{key}/said/{process}", words)
+    if process != 0:
+        verdict = _get(client, f"{key}/verdict", deadline_s + SLACK_S)
+        return _silent(0, deadline_s) if verdict is None else json.loads(verdict)
+    problems = _collect(client, key, deadline_s)
+    text = "; ".join(problem["text"] for problem in problems)
+    result = {"kind": problems[0]["kind"], "text": text} if problems else None
+    client.key_value_set(f"{key}/verdict", json.dumps(result))
+    client.key_value_delete(f"{key}/said/")
+    return result
+
+
+def _collect(client: Any, key: str, deadline_s: float) -> list[dict[str, str]]:
+    """The problems of all processes; hosts that say the same are named once, together."""
+    ends = time.monotonic() + deadline_s
+    hosts: dict[tuple[str, str], list[str]] = {}
+    for process in range(jax.process_count()):
+        said = _get(client, f"{key}/said/{process}", max(0.1, ends - time.monotonic()))
+        problem = _silent(process, deadline_s) if said is None else json.loads(said)
+        if problem:
+            hosts.setdefault((problem["kind"], problem["text"]), []).append(f"host-{process:04d}")
+    return [
+        {"kind": kind, "text": text if not kind else f"{', '.join(names)}: {text}"}
+        for (kind, text), names in hosts.items()
+    ]
+
+
+def _silent(process: int, deadline_s: float) -> dict[str, str]:
+    return {"kind": "", "text": f"host-{process:04d} was not heard of in {deadline_s:.0f} s"}
+
+
+def _get(client: Any, key: str, timeout_s: float) -> str | None:
+    """None where nobody has said it in time."""
+    try:
+        return client.blocking_key_value_get(key, int(timeout_s * 1000))
+    except jax.errors.JaxRuntimeError as error:
+        if "DEADLINE_EXCEEDED" in str(error):
+            return None
+        raise

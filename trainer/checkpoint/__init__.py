@@ -1,0 +1,1 @@
+"""Coordinated checkpoints: saved by all processes as one, restored on any other mesh."""

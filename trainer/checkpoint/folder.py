@@ -1,0 +1,118 @@
+"""Before the first step: can every host write its checkpoints here, and see those of the others?
+
+Orbax would hang for 20 minutes on a folder that the hosts do not share. A look takes a second.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import jax
+from etils import epath
+
+from trainer import agreement
+from trainer.checkpoint.errors import FolderError, OtherRunError, StaleError
+from trainer.checkpoint.lease import LEASE, Lease
+from trainer.spec.checkpoints import steps
+
+SEEN_DEADLINE_S = 20.0
+"""Network file systems may show a new file late (NFS caches a folder for up to 3 s or so)."""
+LOOK_S = 0.2
+TEMPORARY = ".orbax-checkpoint-tmp"
+KINDS = (FolderError, OtherRunError, StaleError)
+
+
+def prepare(folder: epath.Path, run_id: str, attempt: int, state_bytes: int) -> Lease:
+    """Make the folder, take it for this attempt, and check it on every host.
+
+    Raises FolderError (not shared, not writable, no room for two checkpoints), OtherRunError and
+    StaleError, on all processes alike.
+    """
+    lease, error = None, None
+    if jax.process_index() == 0:
+        try:
+            lease = _take(folder, run_id, attempt, state_bytes)
+        except (*KINDS, OSError) as problem:
+            error = _explained(folder, problem)
+    agreement.agree("checkpoints/made", error, KINDS)
+    text = agreement.tell("checkpoints/lease", json.dumps(asdict(lease)) if lease else None)
+    lease = Lease(**json.loads(text))
+    agreement.agree("checkpoints/seen", _problem_here(folder, lease), KINDS)
+    return lease
+
+
+def run_id(run_dir: Path) -> str:
+    """The run's own random name, made where it has none: a folder's name is no identity."""
+    path = run_dir / "run_id"
+    if not path.exists() and jax.process_index() == 0:
+        path.write_text(secrets.token_hex(16), encoding="utf-8")
+    text = path.read_text(encoding="utf-8") if jax.process_index() == 0 else None
+    return agreement.tell("run_id", text).strip()
+
+
+def remove_unfinished(folder: epath.Path) -> None:
+    """What saves left behind that never came to their end."""
+    for path in folder.iterdir():
+        if TEMPORARY in path.name:
+            path.rmtree(missing_ok=True)
+
+
+def _take(folder: epath.Path, run_id: str, attempt: int, state_bytes: int) -> Lease:
+    folder.mkdir(parents=True, exist_ok=True)
+    lease = Lease.take(folder, run_id, attempt)
+    remove_unfinished(folder)
+    _check_room(folder, state_bytes)
+    return lease
+
+
+def _check_room(folder: epath.Path, state_bytes: int) -> None:
+    """A new checkpoint is whole before an old one goes: there must be room for two."""
+    if "://" in str(folder):
+        return
+    free = shutil.disk_usage(folder).free
+    missing = max(1, 2 - len(steps(folder))) * state_bytes - free
+    if missing > 0:
+        raise FolderError(
+            f"{folder} has no room for two checkpoints of {state_bytes / 2**20:,.1f} MiB: "
+            f"{free / 2**20:,.1f} MiB are free. Make room, or say storage: for another place"
+        )
+
+
+def _problem_here(folder: epath.Path, lease: Lease) -> Exception | None:
+    """Whether this host sees process 0's lease and can write beside it."""
+    try:
+        if not _sees(folder, lease):
+            return FolderError(
+                f"{folder} is not the folder that host-0000 sees: the hosts do not share it. "
+                "Say storage: for a place that all of them reach"
+            )
+        probe = folder / f".probe-{lease.id}-{jax.process_index()}"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        return _explained(folder, error)
+    return None
+
+
+def _sees(folder: epath.Path, lease: Lease) -> bool:
+    deadline = time.monotonic() + SEEN_DEADLINE_S
+    while True:
+        try:
+            if json.loads((folder / LEASE).read_text()) == asdict(lease):
+                return True
+        except (FileNotFoundError, ValueError):
+            pass
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(LOOK_S)
+
+
+def _explained(folder: epath.Path, error: Exception) -> Exception:
+    if not isinstance(error, OSError):
+        return error
+    why = os.strerror(error.errno) if error.errno else str(error)
+    return FolderError(f"{folder}: checkpoints cannot be written here: {why}")

@@ -1,0 +1,67 @@
+"""A run's checkpoints, from its job: the folder checked and taken, what restores and what saves."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+from etils import epath
+
+from trainer.checkpoint import folder as folders
+from trainer.checkpoint.lease import Lease
+from trainer.checkpoint.leaves import flatten
+from trainer.checkpoint.restore import Restorer
+from trainer.checkpoint.saver import Run, Saver
+from trainer.checkpoint.saving import NoSaving, Saving, ScheduledSaving
+from trainer.checkpoint.schedule import Schedule
+from trainer.data.feed import Feed
+from trainer.report import Report
+from trainer.spec.checkpoints import folder_of
+from trainer.spec.job import Job
+from trainer.spec.plan import Plan
+from trainer.stop import StopSignal
+from trainer.train_step import State
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The folder of a run's checkpoints, taken by this attempt."""
+
+    folder: epath.Path
+    lease: Lease
+    run: Run
+
+    @classmethod
+    def open(
+        cls, job: Job, plan: Plan, corpus_sha256: str, run_dir: Path, attempt: int, shapes: State
+    ) -> "Checkpoints | None":
+        """None where the job has no checkpoints; every process must call it.
+
+        Raises FolderError where the folder cannot serve all hosts, StaleError where a newer attempt
+        has it.
+        """
+        if job.checkpoint is None:
+            return None
+        folder = epath.Path(folder_of(job, run_dir)).expanduser().resolve()
+        run_id = folders.run_id(run_dir)
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in flatten(shapes).values())
+        lease = folders.prepare(folder, run_id, attempt, size)
+        return cls(folder, lease, Run(job, plan, corpus_sha256, run_id, attempt))
+
+    def restorer(self, report: Report) -> Restorer:
+        return Restorer(self.folder, self.run.job, self.run.corpus_sha256, report)
+
+    def saving(self, feed: Feed, stop: StopSignal, report: Report) -> Saving:
+        """Saves by the job's schedule; SIGTERM asks for one, and for the end."""
+        job = self.run.job
+        assert job.checkpoint
+        first = jax.process_index() == 0
+        schedule = Schedule(job.checkpoint, job.steps, stop, keeps_time=first)
+        saver = Saver(self.folder, self.lease, self.run, report)
+        return ScheduledSaving(schedule, saver, feed)
+
+
+def saving_of(
+    checkpoints: Checkpoints | None, feed: Feed, stop: StopSignal, report: Report
+) -> Saving:
+    """Of a run with or without checkpoints."""
+    return checkpoints.saving(feed, stop, report) if checkpoints else NoSaving()

@@ -1,0 +1,42 @@
+"""The state that a run goes on from: a checkpoint's, or a new one."""
+
+import math
+from dataclasses import dataclass
+
+import jax
+
+from trainer.checkpoint.restore import Restorer, moved
+from trainer.events import Events
+from trainer.report import Report
+from trainer.spec.plan import Plan
+from trainer.train_step import State, Trainable
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the loop begins."""
+
+    state: State[jax.Array]
+    step: int = 0
+    """Steps done."""
+    examples: int = 0
+    """Examples trained on."""
+    loss: float = math.nan
+    """Of the last step done."""
+
+
+def begin(
+    trainable: Trainable, plan: Plan, restorer: Restorer | None, report: Report, events: Events
+) -> Start:
+    """The newest good checkpoint's state, or step 0. Raises what `Restorer.newest` raises."""
+    if restorer:
+        with events.phase("restore"):
+            restored = restorer.newest(trainable.shapes(), trainable.shardings)
+        if restored:
+            about = restored.about
+            report.restored(about.step, about.examples, moved(about, plan.world, plan.mesh))
+            for note in restored.notes:
+                report.say(f"changed since then: {note}")
+            return Start(restored.state, about.step, about.examples, about.loss)
+        report.say_if_resumed("no checkpoint was committed before: starting from step 1")
+    return Start(trainable.initial_state())
