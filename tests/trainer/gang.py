@@ -41,25 +41,35 @@ class Ended:
 
 
 def run(
-    job: Job | dict[str, Any], world: World, run_dir: Path, devices: int | None = None
-) -> Ended:
+    job: Job | dict[str, Any], world: World, run_dir: Path, devices: int | None = None,
+    attempt: int = 1,
+) -> Ended:  # fmt: skip
     """Runs a job on all processes of a world, on CPU devices, and waits for their end.
 
     `devices` gives each process another number of devices than the plan has.
     """
     job = job if isinstance(job, Job) else job_of(**job)
-    port = write(job, world, run_dir)
     here = world.model_copy(update={"devices_per_host": devices or world.devices_per_host})
-    started = [_start(run_dir, here, process, port) for process in range(world.processes)]
-    return _wait(run_dir, started)
+    return wait(run_dir, start(job, world, run_dir, attempt, here=here))
 
 
-def write(job: Job, world: World, run_dir: Path) -> int:
+def start(
+    job: Job, world: World, run_dir: Path, attempt: int = 1, here: World | None = None
+) -> list[subprocess.Popen[bytes]]:
+    """Starts an attempt of a job on all processes of a world; `here` has other devices."""
+    port = write(job, world, run_dir, attempt)
+    return [
+        _start(run_dir, here or world, process, port, attempt) for process in range(world.processes)
+    ]
+
+
+def write(job: Job, world: World, run_dir: Path, attempt: int = 1) -> int:
     """The run directory's job and plan; returns a port for the coordinator."""
     (run_dir / "plans").mkdir(parents=True, exist_ok=True)
     (run_dir / "job.yaml").write_text(dump(job), encoding="utf-8")
     plan = resolve(job, world, corpus_of(job))
-    (run_dir / "plans" / "0001.json").write_text(plan.model_dump_json(), encoding="utf-8")
+    path = run_dir / "plans" / f"{attempt:04d}.json"
+    path.write_text(plan.model_dump_json(), encoding="utf-8")
     return free_port()
 
 
@@ -69,7 +79,9 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def environment(world: World, run_dir: Path, process: int, port: int) -> dict[str, str]:
+def environment(
+    world: World, run_dir: Path, process: int, port: int, attempt: int = 1
+) -> dict[str, str]:
     """What the launcher would set for a process.
 
     The compiler does not optimize: tiny programs run a few times, and each process compiles alone.
@@ -83,15 +95,17 @@ def environment(world: World, run_dir: Path, process: int, port: int) -> dict[st
         "SLIPWAY_NUM_PROCESSES": str(world.processes),
         "SLIPWAY_PROCESS_ID": str(process),
         "SLIPWAY_RUN_DIR": str(run_dir),
-        "SLIPWAY_ATTEMPT": "1",
+        "SLIPWAY_ATTEMPT": str(attempt),
     }
 
 
-def _start(run_dir: Path, world: World, process: int, port: int) -> subprocess.Popen[bytes]:
+def _start(
+    run_dir: Path, world: World, process: int, port: int, attempt: int
+) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-W", "error", "-m", "trainer", str(run_dir / "job.yaml")]
     events = (run_dir / f"events-{process}.jsonl").open("wb")
     output = (run_dir / f"output-{process}.log").open("wb")
-    variables = environment(world, run_dir, process, port)
+    variables = environment(world, run_dir, process, port, attempt)
     variables["SLIPWAY_EVENTS_FD"] = str(events.fileno())
     with events, output:
         return subprocess.Popen(
@@ -100,7 +114,8 @@ def _start(run_dir: Path, world: World, process: int, port: int) -> subprocess.P
         )  # fmt: skip
 
 
-def _wait(run_dir: Path, started: list[subprocess.Popen[bytes]]) -> Ended:
+def wait(run_dir: Path, started: list[subprocess.Popen[bytes]]) -> Ended:
+    """Until all have ended, within the deadline."""
     try:
         codes = [process.wait(DEADLINE_S) for process in started]
     finally:

@@ -19,7 +19,7 @@ from trainer.checkpoint.errors import FolderError, OtherRunError, StaleError
 from trainer.checkpoint.lease import LEASE, Lease
 from trainer.spec.checkpoints import steps
 
-SEEN_DEADLINE_S = 20.0
+SEEN_DEADLINE_S = 10.0
 """Network file systems may show a new file late (NFS caches a folder for up to 3 s or so)."""
 LOOK_S = 0.2
 TEMPORARY = ".orbax-checkpoint-tmp"

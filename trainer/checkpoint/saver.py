@@ -60,9 +60,7 @@ class Saver:
         assert run.job.checkpoint
         self._folder, self._lease, self._run, self._report = folder, lease, run, report
         self._policy = run.job.checkpoint
-        self._checkpointer = _checkpointer(
-            temporary_path_class(folder, self._before_commit, self._after_commit), self._at_barrier
-        )
+        self._checkpointer = self._new_checkpointer()
         self._digests: Callable[..., jax.Array] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[Exception | None] | None = None
@@ -96,9 +94,16 @@ class Saver:
         error = pending.result(SAVE_TIMEOUT_S + 2 * agreement.SLACK_S)
         if isinstance(error, StaleError):
             raise error
+        if error is not None:
+            # Orbax's own would raise parts of this failure again at the next save.
+            self._checkpointer = self._new_checkpointer()
         if error is not None and self._policy.on_save_error == "stop":
             raise SaveError(f"the checkpoint could not be saved: {error}")
         return error
+
+    def _new_checkpointer(self) -> ocp.AsyncCheckpointer:
+        path_class = temporary_path_class(self._folder, self._before_commit, self._after_commit)
+        return _checkpointer(path_class, self._at_barrier)
 
     def _about_of(self, progress: Progress, flat: dict[str, jax.Array]) -> About:
         run, plan = self._run, self._run.plan

@@ -1,0 +1,74 @@
+"""Checkpoints made and read in this process, on some of its eight CPU devices."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from tests.trainer.harness import Bench, bench
+from tests.trainer.jobs import job_of
+from trainer.checkpoint.restore import Restored
+from trainer.checkpoint.saver import Progress, Saver
+from trainer.checkpoint.setup import Checkpoints
+from trainer.environment import Environment
+from trainer.events import Events
+from trainer.report import Report
+from trainer.spec.job import Job
+from trainer.train_step import State
+
+
+class Said(Report):
+    """A report that keeps what was said."""
+
+    def __init__(self, job: Job, run_dir: Path) -> None:
+        super().__init__(job, Environment(), run_dir, Events(Environment()))
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One attempt of a run that saves and restores."""
+
+    made: Bench
+    checkpoints: Checkpoints
+    saver: Saver
+    said: Said
+
+    @classmethod
+    def of(cls, run_dir: Path, devices: int = 2, attempt: int = 1, **changes: Any) -> "Kept":
+        job = job_of(**{"checkpoint": {"every_steps": 1, "keep": 10}, **changes})
+        made = bench(job, devices)
+        run_dir.mkdir(exist_ok=True)
+        opened = Checkpoints.open(
+            job, made.plan, "corpus", run_dir, attempt, made.trainable.shapes()
+        )
+        assert opened
+        said = Said(job, run_dir)
+        return cls(made, opened, Saver(opened.folder, opened.lease, opened.run, said), said)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.checkpoints.folder)
+
+    def save(self, steps: int, eval_loss: float | None = None) -> State[jax.Array]:
+        """Trains `steps` steps and saves; the state, on the host."""
+        state, metrics = self.made.run(steps)
+        progress = Progress(steps, steps * 8, float(metrics[-1].loss), eval_loss)
+        self.saver.save(progress, state)
+        return jax.device_get(state)
+
+    def saved(self, steps: int) -> State[jax.Array]:
+        """The same, with the save at its end."""
+        state = self.save(steps)
+        error = self.saver.poll(wait=True)
+        assert error is None, error
+        return state
+
+    def restore(self) -> Restored | None:
+        trainable = self.made.trainable
+        restorer = self.checkpoints.restorer(self.said)
+        return restorer.newest(trainable.shapes(), trainable.shardings)

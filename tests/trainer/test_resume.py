@@ -1,0 +1,114 @@
+"""A run that goes on from a checkpoint computes what the run that never stopped computes."""
+
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.trainer import gang
+from tests.trainer.jobs import job_of, world_of
+from trainer.spec import checkpoints
+from trainer.spec.curve import curve
+
+SAVED, STEPS = 6, 12
+
+
+def _job(**changes):
+    job = {
+        "steps": STEPS,
+        "model": {"dropout": 0.1},
+        "optimizer": {"learning_rate": 3e-4},
+        "checkpoint": {"every_steps": SAVED, "keep": 2},
+    }
+    return job_of(**{**job, **changes})
+
+
+def _ok(ended):
+    assert set(ended.codes) == {0}, "\n".join(ended.outputs)
+    return ended
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> gang.Ended:
+    """The run that never stopped, on 2 x 2."""
+    return _ok(gang.run(_job(), world_of(2, 2), tmp_path_factory.mktemp("whole")))
+
+
+@pytest.fixture
+def half(whole, tmp_path) -> Path:
+    """The same run as it was after step 6."""
+    folder = tmp_path / "half"
+    shutil.copytree(whole.run_dir, folder)
+    shutil.rmtree(folder / "checkpoints" / str(STEPS))
+    return folder
+
+
+def _resumed(folder, world, **changes):
+    return _ok(gang.run(_job(**changes), world, folder, attempt=2))
+
+
+def _attempt(ended, number):
+    return [line for line in ended.steps() if line["attempt"] == number]
+
+
+def test_on_the_same_mesh_it_is_equal_to_the_last_bit(whole, half):
+    ended = _resumed(half, world_of(2, 2))
+    for name in ("step", "loss", "grad_norm", "examples", "learning_rate", "tokens", "epoch"):
+        again = [line[name] for line in _attempt(ended, 2)]
+        assert again == [line[name] for line in whole.steps()[SAVED:]]
+
+
+@pytest.mark.parametrize(
+    ("world", "mesh"),
+    [(world_of(1, 1), {}), (world_of(4, 1), {"tensor": 2})],
+    ids=["one device", "4 x 1, tensor across hosts"],
+)
+def test_on_another_mesh_losses_and_examples_are_the_same(whole, half, world, mesh):
+    ended = _resumed(half, world, mesh=mesh)
+    lines, planned = _attempt(ended, 2), whole.steps()[SAVED:]
+    np.testing.assert_allclose(
+        [line["loss"] for line in lines], [line["loss"] for line in planned], rtol=1e-5
+    )
+    assert [line["examples"] for line in lines] == [line["examples"] for line in planned]
+
+
+def test_its_first_line_says_what_was_restored_and_where(half):
+    ended = _resumed(half, world_of(1, 2), mesh={"tensor": 2})
+    first = ended.outputs[0].splitlines()[0]
+    assert first == (
+        "restored step 6, saved on 2 hosts x 2 devices (fsdp 4), now on 1 x 2 (tensor 2)"
+    )
+
+
+def test_the_curve_of_both_attempts_is_one(whole, half):
+    _resumed(half, world_of(2, 2))
+    lines = (half / "metrics.jsonl").read_text().splitlines()
+    steps = [line for line in curve(lines) if "loss" in line]
+    assert [line["step"] for line in steps] == list(range(1, STEPS + 1))
+    assert [line["attempt"] for line in steps] == [1] * SAVED + [2] * (STEPS - SAVED)
+    assert [line["loss"] for line in steps] == whole.losses()
+
+
+def test_sigterm_to_one_process_saves_one_step_on_all_and_ends_with_75(tmp_path):
+    started = gang.start(
+        _job(steps=100_000, checkpoint={"every_steps": 10**6}), world_of(2, 1), tmp_path
+    )
+    metrics = tmp_path / "metrics.jsonl"
+    _wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") > 3, started)
+    started[1].send_signal(signal.SIGTERM)
+    ended = gang.wait(tmp_path, started)
+    assert ended.codes == [75, 75], "\n".join(ended.outputs)
+    (step,) = checkpoints.steps(tmp_path / "checkpoints")
+    assert step == ended.steps()[-1]["step"]
+    checkpoints.read(tmp_path / "checkpoints" / str(step))
+
+
+def _wait_for(condition, started, deadline_s=120.0):
+    ends = time.monotonic() + deadline_s
+    while not condition():
+        assert all(process.poll() is None for process in started), "a process ended"
+        assert time.monotonic() < ends, "it did not come in time"
+        time.sleep(0.05)
