@@ -1,0 +1,11 @@
+"""Interchange with Hugging Face: a folder that `transformers` loads as a LlamaForCausalLM.
+
+FOLDER/config.json                         the model's shape; written last
+FOLDER/model.safetensors                   or several files and model.safetensors.index.json
+FOLDER/tokenizer.json, tokenizer_config.json
+"""
+
+from trainer.hugging_face.exporter import export
+from trainer.hugging_face.importer import is_hugging_face, load
+
+__all__ = ["export", "is_hugging_face", "load"]

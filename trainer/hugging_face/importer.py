@@ -1,0 +1,116 @@
+"""A Hugging Face folder as a trainer's parameters, each host reading what its devices hold."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+
+from trainer.hugging_face import config
+from trainer.hugging_face.layout import Box, Layout, layouts
+from trainer.hugging_face.weights import FLOATS, Weights
+from trainer.spec.config import ConfigError
+from trainer.spec.job import Job
+from trainer.spec.plan import Plan
+from trainer.spec.resolve import vocab_size
+
+Bounds = tuple[tuple[int, int], ...]
+"""A start and a stop for each dim; unlike slices, something that a dict can hold."""
+
+COMPUTED = ".rotary_emb.inv_freq"
+"""Tensors of old folders that follow from the config."""
+
+
+def is_hugging_face(path: Path) -> bool:
+    """Whether `load` is who should look at the folder."""
+    return (path / config.CONFIG).is_file()
+
+
+def load(
+    path: Path, job: Job, plan: Plan, shardings: dict[str, NamedSharding]
+) -> dict[str, jax.Array]:
+    """Parameters in float32, laid out by `shardings`; tokens that only pad are zeros.
+
+    Raises ConfigError with every key of the config that is not the job's, else with every tensor
+    that is missing, unexpected, or of another shape.
+    """
+    config.check(path, job)
+    shapes = {parameter.name: parameter.shape for parameter in plan.parameters}
+    params: dict[str, jax.Array] = {}
+    with Weights.open(path) as weights:
+        all_layouts = layouts(job.model, vocab_size(job))
+        _check(path, weights, all_layouts)
+        for layout in all_layouts:
+            name = layout.name
+            array = _array(weights, layout, shapes[name], shardings[name])
+            # The host's copies of one parameter go before those of the next come.
+            params[name] = jax.block_until_ready(array)
+    return params
+
+
+def _array(
+    weights: Weights, layout: Layout, shape: tuple[int, ...], sharding: NamedSharding
+) -> jax.Array:
+    """One part in host memory at a time, each read once however many devices hold it."""
+    devices_of = defaultdict(list)
+    for device, index in sharding.addressable_devices_indices_map(shape).items():
+        devices_of[_bounds(index, shape)].append(device)
+    shards = []
+    for bounds, devices in devices_of.items():
+        part = part_of(weights, layout, bounds)
+        shards += [jax.device_put(part, device) for device in devices]
+    return jax.make_array_from_single_device_arrays(shape, sharding, shards)
+
+
+def _bounds(index: tuple[slice, ...] | None, shape: tuple[int, ...]) -> Bounds:
+    assert index is not None
+    return tuple(part.indices(dim)[:2] for part, dim in zip(index, shape, strict=True))
+
+
+def part_of(weights: Weights, layout: Layout, bounds: Bounds) -> np.ndarray:
+    """What one device holds of a parameter, of a stacked one with the layers first."""
+    part = np.zeros([stop - start for start, stop in bounds], np.float32)
+    if not layout.stacked:
+        _fill(part, weights, layout, layout.tensors[0], bounds)
+        return part
+    first, last = bounds[0]
+    for layer, tensor in zip(part, layout.tensors[first:last], strict=True):
+        _fill(layer, weights, layout, tensor, bounds[1:])
+    return part
+
+
+def _fill(part: np.ndarray, weights: Weights, layout: Layout, tensor: str, bounds: Bounds) -> None:
+    """Reads what the tensor has of one layer; the rest, tokens that only pad, stays zero."""
+    box: Box = tuple(
+        slice(start, min(stop, dim))
+        for (start, stop), dim in zip(bounds, layout.shape, strict=True)
+    )
+    if any(inside.start >= inside.stop for inside in box):
+        return
+    for strip in layout.strips(box):
+        there = tuple(
+            slice(inside.start - start, inside.stop - start)
+            for inside, (start, _) in zip(strip, bounds, strict=True)
+        )
+        part[there] = layout.read(lambda rows: weights.read(tensor, rows), strip)
+
+
+def _check(path: Path, weights: Weights, all_layouts: list[Layout]) -> None:
+    problems = [f"{path}: {problem}" for problem in _differences(weights, all_layouts)]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _differences(weights: Weights, all_layouts: list[Layout]) -> Iterator[str]:
+    found = {n: shape for n, shape in weights.shapes().items() if not n.endswith(COMPUTED)}
+    wanted = {name: layout.tensor_shape for layout in all_layouts for name in layout.tensors}
+    for name, shape in wanted.items():
+        if name not in found:
+            yield f"{name} is missing"
+        elif found[name] != shape:
+            yield f"{name} has the shape {found[name]}, the job's model {shape}"
+        elif weights.dtype(name) not in FLOATS:
+            yield f"{name} is of {weights.dtype(name)}, not of {', '.join(FLOATS)}"
+    yield from (f"{name} is unexpected" for name in found if name not in wanted)

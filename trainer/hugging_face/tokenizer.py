@@ -1,0 +1,75 @@
+"""The bytes tokenizer for `transformers`: the same ids, with the separator before every text."""
+
+from typing import Any
+
+from trainer.data.tokenizer import SEPARATOR
+
+SEPARATOR_TEXT = "<|document|>"
+
+
+def files(seq_len: int) -> dict[str, dict[str, Any]]:
+    """Name of each file -> what it holds."""
+    return {"tokenizer.json": _tokenizer(), "tokenizer_config.json": _settings(seq_len)}
+
+
+def _settings(seq_len: int) -> dict[str, Any]:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": SEPARATOR_TEXT,
+        "eos_token": SEPARATOR_TEXT,
+        "model_max_length": seq_len,
+        # transformers 4 would add token_type_ids, which no Llama takes.
+        "model_input_names": ["input_ids", "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+        # The separator's name inside a text is text: bytes as all others.
+        "split_special_tokens": True,
+    }
+
+
+def _tokenizer() -> dict[str, Any]:
+    """A vocabulary of single bytes that knows no merges."""
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": False,
+        "use_regex": False,
+    }
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [_separator()],
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": _separator_first(),
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "vocab": {sign: byte for byte, sign in enumerate(_signs())},
+            "merges": [],
+        },
+    }
+
+
+def _separator() -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": SEPARATOR, "content": SEPARATOR_TEXT, **flags, "special": True}
+
+
+def _separator_first() -> dict[str, Any]:
+    separator: dict[str, Any] = {"SpecialToken": {"id": SEPARATOR_TEXT, "type_id": 0}}
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    ids = {"id": SEPARATOR_TEXT, "ids": [SEPARATOR], "tokens": [SEPARATOR_TEXT]}
+    return {
+        "type": "TemplateProcessing",
+        "single": [separator, first],
+        "pair": [separator, first, separator, second],
+        "special_tokens": {SEPARATOR_TEXT: ids},
+    }
+
+
+def _signs() -> list[str]:
+    """The sign of each byte in byte-level vocabularies: printable bytes are their own."""
+    own = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in own else next(others)) for byte in range(256)]
