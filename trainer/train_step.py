@@ -74,6 +74,15 @@ class Trainable:
         with jax.set_mesh(self.mesh):
             return jax.jit(self._initial, out_shardings=self.shardings, compiler_options=options)()
 
+    def fresh_state(self, params: Params) -> State[jax.Array]:
+        """Step 0 with given parameters, which are taken over: no second copy is made."""
+
+        def fresh(params: Params) -> State[jax.Array]:
+            return State(jnp.int32(0), params, self.rule.init(params))
+
+        with jax.set_mesh(self.mesh):
+            return jax.jit(fresh, out_shardings=self.shardings, donate_argnums=0)(params)
+
     def step_function(
         self,
     ) -> Callable[[State[jax.Array], Batch, jax.Array], tuple[State[jax.Array], StepMetrics]]:

@@ -22,7 +22,8 @@ class Said(Report):
     """A report that keeps what was said."""
 
     def __init__(self, job: Job, run_dir: Path) -> None:
-        super().__init__(job, Environment(), run_dir, Events(Environment()))
+        self.events = Events(Environment())
+        super().__init__(job, Environment(), run_dir, self.events)
         self.lines: list[str] = []
 
     def say(self, line: str) -> None:

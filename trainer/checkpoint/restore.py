@@ -109,7 +109,7 @@ class Restorer:
         try:
             flat = read_arrays(source, about, like, shardings)
         except Exception as problem:  # tensorstore has many
-            error = BrokenError(_cause(problem))
+            error = BrokenError(cause(problem))
         try:
             name = f"restore/{number}/read"
             agreement.agree(name, error, (BrokenError,), READ_TIMEOUT_S)
@@ -185,7 +185,7 @@ def _axes(mesh: Mapping[str, int]) -> str:
     return ", ".join(f"{axis} {size}" for axis, size in mesh.items() if size > 1) or "one device"
 
 
-def _cause(error: BaseException) -> str:
+def cause(error: BaseException) -> str:
     """The first line of what is at the bottom of a chain of errors."""
     while error.__cause__ is not None:
         error = error.__cause__

@@ -1,4 +1,4 @@
-"""The state that a run goes on from: a checkpoint's, or a new one."""
+"""The state that a run goes on from: a checkpoint's, one with given weights, or all new."""
 
 import math
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import jax
 
 from trainer.checkpoint.restore import Restorer, moved
+from trainer.checkpoint.weights import initial_params
 from trainer.events import Events
 from trainer.report import Report
 from trainer.spec.plan import Plan
@@ -28,7 +29,10 @@ class Start:
 def begin(
     trainable: Trainable, plan: Plan, restorer: Restorer | None, report: Report, events: Events
 ) -> Start:
-    """The newest good checkpoint's state, or step 0. Raises what `Restorer.newest` raises."""
+    """The newest good checkpoint's state, or step 0.
+
+    Raises what `Restorer.newest` and `initial_params` raise.
+    """
     if restorer:
         with events.phase("restore"):
             restored = restorer.newest(trainable.shapes(), trainable.shardings)
@@ -39,4 +43,9 @@ def begin(
                 report.say(f"changed since then: {note}")
             return Start(restored.state, about.step, about.examples, about.loss)
         report.say_if_resumed("no checkpoint was committed before: starting from step 1")
+    settings = trainable.job.checkpoint
+    if settings and settings.init_from:
+        params = initial_params(settings.init_from, trainable, plan)
+        report.say(f"weights from {settings.init_from}; the optimizer and the data begin anew")
+        return Start(trainable.fresh_state(params))
     return Start(trainable.initial_state())

@@ -1,0 +1,46 @@
+"""The digest of an array: any changed bit shows, no way of splitting it does."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from trainer.checkpoint.digest import digest
+
+SHAPE = (4, 6, 8)
+ARRAY = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
+compiled = jax.jit(digest)
+
+
+@given(place=st.integers(0, ARRAY.size - 1), bit=st.integers(0, 31))
+def test_one_flipped_bit_changes_it(place, bit):
+    bits = ARRAY.copy().view(np.uint32).reshape(-1)
+    bits[place] ^= np.uint32(1 << bit)
+    assert compiled(bits.view(np.float32).reshape(SHAPE)) != compiled(ARRAY)
+
+
+@given(st.permutations(range(SHAPE[0])))
+def test_rows_in_another_order_change_it(order):
+    same = list(order) == sorted(order)
+    assert (compiled(ARRAY[list(order)]) == compiled(ARRAY)) == same
+
+
+@pytest.mark.parametrize("spec", [("x",), (None, "y"), ("x", None, "y"), (("x", "y"),)])
+def test_it_does_not_depend_on_the_mesh(spec):
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
+    split = jax.device_put(ARRAY, NamedSharding(mesh, PartitionSpec(*spec)))
+    assert compiled(split) == compiled(ARRAY)
+
+
+def test_rows_of_zeros_at_the_end_do_not_count():
+    padded = np.concatenate([ARRAY, np.zeros((2, *SHAPE[1:]), np.float32)])
+    assert compiled(padded) == compiled(ARRAY)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "bfloat16", "float16", "int8"])
+def test_it_knows_the_dtypes_of_a_state(dtype):
+    array = jnp.arange(1, 9).astype(dtype)
+    assert compiled(array) != compiled(array.at[3].set(0))

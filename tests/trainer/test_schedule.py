@@ -1,0 +1,79 @@
+"""Which steps are saved: all processes decide the same, and nothing that was wished for is lost."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.checkpoint import schedule as schedules
+from trainer.checkpoint.schedule import Schedule
+from trainer.spec.job import Checkpoint
+from trainer.stop import StopSignal, Wish
+
+
+class Clock:
+    def __init__(self, patch) -> None:
+        self.now_s = 0.0
+        patch.setattr(schedules.time, "monotonic", lambda: self.now_s)
+
+
+def _run(schedule: list[Schedule], steps, before_step=lambda step: None, stop_at=None):
+    """Steps that each schedule saves, with the loop's one step of delay in what is agreed."""
+    saved, agreed, stops = [[] for _ in schedule], None, False
+    for step in range(1, steps + 1):
+        before_step(step)
+        wish = max(one.wish() for one in schedule)
+        for one, mine in zip(schedule, saved, strict=True):
+            if agreed:
+                one.agree(*agreed)
+            stops = one.stops
+            if one.is_due(step):
+                mine.append(step)
+                one.agree(step, wish)
+                one.saved(step)
+        agreed = (step, wish)
+        if stops:
+            break
+    return saved
+
+
+def _of(policy, steps, count=1, stops=None):
+    return [
+        Schedule(
+            Checkpoint(**policy), steps, stops[p] if stops else StopSignal(), keeps_time=p == 0
+        )
+        for p in range(count)
+    ]
+
+
+def test_by_steps_and_always_the_last():
+    assert _run(_of({"every_steps": 4}, 10), 10) == [[4, 8, 10]]
+
+
+def test_by_minutes_two_steps_after_the_time_is_up():
+    with pytest.MonkeyPatch.context() as patch:
+        clock = Clock(patch)
+
+        def tick(step):
+            clock.now_s = 10.0 * step  # ten seconds a step
+
+        saved = _run(_of({"every_minutes": 1}, 20, count=3), 20, tick)
+    assert saved[0] == [7, 14, 20]
+    assert saved[1] == saved[2] == saved[0]
+
+
+@given(process=st.integers(0, 3), at=st.integers(1, 20), every=st.none() | st.integers(1, 7))
+def test_a_stop_asked_of_any_process_saves_the_same_step_on_all(process, at, every):
+    stops = [StopSignal() for _ in range(4)]
+
+    def ask(step):
+        stops[process].received |= step == at
+
+    policy = {"every_steps": every} if every else {"every_minutes": 60}
+    saved = _run(_of(policy, 30, 4, stops), 30, ask)
+    assert all(mine == saved[0] for mine in saved)
+    assert at < saved[0][-1] <= at + 1
+
+
+def test_without_a_stop_nothing_is_wished_for():
+    (one,) = _of({"every_steps": 3}, 10)
+    assert one.wish() == Wish.NOTHING and not one.stops

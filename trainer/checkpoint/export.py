@@ -1,0 +1,49 @@
+"""`python -m trainer.checkpoint.export STEP_FOLDER --to DIR`: a checkpoint's weights for others.
+
+Writes what `transformers` loads as a LlamaForCausalLM; see trainer/hugging_face. Ends with 1 where
+the checkpoint is not whole, with 2 where DIR is not empty.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from etils import epath
+
+from trainer.spec import checkpoints
+from trainer.spec.job import Job
+
+
+def main() -> int:
+    """Exports the checkpoint that the command line names."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.checkpoint.export", description=__doc__
+    )
+    parser.add_argument("folder", metavar="STEP_FOLDER")
+    parser.add_argument("--to", type=Path, required=True, help="a folder that is new or empty")
+    options = parser.parse_args()
+    try:
+        _export(epath.Path(options.folder).resolve(), options.to)
+    except checkpoints.BrokenError as error:
+        print(f"{options.folder}: {error}", file=sys.stderr)
+        return 1
+    except FileExistsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _export(folder: epath.Path, to: Path) -> None:
+    from trainer import hugging_face
+    from trainer.checkpoint.weights import PARAMS, Arrays
+
+    about = checkpoints.read(folder)
+    job = Job.model_validate(about.job, strict=False)
+    hugging_face.export(job, Arrays(folder, about, PARAMS), to)
+    print(f"step {about.step} of {job.name} is exported to {to}")
+
+
+if __name__ == "__main__":
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    sys.exit(main())

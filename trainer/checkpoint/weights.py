@@ -1,0 +1,111 @@
+"""Weights without the rest: what `init_from` starts with, and what an export or a check reads."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+from etils import epath
+from jax.sharding import SingleDeviceSharding
+
+from trainer import agreement, hugging_face
+from trainer.checkpoint.errors import FolderError
+from trainer.checkpoint.restore import changed, read_arrays
+from trainer.spec import checkpoints
+from trainer.spec.checkpoints import ABOUT, About, BrokenError
+from trainer.spec.config import ConfigError
+from trainer.spec.continuity import compare
+from trainer.spec.job import Job
+from trainer.spec.plan import Plan
+from trainer.train_step import Trainable
+
+PARAMS = "params."
+READ_TIMEOUT_S = 3600.0
+
+
+def initial_params(source: str, trainable: Trainable, plan: Plan) -> dict[str, jax.Array]:
+    """Parameters from a run, its checkpoints, one checkpoint, or a Hugging Face folder.
+
+    Raises FolderError, on all processes alike, where they are not there, damaged, or of another
+    model.
+    """
+    params, error = {}, None
+    try:
+        params = _read(epath.Path(source).expanduser().resolve(), trainable, plan)
+    except (ConfigError, BrokenError, OSError) as problem:
+        error = FolderError(f"checkpoint.init_from: {problem}")
+    agreement.agree("init_from", error, (FolderError,), READ_TIMEOUT_S)
+    return params
+
+
+def newest(path: epath.Path) -> epath.Path:
+    """The newest step folder that is whole, of a run, a folder of checkpoints, or itself.
+
+    Raises BrokenError where there is none.
+    """
+    if (path / ABOUT).exists():
+        return path
+    folder = path / "checkpoints" if (path / "checkpoints").exists() else path
+    for step in checkpoints.steps(folder):
+        try:
+            checkpoints.read(folder / str(step))
+            return folder / str(step)
+        except BrokenError:
+            continue
+    raise BrokenError(f"{path} is neither a checkpoint nor a folder with one")
+
+
+class Arrays(Mapping[str, np.ndarray]):
+    """The arrays of a checkpoint, each read from the files when it is asked for, and checked.
+
+    Raises BrokenError for one whose data has changed since it was saved.
+    """
+
+    def __init__(self, folder: epath.Path, about: About, prefix: str = "") -> None:
+        self._folder, self._about, self._prefix = folder, about, prefix
+
+    def __iter__(self) -> Iterator[str]:
+        for name in self._about.arrays:
+            if name.startswith(self._prefix):
+                yield name.removeprefix(self._prefix)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        full = self._prefix + name
+        array = self._about.arrays[full]
+        like = {full: jax.ShapeDtypeStruct(array.shape, array.dtype)}
+        here = SingleDeviceSharding(jax.devices()[0])
+        flat = read_arrays(self._folder, self._about, like, {full: here})
+        if problem := changed(flat, self._about):
+            raise BrokenError(problem)
+        return np.asarray(flat[full])
+
+
+def _read(path: epath.Path, trainable: Trainable, plan: Plan) -> dict[str, jax.Array]:
+    shardings = trainable.shardings.params
+    if hugging_face.is_hugging_face(Path(path)):
+        return hugging_face.load(Path(path), trainable.job, plan, shardings)
+    folder = newest(path)
+    about = checkpoints.read_about(folder)
+    _check_model(about, trainable.job)
+    shapes = trainable.shapes().params
+    flat = read_arrays(
+        folder,
+        about,
+        {PARAMS + name: shape for name, shape in shapes.items()},
+        {PARAMS + name: sharding for name, sharding in shardings.items()},
+    )
+    if problem := changed(flat, about):
+        raise BrokenError(f"{folder}: {problem}")
+    return {name.removeprefix(PARAMS): array for name, array in flat.items()}
+
+
+def _check_model(about: About, job: Job) -> None:
+    """Raises ConfigError for another model; the data may be any."""
+    assert job.checkpoint
+    policy = job.checkpoint.model_copy(update={"on_data_change": "continue"})
+    errors = compare(about, job.model_copy(update={"checkpoint": policy}), None).errors
+    if errors:
+        raise ConfigError(errors)
