@@ -5,6 +5,7 @@ import faulthandler
 import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -18,6 +19,10 @@ from trainer.spec.job import Job
 from trainer.spec.resolve import PlanError
 
 OK, FAILED, BAD_CONFIGURATION, BAD_DATA, STOPPED, INTERRUPTED = 0, 1, 64, 65, 75, 130
+ALIKE = (BAD_CONFIGURATION, BAD_DATA, STOPPED)
+LEAVE_S = 1.0
+"""What all processes find at the same time: the first one leaves last, because it holds the
+coordinator, whose end would end the others in mid-sentence."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,6 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(message, file=sys.stderr, flush=True)
         event = "warning" if kind else "error"
         events.emit(event, last_word=True, message=message, **({"kind": kind} if kind else {}))
+        if code in ALIKE and environment.process == 0 and environment.processes > 1:
+            time.sleep(LEAVE_S)
         return code
     finally:
         events.stop_heartbeat()

@@ -5,6 +5,7 @@ a process that failed is heard and one that is gone is named. Every wait has a d
 is used once in an attempt.
 """
 
+import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from jax._src import distributed as jax_distributed
 
 SLACK_S = 10.0
 """How much longer than process 0 the others wait: it has to tell them that its time is up."""
+HEARD_S = 10.0
+"""Process 0 holds the store: it waits so long for the others to have heard the worst."""
 
 
 class AgreementError(Exception):
@@ -66,13 +69,28 @@ def _verdict(client: Any, key: str, words: str, deadline_s: float) -> dict[str, 
     client.key_value_set(f"{key}/said/{process}", words)
     if process != 0:
         verdict = _get(client, f"{key}/verdict", deadline_s + SLACK_S)
-        return _silent(0, deadline_s) if verdict is None else json.loads(verdict)
+        if verdict is None:
+            return _silent(0, deadline_s)
+        result = json.loads(verdict)
+        if result:
+            # Process 0 may be gone before this call returns.
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
+                client.key_value_set(f"{key}/heard/{process}", "")
+        return result
     problems = _collect(client, key, deadline_s)
     text = "; ".join(problem["text"] for problem in problems)
     result = {"kind": problems[0]["kind"], "text": text} if problems else None
     client.key_value_set(f"{key}/verdict", json.dumps(result))
     client.key_value_delete(f"{key}/said/")
+    if result:
+        _wait_until_heard(client, key)
     return result
+
+
+def _wait_until_heard(client: Any, key: str) -> None:
+    ends = time.monotonic() + HEARD_S
+    for process in range(1, jax.process_count()):
+        _get(client, f"{key}/heard/{process}", max(0.1, ends - time.monotonic()))
 
 
 def _collect(client: Any, key: str, deadline_s: float) -> list[dict[str, str]]:

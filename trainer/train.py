@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 
 from trainer import distributed, mesh, versions
+from trainer.checkpoint.errors import StoppedError
 from trainer.checkpoint.setup import Checkpoints, saving_of
 from trainer.checkpoint.start import begin
 from trainer.data.feed import Feed
@@ -58,7 +59,11 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
             job, feed, step, Wishes(devices), Evaluator(trainable), saving, Rates(job, plan),
             report, events,
         )  # fmt: skip
-        state, loss = loop.run(start)
+        try:
+            state, loss = loop.run(start)
+        except StoppedError:
+            _leave_together("stopped")
+            raise
         text = _sample(trainable, state, events)
     _finish(job, environment, run_dir, events, report, loss, text)
 
@@ -103,7 +108,12 @@ def _finish(
     if text is not None and environment.process == 0:
         (run_dir / "sample.txt").write_text(text, encoding="utf-8")
         report.say(f"sample:\n{text}")
-    distributed.barrier("end")
-    distributed.shutdown()
+    _leave_together("end")
     shown = text and text[:EVENT_SAMPLE_CHARACTERS]
     events.emit("finished", last_word=True, step=job.steps, loss=loss, sample=shown)
+
+
+def _leave_together(name: str) -> None:
+    """Process 0 holds the coordinator: without it the others would be ended in mid-sentence."""
+    distributed.barrier(name)
+    distributed.shutdown()

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,12 +55,28 @@ def run(
 
 
 def start(
-    job: Job, world: World, run_dir: Path, attempt: int = 1, here: World | None = None
+    job: Job,
+    world: World,
+    run_dir: Path,
+    attempt: int = 1,
+    here: World | None = None,
+    host_env: Mapping[int, Mapping[str, str]] | None = None,
 ) -> list[subprocess.Popen[bytes]]:
-    """Starts an attempt of a job on all processes of a world; `here` has other devices."""
+    """Starts an attempt of a job on all processes of a world.
+
+    `here` has other devices than the plan; `host_env` gives a process variables of its own.
+    """
     port = write(job, world, run_dir, attempt)
     return [
-        _start(run_dir, here or world, process, port, attempt) for process in range(world.processes)
+        _start(
+            run_dir,
+            process,
+            {
+                **environment(here or world, run_dir, process, port, attempt),
+                **(host_env or {}).get(process, {}),
+            },
+        )
+        for process in range(world.processes)
     ]
 
 
@@ -99,13 +116,10 @@ def environment(
     }
 
 
-def _start(
-    run_dir: Path, world: World, process: int, port: int, attempt: int
-) -> subprocess.Popen[bytes]:
+def _start(run_dir: Path, process: int, variables: dict[str, str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-W", "error", "-m", "trainer", str(run_dir / "job.yaml")]
     events = (run_dir / f"events-{process}.jsonl").open("wb")
     output = (run_dir / f"output-{process}.log").open("wb")
-    variables = environment(world, run_dir, process, port, attempt)
     variables["SLIPWAY_EVENTS_FD"] = str(events.fileno())
     with events, output:
         return subprocess.Popen(
