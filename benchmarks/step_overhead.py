@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _launch(options: argparse.Namespace, cluster_file: Path, folder: Path) -> None:
-    from launcher.cluster import find_cluster
+    from launcher.cluster import ClusterWords, find_cluster
     from launcher.gather import gather
     from launcher.plan import make_launch
     from launcher.providers import local
@@ -65,7 +65,7 @@ def _launch(options: argparse.Namespace, cluster_file: Path, folder: Path) -> No
 
     overrides = [f"steps={options.steps}", "evaluate=null", "sample=null"]
     job = load(ROOT / "jobs" / "quickstart.yaml", Job, overrides)
-    launch = make_launch(job, find_cluster(str(cluster_file)), folder)
+    launch = make_launch(job, find_cluster(str(cluster_file)), folder, ClusterWords())
     with Run.create(launch.run_dir, launch.job, launch.plan) as run:
         hosts = local.start(launch.plan.world)
         with hosts, gather(hosts, launch.plan.world, run.folder) as crew:

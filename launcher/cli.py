@@ -156,28 +156,15 @@ def _prepare(
     runs: Path,
 ) -> "Launch":
     """Everything that is wrong with the files, the overrides and their fit, in one go."""
-    from launcher.cluster import find_cluster
-    from launcher.plan import make_launch
-    from trainer.spec.config import ConfigError, load
-    from trainer.spec.job import Job
+    from launcher.cluster import ClusterWords
+    from launcher.plan import prepare
+    from trainer.spec.config import ConfigError
 
-    problems: list[str] = []
-    job = cluster = None
+    words = ClusterWords(name=cluster_name, simulate=simulate, simulate_hosts=simulate_hosts)
     try:
-        job = load(job_file, Job, overrides or ())
+        return prepare(job_file, overrides or (), words, runs)
     except ConfigError as error:
-        problems += error.problems
-    try:
-        cluster = find_cluster(cluster_name)
-    except ConfigError as error:
-        problems += error.problems
-    if job and cluster:
-        simulate = simulate or simulate_hosts is not None
-        try:
-            return make_launch(job, cluster, runs, simulate=simulate, simulate_hosts=simulate_hosts)
-        except ConfigError as error:
-            problems += error.problems
-    return _fail("\n".join(problems), BAD_USAGE)
+        return _fail(str(error), BAD_USAGE)
 
 
 def _find_cluster(name: str) -> "Loaded[Cluster]":

@@ -90,6 +90,9 @@ class Cluster(Section):
     devices_per_host: Positive | None = None
     provider: Provider
     coordinator_port: Port | None = Field(default=None, description="the first port to try")
+    storage: Text | None = Field(
+        default=None, description="for jobs that name none: a folder all hosts share, or gs://..."
+    )
 
     @field_validator("accelerator")
     @classmethod
@@ -153,6 +156,24 @@ class Cluster(Section):
         )
 
 
+class ClusterWords(Section):
+    """The words of a command that say where a job runs; the run remembers them."""
+
+    name: Text = "local"
+    simulate: bool = False
+    simulate_hosts: Positive | None = None
+
+    @property
+    def simulated(self) -> bool:
+        return self.simulate or self.simulate_hosts is not None
+
+    def lasting(self) -> "ClusterWords":
+        """The same, to be read from any folder."""
+        if not _is_path(self.name):
+            return self
+        return self.model_copy(update={"name": str(Path(self.name).absolute())})
+
+
 def find_cluster(name_or_path: str) -> Loaded[Cluster]:
     """Reads clusters/NAME.yaml, here or of those that come with Slipway, or the file of that path.
 
@@ -161,13 +182,17 @@ def find_cluster(name_or_path: str) -> Loaded[Cluster]:
     Raises:
       ConfigError: for an unknown name, with the known ones, or for what is wrong in the file.
     """
-    given = Path(name_or_path)
-    if given.suffix in (".yaml", ".yml") or len(given.parts) > 1:
-        return load(given, Cluster)
+    if _is_path(name_or_path):
+        return load(Path(name_or_path), Cluster)
     for path in _cluster_files():
         if path.stem == name_or_path:
             return load(path, Cluster)
     return Loaded(_slice_of(name_or_path), name_or_path, places={})
+
+
+def _is_path(name: str) -> bool:
+    given = Path(name)
+    return given.suffix in (".yaml", ".yml") or len(given.parts) > 1
 
 
 def _slice_of(name: str) -> Cluster:

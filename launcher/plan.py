@@ -6,14 +6,15 @@ exactly that.
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.cluster import Cluster
+from launcher.cluster import Cluster, ClusterWords, find_cluster
 from trainer.spec import accelerators, corpus, resolve
-from trainer.spec.config import ConfigError, Loaded
+from trainer.spec.config import ConfigError, Loaded, load
 from trainer.spec.job import Job
-from trainer.spec.plan import Corpus, Plan
+from trainer.spec.plan import Corpus, Plan, World
 
 COORDINATOR_PLACEHOLDER = "<first host>:<free port>"
 MOMENTS = 2  # adamw keeps a mean and a square of every gradient
@@ -29,6 +30,10 @@ class Launch:
     cluster_name: str
     plan: Plan
     run_dir: Path
+    words: ClusterWords
+    """What the cluster was asked for with."""
+    lacks_storage: str = ""
+    """Why the hosts would not find each other's checkpoints; "": they do."""
     attempt: int = 1
 
     def command(self, process: int) -> list[str]:
@@ -75,19 +80,34 @@ class Launch:
         return STATE_COPIES * self.parameter_bytes * self.plan.world.devices
 
 
+def prepare(job_file: Path, overrides: Sequence[str], words: ClusterWords, runs: Path) -> Launch:
+    """From the words of a command to a launch.
+
+    Raises ConfigError with all that is wrong with the files, the overrides and their fit.
+    """
+    problems: list[str] = []
+    job = cluster = None
+    try:
+        job = load(job_file, Job, overrides)
+    except ConfigError as error:
+        problems += error.problems
+    try:
+        cluster = find_cluster(words.name)
+    except ConfigError as error:
+        problems += error.problems
+    if job is None or cluster is None:
+        raise ConfigError(problems)
+    return make_launch(job, cluster, runs, words)
+
+
 def make_launch(
-    job: Loaded[Job],
-    cluster: Loaded[Cluster],
-    runs: Path,
-    *,
-    simulate: bool = False,
-    simulate_hosts: int | None = None,
+    job: Loaded[Job], cluster: Loaded[Cluster], runs: Path, words: ClusterWords
 ) -> Launch:
     """Check a job against a cluster and lay it out. Raises ConfigError with every problem found."""
     try:
-        world = cluster.value.world(simulate, simulate_hosts)
+        world = cluster.value.world(words.simulated, words.simulate_hosts)
     except ValueError as error:
-        raise ConfigError([f"--simulate-hosts {simulate_hosts}: {error}"]) from error
+        raise ConfigError([f"--simulate-hosts {words.simulate_hosts}: {error}"]) from error
     data = job.value.data
     try:
         seen_here = corpus.digest(data) if data.source == "stdlib" else None
@@ -97,8 +117,39 @@ def make_launch(
             [f"{job.where(key)}: {key}: {message}" for key, message in error.problems]
         ) from error
     plan = _with_memory_warning(plan)
-    name = Path(cluster.source).stem
-    return Launch(job.value, cluster.value, name, plan, (runs / job.value.name).absolute())
+    stored = _with_storage(job.value, cluster.value)
+    lacks_storage = _lacks_storage(stored, job.source, cluster, world)
+    if lacks_storage:
+        plan = _with_warning(plan, lacks_storage)
+    return Launch(
+        job=stored,
+        cluster=cluster.value,
+        cluster_name=Path(cluster.source).stem,
+        plan=plan,
+        run_dir=(runs / job.value.name).absolute(),
+        words=words.lasting(),
+        lacks_storage=lacks_storage,
+    )
+
+
+def _with_storage(job: Job, cluster: Cluster) -> Job:
+    """The job's storage, else the cluster's; a path is the same from any folder then."""
+    storage = job.storage or cluster.storage
+    if storage and "://" not in storage and not storage.startswith("~"):
+        storage = str(Path(storage).absolute())
+    return job.model_copy(update={"storage": storage})
+
+
+def _lacks_storage(job: Job, job_source: str, cluster: Loaded[Cluster], world: World) -> str:
+    """Hosts that are machines of their own do not see each other's run folder."""
+    own_machines = not world.simulated and cluster.value.provider.kind != "local"
+    if job.storage or job.checkpoint is None or not own_machines or world.processes == 1:
+        return ""
+    return (
+        f"storage: missing, in {job_source} and in {cluster.source}: say in one of them where the "
+        f"{world.processes} hosts keep checkpoints, a folder that all of them share or "
+        "gs://BUCKET/FOLDER. (checkpoint=null saves none; --simulate needs no storage)"
+    )
 
 
 def _with_memory_warning(plan: Plan) -> Plan:
@@ -114,6 +165,10 @@ def _with_memory_warning(plan: Plan) -> Plan:
         f"does not fit: parameters, gradients and optimizer alone need {needed / 2**30:.1f} GiB "
         f"of {hbm_bytes / 2**30:.1f} GiB per device; take more devices or a larger fsdp axis"
     )
+    return _with_warning(plan, warning)
+
+
+def _with_warning(plan: Plan, warning: str) -> Plan:
     return plan.model_copy(update={"warnings": (*plan.warnings, warning)})
 
 

@@ -29,6 +29,8 @@ OK, JOB_FAILED, BAD_USAGE, NO_CLUSTER, INTERRUPTED = 0, 1, 2, 3, 130
 def run_job(launch: Launch, *, fresh: bool) -> int:
     """Run one attempt of a job in the foreground; returns the exit code of `launch`."""
     console, errors = Console(), Console(stderr=True)
+    if launch.lacks_storage:
+        return _fail(errors, launch.lacks_storage, BAD_USAGE)
     try:
         refuse_unreachable(launch.cluster, launch.plan.world)
         memory.refuse_if_too_large(launch.plan.world, launch.state_bytes)

@@ -71,10 +71,21 @@ def test_problems_of_the_job_and_the_cluster_are_told_together(folder: Path) -> 
 
 
 def test_a_provider_that_is_not_built_says_what_works(folder: Path) -> None:
-    result = launch(folder, "-c", "tpu-v4-32", "job.yaml")
+    result = launch(folder, "-c", "tpu-v4-32", "job.yaml", "storage=gs://bucket")
     assert result.returncode == 3
     assert "--simulate" in result.stderr
     assert not (folder / "runs").exists()
+
+
+def test_hosts_that_are_machines_of_their_own_need_a_storage(folder: Path) -> None:
+    result = launch(folder, "-c", "tpu-v4-32", "job.yaml")
+    assert result.returncode == 2
+    assert "storage: missing, in job.yaml and in " in result.stderr
+    assert "tpu-v4-32.yaml" in result.stderr
+    assert not (folder / "runs").exists()
+    plan = launch(folder, "plan", "-c", "tpu-v4-32", "job.yaml")
+    assert plan.returncode == 0
+    assert "warning: storage: missing" in plan.stdout
 
 
 def test_a_pod_is_not_on_this_machine(folder: Path) -> None:

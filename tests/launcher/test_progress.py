@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from launcher.cluster import find_cluster
+from launcher.cluster import ClusterWords, find_cluster
 from launcher.plan import Launch, make_launch
 from launcher.progress import RunDisplay, format_seconds, print_summary
 from trainer.spec.config import load
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def launch(tmp_path: Path) -> Launch:
     job = load(ROOT / "jobs" / "quickstart.yaml", Job)
     cluster = find_cluster(str(ROOT / "clusters" / "tpu-v4-32.yaml"))
-    made = make_launch(job, cluster, tmp_path, simulate=True)
+    made = make_launch(job, cluster, tmp_path, ClusterWords(simulate=True))
     made.run_dir.mkdir()
     return made
 

@@ -169,6 +169,6 @@ class Job(Section):
     evaluate: Evaluate | None = Evaluate()
     sample: Sample | None = Sample()
     checkpoint: Checkpoint | None = Checkpoint.model_validate({})
-    storage: str | None = Field(
+    storage: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="a folder that all hosts share, or gs://...; null: the run's own"
     )
