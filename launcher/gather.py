@@ -58,6 +58,8 @@ def import_ray(hosts: Hosts) -> None:
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN_PATH"] = str(hosts.token_path)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Under `uv run` Ray would pack up this folder and start every agent through uv again.
+    os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     import ray  # noqa: F401
 
 
