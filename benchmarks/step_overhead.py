@@ -66,7 +66,7 @@ def _launch(options: argparse.Namespace, cluster_file: Path, folder: Path) -> No
     overrides = [f"steps={options.steps}", "evaluate=null", "sample=null"]
     job = load(ROOT / "jobs" / "quickstart.yaml", Job, overrides)
     launch = make_launch(job, find_cluster(str(cluster_file)), folder, ClusterWords())
-    with Run.create(launch.run_dir, launch.job, launch.plan) as run:
+    with Run.create(launch) as run:
         hosts = local.start(launch.plan.world)
         with hosts, gather(hosts, launch.plan.world, run.folder) as crew:
             outcome = crew.run(Worker(launch, options))

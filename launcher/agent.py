@@ -64,11 +64,11 @@ class Agent:
         assert self._program is not None
         return self._program.poll(wait_s)
 
-    def stop(self) -> None:
-        """End the program; `poll` tells when it is gone."""
+    def stop(self, grace_s: float | None = None) -> None:
+        """End the program, at once or with time to save; `poll` tells when it is gone."""
         self._asked_at = time.monotonic()
         if self._program is not None:
-            self._program.stop()
+            self._program.stop(grace_s)
 
     def _end_when_forgotten(self) -> None:
         while time.monotonic() - self._asked_at < LEASE_S:

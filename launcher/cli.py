@@ -15,11 +15,21 @@ from typer.core import TyperGroup
 from trainer.spec.suggest import suggest
 
 if TYPE_CHECKING:
+    from launcher.checkpoints import Entry
     from launcher.cluster import Cluster
     from launcher.plan import Launch
     from trainer.spec.config import Loaded
 
 JOB_FAILED, BAD_USAGE, NO_CLUSTER, INTERRUPTED = 1, 2, 3, 130
+
+
+class DefaultToList(TyperGroup):
+    """`launch checkpoints RUN` is `launch checkpoints list RUN`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in {*self.commands, "--help", "-h"}:
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
 
 
 class DefaultToRun(TyperGroup):
@@ -53,8 +63,16 @@ app = typer.Typer(
 
     launch --cluster tpu-v4-32 --simulate job.yaml steps=20 mesh.tensor=2
 
-    launch plan --cluster tpu-v4-32 --simulate job.yaml --shardings""",
+    launch plan --cluster tpu-v4-32 --simulate job.yaml --shardings
+
+    launch resume quickstart""",
 )
+
+
+checkpoints = typer.Typer(
+    cls=DefaultToList, no_args_is_help=True, help="List, verify or export the checkpoints of a run."
+)
+app.add_typer(checkpoints, name="checkpoints")
 
 
 class Output(StrEnum):
@@ -79,6 +97,12 @@ SimulateHosts = Annotated[
     typer.Option(metavar="N", min=1, help="simulate N hosts of the same kind (implies --simulate)"),
 ]
 Runs = Annotated[Path, typer.Option(help="the folder in which each run gets a folder of its own")]
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="a run's name in --runs, or a path to its folder")
+]
+RunOrFolder = Annotated[
+    str, typer.Argument(metavar="RUN", help="a run's name or path, or a folder of checkpoints")
+]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="text, or json for programs")]
 Shardings = Annotated[bool, typer.Option("--shardings", help="list the layout of every parameter")]
 
@@ -107,6 +131,31 @@ def run(
     from launcher.run import run_job
 
     raise typer.Exit(run_job(launch, fresh=fresh))
+
+
+@app.command()
+def resume(
+    run: RunName,
+    overrides: Overrides = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", "-c", help="another cluster than before")
+    ] = None,
+    simulate: Simulate = False,
+    simulate_hosts: SimulateHosts = None,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Go on with a run from its last checkpoint, where it ran before or on another cluster."""
+    from launcher.run import resume_run
+
+    code = resume_run(
+        run,
+        overrides or (),
+        runs,
+        cluster=cluster,
+        simulate=simulate,
+        simulate_hosts=simulate_hosts,
+    )
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -145,6 +194,59 @@ def down(
     from launcher.run import end_warm
 
     raise typer.Exit(end_warm(Path(cluster).stem))
+
+
+@checkpoints.command("list")
+def list_checkpoints(
+    run: RunOrFolder,
+    runs: Runs = Path("runs"),
+    verify: Annotated[bool, typer.Option("--verify", help="read every byte")] = False,
+    output: OutputOption = Output.text,
+) -> None:
+    """List the steps that are saved. The default command: `list` can be left out."""
+    from launcher.checkpoints import as_json, show, verified
+
+    folder, found = _checkpoints_of(run, runs)
+    if verify:
+        found = verified(found)
+    if output is Output.json:
+        print(as_json(found))
+    else:
+        show(found, folder)
+    raise typer.Exit(JOB_FAILED if verify and any(entry.problem for entry in found) else 0)
+
+
+@checkpoints.command("export")
+def export_checkpoint(
+    run: RunOrFolder,
+    to: Annotated[Path, typer.Option(help="the folder to write")],
+    step: Annotated[int | None, typer.Option(help="the newest whole one by default")] = None,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Write the weights of a checkpoint for other programs."""
+    from launcher.checkpoints import export, pick
+    from launcher.runs import RunFolderError
+
+    folder, found = _checkpoints_of(run, runs)
+    try:
+        entry = pick(found, folder, step)
+    except RunFolderError as error:
+        _fail(str(error), BAD_USAGE)
+    raise typer.Exit(export(entry, to))
+
+
+def _checkpoints_of(run: str, runs: Path) -> "tuple[str, list[Entry]]":
+    from launcher.checkpoints import UnreachableError, entries, find_folder
+    from launcher.runs import RunFolderError
+    from trainer.spec.config import ConfigError
+
+    try:
+        folder = find_folder(run, runs)
+        return folder, list(entries(folder))
+    except (ConfigError, RunFolderError) as error:
+        return _fail(str(error), BAD_USAGE)
+    except UnreachableError as error:
+        return _fail(str(error), NO_CLUSTER)
 
 
 def _prepare(

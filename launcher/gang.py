@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from launcher.outcome import Exit, Outcome, first_failure, host_name, odd_ones
+from launcher.outcome import ON_REQUEST, Exit, Outcome, first_failure, host_name, odd_ones
 from launcher.program import Batch
 
 Event = dict[str, Any]
@@ -53,18 +53,29 @@ class Gang:
         self._run_dir = run_dir
         self._on_event, self._on_line = on_event, on_line
 
-    def run(self, program: Program, coordinator_port: int | None = None) -> Outcome:
+    def run(
+        self,
+        program: Program,
+        coordinator_port: int | None = None,
+        stop_asked: Callable[[], bool] = lambda: False,
+        grace_s: float = GRACE_S,
+    ) -> Outcome:
         """Run the program on all hosts until all have ended; the first failure ends the others.
 
-        A coordinator port that was taken in the moment of the start is replaced by another one.
+        Once `stop_asked` says so, or one host stopped on a request of its own, all are asked to
+        stop and have `grace_s` for it. A coordinator port that was taken in the moment
+        of the start is replaced by another one.
         """
         for attempt in range(PORT_ATTEMPTS):
             wanted_port = coordinator_port if attempt == 0 else None
             environments = self._environments(program, wanted_port)
             commands = [program.command(process) for process in range(len(self._agents))]
             taken: list[Event] = []
-            outcome = self._run(commands, environments, lambda e, t=taken: _note_taken_port(e, t))
-            if outcome.ok or not taken:
+            stop = _Stop(self._agents, grace_s, stop_asked)
+            outcome = self._run(
+                commands, environments, lambda e, t=taken: _note_taken_port(e, t), stop
+            )
+            if not taken or outcome.failed_process is None:
                 return outcome
         return outcome
 
@@ -90,6 +101,7 @@ class Gang:
             [command or [] for command in commands],
             self._environments(program, coordinator_port=None),
             note,
+            _Stop(self._agents, GRACE_S),
         )
         if not outcome.ok:
             raise CheckError(outcome, errors.get(outcome.failed_process or 0))
@@ -124,6 +136,7 @@ class Gang:
         commands: Sequence[Sequence[str]],
         environments: Sequence[Mapping[str, str]],
         note: Callable[[Event], None],
+        stop: "_Stop",
     ) -> Outcome:
         starts = [
             agent.start.remote(
@@ -134,19 +147,17 @@ class Gang:
             )
         ]
         _answers(starts, range(len(starts)))
-        exits = self._watch(note)
+        exits = self._watch(note, stop)
         return Outcome(exits, first_failure(exits))
 
-    def _watch(self, note: Callable[[Event], None]) -> dict[int, Exit]:
+    def _watch(self, note: Callable[[Event], None], stop: "_Stop") -> dict[int, Exit]:
         """Forward what the hosts say until all have ended; process -> its end."""
         import ray
 
         exits: dict[int, Exit] = {}
-        ending = False
         polls = {agent.poll.remote(POLL_S): p for p, agent in enumerate(self._agents)}
         heard = dict.fromkeys(polls.values(), time.monotonic())
-        give_up_at = float("inf")
-        while polls and time.monotonic() < give_up_at:
+        while polls and time.monotonic() < stop.give_up_at:
             ready, _ = ray.wait(list(polls), num_returns=1, timeout=LOOK_S)
             for reference in ready:
                 process = polls.pop(reference)
@@ -159,10 +170,7 @@ class Gang:
                 if not batch.over:
                     polls[self._agents[process].poll.remote(POLL_S)] = process
             self._note_silence(heard, exits)
-            if not ending and any(ended.failed for ended in exits.values()):
-                ending, give_up_at = True, time.monotonic() + ENDING_TIMEOUT_S
-                for agent in self._agents:
-                    agent.stop.remote()
+            stop.look(exits)
         for process in polls.values():
             exits.setdefault(process, Exit(None, time.time(), True, [], "it did not end"))
         return exits
@@ -185,6 +193,33 @@ class Gang:
 
     def _log(self, process: int) -> Path:
         return self._run_dir / "logs" / f"{host_name(process)}.log"
+
+
+class _Stop:
+    """Ends the programs of a gang: in order when that is asked for, at once when one fails."""
+
+    def __init__(
+        self, agents: Sequence[Any], grace_s: float, asked: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.give_up_at = float("inf")
+        self._agents, self._grace_s, self._asked = agents, grace_s, asked
+        self._in_order = self._at_once = False
+
+    def look(self, exits: Mapping[int, Exit]) -> None:
+        """Act on what the hosts' ends and the user say now."""
+        if self._at_once:
+            return
+        if not all(ended.in_order for ended in exits.values()):
+            self._at_once = True
+            self._stop(None, ENDING_TIMEOUT_S)
+        elif not self._in_order and (self._asked() or _is_stopping(exits)):
+            self._in_order = True
+            self._stop(self._grace_s, self._grace_s + ENDING_TIMEOUT_S)
+
+    def _stop(self, grace_s: float | None, timeout_s: float) -> None:
+        self.give_up_at = time.monotonic() + timeout_s
+        for agent in self._agents:
+            agent.stop.remote(grace_s)
 
 
 class CheckError(GangError):
@@ -237,6 +272,11 @@ def _fetch(reference: Any) -> Batch:
 def _exit(batch: Batch) -> Exit:
     lost = "" if batch.status is not None else "\n".join(batch.tail) or "its processes were killed"
     return Exit(batch.status, batch.ended_at or 0.0, batch.stopped, batch.tail, lost)
+
+
+def _is_stopping(exits: Mapping[int, Exit]) -> bool:
+    """Whether a host has saved and ended although nobody here asked."""
+    return any(ended.code == ON_REQUEST for ended in exits.values())
 
 
 def _note_taken_port(event: Event, taken: list[Event]) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 
 from launcher.processes import describe_status
 
+ON_REQUEST = 75
 MEANINGS = {
     64: "bad configuration",
     65: "bad data or numbers",
-    75: "stopped on request",
+    ON_REQUEST: "stopped on request",
     -signal.SIGABRT: "initialization failed, see above",
     -signal.SIGKILL: "by hand, or by the kernel for want of memory",
     -signal.SIGSEGV: "a crash in native code",
@@ -34,8 +35,20 @@ class Exit:
     """Why nothing more is known, where `status` is None."""
 
     @property
+    def code(self) -> int | None:
+        """Its exit code; None where a signal or the loss of its host ended it."""
+        if self.status is None or os.WIFSIGNALED(self.status):
+            return None
+        return os.waitstatus_to_exitcode(self.status)
+
+    @property
+    def in_order(self) -> bool:
+        """Finished, or stopped with everything saved."""
+        return self.code in (0, ON_REQUEST)
+
+    @property
     def failed(self) -> bool:
-        return self.status != 0 and not self.stopped
+        return not (self.in_order or self.stopped)
 
 
 @dataclass(frozen=True)
@@ -48,23 +61,31 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        return self.failed_process is None
+        """All hosts finished."""
+        return self.failed_process is None and not self.stopped
+
+    @property
+    def stopped(self) -> bool:
+        """No host failed, but some ended before the job did: they were asked to."""
+        is_whole = all(ended.code == 0 for ended in self.exits.values())
+        return self.failed_process is None and not is_whole
+
+    @property
+    def cut_off(self) -> str:
+        """Of a stopped gang, what ended the first host that did not end in order; "": all did."""
+        late = [(e.ended_at, process) for process, e in self.exits.items() if not e.in_order]
+        return describe_exit(min(late)[1], self.exits[min(late)[1]]) if late else ""
 
     @property
     def code(self) -> int | None:
         """Exit code of the first host that failed; None where a signal or its host ended it."""
-        if self.failed_process is None:
-            return 0
-        status = self.exits[self.failed_process].status
-        if status is None or os.WIFSIGNALED(status):
-            return None
-        return os.waitstatus_to_exitcode(status)
+        return 0 if self.failed_process is None else self.exits[self.failed_process].code
 
     @property
     def reason(self) -> str:
         """In a sentence: "host-0003 was killed by SIGKILL"."""
         if self.failed_process is None:
-            return "all hosts finished"
+            return "stopped on request" if self.stopped else "all hosts finished"
         return describe_exit(self.failed_process, self.exits[self.failed_process])
 
     @property

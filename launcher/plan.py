@@ -17,6 +17,7 @@ from trainer.spec.job import Job
 from trainer.spec.plan import Corpus, Plan, World
 
 COORDINATOR_PLACEHOLDER = "<first host>:<free port>"
+NOTHING_TO_SAVE_S = 2.0
 MOMENTS = 2  # adamw keeps a mean and a square of every gradient
 STATE_COPIES = 2 + MOMENTS  # and there are the parameters and the gradients themselves
 
@@ -63,6 +64,11 @@ class Launch:
             # faults.
             environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         return environment
+
+    @property
+    def grace_s(self) -> float:
+        """How long the trainer may take to save and end when it is asked to stop."""
+        return self.job.checkpoint.grace_s if self.job.checkpoint else NOTHING_TO_SAVE_S
 
     @property
     def parameter_bytes(self) -> int:

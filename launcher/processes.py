@@ -76,6 +76,13 @@ class Reaped:
             }
         )
 
+    def ask_to_end(self, grace_s: float) -> None:
+        """SIGTERM to the commands, and after `grace_s` the end of everything."""
+        try:
+            self._ask(end={"grace_s": grace_s})
+        except ReaperError:
+            pass  # all of it is gone already
+
     def fileno(self) -> int:
         """Readable when there are answers: for `select`."""
         return self._answers.fileno()
@@ -122,7 +129,7 @@ class Reaped:
         try:
             self._lifeline.write(json.dumps(request).encode() + b"\n")
             self._lifeline.flush()
-        except BrokenPipeError as error:
+        except (BrokenPipeError, ValueError) as error:  # it is gone, or the lifeline is cut
             raise ReaperError("the reaper process has ended") from error
 
     def _ready(self, timeout_s: float) -> int:

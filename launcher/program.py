@@ -82,11 +82,18 @@ class Program:
             batch = self._read(LOOK_S)
         return batch
 
-    def stop(self) -> None:
-        """End it: SIGTERM, the grace period, SIGKILL. `poll` tells when it is over."""
+    def stop(self, grace_s: float | None = None) -> None:
+        """End it; `poll` tells when it is over.
+
+        The whole tree gets SIGTERM, the short grace of the start, SIGKILL. With `grace_s` the
+        program alone gets SIGTERM and so much time to save; then its tree is ended.
+        """
         if self._result.ended_at is None:
             self._result.stopped = True
-        self._reaped.let_go()
+        if grace_s is None:
+            self._reaped.let_go()
+        elif not self._gone:
+            self._reaped.ask_to_end(grace_s)
 
     def _read(self, wait_s: float) -> Batch:
         """The state first, then what was said: nothing said before the end can be missed."""

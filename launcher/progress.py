@@ -7,6 +7,7 @@ import re
 import statistics
 import time
 from collections import Counter, deque
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,6 +20,8 @@ from rich.text import Text
 
 from launcher.display import describe_world, host_color
 from launcher.plan import Launch
+from launcher.runs import resume_command
+from trainer.spec.curve import curve
 
 Event = dict[str, Any]
 
@@ -35,10 +38,31 @@ LINES_PER_SECOND = 50
 """More than this from all hosts together is for the log files only."""
 
 
+STOPPING = "stopping: saving a checkpoint (second Ctrl-C ends at once)"
+STOPPING_UNSAVED = "stopping (second Ctrl-C ends at once)"
+
+
+@dataclass(frozen=True)
+class LastCheckpoint:
+    """The newest checkpoint that a run could go on from."""
+
+    step: int
+    time: float | None
+    """When it was saved, in seconds since the epoch; None: not known."""
+
+    def __str__(self) -> str:
+        if self.time is None:
+            return f"step {self.step}"
+        return f"step {self.step}, {format_seconds(max(0.0, time.time() - self.time))} ago"
+
+
 class RunDisplay:
     """Shows one run; use as a context manager around it."""
 
-    def __init__(self, console: Console, launch: Launch):
+    def __init__(
+        self, console: Console, launch: Launch, checkpoint: LastCheckpoint | None = None
+    ) -> None:
+        self.checkpoint = checkpoint
         self.last_step: Event = {}
         self.first_loss: float | None = None
         self.finished: Event = {}
@@ -46,6 +70,8 @@ class RunDisplay:
         self._console = console
         self._launch = launch
         self._status = "starting"
+        self._stopping = ""
+        self._save_failed: Event = {}
         self._host_states: dict[int, str] = {}
         self._step_times_s: deque[float] = deque(maxlen=ETA_STEPS)
         self._budget = _LineBudget()
@@ -75,6 +101,12 @@ class RunDisplay:
             self._print(text)
         self._status = text
 
+    def stopping(self) -> None:
+        """The run was asked to stop, and nothing that it still does is its state any more."""
+        if not self._stopping:
+            self._stopping = STOPPING if self._launch.job.checkpoint else STOPPING_UNSAVED
+            self.status(self._stopping)
+
     def on_event(self, event: Event) -> None:
         """Take in one event of the contract, from any host."""
         process = event.get("process", 0)
@@ -97,10 +129,25 @@ class RunDisplay:
             case "finished":
                 self._host_states[process] = "finished"
                 self.finished = event if process == 0 else self.finished
+            case "checkpoint_saved" | "save_failed" | "restored" as name:
+                self._on_checkpoint(name, process, event)
             case "warning":
                 self._print(f"host {process} warning: {event.get('message')}", style="yellow")
             case "error":
                 self._print(f"host {process} error: {event.get('message')}", style="red")
+
+    def _on_checkpoint(self, name: str, process: int, event: Event) -> None:
+        """Every host may tell of the same save: it is shown once."""
+        step = event["step"]
+        if name == "checkpoint_saved":
+            self.checkpoint, self._save_failed = LastCheckpoint(step, time.time()), {}
+        elif name == "save_failed" and step != self._save_failed.get("step"):
+            self._save_failed = event
+            self._print(_save_failure(event), style="bold red")
+        elif name == "restored" and process == 0:
+            if self.checkpoint is None or self.checkpoint.step != step:
+                self.checkpoint = LastCheckpoint(step, None)
+            self._print(f"restored the checkpoint of step {step}. {event.get('message') or ''}")
 
     def on_line(self, process: int, line: str) -> None:
         """Show a line that a host's program printed: all of host 0, trouble of the others."""
@@ -122,7 +169,11 @@ class RunDisplay:
         if self.last_step:
             table.add_row("step", self._bar())
             table.add_row("", self._numbers())
-        table.add_row("state", Text(self._status))
+        if self._launch.job.checkpoint:
+            table.add_row("", Text(f"checkpoint: {self.checkpoint or 'none yet'}"))
+        if self._save_failed:
+            table.add_row("", Text(_save_failure(self._save_failed), style="bold red"))
+        table.add_row("state", Text(self._stopping or self._status))
         table.add_row("hosts", Text(self._hosts()))
         return Panel(table, title=title, title_align="left", border_style="dim")
 
@@ -160,19 +211,43 @@ class RunDisplay:
 def print_summary(console: Console, launch: Launch, display: RunDisplay, seconds: float) -> None:
     """The end of a good run: the loss, where everything is, and a sample."""
     finished, evaluated = display.finished, display.evaluated
-    loss = finished.get("loss")
+    loss, first_loss = finished.get("loss"), _first_loss(launch, display)
     line = Text("finished ", style="bold green")
     line.append(f"{launch.job.steps} steps in {format_seconds(seconds)}", style="not bold default")
-    if loss is not None and display.first_loss is not None:
-        line.append(f", loss {display.first_loss:.4f} -> {loss:.4f}", style="not bold default")
+    if loss is not None and first_loss is not None:
+        line.append(f", loss {first_loss:.4f} -> {loss:.4f}", style="not bold default")
     if evaluated:
         line.append(f", held-out loss {evaluated['eval_loss']:.4f}", style="not bold default")
+    if display.checkpoint:
+        line.append(f", checkpoint of step {display.checkpoint.step}", style="not bold default")
     console.print(line)
     console.print(Text(f"written to {launch.run_dir}"), soft_wrap=True)
     files = sorted(path.name + "/" * path.is_dir() for path in launch.run_dir.iterdir())
     console.print(Text(f"  {', '.join(files)}", style="dim"), soft_wrap=True)
     if finished.get("sample"):
         console.print(Panel(Text(finished["sample"]), title="sample", title_align="left"))
+
+
+def describe_stop(launch: Launch, display: RunDisplay, how: str) -> str:
+    """Where a run that was stopped stands, and how it goes on."""
+    step, checkpoint = display.last_step.get("step"), display.checkpoint
+    where = f"at step {step}" if step else "before the first step"
+    saved = f"checkpoint of step {checkpoint.step}" if checkpoint else "no checkpoint"
+    return f"{how} {where}, {saved}; continue with: {resume_command(launch.run_dir)}"
+
+
+def _save_failure(event: Event) -> str:
+    return f"saving step {event['step']} failed: {event.get('message')}"
+
+
+def _first_loss(launch: Launch, display: RunDisplay) -> float | None:
+    """Of the whole run, where earlier attempts have written it down."""
+    try:
+        lines = (launch.run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return display.first_loss
+    losses = (line["loss"] for line in curve(lines) if "loss" in line)
+    return next(losses, display.first_loss)
 
 
 def format_seconds(seconds: float) -> str:

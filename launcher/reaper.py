@@ -7,9 +7,10 @@ way (`kill -9` included). A parent-death signal would not do: it fires when the 
 the process ends, and the owner may be a thread of a Ray actor.
 
 Requests: {"folders": [...], "setup": [[...]], "cleanup": [[...]], "grace_s": s}, first and once;
-{"start": {"name", "argv", "env", "cwd", "log", "pass_fds"}}; {"detach": true}: live on without an
-owner. Answers, on standard output: {"ready": pid}, {"failed": why}, {"started": name, "pid": n},
-{"exited": name, "status": wait status, "time": s}.
+{"start": {"name", "argv", "env", "cwd", "log", "pass_fds"}}; {"end": {"grace_s": s}}: an orderly
+stop, see `_ask_to_end`; {"detach": true}: live on without an owner. Answers, on standard output:
+{"ready": pid}, {"failed": why}, {"started": name, "pid": n}, {"exited": name, "status": a wait
+status, "time": s}.
 """
 
 import ctypes
@@ -36,6 +37,7 @@ class Reaper:
         self.grace_s = 0.0
         self.detached = False
         self.asked_to_end = False
+        self.out_of_time = float("inf")
 
     def run(self) -> None:
         """Serve until the owner or a signal ends it, or, detached, the last command; clean up."""
@@ -52,7 +54,8 @@ class Reaper:
         wakeup = _wake_on_signals(self._on_signal)
         waiting, rest = [0, wakeup], b""
         while not (self.asked_to_end or (self.detached and not self.names)):
-            readable, _, _ = select.select(waiting, [], [], 1.0)
+            wait_s = min(1.0, max(0.0, self.out_of_time - time.monotonic()))
+            readable, _, _ = select.select(waiting, [], [], wait_s)
             if wakeup in readable:
                 os.read(wakeup, 4096)
             if 0 in readable:
@@ -65,6 +68,9 @@ class Reaper:
                 for line in lines:
                     self._handle(json.loads(line))
             self._collect_exits()
+            if time.monotonic() >= self.out_of_time:
+                self.grace_s = 0.0  # they have had theirs
+                return
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if number != signal.SIGCHLD:
@@ -74,6 +80,8 @@ class Reaper:
         try:
             if "start" in request:
                 self._start(**request["start"])
+            elif "end" in request:
+                self._ask_to_end(**request["end"])
             elif "detach" in request:
                 self.detached = True
             else:
@@ -128,6 +136,14 @@ class Reaper:
         child.returncode = 0  # waited for below, by process id: subprocess must not
         self.names[child.pid] = name
         _tell(started=name, pid=child.pid)
+
+    def _ask_to_end(self, grace_s: float) -> None:
+        """SIGTERM to the commands alone: what they started may be needed to end in order.
+
+        What is left of the tree follows when the owner closes the lifeline, or after the grace.
+        """
+        self.out_of_time = time.monotonic() + grace_s
+        _signal_all(list(self.names), signal.SIGTERM)
 
     def _collect_exits(self) -> None:
         while True:

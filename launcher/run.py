@@ -1,11 +1,8 @@
 """What `launch run` does, in order: check, make the run's folder, get hosts, run, tell the end."""
 
-import os
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -15,35 +12,56 @@ from launcher import gang
 from launcher.cluster import Cluster, Local
 from launcher.display import count
 from launcher.gather import gather
+from launcher.interrupts import INTERRUPTED, Interrupts, ending_on_signals
 from launcher.outcome import Outcome
 from launcher.plan import Launch
-from launcher.progress import RunDisplay, print_summary
+from launcher.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
 from launcher.providers import local, memory, warm
 from launcher.providers.hosts import Hosts, ProviderError
-from launcher.runs import Run, RunFolderError
+from launcher.resume import Resumed, cluster_words, plan_resume
+from launcher.runs import Run, RunFolderError, find_run, resume_command
+from trainer.spec.config import ConfigError
 from trainer.spec.plan import World
 
-OK, JOB_FAILED, BAD_USAGE, NO_CLUSTER, INTERRUPTED = 0, 1, 2, 3, 130
+OK, JOB_FAILED, BAD_USAGE, NO_CLUSTER = 0, 1, 2, 3
+REFUSALS = (ConfigError, RunFolderError, ProviderError)
 
 
 def run_job(launch: Launch, *, fresh: bool) -> int:
-    """Run one attempt of a job in the foreground; returns the exit code of `launch`."""
+    """Run the first attempt of a job in the foreground; returns the exit code of `launch`."""
     console, errors = Console(), Console(stderr=True)
-    if launch.lacks_storage:
-        return _fail(errors, launch.lacks_storage, BAD_USAGE)
     try:
-        refuse_unreachable(launch.cluster, launch.plan.world)
-        memory.refuse_if_too_large(launch.plan.world, launch.state_bytes)
-        run = Run.create(launch.run_dir, launch.job, launch.plan, fresh=fresh)
-    except ProviderError as error:
-        return _fail(errors, str(error), NO_CLUSTER)
-    except RunFolderError as error:
-        return _fail(errors, str(error), BAD_USAGE)
-    for warning in launch.plan.warnings:
-        errors.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
-    began = time.monotonic()
-    with run, _ending_on_signals():
-        return _watched(launch, run, console, errors, began)
+        _refuse(launch)
+        run = Run.create(launch, fresh=fresh)
+    except REFUSALS as error:
+        return _tell_refusal(errors, error)
+    with run:
+        return _run(launch, run, RunDisplay(console, launch), console, errors)
+
+
+def resume_run(
+    name: str,
+    overrides: Sequence[str],
+    runs: Path,
+    *,
+    cluster: str | None,
+    simulate: bool,
+    simulate_hosts: int | None,
+) -> int:
+    """Run the next attempt of a run in the foreground; returns the exit code of `launch`."""
+    console, errors = Console(), Console(stderr=True)
+    try:
+        with Run.open(find_run(name, runs)) as run:
+            words = cluster_words(run.words, cluster, simulate, simulate_hosts)
+            resumed = plan_resume(run, overrides, words)
+            if resumed.is_complete:
+                return _tell_complete(console, resumed)
+            _refuse(resumed.launch)
+            run.begin(resumed.launch)
+            display = _resumed_display(console, resumed)
+            return _run(resumed.launch, run, display, console, errors)
+    except REFUSALS as error:
+        return _tell_refusal(errors, error)
 
 
 def keep_warm(name: str, cluster: Cluster, simulate_hosts: int | None) -> int:
@@ -60,7 +78,7 @@ def keep_warm(name: str, cluster: Cluster, simulate_hosts: int | None) -> int:
             console.print(f"{name} is up already")
             return OK
         memory.refuse_if_too_large(world, state_bytes=0)
-        with console.status(f"starting {count(world.processes, 'host')}"), _ending_on_signals():
+        with console.status(f"starting {count(world.processes, 'host')}"), ending_on_signals():
             hosts = local.start(world, netns=provider.netns, host_env=provider.host_env)
             warm.keep(name, settings, hosts)
     except ProviderError as error:
@@ -99,32 +117,50 @@ def refuse_unreachable(cluster: Cluster, world: World) -> None:
     )
 
 
-def _watched(launch: Launch, run: Run, console: Console, errors: Console, began: float) -> int:
-    display = RunDisplay(console, launch)
-    try:
-        with display:
-            outcome = _attempt(launch, run, display)
-    except KeyboardInterrupt:
-        run.set_state("interrupted", step=display.last_step.get("step"))
-        return _fail(errors, f"interrupted; everything is ended. Logs: {run.folder}", INTERRUPTED)
-    except ProviderError as error:
-        run.set_state("failed", reason=str(error))
-        return _fail(errors, str(error), NO_CLUSTER)
-    except gang.GangError as error:
-        run.set_state("failed", reason=str(error))
-        return _fail(errors, str(error), JOB_FAILED)
+def _refuse(launch: Launch) -> None:
+    """Raise one of REFUSALS for what can be known not to work before anything is made."""
+    if launch.lacks_storage:
+        raise ConfigError([launch.lacks_storage])
+    refuse_unreachable(launch.cluster, launch.plan.world)
+    memory.refuse_if_too_large(launch.plan.world, launch.state_bytes)
+
+
+def _run(launch: Launch, run: Run, display: RunDisplay, console: Console, errors: Console) -> int:
+    for warning in launch.plan.warnings:
+        errors.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
+    began = time.monotonic()
+    with ending_on_signals() as interrupts:
+        try:
+            with display:
+                outcome = _attempt(launch, run, display, interrupts)
+        except KeyboardInterrupt:
+            return _tell_stop(errors, launch, run, display, asked=True)
+        except ProviderError as error:
+            run.set_state("failed", reason=str(error), **_position(display))
+            return _fail(errors, str(error), NO_CLUSTER)
+        except gang.GangError as error:
+            run.set_state("failed", reason=str(error), **_position(display))
+            return _fail(errors, str(error), JOB_FAILED)
+    if outcome.stopped:
+        cut_off = outcome.cut_off
+        return _tell_stop(errors, launch, run, display, asked=interrupts.asked, cut_off=cut_off)
     if not outcome.ok:
-        run.set_state("failed", reason=outcome.reason)
-        return _tell_failure(errors, run, outcome)
-    run.set_state("finished", step=launch.job.steps)
+        run.set_state("failed", reason=outcome.reason, **_position(display))
+        return _tell_failure(errors, run, display, outcome)
+    run.set_state("finished", **{**_position(display), "step": launch.job.steps})
     print_summary(console, launch, display, time.monotonic() - began)
     return OK
 
 
-def _attempt(launch: Launch, run: Run, display: RunDisplay) -> Outcome:
+def _attempt(launch: Launch, run: Run, display: RunDisplay, interrupts: Interrupts) -> Outcome:
     def on_event(event: dict[str, Any]) -> None:
         run.add_event(event)
         display.on_event(event)
+
+    def stop_asked() -> bool:
+        if interrupts.asked:
+            display.stopping()
+        return interrupts.asked
 
     world = launch.plan.world
     display.status(f"starting {count(world.processes, 'host')}")
@@ -137,7 +173,9 @@ def _attempt(launch: Launch, run: Run, display: RunDisplay) -> Outcome:
         _check_corpus(launch, reports)
         run.set_state("running")
         display.status("starting the trainer on every host")
-        return crew.run(launch, launch.cluster.coordinator_port)
+        with interrupts.stopping_in_order():
+            port = launch.cluster.coordinator_port
+            return crew.run(launch, port, stop_asked, launch.grace_s)
 
 
 def _hosts(launch: Launch, display: RunDisplay) -> Hosts:
@@ -167,37 +205,72 @@ def _check_corpus(launch: Launch, reports: dict[int, dict[str, Any]]) -> None:
             )
 
 
-def _tell_failure(errors: Console, run: Run, outcome: Outcome) -> int:
+def _resumed_display(console: Console, resumed: Resumed) -> RunDisplay:
+    launch, newest = resumed.launch, resumed.newest
+    where = f" after step {newest.step}" if newest else ""
+    console.print(f"{launch.job.name} goes on{where}: attempt {launch.attempt}", highlight=False)
+    for note in resumed.notes:
+        console.print(Text(note), soft_wrap=True)
+    saved = LastCheckpoint(newest.step, newest.time) if newest else None
+    return RunDisplay(console, launch, saved)
+
+
+def _tell_complete(console: Console, resumed: Resumed) -> int:
+    launch = resumed.launch
+    more = f"{resume_command(launch.run_dir)} steps={2 * launch.job.steps}"
+    done = max(launch.job.steps, resumed.newest.step if resumed.newest else 0)
+    console.print(
+        Text(f"{launch.job.name} is complete: {done} steps are done. To train on: {more}"),
+        soft_wrap=True,
+    )
+    return OK
+
+
+def _tell_failure(errors: Console, run: Run, display: RunDisplay, outcome: Outcome) -> int:
     """The first host that failed, its last lines and what ended it: the last thing shown."""
     for line in outcome.tail:
         errors.print(Text(f"  {line}", style="dim"), soft_wrap=True)
-    _fail(errors, f"{outcome.reason}; all other hosts were ended. Logs: {run.folder}/logs", 1)
-    return JOB_FAILED
+    message = f"{outcome.reason}; all other hosts were ended. Logs: {run.folder}/logs"
+    if display.checkpoint:
+        message += f". Continue from step {display.checkpoint.step}: {resume_command(run.folder)}"
+    return _fail(errors, message, JOB_FAILED)
+
+
+def _tell_stop(
+    errors: Console,
+    launch: Launch,
+    run: Run,
+    display: RunDisplay,
+    *,
+    asked: bool,
+    cut_off: str = "",
+) -> int:
+    """A run that ended before its last step without a failure; `asked`: by a signal to us."""
+    run.set_state("interrupted" if asked else "stopped", **_position(display))
+    if cut_off:
+        errors.print(
+            Text(f"{cut_off}, before it had stopped in order", style="yellow"), soft_wrap=True
+        )
+    if asked:
+        _fail(errors, f"interrupted; everything is ended. Logs: {run.folder}", INTERRUPTED)
+    how = "stopped" if asked else "stopped on request"
+    message = describe_stop(launch, display, how)
+    return _fail(errors, message, INTERRUPTED if asked else JOB_FAILED)
+
+
+def _position(display: RunDisplay) -> dict[str, int | None]:
+    """How far the run is, for state.json."""
+    checkpoint = display.checkpoint
+    return {
+        "step": display.last_step.get("step"),
+        "checkpoint": checkpoint.step if checkpoint else None,
+    }
+
+
+def _tell_refusal(errors: Console, error: Exception) -> int:
+    return _fail(errors, str(error), NO_CLUSTER if isinstance(error, ProviderError) else BAD_USAGE)
 
 
 def _fail(errors: Console, message: str, code: int) -> int:
     errors.print(Text(message, style="bold red"), soft_wrap=True)
     return code
-
-
-@contextmanager
-def _ending_on_signals() -> Iterator[None]:
-    """A closed terminal and SIGTERM end a run as Ctrl-C does; a second signal ends it at once.
-
-    What is left then is ended by the reapers, which notice that this process is gone.
-    """
-    seen: list[int] = []
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        seen.append(number)
-        if len(seen) > 1:
-            os._exit(INTERRUPTED)
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, end) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -3,18 +3,21 @@
 import fcntl
 import json
 import os
+import shlex
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher.cluster import ClusterWords
+from launcher.plan import Launch
 from trainer.spec.config import dump
-from trainer.spec.job import Job
-from trainer.spec.plan import Plan
+from trainer.spec.suggest import suggest
 
 
 class RunFolderError(ValueError):
-    """The run's folder cannot be made; says why, and how to start anyway."""
+    """The run's folder cannot be used as it is asked for; says why, and what to do instead."""
 
 
 class Run:
@@ -25,16 +28,22 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._kept: dict[str, Any] = {}
         self._events = (folder / "events.jsonl").open("a", encoding="utf-8")
-        fcntl.flock(self._events, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(self._events, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._events.close()
+            raise RunFolderError(f"{folder}: this run is running now") from None
 
     @classmethod
-    def create(cls, folder: Path, job: Job, plan: Plan, *, fresh: bool = False) -> "Run":
+    def create(cls, launch: Launch, *, fresh: bool = False) -> "Run":
         """Make the folder with the resolved job and the first plan.
 
         An earlier run of the name is moved aside with `fresh`. Raises RunFolderError where there is
         one without, where it is running, and where the folder cannot be made.
         """
+        folder = launch.run_dir
         if fresh and folder.exists():
             _move_aside(folder)
         try:
@@ -42,25 +51,57 @@ class Run:
             (folder / "logs").mkdir()
         except FileExistsError:
             raise RunFolderError(
-                f"{folder}: there is a run of this name already. Give this one another name "
-                "(name=...), or move the old one aside and start anew (--fresh)"
+                f"{folder}: there is a run of this name already. Go on with it "
+                f"({resume_command(folder)}), give this one another name (name=...), or move the "
+                "old one aside and start anew (--fresh)"
             ) from None
         except OSError as error:
             raise RunFolderError(
                 f"{folder}: the run's folder cannot be made: {error.strerror}. "
                 "Say --runs DIR for another place"
             ) from None
-        (folder / "job.yaml").write_text(dump(job), encoding="utf-8")
+        replace_file(folder / "run_id", uuid.uuid4().hex + "\n")
         run = cls(folder)
-        run.write_plan(1, plan)
-        run.set_state("starting", attempt=1)
+        run.begin(launch)
         return run
 
-    def write_plan(self, attempt: int, plan: Plan) -> None:
-        """plans/0001.json: what was planned for an attempt."""
+    @classmethod
+    def open(cls, folder: Path) -> "Run":
+        """An earlier run, to go on with. Raises RunFolderError where it is running."""
+        run = cls(folder)
+        for name in ("events.jsonl", "metrics.jsonl"):
+            _end_torn_line(folder / name)
+        return run
+
+    def begin(self, launch: Launch) -> None:
+        """Write down an attempt: the job as it is now, its plan, and where it runs."""
+        replace_file(self.folder / "job.yaml", dump(launch.job))
         plans = self.folder / "plans"
         plans.mkdir(exist_ok=True)
-        replace_file(plans / f"{attempt:04d}.json", plan.model_dump_json(indent=2))
+        replace_file(plans / f"{launch.attempt:04d}.json", launch.plan.model_dump_json(indent=2))
+        (self.folder / "logs").mkdir(exist_ok=True)
+        self._kept = {"attempt": launch.attempt, "cluster": launch.words.model_dump()}
+        self.set_state("starting")
+
+    @property
+    def last_attempt(self) -> int:
+        """By the plans that are written down; 0: none is."""
+        plans = (self.folder / "plans").glob("*.json")
+        return max((int(path.stem) for path in plans if path.stem.isdecimal()), default=0)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """state.json; empty for a run that was started by hand."""
+        try:
+            state = json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return state if isinstance(state, dict) else {}
+
+    @property
+    def words(self) -> ClusterWords:
+        """What the last attempt's cluster was asked for with."""
+        return ClusterWords.model_validate(self.state.get("cluster") or {})
 
     def add_event(self, event: Mapping[str, Any]) -> None:
         """Append to events.jsonl, at once."""
@@ -69,8 +110,8 @@ class Run:
 
     def set_state(self, state: str, **fields: Any) -> None:
         """Replace state.json: a reader sees the old one or the new one, never a part."""
-        text = json.dumps({"state": state, "time": time.time(), "pid": os.getpid(), **fields})
-        replace_file(self.folder / "state.json", text)
+        about = {"state": state, "time": time.time(), "pid": os.getpid(), **self._kept}
+        replace_file(self.folder / "state.json", json.dumps({**about, **fields}))
 
     def close(self) -> None:
         self._events.close()
@@ -80,6 +121,25 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def find_run(name_or_path: str, runs: Path) -> Path:
+    """The folder of a run, by its name in `runs` or by a path. Raises RunFolderError."""
+    for folder in (runs / name_or_path, Path(name_or_path)):
+        if (folder / "job.yaml").is_file():
+            return folder.absolute()
+    known = sorted(path.parent.name for path in runs.glob("*/job.yaml"))
+    hint = suggest(name_or_path, known).removesuffix(".")
+    raise RunFolderError(
+        f"{name_or_path}: no run of this name in {runs}, and no run's folder by this path.{hint}"
+    )
+
+
+def resume_command(folder: Path) -> str:
+    """The words that go on with a run: its name, or its path where `--runs` was said."""
+    if folder.parent == Path("runs").absolute():
+        return f"launch resume {folder.name}"
+    return f"launch resume {shlex.quote(str(folder))}"
 
 
 def state_folder() -> Path:
@@ -109,6 +169,19 @@ def _is_alive(folder: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+def _end_torn_line(path: Path) -> None:
+    """What a crash cut off must not take the next line with it."""
+    try:
+        with path.open("r+b") as file:
+            if file.seek(0, os.SEEK_END) == 0:
+                return
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+    except FileNotFoundError:
+        pass  # it has not come to its first line
 
 
 def replace_file(path: Path, text: str) -> None:

@@ -115,6 +115,41 @@ def test_when_a_host_fails_the_others_are_ended_and_it_is_named(crew: Gang) -> N
     assert outcome.exits[0].stopped
 
 
+SAVES = """
+import signal
+def save(number, frame):
+    say(event="saved")
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+say(event="up")
+"""
+
+
+def test_all_hosts_are_stopped_in_order_when_that_is_asked_for(crew: Gang, seen: Seen) -> None:
+    def stop_asked() -> bool:
+        return sum(event["event"] == "up" for event in seen.events) == 2
+
+    outcome = crew.run(Script(SAVES + "time.sleep(999)"), None, stop_asked, grace_s=30.0)
+    assert outcome.stopped
+    assert {e["process"] for e in seen.events if e["event"] == "saved"} == {0, 1}
+    assert [ended.code for ended in outcome.exits.values()] == [75, 75]
+
+
+def test_a_host_that_stops_by_itself_stops_the_others(crew: Gang, seen: Seen) -> None:
+    code = SAVES + "time.sleep(999 * process); os.kill(os.getpid(), signal.SIGTERM)"
+    outcome = crew.run(Script(code), grace_s=30.0)
+    assert outcome.stopped
+    assert outcome.cut_off == ""
+
+
+def test_a_host_that_fails_in_a_stop_ends_the_others_at_once(crew: Gang, seen: Seen) -> None:
+    hangs = SAVES.replace('say(event="saved")', "sys.exit(1) if process else time.sleep(999)")
+    code = hangs + "time.sleep(999)"
+    outcome = crew.run(Script(code), None, lambda: len(seen.events) == 2, grace_s=900.0)
+    assert outcome.stopped
+    assert "host-0001 exited with code 1" in outcome.cut_off
+
+
 def test_a_program_that_is_killed_is_told_by_its_signal(crew: Gang) -> None:
     outcome = crew.run(Script("os.kill(os.getpid(), 9 * process)"))
     assert "host-0001 was killed by SIGKILL" in outcome.reason

@@ -11,7 +11,7 @@ from launcher.outcome import (
     odd_ones,
 )
 
-FAILED, FINISHED = 1 << 8, 0
+FAILED, FINISHED, STOPPED = 1 << 8, 0, 75 << 8
 
 
 def test_the_first_failure_is_the_earliest_by_the_hosts_clocks() -> None:
@@ -22,6 +22,23 @@ def test_the_first_failure_is_the_earliest_by_the_hosts_clocks() -> None:
 def test_a_host_that_was_asked_to_end_did_not_fail() -> None:
     exits = {0: Exit(signal.SIGTERM, 1.0, stopped=True), 1: Exit(FAILED, 2.0)}
     assert first_failure(exits) == 1
+
+
+def test_hosts_that_stopped_on_a_request_of_their_own_did_not_fail() -> None:
+    exits = {0: Exit(STOPPED, 2.0), 1: Exit(STOPPED, 1.0)}
+    outcome = Outcome(exits, first_failure(exits))
+    assert outcome.stopped
+    assert not outcome.ok
+    assert outcome.reason == "stopped on request"
+    assert outcome.cut_off == ""
+
+
+def test_a_stop_that_a_host_did_not_survive_names_the_first() -> None:
+    killed = Exit(signal.SIGKILL, 3.0, stopped=True)
+    exits = {0: Exit(STOPPED, 1.0), 1: killed, 2: Exit(FAILED, 2.0, stopped=True)}
+    outcome = Outcome(exits, first_failure(exits))
+    assert outcome.stopped
+    assert outcome.cut_off == "host-0002 exited with code 1"
 
 
 def test_no_failure_is_ok() -> None:

@@ -92,3 +92,62 @@ def test_a_program_that_cannot_start_says_why(tmp_path: Path, command: str) -> N
     batch = collect(Program([command], {}, tmp_path / "log", tmp_path, 0.2))
     assert batch.status is None
     assert "could not start" in batch.tail[-1]
+
+
+SAVES = """
+import pathlib, signal, subprocess, time
+child = subprocess.Popen(["sleep", "1000"])
+def save(number, frame):
+    time.sleep(0.5)
+    pathlib.Path("saved").write_text(str(child.poll()))
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+say(event="up")
+time.sleep(99)
+"""
+"""Saves when it is asked to stop, with the help of a process that it started."""
+
+
+def wait_for_event(program: Program) -> None:
+    while not program.poll(1.0).events:
+        pass
+
+
+def test_a_program_that_is_stopped_in_order_saves_in_peace(tmp_path: Path) -> None:
+    """Its children live until it has ended, and no longer."""
+    program = start(tmp_path, SAVES, grace_s=0.1)
+    wait_for_event(program)
+    program.stop(grace_s=30.0)
+    batch = collect(program, timeout_s=30.0)
+    assert batch.status == 75 << 8
+    assert batch.stopped
+    assert (tmp_path / "saved").read_text() == "None"
+
+
+def test_a_stop_that_takes_too_long_ends_after_its_grace(tmp_path: Path) -> None:
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); say(event='up'); time.sleep(99)"
+    program = start(tmp_path, code)
+    wait_for_event(program)
+    began = time.monotonic()
+    program.stop(grace_s=1.0)
+    batch = collect(program, timeout_s=30.0)
+    assert os.WTERMSIG(batch.status or 0) == signal.SIGKILL
+    assert 1.0 <= time.monotonic() - began < 20.0
+
+
+def test_a_stop_in_order_can_still_be_cut_short(tmp_path: Path) -> None:
+    program = start(tmp_path, SAVES.replace("0.5", "99"), grace_s=0.1)
+    wait_for_event(program)
+    program.stop(grace_s=99.0)
+    program.stop()
+    collect(program, timeout_s=30.0)
+    assert not (tmp_path / "saved").exists()
+
+
+def test_a_stop_after_the_end_changes_nothing(tmp_path: Path) -> None:
+    program = start(tmp_path, "sys.exit(3)")
+    batch = collect(program)
+    program.stop(grace_s=1.0)
+    program.stop()
+    assert program.poll(0.0) == batch
+    assert not batch.stopped

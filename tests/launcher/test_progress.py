@@ -8,7 +8,13 @@ from rich.console import Console
 
 from launcher.cluster import ClusterWords, find_cluster
 from launcher.plan import Launch, make_launch
-from launcher.progress import RunDisplay, format_seconds, print_summary
+from launcher.progress import (
+    LastCheckpoint,
+    RunDisplay,
+    describe_stop,
+    format_seconds,
+    print_summary,
+)
 from trainer.spec.config import load
 from trainer.spec.job import Job
 
@@ -112,6 +118,85 @@ def test_the_summary_has_the_losses_the_folder_and_the_sample(launch: Launch) ->
     for part in ("in 2:05", "4.0000 -> 1.2500", "held-out loss 1.5000", "def f(): pass"):
         assert part in text.getvalue()
     assert str(launch.run_dir) in text.getvalue().replace("\n", "")
+
+
+def test_the_panel_shows_the_last_good_checkpoint_and_a_save_that_failed(launch: Launch) -> None:
+    display, text = shown(launch, terminal=True)
+
+    def panel() -> str:
+        text.truncate(0)
+        display._live.refresh()
+        return text.getvalue()
+
+    with display:
+        assert "checkpoint: none yet" in panel()
+        display.on_event({"event": "checkpoint_saved", "process": 0, "step": 100})
+        assert "checkpoint: step 100, 0.0 s ago" in panel()
+        display.on_event(
+            {"event": "save_failed", "process": 0, "step": 200, "message": "disk full"}
+        )
+        assert "saving step 200 failed: disk full" in panel()
+        assert "checkpoint: step 100" in panel()
+        display.on_event({"event": "checkpoint_saved", "process": 0, "step": 300})
+        assert "failed" not in panel()
+
+
+def test_a_save_that_failed_on_every_host_is_printed_once(launch: Launch) -> None:
+    display, text = shown(launch)
+    with display:
+        for process in (0, 1):
+            event = {"event": "save_failed", "step": 200, "message": "disk full"}
+            display.on_event({**event, "process": process})
+    assert text.getvalue().count("saving step 200 failed: disk full") == 1
+
+
+def test_what_was_restored_is_the_last_checkpoint(launch: Launch) -> None:
+    """Also where it is an older one than the newest that could be seen."""
+    display, text = shown(launch)
+    display.checkpoint = LastCheckpoint(400, 0.0)
+    with display:
+        for process in (0, 1):
+            event = {"event": "restored", "step": 300, "message": "400 is damaged", "examples": 9}
+            display.on_event({**event, "process": process})
+    assert text.getvalue().count("restored the checkpoint of step 300. 400 is damaged") == 1
+    assert str(display.checkpoint) == "step 300"
+
+
+def test_a_stop_is_told_once_and_stays_in_the_panel(launch: Launch) -> None:
+    display, text = shown(launch)
+    with display:
+        for number in (1, 2):
+            display.stopping()
+            display.on_event(step(number))
+    assert text.getvalue().count("stopping: saving a checkpoint (second Ctrl-C") == 1
+    display, text = shown(launch, terminal=True)
+    with display:
+        display.stopping()
+        display.on_event(step(3))
+        display._live.refresh()
+    assert "stopping: saving" in text.getvalue()
+
+
+def test_a_stopped_run_says_where_it_stands_and_how_to_go_on(launch: Launch) -> None:
+    display, _ = shown(launch)
+    path = launch.run_dir
+    again = f"continue with: launch resume {path}"
+    expected = f"stopped before the first step, no checkpoint; {again}"
+    assert describe_stop(launch, display, "stopped") == expected
+    display.on_event(step(7))
+    display.on_event({"event": "checkpoint_saved", "process": 0, "step": 7})
+    expected = f"stopped at step 7, checkpoint of step 7; {again}"
+    assert describe_stop(launch, display, "stopped") == expected
+
+
+def test_the_summary_of_a_resumed_run_begins_with_its_first_attempt(launch: Launch) -> None:
+    (launch.run_dir / "metrics.jsonl").write_text('{"step": 1, "loss": 5.5, "attempt": 1}\n')
+    display, text = shown(launch)
+    display.on_event(step(200))
+    display.on_event({"event": "checkpoint_saved", "process": 0, "step": 300})
+    display.on_event({"event": "finished", "process": 0, "loss": 1.25})
+    print_summary(display._console, launch, display, seconds=1.0)
+    assert "5.5000 -> 1.2500, checkpoint of step 300" in text.getvalue()
 
 
 def test_durations_read_as_people_write_them() -> None:

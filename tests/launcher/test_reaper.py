@@ -36,12 +36,22 @@ def traces() -> Iterator[Traces]:
     traces.remove()
 
 
-def start_owner(traces: Traces, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", OWNER, str(traces.temporary / "folder"), *more]
+def start_owner(traces: Traces, *more: str, code: str = OWNER) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, str(traces.temporary / "folder"), *more]
     environment = traces.environment
     owner = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     wait_until(lambda: sum("sleep" in c for c in traces.processes().values()) >= 3)
     return owner
+
+
+def test_a_tree_ends_with_an_owner_that_dies_in_an_orderly_stop(traces: Traces) -> None:
+    """As fast as without: the lifeline has a short grace of its own."""
+    code = OWNER.replace("else:", "else:\n    reaped.ask_to_end(99.0)")
+    code = code.replace('script = "', 'script = "trap : TERM; ')
+    with start_owner(traces, code=code) as owner:
+        owner.kill()
+        owner.wait()
+        traces.assert_nothing_left(timeout_s=10.0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

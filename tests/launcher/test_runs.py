@@ -1,6 +1,7 @@
 """The run directory."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from trainer.spec.plan import Plan
 
 def create(folder: Path, *, fresh: bool = False) -> Run:
     launch = small_launch(folder.parent)
-    return Run.create(folder, launch.job, launch.plan, fresh=fresh)
+    return Run.create(replace(launch, run_dir=folder), fresh=fresh)
 
 
 def test_the_job_reads_back_equal_and_the_plan_too(tmp_path: Path) -> None:
@@ -46,7 +47,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     launch = small_launch(tmp_path)
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(RunFolderError, match="cannot be made"):
-        Run.create(tmp_path / "file" / "run", launch.job, launch.plan)
+        Run.create(replace(launch, run_dir=tmp_path / "file" / "run"))
 
 
 def test_events_are_on_disk_at_once(tmp_path: Path) -> None:

@@ -1,0 +1,217 @@
+"""The checkpoints of a run: listed, verified, exported. Read where they are, without jax."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from launcher.display import count, format_bytes
+from launcher.progress import format_seconds
+from launcher.reaper import die_with_parent
+from launcher.runs import RunFolderError, find_run
+from trainer.spec.checkpoints import DAMAGED, About, BrokenError, folder_of, read, steps
+from trainer.spec.config import load
+from trainer.spec.job import Job
+
+OK, FAILED, INTERRUPTED = 0, 1, 130
+
+
+class UnreachableError(Exception):
+    """A folder of checkpoints cannot be read from here; says why."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One step folder, and what is known of it."""
+
+    folder: Path
+    step: int
+    about: About | None
+    problem: str = ""
+    """Why it is no checkpoint to go on from; "": nothing is known against it."""
+    verified: bool = False
+    """Whether every byte was read."""
+
+    @property
+    def state(self) -> str:
+        return self.problem or ("every byte is right" if self.verified else "whole")
+
+
+def newest(folder: str) -> About | None:
+    """The newest whole checkpoint in a folder. Raises UnreachableError."""
+    return next((entry.about for entry in entries(folder) if not entry.problem), None)
+
+
+def entries(folder: str) -> Iterator[Entry]:
+    """All step folders, newest first, damaged ones included. Raises UnreachableError."""
+    try:
+        root = _open(folder)
+        names = [path.name for path in root.iterdir()] if root.is_dir() else []
+        moved = [name for name in names if DAMAGED in name and name.partition(".")[0].isdecimal()]
+        found = [(step, str(step)) for step in steps(root)]
+        found += [(int(name.partition(".")[0]), name) for name in moved]
+        for step, name in sorted(found, reverse=True):
+            yield _entry(root / name, step)
+    except Exception as error:  # each kind of storage has errors of its own
+        why = f"{type(error).__name__}: {error}"
+        raise UnreachableError(f"{folder} cannot be read from here: {why}") from error
+
+
+def find_folder(name_or_path: str, runs: Path) -> str:
+    """The checkpoints of a run, or the folder of that path or URL itself.
+
+    Raises RunFolderError where there is neither, ConfigError where the run's job cannot be read.
+    """
+    if "://" in name_or_path:
+        return name_or_path
+    try:
+        run_dir = find_run(name_or_path, runs)
+    except RunFolderError:
+        if Path(name_or_path).is_dir():
+            return name_or_path
+        raise
+    return folder_of(load(run_dir / "job.yaml", Job).value, run_dir)
+
+
+def show(found: Sequence[Entry], folder: str) -> None:
+    """As a table, the newest first."""
+    console = Console()
+    if not found:
+        console.print(Text(f"no checkpoint in {folder}"), soft_wrap=True)
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("step", "size", "age", "loss", "eval loss", "saved on", "state"):
+        table.add_column(title, justify="left" if title in ("saved on", "state") else "right")
+    for entry in found:
+        table.add_row(*_cells(entry), Text(entry.state, style="red" * bool(entry.problem)))
+    console.print(table)
+
+
+def as_json(found: Sequence[Entry]) -> str:
+    """A list with one object per step folder."""
+    return json.dumps([_facts(entry) for entry in found], indent=2)
+
+
+def verified(found: Sequence[Entry]) -> list[Entry]:
+    """The same with every byte read, by a child process: the digests need jax."""
+    folders = {entry.step: str(entry.folder) for entry in found if not entry.problem}
+    if not folders:
+        return list(found)
+    command = [sys.executable, "-m", "trainer.checkpoint.verify", *folders.values()]
+    child = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent(os.getpid())
+    )
+    said = {line["step"]: line for text in child.stdout.splitlines() if (line := _result(text))}
+    silent = f"not verified: the check ended with exit code {child.returncode}"
+    return [
+        entry if entry.problem else _judged(entry, said.get(entry.step), silent) for entry in found
+    ]
+
+
+def pick(found: Sequence[Entry], folder: str, step: int | None) -> Entry:
+    """The whole checkpoint of a step, or the newest one. Raises RunFolderError."""
+    whole = [entry for entry in found if not entry.problem]
+    for entry in whole:
+        if step in (None, entry.step):
+            return entry
+    known = ", ".join(str(entry.step) for entry in whole) or "none"
+    wanted = "checkpoint" if step is None else f"whole checkpoint of step {step}"
+    why = next((f" ({e.problem})" for e in found if e.step == step), "")
+    raise RunFolderError(f"{folder}: no {wanted}{why}. Whole ones: {known}")
+
+
+def export(entry: Entry, to: Path) -> int:
+    """Write a checkpoint for other programs, by a child process; returns its exit code."""
+    command = [sys.executable, "-m", "trainer.checkpoint.export", str(entry.folder)]
+    try:
+        code = subprocess.run(
+            [*command, "--to", str(to)], preexec_fn=die_with_parent(os.getpid())
+        ).returncode
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return code if code >= 0 else FAILED
+
+
+def _open(folder: str) -> Path:
+    """URLs through etils, which is imported for them alone."""
+    if "://" not in folder:
+        return Path(folder).expanduser()
+    from etils import epath
+
+    return epath.Path(folder)  # type: ignore[return-value]
+
+
+def _entry(folder: Path, step: int) -> Entry:
+    moved = "moved aside as damaged"
+    try:
+        about = read(folder)
+    except BrokenError as error:
+        text = f"{moved}: {error}" if DAMAGED in folder.name else str(error)
+        return Entry(folder, step, None, text)
+    return Entry(folder, step, about, moved if DAMAGED in folder.name else "")
+
+
+def _cells(entry: Entry) -> list[str]:
+    about = entry.about
+    if about is None:
+        return [str(entry.step), *[""] * 5]
+    world = about.world
+    axes = " x ".join(f"{axis} {size}" for axis, size in about.mesh.items())
+    return [
+        str(entry.step),
+        format_bytes(about.bytes),
+        format_seconds(max(0.0, time.time() - about.time)),
+        f"{about.loss:.4f}",
+        "" if about.eval_loss is None else f"{about.eval_loss:.4f}",
+        f"{count(world.processes, 'host')} x {count(world.devices_per_host, 'device')}, {axes}",
+    ]
+
+
+def _facts(entry: Entry) -> dict[str, Any]:
+    about = entry.about
+    facts: dict[str, Any] = {
+        "step": entry.step,
+        "folder": str(entry.folder),
+        "whole": not entry.problem,
+        "verified": entry.verified,
+        "problem": entry.problem or None,
+    }
+    if about is None:
+        return facts
+    return {
+        **facts,
+        "bytes": about.bytes,
+        "time": about.time,
+        "examples": about.examples,
+        "attempt": about.attempt,
+        "loss": about.loss,
+        "eval_loss": about.eval_loss,
+        "hosts": about.world.processes,
+        "devices_per_host": about.world.devices_per_host,
+        "mesh": about.mesh,
+    }
+
+
+def _result(text: str) -> dict[str, Any] | None:
+    """One line of the check; None for what else is printed."""
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) and {"step", "ok"} <= line.keys() else None
+
+
+def _judged(entry: Entry, result: dict[str, Any] | None, silent: str) -> Entry:
+    if result is None:
+        return replace(entry, problem=silent)
+    problem = "" if result["ok"] else result.get("problem") or "damaged"
+    return replace(entry, problem=problem, verified=True)

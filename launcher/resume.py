@@ -1,0 +1,98 @@
+"""What `launch resume` decides before anything starts: which job, on what, from which step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from launcher.checkpoints import UnreachableError, newest
+from launcher.cluster import ClusterWords
+from launcher.plan import Launch, prepare
+from launcher.runs import Run
+from trainer.spec.checkpoints import About, folder_of
+from trainer.spec.config import ConfigError, load
+from trainer.spec.continuity import Continuity, compare
+from trainer.spec.job import Job
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run's next attempt, ready to start."""
+
+    launch: Launch
+    newest: About | None
+    """The checkpoint that it goes on from, as far as it can be seen from here."""
+    notes: list[str]
+    is_complete: bool
+
+
+def plan_resume(run: Run, overrides: Sequence[str], words: ClusterWords) -> Resumed:
+    """Lay out a run's next attempt. Raises ConfigError with every reason why it cannot be."""
+    path = run.folder / "job.yaml"
+    planned = prepare(path, overrides, words, run.folder.parent)
+    before = load(path, Job).value
+    about, notes = _newest(planned.job, run.folder)
+    found = _compare(about, planned)
+    problems = [*_moved(before, planned.job, run.folder, about), *found.errors]
+    if problems:
+        raise ConfigError([f"{path}: {problem}" for problem in problems])
+    attempt = 1 + max(run.last_attempt, about.attempt if about else 0)
+    return Resumed(
+        launch=replace(planned, run_dir=run.folder, attempt=attempt),
+        newest=about,
+        notes=[*notes, *(f"changed: {note}" for note in found.notes)],
+        is_complete=_is_complete(run.state, about, planned.job.steps),
+    )
+
+
+def cluster_words(
+    before: ClusterWords, cluster: str | None, simulate: bool, simulate_hosts: int | None
+) -> ClusterWords:
+    """Another cluster with what is said of it; else the one before, with what is said anew."""
+    if cluster is not None:
+        return ClusterWords(name=cluster, simulate=simulate, simulate_hosts=simulate_hosts)
+    return ClusterWords(
+        name=before.name,
+        simulate=before.simulate or simulate,
+        simulate_hosts=simulate_hosts or before.simulate_hosts,
+    )
+
+
+def _newest(job: Job, run_dir: Path) -> tuple[About | None, list[str]]:
+    """The newest whole checkpoint, and what there is to say of the search."""
+    folder = folder_of(job, run_dir)
+    try:
+        about = newest(folder)
+    except UnreachableError as error:
+        return None, [f"{error}: the hosts look for themselves"]
+    return about, [] if about else [f"no checkpoint in {folder}: it starts at the first step"]
+
+
+def _compare(about: About | None, planned: Launch) -> Continuity:
+    if about is None:
+        return Continuity([], [])
+    return compare(about, planned.job, planned.plan.corpus.sha256)
+
+
+def _moved(before: Job, job: Job, run_dir: Path, about: About | None) -> list[str]:
+    """A run must not lose sight of its checkpoints."""
+    if job.name != before.name:
+        return [
+            f"name: {before.name} -> {job.name}: a run keeps its name; a new one is made by "
+            "`launch JOB_FILE name=...`"
+        ]
+    old, new = folder_of(before, run_dir), folder_of(job, run_dir)
+    if about is not None or old == new:
+        return []
+    try:
+        left = newest(old)
+    except UnreachableError:
+        return []
+    return [f"storage: there is no checkpoint in {new}; copy those of {old} there"] if left else []
+
+
+def _is_complete(state: dict[str, Any], about: About | None, steps: int) -> bool:
+    saved = about.step if about else 0
+    if state.get("state") != "finished":
+        return saved > steps
+    return max(saved, state.get("step") or 0) >= steps
