@@ -31,9 +31,16 @@ def plan_resume(run: Run, overrides: Sequence[str], words: ClusterWords) -> Resu
     path = run.folder / "job.yaml"
     planned = prepare(path, overrides, words, run.folder.parent)
     before = load(path, Job).value
-    about, notes = _newest(planned.job, run.folder)
+    about, notes = None, []
+    problems = _renamed(before, planned.job)
+    try:
+        about = newest(folder_of(planned.job, run.folder))
+        problems += [] if about else _left_behind(before, planned.job, run.folder)
+        notes += [] if about else ["no checkpoint yet: it starts at the first step"]
+    except UnreachableError as error:
+        notes.append(f"{error}. The hosts look for themselves")
     found = _compare(about, planned)
-    problems = [*_moved(before, planned.job, run.folder, about), *found.errors]
+    problems += found.errors
     if problems:
         raise ConfigError([f"{path}: {problem}" for problem in problems])
     attempt = 1 + max(run.last_attempt, about.attempt if about else 0)
@@ -58,37 +65,27 @@ def cluster_words(
     )
 
 
-def _newest(job: Job, run_dir: Path) -> tuple[About | None, list[str]]:
-    """The newest whole checkpoint, and what there is to say of the search."""
-    folder = folder_of(job, run_dir)
-    try:
-        about = newest(folder)
-    except UnreachableError as error:
-        return None, [f"{error}: the hosts look for themselves"]
-    return about, [] if about else [f"no checkpoint in {folder}: it starts at the first step"]
-
-
 def _compare(about: About | None, planned: Launch) -> Continuity:
     if about is None:
         return Continuity([], [])
     return compare(about, planned.job, planned.plan.corpus.sha256)
 
 
-def _moved(before: Job, job: Job, run_dir: Path, about: About | None) -> list[str]:
-    """A run must not lose sight of its checkpoints."""
-    if job.name != before.name:
-        return [
-            f"name: {before.name} -> {job.name}: a run keeps its name; a new one is made by "
-            "`launch JOB_FILE name=...`"
-        ]
+def _renamed(before: Job, job: Job) -> list[str]:
+    if job.name == before.name:
+        return []
+    return [
+        f"name: {before.name} -> {job.name}: a run keeps its name; another run is made by "
+        "`launch JOB_FILE name=...`"
+    ]
+
+
+def _left_behind(before: Job, job: Job, run_dir: Path) -> list[str]:
+    """A run must not lose sight of its checkpoints. Raises UnreachableError."""
     old, new = folder_of(before, run_dir), folder_of(job, run_dir)
-    if about is not None or old == new:
+    if old == new or newest(old) is None:
         return []
-    try:
-        left = newest(old)
-    except UnreachableError:
-        return []
-    return [f"storage: there is no checkpoint in {new}; copy those of {old} there"] if left else []
+    return [f"storage: there is no checkpoint in {new}; copy those of {old} there"]
 
 
 def _is_complete(state: dict[str, Any], about: About | None, steps: int) -> bool:
