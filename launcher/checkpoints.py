@@ -18,7 +18,15 @@ from launcher.display import count, format_bytes
 from launcher.progress import format_seconds
 from launcher.reaper import die_with_parent
 from launcher.runs import RunFolderError, find_run
-from trainer.spec.checkpoints import DAMAGED, About, BrokenError, folder_of, read, steps
+from trainer.spec.checkpoints import (
+    DAMAGED,
+    About,
+    AnyPath,
+    BrokenError,
+    folder_of,
+    read,
+    steps,
+)
 from trainer.spec.config import load
 from trainer.spec.job import Job
 
@@ -33,7 +41,7 @@ class UnreachableError(Exception):
 class Entry:
     """One step folder, and what is known of it."""
 
-    folder: Path
+    folder: AnyPath
     step: int
     about: About | None
     problem: str = ""
@@ -141,16 +149,16 @@ def export(entry: Entry, to: Path) -> int:
     return code if code >= 0 else FAILED
 
 
-def _open(folder: str) -> Path:
+def _open(folder: str) -> AnyPath:
     """URLs through etils, which is imported for them alone."""
     if "://" not in folder:
         return Path(folder).expanduser()
     from etils import epath
 
-    return epath.Path(folder)  # type: ignore[return-value]
+    return epath.Path(folder)
 
 
-def _entry(folder: Path, step: int) -> Entry:
+def _entry(folder: AnyPath, step: int) -> Entry:
     moved = "moved aside as damaged"
     try:
         about = read(folder)
