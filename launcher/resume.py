@@ -89,7 +89,6 @@ def _left_behind(before: Job, job: Job, run_dir: Path) -> list[str]:
 
 
 def _is_complete(state: dict[str, Any], about: About | None, steps: int) -> bool:
-    saved = about.step if about else 0
-    if state.get("state") != "finished":
-        return saved > steps
-    return max(saved, state.get("step") or 0) >= steps
+    """A run that ended well and lost its last checkpoint since has something to do again."""
+    done = about.step if about else state.get("step") or 0
+    return done > steps or (done == steps and state.get("state") == "finished")

@@ -11,6 +11,7 @@ from launcher.runs import Run, find_run, resume_command
 from tests.launcher.plans import small_launch
 from tests.launcher.test_cli import launch
 from tests.spec.abouts import about_of
+from trainer.spec.checkpoints import read_about
 from trainer.spec.config import ConfigError, load
 from trainer.spec.job import Job
 
@@ -93,9 +94,17 @@ def test_checkpoints_that_cannot_be_seen_from_here_are_left_to_the_hosts(folder:
     assert note.startswith("nosuch://bucket/small/checkpoints cannot be read from here: ")
 
 
-def test_what_finished_is_complete_until_it_is_given_more_steps(folder: Path) -> None:
+def finish(folder: Path) -> None:
+    """The second step, with its checkpoint."""
+    job = load(folder / "job.yaml", Job).value
+    first = read_about(folder / "checkpoints" / "1")
+    save(folder / "checkpoints", job, 2, first.corpus_sha256)
     with Run.open(folder) as run:
         run.set_state("finished", step=2)
+
+
+def test_what_finished_is_complete_until_it_is_given_more_steps(folder: Path) -> None:
+    finish(folder)
     assert resumed(folder).is_complete
     assert not resumed(folder, "steps=3").is_complete
 
@@ -154,9 +163,14 @@ def test_a_run_that_is_alive_is_refused(folder: Path) -> None:
     assert "this run is running now" in refused.stderr
 
 
+def test_what_finished_and_lost_its_last_checkpoint_is_not_complete(folder: Path) -> None:
+    finish(folder)
+    (folder / "checkpoints" / "2" / "about.json").unlink()
+    assert not resumed(folder).is_complete
+
+
 def test_a_complete_run_says_so_and_starts_nothing(folder: Path) -> None:
-    with Run.open(folder) as run:
-        run.set_state("finished", step=2)
+    finish(folder)
     result = launch(folder.parent.parent, "resume", "small")
     assert result.returncode == 0
     assert "small is complete: 2 steps are done" in result.stdout
