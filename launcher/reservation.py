@@ -8,12 +8,14 @@ from typing import Any
 from launcher.outcome import missing_workers
 from launcher.providers.hosts import ProviderError
 from launcher.providers.simulated import HOST_LABEL
+from launcher.ray_calls import bounded
 from trainer.spec import accelerators
 from trainer.spec.plan import World
 
 SLICE_LABEL, WORKER_LABEL = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id"
 POD_TYPE_LABEL = "ray.io/tpu-pod-type"
 LOOK_S = 0.1
+STATE_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def reserve(world: World, timeout_s: float) -> Reservation:
         if time.monotonic() >= deadline:
             raise ProviderError(f"after {timeout_s:.0f} s, {problem}")
         time.sleep(LOOK_S)
-    reservation = _take(world, chosen)
+    reservation = bounded("reserving", STATE_TIMEOUT_S, lambda: _take(world, chosen))
     while not reservation.placement_group.wait(LOOK_S):
         if time.monotonic() >= deadline:
             reservation.release()
@@ -90,10 +92,14 @@ def _alive_hosts(world: World) -> list[Host]:
     from ray._private.state import available_resources_per_node
 
     wanted = _resources(world)
-    free = available_resources_per_node()
+    nodes, free = bounded(
+        "looking at the hosts",
+        STATE_TIMEOUT_S,
+        lambda: (ray.nodes(), available_resources_per_node()),
+    )
     return [
         host
-        for node in ray.nodes()
+        for node in nodes
         if node["Alive"] and (host := _host(node, world, wanted, free)) is not None
     ]
 

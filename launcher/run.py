@@ -166,7 +166,7 @@ def _attempt(launch: Launch, run: Run, display: RunDisplay, interrupts: Interrup
     display.status(f"starting {count(world.processes, 'host')}")
     with (
         _hosts(launch, display) as hosts,
-        gather(hosts, world, run.folder, on_event, display.on_line) as crew,
+        gather(hosts, world, run.folder, on_event, display.on_line, display.status) as crew,
     ):
         display.status("checking versions, code and data on every host")
         reports = crew.check(launch)

@@ -1,15 +1,18 @@
-"""What is left behind: processes by a mark in their environment, folders, namespaces."""
+"""Commands in a marked environment, and what they leave behind: processes, folders, namespaces."""
 
 import os
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 MARK = "LEFTOVER_MARK"
+LAUNCH_TIMEOUT_S = 480.0
+"""Longer than all deadlines of a start together, so that a test shows what the launcher says."""
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
@@ -19,6 +22,25 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 120.0) -> Non
         if time.monotonic() > deadline:
             raise TimeoutError(f"{condition} did not hold within {timeout_s:.0f} s")
         time.sleep(0.02)
+
+
+def run_launcher(
+    folder: Path, environment: Mapping[str, str], *words: str
+) -> subprocess.CompletedProcess[str]:
+    """`launch` with these words, in a folder; fails with what it printed where it does not end."""
+    command = [sys.executable, "-m", "launcher", *words]
+    try:
+        return subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LAUNCH_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        printed = b"".join(part for part in (error.stdout, error.stderr) if part)
+        raise AssertionError(f"{error}\n{printed.decode(errors='replace')}") from None
 
 
 class Traces:

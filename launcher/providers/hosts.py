@@ -1,6 +1,6 @@
 """What every provider gives: hosts that wait in a Ray cluster, and its address."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.processes import Reaped
@@ -22,8 +22,8 @@ class Hosts:
     driver_ip: str
     """The node of this process: the head's."""
     token_path: Path
-    node_logs: dict[int, Path] = field(default_factory=dict)
-    """By process, where the provider can see them."""
+    folder: Path | None = None
+    """The logs of Ray's processes lie below it; None: this machine does not have them."""
     reaped: Reaped | None = None
 
     def __enter__(self) -> "Hosts":

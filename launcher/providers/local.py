@@ -80,7 +80,7 @@ def _start_nodes(
         address=f"{head_ip}:{port}",
         driver_ip=head_ip,
         token_path=token_path,
-        node_logs={process: Path(node["log"]) for process, node in enumerate(nodes[1:])},
+        folder=folder,
         reaped=reaped,
     )
     _run(reaped, folder, nodes, network, environment)

@@ -41,6 +41,7 @@ def keep(name: str, settings: Any, hosts: Hosts) -> Hosts:
         "address": hosts.address,
         "driver_ip": hosts.driver_ip,
         "token_path": str(hosts.token_path),
+        "folder": str(hosts.folder),
     }
     replace_file(path, json.dumps(record))
     reaped.detach()
@@ -99,7 +100,8 @@ def _read(name: str) -> dict[str, Any] | None:
 
 
 def _hosts(record: Mapping[str, Any]) -> Hosts:
-    return Hosts(record["address"], record["driver_ip"], Path(record["token_path"]))
+    token_path, folder = Path(record["token_path"]), Path(record["folder"])
+    return Hosts(record["address"], record["driver_ip"], token_path, folder)
 
 
 def _path(name: str) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.leftovers import Traces, wait_until
+from tests.leftovers import LAUNCH_TIMEOUT_S, Traces, wait_until
 
 JOB = """\
 name: small
@@ -52,12 +52,18 @@ class Launch:
     def output(self) -> str:
         return self._output_path.read_text()
 
-    def wait(self, timeout_s: float = 240.0) -> int:
-        return self.process.wait(timeout_s)
+    def wait(self, timeout_s: float = LAUNCH_TIMEOUT_S) -> int:
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"{error}\n{self.output}") from None
 
     def wait_for(self, condition: Callable[[], object]) -> None:
         """Until a condition holds while the launch lives; its output is the error otherwise."""
-        wait_until(lambda: condition() or self.process.poll() is not None, 240.0)
+        try:
+            wait_until(lambda: condition() or self.process.poll() is not None, LAUNCH_TIMEOUT_S)
+        except TimeoutError as error:
+            raise AssertionError(f"{error}\n{self.output}") from None
         assert self.process.poll() is None, self.output
 
     def wait_for_step(self) -> None:

@@ -89,6 +89,55 @@ def test_a_node_that_is_lost_before_the_start_is_named(launch: Launcher, traces:
     traces.assert_nothing_left(timeout_s=1.0)
 
 
+HANGING_IMPORT = """\
+import os, signal, sys
+class Hang:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}" and "default_worker.py" in " ".join(sys.orig_argv):
+            try:
+                os.mkdir("{once}")
+            except FileExistsError:
+                return None
+            os.kill(os.getpid(), signal.SIGSTOP)
+sys.meta_path.insert(0, Hang())
+"""
+
+
+@pytest.mark.parametrize("module", ["ray", "launcher.agent"])
+def test_an_agent_that_hangs_while_it_starts_is_made_anew(
+    launch: Launcher, traces: Traces, tmp_path: Path, module: str
+) -> None:
+    """Before it is known to its node, which starts another; and after, when only we can."""
+    (tmp_path / "hanging").mkdir()
+    code = HANGING_IMPORT.format(module=module, once=tmp_path / "once")
+    (tmp_path / "hanging" / "sitecustomize.py").write_text(code)
+    run = launch(provider=f", host_env: {{1: {{PYTHONPATH: {tmp_path / 'hanging'}}}}}")
+    run.wait_for_step()
+    assert (tmp_path / "once").exists()
+    assert "1 of 2 agents are up" in run.output
+    warned = "agent of host-0001 has not answered" in run.output
+    assert warned == (module == "launcher.agent")
+    os.killpg(run.process.pid, signal.SIGINT)
+    assert run.wait(timeout_s=60.0) == 130
+    traces.assert_nothing_left(timeout_s=1.0)
+
+
+def test_when_ray_is_stuck_the_launch_says_so_and_keeps_its_logs(
+    launch: Launcher, traces: Traces
+) -> None:
+    run = launch()
+    run.wait_for(lambda: "3 of 3 Ray nodes are up" in run.output)
+    for process, command in traces.processes().items():
+        if "gcs_server" in command:
+            os.kill(process, signal.SIGSTOP)
+    assert run.wait() == 3
+    kept = run.run_dir / "logs" / "ray"
+    assert f"Ray's own logs: {kept}" in run.output
+    assert (kept / "head" / "gcs_server.out").stat().st_size
+    assert (kept / "host-0001.log").stat().st_size
+    traces.assert_nothing_left(timeout_s=1.0)
+
+
 def test_a_taken_coordinator_port_is_replaced(launch: Launcher, traces: Traces) -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))

@@ -3,26 +3,18 @@
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.faults.conftest import Launcher
-from tests.leftovers import Traces, wait_until
+from tests.leftovers import Traces, run_launcher, wait_until
 
 pytestmark = pytest.mark.slow
 
 
 def command(launch: Launcher, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "launcher", *words],
-        cwd=launch.folder,
-        env=launch.traces.environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    return run_launcher(launch.folder, launch.traces.environment, *words)
 
 
 def no_trainer(traces: Traces) -> bool:

@@ -2,13 +2,12 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.leftovers import Traces
+from tests.leftovers import Traces, run_launcher
 
 JOB = """\
 name: small
@@ -40,14 +39,7 @@ def traces() -> Iterator[Traces]:
 
 
 def launch(folder: Path, traces: Traces, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "launcher", "-c", "cluster.yaml", "job.yaml", *words],
-        cwd=folder,
-        env=traces.environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    return run_launcher(folder, traces.environment, "-c", "cluster.yaml", "job.yaml", *words)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,36 @@
+"""What Ray's own processes said, kept beside the run when its hosts could not be gathered."""
+
+import os
+from pathlib import Path
+
+LONGEST_BYTES = 200_000
+"""Of the end of each file."""
+PATTERNS = ("*.log", "*/session_latest/logs/*.log", "*/session_latest/logs/*.out",
+            "*/session_latest/logs/*.err")  # fmt: skip
+
+
+def keep(folder: Path | None, target: Path) -> bool:
+    """Copy the ends of all logs below a cluster's folder to `target`; False: there are none.
+
+    The files of one node go to a folder of its name.
+    """
+    kept = False
+    for path in (path for pattern in PATTERNS for path in (folder.glob(pattern) if folder else ())):
+        text = _end(path)
+        if not text or folder is None:
+            continue
+        inner = path.relative_to(folder)
+        node = inner.parts[0] if len(inner.parts) > 1 else "."
+        (target / node).mkdir(parents=True, exist_ok=True)
+        (target / node / path.name).write_bytes(text)
+        kept = True
+    return kept
+
+
+def _end(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_BYTES))
+            return file.read()
+    except OSError:
+        return b""  # Ray deletes and renames them as it likes
