@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from trainer.spec.job import Job, Optimizer
@@ -31,19 +32,25 @@ def schedule(optimizer: Optimizer, steps: int) -> optax.Schedule:
 
 
 def make(job: Job, arrays: Iterable[ArrayPlan]) -> optax.GradientTransformation:
-    """The update rule. Weight decay leaves norms out: they are scales around one, not weights."""
+    """The direction of an update, before the learning rate and after clipping.
+
+    Weight decay leaves norms out: they are scales around one, not weights.
+    """
     settings = job.optimizer
-    adamw = optax.adamw(
-        schedule(settings, job.steps),
-        b1=settings.beta1,
-        b2=settings.beta2,
-        eps=settings.eps,
-        weight_decay=settings.weight_decay,
-        mask={array.name: "norm" not in array.axes for array in arrays},
+    return optax.chain(
+        optax.scale_by_adam(settings.beta1, settings.beta2, settings.eps),
+        optax.add_decayed_weights(
+            settings.weight_decay,
+            mask={array.name: "norm" not in array.axes for array in arrays},
+        ),
     )
-    if settings.clip_norm is None:
-        return adamw
-    return optax.chain(optax.clip_by_global_norm(settings.clip_norm), adamw)
+
+
+def clipping(optimizer: Optimizer, grad_norm: jax.Array) -> jax.Array:
+    """The factor that brings gradients of this norm down to `clip_norm`, where they are above."""
+    if optimizer.clip_norm is None:
+        return jnp.float32(1)
+    return jnp.minimum(1.0, optimizer.clip_norm / grad_norm)
 
 
 def shardings(

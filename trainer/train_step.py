@@ -116,16 +116,25 @@ class Trainable:
         """The update of a global batch (M, B, S); skipped where it is not finite."""
         grads, loss, tokens = self._gradients(state, batch)
         grad_norm = optax.tree.norm(grads)
-        updates, moved = self.rule.update(grads, state.optimizer, state.params)
-        params: Any = optax.apply_updates(state.params, updates)
-        new = State(state.step + 1, params, moved)
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-        rate = optimizer.schedule(self.job.optimizer, self.job.steps)(state.step)
+        settings = self.job.optimizer
+        rate = jnp.float32(optimizer.schedule(settings, self.job.steps)(state.step))
+        scale = optimizer.clipping(settings, grad_norm)
+        # Not a select of the old or the new state: it would read and write all of it once more.
+        new = jax.lax.cond(finite, self._moved, lambda state, *_: state, state, grads, scale, rate)
         metrics = StepMetrics(
-            loss, grad_norm, jnp.float32(rate), tokens, digest(batch.examples), finite,
-            jnp.max(wishes),
-        )  # fmt: skip
-        return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, state), metrics
+            loss, grad_norm, rate, tokens, digest(batch.examples), finite, jnp.max(wishes)
+        )
+        return new, metrics
+
+    def _moved(
+        self, state: State[jax.Array], grads: Params, scale: jax.Array, rate: jax.Array
+    ) -> State[jax.Array]:
+        """The state after an update by `scale` times the gradients."""
+        grads = jax.tree.map(lambda grad: scale * grad, grads)
+        direction, moments = self.rule.update(grads, state.optimizer, state.params)
+        params = jax.tree.map(lambda p, step: p - rate * step, state.params, direction)
+        return State(state.step + 1, params, moments)
 
     def _gradients(
         self, state: State[jax.Array], batch: Batch
