@@ -65,14 +65,18 @@ def _take_turns(
 ) -> dict[str, list[float]]:
     """Seconds a step, round by round, from the end of a round's first step to that of its last.
 
-    The first round of each warms up and does not count.
+    The two begin by turns. The first round of each warms up and does not count.
     """
     steps = trainable.job.steps
     state, plain = trainable.initial_state(), PlainLoop(trainable)
     times: dict[str, list[float]] = {"slipway": [], "plain": []}
     for number in range(rounds + 1):
-        state, _ = loop.run(Start(state))
-        plain_s = plain.run(batch, steps)
+        if number % 2:
+            plain_s = plain.run(batch, steps)
+            state, _ = loop.run(Start(state))
+        else:
+            state, _ = loop.run(Start(state))
+            plain_s = plain.run(batch, steps)
         if number:
             times["slipway"].append(_mean_step_s(metrics_file, steps))
             times["plain"].append(plain_s)
