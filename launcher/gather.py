@@ -96,8 +96,10 @@ def import_ray(hosts: Hosts) -> None:
 
 
 def _connect(hosts: Hosts) -> None:
+    """In a thread, where Ray cannot put its own SIGTERM handler over ours; it warns of that."""
     import ray
 
+    logging.getLogger("ray").setLevel(logging.ERROR)
     try:
         ray.init(
             address=hosts.address,
