@@ -147,13 +147,6 @@ def test_another_model_is_refused_and_a_learning_rate_is_said(tmp_path):
     assert restored and restored.notes == ["optimizer.learning_rate: 0.003 -> 0.0001"]
 
 
-def test_clipping_can_be_turned_off(tmp_path):
-    """It changes the optimizer's structure, but not the names of what is saved."""
-    state = Kept.of(tmp_path).saved(1)
-    restored = Kept.of(tmp_path, attempt=2, optimizer={"clip_norm": None}).restore()
-    assert restored and _equal(restored.state.params, state.params)
-
-
 def test_only_what_the_policy_keeps_stays(tmp_path):
     policy = {"every_steps": 1, "keep": 2, "keep_every_steps": 3, "keep_best": 1}
     kept = Kept.of(tmp_path, checkpoint=policy)

@@ -2,7 +2,7 @@
 
     step, params.layers.attention.query.kernel, optimizer.mu.embedding.table, optimizer.count, ...
 
-Places in optax's chain are left out: whether gradients are clipped does not change the names.
+Places in optax's chain are left out: another link in it does not change the names.
 """
 
 from typing import Any
