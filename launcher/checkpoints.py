@@ -27,7 +27,7 @@ from trainer.spec.checkpoints import (
     read,
     steps,
 )
-from trainer.spec.config import load
+from trainer.spec.config import ConfigError, load
 from trainer.spec.job import Job
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
@@ -70,7 +70,7 @@ def entries(folder: str) -> Iterator[Entry]:
         for step, name in sorted(found, reverse=True):
             yield _entry(root / name, step)
     except Exception as error:  # each kind of storage has errors of its own
-        why = f"{type(error).__name__}: {error}"
+        why = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
         raise UnreachableError(f"{folder} cannot be read from here: {why}") from error
 
 
@@ -153,9 +153,9 @@ def _open(folder: str) -> AnyPath:
     """URLs through etils, which is imported for them alone."""
     if "://" not in folder:
         return Path(folder).expanduser()
-    from etils import epath
+    from trainer.spec.places import place
 
-    return epath.Path(folder)
+    return place(folder)
 
 
 def _entry(folder: AnyPath, step: int) -> Entry:

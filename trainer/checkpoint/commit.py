@@ -1,8 +1,9 @@
 """What happens in the moment of a commit, on process 0, around Orbax's own atomic step.
 
-Orbax writes into `400.orbax-checkpoint-tmp` and makes it `400` when all processes have written (on
-an object store, a marker file takes the place of the rename). Slipway checks its lease right before
-that, and adds about.json, so that it is there if and only if the arrays are.
+Orbax writes into `400.orbax-checkpoint-tmp` and makes it `400` when all processes have written.
+Slipway checks its lease right before that, and adds about.json, so that it is there if and only if
+the arrays are. An object store cannot rename: Orbax writes into `400` and ends with a file of its
+own, and about.json comes after that, as the commit.
 """
 
 import asyncio
@@ -12,30 +13,41 @@ from typing import Any
 from etils import epath
 from orbax.checkpoint._src.path import atomicity_defaults
 
-Before = Callable[[epath.Path], None]
-"""Called with the folder that is about to be committed; what it raises fails the save."""
+from trainer.spec.checkpoints import is_url
 
 
-def temporary_path_class(folder: epath.Path, before: Before, after: Callable[[], None]) -> Any:
-    """Orbax's own class for `folder`, with `before` and `after` called around the commit."""
+def temporary_path_class(
+    folder: epath.Path, commit: Callable[[epath.Path], None], after: Callable[[], None]
+) -> Any:
+    """Orbax's own class for `folder`, with `commit` and `after` called at its end.
+
+    `commit` gets the folder that is to be committed; what it raises fails the save.
+    """
     base: Any = atomicity_defaults.get_default_temporary_path_class(folder)
 
     class Fenced(base):
         async def create(self) -> epath.Path:
             # The others wait for the folder without a deadline of ours: a failure is told later,
             # when all of them listen.
-            self._creation_error: OSError | None = None
+            self._creation_error: Exception | None = None
             try:
+                if is_url(folder) and not await asyncio.to_thread(folder.exists):
+                    # It holds at least the lease. To make it anew, gcsfs would make a new bucket.
+                    raise FileNotFoundError(f"{folder} is gone")
                 return await super().create()
-            except OSError as error:
+            except Exception as error:
                 self._creation_error = error
                 return self.get()
 
         async def finalize(self) -> None:
             if self._creation_error:
                 raise self._creation_error
-            await asyncio.to_thread(before, self.get())
-            await super().finalize()
+            if is_url(folder):
+                await super().finalize()
+                await asyncio.to_thread(commit, self.get())
+            else:
+                await asyncio.to_thread(commit, self.get())
+                await super().finalize()
             await asyncio.to_thread(after)
 
     return Fenced

@@ -12,7 +12,9 @@ from pathlib import Path
 from etils import epath
 
 from trainer.spec import checkpoints
+from trainer.spec.config import ConfigError
 from trainer.spec.job import Job
+from trainer.spec.places import place
 
 
 def main() -> int:
@@ -24,11 +26,11 @@ def main() -> int:
     parser.add_argument("--to", type=Path, required=True, help="a folder that is new or empty")
     options = parser.parse_args()
     try:
-        _export(epath.Path(options.folder).resolve(), options.to)
+        _export(place(options.folder), options.to)
     except checkpoints.BrokenError as error:
         print(f"{options.folder}: {error}", file=sys.stderr)
         return 1
-    except FileExistsError as error:
+    except (FileExistsError, ConfigError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0

@@ -17,7 +17,7 @@ from etils import epath
 from trainer import agreement
 from trainer.checkpoint.errors import FolderError, OtherRunError, StaleError
 from trainer.checkpoint.lease import LEASE, Lease
-from trainer.spec.checkpoints import steps
+from trainer.spec.checkpoints import is_committed, is_url, steps
 
 SEEN_DEADLINE_S = 10.0
 """Network file systems may show a new file late (NFS caches a folder for up to 3 s or so)."""
@@ -36,7 +36,7 @@ def prepare(folder: epath.Path, run_id: str, attempt: int, state_bytes: int) -> 
     if jax.process_index() == 0:
         try:
             lease = _take(folder, run_id, attempt, state_bytes)
-        except (*KINDS, OSError) as problem:
+        except Exception as problem:  # of a file system, or of gcsfs and Google's libraries
             error = _explained(folder, problem)
     agreement.agree("checkpoints/made", error, KINDS)
     text = agreement.tell("checkpoints/lease", json.dumps(asdict(lease)) if lease else None)
@@ -57,12 +57,14 @@ def run_id(run_dir: Path) -> str:
 def remove_unfinished(folder: epath.Path) -> None:
     """What saves left behind that never came to their end."""
     for path in folder.iterdir():
-        if TEMPORARY in path.name:
+        half_a_step = path.name.isdecimal() and not is_committed(path)
+        if TEMPORARY in path.name or half_a_step:
             path.rmtree(missing_ok=True)
 
 
 def _take(folder: epath.Path, run_id: str, attempt: int, state_bytes: int) -> Lease:
-    folder.mkdir(parents=True, exist_ok=True)
+    if not is_url(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     lease = Lease.take(folder, run_id, attempt)
     remove_unfinished(folder)
     _check_room(folder, state_bytes)
@@ -71,7 +73,7 @@ def _take(folder: epath.Path, run_id: str, attempt: int, state_bytes: int) -> Le
 
 def _check_room(folder: epath.Path, state_bytes: int) -> None:
     """A new checkpoint is whole before an old one goes: there must be room for two."""
-    if "://" in str(folder):
+    if is_url(folder):
         return
     free = shutil.disk_usage(folder).free
     missing = max(1, 2 - len(steps(folder))) * state_bytes - free
@@ -93,7 +95,7 @@ def _problem_here(folder: epath.Path, lease: Lease) -> Exception | None:
         probe = folder / f".probe-{lease.id}-{jax.process_index()}"
         probe.write_text("")
         probe.unlink()
-    except OSError as error:
+    except Exception as error:
         return _explained(folder, error)
     return None
 
@@ -112,7 +114,9 @@ def _sees(folder: epath.Path, lease: Lease) -> bool:
 
 
 def _explained(folder: epath.Path, error: Exception) -> Exception:
-    if not isinstance(error, OSError):
+    if isinstance(error, KINDS):
         return error
-    why = os.strerror(error.errno) if error.errno else str(error)
+    why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    if is_url(folder) and isinstance(error, FileNotFoundError):
+        why = "there is no such bucket, or it is not shown to you"
     return FolderError(f"{folder}: checkpoints cannot be written here: {why}")

@@ -5,7 +5,7 @@ import secrets
 from dataclasses import asdict, dataclass
 
 from trainer.checkpoint.errors import OtherRunError, StaleError
-from trainer.spec.checkpoints import AnyPath
+from trainer.spec.checkpoints import AnyPath, is_url
 
 LEASE = "lease.json"
 
@@ -34,8 +34,12 @@ class Lease:
         if holder and holder.attempt > attempt:
             raise StaleError(f"attempt {holder.attempt} has taken over from attempt {attempt}")
         lease = cls(run_id, attempt, secrets.token_hex(8))
+        text = json.dumps(asdict(lease))
+        if is_url(folder):
+            (folder / LEASE).write_text(text, encoding="utf-8")
+            return lease
         temporary = folder / f".{LEASE}.{lease.id}"
-        temporary.write_text(json.dumps(asdict(lease)), encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
         temporary.replace(folder / LEASE)
         return lease
 

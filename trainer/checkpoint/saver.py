@@ -102,7 +102,7 @@ class Saver:
         return error
 
     def _new_checkpointer(self) -> ocp.AsyncCheckpointer:
-        path_class = temporary_path_class(self._folder, self._before_commit, self._after_commit)
+        path_class = temporary_path_class(self._folder, self._commit, self._after_commit)
         return _checkpointer(path_class, self._at_barrier)
 
     def _about_of(self, progress: Progress, flat: dict[str, jax.Array]) -> About:
@@ -166,7 +166,7 @@ class Saver:
         self._report.save_failed(step, lines[0] if lines else repr(error))
         try:
             folders.remove_unfinished(self._folder)
-        except OSError:
+        except Exception:
             pass  # the place is gone: that is what was just told
 
     def _at_barrier(self, *, key: str, timeout_ms: int) -> None:
@@ -179,13 +179,14 @@ class Saver:
         self._barriers += 1
         agreement.agree(name, error, (StaleError,), deadline_s)
 
-    def _before_commit(self, temporary: epath.Path) -> None:
+    def _commit(self, written: epath.Path) -> None:
         """On process 0. Raises StaleError."""
         assert self._about
-        self._lease.check(self._folder)
-        files = {name: size for name, size in _files(temporary) if name != UNLISTED}
+        files = checkpoints.sizes(written)
+        files.pop(UNLISTED, None)
         self._about = self._about.model_copy(update={"files": files})
-        (temporary / ABOUT).write_text(self._about.model_dump_json(indent=1))
+        self._lease.check(self._folder)
+        (written / ABOUT).write_text(self._about.model_dump_json(indent=1))
 
     def _after_commit(self) -> None:
         """On process 0: what the policy does not keep goes."""
@@ -195,7 +196,7 @@ class Saver:
             ]
             for step in checkpoints.expired(scores, self._policy):
                 (self._folder / str(step)).rmtree()
-        except OSError as error:
+        except Exception as error:  # the checkpoint is saved, whatever becomes of older ones
             self._report.warn(f"old checkpoints could not be deleted: {error}")
 
 
@@ -212,15 +213,6 @@ def _checkpointer(path_class: Any, barrier: Callable[..., None]) -> ocp.AsyncChe
         multiprocessing_options=everybody,
         temporary_path_class=path_class,
     )
-
-
-def _files(folder: epath.Path, prefix: str = "") -> list[tuple[str, int]]:
-    """Path inside the folder and bytes, of every file in it."""
-    found: list[tuple[str, int]] = []
-    for path in sorted(folder.iterdir()):
-        name = f"{prefix}{path.name}"
-        found += _files(path, f"{name}/") if path.is_dir() else [(name, path.stat().length)]
-    return found
 
 
 def _eval_loss(folder: epath.Path) -> float | None:

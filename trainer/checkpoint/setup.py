@@ -17,6 +17,7 @@ from trainer.data.feed import Feed
 from trainer.report import Report
 from trainer.spec.checkpoints import folder_of
 from trainer.spec.job import Job
+from trainer.spec.places import place
 from trainer.spec.plan import Plan
 from trainer.stop import StopSignal
 from trainer.train_step import State
@@ -36,12 +37,12 @@ class Checkpoints:
     ) -> "Checkpoints | None":
         """None where the job has no checkpoints; every process must call it.
 
-        Raises FolderError where the folder cannot serve all hosts, StaleError where a newer attempt
-        has it.
+        Raises ConfigError for a URL that this host cannot reach, FolderError where the folder
+        cannot serve all hosts, StaleError where a newer attempt has it.
         """
         if job.checkpoint is None:
             return None
-        folder = epath.Path(folder_of(job, run_dir)).expanduser().resolve()
+        folder = place(folder_of(job, run_dir))
         run_id = folders.run_id(run_dir)
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in flatten(shapes).values())
         lease = folders.prepare(folder, run_id, attempt, size)

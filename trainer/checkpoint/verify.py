@@ -11,6 +11,8 @@ import sys
 from etils import epath
 
 from trainer.spec import checkpoints
+from trainer.spec.config import ConfigError
+from trainer.spec.places import place
 
 
 def main() -> int:
@@ -19,7 +21,11 @@ def main() -> int:
         prog="python -m trainer.checkpoint.verify", description=__doc__
     )
     parser.add_argument("folders", nargs="+", metavar="STEP_FOLDER")
-    problems = [_check(epath.Path(folder).resolve()) for folder in parser.parse_args().folders]
+    try:
+        folders = [place(folder) for folder in parser.parse_args().folders]
+    except ConfigError as error:
+        parser.error(str(error))
+    problems = [_check(folder) for folder in folders]
     return 1 if any(problems) else 0
 
 

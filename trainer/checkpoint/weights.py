@@ -16,6 +16,7 @@ from trainer.spec.checkpoints import ABOUT, About, BrokenError
 from trainer.spec.config import ConfigError
 from trainer.spec.continuity import compare
 from trainer.spec.job import Job
+from trainer.spec.places import place
 from trainer.spec.plan import Plan
 from trainer.train_step import Trainable
 
@@ -31,7 +32,7 @@ def initial_params(source: str, trainable: Trainable, plan: Plan) -> dict[str, j
     """
     params, error = {}, None
     try:
-        params = _read(epath.Path(source).expanduser().resolve(), trainable, plan)
+        params = _read(place(source), trainable, plan)
     except (ConfigError, BrokenError, OSError) as problem:
         error = FolderError(f"checkpoint.init_from: {problem}")
     agreement.agree("init_from", error, (FolderError,), READ_TIMEOUT_S)

@@ -4,7 +4,9 @@
     CHECKPOINTS/400.damaged/   one that was found to be damaged and moved aside
     CHECKPOINTS/lease.json     which attempt of which run may write here
 
-Folders are `pathlib.Path` or `etils.epath.Path`: `gs://...` works where a host can reach it.
+Folders are `pathlib.Path` or `etils.epath.Path`: `gs://...` works where a host can reach it. There
+a step is written in its place, and about.json is the last of its objects: without it there is no
+checkpoint.
 """
 
 from collections.abc import Iterable
@@ -82,10 +84,34 @@ def folder_of(job: Job, run_dir: Path) -> str:
 def steps(folder: AnyPath) -> list[int]:
     """Committed steps, newest first; whether they are whole is `read`'s to say."""
     try:
-        names = [path.name for path in folder.iterdir()]
+        names = [path.name for path in folder.iterdir() if is_committed(path)]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+    return sorted((int(name) for name in names), reverse=True)
+
+
+def is_committed(path: AnyPath) -> bool:
+    """Whether it is a step folder, and its save came to its end."""
+    # In a file system the name itself is the commit: without about.json it has been damaged.
+    return path.name.isdecimal() and (not is_url(path) or (path / ABOUT).exists())
+
+
+def is_url(path: AnyPath) -> bool:
+    """An object store's: no folders, no renames; every write of an object is atomic."""
+    return "://" in str(path)
+
+
+def sizes(folder: AnyPath) -> dict[str, int]:
+    """Path inside the folder -> bytes, of every file in it."""
+    if not is_url(folder):
+        files = [path for path in Path(folder).rglob("*") if path.is_file()]
+        return {path.relative_to(folder).as_posix(): path.stat().st_size for path in sorted(files)}
+    import fsspec
+
+    # One request for a thousand objects; a stat would be one for each.
+    store, root = fsspec.url_to_fs(str(folder))
+    found = store.find(root, detail=True)
+    return {name.removeprefix(f"{root}/"): info["size"] for name, info in sorted(found.items())}
 
 
 def read(folder: AnyPath) -> About:
@@ -94,13 +120,15 @@ def read(folder: AnyPath) -> About:
     Raises BrokenError with the file and what is wrong with it.
     """
     about = read_about(folder)
+    try:
+        found = sizes(folder)
+    except (FileNotFoundError, NotADirectoryError) as error:  # somebody is deleting it
+        raise BrokenError(f"{error.filename or folder} is missing") from None
     for name, size in about.files.items():
-        try:
-            found = _size(folder / name)
-        except (FileNotFoundError, NotADirectoryError):
-            raise BrokenError(f"{name} is missing") from None
-        if found != size:
-            raise BrokenError(f"{name} has {found:,} bytes of {size:,}")
+        if name not in found:
+            raise BrokenError(f"{name} is missing")
+        if found[name] != size:
+            raise BrokenError(f"{name} has {found[name]:,} bytes of {size:,}")
     return about
 
 
@@ -123,9 +151,3 @@ def expired(scores: Iterable[Score], policy: Policy) -> list[int]:
     rated = [(s.eval_loss, -s.step) for s in newest_first if s.eval_loss is not None]
     kept |= {-step for _, step in sorted(rated)[: policy.keep_best]}
     return [score.step for score in newest_first if score.step not in kept]
-
-
-def _size(path: AnyPath) -> int:
-    stat = path.stat()
-    # epath's own word for it, on URLs.
-    return stat.st_size if hasattr(stat, "st_size") else stat.length

@@ -1,0 +1,35 @@
+"""Which places for checkpoints there are."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from trainer.spec.config import ConfigError
+from trainer.spec.places import place
+
+
+def test_a_path_is_made_whole(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert Path(place("~/x")) == Path(place("x")) == tmp_path / "x"
+
+
+def test_a_url_stays_as_it_is(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    assert str(place("gs://bucket/x/y")) == "gs://bucket/x/y"
+    assert str(place("gs://bucket/x/") / "y") == "gs://bucket/x/y"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("gs://bucket/x", r"gs://bucket/x is reached through gcsfs.*pip install 'slipway\[gcs\]'"),
+        ("gs:///x", "names no bucket"),
+        ("s3://bucket/x", "nowhere else"),
+    ],
+)
+def test_a_url_that_cannot_be_reached_is_refused(monkeypatch, url, said):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=said):
+        place(url)
