@@ -156,6 +156,25 @@ def test_only_what_the_policy_keeps_stays(tmp_path):
     assert checkpoints.steps(kept.folder) == [7, 6, 3, 2]
 
 
+def test_a_deletion_that_was_cut_off_leaves_no_checkpoint(tmp_path, monkeypatch):
+    kept = Kept.of(tmp_path, checkpoint={"every_steps": 1, "keep": 1})
+    kept.saved(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(kept.checkpoints.folder), "rmtree", _delete_one_file)
+        kept.saved(2)
+    assert any("could not be deleted" in line for line in kept.said.lines)
+    assert checkpoints.steps(kept.folder) == [2]
+    (kept.folder / ".probe-0123-1").write_text("")
+    (kept.folder / ".lease.json.0123").write_text("")
+    Kept.of(tmp_path, attempt=2)
+    assert sorted(path.name for path in kept.folder.iterdir()) == ["2", "lease.json"]
+
+
+def _delete_one_file(folder: Path) -> None:
+    (folder / "manifest.ocdbt").unlink()
+    raise OSError("cut off")
+
+
 def test_another_run_may_not_use_the_folder(tmp_path):
     storage = str(tmp_path / "shared")
     Kept.of(tmp_path / "one", storage=storage)

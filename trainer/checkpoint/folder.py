@@ -23,6 +23,8 @@ SEEN_DEADLINE_S = 10.0
 """Network file systems may show a new file late (NFS caches a folder for up to 3 s or so)."""
 LOOK_S = 0.2
 TEMPORARY = ".orbax-checkpoint-tmp"
+DELETED = ".deleted"
+PROBE = ".probe-"
 KINDS = (FolderError, OtherRunError, StaleError)
 
 
@@ -49,17 +51,29 @@ def run_id(run_dir: Path) -> str:
     """The run's own random name, made where it has none: a folder's name is no identity."""
     path = run_dir / "run_id"
     if not path.exists() and jax.process_index() == 0:
-        path.write_text(secrets.token_hex(16), encoding="utf-8")
+        made = path.with_name(f".{path.name}")
+        made.write_text(secrets.token_hex(16), encoding="utf-8")
+        made.replace(path)
     text = path.read_text(encoding="utf-8") if jax.process_index() == 0 else None
     return agreement.tell("run_id", text).strip()
 
 
 def remove_unfinished(folder: epath.Path) -> None:
-    """What saves left behind that never came to their end."""
+    """What saves, deletions and checks left behind that never came to their end."""
     for path in folder.iterdir():
         half_a_step = path.name.isdecimal() and not is_committed(path)
-        if TEMPORARY in path.name or half_a_step:
+        if TEMPORARY in path.name or path.name.endswith(DELETED) or half_a_step:
             path.rmtree(missing_ok=True)
+        elif path.name.startswith((f".{LEASE}", PROBE)):
+            path.unlink(missing_ok=True)
+
+
+def delete(step: epath.Path) -> None:
+    """Delete a checkpoint; whatever ends the deletion halfway, what is left is no checkpoint."""
+    if "://" in str(step):  # there renaming is copying
+        step.rmtree()
+        return
+    step.rename(step.with_name(f"{step.name}{DELETED}")).rmtree()
 
 
 def _take(folder: epath.Path, run_id: str, attempt: int, state_bytes: int) -> Lease:
@@ -92,7 +106,7 @@ def _problem_here(folder: epath.Path, lease: Lease) -> Exception | None:
                 f"{folder} is not the folder that host-0000 sees: the hosts do not share it. "
                 "Say storage: for a place that all of them reach"
             )
-        probe = folder / f".probe-{lease.id}-{jax.process_index()}"
+        probe = folder / f"{PROBE}{lease.id}-{jax.process_index()}"
         probe.write_text("")
         probe.unlink()
     except Exception as error:

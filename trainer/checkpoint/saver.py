@@ -165,9 +165,10 @@ class Saver:
         lines = str(error).strip().splitlines()
         self._report.save_failed(step, lines[0] if lines else repr(error))
         try:
+            self._lease.check(self._folder)
             folders.remove_unfinished(self._folder)
         except Exception:
-            pass  # the place is gone: that is what was just told
+            pass  # the place is gone, as was just told, or it is another attempt's by now
 
     def _at_barrier(self, *, key: str, timeout_ms: int) -> None:
         """Orbax's two meetings of a save: all have written; process 0 has committed."""
@@ -195,7 +196,7 @@ class Saver:
                 Score(s, _eval_loss(self._folder / str(s))) for s in checkpoints.steps(self._folder)
             ]
             for step in checkpoints.expired(scores, self._policy):
-                (self._folder / str(step)).rmtree()
+                folders.delete(self._folder / str(step))
         except Exception as error:  # the checkpoint is saved, whatever becomes of older ones
             self._report.warn(f"old checkpoints could not be deleted: {error}")
 
