@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 
 from trainer.spec import accelerators
@@ -65,8 +66,20 @@ class MetricsFile:
 
     def __init__(self, run_dir: Path, process: int):
         self._path = run_dir / "metrics.jsonl" if process == 0 else None
+        if self._path and _ends_torn(self._path):
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write("\n")
 
     def write(self, line: dict[str, object]) -> None:
         if self._path:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
+
+
+def _ends_torn(path: Path) -> bool:
+    """Whether an attempt was killed while it wrote: the next line must not go on from there."""
+    if not path.exists() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
