@@ -47,11 +47,11 @@ class Entry:
     problem: str = ""
     """Why it is no checkpoint to go on from; "": nothing is known against it."""
     verified: bool = False
-    """Whether every byte was read."""
+    """Whether every array was read and found as it was saved."""
 
     @property
     def state(self) -> str:
-        return self.problem or ("every byte is right" if self.verified else "whole")
+        return self.problem or ("verified" if self.verified else "whole")
 
 
 def newest(folder: str) -> About | None:
@@ -110,7 +110,7 @@ def as_json(found: Sequence[Entry]) -> str:
 
 
 def verified(found: Sequence[Entry]) -> list[Entry]:
-    """The same with every byte read, by a child process: the digests need jax."""
+    """The same with every array read, by a child process: the digests need jax."""
     folders = {entry.step: str(entry.folder) for entry in found if not entry.problem}
     if not folders:
         return list(found)

@@ -200,7 +200,7 @@ def down(
 def list_checkpoints(
     run: RunOrFolder,
     runs: Runs = Path("runs"),
-    verify: Annotated[bool, typer.Option("--verify", help="read every byte")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="read every array")] = False,
     output: OutputOption = Output.text,
 ) -> None:
     """List the steps that are saved. The default command: `list` can be left out."""

@@ -92,7 +92,7 @@ sys.exit(1)
 
 # jax warns of a fork in a process that has used it, as tests before this one may have.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_what_the_check_of_every_byte_says_is_shown(folder: Path, monkeypatch) -> None:
+def test_what_the_check_of_every_array_says_is_shown(folder: Path, monkeypatch) -> None:
     real = subprocess.run
 
     def run(command: list[str], **options: object) -> object:

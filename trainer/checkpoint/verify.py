@@ -1,4 +1,4 @@
-"""`python -m trainer.checkpoint.verify STEP_FOLDER...`: reads every byte, one array at a time.
+"""`python -m trainer.checkpoint.verify STEP_FOLDER...`: reads every array, one after the other.
 
 Prints a line of JSON for each, {"step", "ok", "problem"}; ends with 1 where one is not whole.
 """
