@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.saves import Kept
+from trainer.checkpoint import restore, saver
 from trainer.checkpoint.errors import (
     FolderError,
     NoGoodCheckpointError,
@@ -49,6 +50,22 @@ def test_it_lies_on_the_mesh_of_the_run_that_restores(tmp_path, devices, mesh):
         rows = min(len(array), len(state.params[name]))
         np.testing.assert_array_equal(array[:rows], state.params[name][:rows])
         assert not np.any(array[rows:])
+
+
+def test_arrays_saved_in_pieces_are_put_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(saver, "CHUNK_BYTES", 1000)
+    state = Kept.of(tmp_path, devices=2).saved(1)
+    restored = Kept.of(tmp_path, devices=4, attempt=2, mesh={"tensor": 2}).restore()
+    assert restored and _equal(restored.state, state)
+
+
+def test_a_restore_reads_a_part_of_the_arrays_at_a_time(tmp_path):
+    shapes = {name: jax.ShapeDtypeStruct((100 + n,), "float32") for n, name in enumerate("abcdef")}
+    shardings = dict.fromkeys(shapes, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    shapes["large"] = jax.ShapeDtypeStruct((400,), "float32")
+    shardings["large"] = shardings["a"]
+    groups = list(restore.groups(shapes, shardings, parts=4))
+    assert groups == [["large"], ["f", "e"], ["d", "c"], ["b", "a"]]
 
 
 def test_without_a_checkpoint_there_is_nothing_to_restore(tmp_path):

@@ -1,16 +1,17 @@
 """Finds the newest whole checkpoint and reads it straight into the shardings of this run's mesh."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
 from trainer import agreement
+from trainer.checkpoint import memory
 from trainer.checkpoint.digest import digests
 from trainer.checkpoint.errors import NoGoodCheckpointError
 from trainer.checkpoint.leaves import flatten, unflatten
@@ -26,6 +27,8 @@ from trainer.train_step import State
 LOOK_TIMEOUT_S = 600.0
 READ_TIMEOUT_S = 3600.0
 PROBLEM = "problem.txt"
+PARTS = 8
+"""A restore holds about one part in this many of its shards twice."""
 
 
 @dataclass(frozen=True)
@@ -153,20 +156,44 @@ def read_arrays(
         )
         for name, leaf in like.items()
     }
-    handler = ocp.PyTreeCheckpointHandler()
-    return handler.restore(
-        source,
-        args=ocp.args.PyTreeRestore(dict(like), arguments, partial_restore=True),  # type: ignore[call-arg]
-    )
+    handler, flat = ocp.PyTreeCheckpointHandler(), {}
+    with memory.given_back():
+        for names in groups(like, shardings):
+            some, how = {n: like[n] for n in names}, {n: arguments[n] for n in names}
+            wanted: Any = ocp.args.PyTreeRestore(some, how, partial_restore=True)  # type: ignore[call-arg]
+            flat |= jax.block_until_ready(handler.restore(source, args=wanted))
+    return {name: flat[name] for name in like}
+
+
+def groups(
+    like: Mapping[str, Any], shardings: Mapping[str, Any], parts: int = PARTS
+) -> Iterator[list[str]]:
+    """Names of arrays to read together: each is in memory twice while its group is read.
+
+    A group is no more than one part of all shards, or one array.
+    """
+    sizes = {
+        name: math.prod(shardings[name].shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for name, leaf in like.items()
+    }
+    room = sum(sizes.values()) / parts
+    group: list[str] = []
+    for name in sorted(like, key=lambda name: -sizes[name]):
+        if group and sum(sizes[n] for n in group) + sizes[name] > room:
+            yield group
+            group = []
+        group.append(name)
+    if group:
+        yield group
 
 
 def changed(flat: Mapping[str, jax.Array], about: About) -> str:
     """Arrays whose digest is not the saved one, in words; "": none."""
-    numbers = np.asarray(jax.jit(digests)(list(flat.values())))
+    numbers = digests(flat.values())
     wrong = [
         name
         for name, number in zip(flat, numbers, strict=True)
-        if int(number) != about.arrays[name].digest
+        if number != about.arrays[name].digest
     ]
     return f"the data of {', '.join(wrong)} has changed since it was saved" if wrong else ""
 

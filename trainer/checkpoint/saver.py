@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
@@ -28,6 +27,8 @@ from trainer.train_step import State
 
 SAVE_TIMEOUT_S = 1200
 """For writing one checkpoint in the background."""
+CHUNK_BYTES = 64 * 2**20
+"""What of an array is read as one: a host of another mesh holds little that is not its own."""
 UNLISTED = "_CHECKPOINT_METADATA"
 """Orbax changes it after about.json is written."""
 
@@ -61,7 +62,6 @@ class Saver:
         self._folder, self._lease, self._run, self._report = folder, lease, run, report
         self._policy = run.job.checkpoint
         self._checkpointer = self._new_checkpointer()
-        self._digests: Callable[..., jax.Array] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[Exception | None] | None = None
         self._about: About | None = None
@@ -76,7 +76,8 @@ class Saver:
         self._number, self._barriers = self._number + 1, 0
         error = None
         try:
-            arguments: Any = ocp.args.PyTreeSave(flat)  # type: ignore[call-arg]
+            how = {name: ocp.SaveArgs(chunk_byte_size=CHUNK_BYTES) for name in flat}
+            arguments: Any = ocp.args.PyTreeSave(flat, how)  # type: ignore[call-arg]
             self._checkpointer.save(self._folder / str(progress.step), args=arguments)
         except Exception as problem:  # of a store that is gone, or a host that did not come
             error = problem
@@ -125,11 +126,9 @@ class Saver:
         )
 
     def _arrays(self, flat: dict[str, jax.Array]) -> dict[str, Array]:
-        if self._digests is None:
-            self._digests = jax.jit(digests)
-        numbers = np.asarray(self._digests(list(flat.values())))
+        numbers = digests(flat.values())
         return {
-            name: Array(shape=leaf.shape, dtype=str(leaf.dtype), digest=int(number))
+            name: Array(shape=leaf.shape, dtype=str(leaf.dtype), digest=number)
             for (name, leaf), number in zip(flat.items(), numbers, strict=True)
         }
 
