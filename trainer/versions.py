@@ -1,5 +1,6 @@
 """What must be equal on all hosts before they compute together. Imports none of it."""
 
+import functools
 import hashlib
 import platform
 from importlib import metadata
@@ -8,6 +9,7 @@ from pathlib import Path
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "grain", "orbax-checkpoint", "numpy")
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """Python's and the packages' versions, as installed."""
     return {
