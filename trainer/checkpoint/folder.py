@@ -70,7 +70,7 @@ def remove_unfinished(folder: epath.Path) -> None:
 
 def delete(step: epath.Path) -> None:
     """Delete a checkpoint; whatever ends the deletion halfway, what is left is no checkpoint."""
-    if "://" in str(step):  # there renaming is copying
+    if is_url(step):  # there renaming is copying
         step.rmtree()
         return
     step.rename(step.with_name(f"{step.name}{DELETED}")).rmtree()
