@@ -39,16 +39,28 @@ def traces() -> Iterator[Traces]:
 def start_owner(traces: Traces, *more: str, code: str = OWNER) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", code, str(traces.temporary / "folder"), *more]
     environment = traces.environment
-    owner = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    wait_until(lambda: sum("sleep" in c for c in traces.processes().values()) >= 3)
+    owner = subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        wait_until(lambda: sum("sleep" in c for c in traces.processes().values()) >= 3)
+    except TimeoutError:
+        owner.kill()
+        owner.communicate()
+        raise
     return owner
 
 
 def test_a_tree_ends_with_an_owner_that_dies_in_an_orderly_stop(traces: Traces) -> None:
     """As fast as without: the lifeline has a short grace of its own."""
-    code = OWNER.replace("else:", "else:\n    reaped.ask_to_end(99.0)")
+    # It asks when the shell has set its trap, and so lives on.
+    code = OWNER.replace("else:", "else:\n    sys.stdin.readline()\n    reaped.ask_to_end(99.0)")
     code = code.replace('script = "', 'script = "trap : TERM; ')
     with start_owner(traces, code=code) as owner:
+        assert owner.stdin and owner.stdout
+        owner.stdin.write("now\n")
+        owner.stdin.flush()
+        assert owner.stdout.readline() == "up\n"
         owner.kill()
         owner.wait()
         traces.assert_nothing_left(timeout_s=10.0)
