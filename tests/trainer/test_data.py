@@ -24,8 +24,8 @@ def _job(batch: int):
     return job_of(data={"seq_len": 2, "global_batch": batch})
 
 
-def _numbers(tokens, data, block, first, steps):
-    batches = pipeline.training_batches(tokens, data, 3, block, first)
+def _numbers(tokens, data, block, first, steps, shift=0):
+    batches = pipeline.training_batches(tokens, data, 3, block, first, shift)
     return [batch.examples.tolist() for batch in itertools.islice(batches, steps)]
 
 
@@ -49,6 +49,20 @@ def test_every_example_is_seen_once_an_epoch():
     read = list(itertools.chain(*_numbers(tokens, _job(batch).data, (0, 1), 1, 11)))
     assert sorted(read[:sequences]) == sorted(read[sequences:]) == list(range(sequences))
     assert read[:sequences] != read[sequences:]
+
+
+@given(before=st.integers(1, 5), after=st.integers(1, 9), steps=st.integers(1, 6))
+@settings(max_examples=25, deadline=None)
+def test_another_batch_size_goes_on_with_the_next_example(before, after, steps):
+    tokens = _tokens(60, 2)
+    first = list(itertools.chain(*_numbers(tokens, _job(before).data, (0, 1), 1, steps)))
+    shift = len(first) - steps * after  # what was seen, less what `after` a step would have been
+    second = _numbers(tokens, _job(after).data, (0, 1), steps + 1, 3, shift)
+    read = [*first, *itertools.chain(*second)]
+    assert (
+        read
+        == list(itertools.chain(*_numbers(tokens, _job(1).data, (0, 1), 1, len(read))))[: len(read)]
+    )
 
 
 def test_a_step_far_away_is_reached_at_once():
