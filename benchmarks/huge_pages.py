@@ -47,6 +47,7 @@ def _median_step_s(
     width = options.d_model
     command = [sys.executable, "-m", "trainer", str(ROOT / "jobs" / "quickstart.yaml")]
     command += [f"steps={options.steps + LEFT_OUT_STEPS}", "evaluate=null", "sample=null"]
+    command += ["checkpoint=null"]
     command += [f"model.d_model={width}", f"model.d_ff={3 * width}"]
     devices = f"--xla_force_host_platform_device_count={options.devices}"
     subprocess.run(

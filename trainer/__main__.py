@@ -54,7 +54,9 @@ def _run(options: argparse.Namespace, environment: Environment, events: Events) 
     # Late: the check of a host must not wait for jax.
     from trainer.train import train
 
-    train(job, environment, environment.run_dir or _new_run_dir(job), events)
+    run_dir = environment.run_dir or _new_run_dir(job)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    train(job, environment, run_dir, events)
 
 
 def _new_run_dir(job: Job) -> Path:
