@@ -120,8 +120,9 @@ class Trainable:
         settings = self.job.optimizer
         rate = jnp.float32(optimizer.schedule(settings, self.job.steps)(state.step))
         scale = optimizer.clipping(settings, grad_norm)
-        # Not a select of the old or the new state: it would read and write all of it once more.
-        new = jax.lax.cond(finite, self._moved, lambda state, *_: state, state, grads, scale, rate)
+        moved = self._moved(state, grads, scale, rate)
+        # Not a conditional: on CPU devices, collectives inside one can wait for each other for ever.
+        new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state)
         metrics = StepMetrics(
             loss, grad_norm, rate, tokens, digest(batch.examples), finite, jnp.max(wishes)
         )
