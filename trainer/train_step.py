@@ -121,11 +121,13 @@ class Trainable:
         rate = jnp.float32(optimizer.schedule(settings, self.job.steps)(state.step))
         scale = optimizer.clipping(settings, grad_norm)
         moved = self._moved(state, grads, scale, rate)
-        # Not a conditional: on CPU devices, collectives inside one can wait for each other for ever.
         new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state)
-        metrics = StepMetrics(
-            loss, grad_norm, rate, tokens, digest(batch.examples), finite, jnp.max(wishes)
-        )
+        # One after the other and after all gradients: CPU devices have few threads, and collectives
+        # that may run at the same time can wait for each other for ever. Both terms are always 0.
+        never = grad_norm < -1
+        examples = digest(batch.examples + never.astype(batch.examples.dtype))
+        wish = jnp.max(wishes + (never & (examples > 0)).astype(wishes.dtype))
+        metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, finite, wish)
         return new, metrics
 
     def _moved(
