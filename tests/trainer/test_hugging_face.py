@@ -11,16 +11,21 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from tests.trainer.jobs import corpus_of, job_of, world_of
+from tests.trainer.jobs import job_of
+from tests.trainer.model_folders import (
+    assert_equal,
+    folder_maker,
+    loaded,
+    params_of,
+    plan_of,
+    tensors_of,
+)
 from trainer import hugging_face
-from trainer import mesh as meshes
 from trainer.data import tokenizer
 from trainer.hugging_face import importer, layout
 from trainer.hugging_face import tokenizer as interchange_tokenizer
 from trainer.hugging_face.layout import Box
 from trainer.hugging_face.weights import Weights
-from trainer.spec.config import ConfigError
-from trainer.spec.resolve import resolve, vocab_size
 
 MODELS = {
     "tied": {},
@@ -36,45 +41,9 @@ MESHES = [
 ]
 
 
-def plan_of(job, devices=1):
-    return resolve(job, world_of(1, devices), corpus_of(job))
-
-
-def params_of(job, plan):
-    """Random numbers, with zeros for the tokens that only pad."""
-    draw = np.random.default_rng(0)
-    arrays = {}
-    for parameter in plan.parameters:
-        array = draw.standard_normal(parameter.shape, np.float32)
-        if "vocab" in parameter.axes:
-            np.moveaxis(array, parameter.axes.index("vocab"), 0)[vocab_size(job) :] = 0
-        arrays[parameter.name] = array
-    return arrays
-
-
-def loaded(path, job, devices=1):
-    plan = plan_of(job, devices)
-    mesh = meshes.build(plan, jax.devices()[:devices])
-    return hugging_face.load(path, job, plan, meshes.parameter_shardings(plan, mesh))
-
-
 @pytest.fixture
 def exported(tmp_path):
-    """Makes a folder: exported(job, **options) -> the folder, the parameters."""
-
-    def make(job, devices=1, **options):
-        params = params_of(job, plan_of(job, devices))
-        hugging_face.export(job, params, tmp_path / "hf", **options)
-        return tmp_path / "hf", params
-
-    return make
-
-
-def assert_equal(got, wanted):
-    assert got.keys() == wanted.keys()
-    for name, array in wanted.items():
-        assert got[name].dtype == np.float32
-        np.testing.assert_array_equal(got[name], array, err_msg=name)
+    return folder_maker(tmp_path / "hf")
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
@@ -163,7 +132,7 @@ def test_what_follows_from_the_config_may_lie_beside_the_weights(exported):
     job = job_of()
     folder, params = exported(job)
     frequencies = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32)}
-    save_file({**_tensors(folder), **frequencies}, folder / "model.safetensors")
+    save_file({**tensors_of(folder), **frequencies}, folder / "model.safetensors")
     assert_equal(loaded(folder, job), params)
 
 
@@ -171,7 +140,7 @@ def test_what_follows_from_the_config_may_lie_beside_the_weights(exported):
 def test_half_precision_is_loaded_as_float32(exported, dtype):
     job = job_of()
     folder, params = exported(job)
-    rounded = {n: a.astype(jax.numpy.dtype(dtype)) for n, a in _tensors(folder).items()}
+    rounded = {n: a.astype(jax.numpy.dtype(dtype)) for n, a in tensors_of(folder).items()}
     save_file(rounded, folder / "model.safetensors", metadata={"format": "pt"})
     wanted = {n: a.astype(jax.numpy.dtype(dtype)).astype(np.float32) for n, a in params.items()}
     assert_equal(loaded(folder, job), wanted)
@@ -224,7 +193,7 @@ def test_what_several_devices_hold_is_read_once(exported, read):
     sizes: Counter[str] = Counter()
     for name, box in read:
         sizes[name] += math.prod(part.stop - part.start for part in box)
-    assert sizes == {name: array.size for name, array in _tensors(folder).items()}
+    assert sizes == {name: array.size for name, array in tensors_of(folder).items()}
 
 
 PARTS = {
@@ -250,144 +219,6 @@ def test_a_devices_part_is_all_that_is_read(exported, read, name, bounds):
     assert elements == np.count_nonzero(got)
 
 
-def test_every_key_that_differs_is_named_with_both_values(exported):
-    folder, _ = exported(job_of())
-    other = job_of(
-        model={"layers": 3, "d_model": 64, "heads": 8, "kv_heads": 4, "head_dim": 16, "d_ff": 128,
-               "vocab_size": 300, "rope_theta": 5e5, "norm_eps": 1e-6, "tied_embeddings": False}
-    )  # fmt: skip
-    with pytest.raises(ConfigError) as error:
-        loaded(folder, other)
-    file = folder / "config.json"
-    assert error.value.problems == [
-        f"{file}: hidden_size is 32, the job's model.d_model is 64",
-        f"{file}: intermediate_size is 64, the job's model.d_ff is 128",
-        f"{file}: num_hidden_layers is 2, the job's model.layers is 3",
-        f"{file}: num_attention_heads is 4, the job's model.heads is 8",
-        f"{file}: num_key_value_heads is 2, the job's model.kv_heads is 4",
-        f"{file}: head_dim is 8, the job's model.head_dim is 16",
-        f"{file}: vocab_size is 257, the job's model.vocab_size is 300",
-        f"{file}: rope_theta is 10000.0, the job's model.rope_theta is 500000.0",
-        f"{file}: rms_norm_eps is 1e-05, the job's model.norm_eps is 1e-06",
-        f"{file}: tie_word_embeddings is true, the job's model.tied_embeddings is false",
-    ]
-
-
-OTHER_KINDS = {
-    "another family": ({"model_type": "qwen3"}, ["model_type is 'qwen3'"]),
-    "biases": ({"attention_bias": True, "mlp_bias": True}, ["attention_bias", "mlp_bias"]),
-    "activation": ({"hidden_act": "gelu"}, ["hidden_act is 'gelu', this trainer knows 'silu'"]),
-    "scaled positions": (
-        {"rope_scaling": {"rope_type": "llama3", "factor": 32.0}},
-        ["rope_type is 'llama3', this trainer knows 'default'"],
-    ),
-    "scaled positions, as they were": (
-        {"rope_scaling": {"type": "linear", "factor": 2.0}},
-        ["rope_type is 'linear', this trainer knows 'default'"],
-    ),
-    "positions of transformers 5": (
-        {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
-        ["rope_theta is 500000.0, the job's model.rope_theta is 10000.0"],
-    ),
-    "nothing said": ({"hidden_size": None}, ["hidden_size is nothing, the job's model.d_model"]),
-}
-
-
-@pytest.mark.parametrize(("change", "said"), OTHER_KINDS.values(), ids=OTHER_KINDS)
-def test_models_of_another_kind_are_refused(exported, change, said):
-    folder, _ = exported(job_of())
-    _rewrite(folder / "config.json", change)
-    with pytest.raises(ConfigError) as error:
-        loaded(folder, job_of())
-    assert len(error.value.problems) == len(said)
-    for problem, words in zip(error.value.problems, said, strict=True):
-        assert words in problem
-
-
-def test_keys_that_a_llama_has_by_default_need_not_be_said(exported):
-    job = job_of(model={"kv_heads": 4, "norm_eps": 1e-6, "tied_embeddings": False})
-    folder, params = exported(job)
-    defaults = ["num_key_value_heads", "head_dim", "rope_theta", "rms_norm_eps", "hidden_act",
-                "tie_word_embeddings", "attention_bias", "mlp_bias"]  # fmt: skip
-    _rewrite(folder / "config.json", dict.fromkeys(defaults))
-    assert_equal(loaded(folder, job), params)
-
-
-def test_all_tensors_that_do_not_fit_are_named(exported):
-    job = job_of()
-    folder, _ = exported(job)
-    tensors = _tensors(folder)
-    del tensors["model.norm.weight"], tensors["model.layers.1.mlp.up_proj.weight"]
-    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
-    tensors["model.embed_tokens.weight"] = np.zeros((256, 32), np.float32)
-    name = "model.layers.0.mlp.up_proj.weight"
-    tensors[name] = tensors[name].astype(np.int8)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ConfigError) as error:
-        loaded(folder, job)
-    shapes = "has the shape (256, 32), the job's model (257, 32)"
-    assert sorted(problem.split(": ", 1)[1] for problem in error.value.problems) == [
-        "lm_head.weight is unexpected",
-        f"model.embed_tokens.weight {shapes}",
-        "model.layers.0.mlp.up_proj.weight is of I8, not of F32, BF16, F16",
-        "model.layers.1.mlp.up_proj.weight is missing",
-        "model.norm.weight is missing",
-    ]
-
-
-def _cut(folder):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-BROKEN = {
-    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "has neither"),
-    "a cut file": (_cut, "model.safetensors: cannot be read"),
-    "a config that is no JSON": (
-        lambda folder: (folder / "config.json").write_text("{"), "config.json: not JSON"
-    ),
-    "a config of a list": (
-        lambda folder: (folder / "config.json").write_text("[]"), "expected keys and values"
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("breaks", "said"), BROKEN.values(), ids=BROKEN)
-def test_broken_folders_are_told_with_the_file(exported, breaks, said):
-    folder, _ = exported(job_of())
-    breaks(folder)
-    with pytest.raises(ConfigError, match=said):
-        loaded(folder, job_of())
-
-
-def test_a_file_that_the_index_names_must_be_there(exported):
-    folder, _ = exported(job_of(), shard_bytes=20_000)
-    sorted(folder.glob("*.safetensors"))[1].unlink()
-    with pytest.raises(ConfigError, match=r"model-00002-of-.*cannot be read"):
-        loaded(folder, job_of())
-    (folder / "model.safetensors.index.json").write_text('{"weight_map": 1}')
-    with pytest.raises(ConfigError, match="not an index"):
-        loaded(folder, job_of())
-
-
-def test_export_refuses_a_full_folder_and_another_models_parameters(tmp_path):
-    job = job_of()
-    params = params_of(job, plan_of(job))
-    with pytest.raises(ValueError, match=r"unexpected \['output.kernel'\]"):
-        hugging_face.export(job, {**params, "output.kernel": params["embedding.table"]}, tmp_path)
-    (tmp_path / "something").touch()
-    with pytest.raises(FileExistsError, match="not empty"):
-        hugging_face.export(job, params, tmp_path)
-
-
-def test_a_broken_off_export_is_no_folder_of_hugging_face(tmp_path):
-    job = job_of()
-    params = params_of(job, plan_of(job))
-    with pytest.raises(AssertionError, match="final_norm"):
-        hugging_face.export(job, {**params, "final_norm.scale": np.zeros(3)}, tmp_path)
-    assert not hugging_face.is_hugging_face(tmp_path)
-
-
 def test_the_tokenizer_has_each_byte_once_and_the_separator_after_them():
     files = interchange_tokenizer.files(64)
     made = files["tokenizer.json"]
@@ -397,11 +228,3 @@ def test_the_tokenizer_has_each_byte_once_and_the_separator_after_them():
     assert all(len(sign) == 1 and not sign.isspace() for sign in vocabulary)
     assert [token["id"] for token in made["added_tokens"]] == [tokenizer.SEPARATOR]
     assert files["tokenizer_config.json"]["model_max_length"] == 64
-
-
-def _tensors(folder):
-    return load_file(folder / "model.safetensors")
-
-
-def _rewrite(path, changes):
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.jobs import job_of
-from tests.trainer.test_hugging_face import loaded, params_of, plan_of
+from tests.trainer.model_folders import loaded, params_of, plan_of
 from trainer import hugging_face
 from trainer.data import tokenizer
 from trainer.model import Network
