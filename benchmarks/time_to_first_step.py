@@ -60,7 +60,8 @@ def _launch(folder: Path, cache: str) -> float:
     runs = folder / f"runs-{cache}"
     command = [sys.executable, "-m", "launcher", "--cluster", str(folder / "cluster.yaml")]
     command += ["--runs", str(runs), str(ROOT / "jobs" / "quickstart.yaml")]
-    command += ["steps=2", "evaluate=null", "sample=null"]
+    # No checkpoint: the processes by hand would find it, and go on from there.
+    command += ["steps=2", "evaluate=null", "sample=null", "checkpoint=null"]
     began = time.time()
     environment = _environment(folder, "launch", cache)
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -94,17 +95,19 @@ def _by_hand(folder: Path, hosts: int, devices: int, cache: str) -> float:
         for process in range(hosts)
     ]
     try:
-        return _wait_for_metrics(run_dir / "metrics.jsonl") - began
+        return _wait_for_metrics(run_dir / "metrics.jsonl", processes) - began
     finally:
         for process in processes:
             process.wait(DEADLINE_S)
 
 
-def _wait_for_metrics(path: Path) -> float:
+def _wait_for_metrics(path: Path, processes: list[subprocess.Popen[bytes]]) -> float:
     deadline = time.time() + DEADLINE_S
     while time.time() < deadline:
         if path.exists() and path.stat().st_size:
             return time.time()
+        if all(process.poll() is not None for process in processes):
+            raise ChildProcessError("the processes by hand ended without a step")
         time.sleep(0.01)
     raise TimeoutError(f"no step within {DEADLINE_S} s")
 

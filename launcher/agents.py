@@ -44,13 +44,73 @@ def start_agents(
     An agent that does not answer is killed and made anew in its bundle. Raises ProviderError with
     the hosts whose agents never do.
     """
-    agents = [_make(reservation, process) for process in range(world.processes)]
+    start = _Start(world, reservation, on_warning, patience)
     try:
-        _wait_for(agents, world, reservation, on_status, on_warning, patience)
+        while start.awaited:
+            on_status(start.progress)
+            start.look()
+        on_status(start.progress)
     except BaseException:
-        _kill(agents)
+        _kill(start.agents)
         raise
-    return agents
+    return start.agents
+
+
+class _Start:
+    """The agents of a world, on their way."""
+
+    def __init__(
+        self,
+        world: World,
+        reservation: Reservation,
+        on_warning: Callable[[str], None],
+        patience: Patience,
+    ):
+        self._world, self._reservation = world, reservation
+        self._on_warning, self._patience = on_warning, patience
+        self._began = time.monotonic()
+        self.agents = [_make(reservation, process) for process in range(world.processes)]
+        self.awaited = {
+            agent.address.remote(): _Awaited(process, self._began)
+            for process, agent in enumerate(self.agents)
+        }
+        """Calls that have not returned, and whose they are."""
+
+    @property
+    def progress(self) -> str:
+        return f"{len(self.agents) - len(self.awaited)} of {len(self.agents)} agents are up"
+
+    def look(self) -> None:
+        """Waits up to LOOK_S for an answer; where none comes, looks whether one is overdue."""
+        import ray
+
+        ready, _ = ray.wait(list(self.awaited), num_returns=1, timeout=LOOK_S)
+        for call in ready:
+            _check_answer(call, self.awaited.pop(call).process)
+        if ready:
+            return
+        if gone := missing(self._world):
+            raise ProviderError(f"a host was lost: {gone}")
+        now = time.monotonic()
+        if now - self._began > self._patience.total_s:
+            _give_up(self.awaited.values(), now - self._began)
+        for call, awaited in list(self.awaited.items()):
+            overdue = now - awaited.made_at >= self._patience.answer_s
+            if overdue and awaited.attempt < self._patience.attempts:
+                del self.awaited[call]
+                self._make_anew(awaited, now)
+
+    def _make_anew(self, awaited: _Awaited, now: float) -> None:
+        process, attempt = awaited.process, awaited.attempt + 1
+        self._on_warning(
+            f"the agent of {host_name(process)} has not answered for "
+            f"{self._patience.answer_s:.0f} s: it is killed and started anew "
+            f"(attempt {attempt} of {self._patience.attempts})"
+        )
+        _kill([self.agents[process]])
+        self.agents[process] = _make(self._reservation, process)
+        call = self.agents[process].address.remote()
+        self.awaited[call] = _Awaited(process, now, attempt)
 
 
 def _make(reservation: Reservation, process: int) -> Any:
@@ -71,47 +131,6 @@ def _make(reservation: Reservation, process: int) -> Any:
         ),
     )
     return options.remote(process)
-
-
-def _wait_for(
-    agents: list[Any],
-    world: World,
-    reservation: Reservation,
-    on_status: Callable[[str], None],
-    on_warning: Callable[[str], None],
-    patience: Patience,
-) -> None:
-    """Until all agents answer; replaces those in `agents` that do not."""
-    import ray
-
-    began = time.monotonic()
-    calls = {agent.address.remote(): _Awaited(p, began) for p, agent in enumerate(agents)}
-    while calls:
-        on_status(f"{len(agents) - len(calls)} of {len(agents)} agents are up")
-        ready, _ = ray.wait(list(calls), num_returns=1, timeout=LOOK_S)
-        for call in ready:
-            _check_answer(call, calls.pop(call).process)
-        if ready:
-            continue
-        if gone := missing(world):
-            raise ProviderError(f"a host was lost: {gone}")
-        now = time.monotonic()
-        if now - began > patience.total_s:
-            _give_up(calls.values(), now - began)
-        for call, awaited in list(calls.items()):
-            if now - awaited.made_at < patience.answer_s or awaited.attempt == patience.attempts:
-                continue
-            del calls[call]
-            process, attempt = awaited.process, awaited.attempt + 1
-            on_warning(
-                f"the agent of {host_name(process)} has not answered for "
-                f"{patience.answer_s:.0f} s: it is killed and started anew "
-                f"(attempt {attempt} of {patience.attempts})"
-            )
-            _kill([agents[process]])
-            agents[process] = _make(reservation, process)
-            calls[agents[process].address.remote()] = _Awaited(process, now, attempt)
-    on_status(f"{len(agents)} of {len(agents)} agents are up")
 
 
 def _check_answer(call: Any, process: int) -> None:

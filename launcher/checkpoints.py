@@ -24,6 +24,7 @@ from trainer.spec.checkpoints import (
     AnyPath,
     BrokenError,
     folder_of,
+    is_url,
     read,
     steps,
 )
@@ -79,7 +80,7 @@ def find_folder(name_or_path: str, runs: Path) -> str:
 
     Raises RunFolderError where there is neither, ConfigError where the run's job cannot be read.
     """
-    if "://" in name_or_path:
+    if is_url(name_or_path):
         return name_or_path
     try:
         run_dir = find_run(name_or_path, runs)
@@ -151,7 +152,7 @@ def export(entry: Entry, to: Path) -> int:
 
 def _open(folder: str) -> AnyPath:
     """URLs through etils, which is imported for them alone."""
-    if "://" not in folder:
+    if not is_url(folder):
         return Path(folder).expanduser()
     from trainer.spec.places import place
 

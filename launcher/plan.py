@@ -12,6 +12,7 @@ from pathlib import Path
 
 from launcher.cluster import Cluster, ClusterWords, find_cluster
 from trainer.spec import accelerators, corpus, resolve
+from trainer.spec.checkpoints import is_url
 from trainer.spec.config import ConfigError, Loaded, load
 from trainer.spec.job import Job
 from trainer.spec.plan import Corpus, Plan, World
@@ -141,7 +142,7 @@ def make_launch(
 def _with_storage(job: Job, cluster: Cluster) -> Job:
     """The job's storage, else the cluster's; a path is the same from any folder then."""
     storage = job.storage or cluster.storage
-    if storage and "://" not in storage and not storage.startswith("~"):
+    if storage and not is_url(storage) and not storage.startswith("~"):
         storage = str(Path(storage).absolute())
     return job.model_copy(update={"storage": storage})
 

@@ -25,7 +25,8 @@ def loss_sum(model: Decoder, batch: Batch, dropout_keys_B: jax.Array | None = No
     if chunks == 1:
         return one_chunk(jnp.float32(0), parts)[0]
     split = jax.tree.map(lambda x: _leading_chunks(x, chunks), parts)
-    return jax.lax.scan(one_chunk, jnp.float32(0), split)[0]
+    written_out = not model.model.scan_layers
+    return jax.lax.scan(one_chunk, jnp.float32(0), split, unroll=written_out)[0]
 
 
 def cross_entropy(logits_BSV: jax.Array, targets_BS: jax.Array) -> jax.Array:

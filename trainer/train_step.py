@@ -122,11 +122,11 @@ class Trainable:
         scale = optimizer.clipping(settings, grad_norm)
         moved = self._moved(state, grads, scale, rate)
         new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state)
-        # One after the other and after all gradients: CPU devices have few threads, and collectives
-        # that may run at the same time can wait for each other for ever. Both terms are always 0.
+        # After the loop over micro-batches, whose collectives they could overtake: see the model's
+        # parameters.py. The added terms are always 0.
         never = grad_norm < -1
         examples = digest(batch.examples + never.astype(batch.examples.dtype))
-        wish = jnp.max(wishes + (never & (examples > 0)).astype(wishes.dtype))
+        wish = jnp.max(wishes + never.astype(wishes.dtype))
         metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, finite, wish)
         return new, metrics
 

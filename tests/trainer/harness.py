@@ -25,6 +25,8 @@ class Bench:
     trainable: Trainable
     feed: Feed
     compiled: Any
+    text: str
+    """Of the compiled step."""
     first: State[Any]
     """Step 0, on the host."""
 
@@ -40,7 +42,8 @@ class Bench:
         def compiled(state: State[jax.Array], batch: Batch) -> Any:
             return step(state, batch, nothing)
 
-        return cls(plan, trainable, feed, compiled, jax.device_get(trainable.initial_state()))
+        first = jax.device_get(trainable.initial_state())
+        return cls(plan, trainable, feed, compiled, step.as_text(), first)
 
     def initial(self) -> State[jax.Array]:
         """Step 0, made once: a step takes its state away."""

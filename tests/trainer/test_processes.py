@@ -75,3 +75,13 @@ def test_two_processes_train_together_and_tell_what_they_do(tmp_path):
         phases = [event["name"] for event in events if event.get("edge") == "begin"]
         assert phases == ["data", "compile", "train"]
         assert [event["step"] for event in events if event["event"] == "step"] == [1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("processes", "devices"), [(1, 8), (2, 2), (4, 1)])
+def test_a_wide_model_comes_to_its_end(tmp_path, processes, devices):
+    """Wide enough that operations run side by side, on more devices than there are cores."""
+    model = {"layers": 4, "d_model": 256, "heads": 4, "kv_heads": 2, "d_ff": 768}
+    job = job_of(steps=6, model=model, data={"seq_len": 256, "global_batch": 16})
+    ended = gang.run(job, world_of(processes, devices), tmp_path)
+    assert ended.codes == [0] * processes, "\n".join(ended.outputs)

@@ -16,6 +16,8 @@ MESHES = {
 TORUS = {"platform": "tpu", "accelerator": "v4-16", "simulated": True,
          "topology": (2, 2, 2), "host_bounds": (2, 2, 2)}  # fmt: skip
 
+TPU = {"platform": "tpu", "accelerator": "v5e-1", "topology": (1, 1), "host_bounds": (1, 1)}
+
 
 def _job(**changes):
     return job_of(steps=STEPS, **changes)
@@ -67,7 +69,10 @@ def test_dropout_does_not_depend_on_the_micro_batch():
     np.testing.assert_allclose(whole, parts, rtol=1e-5)
 
 
-@pytest.mark.parametrize("model", [{"scan_layers": False}, {"remat": "dots"}, {"remat": "full"}])
-def test_scan_and_rematerialization_change_no_number(alone, model):
-    losses = _losses(bench(_job(model=model)), 5)
-    np.testing.assert_allclose(losses, [m.loss for m in alone[:5]], rtol=1e-5)
+@pytest.mark.parametrize("model", [{}, {"remat": "dots"}, {"remat": "full"}])
+@pytest.mark.parametrize("facts", [{}, TPU], ids=["written out", "in a loop"])
+def test_scan_and_rematerialization_change_no_number(alone, model, facts):
+    """On CPU the layers are always written out: the loop is asked for by what the plan says."""
+    made = bench(_job(model={"compute_dtype": "float32", **model}), 1, **facts)
+    assert (" while(" in made.text) == bool(facts)
+    np.testing.assert_allclose(_losses(made, 5), [m.loss for m in alone[:5]], rtol=1e-5)

@@ -162,7 +162,9 @@ class Decoder(nnx.Module):
             module = nnx.merge(graph, weights)
             return module.decode(x_B1D, position, seen_W[None, None, None, :], cache_BWKh)
 
-        x_B1D, cache = jax.lax.scan(one_layer, x_B1D, (stacked, cache))
+        x_B1D, cache = jax.lax.scan(
+            one_layer, x_B1D, (stacked, cache), unroll=not self.model.scan_layers
+        )
         return self.logits(self.final_norm(x_B1D)), cache
 
     def _rematerialized(self, body: Callable[..., Any]) -> Callable[..., Any]:

@@ -30,6 +30,8 @@ class Network:
     @classmethod
     def of(cls, job: Job, plan: Plan) -> "Network":
         """The network of a job, with the vocabulary and the compute dtype of its plan."""
+        if plan.world.on_cpu:
+            job = _written_out(job)
         vocabulary = Vocabulary(vocab_size(job), plan.padded_vocab)
         dtype = jnp.dtype(plan.compute_dtype)
         return cls(job, vocabulary, dtype, nnx.graphdef(abstract(job, vocabulary, dtype)))
@@ -45,6 +47,17 @@ class Network:
         """The module that computes with `params`."""
         paths = [(tuple(name.split(".")), value) for name, value in params.items()]
         return nnx.merge(self.graph, nnx.from_flat_state(paths))
+
+
+def _written_out(job: Job) -> Job:
+    """The job with every layer of its own in the program, in place of one in a loop.
+
+    XLA's CPU devices run a program's collectives in its order, with one exception: one that does
+    not need a loop's result can overtake those inside the loop, on one device and not on another.
+    Then all wait for ever. (The collectives' edges in XLA's ThunkExecutor end when a thunk has been
+    scheduled, and a loop counts as scheduled while it still runs.)
+    """
+    return job.model_copy(update={"model": job.model.model_copy(update={"scan_layers": False})})
 
 
 def abstract(job: Job, vocabulary: Vocabulary, dtype: jnp.dtype) -> Decoder:

@@ -96,7 +96,7 @@ def is_committed(path: AnyPath) -> bool:
     return path.name.isdecimal() and (not is_url(path) or (path / ABOUT).exists())
 
 
-def is_url(path: AnyPath) -> bool:
+def is_url(path: AnyPath | str) -> bool:
     """An object store's: no folders, no renames; every write of an object is atomic."""
     return "://" in str(path)
 

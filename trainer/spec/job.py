@@ -45,7 +45,9 @@ class Model(Section):
     norm_eps: Annotated[float, Field(gt=0)] = 1e-5
     tied_embeddings: bool = True
     dropout: Fraction = 0.0
-    scan_layers: bool = Field(default=True, description="false: unroll the layers into one program")
+    scan_layers: bool = Field(
+        default=True, description="false, and always on CPU: unroll the layers"
+    )
     remat: Literal["none", "dots", "full"] = "none"
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
 
