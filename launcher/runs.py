@@ -12,8 +12,12 @@ from typing import Any
 
 from launcher.cluster import ClusterWords
 from launcher.plan import Launch
+from launcher.processes import start_time
 from trainer.spec.config import dump
 from trainer.spec.suggest import suggest
+
+KEPT = ("attempt", "cluster", "steps")
+"""What state.json says of an attempt, whatever its state."""
 
 
 class RunFolderError(ValueError):
@@ -29,6 +33,7 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._kept: dict[str, Any] = {}
+        self._noted: dict[str, Any] = {}
         self._events = (folder / "events.jsonl").open("a", encoding="utf-8")
         try:
             fcntl.flock(self._events, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,6 +76,7 @@ class Run:
         run = cls(folder)
         for name in ("events.jsonl", "metrics.jsonl"):
             _end_torn_line(folder / name)
+        run._kept = {name: value for name, value in run.state.items() if name in KEPT}
         return run
 
     def begin(self, launch: Launch) -> None:
@@ -80,8 +86,12 @@ class Run:
         plans.mkdir(exist_ok=True)
         replace_file(plans / f"{launch.attempt:04d}.json", launch.plan.model_dump_json(indent=2))
         (self.folder / "logs").mkdir(exist_ok=True)
-        self._kept = {"attempt": launch.attempt, "cluster": launch.words.model_dump()}
-        self.set_state("starting")
+        self._kept = {
+            "attempt": launch.attempt,
+            "cluster": launch.words.model_dump(),
+            "steps": launch.job.steps,
+        }
+        self.set_state("provisioning")
 
     @property
     def last_attempt(self) -> int:
@@ -109,9 +119,18 @@ class Run:
         self._events.flush()
 
     def set_state(self, state: str, **fields: Any) -> None:
-        """Replace state.json: a reader sees the old one or the new one, never a part."""
-        about = {"state": state, "time": time.time(), "pid": os.getpid(), **self._kept}
-        replace_file(self.folder / "state.json", json.dumps({**about, **fields}))
+        """Replace state.json, and append a `state` event where the state, or its reason, changes.
+
+        Of `fields`, `reason` says why the run is in this state.
+        """
+        now, pid = time.time(), os.getpid()
+        about = {"state": state, "time": now, "pid": pid, "start_time": start_time(pid)}
+        replace_file(self.folder / "state.json", json.dumps({**about, **self._kept, **fields}))
+        reason = {"reason": fields["reason"]} if fields.get("reason") else {}
+        change = {"attempt": self._kept.get("attempt"), "state": state, **reason}
+        if change != self._noted:
+            self._noted = change
+            self.add_event({"event": "state", "time": now, **change})
 
     def close(self) -> None:
         self._events.close()

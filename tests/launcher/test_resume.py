@@ -60,7 +60,7 @@ def test_an_attempt_is_written_beside_the_earlier_ones(folder: Path) -> None:
     assert sorted(path.name for path in (folder / "plans").iterdir()) == ["0001.json", "0002.json"]
     assert load(folder / "job.yaml", Job).value.steps == 5
     state = json.loads((folder / "state.json").read_text())
-    assert (state["state"], state["attempt"]) == ("starting", 2)
+    assert (state["state"], state["attempt"]) == ("provisioning", 2)
     assert state["cluster"] == {"name": "local", "simulate": False, "simulate_hosts": None}
     assert (folder / "run_id").read_text() == run_id
     assert len(run_id.strip()) == 32

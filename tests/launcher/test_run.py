@@ -70,7 +70,7 @@ def test_the_run_is_on_disk(run, folder: Path) -> None:
     ]
     events = [json.loads(line) for line in (here / "events.jsonl").read_text().splitlines()]
     for process in (0, 1):
-        said = [event["event"] for event in events if event["process"] == process]
+        said = [event["event"] for event in events if event.get("process") == process]
         for name in ("checked", "started", "initialized", "step", "evaluated", "finished"):
             assert name in said
 

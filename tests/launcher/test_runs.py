@@ -1,11 +1,14 @@
 """The run directory."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from launcher.processes import start_time
 from launcher.runs import Run, RunFolderError
 from tests.launcher.plans import small_launch
 from trainer.spec.config import load
@@ -16,6 +19,10 @@ from trainer.spec.plan import Plan
 def create(folder: Path, *, fresh: bool = False) -> Run:
     launch = small_launch(folder.parent)
     return Run.create(replace(launch, run_dir=folder), fresh=fresh)
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
 def test_the_job_reads_back_equal_and_the_plan_too(tmp_path: Path) -> None:
@@ -53,8 +60,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 def test_events_are_on_disk_at_once(tmp_path: Path) -> None:
     with create(tmp_path / "run") as run:
         run.add_event({"event": "step", "step": 1})
-        lines = (run.folder / "events.jsonl").read_text().splitlines()
-    assert json.loads(lines[0]) == {"event": "step", "step": 1}
+        assert events(run.folder)[-1] == {"event": "step", "step": 1}
 
 
 def test_the_state_is_replaced_whole(tmp_path: Path) -> None:
@@ -64,3 +70,35 @@ def test_the_state_is_replaced_whole(tmp_path: Path) -> None:
         state = json.loads((run.folder / "state.json").read_text())
     assert state["state"] == "finished"
     assert "reason" not in state
+
+
+def test_the_state_names_its_process_and_what_it_runs(tmp_path: Path) -> None:
+    with create(tmp_path / "run") as run:
+        run.set_state("running", step=1)
+        state = json.loads((run.folder / "state.json").read_text())
+    assert (state["pid"], state["start_time"]) == (os.getpid(), start_time(os.getpid()))
+    assert (state["attempt"], state["steps"], state["step"]) == (1, 2, 1)
+    assert state["cluster"]["name"] == "local"
+
+
+def test_every_change_of_the_state_is_an_event(tmp_path: Path) -> None:
+    with create(tmp_path / "run") as run:
+        run.set_state("running")
+        run.set_state("running", step=1)
+        run.set_state("failed", reason="a bad disk")
+        changes = [(e["state"], e["attempt"], e.get("reason")) for e in events(run.folder)]
+    assert changes == [
+        ("provisioning", 1, None),
+        ("running", 1, None),
+        ("failed", 1, "a bad disk"),
+    ]
+
+
+def test_a_run_that_is_opened_again_keeps_what_its_state_says_of_the_attempt(
+    tmp_path: Path,
+) -> None:
+    create(tmp_path / "run").close()
+    with Run.open(tmp_path / "run") as run:
+        run.set_state("stopped")
+        assert (run.state["attempt"], run.state["steps"]) == (1, 2)
+        assert run.words.name == "local"
