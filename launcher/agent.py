@@ -1,7 +1,8 @@
 """The actor that runs on each host: starts the host's program, and hands over what it says.
 
 The program's tree ends when the actor does, whatever ends it, and the actor ends itself when nobody
-has asked it anything for `LEASE_S`: a driver that vanished leaves nothing running.
+has asked it anything for `LEASE_S`, or when its Ray node is gone: a driver that vanished leaves
+nothing running, and a host that is lost does not go on beside the one that replaces it.
 """
 
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 from launcher.program import Batch, Program
 
 LEASE_S = 60.0
+LOOK_S = 0.5
 NOT_FOR_PROGRAMS = ("RAY_",)
 
 
@@ -24,7 +26,7 @@ class Agent:
         self._process = process
         self._program: Program | None = None
         self._asked_at = time.monotonic()
-        threading.Thread(target=self._end_when_forgotten, daemon=True).start()
+        threading.Thread(target=self._end_when_alone, daemon=True).start()
 
     def address(self) -> str:
         """Of this host, as the others reach it."""
@@ -70,9 +72,10 @@ class Agent:
         if self._program is not None:
             self._program.stop(grace_s)
 
-    def _end_when_forgotten(self) -> None:
-        while time.monotonic() - self._asked_at < LEASE_S:
-            time.sleep(1.0)
+    def _end_when_alone(self) -> None:
+        node = os.getppid()
+        while time.monotonic() - self._asked_at < LEASE_S and os.getppid() == node:
+            time.sleep(LOOK_S)
         os._exit(1)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.outcome import host_name
-from launcher.providers.hosts import ProviderError
+from launcher.providers.errors import ProviderError
 from launcher.reservation import Reservation, missing
 from trainer.spec.plan import World
 

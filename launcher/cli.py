@@ -180,7 +180,7 @@ def up(
     simulate_hosts: SimulateHosts = None,
 ) -> None:
     """Start a simulated cluster and keep it warm for later runs."""
-    from launcher.run import keep_warm
+    from launcher.up_down import keep_warm
 
     found = _find_cluster(cluster)
     raise typer.Exit(keep_warm(Path(found.source).stem, found.value, simulate_hosts))
@@ -191,7 +191,7 @@ def down(
     cluster: Annotated[str, typer.Argument(help="the cluster that `launch up` started")],
 ) -> None:
     """End a cluster that `launch up` keeps warm."""
-    from launcher.run import end_warm
+    from launcher.up_down import end_warm
 
     raise typer.Exit(end_warm(Path(cluster).stem))
 

@@ -1,21 +1,23 @@
 """The cluster file's schema: where a job runs, and how its hosts come to be."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from trainer.spec import accelerators
 from trainer.spec.accelerators import Accelerator
 from trainer.spec.config import ConfigError, Loaded, load
-from trainer.spec.explain import KeyedError
+from trainer.spec.explain import KeyedError, found
 from trainer.spec.job import NonNegative, Positive, Section
 from trainer.spec.plan import World
 from trainer.spec.suggest import suggest
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Text = Annotated[str, Field(min_length=1)]
+Seconds = Annotated[float, Field(ge=0)]
 
 
 class Local(Section):
@@ -27,6 +29,9 @@ class Local(Section):
     )
     host_env: dict[NonNegative, dict[str, str]] = Field(
         default={}, description="extra environment by host number: to play a host that differs"
+    )
+    replace_after_s: Seconds | None = Field(
+        default=0.0, description="when a lost host is replaced by a new one; null: never"
     )
 
 
@@ -81,15 +86,41 @@ class Slurm(Section):
 Provider = Annotated[Local | Attach | Ssh | Gcp | Kubernetes | Slurm, Field(discriminator="kind")]
 
 
+class Range(Section):
+    """A number, or, where it is elastic, the least and the most."""
+
+    min: Positive
+    max: Positive
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_number(cls, given: Any) -> Any:
+        if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+            return {"min": given, "max": given}
+        if not isinstance(given, dict | Range):
+            wanted = "a whole number of at least 1, or {min: 2, max: 4}"
+            raise ValueError(f"expected {wanted}, found {found(given)}")
+        return given
+
+    @model_validator(mode="after")
+    def _is_ordered(self) -> "Range":
+        if self.min > self.max:
+            raise KeyedError(("min", f"{self.min} is more than max, {self.max}"))
+        return self
+
+
 class Cluster(Section):
     """Slices of an accelerator, and the provider that they come from."""
 
     accelerator: str
-    slices: Positive = 1
-    hosts: Positive | None = Field(default=None, description="of one slice")
+    slices: Range = Range(min=1, max=1)
+    hosts: Range | None = Field(default=None, description="of one slice")
     devices_per_host: Positive | None = None
     provider: Provider
     coordinator_port: Port | None = Field(default=None, description="the first port to try")
+    wait_for_hosts_s: Seconds = Field(
+        default=300.0, description="for lost hosts, before going on with fewer or giving up"
+    )
     storage: Text | None = Field(
         default=None, description="for jobs that name none: a folder all hosts share, or gs://..."
     )
@@ -110,13 +141,17 @@ class Cluster(Section):
             _ = self.slice
         except ValueError as error:
             raise KeyedError(("hosts" if self.hosts else "devices_per_host", str(error))) from None
+        if self.hosts and self.hosts.min < self.hosts.max and self.slices.max > 1:
+            raise KeyedError(("hosts", "several slices lose whole ones: say slices: {min, max}"))
         return self
 
     @property
     def slice(self) -> Accelerator:
-        """The facts of one slice."""
+        """The facts of one slice, with all the hosts that it may have."""
         return accelerators.parse(
-            self.accelerator, hosts=self.hosts, devices_per_host=self.devices_per_host
+            self.accelerator,
+            hosts=self.hosts and self.hosts.max,
+            devices_per_host=self.devices_per_host,
         )
 
     @property
@@ -132,28 +167,39 @@ class Cluster(Section):
         """
         if simulate_hosts is None:
             return self.slice
-        per_slice, rest = divmod(simulate_hosts, self.slices)
+        per_slice, rest = divmod(simulate_hosts, self.slices.max)
         if rest:
-            below = max(per_slice, 1) * self.slices
+            below = max(per_slice, 1) * self.slices.max
             raise ValueError(
-                f"{simulate_hosts} hosts do not divide into {self.slices} slices. "
-                f"Take {below} or {below + self.slices}"
+                f"{simulate_hosts} hosts do not divide into {self.slices.max} slices. "
+                f"Take {below} or {below + self.slices.max}"
             )
         return accelerators.with_hosts(self.slice, per_slice)
 
     def world(self, simulated: bool, simulate_hosts: int | None = None) -> World:
         """The hosts and devices of an attempt; a simulated accelerator keeps its platform."""
-        part = self.accelerator_for(simulate_hosts)
-        return World(
-            accelerator=part.name,
-            platform=part.platform,
-            simulated=simulated,
-            slices=self.slices,
-            hosts_per_slice=part.hosts,
-            devices_per_host=part.devices_per_host,
-            topology=part.topology,
-            host_bounds=part.host_bounds,
-        )
+        return _world(self.accelerator_for(simulate_hosts), self.slices.max, simulated)
+
+    def smaller_worlds(self, simulated: bool) -> Iterator[World]:
+        """Of an elastic cluster, what is left when hosts or slices are lost; the smallest first."""
+        for slices in range(self.slices.min, self.slices.max):
+            yield _world(self.slice, slices, simulated)
+        for hosts in range(self.hosts.min, self.hosts.max) if self.hosts else ():
+            with suppress(ValueError):  # there is no slice of that size
+                yield _world(accelerators.with_hosts(self.slice, hosts), self.slices.max, simulated)
+
+
+def _world(part: Accelerator, slices: int, simulated: bool) -> World:
+    return World(
+        accelerator=part.name,
+        platform=part.platform,
+        simulated=simulated,
+        slices=slices,
+        hosts_per_slice=part.hosts,
+        devices_per_host=part.devices_per_host,
+        topology=part.topology,
+        host_bounds=part.host_bounds,
+    )
 
 
 class ClusterWords(Section):

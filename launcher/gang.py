@@ -5,17 +5,27 @@ What is decided from what the hosts report stands in outcome.py, without Ray.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from launcher.outcome import ON_REQUEST, Exit, Outcome, first_failure, host_name, odd_ones
+from launcher.outcome import (
+    ON_REQUEST,
+    PEER_LOST,
+    STALE,
+    Exit,
+    Outcome,
+    first_failure,
+    host_name,
+    odd_ones,
+)
 from launcher.program import Batch
+from launcher.watch import Hang
 
 Event = dict[str, Any]
 ANSWER_TIMEOUT_S = 60.0
 """For what an agent does at once: find a port, start a process."""
-SILENCE_TIMEOUT_S = 300.0
-"""A program that sends a heartbeat every 2 s has not been heard of for so long: it is stuck."""
+STACKS_TIMEOUT_S = 10.0
 GRACE_S = 2.0
 ENDING_TIMEOUT_S = 20.0
 POLL_S, LOOK_S = 1.0, 0.5
@@ -25,6 +35,10 @@ COMPARED = ("versions", "code", "corpus_sha256")
 
 class GangError(Exception):
     """The hosts cannot run the program together; says which one and why."""
+
+
+class LostError(GangError):
+    """A host does not answer any more."""
 
 
 class Program(Protocol):
@@ -37,6 +51,24 @@ class Program(Protocol):
     def command(self, process: int) -> list[str]: ...
 
     def environment(self, process: int) -> dict[str, str]: ...
+
+
+class Attendant:
+    """Looks after a program while it runs. This one lets it run."""
+
+    grace_s = GRACE_S
+    """What the program has to save and end when it is asked to stop."""
+
+    def stop_asked(self) -> bool:
+        """Whether all hosts should stop in order now."""
+        return False
+
+    def hang(self) -> Hang | None:
+        """Whether the program will not get on any more."""
+        return None
+
+    def ended(self, process: int) -> None:
+        """That host's program has ended."""
 
 
 class Gang:
@@ -57,23 +89,22 @@ class Gang:
         self,
         program: Program,
         coordinator_port: int | None = None,
-        stop_asked: Callable[[], bool] = lambda: False,
-        grace_s: float = GRACE_S,
+        attendant: Attendant | None = None,
     ) -> Outcome:
         """Run the program on all hosts until all have ended; the first failure ends the others.
 
-        Once `stop_asked` says so, or one host stopped on a request of its own, all are asked to
-        stop and have `grace_s` for it. A coordinator port that was taken in the moment
-        of the start is replaced by another one.
+        So does a hang, once the stacks of all hosts are in their logs. When the attendant says so,
+        or one host stopped on a request of its own, all are asked to stop in order. A
+        coordinator port that was taken in the moment of the start is replaced by another one.
         """
+        attendant = attendant or Attendant()
         for attempt in range(PORT_ATTEMPTS):
             wanted_port = coordinator_port if attempt == 0 else None
             environments = self._environments(program, wanted_port)
             commands = [program.command(process) for process in range(len(self._agents))]
             taken: list[Event] = []
-            stop = _Stop(self._agents, grace_s, stop_asked)
             outcome = self._run(
-                commands, environments, lambda e, t=taken: _note_taken_port(e, t), stop
+                commands, environments, lambda e, t=taken: _note_taken_port(e, t), attendant
             )
             if not taken or outcome.failed_process is None:
                 return outcome
@@ -101,7 +132,7 @@ class Gang:
             [command or [] for command in commands],
             self._environments(program, coordinator_port=None),
             note,
-            _Stop(self._agents, GRACE_S),
+            Attendant(),
         )
         if not outcome.ok:
             raise CheckError(outcome, errors.get(outcome.failed_process or 0))
@@ -136,7 +167,7 @@ class Gang:
         commands: Sequence[Sequence[str]],
         environments: Sequence[Mapping[str, str]],
         note: Callable[[Event], None],
-        stop: "_Stop",
+        attendant: Attendant,
     ) -> Outcome:
         starts = [
             agent.start.remote(
@@ -147,33 +178,52 @@ class Gang:
             )
         ]
         _answers(starts, range(len(starts)))
-        exits = self._watch(note, stop)
-        return Outcome(exits, first_failure(exits))
+        said: dict[int, str] = {}
 
-    def _watch(self, note: Callable[[Event], None], stop: "_Stop") -> dict[int, Exit]:
+        def listen(event: Event) -> None:
+            note(event)
+            if event.get("kind") in (PEER_LOST, STALE):
+                said[event["process"]] = event["kind"]
+
+        exits, hang = self._watch(listen, attendant)
+        exits = {p: replace(ended, said=said.get(p, "")) for p, ended in exits.items()}
+        return Outcome(exits, first_failure(exits), hang)
+
+    def _watch(
+        self, note: Callable[[Event], None], attendant: Attendant
+    ) -> tuple[dict[int, Exit], Hang | None]:
         """Forward what the hosts say until all have ended; process -> its end."""
         import ray
 
         exits: dict[int, Exit] = {}
+        hang: Hang | None = None
+        stop = _Stop(self._agents, attendant)
         polls = {agent.poll.remote(POLL_S): p for p, agent in enumerate(self._agents)}
-        heard = dict.fromkeys(polls.values(), time.monotonic())
         while polls and time.monotonic() < stop.give_up_at:
             ready, _ = ray.wait(list(polls), num_returns=1, timeout=LOOK_S)
             for reference in ready:
                 process = polls.pop(reference)
                 batch = _fetch(reference)
                 self._forward(process, batch, note)
-                if batch.events or batch.lines:
-                    heard[process] = time.monotonic()
                 if batch.ended_at is not None:
                     exits[process] = _exit(batch)
+                    attendant.ended(process)
                 if not batch.over:
                     polls[self._agents[process].poll.remote(POLL_S)] = process
-            self._note_silence(heard, exits)
+            if hang is None and not stop.begun and (hang := attendant.hang()):
+                self._collect_stacks()
+                stop.at_once()
             stop.look(exits)
         for process in polls.values():
             exits.setdefault(process, Exit(None, time.time(), True, [], "it did not end"))
-        return exits
+        return exits, hang
+
+    def _collect_stacks(self) -> None:
+        """Of every thread of every program, into the hosts' logs; what does not answer is left."""
+        import ray
+
+        calls = [agent.stacks.remote(STACKS_TIMEOUT_S) for agent in self._agents]
+        ray.wait(calls, num_returns=len(calls), timeout=STACKS_TIMEOUT_S + LOOK_S)
 
     def _forward(self, process: int, batch: Batch, note: Callable[[Event], None]) -> None:
         for event in batch.events:
@@ -183,14 +233,6 @@ class Gang:
         for line in batch.lines:
             self._on_line(process, line)
 
-    def _note_silence(self, heard: Mapping[int, float], exits: dict[int, Exit]) -> None:
-        """A host that says nothing for too long counts as lost."""
-        now = time.monotonic()
-        for process, last in heard.items():
-            if process not in exits and now - last > SILENCE_TIMEOUT_S:
-                why = f"nothing was heard of it for {SILENCE_TIMEOUT_S:.0f} s"
-                exits[process] = Exit(None, time.time(), lost=why)
-
     def _log(self, process: int) -> Path:
         return self._run_dir / "logs" / f"{host_name(process)}.log"
 
@@ -198,23 +240,31 @@ class Gang:
 class _Stop:
     """Ends the programs of a gang: in order when that is asked for, at once when one fails."""
 
-    def __init__(
-        self, agents: Sequence[Any], grace_s: float, asked: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, agents: Sequence[Any], attendant: Attendant) -> None:
         self.give_up_at = float("inf")
-        self._agents, self._grace_s, self._asked = agents, grace_s, asked
+        self._agents, self._attendant = agents, attendant
         self._in_order = self._at_once = False
 
+    @property
+    def begun(self) -> bool:
+        """From then on a program that does not get on is waited for no longer than its grace."""
+        return self._in_order or self._at_once
+
     def look(self, exits: Mapping[int, Exit]) -> None:
-        """Act on what the hosts' ends and the user say now."""
+        """Act on what the hosts' ends and the attendant say now."""
         if self._at_once:
             return
         if not all(ended.in_order for ended in exits.values()):
-            self._at_once = True
-            self._stop(None, ENDING_TIMEOUT_S)
-        elif not self._in_order and (self._asked() or _is_stopping(exits)):
+            self.at_once()
+        elif not self._in_order and (self._attendant.stop_asked() or _is_stopping(exits)):
             self._in_order = True
-            self._stop(self._grace_s, self._grace_s + ENDING_TIMEOUT_S)
+            grace_s = self._attendant.grace_s
+            self._stop(grace_s, grace_s + ENDING_TIMEOUT_S)
+
+    def at_once(self) -> None:
+        """Without time to save."""
+        self._at_once = True
+        self._stop(None, ENDING_TIMEOUT_S)
 
     def _stop(self, grace_s: float | None, timeout_s: float) -> None:
         self.give_up_at = time.monotonic() + timeout_s
@@ -241,18 +291,18 @@ def compare(reports: Mapping[int, Event]) -> None:
 
 
 def _answers(calls: Sequence[Any], processes: Sequence[int]) -> list[Any]:
-    """What the agents of `processes` answered. Raises GangError with those that did not in time."""
+    """What the agents of `processes` answered. Raises LostError with those that did not in time."""
     import ray
     from ray.exceptions import RayError
 
     _, late = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_TIMEOUT_S)
     if late:
         names = {host_name(processes[calls.index(call)]) for call in late}
-        raise GangError(f"no answer from {', '.join(sorted(names))} in {ANSWER_TIMEOUT_S:.0f} s")
+        raise LostError(f"no answer from {', '.join(sorted(names))} in {ANSWER_TIMEOUT_S:.0f} s")
     try:
         return ray.get(list(calls))
     except RayError as error:
-        raise GangError(f"an agent failed: {str(error).strip().splitlines()[0]}") from error
+        raise LostError(f"an agent failed: {str(error).strip().splitlines()[0]}") from error
 
 
 def _fetch(reference: Any) -> Batch:

@@ -9,7 +9,8 @@ from pathlib import Path
 from launcher import ray_logs
 from launcher.agents import Patience, start_agents
 from launcher.gang import Event, Gang
-from launcher.providers.hosts import Hosts, ProviderError
+from launcher.providers.errors import ProviderError
+from launcher.providers.hosts import Hosts
 from launcher.ray_calls import bounded
 from launcher.reservation import Reservation, reserve
 from trainer.spec.plan import World
@@ -30,43 +31,80 @@ def gather(
     reserve_timeout_s: float = RESERVE_TIMEOUT_S,
     patience: Patience | None = None,
 ) -> Iterator[Gang]:
-    """Connect to the hosts' Ray cluster, reserve the world's hosts and put an agent on each.
+    """`connected` and `assembled` in one: for what runs one attempt."""
+    with (
+        connected(hosts, run_dir, on_status),
+        assembled(
+            hosts, world, run_dir, on_event, on_line, on_status, reserve_timeout_s, patience
+        ) as gang,
+    ):
+        yield gang
+
+
+@contextmanager
+def connected(
+    hosts: Hosts, run_dir: Path, on_status: Callable[[str], None] = lambda text: None
+) -> Iterator[None]:
+    """Be a driver of the hosts' Ray cluster. Raises ProviderError where it cannot be reached."""
+    import_ray(hosts)
+    with _keeping_logs(hosts, run_dir):
+        on_status("connecting to Ray")
+        bounded("connecting", CONNECT_TIMEOUT_S, lambda: _connect(hosts))
+    try:
+        yield
+    finally:
+        _leave(hosts, _disconnect)
+
+
+@contextmanager
+def assembled(
+    hosts: Hosts,
+    world: World,
+    run_dir: Path,
+    on_event: Callable[[Event], None] = lambda event: None,
+    on_line: Callable[[int, str], None] = lambda process, line: None,
+    on_status: Callable[[str], None] = lambda text: None,
+    reserve_timeout_s: float = RESERVE_TIMEOUT_S,
+    patience: Patience | None = None,
+) -> Iterator[Gang]:
+    """Reserve the world's hosts and put an agent on each.
 
     Raises ProviderError where hosts are missing or busy or Ray is stuck; what Ray's processes said
     is then in the run's folder. On the way out all of it is given back.
     """
-    import_ray(hosts)
     reservation: Reservation | None = None
     gang: Gang | None = None
-    connected = False
 
     def warn(text: str) -> None:
         on_event({"event": "warning", "kind": "agent", "message": text})
 
+    def give_back() -> None:
+        if gang is not None:
+            gang.end()
+        if reservation is not None:
+            reservation.release()
+
     try:
         with _keeping_logs(hosts, run_dir):
-            on_status("connecting to Ray")
-            bounded("connecting", CONNECT_TIMEOUT_S, lambda: _connect(hosts))
-            connected = True
             on_status("reserving the hosts")
-            reservation = reserve(world, reserve_timeout_s)
+            reservation = reserve(world, reserve_timeout_s, hosts.places(world))
             agents = start_agents(world, reservation, on_status, warn, patience or Patience())
         gang = Gang(agents, run_dir, on_event, on_line)
         yield gang
     finally:
-        if connected:
-            # Where Ray is stuck, the end of this process gives everything back.
-            with suppress(ProviderError):
-                bounded("leaving", LEAVE_TIMEOUT_S, lambda: _leave(gang, reservation))
+        _leave(hosts, give_back)
 
 
-def _leave(gang: Gang | None, reservation: Reservation | None) -> None:
+def _leave(hosts: Hosts, call: Callable[[], None]) -> None:
+    """Where Ray is stuck or gone, the end of this process gives everything back."""
+    if not hosts.is_headless:
+        with suppress(ProviderError):
+            bounded("leaving", LEAVE_TIMEOUT_S, call)
+
+
+def _disconnect() -> None:
     import ray
 
-    if gang is not None:
-        gang.end()
-    if reservation is not None:
-        reservation.release()
     ray.shutdown()
 
 

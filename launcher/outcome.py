@@ -5,11 +5,15 @@ import signal
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.processes import describe_status
 
+if TYPE_CHECKING:
+    from launcher.watch import Hang
+
 ON_REQUEST = 75
+PEER_LOST, STALE = "peer_lost", "stale"
 MEANINGS = {
     64: "bad configuration",
     65: "bad data or numbers",
@@ -27,12 +31,14 @@ class Exit:
 
     status: int | None
     ended_at: float
-    """Seconds since the epoch, by the host's clock."""
+    """In seconds, by one clock for all hosts."""
     stopped: bool = False
     """Whether it was asked to end, so that its end says nothing."""
     tail: list[str] = field(default_factory=list)
     lost: str = ""
     """Why nothing more is known, where `status` is None."""
+    said: str = ""
+    """The kind of the program's last word, where it has one: `peer_lost`, `stale`."""
 
     @property
     def code(self) -> int | None:
@@ -50,6 +56,14 @@ class Exit:
     def failed(self) -> bool:
         return not (self.in_order or self.stopped)
 
+    @property
+    def is_collateral(self) -> bool:
+        """Whether this end follows from that of another host: it lost its peers."""
+        aborted = self.status is not None and (
+            os.waitstatus_to_exitcode(self.status) == -signal.SIGABRT
+        )
+        return aborted or self.said == PEER_LOST
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -58,17 +72,19 @@ class Outcome:
     exits: dict[int, Exit]
     failed_process: int | None
     """The first host that failed; None: none did."""
+    hang: "Hang | None" = None
+    """What ended it, where no host failed but none got on."""
 
     @property
     def ok(self) -> bool:
         """All hosts finished."""
-        return self.failed_process is None and not self.stopped
+        return self.failed_process is None and not self.stopped and self.hang is None
 
     @property
     def stopped(self) -> bool:
         """No host failed, but some ended before the job did: they were asked to."""
         is_whole = all(ended.code == 0 for ended in self.exits.values())
-        return self.failed_process is None and not is_whole
+        return self.failed_process is None and not is_whole and self.hang is None
 
     @property
     def cut_off(self) -> str:
@@ -84,6 +100,8 @@ class Outcome:
     @property
     def reason(self) -> str:
         """In a sentence: "host-0003 was killed by SIGKILL"."""
+        if self.hang is not None:
+            return str(self.hang)
         if self.failed_process is None:
             return "stopped on request" if self.stopped else "all hosts finished"
         return describe_exit(self.failed_process, self.exits[self.failed_process])
@@ -108,9 +126,13 @@ def describe_exit(process: int, ended: Exit) -> str:
 
 
 def first_failure(exits: Mapping[int, Exit]) -> int | None:
-    """The host that failed first, by the hosts' clocks: what the others did follows from it."""
+    """The host that failed first, of those whose end follows from no other's."""
     failed = [process for process, ended in exits.items() if ended.failed]
-    return min(failed, key=lambda process: (exits[process].ended_at, process), default=None)
+    return min(
+        failed,
+        key=lambda process: (exits[process].is_collateral, exits[process].ended_at, process),
+        default=None,
+    )
 
 
 def odd_ones(reports: Mapping[int, Mapping[str, Any]]) -> list[str]:

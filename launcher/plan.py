@@ -7,7 +7,7 @@ exactly that.
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.cluster import Cluster, ClusterWords, find_cluster
@@ -65,6 +65,14 @@ class Launch:
             # faults.
             environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         return environment
+
+    def smaller(self) -> list["Launch"]:
+        """The same job on what an elastic cluster may shrink to; what it fits on, ascending."""
+        if self.words.simulate_hosts is not None:
+            return []
+        worlds = self.cluster.smaller_worlds(self.words.simulated)
+        plans = [_shrunken(self.job, self.plan, world) for world in worlds]
+        return [replace(self, plan=plan) for plan in plans if plan]
 
     @property
     def grace_s(self) -> float:
@@ -137,6 +145,23 @@ def make_launch(
         words=words.lasting(),
         lacks_storage=lacks_storage,
     )
+
+
+def _shrunken(job: Job, whole: Plan, world: World) -> Plan | None:
+    """The plan on fewer hosts: the same global batch, and no more rows on a device at a time.
+
+    What one device has too much it does one after the other, in more micro-batches. None: the mesh
+    or the batch does not fit.
+    """
+    for micro_batches in range(job.data.micro_batches, job.data.global_batch + 1):
+        data = job.data.model_copy(update={"micro_batches": micro_batches})
+        try:
+            plan = resolve.resolve(job.model_copy(update={"data": data}), world, whole.corpus)
+        except resolve.PlanError:
+            continue
+        if plan.batch.rows_per_device <= whole.batch.rows_per_device:
+            return _with_memory_warning(plan)
+    return None
 
 
 def _with_storage(job: Job, cluster: Cluster) -> Job:

@@ -21,6 +21,7 @@ from rich.text import Text
 from launcher.display import describe_world, host_color
 from launcher.plan import Launch
 from launcher.runs import resume_command
+from launcher.supervisor import Ending, Kind
 from trainer.spec.curve import curve
 
 Event = dict[str, Any]
@@ -107,6 +108,18 @@ class RunDisplay:
             self._stopping = STOPPING if self._launch.job.checkpoint else STOPPING_UNSAVED
             self.status(self._stopping)
 
+    def attempt(self, launch: Launch) -> None:
+        """Another attempt begins, perhaps on another number of hosts."""
+        self._launch = launch
+        self._host_states.clear()
+        where = f" from the checkpoint of step {self.checkpoint.step}" if self.checkpoint else ""
+        self._print(f"attempt {launch.attempt}{where} on {describe_world(launch)}", "bold")
+
+    def attempt_ended(self, ending: Ending) -> None:
+        """Whatever comes next, the reason must not be lost."""
+        if ending.kind.is_failure or ending.kind.is_loss or ending.kind is Kind.RESIZED:
+            self._print(f"attempt {self._launch.attempt} ended: {ending.reason}", "bold yellow")
+
     def on_event(self, event: Event) -> None:
         """Take in one event of the contract, from any host."""
         process = event.get("process", 0)
@@ -131,6 +144,8 @@ class RunDisplay:
                 self.finished = event if process == 0 else self.finished
             case "checkpoint_saved" | "save_failed" | "restored" as name:
                 self._on_checkpoint(name, process, event)
+            case "straggler":
+                self._print(f"warning: {event.get('message')}", style="yellow")
             case "warning":
                 self._print(f"host {process} warning: {event.get('message')}", style="yellow")
             case "error":

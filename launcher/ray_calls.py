@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from launcher.providers.hosts import ProviderError
+from launcher.providers.errors import ProviderError
 
 T = TypeVar("T")
 

@@ -1,13 +1,14 @@
 """Whole slices, or nothing: the hosts of a Ray cluster that a gang gets. Imports Ray late."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from launcher.outcome import missing_workers
-from launcher.providers.hosts import ProviderError
-from launcher.providers.simulated import HOST_LABEL
+from launcher.providers.errors import ProviderError
+from launcher.providers.simulated import HOST_LABEL, Place
 from launcher.ray_calls import bounded
 from trainer.spec import accelerators
 from trainer.spec.plan import World
@@ -38,14 +39,16 @@ class Reservation:
         self.release = release
 
 
-def reserve(world: World, timeout_s: float) -> Reservation:
+def reserve(world: World, timeout_s: float, only: Collection[Place] | None = None) -> Reservation:
     """Wait until the world's hosts are alive and idle, and take them all at once.
 
+    `only`: the places of hosts that are known to be alive, where somebody knows better than Ray.
     Raises ProviderError after `timeout_s`, naming the hosts that are missing or busy.
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        chosen, problem = choose(_alive_hosts(world), world.slices, world.hosts_per_slice)
+        alive = [h for h in _alive_hosts(world) if only is None or (h.group, h.number) in only]
+        chosen, problem = choose(alive, world.slices, world.hosts_per_slice)
         if chosen is not None:
             break
         if time.monotonic() >= deadline:
@@ -64,27 +67,44 @@ def reserve(world: World, timeout_s: float) -> Reservation:
 
 def missing(world: World) -> str:
     """Which of the world's hosts are not alive, in words; "": none."""
-    seen = [(host.group, host.number) for host in _alive_hosts(world)]
-    return missing_workers(seen, world.slices, world.hosts_per_slice)
+    return missing_workers(places(world), world.slices, world.hosts_per_slice)
+
+
+def places(world: World) -> list[Place]:
+    """Of the hosts that Ray holds for alive."""
+    return [(host.group, host.number) for host in _alive_hosts(world)]
+
+
+def usable(world: World, alive: Iterable[Place]) -> int:
+    """How many hosts a world of this kind could have; of a TPU slice all hosts or none."""
+    places = set(alive)
+    if world.platform != "tpu":
+        return len(places)
+    workers = Counter(group for group, _ in places)
+    return world.hosts_per_slice * sum(n >= world.hosts_per_slice for n in workers.values())
 
 
 def choose(
     alive: Sequence[Host], slices: int, hosts_per_slice: int
-) -> tuple[list[str] | None, str]:
-    """The slices to take, whole and idle ones only, by name; or None and what is wrong."""
+) -> tuple[list[Place] | None, str]:
+    """The hosts to take, idle ones and whole slices only, in the order of processes.
+
+    None and what is wrong where there are not enough.
+    """
     seen = [(host.group, host.number) for host in alive]
     problem = missing_workers(seen, slices, hosts_per_slice)
     if problem:
         return None, problem
-    free: dict[str, int] = {}
+    free: dict[str, list[int]] = {}
     for host in alive:
-        free[host.group] = free.get(host.group, 0) + host.idle
-    idle = sorted(name for name, count in free.items() if count >= hosts_per_slice)
+        free.setdefault(host.group, []).extend([host.number] * host.idle)
+    idle = sorted(name for name, numbers in free.items() if len(numbers) >= hosts_per_slice)
     if len(idle) < slices:
         busy = sorted(set(free) - set(idle))
         names = f"those of {', '.join(busy)}" if any(busy) else "some of them"
         return None, f"all hosts are alive, but {names} are in use by another run"
-    return idle[:slices], ""
+    taken = {name: sorted(free[name])[:hosts_per_slice] for name in idle[:slices]}
+    return [(name, number) for name, numbers in taken.items() for number in numbers], ""
 
 
 def _alive_hosts(world: World) -> list[Host]:
@@ -129,22 +149,22 @@ def _resources(world: World) -> dict[str, float]:
     return {"CPU": 1, "TPU": _kind(world).chips_per_host} if world.platform == "tpu" else {"CPU": 1}
 
 
-def _take(world: World, slices: Sequence[str]) -> Reservation:
-    """Ask Ray for a bundle on each host, in the order of processes: (slice, worker id)."""
+def _take(world: World, chosen: Sequence[Place]) -> Reservation:
+    """Ask Ray for a bundle on each host, in the order of processes."""
     if world.platform == "tpu":
-        return _take_slices(world, slices)
+        return _take_slices(world, chosen)
     from ray.util.placement_group import placement_group, remove_placement_group
 
     bundle = _resources(world)
     group = placement_group(
         [bundle] * world.processes,
         strategy="STRICT_SPREAD",
-        bundle_label_selector=[{HOST_LABEL: str(p)} for p in range(world.processes)],
+        bundle_label_selector=[{HOST_LABEL: str(number)} for _, number in chosen],
     )
     return Reservation(group, bundle, lambda: remove_placement_group(group))
 
 
-def _take_slices(world: World, slices: Sequence[str]) -> Reservation:
+def _take_slices(world: World, chosen: Sequence[Place]) -> Reservation:
     """Named slices: Ray then claims no head first, a task on the pod that costs 1.5 s."""
     from ray.util.tpu import SlicePlacementGroup
 
@@ -156,9 +176,7 @@ def _take_slices(world: World, slices: Sequence[str]) -> Reservation:
         num_slices=world.slices,
         strategy="STRICT_SPREAD",
         bundle_label_selector=[
-            {SLICE_LABEL: name, WORKER_LABEL: str(worker)}
-            for name in slices
-            for worker in range(world.hosts_per_slice)
+            {SLICE_LABEL: name, WORKER_LABEL: str(worker)} for name, worker in chosen
         ],
     )
     return Reservation(group.placement_group, group.bundle_resources, group.shutdown)

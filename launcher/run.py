@@ -3,32 +3,30 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from launcher import gang
-from launcher.cluster import Cluster, Local
-from launcher.display import count
-from launcher.gather import gather
-from launcher.interrupts import INTERRUPTED, Interrupts, ending_on_signals
+from launcher.attempts import Attempts
+from launcher.cluster import Cluster
+from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
+from launcher.gang import GangError
+from launcher.interrupts import ending_on_signals
 from launcher.outcome import Outcome
 from launcher.plan import Launch
 from launcher.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
-from launcher.providers import local, memory, warm
-from launcher.providers.hosts import Hosts, ProviderError
+from launcher.providers import memory
+from launcher.providers.errors import ProviderError
 from launcher.resume import Resumed, cluster_words, plan_resume
 from launcher.runs import Run, RunFolderError, find_run, resume_command
 from trainer.spec.config import ConfigError
 from trainer.spec.plan import World
 
-OK, JOB_FAILED, BAD_USAGE, NO_CLUSTER = 0, 1, 2, 3
 REFUSALS = (ConfigError, RunFolderError, ProviderError)
 
 
 def run_job(launch: Launch, *, fresh: bool) -> int:
-    """Run the first attempt of a job in the foreground; returns the exit code of `launch`."""
+    """Run a job in the foreground; returns the exit code of `launch`."""
     console, errors = Console(), Console(stderr=True)
     try:
         _refuse(launch)
@@ -48,7 +46,7 @@ def resume_run(
     simulate: bool,
     simulate_hosts: int | None,
 ) -> int:
-    """Run the next attempt of a run in the foreground; returns the exit code of `launch`."""
+    """Go on with a run in the foreground; returns the exit code of `launch`."""
     console, errors = Console(), Console(stderr=True)
     try:
         with Run.open(find_run(name, runs)) as run:
@@ -62,44 +60,6 @@ def resume_run(
             return _run(resumed.launch, run, display, console, errors)
     except REFUSALS as error:
         return _tell_refusal(errors, error)
-
-
-def keep_warm(name: str, cluster: Cluster, simulate_hosts: int | None) -> int:
-    """Start a simulated cluster that outlives this command; returns the exit code of `launch`."""
-    console, errors = Console(), Console(stderr=True)
-    try:
-        world = cluster.world(cluster.provider.kind != "local", simulate_hosts)
-    except ValueError as error:
-        return _fail(errors, f"--simulate-hosts {simulate_hosts}: {error}", BAD_USAGE)
-    provider = _local_settings(cluster)
-    settings = warm.settings_of(world, provider.netns, provider.host_env)
-    try:
-        if warm.find(name, settings):
-            console.print(f"{name} is up already")
-            return OK
-        memory.refuse_if_too_large(world, state_bytes=0)
-        with console.status(f"starting {count(world.processes, 'host')}"), ending_on_signals():
-            hosts = local.start(world, netns=provider.netns, host_env=provider.host_env)
-            warm.keep(name, settings, hosts)
-    except ProviderError as error:
-        return _fail(errors, str(error), NO_CLUSTER)
-    except KeyboardInterrupt:
-        return _fail(errors, "interrupted; everything is ended", INTERRUPTED)
-    console.print(
-        f"{name} is up: {count(world.processes, 'host')}. End it with `launch down {name}`"
-    )
-    return OK
-
-
-def end_warm(name: str) -> int:
-    """End what `keep_warm` started; returns the exit code of `launch`."""
-    console, errors = Console(), Console(stderr=True)
-    try:
-        ended = warm.end(name)
-    except ProviderError as error:
-        return _fail(errors, str(error), NO_CLUSTER)
-    console.print(f"{name} is down" if ended else f"{name} was not up")
-    return OK
 
 
 def refuse_unreachable(cluster: Cluster, world: World) -> None:
@@ -130,79 +90,27 @@ def _run(launch: Launch, run: Run, display: RunDisplay, console: Console, errors
         errors.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
     began = time.monotonic()
     with ending_on_signals() as interrupts:
+        attempts = Attempts(launch, run, display, interrupts)
         try:
             with display:
-                outcome = _attempt(launch, run, display, interrupts)
+                over = attempts.run()
         except KeyboardInterrupt:
-            return _tell_stop(errors, launch, run, display, asked=True)
+            return _tell_stop(errors, launch, run, display)
         except ProviderError as error:
             run.set_state("failed", reason=str(error), **_position(display))
-            return _fail(errors, str(error), NO_CLUSTER)
-        except gang.GangError as error:
+            return fail(errors, _with_way_on(str(error), run, display), NO_CLUSTER)
+        except GangError as error:
             run.set_state("failed", reason=str(error), **_position(display))
-            return _fail(errors, str(error), JOB_FAILED)
-    if outcome.stopped:
-        cut_off = outcome.cut_off
-        return _tell_stop(errors, launch, run, display, asked=interrupts.asked, cut_off=cut_off)
-    if not outcome.ok:
-        run.set_state("failed", reason=outcome.reason, **_position(display))
-        return _tell_failure(errors, run, display, outcome)
+            return fail(errors, str(error), JOB_FAILED)
+    if over.state == "stopped":
+        cut_off = attempts.outcome.cut_off if attempts.outcome else ""
+        return _tell_stop(errors, launch, run, display, cut_off=cut_off)
+    if over.state == "failed":
+        run.set_state("failed", reason=over.reason, **_position(display))
+        return _tell_failure(errors, run, display, over.reason, attempts.outcome)
     run.set_state("finished", **{**_position(display), "step": launch.job.steps})
     print_summary(console, launch, display, time.monotonic() - began)
     return OK
-
-
-def _attempt(launch: Launch, run: Run, display: RunDisplay, interrupts: Interrupts) -> Outcome:
-    def on_event(event: dict[str, Any]) -> None:
-        run.add_event(event)
-        display.on_event(event)
-
-    def stop_asked() -> bool:
-        if interrupts.asked:
-            display.stopping()
-        return interrupts.asked
-
-    world = launch.plan.world
-    display.status(f"starting {count(world.processes, 'host')}")
-    with (
-        _hosts(launch, display) as hosts,
-        gather(hosts, world, run.folder, on_event, display.on_line, display.status) as crew,
-    ):
-        display.status("checking versions, code and data on every host")
-        reports = crew.check(launch)
-        _check_corpus(launch, reports)
-        run.set_state("running")
-        display.status("starting the trainer on every host")
-        with interrupts.stopping_in_order():
-            port = launch.cluster.coordinator_port
-            return crew.run(launch, port, stop_asked, launch.grace_s)
-
-
-def _hosts(launch: Launch, display: RunDisplay) -> Hosts:
-    """The hosts that `launch up` keeps warm under the cluster's name, or new ones."""
-    world, provider = launch.plan.world, _local_settings(launch.cluster)
-    settings = warm.settings_of(world, provider.netns, provider.host_env)
-    kept = warm.find(launch.cluster_name, settings)
-    return kept or local.start(
-        world, netns=provider.netns, host_env=provider.host_env, on_status=display.status
-    )
-
-
-def _local_settings(cluster: Cluster) -> Local:
-    """Of the local provider; its defaults where another provider's cluster is simulated."""
-    return cluster.provider if isinstance(cluster.provider, Local) else Local()
-
-
-def _check_corpus(launch: Launch, reports: dict[int, dict[str, Any]]) -> None:
-    """What the hosts would read must be what the plan was made for."""
-    planned = launch.plan.corpus.sha256
-    for process, report in reports.items():
-        seen = report.get("corpus_sha256")
-        if planned and seen != planned:
-            raise gang.GangError(
-                f"host-{process:04d} has another corpus than this machine ({seen} here, planned "
-                f"{planned}): the hosts need the Python version of the launcher for 'stdlib'"
-            )
 
 
 def _resumed_display(console: Console, resumed: Resumed) -> RunDisplay:
@@ -226,36 +134,33 @@ def _tell_complete(console: Console, resumed: Resumed) -> int:
     return OK
 
 
-def _tell_failure(errors: Console, run: Run, display: RunDisplay, outcome: Outcome) -> int:
+def _tell_failure(
+    errors: Console, run: Run, display: RunDisplay, reason: str, outcome: Outcome | None
+) -> int:
     """The first host that failed, its last lines and what ended it: the last thing shown."""
-    for line in outcome.tail:
+    for line in outcome.tail if outcome else ():
         errors.print(Text(f"  {line}", style="dim"), soft_wrap=True)
-    message = f"{outcome.reason}; all other hosts were ended. Logs: {run.folder}/logs"
-    if display.checkpoint:
-        message += f". Continue from step {display.checkpoint.step}: {resume_command(run.folder)}"
-    return _fail(errors, message, JOB_FAILED)
+    message = f"{reason}; all other hosts were ended. Logs: {run.folder}/logs"
+    return fail(errors, _with_way_on(message, run, display), JOB_FAILED)
+
+
+def _with_way_on(message: str, run: Run, display: RunDisplay) -> str:
+    if display.checkpoint is None:
+        return message
+    return f"{message}. Continue from step {display.checkpoint.step}: {resume_command(run.folder)}"
 
 
 def _tell_stop(
-    errors: Console,
-    launch: Launch,
-    run: Run,
-    display: RunDisplay,
-    *,
-    asked: bool,
-    cut_off: str = "",
+    errors: Console, launch: Launch, run: Run, display: RunDisplay, *, cut_off: str = ""
 ) -> int:
-    """A run that ended before its last step without a failure; `asked`: by a signal to us."""
-    run.set_state("interrupted" if asked else "stopped", **_position(display))
+    """A run that was interrupted before its last step."""
+    run.set_state("interrupted", **_position(display))
     if cut_off:
         errors.print(
             Text(f"{cut_off}, before it had stopped in order", style="yellow"), soft_wrap=True
         )
-    if asked:
-        _fail(errors, f"interrupted; everything is ended. Logs: {run.folder}", INTERRUPTED)
-    how = "stopped" if asked else "stopped on request"
-    message = describe_stop(launch, display, how)
-    return _fail(errors, message, INTERRUPTED if asked else JOB_FAILED)
+    fail(errors, f"interrupted; everything is ended. Logs: {run.folder}", INTERRUPTED)
+    return fail(errors, describe_stop(launch, display, "stopped"), INTERRUPTED)
 
 
 def _position(display: RunDisplay) -> dict[str, int | None]:
@@ -268,9 +173,4 @@ def _position(display: RunDisplay) -> dict[str, int | None]:
 
 
 def _tell_refusal(errors: Console, error: Exception) -> int:
-    return _fail(errors, str(error), NO_CLUSTER if isinstance(error, ProviderError) else BAD_USAGE)
-
-
-def _fail(errors: Console, message: str, code: int) -> int:
-    errors.print(Text(message, style="bold red"), soft_wrap=True)
-    return code
+    return fail(errors, str(error), NO_CLUSTER if isinstance(error, ProviderError) else BAD_USAGE)

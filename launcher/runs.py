@@ -13,6 +13,7 @@ from typing import Any
 from launcher.cluster import ClusterWords
 from launcher.plan import Launch
 from launcher.processes import start_time
+from launcher.supervisor import Ending
 from trainer.spec.config import dump
 from trainer.spec.suggest import suggest
 
@@ -131,6 +132,12 @@ class Run:
         if change != self._noted:
             self._noted = change
             self.add_event({"event": "state", "time": now, **change})
+
+    def end_attempt(self, ending: Ending) -> None:
+        """Note how an attempt ended, for `launch status` and for the goodput."""
+        about = {"kind": ending.kind.value, "reason": ending.reason, "process": ending.process}
+        event = {"event": "attempt_ended", "time": time.time(), **about, "step": ending.step}
+        self.add_event({**event, "attempt": self._kept["attempt"]})
 
     def close(self) -> None:
         self._events.close()

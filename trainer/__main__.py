@@ -3,6 +3,7 @@
 import argparse
 import faulthandler
 import os
+import re
 import signal
 import sys
 import time
@@ -19,6 +20,12 @@ from trainer.spec.job import Job
 from trainer.spec.resolve import PlanError
 
 OK, FAILED, BAD_CONFIGURATION, BAD_DATA, STOPPED, INTERRUPTED = 0, 1, 64, 65, 75, 130
+NO_ERROR = ("stopped", "stale", "port_taken")
+PEERS = re.compile(
+    r"gloo|connection (closed|reset|refused)|broken pipe|heartbeat|coordination|UNAVAILABLE",
+    re.IGNORECASE,
+)
+"""What JAX says of processes that it cannot reach any more."""
 ALIKE = (BAD_CONFIGURATION, BAD_DATA, STOPPED)
 LEAVE_S = 1.0
 """What all processes find at the same time: the first one leaves last, because it holds the
@@ -37,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BaseException as error:
         code, message, kind = _translate(error)
         print(message, file=sys.stderr, flush=True)
-        event = "warning" if kind else "error"
+        event = "warning" if kind in NO_ERROR else "error"
         events.emit(event, last_word=True, message=message, **({"kind": kind} if kind else {}))
         if code in ALIKE and environment.process == 0 and environment.processes > 1:
             time.sleep(LEAVE_S)
@@ -70,9 +77,11 @@ def _new_run_dir(job: Job) -> Path:
 
 
 def _translate(error: BaseException) -> tuple[int, str, str | None]:
-    """Exit code, what to say, and the kind of a warning that is no error."""
-    if isinstance(error, (StoppedError, StaleError)):
+    """Exit code, what to say, and the kind of end where the launcher must know it."""
+    if isinstance(error, StoppedError):
         return STOPPED, str(error), "stopped"
+    if isinstance(error, StaleError):
+        return STOPPED, str(error), "stale"
     if isinstance(error, SaveError):
         return FAILED, str(error), None
     if isinstance(error, (ConfigError, PlanError, FolderError)):
@@ -84,7 +93,15 @@ def _translate(error: BaseException) -> tuple[int, str, str | None]:
     # By name: to import its module would import jax.
     if type(error).__name__ == "PortTakenError":
         return FAILED, str(error), "port_taken"
-    return FAILED, "".join(traceback.format_exception(error)).rstrip(), None
+    kind = "peer_lost" if _is_of_peers(error) else None
+    return FAILED, "".join(traceback.format_exception(error)).rstrip(), kind
+
+
+def _is_of_peers(error: BaseException) -> bool:
+    """Whether it tells of other processes that are gone, not of this one."""
+    waited = isinstance(error, TimeoutError) and "all processes" in str(error)
+    is_jax = type(error).__name__ == "JaxRuntimeError"
+    return waited or (is_jax and PEERS.search(str(error)) is not None)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import socket
+from collections.abc import Iterator
 
 import jax
 from jax._src import distributed as jax_distributed
@@ -46,6 +47,22 @@ def start(environment: Environment, *, on_cpu: bool) -> None:
     )
     if on_cpu:
         _bind_collectives(environment.coordinator)
+
+
+@contextlib.contextmanager
+def all_keep_compiled(*, on_cpu: bool) -> Iterator[None]:
+    """What is compiled meanwhile is found in the compile cache by the next attempt.
+
+    JAX lets process 0 alone write the cache. On CPU the key of a program is another one in each
+    process, so that all others would compile anew after every restart.
+    """
+    state = jax_distributed.global_state
+    process = state.process_id
+    state.process_id = 0 if on_cpu else process
+    try:
+        yield
+    finally:
+        state.process_id = process
 
 
 def check_world(world: World) -> None:

@@ -50,11 +50,14 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
         saved = Checkpoints.open(
             job, plan, tokens.corpus_sha256, run_dir, environment.attempt, trainable.shapes()
         )
-        start = begin(trainable, plan, saved.restorer(report) if saved else None, report, events)
+        restorer = saved.restorer(report) if saved else None
+        with distributed.all_keep_compiled(on_cpu=plan.world.on_cpu):
+            start = begin(trainable, plan, restorer, report, events)
         shift = start.examples - start.step * job.data.global_batch
         feed = Feed(job, plan.batch, tokens, mesh.batch_sharding(devices), shift)
         saving = saving_of(saved, feed, stop, report)
-        step = _compiled(trainable, feed, events, report)
+        with distributed.all_keep_compiled(on_cpu=plan.world.on_cpu):
+            step = _compiled(trainable, feed, events, report)
         loop = Loop(
             job, feed, step, Wishes(devices), Evaluator(trainable), saving, Rates(job, plan),
             report, events,

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.processes import Reaped
-
-
-class ProviderError(Exception):
-    """Hosts could not be had, or were lost; says why and what to do."""
+from launcher.providers.errors import ProviderError
+from launcher.providers.nodes import Nodes
+from launcher.providers.simulated import Place, place
+from trainer.spec.plan import World
 
 
 @dataclass
@@ -25,6 +25,17 @@ class Hosts:
     folder: Path | None = None
     """The logs of Ray's processes lie below it; None: this machine does not have them."""
     reaped: Reaped | None = None
+    nodes: Nodes | None = None
+    """The Ray nodes, where they are processes of ours on this machine."""
+
+    @property
+    def is_headless(self) -> bool:
+        """Whether the head is known to be gone: calls into Ray would then wait for it."""
+        return self.nodes is not None and self.nodes.is_headless
+
+    def places(self, world: World) -> list[Place] | None:
+        """Of the hosts of a world that are alive; None: Ray is to be asked."""
+        return None if self.nodes is None else [place(world, p) for p in self.nodes.alive()]
 
     def __enter__(self) -> "Hosts":
         return self

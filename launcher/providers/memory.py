@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from launcher.providers.hosts import ProviderError
+from launcher.providers.errors import ProviderError
 from trainer.spec import accelerators
 from trainer.spec.plan import World
 

@@ -7,7 +7,7 @@ import socket
 import subprocess
 from dataclasses import dataclass
 
-from launcher.providers.hosts import ProviderError
+from launcher.providers.errors import ProviderError
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from trainer.spec import accelerators
 from trainer.spec.plan import World
 
 HOST_LABEL = "slipway-host"
+Place = tuple[str, int]
+"""Of a host: its slice and its worker id in it; without slices, "" and its number."""
 OBJECT_STORE_BYTES = 80_000_000  # Ray's least is 78.6 MB; Slipway puts nothing there
 # A lost node is noticed in 10 s, not in 15 or 65: sooner, and a machine whose cores are all busy
 # with training looks lost.
@@ -36,6 +38,14 @@ def slice_name(number: int) -> str:
     """slice-a ... slice-z, then slice-26, ..."""
     letters = string.ascii_lowercase
     return f"slice-{letters[number] if number < len(letters) else number}"
+
+
+def place(world: World, process: int) -> Place:
+    """Where the host of a process is, as its labels will say."""
+    if world.platform != "tpu":
+        return "", process
+    number, worker = divmod(process, world.hosts_per_slice)
+    return slice_name(number), worker
 
 
 def environment(token_path: Path) -> dict[str, str]:
@@ -67,12 +77,16 @@ def head(ip: str, port: int, folder: Path, environment: Mapping[str, str]) -> di
 def host(
     world: World,
     process: int,
+    generation: int,
     ip: str,
     head_address: tuple[str, int],
     folder: Path,
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The node of one host: what the real one would show to Ray, but for the chips."""
+    """The node of one host: what the real one would show to Ray, but for the chips.
+
+    `generation` counts from 1: each replacement of a lost node needs a name of its own.
+    """
     resources, more_environment = _hardware(world, process)
     flags = [
         f"--address={head_address[0]}:{head_address[1]}",
@@ -80,7 +94,7 @@ def host(
         f"--labels={HOST_LABEL}={process}",
         *resources,
     ]
-    name = f"host-{process:04d}"
+    name = f"host-{process:04d}" + (f"-{generation}" if generation > 1 else "")
     return _node(name, ip, folder, flags, {**environment, **more_environment}, after=head_address)
 
 
@@ -90,12 +104,12 @@ def _hardware(world: World, process: int) -> tuple[list[str], dict[str, str]]:
         return [], {}
     if world.platform == "gpu":
         return [f"--num-gpus={world.devices_per_host}"], {}
-    number, worker = divmod(process, world.hosts_per_slice)
+    name, worker = place(world, process)
     kind = accelerators.parse(
         world.accelerator, hosts=world.hosts_per_slice, devices_per_host=world.devices_per_host
     )
     return [f"--resources={json.dumps({'TPU': kind.chips_per_host})}"], {
-        "TPU_NAME": slice_name(number),
+        "TPU_NAME": name,
         "TPU_WORKER_ID": str(worker),
         "TPU_ACCELERATOR_TYPE": kind.ray_pod_type or "",
         "TPU_TOPOLOGY": "x".join(map(str, kind.topology or ())),

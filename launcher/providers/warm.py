@@ -14,18 +14,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher.cluster import Local
 from launcher.processes import start_time
-from launcher.providers.hosts import Hosts, ProviderError
+from launcher.providers.errors import ProviderError
+from launcher.providers.hosts import Hosts
 from launcher.runs import replace_file, state_folder
 from trainer.spec.plan import World
 
 ENDING_TIMEOUT_S = 60.0
 
 
-def settings_of(world: World, netns: bool, host_env: Mapping[int, Mapping[str, str]]) -> Any:
+def settings_of(world: World, settings: Local) -> Any:
     """What must be the same for a run to use a cluster that another command started."""
-    environment = {str(process): dict(env) for process, env in host_env.items()}
-    return {"world": world.model_dump(mode="json"), "netns": netns, "host_env": environment}
+    return {"world": world.model_dump(mode="json"), "local": json.loads(settings.model_dump_json())}
 
 
 def keep(name: str, settings: Any, hosts: Hosts) -> Hosts:

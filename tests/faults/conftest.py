@@ -20,6 +20,7 @@ data: {source: text, path: "corpus/*.txt", seq_len: 16, global_batch: 4}
 mesh: {data: -1, fsdp: 1}
 evaluate: null
 sample: null
+retries: {failures: 0, preemptions: 0}
 """
 CLUSTER = """\
 accelerator: cpu

@@ -19,6 +19,10 @@ SHIPPED = {
     "tpu-v6e-256": ("tpu", 1, 64, 4, (16, 16)),
 }
 
+ELASTIC = (
+    "{accelerator: cpu, hosts: {min: 2, max: 4}, devices_per_host: 1, provider: {kind: local}}"
+)
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
@@ -92,7 +96,7 @@ def test_every_problem_of_a_file_is_told_at_once(folder):
     text = "accelerator: v4-30\nhosts: 0\nslice: 2\nprovider: {kind: locl}\n"
     assert problems(text) == [
         "c.yaml:1: accelerator: v4-30 does not exist. The nearest that do: v4-16 or v4-32",
-        "c.yaml:2: hosts: expected a whole number of at least 1 or null, found 0",
+        "c.yaml:2: hosts: expected a whole number of at least 1, or {min: 2, max: 4}, found 0",
         "c.yaml:3: slice: unknown key. Did you mean 'slices'?",
         "c.yaml:4: provider.kind: 'locl' is not one of local, attach, ssh, gcp, kubernetes, slurm."
         " Did you mean 'local'?",
@@ -179,3 +183,20 @@ def test_every_cluster_file_that_ships_says_what_it_is(folder):
     for path in Path(__file__).parents[2].glob("clusters/*.yaml"):
         assert path.read_text().startswith("# ")
         assert load(path, Cluster)
+
+
+def test_an_elastic_cluster_shrinks_to_sizes_that_exist(folder: Path) -> None:
+    hosts = cluster(ELASTIC).value
+    assert [world.processes for world in hosts.smaller_worlds(False)] == [2, 3]
+    slices = cluster(
+        "{accelerator: v5e-16, slices: {min: 1, max: 2}, provider: {kind: local}}"
+    ).value
+    assert [world.slices for world in slices.smaller_worlds(True)] == [1]
+    assert slices.world(True).slices == 2
+
+
+def test_a_range_that_is_empty_or_of_parts_of_several_slices_is_an_error(folder: Path) -> None:
+    text = ELASTIC.replace("min: 2", "min: 5")
+    assert problems(text) == ["c.yaml:1: hosts.min: 5 is more than max, 4"]
+    text = ELASTIC.replace("hosts:", "slices: 2, hosts:")
+    assert "say slices: {min, max}" in problems(text)[0]

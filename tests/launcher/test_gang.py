@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.gang import CheckError, Event, Gang, GangError
+from launcher.gang import Attendant, CheckError, Event, Gang, GangError
 from launcher.gather import gather
 from launcher.processes import start_time
 from launcher.providers.hosts import Hosts
@@ -115,6 +115,21 @@ def test_when_a_host_fails_the_others_are_ended_and_it_is_named(crew: Gang) -> N
     assert outcome.exits[0].stopped
 
 
+class Asking(Attendant):
+    """Wants all hosts to stop as soon as they are up."""
+
+    def __init__(self, seen: Seen, grace_s: float) -> None:
+        self.grace_s = grace_s
+        self._seen = seen
+
+    def stop_asked(self) -> bool:
+        return sum(event["event"] == "up" for event in self._seen.events) == 2
+
+
+class Patient(Attendant):
+    grace_s = 30.0
+
+
 SAVES = """
 import signal
 def save(number, frame):
@@ -126,10 +141,7 @@ say(event="up")
 
 
 def test_all_hosts_are_stopped_in_order_when_that_is_asked_for(crew: Gang, seen: Seen) -> None:
-    def stop_asked() -> bool:
-        return sum(event["event"] == "up" for event in seen.events) == 2
-
-    outcome = crew.run(Script(SAVES + "time.sleep(999)"), None, stop_asked, grace_s=30.0)
+    outcome = crew.run(Script(SAVES + "time.sleep(999)"), None, Asking(seen, grace_s=30.0))
     assert outcome.stopped
     assert {e["process"] for e in seen.events if e["event"] == "saved"} == {0, 1}
     assert [ended.code for ended in outcome.exits.values()] == [75, 75]
@@ -137,7 +149,7 @@ def test_all_hosts_are_stopped_in_order_when_that_is_asked_for(crew: Gang, seen:
 
 def test_a_host_that_stops_by_itself_stops_the_others(crew: Gang, seen: Seen) -> None:
     code = SAVES + "time.sleep(999 * process); os.kill(os.getpid(), signal.SIGTERM)"
-    outcome = crew.run(Script(code), grace_s=30.0)
+    outcome = crew.run(Script(code), None, Patient())
     assert outcome.stopped
     assert outcome.cut_off == ""
 
@@ -145,7 +157,7 @@ def test_a_host_that_stops_by_itself_stops_the_others(crew: Gang, seen: Seen) ->
 def test_a_host_that_fails_in_a_stop_ends_the_others_at_once(crew: Gang, seen: Seen) -> None:
     hangs = SAVES.replace('say(event="saved")', "sys.exit(1) if process else time.sleep(999)")
     code = hangs + "time.sleep(999)"
-    outcome = crew.run(Script(code), None, lambda: len(seen.events) == 2, grace_s=900.0)
+    outcome = crew.run(Script(code), None, Asking(seen, grace_s=900.0))
     assert outcome.stopped
     assert "host-0001 exited with code 1" in outcome.cut_off
 
@@ -211,7 +223,8 @@ SECOND = """
 import json, sys
 from pathlib import Path
 from launcher.gather import gather
-from launcher.providers.hosts import Hosts, ProviderError
+from launcher.providers.errors import ProviderError
+from launcher.providers.hosts import Hosts
 from trainer.spec.plan import World
 address, ip, token, world = sys.argv[1:]
 hosts = Hosts(address, ip, Path(token))

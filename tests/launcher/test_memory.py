@@ -5,7 +5,7 @@ import re
 import pytest
 
 from launcher.cluster import find_cluster
-from launcher.providers.hosts import ProviderError
+from launcher.providers.errors import ProviderError
 from launcher.providers.memory import available_bytes, refuse_if_too_large
 from tests.spec.worlds import cpu_world
 

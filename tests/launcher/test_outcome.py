@@ -14,7 +14,7 @@ from launcher.outcome import (
 FAILED, FINISHED, STOPPED = 1 << 8, 0, 75 << 8
 
 
-def test_the_first_failure_is_the_earliest_by_the_hosts_clocks() -> None:
+def test_the_first_failure_is_the_earliest() -> None:
     exits = {0: Exit(FAILED, 20.0), 1: Exit(FAILED, 10.0), 2: Exit(FINISHED, 5.0)}
     assert first_failure(exits) == 1
 
@@ -22,6 +22,13 @@ def test_the_first_failure_is_the_earliest_by_the_hosts_clocks() -> None:
 def test_a_host_that_was_asked_to_end_did_not_fail() -> None:
     exits = {0: Exit(signal.SIGTERM, 1.0, stopped=True), 1: Exit(FAILED, 2.0)}
     assert first_failure(exits) == 1
+
+
+def test_a_host_that_lost_its_peers_is_not_the_first_failure() -> None:
+    killed = Exit(signal.SIGKILL, 3.0)
+    for follows in (Exit(FAILED, 1.0, said="peer_lost"), Exit(signal.SIGABRT, 2.0)):
+        assert first_failure({0: follows, 1: killed}) == 1
+        assert first_failure({0: follows}) == 0
 
 
 def test_hosts_that_stopped_on_a_request_of_their_own_did_not_fail() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher import ray_logs
-from launcher.providers.hosts import ProviderError
+from launcher.providers.errors import ProviderError
 from launcher.ray_calls import bounded
 
 

@@ -8,12 +8,12 @@ def hosts(name: str, *idle: bool) -> list[Host]:
 
 
 def test_a_whole_idle_slice_is_taken() -> None:
-    assert choose(hosts("a", True, True), slices=1, hosts_per_slice=2) == (["a"], "")
+    assert choose(hosts("a", True, True), slices=1, hosts_per_slice=2) == ([("a", 0), ("a", 1)], "")
 
 
 def test_a_busy_slice_is_passed_over_for_an_idle_one() -> None:
     alive = hosts("a", True, False) + hosts("b", True, True)
-    assert choose(alive, slices=1, hosts_per_slice=2) == (["b"], "")
+    assert choose(alive, slices=1, hosts_per_slice=2) == ([("b", 0), ("b", 1)], "")
 
 
 def test_busy_hosts_are_told_as_busy() -> None:

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cluster import Local
 from launcher.processes import Reaped
 from launcher.providers import warm
-from launcher.providers.hosts import Hosts, ProviderError
+from launcher.providers.errors import ProviderError
+from launcher.providers.hosts import Hosts
 from tests.leftovers import wait_until
 from tests.spec.worlds import cpu_world
 
-SETTINGS = warm.settings_of(cpu_world(2, 1), netns=False, host_env={})
+SETTINGS = warm.settings_of(cpu_world(2, 1), Local())
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +55,7 @@ def test_a_kept_cluster_is_found_until_it_is_ended(hosts: Hosts, tmp_path: Path)
 
 def test_other_hosts_than_the_kept_ones_are_refused(hosts: Hosts) -> None:
     warm.keep("pod", SETTINGS, hosts)
-    other = warm.settings_of(cpu_world(3, 1), netns=False, host_env={})
+    other = warm.settings_of(cpu_world(3, 1), Local())
     with pytest.raises(ProviderError, match="launch down pod"):
         warm.find("pod", other)
 

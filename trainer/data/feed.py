@@ -35,7 +35,7 @@ class Feed:
         )
         while True:
             begin = time.perf_counter()
-            batch = self._placed(next(blocks), job.data.micro_batches)
+            batch = self._placed(next(blocks), self._split.micro_batches)
             self.wait_s = time.perf_counter() - begin
             yield batch
 

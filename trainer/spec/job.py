@@ -157,6 +157,17 @@ class Sample(Section):
     temperature: Annotated[float, Field(ge=0)] = 0.8
 
 
+class Retries(Section):
+    """How often a run starts anew by itself."""
+
+    failures: NonNegative = Field(
+        default=3, description="crashes and hangs, counted anew after each checkpoint"
+    )
+    preemptions: NonNegative | None = Field(
+        default=None, description="hosts lost in the whole run; null: any number"
+    )
+
+
 class Job(Section):
     """One training job."""
 
@@ -171,6 +182,7 @@ class Job(Section):
     evaluate: Evaluate | None = Evaluate()
     sample: Sample | None = Sample()
     checkpoint: Checkpoint | None = Checkpoint.model_validate({})
+    retries: Retries = Retries()
     storage: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="a folder that all hosts share, or gs://...; null: the run's own"
     )

@@ -1,0 +1,214 @@
+"""The loop over a run's attempts: does what the supervisor decides, on real hosts and clocks."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from launcher.endings import classify
+from launcher.gang import Attendant, GangError, LostError
+from launcher.hosting import Hosting
+from launcher.interrupts import Interrupts
+from launcher.outcome import Outcome
+from launcher.plan import Launch
+from launcher.progress import RunDisplay
+from launcher.providers.errors import ProviderError
+from launcher.runs import Run
+from launcher.stragglers import Straggler
+from launcher.supervisor import Decision, Ending, Kind, Over, Policy, Start, Supervisor, Wait
+from launcher.watch import Hang, Watch
+
+LOOK_S = 0.2
+LOOK_AT_HOSTS_S = 1.0
+WAITING = {
+    "backing_off": "starting again in {:.0f} s",
+    "waiting_for_hosts": "waiting {:.0f} s at most for hosts",
+}
+
+
+class Attempts:
+    """Of one run, from this command's first to its last; the hosts stay from one to the next."""
+
+    def __init__(
+        self, launch: Launch, run: Run, display: RunDisplay, interrupts: Interrupts
+    ) -> None:
+        self.outcome: Outcome | None = None
+        """Of the last attempt, where its programs ran."""
+        self._run, self._display, self._interrupts = run, display, interrupts
+        self._layouts = {each.plan.world.processes: each for each in (*launch.smaller(), launch)}
+        self._whole, self._number = launch, launch.attempt
+        self._attendant: _Attendant | None = None
+        self._waiting: Wait | None = None
+        self._hosting = Hosting(self)
+        retries = launch.job.retries
+        policy = Policy(
+            failures=retries.failures,
+            preemptions=retries.preemptions,
+            sizes=sorted(self._layouts),
+            wait_for_hosts_s=launch.cluster.wait_for_hosts_s,
+        )
+        self._supervisor = Supervisor(policy)
+
+    def run(self) -> Over:
+        """Until the supervisor says that it is over.
+
+        Raises ProviderError where no hosts can be had at the start or the whole cluster is lost,
+        GangError where the hosts cannot serve the job, KeyboardInterrupt outside of an attempt.
+        """
+        with self._hosting:
+            while not isinstance(decision := self._decide(), Over):
+                if isinstance(decision, Wait):
+                    self._wait(decision)
+                elif isinstance(decision, Start):
+                    self._attempt(self._layouts[decision.hosts])
+            return decision
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Of a host, or of the launcher on its behalf; the hosts' clocks may differ from ours."""
+        self._run.add_event({**event, "received": time.time()})
+        self._display.on_event(event)
+        if event.get("event") == "checkpoint_saved":
+            self._supervisor.committed(event["step"])
+        if self._attendant:
+            self._attendant.on_event(event)
+
+    def on_line(self, process: int, line: str) -> None:
+        self._display.on_line(process, line)
+
+    def on_status(self, text: str) -> None:
+        self._display.status(text)
+
+    def wants_to_grow(self) -> bool:
+        """Whether hosts that were missed have come back."""
+        return self._supervisor.wants_to_grow(self._alive())
+
+    def check_hosts(self) -> None:
+        """Raises ProviderError where the cluster itself is gone."""
+        self._hosting.check_head()
+
+    def on_straggler(self, straggler: Straggler) -> None:
+        """A host holds up the others: it is named, not ended."""
+        event = {"event": "straggler", "process": straggler.process, "factor": straggler.factor}
+        self.on_event({**event, "message": str(straggler)})
+
+    def _alive(self) -> int:
+        return self._hosting.alive(self._whole.plan.world)
+
+    def _decide(self) -> Decision:
+        return self._supervisor.decide(self._alive(), time.monotonic())
+
+    def _wait(self, wait: Wait) -> None:
+        """A moment of it: hosts may come, and a signal raises KeyboardInterrupt."""
+        left_s = wait.until_s - time.monotonic()
+        if wait != self._waiting:
+            self._waiting = wait
+            self._run.set_state(wait.state, reason=wait.why)
+            what = WAITING[wait.state].format(left_s)
+            self._display.status(f"{what}: {wait.why}")
+        time.sleep(max(0.0, min(left_s, LOOK_S)))
+
+    def _attempt(self, layout: Launch) -> None:
+        launch = replace(layout, attempt=self._number)
+        if self._number > self._whole.attempt:
+            self._run.begin(launch)
+            self._display.attempt(launch)
+        self._number += 1
+        self._supervisor.began(launch.plan.world.processes)
+        ending = self._run_attempt(launch)
+        self._run.end_attempt(ending)
+        self._supervisor.ended(ending, time.monotonic())
+        self._display.attempt_ended(ending)
+        if ending.kind.is_loss or ending.kind is Kind.RESIZED:
+            self._hosting.dismiss()
+
+    def _run_attempt(self, launch: Launch) -> Ending:
+        """Lost hosts end an attempt; before the first one they are the user's to know."""
+        self.outcome = None
+        try:
+            return self._run_programs(launch)
+        except LostError as error:
+            return Ending(Kind.LOST, str(error), "lost")
+        except ProviderError as error:
+            self._hosting.check_head()
+            if launch.attempt == self._whole.attempt:
+                raise
+            return Ending(Kind.LOST, str(error), "lost")
+
+    def _run_programs(self, launch: Launch) -> Ending:
+        self._run.set_state("provisioning")
+        gang, new = self._hosting.gang(launch)
+        self._run.set_state("starting")
+        if new:
+            self._display.status("checking versions, code and data on every host")
+            _check_corpus(launch, gang.check(launch))
+        self._display.status("starting the program on every host")
+        self._attendant = attendant = _Attendant(launch, self, self._interrupts, self._display)
+        self._run.set_state("running")
+        try:
+            with self._interrupts.stopping_in_order():
+                port = launch.cluster.coordinator_port
+                self.outcome = gang.run(launch, port, attendant)
+        finally:
+            self._attendant = None
+        return classify(self.outcome, attendant.asked, attendant.step)
+
+
+class _Attendant(Attendant):
+    """Looks after one attempt: wishes to stop, hangs, stragglers, hosts that came back."""
+
+    def __init__(
+        self, launch: Launch, attempts: Attempts, interrupts: Interrupts, display: RunDisplay
+    ) -> None:
+        self.grace_s = launch.grace_s
+        self.asked: Kind | None = None
+        """Why the hosts were asked to stop."""
+        self.step: int | None = None
+        """The last one that is completed."""
+        self._attempts, self._interrupts, self._display = attempts, interrupts, display
+        self._watch = Watch(launch.plan.world.processes)
+        self._has_saved = False
+        self._looked_s = 0.0
+
+    def on_event(self, event: Mapping[str, Any]) -> None:
+        self._watch.on_event(event, time.monotonic())
+        if event.get("event") == "step":
+            self.step = event.get("step")
+        self._has_saved = self._has_saved or event.get("event") == "checkpoint_saved"
+
+    def ended(self, process: int) -> None:
+        self._watch.on_end(process)
+
+    def stop_asked(self) -> bool:
+        """By the user; or by the supervisor, right after a save, to go on with more hosts."""
+        if self._interrupts.asked:
+            self._display.stopping()
+            self.asked = Kind.STOPPED
+        elif self._has_saved and self._is_time() and self._attempts.wants_to_grow():
+            self.asked = Kind.RESIZED
+        return self.asked is not None
+
+    def hang(self) -> Hang | None:
+        self._attempts.check_hosts()
+        for straggler in self._watch.stragglers(time.monotonic()):
+            self._attempts.on_straggler(straggler)
+        return self._watch.look(time.monotonic())
+
+    def _is_time(self) -> bool:
+        """Not every time that is asked: to look for hosts may cost a call to the cluster."""
+        now = time.monotonic()
+        if now - self._looked_s < LOOK_AT_HOSTS_S:
+            return False
+        self._looked_s = now
+        return True
+
+
+def _check_corpus(launch: Launch, reports: dict[int, dict[str, Any]]) -> None:
+    """What the hosts would read must be what the plan was made for."""
+    planned = launch.plan.corpus.sha256
+    for process, report in reports.items():
+        seen = report.get("corpus_sha256")
+        if planned and seen != planned:
+            raise GangError(
+                f"host-{process:04d} has another corpus than this machine ({seen} here, planned "
+                f"{planned}): the hosts need the Python version of the launcher for 'stdlib'"
+            )

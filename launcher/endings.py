@@ -1,0 +1,53 @@
+"""From what the hosts reported to what the supervisor must know: why did the attempt end? Pure."""
+
+import signal
+
+from launcher.outcome import STALE, Outcome, describe_exit
+from launcher.processes import describe_status
+from launcher.supervisor import Ending, Kind
+
+FINAL_CODES = (64, 65)
+BY_SIGTERM = int(signal.SIGTERM)
+
+
+def classify(outcome: Outcome, asked: Kind | None, step: int | None) -> Ending:
+    """The end of an attempt whose last completed step is `step`.
+
+    `asked`: STOPPED or RESIZED where the hosts were asked to stop; None: nobody here did.
+    """
+    if hang := outcome.hang:
+        first = hang.behind[0]
+        return Ending(Kind.HANG, str(hang), f"hang in {first.phase}", first.process, step)
+    if outcome.ok:
+        return Ending(Kind.FINISHED, outcome.reason, step=step)
+    if stale := _saying(outcome, STALE):
+        reason = "another attempt of this run has taken over its checkpoints"
+        return Ending(Kind.FINAL, reason, STALE, stale[0], step)
+    if outcome.stopped:
+        return _stopped(outcome, asked, step)
+    return _failed(outcome, asked, step)
+
+
+def _stopped(outcome: Outcome, asked: Kind | None, step: int | None) -> Ending:
+    if asked is not None:
+        return Ending(asked, outcome.cut_off or outcome.reason, step=step)
+    reason = "the hosts were asked to stop by somebody else (SIGTERM): taken for a preemption"
+    return Ending(Kind.PREEMPTED, reason, "SIGTERM", step=step)
+
+
+def _failed(outcome: Outcome, asked: Kind | None, step: int | None) -> Ending:
+    process = outcome.failed_process
+    assert process is not None
+    ended = outcome.exits[process]
+    reason = describe_exit(process, ended)
+    if ended.status is None:
+        return Ending(Kind.LOST, reason, "lost", process, step)
+    how = describe_status(ended.status)
+    if asked is not None or ended.code in FINAL_CODES:
+        return Ending(Kind.FINAL, reason, how, process, step)
+    kind = Kind.PREEMPTED if ended.status == BY_SIGTERM else Kind.CRASH
+    return Ending(kind, reason, how, process, step)
+
+
+def _saying(outcome: Outcome, word: str) -> list[int]:
+    return [process for process, ended in outcome.exits.items() if ended.said == word]

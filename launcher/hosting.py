@@ -1,0 +1,103 @@
+"""A run's hosts and the agents on them, kept from one attempt to the next while they live."""
+
+import time
+from contextlib import AbstractContextManager, ExitStack
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from launcher.display import count
+from launcher.gang import Gang
+from launcher.gather import assembled, connected
+from launcher.plan import Launch
+from launcher.providers import local, warm
+from launcher.providers.errors import ProviderError
+from launcher.providers.hosts import Hosts
+from launcher.reservation import places, usable
+from trainer.spec.plan import World
+
+
+class Listener(Protocol):
+    """Hears everything that the hosts and the launcher say."""
+
+    def on_event(self, event: dict[str, Any]) -> None: ...
+
+    def on_line(self, process: int, line: str) -> None: ...
+
+    def on_status(self, text: str) -> None: ...
+
+
+class Hosting:
+    """Got when they are first needed; given back on the way out, in whatever way."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._hosts: Hosts | None = None
+        self._gang: Gang | None = None
+        self._held, self._assembly = ExitStack(), ExitStack()
+
+    def gang(self, launch: Launch) -> tuple[Gang, bool]:
+        """Agents on the hosts of an attempt, and whether they are new.
+
+        Raises ProviderError where there are not enough hosts for it, or none can be had.
+        """
+        if self._gang is not None:
+            return self._gang, False
+        if self._hosts is None:
+            self._hosts = self._get_hosts(launch)
+        self._gang = self._assembly.enter_context(self._assemble(launch, self._hosts))
+        return self._gang, True
+
+    def dismiss(self) -> None:
+        """End the agents, not the hosts: one of them is lost, or others are needed."""
+        self._gang = None
+        self._assembly.close()
+        self._assembly = ExitStack()
+
+    def alive(self, world: World) -> int:
+        """Hosts that an attempt could have now, lost ones replaced as far as they can be.
+
+        Raises ProviderError where the cluster itself is gone.
+        """
+        if self._hosts is None:
+            return world.processes
+        self.check_head()
+        if self._hosts.nodes is not None:
+            self._hosts.nodes.replace_lost(time.monotonic())
+        known = self._hosts.places(world)
+        return usable(world, places(world) if known is None else known)
+
+    def check_head(self) -> None:
+        """Raises ProviderError where the head of the cluster has ended."""
+        if self._hosts is not None and self._hosts.is_headless:
+            raise ProviderError(
+                "the head of the Ray cluster has ended: all its hosts are lost with it"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._held, self._assembly:
+            pass
+
+    def _get_hosts(self, launch: Launch) -> Hosts:
+        """The hosts that `launch up` keeps warm under the cluster's name, or new ones."""
+        listener, world = self._listener, launch.plan.world
+        listener.on_status(f"starting {count(world.processes, 'host')}")
+        settings = local.settings_of(launch.cluster)
+        kept = warm.find(launch.cluster_name, warm.settings_of(world, settings))
+        hosts = self._held.enter_context(kept or local.start(world, settings, listener.on_status))
+        self._held.enter_context(connected(hosts, launch.run_dir, listener.on_status))
+        return hosts
+
+    def _assemble(self, launch: Launch, hosts: Hosts) -> AbstractContextManager[Gang]:
+        listener = self._listener
+        return assembled(
+            hosts, launch.plan.world, launch.run_dir,
+            listener.on_event, listener.on_line, listener.on_status,
+        )  # fmt: skip

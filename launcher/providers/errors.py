@@ -1,0 +1,5 @@
+"""What every provider raises."""
+
+
+class ProviderError(Exception):
+    """Hosts could not be had, or were lost; says why and what to do."""

@@ -1,0 +1,219 @@
+"""A run's state machine: what follows when an attempt ends. No Ray, and no clock of its own.
+
+Told what happens, with the time of it, and asked what to do next. In every state there is
+something to do, or a moment at which there will be: a run never waits for nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+SAME_FAILURES = 3
+"""The same step failing so often in a row, in the same way, will fail for ever."""
+FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 2.0, 300.0
+
+
+class Kind(Enum):
+    """How an attempt ended."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    """In order, because the user asked for it."""
+    RESIZED = "resized"
+    """In order, because this supervisor asked for it: there are more hosts now."""
+    CRASH = "crash"
+    HANG = "hang"
+    LOST = "lost"
+    """A host, with all that it ran."""
+    PREEMPTED = "preempted"
+    FINAL = "final"
+    """It would fail in the same way again: bad configuration, bad data or numbers."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Charged to `retries.failures`."""
+        return self in (Kind.CRASH, Kind.HANG)
+
+    @property
+    def is_loss(self) -> bool:
+        """Charged to `retries.preemptions`."""
+        return self in (Kind.LOST, Kind.PREEMPTED)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of an attempt, as it is told to the supervisor."""
+
+    kind: Kind
+    reason: str
+    """In a sentence, with the host that it began with."""
+    how: str = ""
+    """What two failures in the same way have in common: an exit code, a signal, a phase."""
+    process: int | None = None
+    step: int | None = None
+    """The last one that was completed in this attempt."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a run may take."""
+
+    failures: int
+    """Attempts that may fail between two checkpoints."""
+    preemptions: int | None
+    """Attempts that may lose a host, in the whole run; None: any number."""
+    sizes: Sequence[int]
+    """Numbers of hosts that the job fits on, ascending; the last one is what it asks for."""
+    wait_for_hosts_s: float
+    """How long to wait for a lost host before going on with fewer, or giving up."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Begin the next attempt, on so many hosts."""
+
+    hosts: int
+
+
+@dataclass(frozen=True)
+class Attend:
+    """An attempt runs: its end will be told."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do until then, unless hosts come or the user stops the run."""
+
+    state: str
+    """`backing_off` or `waiting_for_hosts`."""
+    until_s: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Over:
+    """The run has ended."""
+
+    state: str
+    """`finished`, `failed` or `stopped`."""
+    reason: str
+
+
+Decision = Start | Attend | Wait | Over
+
+
+class Supervisor:
+    """Decides for one run; `decide` says what to do, everything else tells what has happened.
+
+    Times are seconds of any one clock.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.failures = 0
+        """Since the last checkpoint."""
+        self.losses = 0
+        self._policy = policy
+        self._in_a_row = 0
+        """Attempts that ended early since the last checkpoint."""
+        self._committed = 0
+        self._same, self._last_failure = 0, ("", None)
+        self._running_on: int | None = None
+        self._not_before_s = 0.0
+        self._missed_at_s: float | None = None
+        """Since when hosts are waited for."""
+        self._settled_for: int | None = None
+        """Hosts alive when that wait was over: with these the run goes on at once."""
+        self._why = ""
+        self._over: Over | None = None
+
+    def began(self, hosts: int) -> None:
+        """An attempt has been started."""
+        self._running_on, self._missed_at_s = hosts, None
+
+    def committed(self, step: int) -> None:
+        """A checkpoint is safe: what was lost before it is lost no more."""
+        if step > self._committed:
+            self._committed, self.failures, self._in_a_row = step, 0, 0
+
+    def wants_to_grow(self, alive: int) -> bool:
+        """Whether the attempt that runs should make room for one on more hosts."""
+        size = self._largest(alive)
+        return self._running_on is not None and size is not None and size > self._running_on
+
+    def ended(self, ending: Ending, now_s: float) -> None:
+        """The attempt is over, with every process of it."""
+        self._running_on, self._why = None, ending.reason
+        if ending.kind in (Kind.FINISHED, Kind.STOPPED):
+            self._over = Over(ending.kind.value, ending.reason)
+        elif ending.kind is Kind.FINAL:
+            self._over = Over("failed", ending.reason)
+        elif ending.kind is not Kind.RESIZED:
+            self._charge(ending)
+            self._not_before_s = now_s + self._back_off_s()
+
+    def stop(self) -> None:
+        """The user wants the run to end; an attempt that runs is ended by its own way."""
+        if self._running_on is None and self._over is None:
+            self._over = Over("stopped", "stopped on request")
+
+    def decide(self, alive: int, now_s: float) -> Decision:
+        """What to do now that so many hosts are alive."""
+        if self._over or self._running_on is not None:
+            return self._over or Attend()
+        if now_s < self._not_before_s:
+            return Wait("backing_off", self._not_before_s, self._why)
+        return self._start_or_wait(alive, now_s)
+
+    def _start_or_wait(self, alive: int, now_s: float) -> Decision:
+        wanted, size = self._policy.sizes[-1], self._largest(alive)
+        if alive >= wanted:
+            self._settled_for = None
+            return Start(wanted)
+        if size and self._settled_for is not None and alive >= self._settled_for:
+            return Start(size)
+        if self._missed_at_s is None:
+            self._missed_at_s = now_s
+        until_s = self._missed_at_s + self._policy.wait_for_hosts_s
+        if now_s < until_s:
+            return Wait("waiting_for_hosts", until_s, f"{alive} of {wanted} hosts are alive")
+        if size:
+            self._settled_for = alive
+            return Start(size)
+        self._over = Over(
+            "failed",
+            f"{alive} of {wanted} hosts are alive, at least {self._policy.sizes[0]} are needed, "
+            f"and none has come in {now_s - self._missed_at_s:.0f} s. Before that: {self._why}",
+        )
+        return self._over
+
+    def _largest(self, alive: int) -> int | None:
+        return max((size for size in self._policy.sizes if size <= alive), default=None)
+
+    def _charge(self, ending: Ending) -> None:
+        """To the budget that pays for this kind of end; the run is over where that is spent."""
+        policy = self._policy
+        self._in_a_row += 1
+        if ending.kind.is_loss:
+            self.losses += 1
+            if policy.preemptions is not None and self.losses > policy.preemptions:
+                self._give_up(ending, f"retries.preemptions: {policy.preemptions} is spent")
+            return
+        self.failures += 1
+        failure = (ending.how, ending.step)
+        self._same = self._same + 1 if failure == self._last_failure else 1
+        self._last_failure = failure
+        if self.failures > policy.failures:
+            spent = f"retries.failures: {policy.failures} is spent"
+            self._give_up(ending, spent if policy.failures else "")
+        elif self._same >= SAME_FAILURES:
+            step = "before its first step" if ending.step is None else f"after step {ending.step}"
+            self._give_up(ending, f"{self._same} times in a row, each time {step}: deterministic")
+
+    def _give_up(self, ending: Ending, why: str) -> None:
+        self._over = Over("failed", f"{ending.reason} ({why})" if why else ending.reason)
+
+    def _back_off_s(self) -> float:
+        """None after the first failure, then longer each time that nothing was gained."""
+        if self._in_a_row <= 1:
+            return 0.0
+        return min(FIRST_BACK_OFF_S * 2 ** (self._in_a_row - 2), LONGEST_BACK_OFF_S)

@@ -1,0 +1,64 @@
+"""Why an attempt ended, from what its hosts reported."""
+
+import signal
+
+from launcher.endings import classify
+from launcher.outcome import Exit, Outcome, first_failure
+from launcher.supervisor import Kind
+from launcher.watch import Behind, Hang
+
+FINISHED, STOPPED = Exit(0, 1.0), Exit(75 << 8, 1.0)
+
+
+def outcome(*exits: Exit, hang: Hang | None = None) -> Outcome:
+    numbered = dict(enumerate(exits))
+    return Outcome(numbered, first_failure(numbered), hang)
+
+
+def kind(*exits: Exit, asked: Kind | None = None) -> Kind:
+    return classify(outcome(*exits), asked, step=3).kind
+
+
+def test_all_hosts_finished() -> None:
+    assert kind(FINISHED, FINISHED) is Kind.FINISHED
+
+
+def test_a_stop_that_was_asked_for_is_of_who_asked() -> None:
+    assert kind(STOPPED, STOPPED, asked=Kind.STOPPED) is Kind.STOPPED
+    assert kind(STOPPED, STOPPED, asked=Kind.RESIZED) is Kind.RESIZED
+
+
+def test_a_stop_that_nobody_here_asked_for_is_a_preemption() -> None:
+    assert kind(STOPPED, STOPPED) is Kind.PREEMPTED
+    assert kind(Exit(signal.SIGTERM, 1.0), FINISHED) is Kind.PREEMPTED
+
+
+def test_an_exit_code_or_a_signal_is_a_crash_with_its_step() -> None:
+    ending = classify(outcome(FINISHED, Exit(1 << 8, 1.0)), None, step=3)
+    assert (ending.kind, ending.process, ending.step) == (Kind.CRASH, 1, 3)
+    assert ending.how == "exited with code 1"
+    assert kind(Exit(signal.SIGSEGV, 1.0)) is Kind.CRASH
+
+
+def test_bad_configuration_data_or_numbers_are_final() -> None:
+    assert kind(Exit(64 << 8, 1.0)) is kind(Exit(65 << 8, 1.0)) is Kind.FINAL
+
+
+def test_a_failure_while_the_user_stops_the_run_is_not_tried_again() -> None:
+    assert kind(Exit(1 << 8, 1.0), STOPPED, asked=Kind.STOPPED) is Kind.FINAL
+
+
+def test_a_host_without_a_status_is_lost() -> None:
+    assert kind(Exit(None, 1.0, lost="its agent is gone"), FINISHED) is Kind.LOST
+
+
+def test_an_attempt_that_was_overtaken_by_another_one_ends_the_run() -> None:
+    assert kind(Exit(75 << 8, 1.0, said="stale"), FINISHED) is Kind.FINAL
+
+
+def test_a_hang_names_the_host_that_is_behind_and_its_phase() -> None:
+    hang = Hang((Behind(1, "data", 7, 12.0),), silent=False, deadline_s=10.0, everybody=False)
+    killed = Exit(signal.SIGKILL, 1.0, stopped=True)
+    ending = classify(outcome(killed, killed, hang=hang), None, step=7)
+    assert (ending.kind, ending.process, ending.how) == (Kind.HANG, 1, "hang in data")
+    assert "host-0001: no progress in data after step 7 for 12 s" in ending.reason
