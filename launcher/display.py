@@ -29,6 +29,15 @@ def format_bytes(count: float) -> str:
     return f"{count:.3g} TiB"
 
 
+def format_seconds(seconds: float) -> str:
+    """1:05:09, 5:09 or 4.2 s."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def count(number: int, noun: str) -> str:
     """ "1 host", "4 hosts"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -18,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from launcher.display import describe_world, host_color
+from launcher.display import describe_world, format_seconds, host_color
 from launcher.plan import Launch
 from launcher.runs import resume_command
 from launcher.supervisor import Ending, Kind
@@ -263,15 +263,6 @@ def _first_loss(launch: Launch, display: RunDisplay) -> float | None:
         return display.first_loss
     losses = (line["loss"] for line in curve(lines) if "loss" in line)
     return next(losses, display.first_loss)
-
-
-def format_seconds(seconds: float) -> str:
-    """1:05:09, 5:09 or 4.2 s."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 class _LineBudget:

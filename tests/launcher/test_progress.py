@@ -7,12 +7,12 @@ import pytest
 from rich.console import Console
 
 from launcher.cluster import ClusterWords, find_cluster
+from launcher.display import format_seconds
 from launcher.plan import Launch, make_launch
 from launcher.progress import (
     LastCheckpoint,
     RunDisplay,
     describe_stop,
-    format_seconds,
     print_summary,
 )
 from trainer.spec.config import load
