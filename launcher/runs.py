@@ -73,11 +73,15 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
-        """An earlier run, to go on with. Raises RunFolderError where it is running."""
+        """An earlier run, to go on with. Raises RunFolderError where it is running.
+
+        An `opened` event tells from when on its time is counted again.
+        """
         run = cls(folder)
         for name in ("events.jsonl", "metrics.jsonl"):
             _end_torn_line(folder / name)
         run._kept = {name: value for name, value in run.state.items() if name in KEPT}
+        run.add_event({"event": "opened", "time": time.time()})
         return run
 
     def begin(self, launch: Launch) -> None:
@@ -115,7 +119,12 @@ class Run:
         return ClusterWords.model_validate(self.state.get("cluster") or {})
 
     def add_event(self, event: Mapping[str, Any]) -> None:
-        """Append to events.jsonl, at once."""
+        """Append to events.jsonl, at once; hosts' events with `received`, the time here.
+
+        Their own `time` is by clocks that may be off.
+        """
+        if "process" in event:
+            event = {**event, "received": time.time()}
         self._events.write(json.dumps(event) + "\n")
         self._events.flush()
 

@@ -114,7 +114,8 @@ def test_torn_lines_do_not_take_the_next_one_with_them(folder: Path) -> None:
     (folder / "metrics.jsonl").write_text('{"step": 1}\n')
     with Run.open(folder) as run:
         run.add_event({"event": "b"})
-    assert (folder / "events.jsonl").read_text().splitlines()[1:] == ['{"eve', '{"event": "b"}']
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    assert (lines[1], lines[-1]) == ('{"eve', '{"event": "b"}')
     assert (folder / "metrics.jsonl").read_text() == '{"step": 1}\n'
 
 

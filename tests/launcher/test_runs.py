@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,24 @@ def test_events_are_on_disk_at_once(tmp_path: Path) -> None:
     with create(tmp_path / "run") as run:
         run.add_event({"event": "step", "step": 1})
         assert events(run.folder)[-1] == {"event": "step", "step": 1}
+
+
+def test_what_a_host_says_is_written_down_with_the_time_here(tmp_path: Path) -> None:
+    with create(tmp_path / "run") as run:
+        began = time.time()
+        run.add_event({"event": "step", "process": 0, "time": 12.0})
+        noted = events(run.folder)[-1]
+    assert noted["time"] == 12.0
+    assert began <= noted["received"] <= time.time()
+
+
+def test_a_run_that_is_opened_again_says_when(tmp_path: Path) -> None:
+    create(tmp_path / "run").close()
+    began = time.time()
+    with Run.open(tmp_path / "run") as run:
+        opened = events(run.folder)[-1]
+    assert opened["event"] == "opened"
+    assert began <= opened["time"] <= time.time()
 
 
 def test_the_state_is_replaced_whole(tmp_path: Path) -> None:
