@@ -52,7 +52,7 @@ OUTSIDE_PHASES = {
     "waiting_for_hosts": Part.WAITING,
 }
 ENDS = ("finished", "failed", "stopped", "interrupted")
-IN_ORDER = ("finished", "stopped")
+IN_ORDER = ("finished", "stopped", "resized")
 SHOWN_FROM_S = 0.05
 
 

@@ -1,11 +1,13 @@
 """A launch as a process of its own, and what it must not leave behind."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,13 +36,12 @@ provider: {kind: local%s}
 class Launch:
     """`launch` in a folder of its own, with a small job that would run for hours."""
 
-    def __init__(self, folder: Path, traces: Traces, name: str, cluster: str) -> None:
+    def __init__(self, folder: Path, traces: Traces, name: str, words: Sequence[str]) -> None:
         self.run_dir = folder / "runs" / name
         self._output_path = folder / f"{name}.out"
-        command = [sys.executable, "-m", "launcher", "--cluster", cluster, "job.yaml"]
         with self._output_path.open("w") as output:
             self.process = subprocess.Popen(
-                [*command, f"name={name}"],
+                [sys.executable, "-m", "launcher", *words],
                 cwd=folder,
                 env=traces.environment,
                 stdin=subprocess.DEVNULL,
@@ -67,6 +68,22 @@ class Launch:
             raise AssertionError(f"{error}\n{self.output}") from None
         assert self.process.poll() is None, self.output
 
+    def events(self) -> list[dict[str, Any]]:
+        """Whole lines of events.jsonl so far."""
+        path = self.run_dir / "events.jsonl"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def wait_for_event(self, event: str, **fields: object) -> dict[str, Any]:
+        """The first event of that kind with these fields, as soon as it is there."""
+
+        def found() -> list[dict[str, Any]]:
+            wanted = {"event": event, **fields}.items()
+            return [e for e in self.events() if wanted <= e.items()]
+
+        self.wait_for(found)
+        return found()[0]
+
     def wait_for_step(self) -> None:
         metrics = self.run_dir / "metrics.jsonl"
         self.wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") >= 2)
@@ -88,8 +105,12 @@ class Launcher:
     def __call__(self, name: str = "small", provider: str = "", more: str = "") -> Launch:
         return self.on(self.cluster_file(f"{name}-cluster", provider, more), name)
 
-    def on(self, cluster: Path, name: str) -> Launch:
-        return Launch(self.folder, self.traces, name, str(cluster))
+    def on(self, cluster: Path, name: str, words: Sequence[str] = ()) -> Launch:
+        own = ["--cluster", str(cluster), "job.yaml", f"name={name}", *words]
+        return Launch(self.folder, self.traces, name, own)
+
+    def resume(self, name: str, *words: str) -> Launch:
+        return Launch(self.folder, self.traces, name, ["resume", name, *words])
 
     def cluster_file(self, name: str, provider: str = "", more: str = "") -> Path:
         path = self.folder / f"{name}.yaml"
