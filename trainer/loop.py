@@ -1,7 +1,7 @@
 """The training loop: one step always under way while the one before is read."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 
@@ -44,10 +44,10 @@ class Loop:
         """
         state, last = start.state, self._job.steps
         batches = self._feed.training(start.step + 1)
-        batch, wait_s = next(batches), self._feed.wait_s
         loss, running = start.loss, None
-        self._completed_s = time.perf_counter()
         with self._events.phase("train"):
+            batch, wait_s = self._next(batches)
+            self._completed_s = time.perf_counter()
             for step in range(start.step + 1, last + 1):
                 wishes = self._wishes.array(self._saving.wish())
                 state, metrics = self._step(state, batch, wishes)
@@ -55,7 +55,7 @@ class Loop:
                     loss = self._finish(*running)
                 running = (step, metrics, wait_s)
                 if step < last:
-                    batch, wait_s = next(batches), self._feed.wait_s
+                    batch, wait_s = self._next(batches)
                 evaluated, saved = self._is_evaluated(step), self._saving.is_due(step)
                 stops = self._saving.stops and step < last
                 if evaluated or saved:
@@ -68,14 +68,21 @@ class Loop:
                     raise self._stopped(step)
                 self._saving.poll()
             loss = self._finish(*running) if running else loss
-        self._saving.finish()
+        self._finish_saving()
         return state, loss
+
+    def _next(self, batches: Iterator[Batch]) -> tuple[Batch, float]:
+        """A batch, and how long it was waited for."""
+        with self._events.doing("data"):
+            return next(batches), self._feed.wait_s
 
     def _finish(self, step: int, metrics: StepMetrics, wait_s: float) -> float:
         """Waits for a step and reports it; its time runs from the completion of the one before."""
+        asked = time.perf_counter()
         values = jax.device_get(metrics)
         now = time.perf_counter()
-        step_time_s, self._completed_s = now - self._completed_s, now
+        step_time_s, own_s = now - self._completed_s, asked - self._completed_s
+        self._completed_s = now
         loss, grad_norm = float(values.loss), float(values.grad_norm)
         if not values.finite:
             raise NotFiniteError(
@@ -83,7 +90,7 @@ class Loop:
                 "The update was not applied"
             )
         self._saving.agree(step, int(values.wish))
-        self._events.at_step(step)
+        self._events.at_step(step, step_time_s, own_s)
         fields = {
             "loss": loss,
             "grad_norm": grad_norm,
@@ -116,6 +123,11 @@ class Loop:
             self._saving.save(step, state, loss, eval_loss)
         self._completed_s = time.perf_counter()
 
+    def _finish_saving(self) -> None:
+        if self._job.checkpoint:
+            with self._events.phase("save"):
+                self._saving.finish()
+
     def _stopped(self, step: int) -> StoppedError:
-        self._saving.finish()
+        self._finish_saving()
         return StoppedError(f"stopped on request after step {step}, with a checkpoint")

@@ -2,9 +2,11 @@
 
 import json
 import os
+import select
 
 import pytest
 
+from trainer import events as module
 from trainer.environment import Environment
 from trainer.events import Events
 
@@ -51,6 +53,66 @@ def test_a_phase_that_fails_does_not_end(pipe):
     with pytest.raises(KeyError), _events(writer).phase("train"):
         raise KeyError
     assert [event["edge"] for event in _read(reader)] == ["begin"]
+
+
+@pytest.fixture
+def beating(pipe, monkeypatch):
+    """Events that beat quickly, and what makes the next heartbeat."""
+    monkeypatch.setattr(module, "HEARTBEAT_EVERY_S", 0.02)
+    reader, writer = pipe
+    events = _events(writer)
+    events.start_heartbeat()
+
+    def next_beat():
+        """One that was made after this was called: the second that comes."""
+        if select.select([reader], [], [], 0)[0]:
+            os.read(reader, 1 << 20)
+        beats = []
+        while len(beats) < 2:
+            assert select.select([reader], [], [], 60)[0], "no heartbeat"
+            beats += [event for event in _read(reader) if event["event"] == "heartbeat"]
+        return beats[-1]
+
+    yield events, next_beat
+    events.stop_heartbeat()
+
+
+def test_a_heartbeat_says_where_the_main_loop_is(beating):
+    events, next_beat = beating
+    assert (next_beat()["phase"], next_beat()["step"]) == ("start", 0)
+    with events.phase("train"):
+        assert next_beat()["phase"] == "train"
+        with events.doing("data"):
+            assert next_beat()["phase"] == "data"
+        events.at_step(7, 0.5, 0.1)
+        assert (next_beat()["phase"], next_beat()["step"]) == ("train", 7)
+    assert next_beat()["phase"] == "end"
+
+
+def test_what_is_done_in_every_step_is_no_event(pipe):
+    reader, writer = pipe
+    events = _events(writer)
+    with events.phase("train"), events.doing("data"):
+        pass
+    assert [event["name"] for event in _read(reader)] == ["train", "train"]
+
+
+def test_a_heartbeat_says_how_much_of_the_last_steps_was_the_hosts_own(beating):
+    events, next_beat = beating
+    assert "own_s" not in next_beat()
+    events.at_step(1, 2.0, 1.0)
+    beat = next_beat()
+    assert (beat["step_time_s"], beat["own_s"]) == (2.0, 1.0)
+    for step in range(2, 5):
+        events.at_step(step, 0.5, 0.25)
+    beat = next_beat()
+    assert (beat["step_time_s"], beat["own_s"]) == (0.5, 0.25)
+    assert next_beat()["own_s"] == 0.25
+
+
+def test_a_heartbeat_says_how_long_a_piece_of_work_takes_this_host(beating):
+    _, next_beat = beating
+    assert 0 < next_beat()["work_s"] < 60
 
 
 @pytest.mark.parametrize("text", ["x" * 100_000, "\x00" * 50_000, "😀" * 50_000])
