@@ -26,6 +26,8 @@ PROGRESS = {
 """Events that say that the main loop has moved; warnings and saves can come from other threads."""
 RECENT, ENOUGH = 100, 3
 """A host's last times without progress in a phase, and how many say something of the next one."""
+QUIET_S = 5.0
+"""Two heartbeats are missing."""
 LONGEST_LOOK_S = 2.0
 """Of the time between two looks no more counts: a driver that was stopped itself saw nothing."""
 NAMED = 8
@@ -86,10 +88,11 @@ class Hang:
 
     def __str__(self) -> str:
         first = self.behind[0]
-        what = "last heard of" if self.silent else "no progress"
         where = f"in {first.phase} after step {first.step}" if first.step else f"in {first.phase}"
-        waited = f"{first.waited_s:.0f} s" + " ago" * self.silent
-        return f"{self._names()}: {what} {where} for {waited} (limit {self.deadline_s:.0f} s)"
+        said = f"last heard of {where}, {first.waited_s:.0f} s ago"
+        if not self.silent:
+            said = f"no progress {where} for {first.waited_s:.0f} s"
+        return f"{self._names()}: {said} (limit {self.deadline_s:.0f} s)"
 
     def _names(self) -> str:
         count = len(self.behind)
@@ -133,7 +136,9 @@ class Watch:
     def look(self, now: float) -> Hang | None:
         """Whether the gang hangs; call it about twice a second."""
         self._tick(now)
-        return self._silence() or self._standstill()
+        quiet = {p: host for p, host in self._hosts.items() if self._quiet_s(host) > QUIET_S}
+        # Whoever is quiet now will be heard again or be silent soon: that tells who is stuck.
+        return self._silence(quiet) if quiet else self._standstill()
 
     def stragglers(self, now: float) -> list[Straggler]:
         """Hosts that have become slow since the last call and have been so for a while."""
@@ -145,12 +150,11 @@ class Watch:
             self._watched_s += min(max(0.0, now - self._seen_at), LONGEST_LOOK_S)
         self._seen_at = now
 
-    def _silence(self) -> Hang | None:
-        silent = {
-            process: host
-            for process, host in self._hosts.items()
-            if host.beats and self._watched_s - host.heard_s > host.silence_s
-        }
+    def _quiet_s(self, host: "_Host") -> float:
+        return self._watched_s - host.heard_s if host.beats else 0.0
+
+    def _silence(self, quiet: "Mapping[int, _Host]") -> Hang | None:
+        silent = {p: host for p, host in quiet.items() if self._quiet_s(host) > host.silence_s}
         if not silent:
             return None
         behind = [self._behind(process, host.heard_s) for process, host in silent.items()]

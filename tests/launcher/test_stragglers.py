@@ -1,0 +1,121 @@
+"""Which hosts are called slow, from what their heartbeats say."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.stragglers import HEARTBEATS, OWN_LASTING_S, WORK_LASTING_S, Paces, Straggler
+
+BEAT_S = 2.0
+FAST = {"own_s": 0.002, "step_time_s": 0.5, "work_s": 0.002}
+
+
+class Hosts:
+    """Three hosts alike, but for what a test says of some."""
+
+    def __init__(self) -> None:
+        self.paces, self.now = Paces(), 0.0
+
+    def beat(self, times: int = 1, **odd: dict[str, float]) -> list[Straggler]:
+        """Who is named in that time; `h1={...}` says what differs on host 1."""
+        named = []
+        for _ in range(times):
+            for process in range(3):
+                event = {**FAST, **odd.get(f"h{process}", {})}
+                self.paces.on_heartbeat(process, event)
+            self.now += BEAT_S
+            named += self.paces.named(self.now)
+        return named
+
+
+SLOW_DATA = {"own_s": 0.4, "step_time_s": 0.5}
+SLOW_PROCESSOR = {"work_s": 0.05}
+
+
+def test_hosts_that_are_alike_are_not_slow() -> None:
+    assert Hosts().beat(100) == []
+
+
+def test_the_host_that_does_not_wait_for_the_others_is_named_once() -> None:
+    (slow,) = Hosts().beat(100, h1=SLOW_DATA)
+    assert (slow.process, slow.measure, round(slow.factor)) == (1, "own_s", 200)
+    assert str(slow) == (
+        "host-0001 is slow: it takes 400 ms of its own in each step, 200.0 times what is usual"
+    )
+
+
+def test_a_host_with_a_slow_processor_is_named() -> None:
+    (slow,) = Hosts().beat(100, h2=SLOW_PROCESSOR)
+    assert (slow.process, slow.measure, round(slow.factor)) == (2, "work_s", 25)
+
+
+def test_a_host_that_is_slow_in_both_ways_is_named_once() -> None:
+    assert len(Hosts().beat(100, h2={**SLOW_PROCESSOR, **SLOW_DATA})) == 1
+
+
+def test_of_two_hosts_the_slow_one_is_named() -> None:
+    paces = Paces()
+    for _ in range(HEARTBEATS):
+        paces.on_heartbeat(0, FAST)
+        paces.on_heartbeat(1, {**FAST, **SLOW_DATA})
+    paces.named(0.0)
+    assert [slow.process for slow in paces.named(OWN_LASTING_S)] == [1]
+
+
+def test_own_time_that_the_devices_hide_is_no_matter() -> None:
+    assert Hosts().beat(100, h1={"own_s": 0.1, "step_time_s": 0.5}) == []
+
+
+def test_a_host_alone_is_never_slow() -> None:
+    paces = Paces()
+    for now in range(100):
+        paces.on_heartbeat(0, {**FAST, **SLOW_DATA})
+        assert paces.named(float(now)) == []
+
+
+def test_a_moment_of_slowness_is_not_told() -> None:
+    hosts = Hosts()
+    for _ in range(20):
+        assert hosts.beat(2, h1={**SLOW_DATA, **SLOW_PROCESSOR}) == []
+        assert hosts.beat(5) == []
+    assert hosts.beat(int(WORK_LASTING_S / BEAT_S), h1=SLOW_PROCESSOR) == []
+
+
+def test_who_has_recovered_and_is_slow_again_is_named_again() -> None:
+    hosts = Hosts()
+    assert len(hosts.beat(20, h1=SLOW_DATA)) == 1
+    assert hosts.beat(20) == []
+    assert len(hosts.beat(20, h1=SLOW_DATA)) == 1
+
+
+def test_a_host_at_the_edge_is_named_once() -> None:
+    hosts = Hosts()
+    over, usual = {"work_s": 0.05}, {"work_s": 0.02}
+    named = hosts.beat(50, h0=usual, h1=over, h2=usual)
+    for _ in range(10):
+        named += hosts.beat(10, h0=usual, h1={"work_s": 0.034}, h2=usual)
+        named += hosts.beat(10, h0=usual, h1=over, h2=usual)
+    assert len(named) == 1
+
+
+def test_who_has_ended_is_compared_with_nobody() -> None:
+    hosts = Hosts()
+    hosts.beat(HEARTBEATS, h1=SLOW_DATA)
+    for process in (0, 2):
+        hosts.paces.on_end(process)
+    assert hosts.paces.named(hosts.now + 100) == []
+
+
+numbers: Any = st.floats() | st.none() | st.text(max_size=2) | st.integers()
+beats = st.fixed_dictionaries({}, optional=dict.fromkeys(FAST, numbers))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), beats, st.floats(0, 10)), max_size=60))
+def test_what_makes_no_sense_is_passed_over_and_nobody_is_named_twice_in_a_row(history) -> None:
+    paces, now = Paces(), 0.0
+    for process, beat, passed_s in history:
+        now += passed_s
+        paces.on_heartbeat(process, beat)
+        assert all(slow.factor >= 1.5 for slow in paces.named(now))
+        assert paces.named(now) == []
