@@ -1,6 +1,5 @@
 """The run directory: what is written where. See "A run on disk" in the README."""
 
-import fcntl
 import json
 import os
 import shlex
@@ -10,14 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher import registry
 from launcher.cluster import ClusterWords
+from launcher.files import end_torn_line, is_locked, lock, read_object, replace_file
 from launcher.plan import Launch
 from launcher.processes import start_time
 from launcher.supervisor import Ending
 from trainer.spec.config import dump
 from trainer.spec.suggest import suggest
 
-KEPT = ("attempt", "cluster", "steps")
+KEPT = ("attempt", "cluster", "steps", "grace_s")
 """What state.json says of an attempt, whatever its state."""
 
 
@@ -36,11 +37,9 @@ class Run:
         self._kept: dict[str, Any] = {}
         self._noted: dict[str, Any] = {}
         self._events = (folder / "events.jsonl").open("a", encoding="utf-8")
-        try:
-            fcntl.flock(self._events, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock(self._events):
             self._events.close()
-            raise RunFolderError(f"{folder}: this run is running now") from None
+            raise RunFolderError(f"{folder}: this run is running now")
 
     @classmethod
     def create(cls, launch: Launch, *, fresh: bool = False) -> "Run":
@@ -79,7 +78,7 @@ class Run:
         """
         run = cls(folder)
         for name in ("events.jsonl", "metrics.jsonl"):
-            _end_torn_line(folder / name)
+            end_torn_line(folder / name)
         run._kept = {name: value for name, value in run.state.items() if name in KEPT}
         run.add_event({"event": "opened", "time": time.time()})
         return run
@@ -91,10 +90,12 @@ class Run:
         plans.mkdir(exist_ok=True)
         replace_file(plans / f"{launch.attempt:04d}.json", launch.plan.model_dump_json(indent=2))
         (self.folder / "logs").mkdir(exist_ok=True)
+        registry.note(self.folder)
         self._kept = {
             "attempt": launch.attempt,
             "cluster": launch.words.model_dump(),
             "steps": launch.job.steps,
+            "grace_s": launch.grace_s,
         }
         self.set_state("provisioning")
 
@@ -107,11 +108,7 @@ class Run:
     @property
     def state(self) -> dict[str, Any]:
         """state.json; empty for a run that was started by hand."""
-        try:
-            state = json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return state if isinstance(state, dict) else {}
+        return read_object(self.folder / "state.json")
 
     @property
     def words(self) -> ClusterWords:
@@ -135,7 +132,7 @@ class Run:
         """
         now, pid = time.time(), os.getpid()
         about = {"state": state, "time": now, "pid": pid, "start_time": start_time(pid)}
-        replace_file(self.folder / "state.json", json.dumps({**about, **self._kept, **fields}))
+        replace_file(self.folder / "state.json", json.dumps({**self._kept, **fields, **about}))
         reason = {"reason": fields["reason"]} if fields.get("reason") else {}
         change = {"attempt": self._kept.get("attempt"), "state": state, **reason}
         if change != self._noted:
@@ -148,6 +145,10 @@ class Run:
         event = {"event": "attempt_ended", "time": time.time(), **about, "step": ending.step}
         self.add_event({**event, "attempt": self._kept["attempt"]})
 
+    def hold(self) -> None:
+        """Say that it is this process, a fork of the one before, that runs the run now."""
+        self.set_state(**self.state)
+
     def close(self) -> None:
         self._events.close()
 
@@ -159,33 +160,48 @@ class Run:
 
 
 def find_run(name_or_path: str, runs: Path) -> Path:
-    """The folder of a run, by its name in `runs` or by a path. Raises RunFolderError."""
+    """The folder of a run: by its name in `runs`, by a path, or by its name anywhere.
+
+    Raises RunFolderError for an unknown name, and for one that several runs elsewhere have.
+    """
     for folder in (runs / name_or_path, Path(name_or_path)):
-        if (folder / "job.yaml").is_file():
+        if registry.is_run(folder):
             return folder.absolute()
-    known = sorted(path.parent.name for path in runs.glob("*/job.yaml"))
-    hint = suggest(name_or_path, known).removesuffix(".")
+    elsewhere = registry.noted()
+    found = [folder for folder in elsewhere if folder.name == name_or_path]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        lines = "".join(f"\n  {folder}" for folder in found)
+        raise RunFolderError(f"{name_or_path}: several runs have this name. Say which:{lines}")
+    known = {path.parent.name for path in runs.glob("*/job.yaml")} | {f.name for f in elsewhere}
+    hint = suggest(name_or_path, sorted(known)).removesuffix(".")
     raise RunFolderError(
-        f"{name_or_path}: no run of this name in {runs}, and no run's folder by this path.{hint}"
+        f"{name_or_path}: no run of this name in {runs} or elsewhere, and no run's folder by this "
+        f"path.{hint}"
     )
 
 
-def resume_command(folder: Path) -> str:
-    """The words that go on with a run: its name, or its path where `--runs` was said."""
+def is_alive(folder: Path) -> bool:
+    """Whether a process runs this run now."""
+    return is_locked(folder / "events.jsonl")
+
+
+def run_word(folder: Path) -> str:
+    """What a command calls a run by: its name, or its path where `--runs` was said."""
     if folder.parent == Path("runs").absolute():
-        return f"launch resume {folder.name}"
-    return f"launch resume {shlex.quote(str(folder))}"
+        return shlex.quote(folder.name)
+    return shlex.quote(str(folder))
 
 
-def state_folder() -> Path:
-    """Where Slipway remembers things between commands, by the XDG rules."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "slipway"
+def resume_command(folder: Path) -> str:
+    """The words that go on with a run."""
+    return f"launch resume {run_word(folder)}"
 
 
 def _move_aside(folder: Path) -> None:
     """To NAME.1, NAME.2, ...; never a run that is alive."""
-    if _is_alive(folder):
+    if is_alive(folder):
         raise RunFolderError(
             f"{folder}: this run is running now. End it first, or say name=... for another one"
         )
@@ -193,34 +209,3 @@ def _move_aside(folder: Path) -> None:
     while (moved := folder.with_name(f"{folder.name}.{number}")).exists():
         number += 1
     folder.rename(moved)
-
-
-def _is_alive(folder: Path) -> bool:
-    try:
-        with (folder / "events.jsonl").open("a", encoding="utf-8") as events:
-            fcntl.flock(events, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def _end_torn_line(path: Path) -> None:
-    """What a crash cut off must not take the next line with it."""
-    try:
-        with path.open("r+b") as file:
-            if file.seek(0, os.SEEK_END) == 0:
-                return
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-    except FileNotFoundError:
-        pass  # it has not come to its first line
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

@@ -1,7 +1,20 @@
 """What all tests share."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 # A slow machine is no bug, and a failure must come again: no deadline, the same examples each run.
 settings.register_profile("slipway", deadline=None, derandomize=True)
 settings.load_profile("slipway")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The runs of tests are not remembered among the user's own."""
+    folder = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        yield folder

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher.cluster import Local
+from launcher.files import replace_file, state_folder
 from launcher.processes import start_time
 from launcher.providers.errors import ProviderError
 from launcher.providers.hosts import Hosts
-from launcher.runs import replace_file, state_folder
 from trainer.spec.plan import World
 
 ENDING_TIMEOUT_S = 60.0
