@@ -4,32 +4,30 @@ Exit codes: 0 ok; 1 the job failed; 2 usage or configuration; 3 the cluster cann
 provisioned; 130 interrupted.
 """
 
-import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from launcher import cli_checkpoints, cli_runs
+from launcher.cli_options import (
+    Output,
+    OutputOption,
+    Overrides,
+    RunName,
+    Runs,
+    Simulate,
+    SimulateHosts,
+    refuse,
+)
+from launcher.exits import BAD_USAGE
 from trainer.spec.suggest import suggest
 
 if TYPE_CHECKING:
-    from launcher.checkpoints import Entry
     from launcher.cluster import Cluster
     from launcher.plan import Launch
     from trainer.spec.config import Loaded
-
-JOB_FAILED, BAD_USAGE, NO_CLUSTER, INTERRUPTED = 1, 2, 3, 130
-
-
-class DefaultToList(TyperGroup):
-    """`launch checkpoints RUN` is `launch checkpoints list RUN`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in {*self.commands, "--help", "-h"}:
-            args = ["list", *args]
-        return super().parse_args(ctx, args)
 
 
 class DefaultToRun(TyperGroup):
@@ -41,7 +39,7 @@ class DefaultToRun(TyperGroup):
             verb = args[0]
             if not verb.startswith("-") and _looks_like_a_verb(verb):
                 hint = suggest(verb, sorted(self.commands))
-                _fail(f"launch: '{verb}' is neither a command nor a job file.{hint}", BAD_USAGE)
+                refuse(f"launch: '{verb}' is neither a command nor a job file.{hint}", BAD_USAGE)
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
@@ -69,41 +67,11 @@ app = typer.Typer(
 )
 
 
-checkpoints = typer.Typer(
-    cls=DefaultToList, no_args_is_help=True, help="List, verify or export the checkpoints of a run."
-)
-app.add_typer(checkpoints, name="checkpoints")
-
-
-class Output(StrEnum):
-    text = "text"
-    json = "json"
-
-
 JobFile = Annotated[Path, typer.Argument(help="the job file, such as jobs/quickstart.yaml")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="changes to the job: steps=20 mesh.tensor=2"),
-]
 ClusterName = Annotated[
     str,
     typer.Option("--cluster", "-c", help="a name in clusters/, a path, or an accelerator: v4-64"),
 ]
-Simulate = Annotated[
-    bool, typer.Option("--simulate", help="run it host by host on this machine, with CPU devices")
-]
-SimulateHosts = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="simulate N hosts of the same kind (implies --simulate)"),
-]
-Runs = Annotated[Path, typer.Option(help="the folder in which each run gets a folder of its own")]
-RunName = Annotated[
-    str, typer.Argument(metavar="RUN", help="a run's name in --runs, or a path to its folder")
-]
-RunOrFolder = Annotated[
-    str, typer.Argument(metavar="RUN", help="a run's name or path, or a folder of checkpoints")
-]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="text, or json for programs")]
 Shardings = Annotated[bool, typer.Option("--shardings", help="list the layout of every parameter")]
 
 
@@ -158,6 +126,9 @@ def resume(
     raise typer.Exit(code)
 
 
+cli_runs.add_to(app)
+
+
 @app.command()
 def plan(
     job: JobFile,
@@ -172,6 +143,9 @@ def plan(
     """Show where everything would go, without starting anything: hosts, mesh, batch, bytes."""
     launch = _prepare(job, overrides, cluster, simulate, simulate_hosts, runs)
     _print_plan(launch, output, shardings=shardings)
+
+
+app.add_typer(cli_checkpoints.app, name="checkpoints")
 
 
 @app.command()
@@ -196,59 +170,6 @@ def down(
     raise typer.Exit(end_warm(Path(cluster).stem))
 
 
-@checkpoints.command("list")
-def list_checkpoints(
-    run: RunOrFolder,
-    runs: Runs = Path("runs"),
-    verify: Annotated[bool, typer.Option("--verify", help="read every array")] = False,
-    output: OutputOption = Output.text,
-) -> None:
-    """List the steps that are saved. The default command: `list` can be left out."""
-    from launcher.checkpoints import as_json, show, verified
-
-    folder, found = _checkpoints_of(run, runs)
-    if verify:
-        found = verified(found)
-    if output is Output.json:
-        print(as_json(found))
-    else:
-        show(found, folder)
-    raise typer.Exit(JOB_FAILED if verify and any(entry.problem for entry in found) else 0)
-
-
-@checkpoints.command("export")
-def export_checkpoint(
-    run: RunOrFolder,
-    to: Annotated[Path, typer.Option(help="the folder to write")],
-    step: Annotated[int | None, typer.Option(help="the newest whole one by default")] = None,
-    runs: Runs = Path("runs"),
-) -> None:
-    """Write the weights of a checkpoint for other programs."""
-    from launcher.checkpoints import export, pick
-    from launcher.runs import RunFolderError
-
-    folder, found = _checkpoints_of(run, runs)
-    try:
-        entry = pick(found, folder, step)
-    except RunFolderError as error:
-        _fail(str(error), BAD_USAGE)
-    raise typer.Exit(export(entry, to))
-
-
-def _checkpoints_of(run: str, runs: Path) -> "tuple[str, list[Entry]]":
-    from launcher.checkpoints import UnreachableError, entries, find_folder
-    from launcher.runs import RunFolderError
-    from trainer.spec.config import ConfigError
-
-    try:
-        folder = find_folder(run, runs)
-        return folder, list(entries(folder))
-    except (ConfigError, RunFolderError) as error:
-        return _fail(str(error), BAD_USAGE)
-    except UnreachableError as error:
-        return _fail(str(error), NO_CLUSTER)
-
-
 def _prepare(
     job_file: Path,
     overrides: list[str] | None,
@@ -266,7 +187,7 @@ def _prepare(
     try:
         return prepare(job_file, overrides or (), words, runs)
     except ConfigError as error:
-        return _fail(str(error), BAD_USAGE)
+        refuse(str(error), BAD_USAGE)
 
 
 def _find_cluster(name: str) -> "Loaded[Cluster]":
@@ -276,7 +197,7 @@ def _find_cluster(name: str) -> "Loaded[Cluster]":
     try:
         return find_cluster(name)
     except ConfigError as error:
-        return _fail(str(error), BAD_USAGE)
+        refuse(str(error), BAD_USAGE)
 
 
 def _print_plan(launch: "Launch", output: Output, *, shardings: bool) -> None:
@@ -288,8 +209,3 @@ def _print_plan(launch: "Launch", output: Output, *, shardings: bool) -> None:
     from rich.console import Console
 
     display.print_plan(Console(), launch, shardings=shardings)
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    print(message, file=sys.stderr)
-    raise SystemExit(code)

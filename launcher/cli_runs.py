@@ -1,0 +1,96 @@
+"""The commands of `launch` that find a run again: from any terminal, in any folder."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from launcher.cli_options import Output, OutputOption, RunName, Runs, refuse
+from launcher.exits import BAD_USAGE
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make them commands of `launch`."""
+    app.command("list")(list_runs)
+    for command in (status, logs):
+        app.command()(command)
+
+
+def list_runs(runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
+    """List the runs in --runs and those started elsewhere, the newest first.
+
+    A run is `died` where its state says that it runs and no process does: `launch resume` goes on
+    with it.
+
+    launch list -o json | jq -r '.[] | select(.alive) | .name'
+    """
+    from launcher.listing import as_json, show
+    from launcher.snapshot import take_all
+
+    found = take_all(runs)
+    if output is Output.json:
+        print(as_json(found))
+    else:
+        show(found, runs)
+
+
+def status(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
+    """Tell how a run stands, what happened to it, and the command that goes on.
+
+    launch status quickstart
+    """
+    from launcher.runs import find_run
+    from launcher.status import as_json, read, show
+
+    with _refusals():
+        found = read(find_run(run, runs))
+    if output is Output.json:
+        print(as_json(found))
+    else:
+        show(found)
+
+
+def logs(
+    run: RunName,
+    host: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="of this host alone, without a prefix")
+    ] = None,
+    tail: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="the last N lines of each host (-f: 10; else all)"),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="go on until the run is over; Ctrl-C lets go")
+    ] = False,
+    runs: Runs = Path("runs"),
+    output: OutputOption = Output.text,
+) -> None:
+    """Show what the hosts of a run printed, one host after the other.
+
+    launch logs quickstart -f
+
+    launch logs quickstart --host 3 --tail 100
+    """
+    from launcher.logs import show_logs
+    from launcher.runs import find_run
+
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `launch logs RUN | head` ends in silence
+    as_json = output is Output.json
+    with _refusals():
+        folder = find_run(run, runs)
+        code = show_logs(folder, host=host, tail=tail, follow=follow, as_json=as_json)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """A run that is not found, or that cannot be used in this way, is bad usage."""
+    from launcher.runs import RunFolderError
+
+    try:
+        yield
+    except RunFolderError as error:
+        refuse(str(error), BAD_USAGE)

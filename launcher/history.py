@@ -1,0 +1,91 @@
+"""What events.jsonl tells of a run: its ends, hangs and saves, and what its hosts do. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.progress import LastCheckpoint
+
+Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Happening:
+    """Something that whoever left the run alone wants to know."""
+
+    time: float
+    """Seconds since the epoch."""
+    attempt: int | None
+    text: str
+
+
+@dataclass
+class History:
+    """The events of a run, taken in one after the other."""
+
+    happenings: list[Happening] = field(default_factory=list)
+    checkpoint: LastCheckpoint | None = None
+    phases: dict[int, str] = field(default_factory=dict)
+    """What each process of the last attempt is doing."""
+    _attempt: int = 0
+
+    def add(self, event: Event) -> None:
+        """Take in one event; what is not understood is left out."""
+        attempt = event.get("attempt")
+        if isinstance(attempt, int) and attempt > self._attempt:
+            self._attempt, self.phases = attempt, {}
+        name, process, step = event.get("event"), event.get("process"), event.get("step")
+        if name == "phase" and event.get("edge") == "begin":
+            self.phases[process or 0] = str(event.get("name"))
+        elif name == "heartbeat":
+            self.phases[process or 0] = event.get("phase") or "start"
+        elif name == "finished":
+            self.phases[process or 0] = "finished"
+        elif name == "checkpoint_saved" and isinstance(step, int):
+            self.checkpoint = LastCheckpoint(step, _time(event))
+        elif name == "restored" and isinstance(step, int):
+            self._on_restored(step)
+        if text := _text(event):
+            self.happenings.append(Happening(_time(event), attempt, text))
+
+    def _on_restored(self, step: int) -> None:
+        """It may be an older one than the last that was saved: that was found to be damaged."""
+        if self.checkpoint is None or self.checkpoint.step != step:
+            self.checkpoint = LastCheckpoint(step, None)
+
+
+def history(events: Iterable[Event]) -> History:
+    """The whole story so far."""
+    story = History()
+    for event in events:
+        story.add(event)
+    return story
+
+
+def _text(event: Event) -> str:
+    """What an event means to a person; "": nothing worth a line."""
+    step, reason = event.get("step"), event.get("reason") or event.get("message") or ""
+    match event.get("event"):
+        case "attempt_ended":
+            at = f" at step {step}" if step else ""
+            return _sentence(f"ended{at}: {event.get('kind')}", reason)
+        case "hang":
+            return _sentence("hang", reason)
+        case "straggler":
+            return reason or f"host {event.get('process')} is slow"
+        case "state" if event.get("state") in ("backing_off", "waiting_for_hosts", "failed"):
+            return _sentence(str(event["state"]).replace("_", " "), reason)
+        case "save_failed":
+            return _sentence(f"saving step {step} failed", reason)
+        case "restored" if reason:
+            return _sentence(f"restored step {step}", reason)
+    return ""
+
+
+def _sentence(what: str, why: str) -> str:
+    return f"{what}: {why}" if why else what
+
+
+def _time(event: Event) -> float:
+    """By the launcher's clock where it noted when the event came: a host's may be off."""
+    return float(event.get("received") or event.get("time") or 0.0)

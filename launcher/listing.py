@@ -1,0 +1,60 @@
+"""`launch list`: all runs, the newest first."""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from launcher.progress import format_seconds
+from launcher.snapshot import Snapshot
+
+STYLES = {"failed": "red", "died": "red", "finished": "green"}
+
+
+def show(found: Sequence[Snapshot], runs: Path) -> None:
+    """As a table; the folder is named where it is not in `runs`."""
+    console = Console()
+    if not found:
+        console.print(f"no run in {runs}, and none that was started elsewhere", highlight=False)
+        return
+    elsewhere = any(not _is_in(run, runs) for run in found)
+    table = Table(box=None, pad_edge=False)
+    for title in ("name", "state", "attempt", "step", "loss", "cluster", "changed"):
+        right = title in ("attempt", "step", "loss", "changed")
+        table.add_column(title, justify="right" if right else "left", no_wrap=True)
+    if elsewhere:
+        table.add_column("folder", overflow="fold")
+    for run in found:
+        table.add_row(*_cells(run), *([_folder(run, runs)] if elsewhere else []))
+    console.print(table)
+
+
+def as_json(found: Sequence[Snapshot]) -> str:
+    """A list with one object per run."""
+    return json.dumps([run.as_json() for run in found], indent=2)
+
+
+def _cells(run: Snapshot) -> list[Text]:
+    age = format_seconds(max(0.0, time.time() - run.changed_at))
+    style = STYLES.get(run.state, "cyan" if run.is_alive else "")
+    return [
+        Text(run.name),
+        Text(run.state, style=style),
+        Text(str(run.attempt or "")),
+        Text(run.position),
+        Text("" if run.loss is None else f"{run.loss:.4f}"),
+        Text(run.cluster),
+        Text(f"{age} ago"),
+    ]
+
+
+def _folder(run: Snapshot, runs: Path) -> Text:
+    return Text("" if _is_in(run, runs) else str(run.folder))
+
+
+def _is_in(run: Snapshot, runs: Path) -> bool:
+    return run.folder.parent.resolve() == runs.resolve()

@@ -1,0 +1,131 @@
+"""Reads a log that grows and is rotated: its last lines, and whatever is added to it.
+
+LOG is written to; at some size it is renamed to LOG.1, that one to LOG.2, and so on. A file that is
+read is known by its inode, so that a rename loses nothing and repeats nothing.
+"""
+
+import codecs
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+CHUNK_BYTES = 1 << 18
+LONGEST_LINE = 1 << 20
+"""Characters; what is longer comes in pieces, so that no line is held in memory whole."""
+
+
+class LogFile:
+    """The end of a log, from its last `tail` lines on (None: from its first byte on)."""
+
+    def __init__(self, path: Path, tail: int | None = None) -> None:
+        self._path = path
+        self._file = _open_at_tail(path, tail)
+
+    def read(self) -> bytes:
+        """The next bytes, at most 256 KiB; empty where there is nothing new."""
+        while True:
+            newer = self._newer()  # looked for before the read: a renamed file grows no more
+            chunk = self._file.read(CHUNK_BYTES) if self._file else b""
+            if newer is None:
+                return chunk
+            if chunk:
+                newer.close()
+                return chunk
+            self.close()
+            self._file = newer
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+
+    def _newer(self) -> BinaryIO | None:
+        """The file that was begun after the one at hand; None: there is none.
+
+        From the newest to the oldest: a rename in the meantime only moves files to where this has
+        yet to look. A file at hand that was deleted is followed by the oldest that is left.
+        """
+        newer: BinaryIO | None = None
+        for file in _newest_first(self._path):
+            if self._file and os.path.sameopenfile(file.fileno(), self._file.fileno()):
+                file.close()
+                return newer
+            if newer:
+                newer.close()
+            newer = file
+        return newer
+
+
+class Lines:
+    """Whole lines out of pieces of bytes; what is not UTF-8 is replaced."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._half = ""
+
+    def add(self, chunk: bytes) -> list[str]:
+        """The lines that end in this piece; of very long ones what there is."""
+        *lines, self._half = (self._half + self._decoder.decode(chunk)).split("\n")
+        if len(self._half) > LONGEST_LINE:
+            lines.append(self._half)
+            self._half = ""
+        return [line.rstrip("\r") for line in lines]
+
+    def rest(self) -> list[str]:
+        """The last line, where no newline ended it."""
+        half, self._half = self._half, ""
+        return [half] if half else []
+
+
+def _newest_first(path: Path) -> Iterator[BinaryIO]:
+    """A log and its rotations, opened; whoever takes one closes it."""
+    suffixes = (name.suffix[1:] for name in path.parent.glob(f"{path.name}.*"))
+    numbers = sorted(int(suffix) for suffix in suffixes if suffix.isdecimal())
+    for name in (path, *(Path(f"{path}.{number}") for number in numbers)):
+        try:
+            yield name.open("rb")
+        except FileNotFoundError:
+            continue  # it is renamed in this moment
+
+
+def _open_at_tail(path: Path, tail: int | None) -> BinaryIO | None:
+    """The file in which the last lines begin, at the first byte of them."""
+    left, is_end, oldest = tail, True, None
+    for file in _newest_first(path):
+        if oldest:
+            oldest.close()
+        oldest = file
+        if left is None:
+            continue
+        if is_end and (last := _last_byte(file)):
+            is_end = False
+            left += last == b"\n"  # it ends a line, and does not begin one
+        left = _seek_back(file, left)
+        if left == 0 and not is_end:
+            break
+    return oldest
+
+
+def _last_byte(file: BinaryIO) -> bytes:
+    end = file.seek(0, os.SEEK_END)
+    file.seek(max(0, end - 1))
+    return file.read(1)
+
+
+def _seek_back(file: BinaryIO, newlines: int) -> int:
+    """Move behind the `newlines`-th newline from the end; how many there were too few."""
+    begin = file.seek(0, os.SEEK_END)
+    while newlines > 0 and begin > 0:
+        end, begin = begin, max(0, begin - CHUNK_BYTES)
+        file.seek(begin)
+        block = file.read(end - begin)
+        if (found := block.count(b"\n")) >= newlines:
+            index = len(block)
+            for _ in range(newlines):
+                index = block.rindex(b"\n", 0, index)
+            begin, found = begin + index + 1, newlines
+        newlines -= found
+        if newlines == 0:
+            break
+    file.seek(begin)
+    return newlines

@@ -1,0 +1,116 @@
+"""`launch status`: how a run stands, what happened to it, and the command that goes on."""
+
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from launcher.display import count
+from launcher.files import read_object, read_objects
+from launcher.history import Happening, History, history
+from launcher.listing import STYLES
+from launcher.runs import resume_command, run_word
+from launcher.snapshot import Snapshot, take
+
+SHOWN_HAPPENINGS = 20
+
+
+@dataclass(frozen=True)
+class Status:
+    """All that is shown of one run."""
+
+    run: Snapshot
+    story: History
+    world: dict[str, Any]
+    """Of the last attempt's plan; empty where there is none."""
+
+    @property
+    def hosts(self) -> str:
+        """ "2 hosts x 4 devices: 2 train"."""
+        if not self.world:
+            return ""
+        processes = self.world["slices"] * self.world["hosts_per_slice"]
+        devices = count(self.world["devices_per_host"], "device")
+        text = f"{count(processes, 'host')} x {devices}"
+        doing = Counter(self.story.phases.values()).most_common() if self.run.is_alive else []
+        return text + (": " if doing else "") + ", ".join(f"{n} {phase}" for phase, n in doing)
+
+    @property
+    def next_command(self) -> str:
+        """What follows a run that is alive, and goes on with one that is not; "": nothing does."""
+        if self.run.is_alive:
+            return f"launch attach {run_word(self.run.folder)}"
+        return "" if self.run.state == "finished" else resume_command(self.run.folder)
+
+
+def read(folder: Path) -> Status:
+    """Look at a run's folder."""
+    story = history(read_objects(folder / "events.jsonl"))
+    run = take(folder)
+    plan = read_object(folder / "plans" / f"{run.attempt or 1:04d}.json")
+    return Status(run, story, plan.get("world") or {})
+
+
+def show(status: Status) -> None:
+    """For a person."""
+    console, run = Console(), status.run
+    title = Text(run.name, style="bold").append("  ")
+    title.append(run.state, style=STYLES.get(run.state, "cyan"))
+    title.append(f", attempt {run.attempt}" if run.attempt else "", style="not bold")
+    console.print(title)
+    table = Table.grid(padding=(0, 2))
+    for name, value in _facts(status).items():
+        if value:
+            table.add_row(f"  {name}", Text(value, overflow="fold"))
+    console.print(table)
+    for line in _story(status.story.happenings):
+        console.print(line, soft_wrap=True)
+    if status.next_command:
+        how = "follow it with" if run.is_alive else "continue with"
+        console.print(Text(f"{how}: {status.next_command}"), soft_wrap=True)
+
+
+def as_json(status: Status) -> str:
+    """The same as one object."""
+    story, checkpoint = status.story, status.story.checkpoint
+    content = {
+        **status.run.as_json(),
+        "world": status.world or None,
+        "hosts": {str(process): phase for process, phase in sorted(story.phases.items())},
+        "checkpoint": checkpoint and {"step": checkpoint.step, "time": checkpoint.time},
+        "happened": [vars(happening) for happening in story.happenings],
+        "command": status.next_command or None,
+    }
+    return json.dumps(content, indent=2)
+
+
+def _facts(status: Status) -> dict[str, str]:
+    run = status.run
+    loss = "" if run.loss is None else f", loss {run.loss:.4f}"
+    return {
+        "reason": run.about.get("reason") or "",
+        "step": run.position + loss,
+        "cluster": run.cluster,
+        "hosts": status.hosts,
+        "checkpoint": str(status.story.checkpoint or "none yet"),
+        "folder": str(run.folder),
+    }
+
+
+def _story(happenings: list[Happening]) -> list[Text]:
+    """The newest last."""
+    left_out = len(happenings) - SHOWN_HAPPENINGS
+    lines = [Text("what happened", style="bold")] if happenings else []
+    if left_out > 0:
+        lines.append(Text(f"  {count(left_out, 'earlier event')}: in events.jsonl", style="dim"))
+    for happening in happenings[-SHOWN_HAPPENINGS:]:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(happening.time))
+        attempt = f"attempt {happening.attempt}  " if happening.attempt else ""
+        lines.append(Text(f"  {when}  {attempt}{happening.text}"))
+    return lines
