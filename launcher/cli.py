@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from launcher import cli_checkpoints, cli_runs
 from launcher.cli_options import (
+    Detach,
     Output,
     OutputOption,
     Overrides,
@@ -63,7 +64,9 @@ app = typer.Typer(
 
     launch plan --cluster tpu-v4-32 --simulate job.yaml --shardings
 
-    launch resume quickstart""",
+    launch resume quickstart --detach
+
+    launch status quickstart""",
 )
 
 
@@ -86,19 +89,23 @@ def run(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="move an earlier run of this name aside and start anew")
     ] = False,
+    detach: Detach = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the plan and start nothing: launch plan")
     ] = False,
     output: OutputOption = Output.text,
 ) -> None:
-    """Run a job on a cluster. The default command: `run` can be left out."""
+    """Run a job on a cluster. The default command: `run` can be left out.
+
+    launch --cluster local jobs/quickstart.yaml --detach
+    """
     launch = _prepare(job, overrides, cluster, simulate, simulate_hosts, runs)
     if dry_run:
         _print_plan(launch, output, shardings=False)
         return
     from launcher.run import run_job
 
-    raise typer.Exit(run_job(launch, fresh=fresh))
+    raise typer.Exit(run_job(launch, fresh=fresh, detached=detach))
 
 
 @app.command()
@@ -110,9 +117,13 @@ def resume(
     ] = None,
     simulate: Simulate = False,
     simulate_hosts: SimulateHosts = None,
+    detach: Detach = False,
     runs: Runs = Path("runs"),
 ) -> None:
-    """Go on with a run from its last checkpoint, where it ran before or on another cluster."""
+    """Go on with a run from its last checkpoint, where it ran before or on another cluster.
+
+    launch resume quickstart --detach steps=600
+    """
     from launcher.run import resume_run
 
     code = resume_run(
@@ -122,6 +133,7 @@ def resume(
         cluster=cluster,
         simulate=simulate,
         simulate_hosts=simulate_hosts,
+        detached=detach,
     )
     raise typer.Exit(code)
 

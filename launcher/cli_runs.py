@@ -15,14 +15,14 @@ from launcher.exits import BAD_USAGE
 def add_to(app: typer.Typer) -> None:
     """Make them commands of `launch`."""
     app.command("list")(list_runs)
-    for command in (status, logs):
+    for command in (status, logs, attach, stop):
         app.command()(command)
 
 
 def list_runs(runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
-    """List the runs in --runs and those started elsewhere, the newest first.
+    """List all runs, the newest first.
 
-    A run is `died` where its state says that it runs and no process does: `launch resume` goes on
+    Those in --runs, and those that were started elsewhere. A run is `died` where its state says that it runs and no process does: `launch resume` goes on
     with it.
 
     launch list -o json | jq -r '.[] | select(.alive) | .name'
@@ -38,7 +38,7 @@ def list_runs(runs: Runs = Path("runs"), output: OutputOption = Output.text) -> 
 
 
 def status(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
-    """Tell how a run stands, what happened to it, and the command that goes on.
+    """Tell how a run stands and what happened to it.
 
     launch status quickstart
     """
@@ -68,7 +68,7 @@ def logs(
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
-    """Show what the hosts of a run printed, one host after the other.
+    """Show what the hosts of a run printed.
 
     launch logs quickstart -f
 
@@ -82,6 +82,40 @@ def logs(
     with _refusals():
         folder = find_run(run, runs)
         code = show_logs(folder, host=host, tail=tail, follow=follow, as_json=as_json)
+    raise typer.Exit(code)
+
+
+def attach(run: RunName, runs: Runs = Path("runs")) -> None:
+    """Show a run as `launch run` does, until it ends.
+
+    Ends with the exit code of the run; Ctrl-C only lets go of it.
+
+    launch attach quickstart
+    """
+    from launcher.attach import attach_run
+    from launcher.runs import find_run
+
+    with _refusals():
+        code = attach_run(find_run(run, runs))
+    raise typer.Exit(code)
+
+
+def stop(
+    run: RunName,
+    runs: Runs = Path("runs"),
+    now: Annotated[
+        bool, typer.Option("--now", help="end it at once; what came after the last save is lost")
+    ] = False,
+) -> None:
+    """Let a run save a checkpoint and end.
+
+    launch stop quickstart
+    """
+    from launcher.runs import find_run
+    from launcher.stop import stop_run
+
+    with _refusals():
+        code = stop_run(find_run(run, runs), now=now)
     raise typer.Exit(code)
 
 

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from launcher.plan import COORDINATOR_PLACEHOLDER, Launch
+from launcher.plan import COORDINATOR_PLACEHOLDER, Launch, Planned
 from trainer.spec.plan import ArrayPlan
 
 HOST_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
@@ -77,7 +77,7 @@ def plan_as_json(launch: Launch) -> str:
     return json.dumps(content, indent=2)
 
 
-def describe_world(launch: Launch) -> str:
+def describe_world(launch: Planned) -> str:
     """One line on the cluster: its name, hosts, devices and wires."""
     world = launch.plan.world
     hosts, devices = count(world.processes, "host"), count(world.devices_per_host, "device")

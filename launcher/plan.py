@@ -23,20 +23,26 @@ MOMENTS = 2  # adamw keeps a mean and a square of every gradient
 STATE_COPIES = 2 + MOMENTS  # and there are the parameters and the gradients themselves
 
 
-@dataclass(frozen=True)
-class Launch:
-    """One attempt, ready to start."""
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One attempt, as its run's folder tells of it."""
 
     job: Job
-    cluster: Cluster
     cluster_name: str
     plan: Plan
     run_dir: Path
+    attempt: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch(Planned):
+    """One attempt, ready to start."""
+
+    cluster: Cluster
     words: ClusterWords
     """What the cluster was asked for with."""
     lacks_storage: str = ""
     """Why the hosts would not find each other's checkpoints; "": they do."""
-    attempt: int = 1
 
     def command(self, process: int) -> list[str]:
         """What that process's host runs: the same everywhere, the rank is in the environment."""

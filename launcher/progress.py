@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.display import describe_world, format_seconds, host_color
-from launcher.plan import Launch
+from launcher.plan import Planned
 from launcher.runs import resume_command
 from launcher.supervisor import Ending, Kind
 from trainer.spec.curve import curve
@@ -61,7 +61,11 @@ class RunDisplay:
     """Shows one run; use as a context manager around it."""
 
     def __init__(
-        self, console: Console, launch: Launch, checkpoint: LastCheckpoint | None = None
+        self,
+        console: Console,
+        launch: Planned,
+        checkpoint: LastCheckpoint | None = None,
+        elapsed_s: float = 0.0,
     ) -> None:
         self.checkpoint = checkpoint
         self.last_step: Event = {}
@@ -76,7 +80,7 @@ class RunDisplay:
         self._host_states: dict[int, str] = {}
         self._step_times_s: deque[float] = deque(maxlen=ETA_STEPS)
         self._budget = _LineBudget()
-        self._began = time.monotonic()
+        self._began = time.monotonic() - elapsed_s
         self._live = Live(
             get_renderable=self._panel, console=console, refresh_per_second=4, transient=True
         )
@@ -108,7 +112,7 @@ class RunDisplay:
             self._stopping = STOPPING if self._launch.job.checkpoint else STOPPING_UNSAVED
             self.status(self._stopping)
 
-    def attempt(self, launch: Launch) -> None:
+    def attempt(self, launch: Planned) -> None:
         """Another attempt begins, perhaps on another number of hosts."""
         self._launch = launch
         self._host_states.clear()
@@ -155,7 +159,8 @@ class RunDisplay:
         """Every host may tell of the same save: it is shown once."""
         step = event["step"]
         if name == "checkpoint_saved":
-            self.checkpoint, self._save_failed = LastCheckpoint(step, time.time()), {}
+            when = event.get("received", time.time())
+            self.checkpoint, self._save_failed = LastCheckpoint(step, when), {}
         elif name == "save_failed" and step != self._save_failed.get("step"):
             self._save_failed = event
             self._print(_save_failure(event), style="bold red")
@@ -223,7 +228,7 @@ class RunDisplay:
         return ", ".join(f"{count} {state}" for state, count in states.most_common())
 
 
-def print_summary(console: Console, launch: Launch, display: RunDisplay, seconds: float) -> None:
+def print_summary(console: Console, launch: Planned, display: RunDisplay, seconds: float) -> None:
     """The end of a good run: the loss, where everything is, and a sample."""
     finished, evaluated = display.finished, display.evaluated
     loss, first_loss = finished.get("loss"), _first_loss(launch, display)
@@ -243,7 +248,7 @@ def print_summary(console: Console, launch: Launch, display: RunDisplay, seconds
         console.print(Panel(Text(finished["sample"]), title="sample", title_align="left"))
 
 
-def describe_stop(launch: Launch, display: RunDisplay, how: str) -> str:
+def describe_stop(launch: Planned, display: RunDisplay, how: str) -> str:
     """Where a run that was stopped stands, and how it goes on."""
     step, checkpoint = display.last_step.get("step"), display.checkpoint
     where = f"at step {step}" if step else "before the first step"
@@ -255,7 +260,7 @@ def _save_failure(event: Event) -> str:
     return f"saving step {event['step']} failed: {event.get('message')}"
 
 
-def _first_loss(launch: Launch, display: RunDisplay) -> float | None:
+def _first_loss(launch: Planned, display: RunDisplay) -> float | None:
     """Of the whole run, where earlier attempts have written it down."""
     try:
         lines = (launch.run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()

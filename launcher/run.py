@@ -9,6 +9,7 @@ from rich.text import Text
 
 from launcher.attempts import Attempts
 from launcher.cluster import Cluster
+from launcher.detach import detach
 from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
 from launcher.gang import GangError
 from launcher.interrupts import ending_on_signals
@@ -25,16 +26,16 @@ from trainer.spec.plan import World
 REFUSALS = (ConfigError, RunFolderError, ProviderError)
 
 
-def run_job(launch: Launch, *, fresh: bool) -> int:
-    """Run a job in the foreground; returns the exit code of `launch`."""
-    console, errors = Console(), Console(stderr=True)
+def run_job(launch: Launch, *, fresh: bool, detached: bool) -> int:
+    """Run a job, here or in a process of its own; returns the exit code of `launch`."""
     try:
         _refuse(launch)
-        run = Run.create(launch, fresh=fresh)
+        with Run.create(launch, fresh=fresh) as run:
+            if detached and not detach(run):
+                return OK
+            return _run(launch, run, None)
     except REFUSALS as error:
-        return _tell_refusal(errors, error)
-    with run:
-        return _run(launch, run, RunDisplay(console, launch), console, errors)
+        return _tell_refusal(error)
 
 
 def resume_run(
@@ -45,21 +46,25 @@ def resume_run(
     cluster: str | None,
     simulate: bool,
     simulate_hosts: int | None,
+    detached: bool,
 ) -> int:
-    """Go on with a run in the foreground; returns the exit code of `launch`."""
-    console, errors = Console(), Console(stderr=True)
+    """Go on with a run, here or in a process of its own; returns the exit code of `launch`."""
     try:
         with Run.open(find_run(name, runs)) as run:
             words = cluster_words(run.words, cluster, simulate, simulate_hosts)
             resumed = plan_resume(run, overrides, words)
             if resumed.is_complete:
-                return _tell_complete(console, resumed)
+                return _tell_complete(resumed)
             _refuse(resumed.launch)
             run.begin(resumed.launch)
-            display = _resumed_display(console, resumed)
-            return _run(resumed.launch, run, display, console, errors)
+            _tell_resumed(resumed)
+            if detached and not detach(run):
+                return OK
+            newest = resumed.newest
+            saved = LastCheckpoint(newest.step, newest.time) if newest else None
+            return _run(resumed.launch, run, saved)
     except REFUSALS as error:
-        return _tell_refusal(errors, error)
+        return _tell_refusal(error)
 
 
 def refuse_unreachable(cluster: Cluster, world: World) -> None:
@@ -85,7 +90,9 @@ def _refuse(launch: Launch) -> None:
     memory.refuse_if_too_large(launch.plan.world, launch.state_bytes)
 
 
-def _run(launch: Launch, run: Run, display: RunDisplay, console: Console, errors: Console) -> int:
+def _run(launch: Launch, run: Run, saved: LastCheckpoint | None) -> int:
+    console, errors = Console(), Console(stderr=True)  # a detached run's are of its own
+    display = RunDisplay(console, launch, saved)
     for warning in launch.plan.warnings:
         errors.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
     began = time.monotonic()
@@ -113,21 +120,19 @@ def _run(launch: Launch, run: Run, display: RunDisplay, console: Console, errors
     return OK
 
 
-def _resumed_display(console: Console, resumed: Resumed) -> RunDisplay:
-    launch, newest = resumed.launch, resumed.newest
+def _tell_resumed(resumed: Resumed) -> None:
+    console, launch, newest = Console(), resumed.launch, resumed.newest
     where = f" after step {newest.step}" if newest else ""
     console.print(f"{launch.job.name} goes on{where}: attempt {launch.attempt}", highlight=False)
     for note in resumed.notes:
         console.print(Text(note), soft_wrap=True)
-    saved = LastCheckpoint(newest.step, newest.time) if newest else None
-    return RunDisplay(console, launch, saved)
 
 
-def _tell_complete(console: Console, resumed: Resumed) -> int:
+def _tell_complete(resumed: Resumed) -> int:
     launch = resumed.launch
     more = f"{resume_command(launch.run_dir)} steps={2 * launch.job.steps}"
     done = max(launch.job.steps, resumed.newest.step if resumed.newest else 0)
-    console.print(
+    Console().print(
         Text(f"{launch.job.name} is complete: {done} steps are done. To train on: {more}"),
         soft_wrap=True,
     )
@@ -172,5 +177,6 @@ def _position(display: RunDisplay) -> dict[str, int | None]:
     }
 
 
-def _tell_refusal(errors: Console, error: Exception) -> int:
-    return fail(errors, str(error), NO_CLUSTER if isinstance(error, ProviderError) else BAD_USAGE)
+def _tell_refusal(error: Exception) -> int:
+    code = NO_CLUSTER if isinstance(error, ProviderError) else BAD_USAGE
+    return fail(Console(stderr=True), str(error), code)

@@ -1,0 +1,154 @@
+"""`launch stop`: ask a run to save and end, from another terminal, and wait for it."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from launcher.exits import INTERRUPTED, JOB_FAILED, OK, fail
+from launcher.files import read_object, read_objects
+from launcher.history import history
+from launcher.processes import start_time
+from launcher.progress import format_seconds
+from launcher.runs import Run, RunFolderError, is_alive, run_word
+from launcher.snapshot import describe, take
+
+ENDING_TIMEOUT_S = 60.0
+"""Beyond what the programs are given to save."""
+OWNER_TIMEOUT_S = 10.0
+"""A run that has just begun may not have said yet which process it is."""
+SIGNALS_TIMEOUT_S, KILLED_TIMEOUT_S = 5.0, 30.0
+LOOK_S = 0.1
+
+
+def stop_run(folder: Path, *, now: bool) -> int:
+    """End a run, with a checkpoint or at once; returns the exit code of `launch`.
+
+    Raises RunFolderError where the run's process cannot be signalled from here.
+    """
+    console, errors = Console(), Console(stderr=True)
+    if not is_alive(folder):
+        console.print(Text(f"not running: {describe(take(folder))}"), soft_wrap=True)
+        return OK
+    try:
+        with _owner(folder) as owner:
+            ended = _end_at_once(folder, owner) if now else _stop(folder, owner, console)
+    except KeyboardInterrupt:
+        message = f"not waited for any longer: {folder.name} goes on to stop"
+        return fail(errors, message, INTERRUPTED)
+    if not ended:
+        message = f"{folder.name} still runs. To end it at once: {_command(folder)} --now"
+        return fail(errors, message, JOB_FAILED)
+    found = take(folder)
+    console.print(Text(describe(found)), soft_wrap=True)
+    return JOB_FAILED if found.exit_code == JOB_FAILED else OK
+
+
+def _stop(folder: Path, owner: int | None, console: Console) -> bool:
+    """In order, which takes as long as a checkpoint; False: it still runs after the deadline."""
+    grace_s = read_object(folder / "state.json").get("grace_s") or 0.0
+    timeout_s = grace_s + ENDING_TIMEOUT_S
+    _signal(owner, signal.SIGTERM)
+    text = f"stopping {folder.name}, with a checkpoint (at once: {_command(folder)} --now)"
+    with console.status(text) as status:
+        if not console.is_terminal:
+            console.print(Text(text), soft_wrap=True)
+
+        def show(waited_s: float) -> None:
+            status.update(f"{text}: {format_seconds(waited_s)} of {format_seconds(timeout_s)}")
+
+        return _wait(lambda: not is_alive(folder), timeout_s, show)
+
+
+def _end_at_once(folder: Path, owner: int | None) -> bool:
+    """A second SIGTERM ends the launcher as it stands, and its reapers all that it started."""
+
+    def is_over() -> bool:
+        _signal(owner, signal.SIGTERM)
+        return not is_alive(folder)
+
+    if not _wait(is_over, SIGNALS_TIMEOUT_S):
+        _signal(owner, signal.SIGKILL)
+    ended = _wait(lambda: not is_alive(folder), KILLED_TIMEOUT_S)
+    if ended:
+        _note_stop(folder)
+    return ended
+
+
+def _note_stop(folder: Path) -> None:
+    """What was ended at once had no time to say so."""
+    found = take(folder)
+    if found.state != "died":
+        return
+    saved = history(read_objects(folder / "events.jsonl")).checkpoint
+    with Run.open(folder) as run:
+        run.set_state("stopped", step=found.step, checkpoint=saved and saved.step)
+
+
+@contextmanager
+def _owner(folder: Path) -> Iterator[int | None]:
+    """A descriptor of the process that runs this run, which never means another one of its id.
+
+    None: it has just ended. Raises RunFolderError where it is not one of this machine, or not ours.
+    """
+    owner: int | None = None
+
+    def is_found() -> bool:
+        nonlocal owner
+        owner = _open(read_object(folder / "state.json"))
+        return owner is not None or not is_alive(folder)
+
+    if not _wait(is_found, OWNER_TIMEOUT_S):
+        raise RunFolderError(
+            f"{folder}: this run is running, but its process is none of this machine, or another "
+            "user's: stop it there"
+        )
+    try:
+        yield owner
+    finally:
+        if owner is not None:
+            os.close(owner)
+
+
+def _open(about: dict[str, Any]) -> int | None:
+    """The process that state.json names; None: it is gone, or another one has its id now."""
+    try:
+        owner = os.pidfd_open(about.get("pid") or 0)
+    except OSError:
+        return None
+    if start_time(about["pid"]) == about.get("start_time"):
+        return owner
+    os.close(owner)
+    return None
+
+
+def _signal(owner: int | None, number: int) -> None:
+    try:
+        if owner is not None:
+            signal.pidfd_send_signal(owner, number)
+    except ProcessLookupError:
+        pass  # it has ended
+
+
+def _wait(
+    is_over: Callable[[], bool], timeout_s: float, show: Callable[[float], None] = lambda _: None
+) -> bool:
+    """Whether a condition held before the deadline; `show` is told how long it took so far."""
+    began = time.monotonic()
+    while not is_over():
+        waited_s = time.monotonic() - began
+        if waited_s > timeout_s:
+            return False
+        show(waited_s)
+        time.sleep(LOOK_S)
+    return True
+
+
+def _command(folder: Path) -> str:
+    return f"launch stop {run_word(folder)}"
