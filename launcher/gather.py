@@ -130,6 +130,8 @@ def import_ray(hosts: Hosts) -> None:
     # Under `uv run` Ray would pack up this folder and start every agent through uv again.
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a call without a connection starts no new cluster
+    # Its handler aborts this process 3 s after a SIGTERM, in the middle of a save.
+    os.environ["RAY_DISABLE_FAILURE_SIGNAL_HANDLER"] = "1"
     import ray  # noqa: F401
 
 
