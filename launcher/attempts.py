@@ -64,8 +64,8 @@ class Attempts:
             return decision
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Of a host, or of the launcher on its behalf; the hosts' clocks may differ from ours."""
-        self._run.add_event({**event, "received": time.time()})
+        """Of a host, or of the launcher on its behalf."""
+        self._run.add_event(event)
         self._display.on_event(event)
         if event.get("event") == "checkpoint_saved":
             self._supervisor.committed(event["step"])

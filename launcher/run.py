@@ -11,7 +11,9 @@ from launcher.attempts import Attempts
 from launcher.cluster import Cluster
 from launcher.detach import detach
 from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
+from launcher.files import read_objects
 from launcher.gang import GangError
+from launcher.goodput import goodput
 from launcher.interrupts import ending_on_signals
 from launcher.outcome import Outcome
 from launcher.plan import Launch
@@ -117,6 +119,8 @@ def _run(launch: Launch, run: Run, saved: LastCheckpoint | None) -> int:
         return _tell_failure(errors, run, display, over.reason, attempts.outcome)
     run.set_state("finished", **{**_position(display), "step": launch.job.steps})
     print_summary(console, launch, display, time.monotonic() - began)
+    spent = goodput(read_objects(run.folder / "events.jsonl"))
+    console.print(Text(str(spent), style="dim"), soft_wrap=True)
     return OK
 
 
