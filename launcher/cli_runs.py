@@ -22,8 +22,8 @@ def add_to(app: typer.Typer) -> None:
 def list_runs(runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
     """List all runs, the newest first.
 
-    Those in --runs, and those that were started elsewhere. A run is `died` where its state says that it runs and no process does: `launch resume` goes on
-    with it.
+    Those in --runs, and those that were started elsewhere. A run is `died` where its state says
+    that it runs and no process does: `launch resume` goes on with it.
 
     launch list -o json | jq -r '.[] | select(.alive) | .name'
     """

@@ -7,6 +7,8 @@ from typing import Any
 from launcher.progress import LastCheckpoint
 
 Event = Mapping[str, Any]
+IN_ORDER = ("finished", "stopped", "resized")
+WAITING = ("backing_off", "waiting_for_hosts")
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,14 @@ def _text(event: Event) -> str:
     step, reason = event.get("step"), event.get("reason") or event.get("message") or ""
     match event.get("event"):
         case "attempt_ended":
-            at = f" at step {step}" if step else ""
-            return _sentence(f"ended{at}: {event.get('kind')}", reason)
+            kind = event.get("kind")
+            what = reason if kind in IN_ORDER else _sentence(str(kind), reason)
+            return _sentence("ended" + (f" at step {step}" if step else ""), what)
         case "hang":
             return _sentence("hang", reason)
         case "straggler":
             return reason or f"host {event.get('process')} is slow"
-        case "state" if event.get("state") in ("backing_off", "waiting_for_hosts", "failed"):
+        case "state" if event.get("state") in WAITING:
             return _sentence(str(event["state"]).replace("_", " "), reason)
         case "save_failed":
             return _sentence(f"saving step {step} failed", reason)

@@ -9,15 +9,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launcher.progress import format_seconds
+from launcher.display import format_seconds
 from launcher.snapshot import Snapshot
 
+PIPE_WIDTH = 1000
 STYLES = {"failed": "red", "died": "red", "finished": "green"}
 
 
 def show(found: Sequence[Snapshot], runs: Path) -> None:
     """As a table; the folder is named where it is not in `runs`."""
-    console = Console()
+    console = _console()
     if not found:
         console.print(f"no run in {runs}, and none that was started elsewhere", highlight=False)
         return
@@ -36,6 +37,12 @@ def show(found: Sequence[Snapshot], runs: Path) -> None:
 def as_json(found: Sequence[Snapshot]) -> str:
     """A list with one object per run."""
     return json.dumps([run.as_json() for run in found], indent=2)
+
+
+def _console() -> Console:
+    """As wide as the terminal, or, in a pipe, as the longest folder."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
 
 def _cells(run: Snapshot) -> list[Text]:

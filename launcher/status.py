@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from launcher.display import count
 from launcher.files import read_object, read_objects
+from launcher.goodput import Goodput, goodput
 from launcher.history import Happening, History, history
 from launcher.listing import STYLES
 from launcher.runs import resume_command, run_word
@@ -27,6 +27,7 @@ class Status:
 
     run: Snapshot
     story: History
+    goodput: Goodput
     world: dict[str, Any]
     """Of the last attempt's plan; empty where there is none."""
 
@@ -51,10 +52,14 @@ class Status:
 
 def read(folder: Path) -> Status:
     """Look at a run's folder."""
-    story = history(read_objects(folder / "events.jsonl"))
-    run = take(folder)
+    run, events = take(folder), folder / "events.jsonl"
     plan = read_object(folder / "plans" / f"{run.attempt or 1:04d}.json")
-    return Status(run, story, plan.get("world") or {})
+    return Status(
+        run=run,
+        story=history(read_objects(events)),
+        goodput=goodput(read_objects(events), time.time() if run.is_alive else None),
+        world=plan.get("world") or {},
+    )
 
 
 def show(status: Status) -> None:
@@ -64,11 +69,9 @@ def show(status: Status) -> None:
     title.append(run.state, style=STYLES.get(run.state, "cyan"))
     title.append(f", attempt {run.attempt}" if run.attempt else "", style="not bold")
     console.print(title)
-    table = Table.grid(padding=(0, 2))
     for name, value in _facts(status).items():
         if value:
-            table.add_row(f"  {name}", Text(value, overflow="fold"))
-    console.print(table)
+            console.print(Text(f"  {name:12}{value}"), soft_wrap=True)
     for line in _story(status.story.happenings):
         console.print(line, soft_wrap=True)
     if status.next_command:
@@ -84,6 +87,7 @@ def as_json(status: Status) -> str:
         "world": status.world or None,
         "hosts": {str(process): phase for process, phase in sorted(story.phases.items())},
         "checkpoint": checkpoint and {"step": checkpoint.step, "time": checkpoint.time},
+        "goodput": status.goodput.as_json(),
         "happened": [vars(happening) for happening in story.happenings],
         "command": status.next_command or None,
     }
@@ -99,6 +103,7 @@ def _facts(status: Status) -> dict[str, str]:
         "cluster": run.cluster,
         "hosts": status.hosts,
         "checkpoint": str(status.story.checkpoint or "none yet"),
+        "goodput": str(status.goodput).removeprefix("goodput "),
         "folder": str(run.folder),
     }
 

@@ -11,11 +11,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from launcher.display import format_seconds
 from launcher.exits import INTERRUPTED, JOB_FAILED, OK, fail
 from launcher.files import read_object, read_objects
 from launcher.history import history
 from launcher.processes import start_time
-from launcher.progress import format_seconds
 from launcher.runs import Run, RunFolderError, is_alive, run_word
 from launcher.snapshot import describe, take
 
