@@ -69,8 +69,9 @@ def test_two_processes_train_together_and_tell_what_they_do(tmp_path):
     assert ended.codes == [0, 0], "\n".join(ended.outputs)
     for process in range(2):
         events = [event for event in ended.events if event["process"] == process]
-        names = [event["event"] for event in events if event["event"] != "heartbeat"]
-        first_seen = list(dict.fromkeys(names))
+        # On a slow machine the data takes long enough to tell of its progress.
+        names = [event["event"] for event in events]
+        first_seen = [n for n in dict.fromkeys(names) if n not in ("heartbeat", "progress")]
         assert first_seen == ["started", "phase", "initialized", "step", "finished"]
         phases = [event["name"] for event in events if event.get("edge") == "begin"]
         assert phases == ["data", "compile", "train"]
