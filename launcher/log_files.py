@@ -73,19 +73,25 @@ class Lines:
 
     def rest(self) -> list[str]:
         """The last line, where no newline ended it."""
-        half, self._half = self._half, ""
+        half, self._half = self._half + self._decoder.decode(b"", final=True), ""
         return [half] if half else []
 
 
 def _newest_first(path: Path) -> Iterator[BinaryIO]:
     """A log and its rotations, opened; whoever takes one closes it."""
+    if newest := _open(path):
+        yield newest  # before the folder is listed: mostly, nobody asks on
     suffixes = (name.suffix[1:] for name in path.parent.glob(f"{path.name}.*"))
-    numbers = sorted(int(suffix) for suffix in suffixes if suffix.isdecimal())
-    for name in (path, *(Path(f"{path}.{number}") for number in numbers)):
-        try:
-            yield name.open("rb")
-        except FileNotFoundError:
-            continue  # it is renamed in this moment
+    for number in sorted(int(suffix) for suffix in suffixes if suffix.isdecimal()):
+        if older := _open(Path(f"{path}.{number}")):
+            yield older
+
+
+def _open(path: Path) -> BinaryIO | None:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        return None  # it is renamed in this moment
 
 
 def _open_at_tail(path: Path, tail: int | None) -> BinaryIO | None:

@@ -63,8 +63,12 @@ class Reaped:
         log: Path,
         cwd: Path | None = None,
         pass_fds: Sequence[int] = (),
+        rotate_bytes: int | None = None,
     ) -> None:
-        """Start a command; both of its outputs are appended to `log`."""
+        """Start a command; both of its outputs are appended to `log`.
+
+        With `rotate_bytes` through a process of its own, see `launcher/relay.py`.
+        """
         self._ask(
             start={
                 "name": name,
@@ -73,6 +77,7 @@ class Reaped:
                 "cwd": None if cwd is None else str(cwd),
                 "log": str(log),
                 "pass_fds": list(pass_fds),
+                "rotate_bytes": rotate_bytes,
             }
         )
 

@@ -7,19 +7,17 @@ import json
 import os
 import select
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from launcher.output_lines import OutputLines
 from launcher.processes import Reaped
+from launcher.relay import ROTATE_BYTES
 
 EVENTS_PIPE_BYTES = 1 << 20  # some 4000 events: what the driver may be late by
-OUTPUT_CHUNK_BYTES = 1 << 18
-LONGEST_LINE = 4000
 LOOK_S, GATHER_S = 0.05, 0.03
-TAIL_LINES, TAIL_BYTES = 30, 64 << 10
 
 
 @dataclass
@@ -43,8 +41,9 @@ class Batch:
 class Program:
     """Started by the constructor; lives in a tree of processes that dies with this one.
 
-    The output goes from the program into `log` directly, so that no byte is lost in a crash of
-    anything else and no full pipe ever stalls it; what is handed over is read from there.
+    The output goes into `log` through a process of its own (`launcher/relay.py`), so that no crash
+    of anything else loses a byte and nothing here ever stalls it; what is handed over is read from
+    there.
     """
 
     def __init__(
@@ -56,20 +55,19 @@ class Program:
         grace_s: float,
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
-        log.touch()
-        self._log = log.open("rb")
-        self._log.seek(0, os.SEEK_END)
-        self._began_at = self._log.tell()
+        self._lines = OutputLines(log)
         self._events, writing = os.pipe()
         _enlarge(self._events)
         os.set_blocking(self._events, False)
         try:
-            self._reaped = Reaped(grace_s=grace_s, pass_fds=[writing])
+            fds = [writing]
+            self._reaped = Reaped(grace_s=grace_s, pass_fds=fds)
             environment = {**environment, "SLIPWAY_EVENTS_FD": str(writing)}
-            self._reaped.start("program", command, environment, log, cwd, pass_fds=[writing])
+            self._reaped.start("program", command, environment, log, cwd, fds, ROTATE_BYTES)
         finally:
             os.close(writing)
-        self._half_event, self._half_line = b"", b""
+        self._half_event = b""
+        self._warnings: list[dict[str, Any]] = []
         self._failed_to_start: str | None = None
         self._gone = self._events_closed = False
         self._result = Batch()
@@ -104,15 +102,19 @@ class Program:
             self._read_answers()
         gone = self._gone
         events = self._read_events()
-        lines, drained = self._read_lines(flush=gone)
-        if gone and drained:
-            self._finish()
+        lines, is_all = self._lines.read(last=gone)
+        if gone and is_all:
+            lines += self._finish()
         return replace(self._result, events=events, lines=lines)
 
-    def _finish(self) -> None:
-        self._result.over, self._result.tail = True, self._tail()
-        self._log.close()
+    def _finish(self) -> list[str]:
+        """The last word, which is not the program's own."""
+        failed = self._failed_to_start
+        last_word = [f"could not start: {failed}"] if failed else []
+        self._result.over, self._result.tail = True, [*self._lines.tail, *last_word]
+        self._lines.close()
         os.close(self._events)
+        return last_word
 
     def _wait(self, wait_s: float) -> None:
         """For an event, and a moment more for those that follow it; an end is told at once."""
@@ -131,39 +133,20 @@ class Program:
                 self._reaped.let_go()  # what it left behind ends too
             elif "failed" in answer:
                 self._failed_to_start = answer["failed"]
+            elif "warning" in answer:
+                self._warnings.append(_warning(answer["warning"]))
         if self._gone and self._result.ended_at is None:
             self._result.ended_at = time.time()
 
     def _read_events(self) -> list[dict[str, Any]]:
+        warnings, self._warnings = self._warnings, []
         try:
             chunk = os.read(self._events, EVENTS_PIPE_BYTES)
         except BlockingIOError:
-            return []
+            return warnings
         self._events_closed = not chunk
         *lines, self._half_event = (self._half_event + chunk).split(b"\n")
-        return [event for line in lines if (event := _parse_event(line)) is not None]
-
-    def _read_lines(self, flush: bool) -> tuple[list[str], bool]:
-        """New lines of output, very long ones in pieces, and whether that was all there is."""
-        chunk = self._log.read(OUTPUT_CHUNK_BYTES)
-        drained = len(chunk) < OUTPUT_CHUNK_BYTES
-        *lines, self._half_line = (self._half_line + chunk).split(b"\n")
-        whole = (flush and drained) or len(self._half_line) > LONGEST_LINE
-        if self._half_line and whole:
-            lines.append(self._half_line)
-            self._half_line = b""
-        texts = [line.decode(errors="replace").rstrip("\r") for line in lines]
-        if flush and drained and self._failed_to_start:
-            texts.append(f"could not start: {self._failed_to_start}")
-        return [piece for text in texts for piece in _pieces(text)], drained
-
-    def _tail(self) -> list[str]:
-        end = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(self._began_at, end - TAIL_BYTES))
-        lines = self._log.read().decode(errors="replace").splitlines()
-        if self._failed_to_start:
-            lines.append(f"could not start: {self._failed_to_start}")
-        return [line[:LONGEST_LINE] for line in deque(lines, TAIL_LINES)]
+        return warnings + [event for line in lines if (event := _parse_event(line)) is not None]
 
 
 def _is_news(batch: Batch) -> bool:
@@ -179,8 +162,9 @@ def _parse_event(line: bytes) -> dict[str, Any] | None:
     return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
 
 
-def _pieces(text: str) -> list[str]:
-    return [text[i : i + LONGEST_LINE] for i in range(0, max(1, len(text)), LONGEST_LINE)]
+def _warning(message: str) -> dict[str, Any]:
+    """In the form that programs send their own in."""
+    return {"time": time.time(), "event": "warning", "kind": "log", "message": message}
 
 
 def _enlarge(pipe: int) -> None:

@@ -7,13 +7,14 @@ way (`kill -9` included). A parent-death signal would not do: it fires when the 
 the process ends, and the owner may be a thread of a Ray actor.
 
 Requests: {"folders": [...], "setup": [[...]], "cleanup": [[...]], "grace_s": s}, first and once;
-{"start": {"name", "argv", "env", "cwd", "log", "pass_fds"}}; {"end": {"grace_s": s}}: an orderly
-stop, see `_ask_to_end`; {"detach": true}: live on without an owner. Answers, on standard output:
-{"ready": pid}, {"failed": why}, {"started": name, "pid": n}, {"exited": name, "status": a wait
-status, "time": s}.
+{"start": {"name", "argv", "env", "cwd", "log", "pass_fds", "rotate_bytes"}}; {"end":
+{"grace_s": s}}: an orderly stop, see `_ask_to_end`; {"detach": true}: live on without an owner.
+Answers, on standard output: {"ready": pid}, {"failed": why}, {"started": name, "pid": n},
+{"exited": name, "status": a wait status, "time": s}, and those of `launcher/relay.py`.
 """
 
 import ctypes
+import fcntl
 import json
 import os
 import select
@@ -24,6 +25,10 @@ import time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 ENDING_TIMEOUT_S = 30.0
+RELAY_TIMEOUT_S = 2.0
+"""For the rest of a dead program's output; a relay that a disk holds longer ends by itself."""
+RELAY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "relay.py")
+PIPE_BYTES = 1 << 20
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -32,6 +37,8 @@ class Reaper:
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
+        self.relays: dict[int, tuple[list[str], int]] = {}
+        """Process id -> its command, and the pipe that it reads."""
         self.folders: list[str] = []
         self.cleanup: list[list[str]] = []
         self.grace_s = 0.0
@@ -48,6 +55,7 @@ class Reaper:
             raise
         finally:
             self._end_tree()
+            self._wait_for_relays()
             self._clean_up()
 
     def _serve(self) -> None:
@@ -115,9 +123,9 @@ class Reaper:
         cwd: str | None,
         log: str,
         pass_fds: list[int],
+        rotate_bytes: int | None,
     ) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        output = os.open(log, flags, 0o644)
+        output = self._open_output(log, rotate_bytes)
         try:
             child = subprocess.Popen(
                 argv,
@@ -137,6 +145,24 @@ class Reaper:
         self.names[child.pid] = name
         _tell(started=name, pid=child.pid)
 
+    def _open_output(self, log: str, rotate_bytes: int | None) -> int:
+        if rotate_bytes is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            return os.open(log, flags, 0o644)
+        reading, writing = os.pipe()
+        try:
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        except OSError:
+            pass  # over the user's quota: the kernel's 64 KiB will do
+        command = [sys.executable, "-I", "-S", RELAY, os.path.abspath(log), str(rotate_bytes)]
+        self._start_relay(command, reading)
+        return writing
+
+    def _start_relay(self, command: list[str], reading: int) -> None:
+        relay = subprocess.Popen(command, stdin=reading, stderr=subprocess.DEVNULL)
+        relay.returncode = 0  # as in `_start`
+        self.relays[relay.pid] = command, reading
+
     def _ask_to_end(self, grace_s: float) -> None:
         """SIGTERM to the commands alone: what they started may be needed to end in order.
 
@@ -155,21 +181,35 @@ class Reaper:
                 return
             if pid in self.names:
                 _tell(exited=self.names.pop(pid), status=status, time=time.time())
+            elif pid in self.relays:
+                relay = self.relays.pop(pid)
+                if status:
+                    self._start_relay(*relay)
 
     def _end_tree(self) -> None:
-        """SIGTERM, a short grace, then SIGKILL until /proc shows no descendant."""
+        """SIGTERM, a short grace, then SIGKILL until /proc shows no descendant but the relays."""
         now = time.monotonic()
         killing, given_up = now + self.grace_s, now + self.grace_s + ENDING_TIMEOUT_S
         if self.grace_s:
-            _signal_all(descendants(os.getpid()), signal.SIGTERM)
+            _signal_all(self._tree(), signal.SIGTERM)
         while time.monotonic() < given_up:
             self._collect_exits()
-            alive = descendants(os.getpid())
+            alive = self._tree()
             if not alive:
                 return
             if time.monotonic() >= killing:
                 _signal_all(alive, signal.SIGKILL)
             time.sleep(0.01)
+
+    def _tree(self) -> list[int]:
+        return [pid for pid in descendants(os.getpid()) if pid not in self.relays]
+
+    def _wait_for_relays(self) -> None:
+        """With the tree, all writers are gone: what they wrote is read to its end now."""
+        given_up = time.monotonic() + RELAY_TIMEOUT_S
+        while self.relays and time.monotonic() < given_up:
+            self._collect_exits()
+            time.sleep(0.005)
 
     def _clean_up(self) -> None:
         for command in self.cleanup:
