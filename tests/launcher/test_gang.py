@@ -147,9 +147,18 @@ def test_all_hosts_are_stopped_in_order_when_that_is_asked_for(crew: Gang, seen:
     assert [ended.code for ended in outcome.exits.values()] == [75, 75]
 
 
-def test_a_host_that_stops_by_itself_stops_the_others(crew: Gang, seen: Seen) -> None:
-    code = SAVES + "time.sleep(999 * process); os.kill(os.getpid(), signal.SIGTERM)"
-    outcome = crew.run(Script(code), None, Patient())
+def test_a_host_that_stops_by_itself_stops_the_others(crew: Gang, tmp_path: Path) -> None:
+    """Once the other one is up, and so can stop in order."""
+    code = f"""
+up = {str(tmp_path / "up")!r}
+if process:
+    open(up, "w").close()
+    time.sleep(999)
+while not os.path.exists(up):
+    time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+    outcome = crew.run(Script(SAVES + code), None, Patient())
     assert outcome.stopped
     assert outcome.cut_off == ""
 
