@@ -72,6 +72,11 @@ class Agent:
         if self._program is not None:
             self._program.stop(grace_s)
 
+    def stacks(self, wait_s: float) -> str:
+        """What all threads of the program are doing, told within `wait_s`; its log has it too."""
+        self._asked_at = time.monotonic()
+        return self._program.stacks(wait_s) if self._program is not None else ""
+
     def _end_when_alone(self) -> None:
         node = os.getppid()
         while time.monotonic() - self._asked_at < LEASE_S and os.getppid() == node:

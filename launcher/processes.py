@@ -88,6 +88,10 @@ class Reaped:
         except ReaperError:
             pass  # all of it is gone already
 
+    def send(self, number: int) -> None:
+        """A signal to the commands alone, not to what they started."""
+        self._ask(signal=number)
+
     def fileno(self) -> int:
         """Readable when there are answers: for `select`."""
         return self._answers.fileno()

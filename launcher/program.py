@@ -6,15 +6,18 @@ Standard library only, no Ray: the agent actor wraps it, and tests run it direct
 import json
 import os
 import select
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from launcher.output_lines import OutputLines
-from launcher.processes import Reaped
+from launcher.processes import Reaped, ReaperError
 from launcher.relay import ROTATE_BYTES
+from launcher.stack_dump import dump_stacks
 
 EVENTS_PIPE_BYTES = 1 << 20  # some 4000 events: what the driver may be late by
 LOOK_S, GATHER_S = 0.05, 0.03
@@ -54,8 +57,8 @@ class Program:
         cwd: Path,
         grace_s: float,
     ) -> None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self._lines = OutputLines(log)
+        _make(log)
+        self._log, self._lines = log, OutputLines(log)
         self._events, writing = os.pipe()
         _enlarge(self._events)
         os.set_blocking(self._events, False)
@@ -68,6 +71,7 @@ class Program:
             os.close(writing)
         self._half_event = b""
         self._warnings: list[dict[str, Any]] = []
+        self._pid: int | None = None
         self._failed_to_start: str | None = None
         self._gone = self._events_closed = False
         self._result = Batch()
@@ -92,6 +96,19 @@ class Program:
             self._reaped.let_go()
         elif not self._gone:
             self._reaped.ask_to_end(grace_s)
+
+    def stacks(self, wait_s: float) -> str:
+        """What all its threads are doing, told within `wait_s`; the log has it too.
+
+        Empty where it does not run. To be called beside `poll`, from another thread or after it.
+        """
+        if self._pid is None or self._result.ended_at is not None:
+            return ""
+        try:
+            ask = partial(self._reaped.send, signal.SIGUSR1)
+            return dump_stacks(self._pid, ask, self._log, wait_s)
+        except ReaperError:
+            return ""
 
     def _read(self, wait_s: float) -> Batch:
         """The state first, then what was said: nothing said before the end can be missed."""
@@ -131,6 +148,8 @@ class Program:
                 self._result.status = answer["status"]
                 self._result.ended_at = answer["time"]
                 self._reaped.let_go()  # what it left behind ends too
+            elif "started" in answer:
+                self._pid = answer["pid"]
             elif "failed" in answer:
                 self._failed_to_start = answer["failed"]
             elif "warning" in answer:
@@ -165,6 +184,14 @@ def _parse_event(line: bytes) -> dict[str, Any] | None:
 def _warning(message: str) -> dict[str, Any]:
     """In the form that programs send their own in."""
     return {"time": time.time(), "event": "warning", "kind": "log", "message": message}
+
+
+def _make(log: Path) -> None:
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+    except OSError:
+        pass  # as with a disk that is full later: the relay says so, and the program runs
 
 
 def _enlarge(pipe: int) -> None:

@@ -7,10 +7,10 @@ way (`kill -9` included). A parent-death signal would not do: it fires when the 
 the process ends, and the owner may be a thread of a Ray actor.
 
 Requests: {"folders": [...], "setup": [[...]], "cleanup": [[...]], "grace_s": s}, first and once;
-{"start": {"name", "argv", "env", "cwd", "log", "pass_fds", "rotate_bytes"}}; {"end":
-{"grace_s": s}}: an orderly stop, see `_ask_to_end`; {"detach": true}: live on without an owner.
-Answers, on standard output: {"ready": pid}, {"failed": why}, {"started": name, "pid": n},
-{"exited": name, "status": a wait status, "time": s}, and those of `launcher/relay.py`.
+{"start": {"name", "argv", "env", "cwd", "log", "pass_fds", "rotate_bytes"}}; {"signal": n}, to the
+commands; {"end": {"grace_s": s}}: an orderly stop, see `_ask_to_end`; {"detach": true}: live on
+without an owner. Answers, on standard output: {"ready": pid}, {"failed": why}, {"started": name,
+"pid": n}, {"exited": name, "status": a wait status, "time": s}, and those of `launcher/relay.py`.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 36, 0x59616D61
 ENDING_TIMEOUT_S = 30.0
 RELAY_TIMEOUT_S = 2.0
 """For the rest of a dead program's output; a relay that a disk holds longer ends by itself."""
@@ -88,6 +88,8 @@ class Reaper:
         try:
             if "start" in request:
                 self._start(**request["start"])
+            elif "signal" in request:
+                _signal_all(list(self.names), request["signal"])
             elif "end" in request:
                 self._ask_to_end(**request["end"])
             elif "detach" in request:
@@ -258,6 +260,8 @@ def die_with_parent(parent: int):
 
     def prepare() -> None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        # Where Yama guards processes from their user, py-spy may read this one all the same.
+        LIBC.prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
 

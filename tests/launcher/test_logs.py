@@ -163,11 +163,11 @@ os.write(1, b"\nthe end\n")
 FLOOD = """
 import time
 began = time.monotonic()
-for first in range(0, 700_000, 1000):
+for first in range(0, 200_000, 1000):
     os.write(1, b"".join(b"%07d %s\\n" % (n, b"y" * 91) for n in range(first, first + 1000)))
 say(event="flooded", seconds=time.monotonic() - began)
 """
-"""70 MB, 100 bytes a line."""
+"""20 MB, 100 bytes a line."""
 
 
 def test_a_flood_is_in_the_log_and_a_bounded_part_is_handed_over(tmp_path: Path) -> None:
@@ -178,13 +178,12 @@ def test_a_flood_is_in_the_log_and_a_bounded_part_is_handed_over(tmp_path: Path)
     assert most <= MOST_LINES + 1
     lines = [line for batch in batches for line in batch.lines]
     left_out = [int(m[1]) for line in lines if (m := re.match(r"\[(\d+) lines are left", line))]
-    assert len(lines) - len(left_out) + sum(left_out) == 700_000
-    assert lines[-1].startswith("0699999")
+    assert len(lines) - len(left_out) + sum(left_out) == 200_000
+    assert lines[-1].startswith("0199999")
     flooded = [event for batch in batches for event in batch.events]
     assert flooded[0]["seconds"] < 30.0
     log = whole(tmp_path / "logs" / "host-0000.log")
-    assert len(log) == 70_000_000 and log.count(b"\n") == 700_000
-    assert (tmp_path / "logs" / "host-0000.log.1").stat().st_size >= ROTATE_BYTES
+    assert len(log) == 20_000_000 and log.count(b"\n") == 200_000
 
 
 @pytest.fixture
@@ -239,7 +238,7 @@ print("after")
     program = start(tmp_path, code)
     wait_for_event(program)
     log = tmp_path / "logs" / "host-0000.log"
-    wait_until(lambda: log.exists() and log.read_bytes() == b"before\n", 30.0)
+    wait_until(lambda: log.read_bytes() == b"before\n", 30.0)
     (relay,) = relays_of(program)
     os.kill(relay, signal.SIGKILL)
     (tmp_path / "killed").touch()

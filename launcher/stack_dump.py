@@ -1,0 +1,125 @@
+"""The stacks of every thread of a program that may be stuck, into its log and to the caller.
+
+A program with a handler of SIGUSR1 prints them itself, as the trainer does (trainer/__main__.py);
+without one the signal would end it. Where that brings nothing, because the process is stopped for
+example, py-spy reads them from outside, of every process of the tree.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sysconfig
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from launcher.log_files import LogFile
+from launcher.reaper import descendants
+
+ANSWER_S, QUIET_S, LOOK_S = 2.0, 0.2, 0.02
+ATTEMPTS = 3
+"""py-spy does not halt the process that it reads (a stopped one could not be halted), and what it
+sees may change under its eyes."""
+HEADER = re.compile(rb"(Current thread|Thread) 0x[0-9a-f]+ ")
+FRAME = re.compile(rb'  (File "[^"]*", line \d+ in |\.\.\.$|<no Python frame>|Garbage-collecting)')
+
+
+def dump_stacks(pid: int, ask: Callable[[], None], log: Path, wait_s: float) -> str:
+    """The stacks of the process `pid`, in `wait_s` at most; `ask` sends it SIGUSR1."""
+    deadline = time.monotonic() + wait_s
+    text = _answer(ask, log, min(ANSWER_S, wait_s / 2)) if _will_answer(pid) else ""
+    if not text:
+        text = "\n".join(_read(each, deadline) for each in [pid, *descendants(pid)])
+        _append(log, text)
+    return text
+
+
+def _will_answer(pid: int) -> bool:
+    """Whether it handles the signal, and runs at all."""
+    status = _status(pid)
+    handled = int(status.get("SigCgt", "0"), 16) >> (signal.SIGUSR1 - 1) & 1
+    return bool(handled) and status["State"][0] not in "TtZX"
+
+
+def _answer(ask: Callable[[], None], log: Path, wait_s: float) -> str:
+    """What it prints then, between whatever else it prints."""
+    with closing(LogFile(log, tail=0)) as reader:
+        ask()
+        stacks: list[bytes] = []
+        rest, now = b"", time.monotonic()
+        deadline, ends_at = now + wait_s, now + wait_s
+        while (now := time.monotonic()) < min(deadline, ends_at):
+            if not (chunk := reader.read()):
+                time.sleep(LOOK_S)
+            *lines, rest = (rest + chunk).split(b"\n")
+            if found := _stack_lines(lines):
+                stacks += found
+                ends_at = now + QUIET_S
+    return b"\n".join(stacks).decode(errors="replace").lstrip("\n")
+
+
+def _stack_lines(lines: list[bytes]) -> list[bytes]:
+    """As faulthandler prints them, with its blank line before each thread.
+
+    It prints a line in parts: what other threads print at that moment may come between them.
+    """
+    found = []
+    for line in lines:
+        if header := HEADER.search(line):
+            found += [b"", line[header.start() :]]
+        elif FRAME.match(line):
+            found.append(line)
+    return found
+
+
+def _read(pid: int, deadline: float) -> str:
+    """The stacks of one process by py-spy, or why there are none."""
+    about = f"[py-spy: process {pid}, state {_status(pid).get('State', 'gone')}]"
+    for _ in range(ATTEMPTS):
+        is_read, text = _py_spy(pid, deadline - time.monotonic())
+        if is_read:
+            break
+    return f"{about}\n{text}\n"
+
+
+def _py_spy(pid: int, timeout_s: float) -> tuple[bool, str]:
+    """Whether it could read the process, and what it said."""
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+    command = [shutil.which("py-spy", path=path) or "py-spy", "dump", "--nonblocking"]
+    command += ["--full-filenames", "--pid", str(pid)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=max(0.0, timeout_s))
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return False, str(error)
+    if done.returncode == 0:
+        return True, done.stdout.decode(errors="replace").rstrip()
+    reason, _, _ = done.stderr.decode(errors="replace").partition("\n\nStack backtrace")
+    return False, f"{_command(pid)}\n{reason}"
+
+
+def _status(pid: int) -> dict[str, str]:
+    """/proc/PID/status; empty when the process is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _command(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return b" ".join(words).decode(errors="replace").strip()
+
+
+def _append(log: Path, text: str) -> None:
+    try:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"{text}\n")
+    except OSError:
+        pass  # a full disk: the caller has it
