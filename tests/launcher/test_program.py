@@ -10,6 +10,7 @@ import pytest
 
 from launcher.output_lines import LONGEST_LINE, TAIL_LINES
 from launcher.program import Batch, Program
+from tests.leftovers import Traces
 
 SAY = """
 import json, os, sys
@@ -73,14 +74,45 @@ def test_what_a_program_leaves_behind_ends_with_it(tmp_path: Path) -> None:
     assert time.monotonic() - began < 30.0
 
 
-def test_a_program_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
-    code = "import signal, time; signal.signal(15, signal.SIG_IGN); say(event='up'); time.sleep(99)"
-    program = start(tmp_path, code, grace_s=0.2)
-    while not program.poll(1.0).events:
-        pass
+IGNORES = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+STUBBORN = {
+    "ignores SIGTERM": "say(event='up')",
+    "deep": """
+for _ in range(20):
+    if os.fork():
+        os.wait()
+        sys.exit()
+say(event="up")
+""",
+    "stopped": """
+if os.fork() == 0:
+    say(event="up")
+os.kill(os.getpid(), signal.SIGSTOP)
+""",
+    "in another session": """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    say(event="up")
+""",
+}
+"""Programs whose innermost process, at least, does not end when it is asked to."""
+
+
+@pytest.mark.parametrize("kind", STUBBORN)
+def test_nothing_of_a_program_lives_5_s_after_its_stop(tmp_path: Path, kind: str) -> None:
+    traces = Traces()
+    command = [sys.executable, "-c", f"{SAY}{IGNORES}{STUBBORN[kind]}\ntime.sleep(999)"]
+    program = Program(command, traces.environment, tmp_path / "log", tmp_path, grace_s=2.0)
+    wait_for_event(program)
+    assert traces.processes()
     program.stop()
-    batch = collect(program, timeout_s=30.0)
-    assert batch.stopped
+    began = time.monotonic()
+    traces.assert_nothing_left()
+    assert time.monotonic() - began < 5.0
+    assert collect(program, timeout_s=5.0).stopped
+    traces.remove()
 
 
 @pytest.mark.parametrize("command", ["/no/such/program", "/"])
@@ -145,5 +177,6 @@ def test_a_stop_after_the_end_changes_nothing(tmp_path: Path) -> None:
     batch = collect(program)
     program.stop(grace_s=1.0)
     program.stop()
-    assert program.poll(0.0) == batch
-    assert not batch.stopped
+    again = program.poll(0.0)
+    assert (again.status, again.over, again.tail) == (batch.status, True, batch.tail)
+    assert not again.stopped
