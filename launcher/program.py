@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from launcher.memory_kills import MemoryKills
 from launcher.output_lines import OutputLines
 from launcher.processes import Reaped, ReaperError
 from launcher.relay import ROTATE_BYTES
@@ -73,6 +74,7 @@ class Program:
         self._warnings: list[dict[str, Any]] = []
         self._pid: int | None = None
         self._failed_to_start: str | None = None
+        self._memory_kills, self._died_of_memory = MemoryKills(), False
         self._gone = self._events_closed = False
         self._result = Batch()
 
@@ -116,6 +118,7 @@ class Program:
             return self._result
         if not self._gone:
             self._wait(wait_s)
+            self._memory_kills.look()
             self._read_answers()
         gone = self._gone
         events = self._read_events()
@@ -128,6 +131,8 @@ class Program:
         """The last word, which is not the program's own."""
         failed = self._failed_to_start
         last_word = [f"could not start: {failed}"] if failed else []
+        if self._died_of_memory:
+            last_word.append("killed while the kernel ended processes here for want of memory")
         self._result.over, self._result.tail = True, [*self._lines.tail, *last_word]
         self._lines.close()
         os.close(self._events)
@@ -147,6 +152,8 @@ class Program:
             if "exited" in answer:
                 self._result.status = answer["status"]
                 self._result.ended_at = answer["time"]
+                was_killed = answer["status"] == signal.SIGKILL and not self._result.stopped
+                self._died_of_memory = was_killed and self._memory_kills.lately()
                 self._reaped.let_go()  # what it left behind ends too
             elif "started" in answer:
                 self._pid = answer["pid"]

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,39 @@ def test_nothing_of_a_program_lives_5_s_after_its_stop(tmp_path: Path, kind: str
     assert time.monotonic() - began < 5.0
     assert collect(program, timeout_s=5.0).stopped
     traces.remove()
+
+
+@pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """A control group of 60 MB: what joins it has no more."""
+    root = Path("/sys/fs/cgroup")
+    is_old = (root / "memory" / "cgroup.procs").exists()
+    group = root / ("memory" if is_old else "") / f"slipway-{os.getpid()}"
+    limit = "memory.limit_in_bytes" if is_old else "memory.max"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"makes a control group: {error}")
+    try:
+        (group / limit).write_text("60000000")
+    except OSError as error:
+        group.rmdir()
+        pytest.skip(f"limits the memory of a control group: {error}")
+    yield group
+    group.rmdir()
+
+
+def test_a_program_that_the_kernel_killed_for_want_of_memory_is_known(
+    tmp_path: Path, small_memory: Path
+) -> None:
+    join = f"open('{small_memory}/cgroup.procs', 'w').write(str(os.getpid()))"
+    batch = collect(start(tmp_path, f"{join}\nbytearray(200 << 20)"))
+    assert batch.status == signal.SIGKILL
+    assert batch.tail == ["killed while the kernel ended processes here for want of memory"]
+
+
+def test_a_program_that_somebody_killed_says_nothing_of_memory(tmp_path: Path) -> None:
+    assert collect(start(tmp_path, "os.kill(os.getpid(), 9)")).tail == []
 
 
 @pytest.mark.parametrize("command", ["/no/such/program", "/"])
