@@ -32,8 +32,8 @@ class Batch:
     lines: list[str] = field(default_factory=list)
     status: int | None = None
     """Its wait status, once it has ended."""
-    ended_at: float | None = None
-    """Seconds since the epoch, by this host's clock."""
+    ended_ago_s: float | None = None
+    """How long ago it ended, once it has: hosts' clocks differ, what passes on them does not."""
     stopped: bool = False
     """Whether it was asked to end before it ended."""
     over: bool = False
@@ -74,6 +74,7 @@ class Program:
         self._warnings: list[dict[str, Any]] = []
         self._pid: int | None = None
         self._failed_to_start: str | None = None
+        self._ended_monotonic_s: float | None = None
         self._memory_kills, self._died_of_memory = MemoryKills(), False
         self._gone = self._events_closed = False
         self._result = Batch()
@@ -92,7 +93,7 @@ class Program:
         The whole tree gets SIGTERM, the short grace of the start, SIGKILL. With `grace_s` the
         program alone gets SIGTERM and so much time to save; then its tree is ended.
         """
-        if self._result.ended_at is None:
+        if self._ended_monotonic_s is None:
             self._result.stopped = True
         if grace_s is None:
             self._reaped.let_go()
@@ -104,7 +105,7 @@ class Program:
 
         Empty where it does not run. To be called beside `poll`, from another thread or after it.
         """
-        if self._pid is None or self._result.ended_at is not None:
+        if self._pid is None or self._ended_monotonic_s is not None:
             return ""
         try:
             ask = partial(self._reaped.send, signal.SIGUSR1)
@@ -115,7 +116,7 @@ class Program:
     def _read(self, wait_s: float) -> Batch:
         """The state first, then what was said: nothing said before the end can be missed."""
         if self._result.over:
-            return self._result
+            return replace(self._result, ended_ago_s=self._ended_ago_s())
         if not self._gone:
             self._wait(wait_s)
             self._memory_kills.look()
@@ -125,7 +126,7 @@ class Program:
         lines, is_all = self._lines.read(last=gone)
         if gone and is_all:
             lines += self._finish()
-        return replace(self._result, events=events, lines=lines)
+        return replace(self._result, events=events, lines=lines, ended_ago_s=self._ended_ago_s())
 
     def _finish(self) -> list[str]:
         """The last word, which is not the program's own."""
@@ -151,7 +152,7 @@ class Program:
         for answer in answers or []:
             if "exited" in answer:
                 self._result.status = answer["status"]
-                self._result.ended_at = answer["time"]
+                self._ended_monotonic_s = answer["monotonic_s"]
                 was_killed = answer["status"] == signal.SIGKILL and not self._result.stopped
                 self._died_of_memory = was_killed and self._memory_kills.lately()
                 self._reaped.let_go()  # what it left behind ends too
@@ -161,8 +162,12 @@ class Program:
                 self._failed_to_start = answer["failed"]
             elif "warning" in answer:
                 self._warnings.append(_warning(answer["warning"]))
-        if self._gone and self._result.ended_at is None:
-            self._result.ended_at = time.time()
+        if self._gone and self._ended_monotonic_s is None:
+            self._ended_monotonic_s = time.monotonic()
+
+    def _ended_ago_s(self) -> float | None:
+        ended = self._ended_monotonic_s
+        return None if ended is None else max(0.0, time.monotonic() - ended)
 
     def _read_events(self) -> list[dict[str, Any]]:
         warnings, self._warnings = self._warnings, []

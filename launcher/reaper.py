@@ -10,7 +10,8 @@ Requests: {"folders": [...], "setup": [[...]], "cleanup": [[...]], "grace_s": s}
 {"start": {"name", "argv", "env", "cwd", "log", "pass_fds", "rotate_bytes"}}; {"signal": n}, to the
 commands; {"end": {"grace_s": s}}: an orderly stop, see `_ask_to_end`; {"detach": true}: live on
 without an owner. Answers, on standard output: {"ready": pid}, {"failed": why}, {"started": name,
-"pid": n}, {"exited": name, "status": a wait status, "time": s}, and those of `launcher/relay.py`.
+"pid": n}, {"exited": name, "status": a wait status, "monotonic_s": by CLOCK_MONOTONIC, the same
+for all processes of a host}, and those of `launcher/relay.py`.
 """
 
 import ctypes
@@ -182,7 +183,8 @@ class Reaper:
             if pid == 0:
                 return
             if pid in self.names:
-                _tell(exited=self.names.pop(pid), status=status, time=time.time())
+                now = time.monotonic()
+                _tell(exited=self.names.pop(pid), status=status, monotonic_s=now)
             elif pid in self.relays:
                 relay = self.relays.pop(pid)
                 if status:

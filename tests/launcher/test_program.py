@@ -149,6 +149,15 @@ def test_a_program_that_somebody_killed_says_nothing_of_memory(tmp_path: Path) -
     assert collect(start(tmp_path, "os.kill(os.getpid(), 9)")).tail == []
 
 
+def test_how_long_ago_it_ended_is_told_whatever_the_clock_says(tmp_path: Path) -> None:
+    program = start(tmp_path, "say(event='last', monotonic_s=__import__('time').monotonic())")
+    batch = collect(program)
+    again, now = program.poll(0.0), time.monotonic()
+    assert batch.ended_ago_s is not None and again.ended_ago_s is not None
+    assert 0.0 <= batch.ended_ago_s < again.ended_ago_s
+    assert again.ended_ago_s <= now - batch.events[0]["monotonic_s"]
+
+
 @pytest.mark.parametrize("command", ["/no/such/program", "/"])
 def test_a_program_that_cannot_start_says_why(tmp_path: Path, command: str) -> None:
     batch = collect(Program([command], {}, tmp_path / "log", tmp_path, 0.2))
