@@ -20,6 +20,7 @@ from launcher.outcome import (
     odd_ones,
 )
 from launcher.program import Batch
+from launcher.stacks import innermost
 from launcher.watch import Hang
 
 Event = dict[str, Any]
@@ -205,25 +206,35 @@ class Gang:
                 process = polls.pop(reference)
                 batch = _fetch(reference)
                 self._forward(process, batch, note)
-                if batch.ended_at is not None:
-                    exits[process] = _exit(batch)
+                if batch.ended_ago_s is not None:
+                    exits[process] = _exit(batch, exits.get(process))
                     attendant.ended(process)
                 if not batch.over:
                     polls[self._agents[process].poll.remote(POLL_S)] = process
             if hang is None and not stop.begun and (hang := attendant.hang()):
-                self._collect_stacks()
+                hang = self._look_into(hang)
                 stop.at_once()
             stop.look(exits)
         for process in polls.values():
-            exits.setdefault(process, Exit(None, time.time(), True, [], "it did not end"))
+            exits.setdefault(process, Exit(None, time.monotonic(), True, [], "it did not end"))
         return exits, hang
 
-    def _collect_stacks(self) -> None:
-        """Of every thread of every program, into the hosts' logs; what does not answer is left."""
+    def _look_into(self, hang: Hang) -> Hang:
+        """With the stacks of every thread of every program in the hosts' logs, and told of."""
+        process = hang.behind[0].process
+        frames = innermost(self._collect_stacks().get(process, ""))
+        hang = replace(hang, doing=" < ".join(frames))
+        self._on_event({"event": "hang", "time": time.time(), "reason": str(hang)})
+        return hang
+
+    def _collect_stacks(self) -> dict[int, str]:
+        """Process -> what it told; one that does not answer in time is left out."""
         import ray
 
         calls = [agent.stacks.remote(STACKS_TIMEOUT_S) for agent in self._agents]
         ray.wait(calls, num_returns=len(calls), timeout=STACKS_TIMEOUT_S + LOOK_S)
+        answers = {process: _stacks_of(call) for process, call in enumerate(calls)}
+        return {process: text for process, text in answers.items() if text}
 
     def _forward(self, process: int, batch: Batch, note: Callable[[Event], None]) -> None:
         for event in batch.events:
@@ -305,6 +316,17 @@ def _answers(calls: Sequence[Any], processes: Sequence[int]) -> list[Any]:
         raise LostError(f"an agent failed: {str(error).strip().splitlines()[0]}") from error
 
 
+def _stacks_of(call: Any) -> str:
+    """What a host has answered by now; "": nothing."""
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        return ray.get(call, timeout=0)
+    except RayError:
+        return ""
+
+
 def _fetch(reference: Any) -> Batch:
     """A host that cannot be reached any more has ended."""
     import ray
@@ -314,14 +336,16 @@ def _fetch(reference: Any) -> Batch:
         return ray.get(reference)
     except RayError as error:
         line = str(error).strip().splitlines()[0]
-        lost = Batch(ended_at=time.time(), over=True)
+        lost = Batch(ended_ago_s=0.0, over=True)
         lost.tail = [f"the agent of this host is gone: {line}"]
         return lost
 
 
-def _exit(batch: Batch) -> Exit:
+def _exit(batch: Batch, before: Exit | None) -> Exit:
+    """When a host is heard again after its program's end, the time of that does not change."""
     lost = "" if batch.status is not None else "\n".join(batch.tail) or "its processes were killed"
-    return Exit(batch.status, batch.ended_at or 0.0, batch.stopped, batch.tail, lost)
+    ended_at = before.ended_at if before else time.monotonic() - (batch.ended_ago_s or 0.0)
+    return Exit(batch.status, ended_at, batch.stopped, batch.tail, lost)
 
 
 def _is_stopping(exits: Mapping[int, Exit]) -> bool:

@@ -148,6 +148,8 @@ class RunDisplay:
                 self.finished = event if process == 0 else self.finished
             case "checkpoint_saved" | "save_failed" | "restored" as name:
                 self._on_checkpoint(name, process, event)
+            case "hang":
+                self._print(f"hang: {event['reason']}", style="bold yellow")
             case "straggler":
                 self._print(f"warning: {event.get('message')}", style="yellow")
             case "warning":

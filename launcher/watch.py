@@ -85,6 +85,8 @@ class Hang:
     deadline_s: float
     everybody: bool
     """Whether no host is ahead of the others."""
+    doing: str = ""
+    """Where the first of them stands in its code, once somebody has looked."""
 
     def __str__(self) -> str:
         first = self.behind[0]
