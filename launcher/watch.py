@@ -169,11 +169,11 @@ class Watch:
             return None
         last = min(host.position for host in self._hosts.values())
         hosts = {p: host for p, host in self._hosts.items() if host.position == last}
-        deadlines = {p: host.deadline_s for p, host in hosts.items()}
-        if any(self._watched_s - hosts[p].moved_s <= deadlines[p] for p in hosts):
+        if any(self._watched_s - host.moved_s <= host.deadline_s for host in hosts.values()):
             return None
         behind = [self._behind(process, host.moved_s) for process, host in hosts.items()]
-        return self._hang(behind, silent=False, deadline_s=max(deadlines.values()))
+        limit_s = max(host.deadline_s for host in hosts.values())
+        return self._hang(behind, silent=False, deadline_s=limit_s)
 
     def _hang(self, behind: list[Behind], *, silent: bool, deadline_s: float) -> Hang:
         everybody = len(behind) == len(self._hosts)
