@@ -107,13 +107,16 @@ class Hang:
 class Watch:
     """Over the programs of one start of the gang; make a new one for the next start.
 
-    Times are the driver's monotonic seconds.
+    Times are the driver's monotonic seconds. `expects_events`: a host that never sends one is stuck
+    in its start; else it is a program that has nothing to say.
     """
 
-    def __init__(self, processes: int, limits: Limits = Limits()) -> None:
+    def __init__(
+        self, processes: int, limits: Limits = Limits(), *, expects_events: bool = False
+    ) -> None:
         self._limits = limits
         self._live = set(range(processes))
-        self._hosts: dict[int, _Host] = {}
+        self._hosts = {p: _Host(0.0) for p in self._live} if expects_events else {}
         self._paces = Paces()
         self._seen_at: float | None = None
         self._watched_s = 0.0
