@@ -120,7 +120,10 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines():
         ("model.scan_layers=on", "expected true or false, found 'on'. Write true"),
         ("model.remat=ful", "'ful' is not one of none, dots, full. Did you mean 'full'?"),
         ("model.remat=3", "3 is not one of none, dots, full"),
-        ("name=3", "expected text that matches ^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$, found 3"),
+        (
+            "name=3",
+            "expected text that matches ^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$, found 3. Write '3'",
+        ),
         ("model=4", "expected a section (key: value), found 4"),
         ("mesh=", "expected a section (key: value), found nothing"),
         ("mesh.dta=1", "unknown key. Did you mean 'data'?"),

@@ -1,6 +1,6 @@
 """Reads a YAML file into a checked schema, or says everything that is wrong with it at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -13,6 +13,7 @@ from trainer.spec.suggest import suggest
 from trainer.spec.yaml12 import KeyPath
 
 T = TypeVar("T", bound=BaseModel)
+T_co = TypeVar("T_co", bound=BaseModel, covariant=True)
 
 _LARGEST_BYTES = 1 << 20
 _LONGEST_OVERRIDE = 100
@@ -28,10 +29,10 @@ class ConfigError(Exception):
 
 
 @dataclass(frozen=True)
-class Loaded(Generic[T]):
+class Loaded(Generic[T_co]):
     """A checked value, and where each of its keys was written."""
 
-    value: T
+    value: T_co
     source: str
     """The file, as the user named it."""
     places: dict[KeyPath, str] = field(repr=False)
@@ -52,10 +53,17 @@ def load(path: Path, schema: type[T], overrides: Sequence[str] = ()) -> Loaded[T
     Raises:
       ConfigError: with every problem, each naming its line (or override) and key.
     """
+    return load_chosen(path, lambda content: schema, overrides)
+
+
+def load_chosen(
+    path: Path, choose: Callable[[Mapping[Any, Any]], type[T]], overrides: Sequence[str] = ()
+) -> Loaded[T]:
+    """`load` by the schema that the content, overrides included, is meant for."""
     draft = _Draft(str(path), _parse(path))
     for override in overrides:
         draft.override(override)
-    value = draft.validate(schema)
+    value = draft.validate(choose(draft.value))
     if draft.problems or value is None:
         raise ConfigError(draft.lines())
     return Loaded(value, draft.source, draft.places)

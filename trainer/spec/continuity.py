@@ -25,7 +25,9 @@ DATA_KEYS = frozenset(
     for key in ("source", "path", "seq_len", "global_batch", "held_out", "document_boundaries")
 ) | {"seed"}
 """Which examples a step sees: with another value some are seen twice, others never."""
-SILENT = ("mesh", "name", "sample", "log_every", "model.preset", "checkpoint.on_data_change")
+SILENT = (
+    "mesh", "name", "sample", "log_every", "retries", "model.preset", "checkpoint.on_data_change",
+)  # fmt: skip
 """Changes nothing that a curve could show."""
 ALLOW = "checkpoint.on_data_change=continue goes on with it"
 

@@ -44,7 +44,7 @@ def _explain_one(schema: type[BaseModel], error: Any) -> tuple[KeyPath, str]:
         case "missing":
             return path, MISSING
         case "extra_forbidden":
-            return path, ("unknown key." + _meant(schema, path, error["loc"])).removesuffix(".")
+            return path, _unknown(schema, path, error["loc"])
         case "union_tag_not_found":
             return (*path, _tag_key(error)), f"{MISSING}; one of {', '.join(_tags(expected))}"
         case "union_tag_invalid":
@@ -84,6 +84,8 @@ def _yaml_hint(value: Any, expected: Any) -> str:
     wanted = {kind for kind, _ in _members(expected)}
     if isinstance(value, float) and value.is_integer() and int in wanted:
         return f". Write {int(value)}"
+    if isinstance(value, bool | int | float) and wanted == {str}:
+        return f". Write '{found(value)}'"
     if not isinstance(value, str):
         return ""
     if bool in wanted and value.lower() in ("on", "yes", "off", "no", "y", "n"):
@@ -212,6 +214,14 @@ def _tags(annotation: Any) -> list[str]:
     """The names by which the sections of a choice are told apart (their `kind`)."""
     fields = [section.model_fields.get("kind") for section in _sections(annotation)]
     return [tag for info in fields if info for tag in _choices(info.annotation)]
+
+
+def _unknown(schema: type[BaseModel], path: KeyPath, loc: KeyPath) -> str:
+    """What a section says of a key that belongs elsewhere, else what may have been meant."""
+    _, owner = _locate(schema, loc[:-1])
+    said = [getattr(section, "not_here", {}).get(path[-1]) for section in _sections(owner)]
+    known = next(filter(None, said), "")
+    return known or ("unknown key." + _meant(schema, path, loc)).removesuffix(".")
 
 
 def _meant(schema: type[BaseModel], path: KeyPath, loc: KeyPath) -> str:

@@ -3,7 +3,8 @@
 Both halves read it: the launcher to check and plan, the trainer to run. Pure Python, no jax.
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -28,6 +29,8 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True
     )
+    not_here: ClassVar[Mapping[str, str]] = {}
+    """Keys that belong elsewhere, and what to say of each."""
 
 
 class Model(Section):
@@ -168,10 +171,19 @@ class Retries(Section):
     )
 
 
-class Job(Section):
-    """One training job."""
+class BaseJob(Section):
+    """What every job has, whatever it runs."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    storage: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="a folder that all hosts share, or gs://...; null: the run's own"
+    )
+    retries: Retries = Retries()
+
+
+class Job(BaseJob):
+    """One training job."""
+
     steps: Positive
     seed: NonNegative = 0
     log_every: Positive = 1
@@ -182,7 +194,3 @@ class Job(Section):
     evaluate: Evaluate | None = Evaluate()
     sample: Sample | None = Sample()
     checkpoint: Checkpoint | None = Checkpoint.model_validate({})
-    retries: Retries = Retries()
-    storage: Annotated[str, Field(min_length=1)] | None = Field(
-        default=None, description="a folder that all hosts share, or gs://...; null: the run's own"
-    )

@@ -73,8 +73,16 @@ class Corpus(Section):
     """None where only the hosts can see the data."""
 
 
-class Plan(Section):
+class BasePlan(Section):
+    """Of any job: all there is to say of a program that Slipway knows nothing of."""
+
     world: World
+    warnings: tuple[str, ...] = ()
+
+
+class Plan(BasePlan):
+    """Of a training job."""
+
     mesh: dict[str, int]
     """Axis name -> size, slowest first: data, fsdp, tensor."""
     device_order: tuple[int, ...]
@@ -84,4 +92,3 @@ class Plan(Section):
     compute_dtype: Literal["float32", "bfloat16"]
     padded_vocab: int
     corpus: Corpus
-    warnings: tuple[str, ...]
