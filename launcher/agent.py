@@ -17,6 +17,8 @@ from launcher.program import Batch, Program
 LEASE_S = 60.0
 LOOK_S = 0.5
 NOT_FOR_PROGRAMS = ("RAY_",)
+SEARCH_PATHS = ("PATH", "PYTHONPATH")
+"""Of these a program's go before the host's: what is installed there stays within reach."""
 
 
 class Agent:
@@ -57,8 +59,8 @@ class Agent:
     ) -> None:
         """Start the host's program; `environment` is added to the host's own."""
         self._asked_at = time.monotonic()
-        own = {**host_environment(), **environment}
-        self._program = Program(command, own, Path(log), Path(cwd), grace_s)
+        whole = add(environment, host_environment())
+        self._program = Program(command, whole, Path(log), Path(cwd), grace_s)
 
     def poll(self, wait_s: float) -> Batch:
         """What the program said since; waits up to `wait_s` for something."""
@@ -89,3 +91,13 @@ def host_environment() -> dict[str, str]:
     entries = Path("/proc/self/environ").read_bytes().split(b"\0")
     pairs = (os.fsdecode(entry).partition("=") for entry in entries if entry)
     return {name: value for name, _, value in pairs if not name.startswith(NOT_FOR_PROGRAMS)}
+
+
+def add(environment: Mapping[str, str], host: Mapping[str, str]) -> dict[str, str]:
+    """A program's variables over those of its host; search paths are joined."""
+    paths = {
+        name: os.pathsep.join([environment[name], host[name]])
+        for name in SEARCH_PATHS
+        if environment.get(name) and host.get(name)
+    }
+    return {**host, **environment, **paths}
