@@ -22,6 +22,8 @@ from launcher.stack_dump import dump_stacks
 
 EVENTS_PIPE_BYTES = 1 << 20  # some 4000 events: what the driver may be late by
 LOOK_S, GATHER_S = 0.05, 0.03
+NOT_STARTED = 127 << 8
+"""The wait status that a shell gives for a program that it does not find."""
 
 
 @dataclass
@@ -160,6 +162,7 @@ class Program:
                 self._pid = answer["pid"]
             elif "failed" in answer:
                 self._failed_to_start = answer["failed"]
+                self._result.status = NOT_STARTED
             elif "warning" in answer:
                 self._warnings.append(_warning(answer["warning"]))
         if self._gone and self._ended_monotonic_s is None:

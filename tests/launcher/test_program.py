@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.output_lines import LONGEST_LINE, TAIL_LINES
-from launcher.program import Batch, Program
+from launcher.program import NOT_STARTED, Batch, Program
 from tests.leftovers import Traces
 
 SAY = """
@@ -161,8 +161,8 @@ def test_how_long_ago_it_ended_is_told_whatever_the_clock_says(tmp_path: Path) -
 @pytest.mark.parametrize("command", ["/no/such/program", "/"])
 def test_a_program_that_cannot_start_says_why(tmp_path: Path, command: str) -> None:
     batch = collect(Program([command], {}, tmp_path / "log", tmp_path, 0.2))
-    assert batch.status is None
     assert "could not start" in batch.tail[-1]
+    assert batch.status == NOT_STARTED
 
 
 SAVES = """
