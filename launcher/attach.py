@@ -11,16 +11,16 @@ from rich.text import Text
 from launcher.exits import INTERRUPTED, OK, fail
 from launcher.files import parse_object
 from launcher.history import History
+from launcher.launch import Planned
 from launcher.log_files import Lines, LogFile
 from launcher.logs import FOLLOWED_TAIL, LOOK_S, HostLogs, tell_let_go
-from launcher.plan import Planned
 from launcher.progress import RunDisplay, print_summary
 from launcher.runs import RunFolderError, is_alive
 from launcher.snapshot import Snapshot, describe, take
 from launcher.supervisor import Ending, Kind
-from trainer.spec.config import ConfigError, load
-from trainer.spec.job import Job
-from trainer.spec.plan import Plan
+from trainer.spec.command import CommandJob, load_job
+from trainer.spec.config import ConfigError
+from trainer.spec.plan import BasePlan, Plan
 
 Event = dict[str, Any]
 
@@ -110,8 +110,9 @@ def _events(path: Path) -> Iterator[Event | None]:
 def _planned(folder: Path, attempt: int) -> Planned:
     """What a run's folder tells of an attempt. Raises RunFolderError where it is not to be read."""
     try:
-        plan = Plan.model_validate_json(_plan_path(folder, attempt).read_text(encoding="utf-8"))
-        job = load(folder / "job.yaml", Job).value
+        job = load_job(folder / "job.yaml").value
+        kind = BasePlan if isinstance(job, CommandJob) else Plan
+        plan = kind.model_validate_json(_plan_path(folder, attempt).read_text(encoding="utf-8"))
     except (OSError, ValueError, ConfigError) as error:
         raise RunFolderError(f"{folder}: attempt {attempt} cannot be read: {error}") from None
     name = take(folder).cluster_name

@@ -27,8 +27,8 @@ from trainer.spec.checkpoints import (
     read,
     steps,
 )
-from trainer.spec.config import ConfigError, load
-from trainer.spec.job import Job
+from trainer.spec.command import CommandJob, load_job
+from trainer.spec.config import ConfigError
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -77,7 +77,8 @@ def entries(folder: str) -> Iterator[Entry]:
 def find_folder(name_or_path: str, runs: Path) -> str:
     """The checkpoints of a run, or the folder of that path or URL itself.
 
-    Raises RunFolderError where there is neither, ConfigError where the run's job cannot be read.
+    Raises RunFolderError where there is neither or the run's checkpoints are not Slipway's,
+    ConfigError where the run's job cannot be read.
     """
     if is_url(name_or_path):
         return name_or_path
@@ -87,7 +88,10 @@ def find_folder(name_or_path: str, runs: Path) -> str:
         if Path(name_or_path).is_dir():
             return name_or_path
         raise
-    return folder_of(load(run_dir / "job.yaml", Job).value, run_dir)
+    job = load_job(run_dir / "job.yaml").value
+    if isinstance(job, CommandJob):
+        raise RunFolderError(f"{run_dir}: its job is a command: what it saves is its own business")
+    return folder_of(job, run_dir)
 
 
 def show(found: Sequence[Entry], folder: str) -> None:

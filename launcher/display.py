@@ -9,7 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from launcher.plan import COORDINATOR_PLACEHOLDER, Launch, Planned
+from launcher.agent import SEARCH_PATHS
+from launcher.launch import Launch, Planned
+from launcher.plan import COORDINATOR_PLACEHOLDER, TrainingLaunch
 from trainer.spec.plan import ArrayPlan
 
 HOST_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
@@ -46,10 +48,11 @@ def count(number: int, noun: str) -> str:
 def print_plan(console: Console, launch: Launch, *, shardings: bool) -> None:
     """The whole plan of an attempt, for a person."""
     console.print(f"[bold]{launch.job.name}[/bold] on {describe_world(launch)}", highlight=False)
-    console.print(Padding(_facts(launch), (1, 0, 0, 0)))
-    console.print(Padding(mesh_picture(launch, console.width), (1, 0, 0, 0)))
-    if shardings:
-        console.print(Padding(_shardings(launch.plan.parameters), (1, 0, 0, 0)))
+    if isinstance(launch, TrainingLaunch):
+        console.print(Padding(_facts(launch), (1, 0, 0, 0)))
+        console.print(Padding(mesh_picture(launch, console.width), (1, 0, 0, 0)))
+        if shardings:
+            console.print(Padding(_shardings(launch.plan.parameters), (1, 0, 0, 0)))
     console.print(Padding(_process(launch), (1, 0, 0, 0)))
     for warning in launch.plan.warnings:
         console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
@@ -71,9 +74,10 @@ def plan_as_json(launch: Launch) -> str:
         "cluster": launch.cluster.model_dump(),
         "run_dir": str(launch.run_dir),
         "plan": launch.plan.model_dump(),
-        "bytes_per_device": _bytes_per_device(launch),
         "processes": processes,
     }
+    if isinstance(launch, TrainingLaunch):
+        content["bytes_per_device"] = _bytes_per_device(launch)
     return json.dumps(content, indent=2)
 
 
@@ -91,7 +95,7 @@ def describe_world(launch: Planned) -> str:
     return text + (" (simulated on this machine)" if world.simulated else "")
 
 
-def mesh_picture(launch: Launch, width: int) -> RenderableType:
+def mesh_picture(launch: TrainingLaunch, width: int) -> RenderableType:
     """Which host holds which coordinates: a grid of host numbers for each index of `data`."""
     mesh = launch.plan.mesh
     cell = len(str(launch.plan.world.processes - 1)) + 1
@@ -112,7 +116,7 @@ def _grid_header(data: int, fsdp: range, cell: int) -> Text:
     return Text(f"  data {data:<3}    ".ljust(13) + " " * (cell - 1) + span, style="dim")
 
 
-def _grid_line(launch: Launch, data: int, fsdp: range, tensor: int, cell: int) -> Text:
+def _grid_line(launch: TrainingLaunch, data: int, fsdp: range, tensor: int, cell: int) -> Text:
     mesh, world = launch.plan.mesh, launch.plan.world
     line = Text(f"  tensor {tensor:<3} ".ljust(13), style="dim")
     for column in fsdp:
@@ -122,7 +126,7 @@ def _grid_line(launch: Launch, data: int, fsdp: range, tensor: int, cell: int) -
     return line
 
 
-def _facts(launch: Launch) -> Table:
+def _facts(launch: TrainingLaunch) -> Table:
     plan, batch = launch.plan, launch.plan.batch
     table = Table.grid(padding=(0, 2))
     mesh = " x ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
@@ -141,7 +145,7 @@ def _facts(launch: Launch) -> Table:
     return table
 
 
-def _batch_text(launch: Launch) -> str:
+def _batch_text(launch: TrainingLaunch) -> str:
     batch = launch.plan.batch
     text = (
         f"global {batch.global_batch}, per host {batch.rows_per_process}, per device "
@@ -156,7 +160,7 @@ def _batch_text(launch: Launch) -> str:
     )
 
 
-def _bytes_per_device(launch: Launch) -> dict[str, int]:
+def _bytes_per_device(launch: TrainingLaunch) -> dict[str, int]:
     return {
         "parameters": launch.parameter_bytes,
         "optimizer": launch.optimizer_bytes,
@@ -196,6 +200,7 @@ def _process(launch: Launch) -> Group:
         Text("started on each host (host 0 shown; SLIPWAY_PROCESS_ID counts on)", style="bold")
     ]
     for name, value in _environment(launch, 0).items():
-        lines.append(Text(f"  {name}={shlex.quote(value)} \\", overflow="fold"))
+        after = f':"${name}"' if name in SEARCH_PATHS else ""
+        lines.append(Text(f"  {name}={shlex.quote(value)}{after} \\", overflow="fold"))
     lines.append(Text(f"  {shlex.join(launch.command(0))}", overflow="fold"))
     return Group(*lines)

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 from launcher.display import count
 from launcher.gang import Gang
 from launcher.gather import assembled, connected
-from launcher.plan import Launch
+from launcher.launch import Launch
 from launcher.providers import local, warm
 from launcher.providers.errors import ProviderError
 from launcher.providers.hosts import Hosts

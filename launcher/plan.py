@@ -4,18 +4,23 @@ Starts nothing and writes nothing: `launch plan` prints what this returns, and `
 exactly that.
 """
 
-import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from launcher.cluster import Cluster, ClusterWords, find_cluster
+from launcher.command import CommandLaunch
+from launcher.launch import Launch
 from trainer.spec import accelerators, corpus, resolve
 from trainer.spec.checkpoints import is_url
-from trainer.spec.config import ConfigError, Loaded, load
-from trainer.spec.job import Job
-from trainer.spec.plan import Corpus, Plan, World
+from trainer.spec.command import CommandJob, load_job
+from trainer.spec.config import ConfigError, Loaded
+from trainer.spec.job import BaseJob, Job
+from trainer.spec.plan import BasePlan, Corpus, Plan, World
+
+AnyJob = TypeVar("AnyJob", bound=BaseJob)
 
 COORDINATOR_PLACEHOLDER = "<first host>:<free port>"
 NOTHING_TO_SAVE_S = 2.0
@@ -24,25 +29,11 @@ STATE_COPIES = 2 + MOMENTS  # and there are the parameters and the gradients the
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
-    """One attempt, as its run's folder tells of it."""
+class TrainingLaunch(Launch):
+    """One attempt of a training job."""
 
     job: Job
-    cluster_name: str
     plan: Plan
-    run_dir: Path
-    attempt: int = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Launch(Planned):
-    """One attempt, ready to start."""
-
-    cluster: Cluster
-    words: ClusterWords
-    """What the cluster was asked for with."""
-    lacks_storage: str = ""
-    """Why the hosts would not find each other's checkpoints; "": they do."""
 
     def command(self, process: int) -> list[str]:
         """What that process's host runs: the same everywhere, the rank is in the environment."""
@@ -56,34 +47,25 @@ class Launch(Planned):
 
     def environment(self, process: int) -> dict[str, str]:
         """Variables of one process; the agent adds the coordinator's address and the event pipe."""
-        world = self.plan.world
-        environment = {
-            "SLIPWAY_NUM_PROCESSES": str(world.processes),
-            "SLIPWAY_PROCESS_ID": str(process),
-            "SLIPWAY_RUN_DIR": str(self.run_dir),
-            "SLIPWAY_ATTEMPT": str(self.attempt),
-            "JAX_PLATFORMS": "cpu" if world.on_cpu else _jax_platform(world.platform),
-        }
-        if world.on_cpu:
-            devices = f"--xla_force_host_platform_device_count={world.devices_per_host}"
-            environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {devices}".strip()
+        environment = super().environment(process)
+        if self.plan.world.on_cpu:
             # XLA's buffers come from malloc anew in every step: huge pages save most of the page
             # faults.
             environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         return environment
 
-    def smaller(self) -> list["Launch"]:
-        """The same job on what an elastic cluster may shrink to; what it fits on, ascending."""
-        if self.words.simulate_hosts is not None:
-            return []
-        worlds = self.cluster.smaller_worlds(self.words.simulated)
-        plans = [_shrunken(self.job, self.plan, world) for world in worlds]
-        return [replace(self, plan=plan) for plan in plans if plan]
+    def plan_on(self, world: World) -> Plan | None:
+        """With the same global batch; None: the mesh or the batch does not fit."""
+        return _shrunken(self.job, self.plan, world)
 
     @property
     def grace_s(self) -> float:
         """How long the trainer may take to save and end when it is asked to stop."""
         return self.job.checkpoint.grace_s if self.job.checkpoint else NOTHING_TO_SAVE_S
+
+    @property
+    def corpus_sha256(self) -> str | None:
+        return self.plan.corpus.sha256
 
     @property
     def parameter_bytes(self) -> int:
@@ -101,7 +83,9 @@ class Launch(Planned):
         return STATE_COPIES * self.parameter_bytes * self.plan.world.devices
 
 
-def prepare(job_file: Path, overrides: Sequence[str], words: ClusterWords, runs: Path) -> Launch:
+def prepare(
+    job_file: Path, overrides: Sequence[str], words: ClusterWords, runs: Path
+) -> TrainingLaunch | CommandLaunch:
     """From the words of a command to a launch.
 
     Raises ConfigError with all that is wrong with the files, the overrides and their fit.
@@ -109,7 +93,7 @@ def prepare(job_file: Path, overrides: Sequence[str], words: ClusterWords, runs:
     problems: list[str] = []
     job = cluster = None
     try:
-        job = load(job_file, Job, overrides)
+        job = load_job(job_file, overrides)
     except ConfigError as error:
         problems += error.problems
     try:
@@ -122,35 +106,40 @@ def prepare(job_file: Path, overrides: Sequence[str], words: ClusterWords, runs:
 
 
 def make_launch(
-    job: Loaded[Job], cluster: Loaded[Cluster], runs: Path, words: ClusterWords
-) -> Launch:
+    job: Loaded[Job | CommandJob], cluster: Loaded[Cluster], runs: Path, words: ClusterWords
+) -> TrainingLaunch | CommandLaunch:
     """Check a job against a cluster and lay it out. Raises ConfigError with every problem found."""
     try:
         world = cluster.value.world(words.simulated, words.simulate_hosts)
     except ValueError as error:
         raise ConfigError([f"--simulate-hosts {words.simulate_hosts}: {error}"]) from error
-    data = job.value.data
-    try:
-        seen_here = corpus.digest(data) if data.source == "stdlib" else None
-        plan = resolve.resolve(job.value, world, Corpus(source=data.source, sha256=seen_here))
-    except resolve.PlanError as error:
-        raise ConfigError(
-            [f"{job.where(key)}: {key}: {message}" for key, message in error.problems]
-        ) from error
-    plan = _with_memory_warning(plan)
     stored = _with_storage(job.value, cluster.value)
+    where: dict[str, Any] = {
+        "cluster": cluster.value,
+        "cluster_name": Path(cluster.source).stem,
+        "run_dir": (runs / stored.name).absolute(),
+        "words": words.lasting(),
+    }
+    if isinstance(stored, CommandJob):
+        return CommandLaunch(job=stored, plan=BasePlan(world=world), **where)
+    plan = _plan(stored, job.where, world)
     lacks_storage = _lacks_storage(stored, job.source, cluster, world)
     if lacks_storage:
         plan = _with_warning(plan, lacks_storage)
-    return Launch(
-        job=stored,
-        cluster=cluster.value,
-        cluster_name=Path(cluster.source).stem,
-        plan=plan,
-        run_dir=(runs / job.value.name).absolute(),
-        words=words.lasting(),
-        lacks_storage=lacks_storage,
-    )
+    return TrainingLaunch(job=stored, plan=plan, lacks_storage=lacks_storage, **where)
+
+
+def _plan(job: Job, where: Callable[[str], str], world: World) -> Plan:
+    """Raises ConfigError with every key that does not fit the world, and where it stands."""
+    data = job.data
+    try:
+        seen_here = corpus.digest(data) if data.source == "stdlib" else None
+        plan = resolve.resolve(job, world, Corpus(source=data.source, sha256=seen_here))
+    except resolve.PlanError as error:
+        raise ConfigError(
+            [f"{where(key)}: {key}: {message}" for key, message in error.problems]
+        ) from error
+    return _with_memory_warning(plan)
 
 
 def _shrunken(job: Job, whole: Plan, world: World) -> Plan | None:
@@ -170,7 +159,7 @@ def _shrunken(job: Job, whole: Plan, world: World) -> Plan | None:
     return None
 
 
-def _with_storage(job: Job, cluster: Cluster) -> Job:
+def _with_storage(job: AnyJob, cluster: Cluster) -> AnyJob:
     """The job's storage, else the cluster's; a path is the same from any folder then."""
     storage = job.storage or cluster.storage
     if storage and not is_url(storage) and not storage.startswith("~"):
@@ -208,8 +197,3 @@ def _with_memory_warning(plan: Plan) -> Plan:
 
 def _with_warning(plan: Plan, warning: str) -> Plan:
     return plan.model_copy(update={"warnings": (*plan.warnings, warning)})
-
-
-def _jax_platform(platform: str) -> str:
-    """The CPU stays visible beside the chips: for what is computed on the host."""
-    return {"tpu": "tpu,cpu", "gpu": "cuda,cpu"}[platform]

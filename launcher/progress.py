@@ -7,6 +7,7 @@ import re
 import statistics
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.display import describe_world, format_seconds, host_color
-from launcher.plan import Planned
+from launcher.launch import Planned
 from launcher.runs import resume_command
 from launcher.supervisor import Ending, Kind
 from trainer.spec.curve import curve
@@ -109,7 +110,7 @@ class RunDisplay:
     def stopping(self) -> None:
         """The run was asked to stop, and nothing that it still does is its state any more."""
         if not self._stopping:
-            self._stopping = STOPPING if self._launch.job.checkpoint else STOPPING_UNSAVED
+            self._stopping = STOPPING if self._launch.saves else STOPPING_UNSAVED
             self.status(self._stopping)
 
     def attempt(self, launch: Planned) -> None:
@@ -125,37 +126,45 @@ class RunDisplay:
             self._print(f"attempt {self._launch.attempt} ended: {ending.reason}", "bold yellow")
 
     def on_event(self, event: Event) -> None:
-        """Take in one event of the contract, from any host."""
+        """Take in one event of the contract, from any host; what a program leaves out is not shown.
+
+        Only the trainer's own events are sure to have all fields, each of its type.
+        """
         process = event.get("process", 0)
-        match event.get("event"):
-            case "step" if process == 0:
-                self.first_loss = event["loss"] if self.first_loss is None else self.first_loss
-                self.last_step = event
-                self._step_times_s.append(event["step_time_s"])
-                self._status = "training"
-            case "phase" if event.get("edge") == "begin":
-                self._host_states[process] = event["name"]
-            case "heartbeat":
-                self._host_states[process] = event.get("phase") or "starting"
-            case "progress":
-                self._status = (
-                    f"{event.get('unit', 'data')}: {event['done']:,} of {event['total']:,}"
-                )
-            case "evaluated":
+        match event:
+            case {"event": "step", "step": int()} if process == 0:
+                self._on_step(event)
+            case {"event": "phase", "edge": "begin", "name": str(name)}:
+                self._host_states[process] = name
+            case {"event": "heartbeat"}:
+                phase = event.get("phase")
+                self._host_states[process] = phase if isinstance(phase, str) else "starting"
+            case {"event": "progress", "done": int(done), "total": int(total)}:
+                self._status = f"{event.get('unit', 'data')}: {done:,} of {total:,}"
+            case {"event": "evaluated"}:
                 self.evaluated = event
-            case "finished":
+            case {"event": "finished"}:
                 self._host_states[process] = "finished"
                 self.finished = event if process == 0 else self.finished
-            case "checkpoint_saved" | "save_failed" | "restored" as name:
+            case {"event": "checkpoint_saved" | "save_failed" | "restored" as name, "step": int()}:
                 self._on_checkpoint(name, process, event)
-            case "hang":
-                self._print(f"hang: {event['reason']}", style="bold yellow")
-            case "straggler":
+            case {"event": "hang"}:
+                self._print(f"hang: {event.get('reason')}", style="bold yellow")
+            case {"event": "straggler"}:
                 self._print(f"warning: {event.get('message')}", style="yellow")
-            case "warning":
+            case {"event": "warning"}:
                 self._print(f"host {process} warning: {event.get('message')}", style="yellow")
-            case "error":
+            case {"event": "error"}:
                 self._print(f"host {process} error: {event.get('message')}", style="red")
+
+    def _on_step(self, event: Event) -> None:
+        if self.first_loss is None:
+            self.first_loss = number(event, "loss")
+        self.last_step = event
+        step_time_s = number(event, "step_time_s")
+        if step_time_s is not None:
+            self._step_times_s.append(step_time_s)
+        self._status = "training"
 
     def _on_checkpoint(self, name: str, process: int, event: Event) -> None:
         """Every host may tell of the same save: it is shown once."""
@@ -173,6 +182,7 @@ class RunDisplay:
 
     def on_line(self, process: int, line: str) -> None:
         """Show a line that a host's program printed: all of host 0, trouble of the others."""
+        self._host_states.setdefault(process, "running")
         if (process != 0 and not TROUBLE.search(line)) or CHATTER.match(line):
             return
         if not self._budget.take():
@@ -191,7 +201,7 @@ class RunDisplay:
         if self.last_step:
             table.add_row("step", self._bar())
             table.add_row("", self._numbers())
-        if self._launch.job.checkpoint:
+        if self._launch.saves or self.checkpoint:
             table.add_row("", Text(f"checkpoint: {self.checkpoint or 'none yet'}"))
         if self._save_failed:
             table.add_row("", Text(_save_failure(self._save_failed), style="bold red"))
@@ -200,29 +210,29 @@ class RunDisplay:
         return Panel(table, title=title, title_align="left", border_style="dim")
 
     def _bar(self) -> RenderableType:
-        step, steps = self.last_step["step"], self._launch.job.steps
+        step, steps = self.last_step["step"], self._launch.steps
+        if steps is None:
+            return Text(f"{step}", style="bold")
         bar = Table.grid(padding=(0, 1))
-        remaining = (steps - step) * statistics.median(self._step_times_s)
-        bar.add_row(
-            ProgressBar(total=steps, completed=step, width=30),
-            Text(f"{step}/{steps}", style="bold"),
-            Text(f"ETA {format_seconds(remaining)}", style="dim"),
-        )
+        cells: list[RenderableType] = [ProgressBar(total=steps, completed=step, width=30)]
+        cells.append(Text(f"{step}/{steps}", style="bold"))
+        if self._step_times_s:
+            remaining_s = (steps - step) * statistics.median(self._step_times_s)
+            cells.append(Text(f"ETA {format_seconds(remaining_s)}", style="dim"))
+        bar.add_row(*cells)
         return bar
 
     def _numbers(self) -> Text:
         event, devices = self.last_step, self._launch.plan.world.devices
-        tokens_per_s = event.get("tokens_per_s") or 0.0
-        parts = [
-            f"loss {event['loss']:.4f}",
-            f"lr {event.get('learning_rate', 0):.2e}",
-            f"{tokens_per_s:,.0f} tokens/s",
-            f"{tokens_per_s / devices:,.0f} a device",
-            f"data wait {1000 * (event.get('data_wait_s') or 0):.0f} ms",
+        shown: list[tuple[str, Callable[[float], str]]] = [
+            ("loss", lambda loss: f"loss {loss:.4f}"),
+            ("learning_rate", lambda rate: f"lr {rate:.2e}"),
+            ("tokens_per_s", lambda each: f"{each:,.0f} tokens/s   {each / devices:,.0f} a device"),
+            ("data_wait_s", lambda wait_s: f"data wait {1000 * wait_s:.0f} ms"),
+            ("mfu", lambda mfu: f"MFU {100 * mfu:.1f} %"),
         ]
-        if event.get("mfu") is not None:
-            parts.append(f"MFU {100 * event['mfu']:.1f} %")
-        return Text("   ".join(parts))
+        known = [(number(event, name), show) for name, show in shown]
+        return Text("   ".join(show(value) for value, show in known if value is not None))
 
     def _hosts(self) -> str:
         total = self._launch.plan.world.processes
@@ -232,30 +242,40 @@ class RunDisplay:
 
 def print_summary(console: Console, launch: Planned, display: RunDisplay, seconds: float) -> None:
     """The end of a good run: the loss, where everything is, and a sample."""
-    finished, evaluated = display.finished, display.evaluated
-    loss, first_loss = finished.get("loss"), _first_loss(launch, display)
+    finished, eval_loss = display.finished, number(display.evaluated, "eval_loss")
+    loss, first_loss = number(finished, "loss"), _first_loss(launch, display)
     line = Text("finished ", style="bold green")
-    line.append(f"{launch.job.steps} steps in {format_seconds(seconds)}", style="not bold default")
+    steps = f"{launch.steps} steps " if launch.steps else ""
+    line.append(f"{steps}in {format_seconds(seconds)}", style="not bold default")
     if loss is not None and first_loss is not None:
         line.append(f", loss {first_loss:.4f} -> {loss:.4f}", style="not bold default")
-    if evaluated:
-        line.append(f", held-out loss {evaluated['eval_loss']:.4f}", style="not bold default")
+    if eval_loss is not None:
+        line.append(f", held-out loss {eval_loss:.4f}", style="not bold default")
     if display.checkpoint:
         line.append(f", checkpoint of step {display.checkpoint.step}", style="not bold default")
     console.print(line)
     console.print(Text(f"written to {launch.run_dir}"), soft_wrap=True)
     files = sorted(path.name + "/" * path.is_dir() for path in launch.run_dir.iterdir())
     console.print(Text(f"  {', '.join(files)}", style="dim"), soft_wrap=True)
-    if finished.get("sample"):
+    if isinstance(finished.get("sample"), str):
         console.print(Panel(Text(finished["sample"]), title="sample", title_align="left"))
 
 
 def describe_stop(launch: Planned, display: RunDisplay, how: str) -> str:
     """Where a run that was stopped stands, and how it goes on."""
     step, checkpoint = display.last_step.get("step"), display.checkpoint
+    again = f"continue with: {resume_command(launch.run_dir)}"
+    if not (launch.saves or step or checkpoint):
+        return f"{how}; {again}"
     where = f"at step {step}" if step else "before the first step"
     saved = f"checkpoint of step {checkpoint.step}" if checkpoint else "no checkpoint"
-    return f"{how} {where}, {saved}; continue with: {resume_command(launch.run_dir)}"
+    return f"{how} {where}, {saved}; {again}"
+
+
+def number(event: Event, name: str) -> float | None:
+    """A field of an event that any program may have written; None: absent, or no number."""
+    value = event.get(name)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _save_failure(event: Event) -> str:

@@ -7,12 +7,15 @@ from typing import Any
 
 from launcher.checkpoints import UnreachableError, newest
 from launcher.cluster import ClusterWords
-from launcher.plan import Launch, prepare
+from launcher.command import CommandLaunch
+from launcher.launch import Launch
+from launcher.plan import TrainingLaunch, prepare
 from launcher.runs import Run
 from trainer.spec.checkpoints import About, folder_of
-from trainer.spec.config import ConfigError, load
+from trainer.spec.command import CommandJob, load_job
+from trainer.spec.config import ConfigError
 from trainer.spec.continuity import Continuity, compare
-from trainer.spec.job import Job
+from trainer.spec.job import BaseJob, Job
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,9 @@ def plan_resume(run: Run, overrides: Sequence[str], words: ClusterWords) -> Resu
     """Lay out a run's next attempt. Raises ConfigError with every reason why it cannot be."""
     path = run.folder / "job.yaml"
     planned = prepare(path, overrides, words, run.folder.parent)
-    before = load(path, Job).value
+    before = load_job(path).value
+    if isinstance(planned, CommandLaunch) or isinstance(before, CommandJob):
+        return _plan_command(run, before, planned)
     about, notes = None, []
     problems = _renamed(before, planned.job)
     try:
@@ -40,9 +45,7 @@ def plan_resume(run: Run, overrides: Sequence[str], words: ClusterWords) -> Resu
     except UnreachableError as error:
         notes.append(f"{error}. The hosts look for themselves")
     found = _compare(about, planned)
-    problems += found.errors
-    if problems:
-        raise ConfigError([f"{path}: {problem}" for problem in problems])
+    _refuse(path, problems + found.errors)
     attempt = 1 + max(run.last_attempt, about.attempt if about else 0)
     return Resumed(
         launch=replace(planned, run_dir=run.folder, attempt=attempt),
@@ -50,6 +53,22 @@ def plan_resume(run: Run, overrides: Sequence[str], words: ClusterWords) -> Resu
         notes=[*notes, *(f"changed: {note}" for note in found.notes)],
         is_complete=_is_complete(run.state, about, planned.job.steps),
     )
+
+
+def _plan_command(run: Run, before: BaseJob, planned: Launch) -> Resumed:
+    """A program goes on by itself, from what it saved itself."""
+    _refuse(run.folder / "job.yaml", _renamed(before, planned.job))
+    return Resumed(
+        launch=replace(planned, run_dir=run.folder, attempt=1 + run.last_attempt),
+        newest=None,
+        notes=["where it goes on is up to its command"],
+        is_complete=run.state.get("state") == "finished",
+    )
+
+
+def _refuse(path: Path, problems: Sequence[str]) -> None:
+    if problems:
+        raise ConfigError([f"{path}: {problem}" for problem in problems])
 
 
 def cluster_words(
@@ -65,13 +84,13 @@ def cluster_words(
     )
 
 
-def _compare(about: About | None, planned: Launch) -> Continuity:
+def _compare(about: About | None, planned: TrainingLaunch) -> Continuity:
     if about is None:
         return Continuity([], [])
     return compare(about, planned.job, planned.plan.corpus.sha256)
 
 
-def _renamed(before: Job, job: Job) -> list[str]:
+def _renamed(before: BaseJob, job: BaseJob) -> list[str]:
     if job.name == before.name:
         return []
     return [

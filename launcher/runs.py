@@ -12,7 +12,7 @@ from typing import Any
 from launcher import registry
 from launcher.cluster import ClusterWords
 from launcher.files import end_torn_line, is_locked, lock, read_object, replace_file
-from launcher.plan import Launch
+from launcher.launch import Launch
 from launcher.processes import start_time
 from launcher.supervisor import Ending
 from trainer.spec.config import dump
@@ -94,7 +94,7 @@ class Run:
         self._kept = {
             "attempt": launch.attempt,
             "cluster": launch.words.model_dump(),
-            "steps": launch.job.steps,
+            "steps": launch.steps,
             "grace_s": launch.grace_s,
         }
         self.set_state("provisioning")

@@ -120,10 +120,10 @@ def describe(found: Snapshot) -> str:
     if found.is_alive:
         return f"{found.name} is running: {state}"
     if state == "finished":
-        return f"{found.name} finished: {found.position} steps"
+        return f"{found.name} finished" + (f": {found.position} steps" if found.position else "")
     if state == BY_HAND:
         return f"{found.name} was started by hand, without a launcher"
-    where = f" at step {step}" if step else " before the first step"
+    where = f" at step {step}" if step else " before the first step" * bool(found.steps)
     why = {
         "failed": f" failed{where}: {found.about.get('reason') or 'see its logs'}",
         "died": f" died{where}: what ran it is gone, without a word",

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from launcher.cluster import ClusterWords, find_cluster
-from launcher.plan import Launch, make_launch
-from trainer.spec.config import load
-from trainer.spec.job import Job
+from launcher.command import CommandLaunch
+from launcher.plan import TrainingLaunch, make_launch
+from trainer.spec.command import load_job
 
 JOB = """\
 name: small
@@ -15,9 +15,25 @@ data: {source: stdlib, seq_len: 16, global_batch: 4}
 """
 
 
-def small_launch(folder: Path, cluster: str = "local") -> Launch:
-    path = folder / "small.yaml"
-    path.write_text(JOB)
-    return make_launch(
-        load(path, Job), find_cluster(cluster), folder / "runs", ClusterWords(name=cluster)
-    )
+COMMAND_JOB = """\
+name: any
+command: [python, my_script.py]
+"""
+
+
+def small_launch(folder: Path, cluster: str = "local") -> TrainingLaunch:
+    launch = planned(folder / "small.yaml", JOB, cluster)
+    assert isinstance(launch, TrainingLaunch)
+    return launch
+
+
+def command_launch(folder: Path, text: str = COMMAND_JOB, cluster: str = "local") -> CommandLaunch:
+    launch = planned(folder / "any.yaml", text, cluster)
+    assert isinstance(launch, CommandLaunch)
+    return launch
+
+
+def planned(path: Path, text: str, cluster: str) -> TrainingLaunch | CommandLaunch:
+    path.write_text(text)
+    words = ClusterWords(name=cluster)
+    return make_launch(load_job(path), find_cluster(cluster), path.parent / "runs", words)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from launcher.cluster import Cluster, ClusterWords
-from launcher.plan import Launch, make_launch
+from launcher.launch import Launch
+from launcher.plan import make_launch
 from tests.spec.worlds import tiny_job
 from trainer.spec.config import Loaded
 

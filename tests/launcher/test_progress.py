@@ -1,20 +1,26 @@
 """What a run shows while it happens, fed with the events and lines of a gang."""
 
 import io
+import re
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from launcher.cluster import ClusterWords, find_cluster
 from launcher.display import format_seconds
-from launcher.plan import Launch, make_launch
+from launcher.launch import Launch
+from launcher.plan import make_launch
 from launcher.progress import (
     LastCheckpoint,
     RunDisplay,
     describe_stop,
     print_summary,
 )
+from tests.launcher.plans import command_launch
 from trainer.spec.config import load
 from trainer.spec.job import Job
 
@@ -201,3 +207,38 @@ def test_the_summary_of_a_resumed_run_begins_with_its_first_attempt(launch: Laun
 
 def test_durations_read_as_people_write_them() -> None:
     assert [format_seconds(s) for s in (4.25, 309, 3909)] == ["4.2 s", "5:09", "1:05:09"]
+
+
+FIELDS = st.sampled_from(
+    ["step", "loss", "step_time_s", "tokens_per_s", "mfu", "eval_loss", "sample", "message"]
+) | st.sampled_from(["name", "edge", "phase", "done", "total", "unit"])
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just([1])
+EVENTS = st.sampled_from(
+    ["step", "phase", "heartbeat", "progress", "evaluated", "finished", "warning", "error"]
+) | st.sampled_from(["checkpoint_saved", "save_failed", "restored", "other"])
+
+
+@given(st.lists(st.tuples(EVENTS, st.dictionaries(FIELDS, VALUES))), st.sampled_from([0, 1]))
+def test_a_program_may_leave_out_or_mistake_any_field_of_an_event(
+    said: list[tuple[str, dict[str, object]]], process: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        launch = command_launch(Path(folder))
+        launch.run_dir.mkdir(parents=True)
+        display, text = shown(launch, terminal=True)
+        with display:
+            for name, fields in said:
+                display.on_event({**fields, "event": name, "process": process})
+                display._console.print(display._panel())
+        print_summary(display._console, launch, display, 1.0)
+    assert "finished in 1.0 s" in text.getvalue()
+    assert "stopped" in describe_stop(launch, display, "stopped")
+
+
+def test_steps_of_a_program_that_sends_them_are_shown(tmp_path: Path) -> None:
+    display, text = shown(command_launch(tmp_path))
+    display.on_event({"event": "step", "process": 0, "step": 7, "loss": 0.5})
+    display._console.print(display._panel())
+    assert re.search(r"step +7", text.getvalue())
+    assert "loss 0.5000" in text.getvalue()
+    assert "checkpoint" not in text.getvalue()
