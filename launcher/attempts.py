@@ -9,8 +9,8 @@ from launcher.endings import classify
 from launcher.gang import Attendant, GangError, LostError
 from launcher.hosting import Hosting
 from launcher.interrupts import Interrupts
+from launcher.launch import Launch
 from launcher.outcome import Outcome
-from launcher.plan import Launch
 from launcher.progress import RunDisplay
 from launcher.providers.errors import ProviderError
 from launcher.runs import Run
@@ -67,7 +67,7 @@ class Attempts:
         """Of a host, or of the launcher on its behalf."""
         self._run.add_event(event)
         self._display.on_event(event)
-        if event.get("event") == "checkpoint_saved":
+        if event.get("event") == "checkpoint_saved" and isinstance(event.get("step"), int):
             self._supervisor.committed(event["step"])
         if self._attendant:
             self._attendant.on_event(event)
@@ -165,15 +165,20 @@ class _Attendant(Attendant):
         self.step: int | None = None
         """The last one that is completed."""
         self._attempts, self._interrupts, self._display = attempts, interrupts, display
-        self._watch = Watch(launch.plan.world.processes)
+        self._processes = launch.plan.world.processes
+        self._tells_events = launch.tells_events
+        self.started()
         self._has_saved = False
         self._looked_s = 0.0
 
     def on_event(self, event: Mapping[str, Any]) -> None:
         self._watch.on_event(event, time.monotonic())
-        if event.get("event") == "step":
-            self.step = event.get("step")
+        if event.get("event") == "step" and isinstance(event.get("step"), int):
+            self.step = event["step"]
         self._has_saved = self._has_saved or event.get("event") == "checkpoint_saved"
+
+    def started(self) -> None:
+        self._watch = Watch(self._processes, expects_events=self._tells_events)
 
     def ended(self, process: int) -> None:
         self._watch.on_end(process)
@@ -204,7 +209,7 @@ class _Attendant(Attendant):
 
 def _check_corpus(launch: Launch, reports: dict[int, dict[str, Any]]) -> None:
     """What the hosts would read must be what the plan was made for."""
-    planned = launch.plan.corpus.sha256
+    planned = launch.corpus_sha256
     for process, report in reports.items():
         seen = report.get("corpus_sha256")
         if planned and seen != planned:

@@ -64,8 +64,11 @@ class Attendant:
         """Whether all hosts should stop in order now."""
         return False
 
+    def started(self) -> None:
+        """The program starts on all hosts, perhaps not for the first time: see PORT_ATTEMPTS."""
+
     def hang(self) -> Hang | None:
-        """Whether the program will not get on any more."""
+        """Whether the program will not get on any more; asked about twice a second."""
         return None
 
     def ended(self, process: int) -> None:
@@ -196,9 +199,10 @@ class Gang:
         """Forward what the hosts say until all have ended; process -> its end."""
         import ray
 
+        attendant.started()
         exits: dict[int, Exit] = {}
         hang: Hang | None = None
-        stop = _Stop(self._agents, attendant)
+        stop, look_at = _Stop(self._agents, attendant), 0.0
         polls = {agent.poll.remote(POLL_S): p for p, agent in enumerate(self._agents)}
         while polls and time.monotonic() < stop.give_up_at:
             ready, _ = ray.wait(list(polls), num_returns=1, timeout=LOOK_S)
@@ -211,9 +215,11 @@ class Gang:
                     attendant.ended(process)
                 if not batch.over:
                     polls[self._agents[process].poll.remote(POLL_S)] = process
-            if hang is None and not stop.begun and (hang := attendant.hang()):
-                hang = self._look_into(hang)
-                stop.at_once()
+            if not stop.begun and time.monotonic() >= look_at:
+                look_at = time.monotonic() + LOOK_S
+                if hang := attendant.hang():
+                    hang = self._look_into(hang)
+                    stop.at_once()
             stop.look(exits)
         for process in polls.values():
             exits.setdefault(process, Exit(None, time.monotonic(), True, [], "it did not end"))
@@ -238,7 +244,7 @@ class Gang:
 
     def _forward(self, process: int, batch: Batch, note: Callable[[Event], None]) -> None:
         for event in batch.events:
-            event.setdefault("process", process)
+            event["process"] = process  # a program of anybody's may say anything here
             note(event)
             self._on_event(event)
         for line in batch.lines:

@@ -26,6 +26,11 @@ class Planned:
         return self.job.steps if isinstance(self.job, Job) else None
 
     @property
+    def tells_events(self) -> bool:
+        """Whether its program is known to send the contract's events."""
+        return isinstance(self.job, Job)
+
+    @property
     def saves(self) -> bool:
         """Whether it is known to save checkpoints."""
         return isinstance(self.job, Job) and self.job.checkpoint is not None

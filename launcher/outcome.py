@@ -18,6 +18,7 @@ MEANINGS = {
     64: "bad configuration",
     65: "bad data or numbers",
     ON_REQUEST: "stopped on request",
+    127: "the program could not be started",
     -signal.SIGABRT: "initialization failed, see above",
     -signal.SIGKILL: "by hand, or by the kernel for want of memory",
     -signal.SIGSEGV: "a crash in native code",

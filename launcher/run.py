@@ -15,8 +15,8 @@ from launcher.files import read_objects
 from launcher.gang import GangError
 from launcher.goodput import goodput
 from launcher.interrupts import ending_on_signals
+from launcher.launch import Launch
 from launcher.outcome import Outcome
-from launcher.plan import Launch
 from launcher.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
 from launcher.providers import memory
 from launcher.providers.errors import ProviderError
@@ -117,7 +117,8 @@ def _run(launch: Launch, run: Run, saved: LastCheckpoint | None) -> int:
     if over.state == "failed":
         run.set_state("failed", reason=over.reason, **_position(display))
         return _tell_failure(errors, run, display, over.reason, attempts.outcome)
-    run.set_state("finished", **{**_position(display), "step": launch.job.steps})
+    done = {"step": launch.steps} if launch.steps else {}
+    run.set_state("finished", **{**_position(display), **done})
     print_summary(console, launch, display, time.monotonic() - began)
     spent = goodput(read_objects(run.folder / "events.jsonl"))
     console.print(Text(str(spent), style="dim"), soft_wrap=True)
@@ -134,12 +135,12 @@ def _tell_resumed(resumed: Resumed) -> None:
 
 def _tell_complete(resumed: Resumed) -> int:
     launch = resumed.launch
-    more = f"{resume_command(launch.run_dir)} steps={2 * launch.job.steps}"
-    done = max(launch.job.steps, resumed.newest.step if resumed.newest else 0)
-    Console().print(
-        Text(f"{launch.job.name} is complete: {done} steps are done. To train on: {more}"),
-        soft_wrap=True,
-    )
+    message = f"{launch.job.name} is complete"
+    if launch.steps:
+        done = max(launch.steps, resumed.newest.step if resumed.newest else 0)
+        more = f"{resume_command(launch.run_dir)} steps={2 * launch.steps}"
+        message += f": {done} steps are done. To train on: {more}"
+    Console().print(Text(message), soft_wrap=True)
     return OK
 
 

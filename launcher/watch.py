@@ -116,7 +116,7 @@ class Watch:
     ) -> None:
         self._limits = limits
         self._live = set(range(processes))
-        self._hosts = {p: _Host(0.0) for p in self._live} if expects_events else {}
+        self._hosts = {p: _Host(limits, 0.0) for p in self._live} if expects_events else {}
         self._paces = Paces()
         self._seen_at: float | None = None
         self._watched_s = 0.0
@@ -126,6 +126,9 @@ class Watch:
         self._tick(now)
         process = event.get("process")
         if not isinstance(process, int) or process not in self._live:
+            return
+        promises = event.get("event") == "heartbeat" or event.get("event") in PROGRESS
+        if process not in self._hosts and not promises:
             return
         host = self._hosts.setdefault(process, _Host(self._limits, self._watched_s))
         host.on_event(event, self._watched_s)

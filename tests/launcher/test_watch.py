@@ -16,8 +16,8 @@ LONGEST_S = max([*LIMITS.phase_s.values(), LIMITS.other_phases_s])
 class Gang:
     """Hosts that send heartbeats and say what they are told to."""
 
-    def __init__(self, processes: int = 2) -> None:
-        self.watch = Watch(processes)
+    def __init__(self, processes: int = 2, *, expects_events: bool = False) -> None:
+        self.watch = Watch(processes, expects_events=expects_events)
         self.now = 1000.0
         self.at: dict[int, tuple[str, int]] = dict.fromkeys(range(processes), ("start", 0))
 
@@ -296,3 +296,16 @@ def test_no_pace_of_steps_that_is_faster_than_the_floor_is_a_hang(step_times_s, 
     for number, step_time_s in enumerate(step_times_s):
         assert gang.wait(step_time_s) is None
         gang.step(number + 1)
+
+
+def test_a_host_that_never_speaks_is_behind_where_it_should() -> None:
+    """The one that is heard waits for it in `start`, too, and comes no further."""
+    gang = Gang(2, expects_events=True)
+    assert gang.wait(299.0, 1) is None
+    assert who(gang.wait(2.0, 1)) == [0, 1]
+
+
+def test_a_word_from_a_program_that_promises_nothing_starts_no_watch() -> None:
+    gang = Gang(2)
+    gang.say(0, "warning", message="careful")
+    assert gang.watch.look(gang.now + 1e6) is None
