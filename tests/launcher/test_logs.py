@@ -261,7 +261,7 @@ import os
 number = 0
 while True:
     number += 1
-    print("line", number, flush=True)
+    os.write(1, b"line %d\\\\n" % number)
     if number % 100 == 0:
         open("told", "w").write(str(number))
 '''
