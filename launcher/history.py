@@ -80,8 +80,8 @@ def _text(event: Event) -> str:
             return _sentence(str(event["state"]).replace("_", " "), reason)
         case "save_failed":
             return _sentence(f"saving step {step} failed", reason)
-        case "restored" if reason:
-            return _sentence(f"restored step {step}", reason)
+        case "restored":
+            return reason or f"restored step {step}"
     return ""
 
 
