@@ -70,7 +70,8 @@ def _text(event: Event) -> str:
     match event.get("event"):
         case "attempt_ended":
             kind = event.get("kind")
-            what = reason if kind in IN_ORDER else _sentence(str(kind), reason)
+            told = "" if kind == "hang" else reason  # by the event of the hang itself
+            what = reason if kind in IN_ORDER else _sentence(str(kind), told)
             return _sentence("ended" + (f" at step {step}" if step else ""), what)
         case "hang":
             return _sentence("hang", reason)
