@@ -88,12 +88,7 @@ def _read(pid: int, deadline: float) -> str:
 def _py_spy(pid: int, timeout_s: float) -> tuple[bool, str]:
     """Whether it could read the process, and what it said."""
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
-    command = [
-        shutil.which("py-spy", path=path) or "py-spy",
-        "dump",
-        "--nonblocking",
-        "--full-filenames",
-    ]
+    command = [shutil.which("py-spy", path=path) or "py-spy", "dump", "--nonblocking"]
     command += ["--full-filenames", "--pid", str(pid)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=max(0.0, timeout_s))

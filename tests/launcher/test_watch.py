@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.watch import LONGEST_LOOK_S, PHASES, Hang, Limits, Watch
+from launcher.watch import LONGEST_LOOK_S, PHASES, PROGRESS, Hang, Limits, Watch
 
 LIMITS = Limits()
 LOOK_S, BEAT_S = 0.5, 2.0
@@ -280,7 +280,8 @@ def test_whatever_was_said_a_host_that_lives_and_speaks_has_a_deadline(history) 
             ended.add(said)
         else:
             watch.on_event(said, now)
-            speaking.add(said["process"] if isinstance(said["process"], int) else None)
+            if said["event"] in {*PROGRESS, "heartbeat"} and isinstance(said["process"], int):
+                speaking.add(said["process"])
         watch.look(now)
         watch.stragglers(now)
     learned_s = max(limits.learned_floor_s.values()) + limits.factor * LONGEST_LOOK_S * len(history)
