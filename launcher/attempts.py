@@ -118,7 +118,8 @@ class Attempts:
         self._run.end_attempt(ending)
         self._supervisor.ended(ending, time.monotonic())
         self._display.attempt_ended(ending)
-        if ending.kind.is_loss or ending.kind is Kind.RESIZED:
+        lost = ending.kind.is_loss or (self.outcome is not None and self.outcome.lost)
+        if lost or ending.kind is Kind.RESIZED:
             self._hosting.dismiss()
 
     def _run_attempt(self, launch: Launch) -> Ending:

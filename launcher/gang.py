@@ -117,7 +117,8 @@ class Gang:
     def check(self, program: Program) -> dict[int, Event]:
         """Look at every host: process -> its `checked` event.
 
-        Raises GangError where a host cannot serve the job or differs from the others.
+        Raises GangError where a host cannot serve the job or differs from the others, LostError
+        where one was lost meanwhile.
         """
         processes = range(len(self._agents))
         commands = [program.check_command(process) for process in processes]
@@ -138,6 +139,8 @@ class Gang:
             note,
             Attendant(),
         )
+        if outcome.lost:
+            raise LostError(outcome.reason)
         if not outcome.ok:
             raise CheckError(outcome, errors.get(outcome.failed_process or 0))
         compare(reports)

@@ -88,6 +88,11 @@ class Outcome:
         return self.failed_process is None and not is_whole and self.hang is None
 
     @property
+    def lost(self) -> list[int]:
+        """The hosts of which nothing more is known: what they ran may run on."""
+        return [process for process, ended in self.exits.items() if ended.status is None]
+
+    @property
     def cut_off(self) -> str:
         """Of a stopped gang, what ended the first host that did not end in order; "": all did."""
         late = [(e.ended_at, process) for process, e in self.exits.items() if not e.in_order]

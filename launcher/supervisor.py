@@ -82,7 +82,7 @@ class Attend:
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do until then, unless hosts come or the user stops the run."""
+    """Nothing to do until then, unless hosts come."""
 
     state: str
     """`backing_off` or `waiting_for_hosts`."""
@@ -150,11 +150,6 @@ class Supervisor:
         elif ending.kind is not Kind.RESIZED:
             self._charge(ending)
             self._not_before_s = now_s + self._back_off_s()
-
-    def stop(self) -> None:
-        """The user wants the run to end; an attempt that runs is ended by its own way."""
-        if self._running_on is None and self._over is None:
-            self._over = Over("stopped", "stopped on request")
 
     def decide(self, alive: int, now_s: float) -> Decision:
         """What to do now that so many hosts are alive."""

@@ -191,13 +191,6 @@ def test_it_grows_when_hosts_come_back() -> None:
     assert (run.failures, run.losses) == (0, 1)
 
 
-def test_the_user_can_stop_it_while_it_waits() -> None:
-    run = supervisor()
-    end(run, LOSS, alive=3)
-    run.stop()
-    assert over(run.decide(3, 1.0)).state == "stopped"
-
-
 KINDS = st.sampled_from([*Kind, Kind.CRASH, Kind.LOST, Kind.HANG])
 ENDINGS = st.builds(
     Ending,
