@@ -19,8 +19,14 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.signal: int | None = None
+        """The first one; None: there was none yet."""
         self._in_order = False
+
+    @property
+    def asked(self) -> bool:
+        """Whether the command should end."""
+        return self.signal is not None
 
     @contextmanager
     def stopping_in_order(self) -> Iterator[None]:
@@ -38,7 +44,7 @@ class Interrupts:
             if number != signal.SIGHUP:
                 os._exit(INTERRUPTED)
             return
-        self.asked = True
+        self.signal = number
         if not self._in_order:
             raise KeyboardInterrupt
 

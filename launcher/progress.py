@@ -261,15 +261,15 @@ def print_summary(console: Console, launch: Planned, display: RunDisplay, second
         console.print(Panel(Text(finished["sample"]), title="sample", title_align="left"))
 
 
-def describe_stop(launch: Planned, display: RunDisplay, how: str) -> str:
+def describe_stop(launch: Planned, display: RunDisplay) -> str:
     """Where a run that was stopped stands, and how it goes on."""
     step, checkpoint = display.last_step.get("step"), display.checkpoint
     again = f"continue with: {resume_command(launch.run_dir)}"
     if not (launch.saves or step or checkpoint):
-        return f"{how}; {again}"
+        return f"stopped; {again}"
     where = f"at step {step}" if step else "before the first step"
     saved = f"checkpoint of step {checkpoint.step}" if checkpoint else "no checkpoint"
-    return f"{how} {where}, {saved}; {again}"
+    return f"stopped {where}, {saved}; {again}"
 
 
 def number(event: Event, name: str) -> float | None:

@@ -1,5 +1,6 @@
 """What `launch run` does, in order: check, make the run's folder, get hosts, run, tell the end."""
 
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, f
 from launcher.files import read_objects
 from launcher.gang import GangError
 from launcher.goodput import goodput
-from launcher.interrupts import ending_on_signals
+from launcher.interrupts import Interrupts, ending_on_signals
 from launcher.launch import Launch
 from launcher.outcome import Outcome
 from launcher.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
@@ -104,7 +105,7 @@ def _run(launch: Launch, run: Run, saved: LastCheckpoint | None) -> int:
             with display:
                 over = attempts.run()
         except KeyboardInterrupt:
-            return _tell_stop(errors, launch, run, display)
+            return _tell_stop(errors, launch, run, display, interrupts)
         except ProviderError as error:
             run.set_state("failed", reason=str(error), **_position(display))
             return fail(errors, _with_way_on(str(error), run, display), NO_CLUSTER)
@@ -113,7 +114,7 @@ def _run(launch: Launch, run: Run, saved: LastCheckpoint | None) -> int:
             return fail(errors, str(error), JOB_FAILED)
     if over.state == "stopped":
         cut_off = attempts.outcome.cut_off if attempts.outcome else ""
-        return _tell_stop(errors, launch, run, display, cut_off=cut_off)
+        return _tell_stop(errors, launch, run, display, interrupts, cut_off)
     if over.state == "failed":
         run.set_state("failed", reason=over.reason, **_position(display))
         return _tell_failure(errors, run, display, over.reason, attempts.outcome)
@@ -161,16 +162,23 @@ def _with_way_on(message: str, run: Run, display: RunDisplay) -> str:
 
 
 def _tell_stop(
-    errors: Console, launch: Launch, run: Run, display: RunDisplay, *, cut_off: str = ""
+    errors: Console,
+    launch: Launch,
+    run: Run,
+    display: RunDisplay,
+    interrupts: Interrupts,
+    cut_off: str = "",
 ) -> int:
-    """A run that was interrupted before its last step."""
-    run.set_state("interrupted", **_position(display))
+    """A run that a signal ended before its last step; SIGTERM is what `launch stop` sends."""
+    on_request = interrupts.signal == signal.SIGTERM
+    run.set_state("stopped" if on_request else "interrupted", **_position(display))
     if cut_off:
         errors.print(
             Text(f"{cut_off}, before it had stopped in order", style="yellow"), soft_wrap=True
         )
-    fail(errors, f"interrupted; everything is ended. Logs: {run.folder}", INTERRUPTED)
-    return fail(errors, describe_stop(launch, display, "stopped"), INTERRUPTED)
+    how = "stopped on request" if on_request else "interrupted"
+    fail(errors, f"{how}; everything is ended. Logs: {run.folder}/logs", INTERRUPTED)
+    return fail(errors, describe_stop(launch, display), INTERRUPTED)
 
 
 def _position(display: RunDisplay) -> dict[str, int | None]:

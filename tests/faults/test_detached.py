@@ -122,7 +122,7 @@ def test_a_run_survives_its_terminal_and_is_stopped_from_another_one(
     stopped = alone("stop", "small")
     assert stopped.returncode == 0, stopped.stdout + stopped.stderr
     (last, *_) = checkpoints.steps(alone.folder / "checkpoints")
-    assert f"at step {last}, checkpoint of step {last}; continue with" in stopped.stdout
+    assert f"small was stopped at step {last}, checkpoint of step {last}; con" in stopped.stdout
     for process, code in ((following, 0), (attached, 130)):
         said, _ = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == code, said

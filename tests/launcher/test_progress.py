@@ -188,11 +188,11 @@ def test_a_stopped_run_says_where_it_stands_and_how_to_go_on(launch: Launch) -> 
     path = launch.run_dir
     again = f"continue with: launch resume {path}"
     expected = f"stopped before the first step, no checkpoint; {again}"
-    assert describe_stop(launch, display, "stopped") == expected
+    assert describe_stop(launch, display) == expected
     display.on_event(step(7))
     display.on_event({"event": "checkpoint_saved", "process": 0, "step": 7})
     expected = f"stopped at step 7, checkpoint of step 7; {again}"
-    assert describe_stop(launch, display, "stopped") == expected
+    assert describe_stop(launch, display) == expected
 
 
 def test_the_summary_of_a_resumed_run_begins_with_its_first_attempt(launch: Launch) -> None:
@@ -232,7 +232,7 @@ def test_a_program_may_leave_out_or_mistake_any_field_of_an_event(
                 display._console.print(display._panel())
         print_summary(display._console, launch, display, 1.0)
     assert "finished in 1.0 s" in text.getvalue()
-    assert "stopped" in describe_stop(launch, display, "stopped")
+    assert "stopped" in describe_stop(launch, display)
 
 
 def test_steps_of_a_program_that_sends_them_are_shown(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def hold(folder: Path) -> Iterator[type[Held]]:
     held: list[Held] = []
 
     class Holding(Held):
-        def __init__(self, signals: int = 1, state: str = "interrupted") -> None:
+        def __init__(self, signals: int = 1, state: str = "stopped") -> None:
             super().__init__(folder, signals, state)
             held.append(self)
 
@@ -79,9 +79,9 @@ def test_it_asks_once_and_waits_for_the_end(folder: Path, hold) -> None:
     hold()
     done = launch(folder.parents[1], "stop", "small")
     assert done.returncode == 0, done.stderr
-    assert "small was interrupted at step 2" in done.stdout
+    assert "small was stopped at step 2" in done.stdout
     assert "continue with: launch resume small" in done.stdout
-    assert state(folder)["state"] == "interrupted"
+    assert state(folder)["state"] == "stopped"
 
 
 def test_a_run_that_fails_while_it_stops_is_told(folder: Path, hold) -> None:
