@@ -94,7 +94,8 @@ class Hang:
         said = f"last heard of {where}, {first.waited_s:.0f} s ago"
         if not self.silent:
             said = f"no progress {where} for {first.waited_s:.0f} s"
-        return f"{self._names()}: {said} (limit {self.deadline_s:.0f} s)"
+        at = f"; {host_name(first.process)} stands at {self.doing}" if self.doing else ""
+        return f"{self._names()}: {said} (limit {self.deadline_s:.0f} s){at}"
 
     def _names(self) -> str:
         count = len(self.behind)

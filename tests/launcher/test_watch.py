@@ -1,5 +1,6 @@
 """When a gang counts as hanging, and who holds it up: played by a clock of the test's own."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -247,6 +248,17 @@ def test_many_hosts_are_counted_not_listed() -> None:
     gang.train()
     gang.step(11, *range(50))
     assert "host-0057 and 42 more: no progress" in str(gang.wait(60))
+
+
+def test_where_a_stuck_host_stands_in_its_code_is_told() -> None:
+    gang = Gang()
+    gang.train()
+    gang.step(11, 0)
+    hang = gang.wait(60)
+    assert hang is not None
+    assert str(replace(hang, doing="feed.py:31 in next")).endswith(
+        "; host-0001 stands at feed.py:31 in next"
+    )
 
 
 names = st.sampled_from(PHASES) | st.text(max_size=3)
