@@ -25,12 +25,13 @@ from trainer.spec.plan import BasePlan, Plan
 Event = dict[str, Any]
 
 
-def attach_run(folder: Path) -> int:
+def attach_run(folder: Path, *, aside: bool) -> int:
     """Show a run until it ends; returns the exit code that `launch run` ends with.
 
-    Ctrl-C only lets go. Raises RunFolderError for a folder that tells too little of its run.
+    `aside`: on standard error. Ctrl-C only lets go. Raises RunFolderError for a folder that tells
+    too little of its run.
     """
-    console, errors = Console(), Console(stderr=True)
+    console, errors = Console(stderr=aside), Console(stderr=True)
     found = take(folder)
     if not found.is_alive:
         console.print(Text(f"not running: {describe(found)}"), soft_wrap=True)

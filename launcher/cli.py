@@ -105,7 +105,8 @@ def run(
         return
     from launcher.run import run_job
 
-    raise typer.Exit(run_job(launch, fresh=fresh, detached=detach))
+    as_json = output is Output.json
+    raise typer.Exit(run_job(launch, fresh=fresh, detached=detach, as_json=as_json))
 
 
 @app.command()
@@ -119,6 +120,7 @@ def resume(
     simulate_hosts: SimulateHosts = None,
     detach: Detach = False,
     runs: Runs = Path("runs"),
+    output: OutputOption = Output.text,
 ) -> None:
     """Go on with a run from its last checkpoint, where it ran before or on another cluster.
 
@@ -134,6 +136,7 @@ def resume(
         simulate=simulate,
         simulate_hosts=simulate_hosts,
         detached=detach,
+        as_json=output is Output.json,
     )
     raise typer.Exit(code)
 

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -85,7 +85,7 @@ def logs(
     raise typer.Exit(code)
 
 
-def attach(run: RunName, runs: Runs = Path("runs")) -> None:
+def attach(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
     """Show a run as `launch run` does, until it ends.
 
     Ends with the exit code of the run; Ctrl-C only lets go of it.
@@ -96,8 +96,9 @@ def attach(run: RunName, runs: Runs = Path("runs")) -> None:
     from launcher.runs import find_run
 
     with _refusals():
-        code = attach_run(find_run(run, runs))
-    raise typer.Exit(code)
+        folder = find_run(run, runs)
+        code = attach_run(folder, aside=output is Output.json)
+    _end(folder, code, output)
 
 
 def stop(
@@ -106,6 +107,7 @@ def stop(
     now: Annotated[
         bool, typer.Option("--now", help="end it at once; what came after the last save is lost")
     ] = False,
+    output: OutputOption = Output.text,
 ) -> None:
     """Let a run save a checkpoint and end.
 
@@ -115,7 +117,17 @@ def stop(
     from launcher.stop import stop_run
 
     with _refusals():
-        code = stop_run(find_run(run, runs), now=now)
+        folder = find_run(run, runs)
+        code = stop_run(folder, now=now, aside=output is Output.json)
+    _end(folder, code, output)
+
+
+def _end(folder: Path, code: int, output: Output) -> NoReturn:
+    """With what `launch status` says of the run, where that is asked for."""
+    from launcher.status import as_json, read
+
+    if output is Output.json:
+        print(as_json(read(folder)))
     raise typer.Exit(code)
 
 

@@ -16,8 +16,10 @@ from launcher.runs import Run, RunFolderError, run_word
 HELD = "held"
 
 
-def detach(run: Run) -> bool:
+def detach(run: Run, console: Console) -> bool:
     """Whether this is the process that goes on with the run; in the command's own process, not.
+
+    That one tells the console how the run is found again.
 
     Raises RunFolderError there where the other one could not begin.
     """
@@ -30,7 +32,7 @@ def detach(run: Run) -> bool:
             answer = pipe.read()
         if answer != HELD:
             raise RunFolderError(f"{run.folder}: the run could not be detached: {answer}")
-        _tell(run.folder)
+        _tell(run.folder, console)
         return False
     os.close(reading)
     try:
@@ -46,9 +48,8 @@ def detach(run: Run) -> bool:
     return True
 
 
-def _tell(folder: Path) -> None:
-    """How a detached run is found again."""
-    console, word = Console(), run_word(folder)
+def _tell(folder: Path, console: Console) -> None:
+    word = run_word(folder)
     console.print(
         f"{folder.name} runs on its own. What it prints: {folder}/logs/launch.log",
         highlight=False, markup=False, soft_wrap=True,

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from launcher import status
 from launcher.attempts import Attempts
 from launcher.cluster import Cluster
 from launcher.detach import detach
@@ -29,16 +30,19 @@ from trainer.spec.plan import World
 REFUSALS = (ConfigError, RunFolderError, ProviderError)
 
 
-def run_job(launch: Launch, *, fresh: bool, detached: bool) -> int:
-    """Run a job, here or in a process of its own; returns the exit code of `launch`."""
+def run_job(launch: Launch, *, fresh: bool, detached: bool, as_json: bool) -> int:
+    """Run a job, here or in a process of its own; returns the exit code of `launch`.
+
+    `as_json`: in the end standard output gets the run's status as JSON, and nothing else.
+    """
+    console = Console(stderr=as_json)
     try:
         _refuse(launch)
         with Run.create(launch, fresh=fresh) as run:
-            if detached and not detach(run):
-                return OK
-            return _run(launch, run, None)
+            code = _go(launch, run, None, console, detached)
     except REFUSALS as error:
         return _tell_refusal(error)
+    return _end(launch.run_dir, code, as_json)
 
 
 def resume_run(
@@ -50,24 +54,21 @@ def resume_run(
     simulate: bool,
     simulate_hosts: int | None,
     detached: bool,
+    as_json: bool,
 ) -> int:
-    """Go on with a run, here or in a process of its own; returns the exit code of `launch`."""
+    """Go on with a run, here or in a process of its own; returns the exit code of `launch`.
+
+    `as_json`: as of `run_job`.
+    """
+    console = Console(stderr=as_json)
     try:
         with Run.open(find_run(name, runs)) as run:
             words = cluster_words(run.words, cluster, simulate, simulate_hosts)
             resumed = plan_resume(run, overrides, words)
-            if resumed.is_complete:
-                return _tell_complete(resumed)
-            _refuse(resumed.launch)
-            run.begin(resumed.launch)
-            _tell_resumed(resumed)
-            if detached and not detach(run):
-                return OK
-            newest = resumed.newest
-            saved = LastCheckpoint(newest.step, newest.time) if newest else None
-            return _run(resumed.launch, run, saved)
+            code = _resume(resumed, run, console, detached)
     except REFUSALS as error:
         return _tell_refusal(error)
+    return _end(run.folder, code, as_json)
 
 
 def refuse_unreachable(cluster: Cluster, world: World) -> None:
@@ -93,8 +94,30 @@ def _refuse(launch: Launch) -> None:
     memory.refuse_if_too_large(launch.plan.world, launch.state_bytes)
 
 
-def _run(launch: Launch, run: Run, saved: LastCheckpoint | None) -> int:
-    console, errors = Console(), Console(stderr=True)  # a detached run's are of its own
+def _resume(resumed: Resumed, run: Run, console: Console, detached: bool) -> int:
+    if resumed.is_complete:
+        return _tell_complete(resumed, console)
+    _refuse(resumed.launch)
+    run.begin(resumed.launch)
+    _tell_resumed(resumed, console)
+    newest = resumed.newest
+    saved = LastCheckpoint(newest.step, newest.time) if newest else None
+    return _go(resumed.launch, run, saved, console, detached)
+
+
+def _go(
+    launch: Launch, run: Run, saved: LastCheckpoint | None, console: Console, detached: bool
+) -> int:
+    """Run it here; or in a process of its own, which ends with the run."""
+    if not detached:
+        return _run(launch, run, saved, console)
+    if not detach(run, console):
+        return OK
+    raise SystemExit(_run(launch, run, saved, Console()))
+
+
+def _run(launch: Launch, run: Run, saved: LastCheckpoint | None, console: Console) -> int:
+    errors = Console(stderr=True)
     display = RunDisplay(console, launch, saved)
     for warning in launch.plan.warnings:
         errors.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
@@ -126,22 +149,22 @@ def _run(launch: Launch, run: Run, saved: LastCheckpoint | None) -> int:
     return OK
 
 
-def _tell_resumed(resumed: Resumed) -> None:
-    console, launch, newest = Console(), resumed.launch, resumed.newest
+def _tell_resumed(resumed: Resumed, console: Console) -> None:
+    launch, newest = resumed.launch, resumed.newest
     where = f" after step {newest.step}" if newest else ""
     console.print(f"{launch.job.name} goes on{where}: attempt {launch.attempt}", highlight=False)
     for note in resumed.notes:
         console.print(Text(note), soft_wrap=True)
 
 
-def _tell_complete(resumed: Resumed) -> int:
+def _tell_complete(resumed: Resumed, console: Console) -> int:
     launch = resumed.launch
     message = f"{launch.job.name} is complete"
     if launch.steps:
         done = max(launch.steps, resumed.newest.step if resumed.newest else 0)
         more = f"{resume_command(launch.run_dir)} steps={2 * launch.steps}"
         message += f": {done} steps are done. To train on: {more}"
-    Console().print(Text(message), soft_wrap=True)
+    console.print(Text(message), soft_wrap=True)
     return OK
 
 
@@ -179,6 +202,13 @@ def _tell_stop(
     how = "stopped on request" if on_request else "interrupted"
     fail(errors, f"{how}; everything is ended. Logs: {run.folder}/logs", INTERRUPTED)
     return fail(errors, describe_stop(launch, display), INTERRUPTED)
+
+
+def _end(folder: Path, code: int, as_json: bool) -> int:
+    """Once the run's lock is free: this process runs it no more."""
+    if as_json:
+        print(status.as_json(status.read(folder)))
+    return code
 
 
 def _position(display: RunDisplay) -> dict[str, int | None]:

@@ -84,6 +84,7 @@ class Snapshot:
             "folder": str(self.folder),
             "state": self.state,
             "alive": self.is_alive,
+            "exit_code": None if self.is_alive else self.exit_code,
             "reason": self.about.get("reason"),
             "attempt": self.attempt,
             "step": self.step,

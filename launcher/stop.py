@@ -27,12 +27,13 @@ SIGNALS_TIMEOUT_S, KILLED_TIMEOUT_S = 5.0, 30.0
 LOOK_S = 0.1
 
 
-def stop_run(folder: Path, *, now: bool) -> int:
+def stop_run(folder: Path, *, now: bool, aside: bool = False) -> int:
     """End a run, with a checkpoint or at once; returns the exit code of `launch`.
 
-    Raises RunFolderError where the run's process cannot be signalled from here.
+    `aside`: what happens is told on standard error. Raises RunFolderError where the run's process
+    cannot be signalled from here.
     """
-    console, errors = Console(), Console(stderr=True)
+    console, errors = Console(stderr=aside), Console(stderr=True)
     if not is_alive(folder):
         console.print(Text(f"not running: {describe(take(folder))}"), soft_wrap=True)
         return OK

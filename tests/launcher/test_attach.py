@@ -1,5 +1,6 @@
 """`launch attach`: a run of another process, shown from its folder until it ends."""
 
+import json
 import os
 import subprocess
 import sys
@@ -28,9 +29,9 @@ def run(tmp_path: Path) -> Iterator[Run]:
 class Attached:
     """`launch attach small` as a process, once it shows something."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "launcher", "attach", "small"],
+            [sys.executable, "-m", "launcher", "attach", "small", *options],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
             stdout=subprocess.PIPE,
@@ -113,3 +114,15 @@ def test_a_run_that_is_over_is_told_with_its_exit_code(
     done = launch(tmp_path, "attach", "small")
     assert done.returncode == code
     assert "not running: small" in done.stdout
+
+
+def test_as_json_it_ends_with_the_status_and_shows_the_rest_beside_it(
+    run: Run, tmp_path: Path
+) -> None:
+    attached = Attached(tmp_path, "-o", "json")
+    run.set_state("finished", step=40)
+    run.close()
+    shown = attached.end()
+    found = json.loads(shown[shown.index("{\n") :])
+    assert (found["state"], found["exit_code"]) == ("finished", 0)
+    assert shown.startswith("small on local")

@@ -19,11 +19,12 @@ from tests.leftovers import wait_until
 RUNS_ON = """\
 import sys, time
 from pathlib import Path
+from rich.console import Console
 from launcher.detach import detach
 from launcher.runs import Run
 
 with Run.open(Path(sys.argv[1])) as run:
-    if not detach(run):
+    if not detach(run, Console()):
         sys.exit()
     print("detached", flush=True)
     while not (run.folder / "end").exists():

@@ -177,3 +177,11 @@ def test_a_complete_run_says_so_and_starts_nothing(folder: Path) -> None:
     assert "small is complete: 2 steps are done" in result.stdout
     assert "launch resume small steps=" in result.stdout
     assert not (folder / "plans" / "0002.json").exists()
+
+
+def test_as_json_a_complete_run_is_told_as_its_status(folder: Path) -> None:
+    finish(folder)
+    result = launch(folder.parent.parent, "resume", "small", "-o", "json")
+    found = json.loads(result.stdout)
+    assert (found["state"], found["alive"], found["exit_code"]) == ("finished", False, 0)
+    assert "is complete" in result.stderr

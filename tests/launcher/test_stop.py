@@ -84,6 +84,15 @@ def test_it_asks_once_and_waits_for_the_end(folder: Path, hold) -> None:
     assert state(folder)["state"] == "stopped"
 
 
+def test_as_json_it_prints_the_status_and_nothing_else(folder: Path, hold) -> None:
+    hold()
+    done = launch(folder.parents[1], "stop", "small", "-o", "json")
+    found = json.loads(done.stdout)
+    assert (found["state"], found["alive"], found["exit_code"]) == ("stopped", False, 130)
+    assert (found["step"], found["checkpoint"]["step"]) == (2, 2)
+    assert "small was stopped at step 2" in done.stderr
+
+
 def test_a_run_that_fails_while_it_stops_is_told(folder: Path, hold) -> None:
     hold(state="failed")
     done = launch(folder.parents[1], "stop", "small")
