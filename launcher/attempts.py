@@ -35,10 +35,14 @@ class Attempts:
         self.outcome: Outcome | None = None
         """Of the last attempt, where its programs ran."""
         self._run, self._display, self._interrupts = run, display, interrupts
-        self._layouts = {each.plan.world.processes: each for each in (*launch.smaller(), launch)}
         self._whole, self._number = launch, launch.attempt
+        """On all hosts; and the number of the next attempt."""
+        self._layouts = {each.plan.world.processes: each for each in (*launch.smaller(), launch)}
+        """By the number of hosts, all that the job may run on."""
         self._attendant: _Attendant | None = None
+        """Of the attempt that runs."""
         self._waiting: Wait | None = None
+        """What was told of last."""
         self._hosting = Hosting(self)
         retries = launch.job.retries
         policy = Policy(

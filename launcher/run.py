@@ -117,6 +117,7 @@ def _go(
 
 
 def _run(launch: Launch, run: Run, saved: LastCheckpoint | None, console: Console) -> int:
+    """To its end, which is written down and told; `saved` is what it goes on from."""
     errors = Console(stderr=True)
     display = RunDisplay(console, launch, saved)
     for warning in launch.plan.warnings:
@@ -141,12 +142,7 @@ def _run(launch: Launch, run: Run, saved: LastCheckpoint | None, console: Consol
     if over.state == "failed":
         run.set_state("failed", reason=over.reason, **_position(display))
         return _tell_failure(errors, run, display, over.reason, attempts.outcome)
-    done = {"step": launch.steps} if launch.steps else {}
-    run.set_state("finished", **{**_position(display), **done})
-    print_summary(console, launch, display, time.monotonic() - began)
-    spent = goodput(read_objects(run.folder / "events.jsonl"))
-    console.print(Text(str(spent), style="dim"), soft_wrap=True)
-    return OK
+    return _tell_finished(console, launch, run, display, time.monotonic() - began)
 
 
 def _tell_resumed(resumed: Resumed, console: Console) -> None:
@@ -165,6 +161,18 @@ def _tell_complete(resumed: Resumed, console: Console) -> int:
         more = f"{resume_command(launch.run_dir)} steps={2 * launch.steps}"
         message += f": {done} steps are done. To train on: {more}"
     console.print(Text(message), soft_wrap=True)
+    return OK
+
+
+def _tell_finished(
+    console: Console, launch: Launch, run: Run, display: RunDisplay, elapsed_s: float
+) -> int:
+    """The summary, and where the time went."""
+    done = {"step": launch.steps} if launch.steps else {}
+    run.set_state("finished", **{**_position(display), **done})
+    print_summary(console, launch, display, elapsed_s)
+    spent = goodput(read_objects(run.folder / "events.jsonl"))
+    console.print(Text(str(spent), style="dim"), soft_wrap=True)
     return OK
 
 
