@@ -99,7 +99,11 @@ class Attempts:
         return self._hosting.alive(self._whole.plan.world)
 
     def _decide(self) -> Decision:
-        return self._supervisor.decide(self._alive(), time.monotonic())
+        """Raises KeyboardInterrupt where an attempt ended by itself when it was to be stopped."""
+        decision = self._supervisor.decide(self._alive(), time.monotonic())
+        if self._interrupts.asked and not isinstance(decision, Over):
+            raise KeyboardInterrupt
+        return decision
 
     def _wait(self, wait: Wait) -> None:
         """A moment of it: hosts may come, and a signal raises KeyboardInterrupt."""

@@ -43,7 +43,7 @@ def _failed(outcome: Outcome, asked: Kind | None, step: int | None) -> Ending:
     if ended.status is None:
         return Ending(Kind.LOST, reason, "lost", process, step)
     how = describe_status(ended.status)
-    if asked is not None or ended.code in FINAL_CODES:
+    if asked is Kind.STOPPED or ended.code in FINAL_CODES:
         return Ending(Kind.FINAL, reason, how, process, step)
     kind = Kind.PREEMPTED if ended.status == BY_SIGTERM else Kind.CRASH
     return Ending(kind, reason, how, process, step)

@@ -32,6 +32,12 @@ events = os.fdopen(int(os.environ["SLIPWAY_EVENTS_FD"]), "w", buffering=1)
 events.write(json.dumps({"event": "step", "step": 3, "loss": None}) + "\\n")
 time.sleep(600)
 """
+DEAF = """\
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+time.sleep(600)
+"""
 
 
 def write(folder: Path, command: list[str], provider: str = "") -> None:
@@ -101,4 +107,22 @@ def test_ctrl_c_gives_the_program_time_to_end(launch: Launcher, traces: Traces) 
     os.killpg(run.process.pid, signal.SIGINT)
     assert run.wait(timeout_s=60.0) == 130, run.output
     assert "stopped at step 3, no checkpoint; continue with: launch resume any" in run.output
+    traces.assert_nothing_left()
+
+
+def test_a_host_that_is_lost_while_the_run_stops_is_not_waited_for(
+    launch: Launcher, traces: Traces
+) -> None:
+    (launch.folder / "deaf.py").write_text(DEAF)
+    command = f"command: [{sys.executable}, deaf.py]"
+    (launch.folder / "job.yaml").write_text(f"name: any\n{command}\ngrace_s: 600\n")
+    run = launch("any")
+    logs = [run.run_dir / "logs" / f"host-000{process}.log" for process in (0, 1)]
+    run.wait_for(lambda: all(log.exists() and log.read_text() for log in logs))
+    os.kill(run.process.pid, signal.SIGINT)
+    run.wait_for(lambda: "stopping" in run.output)
+    agent = next(p for p, c in traces.processes().items() if c.startswith("ray::Agent"))
+    os.kill(agent, signal.SIGKILL)
+    assert run.wait(timeout_s=60.0) == 130, run.output
+    assert "attempt 2" not in run.output
     traces.assert_nothing_left()

@@ -48,6 +48,10 @@ def test_a_failure_while_the_user_stops_the_run_is_not_tried_again() -> None:
     assert kind(Exit(1 << 8, 1.0), STOPPED, asked=Kind.STOPPED) is Kind.FINAL
 
 
+def test_a_failure_while_hosts_make_room_for_more_is_tried_again() -> None:
+    assert kind(Exit(1 << 8, 1.0), STOPPED, asked=Kind.RESIZED) is Kind.CRASH
+
+
 def test_a_host_without_a_status_is_lost() -> None:
     assert kind(Exit(None, 1.0, lost="its agent is gone"), FINISHED) is Kind.LOST
 
