@@ -69,6 +69,7 @@ class Attempts:
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Of a host, or of the launcher on its behalf."""
+        event.setdefault("attempt", self._number - 1)
         self._run.add_event(event)
         self._display.on_event(event)
         if event.get("event") == "checkpoint_saved" and isinstance(event.get("step"), int):
@@ -92,8 +93,9 @@ class Attempts:
 
     def on_straggler(self, straggler: Straggler) -> None:
         """A host holds up the others: it is named, not ended."""
-        event = {"event": "straggler", "process": straggler.process, "factor": straggler.factor}
-        self.on_event({**event, "message": str(straggler)})
+        about = {"process": straggler.process, "factor": straggler.factor}
+        event = {"event": "straggler", "time": time.time(), **about, "message": str(straggler)}
+        self.on_event(event)
 
     def _alive(self) -> int:
         return self._hosting.alive(self._whole.plan.world)
