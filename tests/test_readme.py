@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,18 @@ def test_ci_runs_the_test_commands_of_the_readme() -> None:
     steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     assert "uv run pytest" in TESTS
     assert [command for command in TESTS if f"step {command}" not in steps] == []
+
+
+def test_the_map_has_every_file() -> None:
+    tree = README.partition("## Map\n")[2].partition("\n```\n\n")[0]
+    named = Counter(re.findall(r"\w+\.py", tree))
+    files = [p.name for half in ("launcher", "trainer") for p in (ROOT / half).rglob("*.py")]
+    assert Counter(name for name in files if not name.startswith("__")) - named == Counter()
+    assert {name for name in named if not name.startswith("__")} <= set(files)
+
+
+def test_the_tests_that_are_named_exist() -> None:
+    """Those of the table of faults."""
+    named = set(re.findall(r"`(test_\w+)`", README))
+    written = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "tests").rglob("*.py"))
+    assert [name for name in sorted(named) if f"def {name}(" not in written] == []
