@@ -30,7 +30,8 @@ def classify(outcome: Outcome, asked: Kind | None, step: int | None) -> Ending:
 
 def _stopped(outcome: Outcome, asked: Kind | None, step: int | None) -> Ending:
     if asked is not None:
-        return Ending(asked, outcome.cut_off or outcome.reason, step=step)
+        why = outcome.reason if asked is Kind.STOPPED else "stopped to go on with more hosts"
+        return Ending(asked, outcome.cut_off or why, step=step)
     reason = "the hosts were asked to stop by somebody else (SIGTERM): taken for a preemption"
     return Ending(Kind.PREEMPTED, reason, "SIGTERM", step=step)
 

@@ -25,7 +25,8 @@ def test_all_hosts_finished() -> None:
 
 def test_a_stop_that_was_asked_for_is_of_who_asked() -> None:
     assert kind(STOPPED, STOPPED, asked=Kind.STOPPED) is Kind.STOPPED
-    assert kind(STOPPED, STOPPED, asked=Kind.RESIZED) is Kind.RESIZED
+    ending = classify(outcome(STOPPED, STOPPED), Kind.RESIZED, step=3)
+    assert (ending.kind, ending.reason) == (Kind.RESIZED, "stopped to go on with more hosts")
 
 
 def test_a_stop_that_nobody_here_asked_for_is_a_preemption() -> None:
