@@ -10,13 +10,17 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
 
+import psutil
+
 from launcher.reaper import die_with_parent
 
 HEAD_TIMEOUT_S = 90.0
+LOOK_S = 0.2
 
 
 def main() -> None:
@@ -49,6 +53,7 @@ def _become(node: dict, ray_command) -> None:
         os.environ.clear()
         os.environ.update(node["env"])
         sys.argv = ["ray", "start", "--block", *node["flags"]]
+        threading.Thread(target=_end_with_raylet, daemon=True).start()
         ray_command()
         code = 0
     except SystemExit as ended:
@@ -59,6 +64,29 @@ def _become(node: dict, ray_command) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _end_with_raylet() -> None:
+    """`ray start --block` would wait on for a raylet that has ended in order, as on SIGTERM."""
+    raylet = None
+    while raylet is None or _lives(raylet):
+        time.sleep(LOOK_S)
+        raylet = raylet or next(filter(_is_raylet, psutil.Process().children()), None)
+    os._exit(1)
+
+
+def _is_raylet(child: psutil.Process) -> bool:
+    try:
+        return child.name() == "raylet"
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _wait_for_port(address: str, port: int) -> None:
