@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import Launcher
+from tests.faults.launches import Launcher
 from tests.leftovers import Traces, run_launcher
 
 pytestmark = pytest.mark.slow

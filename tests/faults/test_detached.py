@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from launcher.runs import is_alive
-from tests.faults.conftest import Launcher
+from tests.faults.launches import Launcher
 from tests.leftovers import LAUNCH_TIMEOUT_S, Traces, run_launcher, wait_until
 from trainer.spec import checkpoints
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.conftest import Launch, Launcher
+from tests.faults.launches import Launch, Launcher
 from tests.leftovers import Traces
 
 pytestmark = pytest.mark.slow

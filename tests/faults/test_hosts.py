@@ -9,28 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import Launcher
-from tests.leftovers import Traces, wait_until
+from tests.faults.launches import Launcher
+from tests.faults.victims import trainer_of
+from tests.leftovers import Traces
 
 pytestmark = pytest.mark.slow
 IS_ROOT_WITH_IP = os.geteuid() == 0 and shutil.which("ip") is not None
-
-
-def environment_of(process: int) -> dict[str, str]:
-    entries = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-    pairs = (entry.decode().partition("=") for entry in entries if entry)
-    return {name: value for name, _, value in pairs}
-
-
-def trainer_of(traces: Traces, process: int) -> int:
-    """The process id of a host's trainer."""
-
-    def find() -> list[int]:
-        trainers = [p for p, c in traces.processes().items() if "-m trainer /" in c]
-        return [p for p in trainers if environment_of(p).get("SLIPWAY_PROCESS_ID") == str(process)]
-
-    wait_until(find)
-    return find()[0]
 
 
 def test_a_host_whose_program_is_killed_is_named(launch: Launcher, traces: Traces) -> None:

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from launcher.processes import start_time
-from tests.faults.conftest import Launch, Launcher
+from tests.faults.launches import Launch, Launcher
 from tests.faults.sabotage import sabotage
-from tests.faults.test_hosts import trainer_of
+from tests.faults.victims import agent_of, node_of, trainer_of
 from tests.leftovers import Traces, wait_until
 from trainer.spec.curve import curve
 
@@ -74,21 +73,6 @@ def assert_finished(run: Launch, unbroken: list[list[Any]], traces: Traces) -> N
     losses = [line[1] for line in unbroken]
     assert [line[1] for line in found] == pytest.approx(losses, rel=1e-4)
     traces.assert_nothing_left(timeout_s=5.0)
-
-
-def node_of(traces: Traces, process: int) -> int:
-    """The raylet of a host."""
-    for number, command in traces.processes().items():
-        program = command.split(" ", 1)[0]
-        if program.endswith("raylet/raylet") and f"host-{process:04d}" in command:
-            return number
-    raise LookupError(f"no raylet of host {process}")
-
-
-def agent_of(traces: Traces, process: int) -> int:
-    node = node_of(traces, process)
-    agents = [p for p, c in traces.processes().items() if c.startswith("ray::Agent")]
-    return next(agent for agent in agents if psutil.Process(agent).ppid() == node)
 
 
 MOMENTS: dict[str, dict[str, Any]] = {

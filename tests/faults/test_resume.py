@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.conftest import Launch, Launcher
-from tests.faults.test_hosts import trainer_of
+from tests.faults.launches import Launch, Launcher
+from tests.faults.victims import trainer_of
 from tests.leftovers import Traces
 from trainer.spec import checkpoints
 from trainer.spec.curve import curve
