@@ -20,6 +20,8 @@ from launcher.outcome import (
     odd_ones,
 )
 from launcher.program import Batch
+from launcher.providers.simulated import Place
+from launcher.silence import SILENCE_S, Silence
 from launcher.stacks import innermost
 from launcher.watch import Hang
 
@@ -81,13 +83,26 @@ class Gang:
     def __init__(
         self,
         agents: Sequence[Any],
+        places: Sequence[Place],
         run_dir: Path,
         on_event: Callable[[Event], None],
         on_line: Callable[[int, str], None],
     ) -> None:
-        self._agents = agents
+        self._agents, self._places = agents, places
+        self._lost: set[int] = set()
+        """Those whose agents do not answer."""
         self._run_dir = run_dir
         self._on_event, self._on_line = on_event, on_line
+
+    @property
+    def size(self) -> int:
+        """The number of hosts."""
+        return len(self._agents)
+
+    @property
+    def silent_places(self) -> list[Place]:
+        """Of hosts that have stopped answering."""
+        return [self._places[process] for process in self._lost]
 
     def run(
         self,
@@ -150,7 +165,8 @@ class Gang:
         """End whatever still runs on the hosts; waits for it, within limits."""
         import ray
 
-        calls = [agent.stop.remote() for agent in self._agents]
+        answering = [a for process, a in enumerate(self._agents) if process not in self._lost]
+        calls = [agent.stop.remote() for agent in answering]
         ray.wait(calls, num_returns=len(calls), timeout=ENDING_TIMEOUT_S)
         for agent in self._agents:
             ray.kill(agent)
@@ -206,24 +222,34 @@ class Gang:
         exits: dict[int, Exit] = {}
         hang: Hang | None = None
         stop, look_at = _Stop(self._agents, attendant), 0.0
+        silence = Silence(len(self._agents), time.monotonic())
         polls = {agent.poll.remote(POLL_S): p for p, agent in enumerate(self._agents)}
         while polls and time.monotonic() < stop.give_up_at:
             ready, _ = ray.wait(list(polls), num_returns=1, timeout=LOOK_S)
             for reference in ready:
                 process = polls.pop(reference)
                 batch = _fetch(reference)
+                silence.broken(process)
                 self._forward(process, batch, note)
                 if batch.ended_ago_s is not None:
                     exits[process] = _exit(batch, exits.get(process))
                     attendant.ended(process)
-                if not batch.over:
+                if batch.over:
+                    silence.over(process)
+                else:
                     polls[self._agents[process].poll.remote(POLL_S)] = process
+            for process in silence.lost(time.monotonic()):
+                silence.over(process)
+                exits.setdefault(process, _silent_exit())
+                attendant.ended(process)
+                self._lost.add(process)
+            polls = {call: process for call, process in polls.items() if process not in self._lost}
+            stop.look(exits)  # first: those that lost a peer are no hang
             if not stop.begun and time.monotonic() >= look_at:
                 look_at = time.monotonic() + LOOK_S
                 if hang := attendant.hang():
                     hang = self._look_into(hang)
                     stop.at_once()
-            stop.look(exits)
         for process in polls.values():
             exits.setdefault(process, Exit(None, time.monotonic(), True, [], "it did not end"))
         return exits, hang
@@ -355,6 +381,12 @@ def _exit(batch: Batch, before: Exit | None) -> Exit:
     lost = "" if batch.status is not None else "\n".join(batch.tail) or "its processes were killed"
     ended_at = before.ended_at if before else time.monotonic() - (batch.ended_ago_s or 0.0)
     return Exit(batch.status, ended_at, batch.stopped, batch.tail, lost)
+
+
+def _silent_exit() -> Exit:
+    """Of a host that is cut off, or stuck as a whole: its program is not heard of any more."""
+    why = f"its agent has not answered for {SILENCE_S:.0f} s"
+    return Exit(None, time.monotonic() - SILENCE_S, lost=why)
 
 
 def _is_stopping(exits: Mapping[int, Exit]) -> bool:

@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from launcher import ray_logs
@@ -87,9 +88,9 @@ def assembled(
     try:
         with _keeping_logs(hosts, run_dir):
             on_status("reserving the hosts")
-            reservation = reserve(world, reserve_timeout_s, hosts.places(world))
+            reservation = reserve(world, reserve_timeout_s, partial(hosts.alive, world))
             agents = start_agents(world, reservation, on_status, warn, patience or Patience())
-        gang = Gang(agents, run_dir, on_event, on_line)
+        gang = Gang(agents, reservation.places, run_dir, on_event, on_line)
         yield gang
     finally:
         _leave(hosts, give_back)

@@ -40,8 +40,9 @@ class Hosting:
 
         Raises ProviderError where there are not enough hosts for it, or none can be had.
         """
-        if self._gang is not None:
+        if self._gang is not None and self._gang.size == launch.plan.world.processes:
             return self._gang, False
+        self.dismiss()
         if self._hosts is None:
             self._hosts = self._get_hosts(launch)
         self._gang = self._assembly.enter_context(self._assemble(launch, self._hosts))
@@ -49,6 +50,8 @@ class Hosting:
 
     def dismiss(self) -> None:
         """End the agents, not the hosts: one of them is lost, or others are needed."""
+        if self._gang is not None and self._hosts is not None:
+            self._hosts.suspect(self._gang.silent_places)
         self._gang = None
         self._assembly.close()
         self._assembly = ExitStack()
@@ -63,8 +66,7 @@ class Hosting:
         self.check_head()
         if self._hosts.nodes is not None:
             self._hosts.nodes.replace_lost(time.monotonic())
-        known = self._hosts.places(world)
-        return usable(world, places(world) if known is None else known)
+        return usable(world, self._hosts.alive(world, places(world)))
 
     def check_head(self) -> None:
         """Raises ProviderError where the head of the cluster has ended."""

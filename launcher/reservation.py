@@ -29,25 +29,40 @@ class Host:
     """Of a TPU host, its worker id in the slice; of others, its place among the hosts."""
     idle: bool = True
 
+    @property
+    def place(self) -> Place:
+        return self.group, self.number
+
 
 class Reservation:
-    """Hosts held in a placement group; bundle p is process p's host."""
+    """Hosts held in a placement group; bundle p is process p's host, at `places[p]`."""
 
-    def __init__(self, group: Any, bundle: dict[str, float], release: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        group: Any,
+        bundle: dict[str, float],
+        places: Sequence[Place],
+        release: Callable[[], None],
+    ) -> None:
+        self.places = places
         self.placement_group = group
         self.bundle = bundle
         self.release = release
 
 
-def reserve(world: World, timeout_s: float, only: Collection[Place] | None = None) -> Reservation:
+def reserve(
+    world: World, timeout_s: float, trusted: Callable[[Collection[Place]], Collection[Place]]
+) -> Reservation:
     """Wait until the world's hosts are alive and idle, and take them all at once.
 
-    `only`: the places of hosts that are known to be alive, where somebody knows better than Ray.
+    `trusted`: of places that Ray holds for alive, those that nothing else speaks against.
     Raises ProviderError after `timeout_s`, naming the hosts that are missing or busy.
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        alive = [h for h in _alive_hosts(world) if only is None or (h.group, h.number) in only]
+        alive = _alive_hosts(world)
+        usable_places = trusted([host.place for host in alive])
+        alive = [host for host in alive if host.place in usable_places]
         chosen, problem = choose(alive, world.slices, world.hosts_per_slice)
         if chosen is not None:
             break
@@ -72,7 +87,7 @@ def missing(world: World) -> str:
 
 def places(world: World) -> list[Place]:
     """Of the hosts that Ray holds for alive."""
-    return [(host.group, host.number) for host in _alive_hosts(world)]
+    return [host.place for host in _alive_hosts(world)]
 
 
 def usable(world: World, alive: Iterable[Place]) -> int:
@@ -91,7 +106,7 @@ def choose(
 
     None and what is wrong where there are not enough.
     """
-    seen = [(host.group, host.number) for host in alive]
+    seen = [host.place for host in alive]
     problem = missing_workers(seen, slices, hosts_per_slice)
     if problem:
         return None, problem
@@ -161,7 +176,7 @@ def _take(world: World, chosen: Sequence[Place]) -> Reservation:
         strategy="STRICT_SPREAD",
         bundle_label_selector=[{HOST_LABEL: str(number)} for _, number in chosen],
     )
-    return Reservation(group, bundle, lambda: remove_placement_group(group))
+    return Reservation(group, bundle, chosen, lambda: remove_placement_group(group))
 
 
 def _take_slices(world: World, chosen: Sequence[Place]) -> Reservation:
@@ -179,7 +194,7 @@ def _take_slices(world: World, chosen: Sequence[Place]) -> Reservation:
             {SLICE_LABEL: name, WORKER_LABEL: str(worker)} for name, worker in chosen
         ],
     )
-    return Reservation(group.placement_group, group.bundle_resources, group.shutdown)
+    return Reservation(group.placement_group, group.bundle_resources, chosen, group.shutdown)
 
 
 def _kind(world: World) -> accelerators.Accelerator:

@@ -1,6 +1,8 @@
 """What every provider gives: hosts that wait in a Ray cluster, and its address."""
 
-from dataclasses import dataclass
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.processes import Reaped
@@ -8,6 +10,9 @@ from launcher.providers.errors import ProviderError
 from launcher.providers.nodes import Nodes
 from launcher.providers.simulated import Place, place
 from trainer.spec.plan import World
+
+SUSPECTED_S = 30.0
+"""A host that was cut off: until then Ray has noticed that too, or it is back."""
 
 
 @dataclass
@@ -27,15 +32,25 @@ class Hosts:
     reaped: Reaped | None = None
     nodes: Nodes | None = None
     """The Ray nodes, where they are processes of ours on this machine."""
+    _suspects: dict[Place, float] = field(default_factory=dict)
 
     @property
     def is_headless(self) -> bool:
         """Whether the head is known to be gone: calls into Ray would then wait for it."""
         return self.nodes is not None and self.nodes.is_headless
 
-    def places(self, world: World) -> list[Place] | None:
-        """Of the hosts of a world that are alive; None: Ray is to be asked."""
-        return None if self.nodes is None else [place(world, p) for p in self.nodes.alive()]
+    def suspect(self, places: Collection[Place]) -> None:
+        """Hosts there do not answer any more."""
+        self._suspects.update(dict.fromkeys(places, time.monotonic() + SUSPECTED_S))
+
+    def alive(self, world: World, seen: Collection[Place]) -> set[Place]:
+        """Of a world's hosts that Ray holds for alive, those that nothing else speaks against."""
+        now = time.monotonic()
+        self._suspects = {p: end for p, end in self._suspects.items() if p in seen and now < end}
+        alive = set(seen) - set(self._suspects)
+        if self.nodes is None:
+            return alive
+        return alive & {place(world, process) for process in self.nodes.alive()}
 
     def __enter__(self) -> "Hosts":
         return self
