@@ -1,0 +1,81 @@
+"""Hosts that are lost, preempted or come back, and the head of them all."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.processes import start_time
+from tests.faults.launches import Launch, Launcher
+from tests.faults.matrix import assert_finished, ends
+from tests.faults.sabotage import sabotage
+from tests.faults.victims import node_of, trainer_of
+from tests.leftovers import Traces, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def test_kill_9_of_a_ray_node(start: Callable[..., Launch], unbroken: list, traces: Traces) -> None:
+    """The node is replaced; the trainer that it leaves behind does not live on beside the next."""
+    run = start()
+    run.wait_for_event("step", step=35)
+    left = trainer_of(traces, 1)
+    os.kill(node_of(traces, 1), signal.SIGKILL)
+    wait_until(lambda: start_time(left) is None, 5.0)
+    assert_finished(run, unbroken, traces)
+    assert [(end["kind"], end["process"]) for end in ends(run)] == [("lost", 1)]
+
+
+def test_a_preempted_node(start: Callable[..., Launch], unbroken: list, traces: Traces) -> None:
+    """It is charged to the preemptions: there is no budget for failures."""
+    run = start("faulty", "", "", "retries.failures=0")
+    run.wait_for_event("step", step=35)
+    os.kill(node_of(traces, 1), signal.SIGTERM)
+    assert_finished(run, unbroken, traces)
+    assert {end["kind"] for end in ends(run)} <= {"lost", "preempted"}
+
+
+def test_a_preempted_node_beyond_the_budget(start: Callable[..., Launch], traces: Traces) -> None:
+    run = start("faulty", "", "", "retries.preemptions=0", "steps=100000")
+    run.wait_for_event("step", step=35)
+    os.kill(node_of(traces, 1), signal.SIGTERM)
+    assert run.wait() == 1
+    assert "retries.preemptions: 0 is spent" in run.output
+    traces.assert_nothing_left(timeout_s=5.0)
+
+
+def test_the_end_of_the_ray_head_is_told_and_a_resume_works(
+    start: Callable[..., Launch], launch: Launcher, unbroken: list, traces: Traces
+) -> None:
+    run = start()
+    run.wait_for_event("checkpoint_saved")
+    began = time.monotonic()
+    for process, command in traces.processes().items():
+        if "gcs_server" in command.split(" ", 1)[0]:
+            os.kill(process, signal.SIGKILL)
+    assert run.wait() == 3, run.output
+    assert time.monotonic() - began < 30
+    assert "the head of the Ray cluster has ended" in run.output
+    assert "launch resume faulty" in run.output
+    traces.assert_nothing_left(timeout_s=5.0)
+    assert_finished(launch.resume("faulty"), unbroken, traces)
+
+
+def test_a_host_that_is_lost_for_good_and_one_that_comes_later(
+    launch: Launcher, start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
+) -> None:
+    """From four hosts to three, and back to four: one curve."""
+    provider = sabotage(tmp_path, "time.sleep(0.3)") + ", replace_after_s: 8"
+    cluster = launch.cluster_file("elastic", provider, "wait_for_hosts_s: 2")
+    cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: {min: 2, max: 4}"))
+    run = launch.on(cluster, "elastic", ["checkpoint.every_steps=10"])
+    run.wait_for_event("step", step=15)
+    os.kill(node_of(traces, 3), signal.SIGKILL)
+    assert_finished(run, unbroken, traces)
+    assert [end["kind"] for end in ends(run)] == ["lost", "resized"]
+    plans = [json.loads(p.read_text()) for p in sorted((run.run_dir / "plans").iterdir())]
+    assert [plan["world"]["hosts_per_slice"] for plan in plans] == [4, 3, 4]
