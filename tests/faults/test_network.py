@@ -1,0 +1,69 @@
+"""Hosts in network namespaces that their network cuts off: lost, fenced, and back again."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from launcher.processes import start_time
+from tests.faults.launches import Launch, Launcher
+from tests.faults.links import Link
+from tests.faults.matrix import assert_finished, ends
+from tests.faults.test_hosts import IS_ROOT_WITH_IP
+from tests.faults.victims import trainer_of
+from tests.leftovers import Traces, wait_until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not IS_ROOT_WITH_IP, reason="network namespaces need root and `ip`"),
+]
+FENCED_S = 75.0
+"""An agent that nobody asks for a minute ends itself."""
+
+
+def test_a_host_that_is_cut_off_is_lost_and_the_run_goes_on_when_it_is_back(
+    start: Callable[..., Launch], unbroken: list, traces: Traces
+) -> None:
+    run = start("faulty", ", netns: true")
+    run.wait_for_event("step", step=35)
+    link = Link(trainer_of(traces, 1))
+    link.down()
+    lost = run.wait_for_event("attempt_ended")
+    assert (lost["kind"], lost["process"]) == ("lost", 1)
+    run.wait_for_event("state", state="waiting_for_hosts")
+    link.up()
+    assert_finished(run, unbroken, traces)
+    assert [end["kind"] for end in ends(run)] == ["lost"]
+
+
+def test_a_host_of_which_nothing_arrives_ends_itself_while_the_others_go_on(
+    launch: Launcher, start: Callable[..., Launch], traces: Traces
+) -> None:
+    cluster = launch.cluster_file("elastic", ", netns: true", "wait_for_hosts_s: 2")
+    cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: {min: 1, max: 2}"))
+    run = launch.on(cluster, "elastic", ["steps=100000"])
+    run.wait_for_event("checkpoint_saved")
+    cut_off = trainer_of(traces, 1)
+    Link(cut_off).lose_all()
+    run.wait_for_event("step", attempt=2)
+    wait_until(lambda: start_time(cut_off) is None, FENCED_S)
+    assert [end["kind"] for end in run.events() if end["event"] == "attempt_ended"] == ["lost"]
+    os.killpg(run.process.pid, signal.SIGINT)
+    assert run.wait(timeout_s=60.0) == 130, run.output
+    traces.assert_nothing_left(timeout_s=5.0)
+
+
+def test_a_slow_network_does_no_harm(
+    start: Callable[..., Launch], unbroken: list, traces: Traces
+) -> None:
+    run = start("faulty", ", netns: true")
+    run.wait_for_event("step", step=35)
+    with Link(trainer_of(traces, 1)).delayed(0.2):
+        first = max(e["step"] for e in run.events() if e["event"] == "step")
+        run.wait_for_event("step", step=first + 5)
+    assert_finished(run, unbroken, traces)
+    assert ends(run) == []
+    metrics = [json.loads(m) for m in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert max(m["step_time_s"] for m in metrics if "loss" in m) > 1, "messages were delayed"
