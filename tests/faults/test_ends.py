@@ -3,10 +3,14 @@
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.faults.launches import Launch, Launcher
+from tests.faults.matrix import assert_finished
+from tests.faults.sabotage import sabotage
+from tests.faults.victims import node_of
 from tests.leftovers import Traces
 
 pytestmark = pytest.mark.slow
@@ -69,3 +73,46 @@ def test_two_launches_at_once_do_not_see_each_other(launch: Launcher, traces: Tr
     os.killpg(second.process.pid, signal.SIGINT)
     assert second.wait(timeout_s=60.0) == 130
     traces.assert_nothing_left()
+
+
+def backing_off(start: Callable[..., Launch], traces: Traces, folder: Path) -> Launch:
+    """After the second failure in a row, until a file is there."""
+    code = f"assert step < 50 or os.path.exists({str(folder / 'healed')!r})"
+    return start("faulty", sabotage(folder, code))
+
+
+def waiting_for_hosts(start: Callable[..., Launch], traces: Traces, folder: Path) -> Launch:
+    """For one that no other replaces."""
+    run = start("faulty", ", replace_after_s: null")
+    run.wait_for_event("step", step=35)
+    os.kill(node_of(traces, 1), signal.SIGKILL)
+    return run
+
+
+@pytest.mark.parametrize("state", [backing_off, waiting_for_hosts])
+def test_kill_9_between_two_attempts_leaves_nothing_and_a_resume_goes_on(
+    state: Callable[..., Launch],
+    start: Callable[..., Launch],
+    launch: Launcher,
+    unbroken: list,
+    traces: Traces,
+    tmp_path: Path,
+) -> None:
+    run = state(start, traces, tmp_path)
+    run.wait_for_event("state", state=state.__name__)
+    run.process.kill()
+    run.wait()
+    traces.assert_nothing_left()
+    (tmp_path / "healed").touch()
+    assert_finished(launch.resume("faulty"), unbroken, traces)
+
+
+def test_ctrl_c_while_hosts_are_waited_for_ends_everything(
+    start: Callable[..., Launch], traces: Traces, tmp_path: Path
+) -> None:
+    run = waiting_for_hosts(start, traces, tmp_path)
+    run.wait_for_event("state", state="waiting_for_hosts")
+    os.killpg(run.process.pid, signal.SIGINT)
+    assert run.wait(timeout_s=60.0) == 130, run.output
+    traces.assert_nothing_left(timeout_s=1.0)
+    assert "continue with: launch resume faulty" in run.output
