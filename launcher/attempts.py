@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from launcher.agent import LEASE_S
 from launcher.endings import classify
 from launcher.gang import Attendant, GangError, LostError
 from launcher.hosting import Hosting
@@ -115,6 +116,8 @@ class Attempts:
             self._run.set_state(wait.state, reason=wait.why)
             what = WAITING[wait.state].format(left_s)
             self._display.status(f"{what}: {wait.why}")
+            if left_s > LEASE_S / 2:
+                self._hosting.dismiss()  # agents that nobody asks for so long end themselves
         time.sleep(max(0.0, min(left_s, LOOK_S)))
 
     def _attempt(self, layout: Launch) -> None:
