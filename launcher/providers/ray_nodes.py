@@ -20,6 +20,8 @@ import psutil
 from launcher.reaper import die_with_parent
 
 HEAD_TIMEOUT_S = 90.0
+REGISTER_TIMEOUT_S = 120.0
+"""Of a raylet, whose agents are up before it: Ray gives it 30 s, too few on a busy machine."""
 LOOK_S = 0.2
 
 
@@ -53,6 +55,7 @@ def _become(node: dict, ray_command) -> None:
         os.environ.clear()
         os.environ.update(node["env"])
         sys.argv = ["ray", "start", "--block", *node["flags"]]
+        _wait_longer_for_raylet()
         threading.Thread(target=_end_with_raylet, daemon=True).start()
         ray_command()
         code = 0
@@ -64,6 +67,24 @@ def _become(node: dict, ray_command) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _wait_longer_for_raylet() -> None:
+    from ray._private import services
+
+    get_node = services.get_node
+
+    def get_node_at_last(address: str, node_id: str) -> dict:
+        deadline = time.monotonic() + REGISTER_TIMEOUT_S
+        while True:
+            try:
+                return get_node(address, node_id)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(LOOK_S)
+
+    services.get_node = get_node_at_last
 
 
 def _end_with_raylet() -> None:
