@@ -61,6 +61,8 @@ def environment(token_path: Path) -> dict[str, str]:
         "RAY_AUTH_TOKEN_PATH": str(token_path),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_raylet_start_wait_time_s": "120",
+        # So often, every 2 s, a node asks for the head's raylet: by default it gives up after 40 s.
+        "RAY_NUM_REDIS_GET_RETRIES": "60",
         # A node starts one process at a time: one that hangs while it starts holds up all others
         # until the raylet kills it, after 60 s by default.
         "RAY_worker_register_timeout_seconds": "30",
