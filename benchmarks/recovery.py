@@ -1,0 +1,173 @@
+"""From a fault to the next new step: `launch` beside Ray Train's JaxTrainer.
+
+    python benchmarks/recovery.py [--faults NAME ...] [--rounds 3] [--limit-s 180]
+
+On two simulated hosts of this machine, with a warm compile cache. Each fault is fired two steps
+after a checkpoint was told of: a step takes 0.1 s, so that what is done again weighs little.
+Prints, as medians over the rounds, the seconds from the fault to the first step of the next attempt
+and to a step that no attempt had made before, beside what Slipway aims at.
+
+JaxTrainer takes its turn after each fault where `ray.train` can be imported:
+
+    uv run --with "ray[train]==2.60.*" python benchmarks/recovery.py
+
+There the program is a plain data-parallel loop (recovery_jax_trainer.py) of the same pace, with as
+many steps between checkpoints; it has no agents. What is not over within the limit is told as such,
+and its rounds end there.
+"""
+
+import argparse
+import importlib.util
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.faults import Fire, NotRecoveredError, Recovery, Story, faults, sleeps_at
+from tests.faults.launches import Launcher
+from tests.faults.sabotage import sabotage
+from tests.leftovers import Traces
+
+WORKER = Path(__file__).with_name("recovery_jax_trainer.py")
+EVERY_STEPS, AFTER_STEPS, STEP_S = 20, 2, 0.1
+JOB = f"""\
+name: recovery
+steps: 1000000
+model: {{layers: 4, d_model: 128, heads: 4, kv_heads: 2, d_ff: 384}}
+data: {{source: text, path: "corpus/*.txt", seq_len: 32, global_batch: 4}}
+mesh: {{data: -1, fsdp: 1}}
+evaluate: null
+sample: null
+checkpoint: {{every_steps: {EVERY_STEPS}}}
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault, the host that it hits, and the seconds that Slipway aims at."""
+
+    fault: str
+    process: int
+    aim_s: float
+
+
+CASES = {
+    "trainer": Case("SIGKILL of a trainer", 1, 5),
+    "coordinator": Case("SIGKILL of a trainer", 0, 5),
+    "agent": Case("SIGKILL of an agent", 1, 5),
+    "node": Case("SIGKILL of a node", 1, 5),
+    "stopped": Case("SIGSTOP of a trainer", 1, 20),
+    "sleeping": Case("sleep in a data loader", 1, 20),
+}
+
+
+@dataclass
+class JaxTrainer:
+    """A run under Ray Train, as a process of its own."""
+
+    run_dir: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def output(self) -> str:
+        return (self.run_dir / "output").read_text()
+
+
+def main() -> None:
+    """Fault by fault, each way in a cluster of its own."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--faults", nargs="*", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--limit-s", type=float, default=180.0)
+    options = parser.parse_args()
+    ways = {"launch": _launch}
+    if all(importlib.util.find_spec(name) for name in ("pyarrow", "fsspec", "pandas")):
+        ways["JaxTrainer"] = _jax_trainer
+    print(f"{'fault':12} {'aim':>6}  {'way':10} {'first step':>12} {'new step':>12}")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.update(XDG_STATE_HOME=f"{folder}/state", XDG_CACHE_HOME=f"{folder}/cache")
+        for name in options.faults:
+            for way, measure in ways.items():
+                case = CASES[name]
+                if way == "JaxTrainer" and name == "agent":
+                    continue
+                with _traces() as traces, tempfile.TemporaryDirectory() as own:
+                    found = list(measure(case, Path(own), traces, options))
+                _print(name, case, way, found, options)
+
+
+def _print(
+    name: str, case: Case, way: str, found: list[Recovery], options: argparse.Namespace
+) -> None:
+    first, new = f"> {options.limit_s:.0f} s", "never"
+    if len(found) == options.rounds:
+        first = f"{statistics.median(recovery.first_s for recovery in found):.1f} s"
+        new = f"{statistics.median(recovery.new_s for recovery in found):.1f} s"
+    aim = f"{case.aim_s:.0f} s" if way == "launch" else ""
+    print(f"{name:12} {aim:>6}  {way:10} {first:>12} {new:>12}", flush=True)
+
+
+def _launch(
+    case: Case, folder: Path, traces: Traces, options: argparse.Namespace
+) -> Iterator[Recovery]:
+    launcher, flag = Launcher(folder, traces), folder / "sleep"
+    (folder / "job.yaml").write_text(JOB)
+    code = f"time.sleep({STEP_S}); {sleeps_at(flag)}"
+    run = launcher("recovery", sabotage(folder, code))
+    yield from _rounds(case, faults(flag)[case.fault], Story(run), traces, options)
+
+
+def _jax_trainer(
+    case: Case, folder: Path, traces: Traces, options: argparse.Namespace
+) -> Iterator[Recovery]:
+    flag = folder / "sleep"
+    with (folder / "output").open("wb") as output:
+        command = [sys.executable, str(WORKER), str(folder), str(EVERY_STEPS), str(STEP_S)]
+        process = subprocess.Popen(
+            command, env=traces.environment, stdout=output, stderr=subprocess.STDOUT
+        )
+
+    def worker_of(_: Traces, process: int) -> int:
+        return int((folder / f"rank-{process}").read_text())
+
+    fire = faults(flag, worker_of)[case.fault]
+    yield from _rounds(case, fire, Story(JaxTrainer(folder, process)), traces, options)
+
+
+def _rounds(
+    case: Case, fire: Fire, story: Story, traces: Traces, options: argparse.Namespace
+) -> Iterator[Recovery]:
+    """One fault after the other, until one is not recovered from."""
+    story.wait_for_steps(1)
+    for _ in range(options.rounds):
+        story.catch_up()
+        story.wait_for(lambda event: event["event"] == "checkpoint_saved")
+        story.wait_for_steps(AFTER_STEPS)
+        fired = fire(traces, case.process)
+        try:
+            yield story.recovery(fired, options.limit_s)
+        except NotRecoveredError as error:
+            print(error, file=sys.stderr)
+            return
+
+
+@contextmanager
+def _traces() -> Iterator[Traces]:
+    """Whatever still runs is ended on the way out."""
+    traces = Traces()
+    try:
+        yield traces
+    finally:
+        for process in traces.processes():
+            os.kill(process, signal.SIGKILL)
+        traces.remove()
+
+
+if __name__ == "__main__":
+    main()
