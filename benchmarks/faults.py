@@ -4,8 +4,10 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +21,25 @@ Fire = Callable[[Traces, int], float]
 Victim = Callable[[Traces, int], int]
 LOOK_S = 0.01
 DEADLINE_S = 300.0
+
+
+@contextmanager
+def workplace() -> Iterator[tuple[Path, Traces]]:
+    """A folder, and an environment for what is started; both are gone on the way out."""
+    traces = Traces()
+
+    def end_all() -> bool:
+        for process in (left := traces.processes()):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        return not left
+
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            yield Path(folder), traces
+        finally:
+            wait_until(end_all)
+            traces.remove()
 
 
 def faults(flag: Path, trainer_of: Victim = trainer_of) -> dict[str, Fire]:

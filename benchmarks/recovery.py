@@ -19,17 +19,23 @@ and its rounds end there.
 import argparse
 import importlib.util
 import os
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.faults import Fire, NotRecoveredError, Recovery, Story, faults, sleeps_at
+from benchmarks.faults import (
+    Fire,
+    NotRecoveredError,
+    Recovery,
+    Story,
+    faults,
+    sleeps_at,
+    workplace,
+)
 from tests.faults.launches import Launcher
 from tests.faults.sabotage import sabotage
 from tests.leftovers import Traces
@@ -97,15 +103,15 @@ def main() -> None:
                 case = CASES[name]
                 if way == "JaxTrainer" and name == "agent":
                     continue
-                with _traces() as traces, tempfile.TemporaryDirectory() as own:
-                    found = list(measure(case, Path(own), traces, options))
+                with workplace() as (own, traces):
+                    found = list(measure(case, own, traces, options))
                 _print(name, case, way, found, options)
 
 
 def _print(
     name: str, case: Case, way: str, found: list[Recovery], options: argparse.Namespace
 ) -> None:
-    first, new = f"> {options.limit_s:.0f} s", "never"
+    first = new = f"> {options.limit_s:.0f} s"
     if len(found) == options.rounds:
         first = f"{statistics.median(recovery.first_s for recovery in found):.1f} s"
         new = f"{statistics.median(recovery.new_s for recovery in found):.1f} s"
@@ -155,18 +161,6 @@ def _rounds(
         except NotRecoveredError as error:
             print(error, file=sys.stderr)
             return
-
-
-@contextmanager
-def _traces() -> Iterator[Traces]:
-    """Whatever still runs is ended on the way out."""
-    traces = Traces()
-    try:
-        yield traces
-    finally:
-        for process in traces.processes():
-            os.kill(process, signal.SIGKILL)
-        traces.remove()
 
 
 if __name__ == "__main__":

@@ -14,17 +14,14 @@ import argparse
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.faults import NotRecoveredError, Recovery, Story, faults, sleeps_at
+from benchmarks.faults import NotRecoveredError, Recovery, Story, faults, sleeps_at, workplace
 from tests.faults.launches import Launch, Launcher
 from tests.faults.sabotage import sabotage
 from tests.leftovers import Traces, wait_until
@@ -74,7 +71,9 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    with _launcher() as launcher:
+    with workplace() as (folder, traces):
+        os.environ.update(XDG_STATE_HOME=f"{folder}/state", XDG_CACHE_HOME=f"{folder}/cache")
+        launcher = Launcher(folder, traces)
         job = JOB.format(steps=STEPS_PER_FAULT * (1 + options.faults))
         (launcher.folder / "job.yaml").write_text(job)
         undisturbed = launcher.on(_one_host(launcher), "undisturbed")
@@ -95,25 +94,11 @@ def main() -> None:
             (code == 0, f"the run ended with {code}"),
             _check_examples(run, undisturbed),
             _check_goodput(launcher, wall_s),
-            _check_leftovers(launcher.traces),
+            _check_leftovers(traces),
         ]
     for holds, text in checks:
         print("ok  " if holds else "FAIL", text)
     sys.exit(0 if all(holds for holds, _ in checks) else 1)
-
-
-@contextmanager
-def _launcher() -> Iterator[Launcher]:
-    """In a folder that is deleted, with whatever still runs there, at the end."""
-    traces = Traces()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            os.environ.update(XDG_STATE_HOME=f"{folder}/state", XDG_CACHE_HOME=f"{folder}/cache")
-            yield Launcher(Path(folder), traces)
-    finally:
-        for process in traces.processes():
-            os.kill(process, signal.SIGKILL)
-        traces.remove()
 
 
 def _one_host(launcher: Launcher) -> Path:
