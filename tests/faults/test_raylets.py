@@ -1,0 +1,35 @@
+"""A Ray node of this machine is lost however its raylet ends, and replaced."""
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from launcher.cluster import find_cluster
+from launcher.providers import local
+from tests.leftovers import wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def raylet(reaper: int) -> int:
+    """Of the only host."""
+    for process in psutil.Process(reaper).children(recursive=True):
+        if process.name() == "raylet" and "--node-name=host-0000" in process.cmdline():
+            return process.pid
+    raise LookupError("no raylet")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
+def test_a_node_whose_raylet_ended_is_replaced(number: signal.Signals) -> None:
+    """Also one that ends in order, for which `ray start --block` would wait on."""
+    world = find_cluster("local").value.world(simulated=False)
+    with local.start(world) as hosts:
+        nodes, reaped = hosts.nodes, hosts.reaped
+        assert nodes and reaped
+        os.kill(raylet(reaped.pid), number)
+        wait_until(lambda: not nodes.alive(), 30.0)
+        nodes.replace_lost(time.monotonic())
+        wait_until(lambda: nodes.alive() == {0})
