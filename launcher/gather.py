@@ -62,9 +62,9 @@ def assembled(
     hosts: Hosts,
     world: World,
     run_dir: Path,
-    on_event: Callable[[Event], None] = lambda event: None,
-    on_line: Callable[[int, str], None] = lambda process, line: None,
-    on_status: Callable[[str], None] = lambda text: None,
+    on_event: Callable[[Event], None],
+    on_line: Callable[[int, str], None],
+    on_status: Callable[[str], None],
     reserve_timeout_s: float = RESERVE_TIMEOUT_S,
     patience: Patience | None = None,
 ) -> Iterator[Gang]:

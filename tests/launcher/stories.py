@@ -1,0 +1,81 @@
+"""Events of runs, told by hand: for the tests of the goodput."""
+
+from typing import Any, Self
+
+import pytest
+
+from launcher.goodput import Goodput, goodput
+
+BEGIN_S = 1.8e9
+HOUR_S, DAY_S = 3600.0, 86400.0
+
+
+class Story:
+    """The events of a run, told in the order in which they come."""
+
+    def __init__(self, *, clock_s: float = 0.0) -> None:
+        """Process 0's clock is ahead by `clock_s`; what it says arrives at once."""
+        self.events: list[dict[str, Any]] = []
+        self.clock_s = clock_s
+        self.now, self._attempt = BEGIN_S, 1
+
+    def after(self, seconds: float) -> Self:
+        self.now += seconds
+        return self
+
+    def launcher(self, event: str, **fields: object) -> Self:
+        self.events.append(
+            {"event": event, "time": self.now, "attempt": self._attempt, **fields}
+        )  # fmt: skip
+        return self
+
+    def state(self, state: str) -> Self:
+        return self.launcher("state", state=state)
+
+    def ended(self, kind: str) -> Self:
+        return self.launcher("attempt_ended", kind=kind)
+
+    def next_attempt(self) -> Self:
+        self._attempt += 1
+        return self
+
+    def host(self, event: str, **fields: object) -> Self:
+        times = {"time": self.now + self.clock_s, "received": self.now}
+        self.events.append(
+            {"event": event, "process": 0, "attempt": self._attempt, **times, **fields}
+        )
+        return self
+
+    def begin(self, phase: str) -> Self:
+        return self.host("phase", name=phase, edge="begin")
+
+    def end(self, phase: str) -> Self:
+        return self.host("phase", name=phase, edge="end")
+
+    def phase(self, name: str, seconds: float) -> Self:
+        return self.begin(name).after(seconds).end(name)
+
+    def steps(self, first: int, last: int, step_s: float = 1.0, data_wait_s: float = 0.0) -> Self:
+        for step in range(first, last + 1):
+            self.after(step_s).host("step", step=step, data_wait_s=data_wait_s)
+        return self
+
+    def started(self) -> Self:
+        """Hosts in 5 s, checks in 2 s, imports in 3 s; a short `data` in both programs."""
+        self.state("provisioning").after(5).state("starting").after(1).phase("data", 0.5)
+        return self.after(0.5).state("running").after(3).phase("data", 0.5)
+
+    def training(self) -> Self:
+        """Started, compiled in 8 s, in the phase `train`."""
+        return self.started().after(1).phase("compile", 8).begin("train")
+
+    def finished(self) -> Self:
+        return self.end("train").after(1).ended("finished").after(1).state("finished")
+
+    def parts(self, now: float | None = None) -> dict[str, Any]:
+        return parts(goodput(self.events, now))
+
+
+def parts(found: Goodput) -> dict[str, Any]:
+    """Those that took time."""
+    return {str(part): pytest.approx(s) for part, s in found.seconds.items() if s > 1e-6}
