@@ -11,7 +11,7 @@ from launcher.gang import Attendant, GangError, LostError
 from launcher.hosting import Hosting
 from launcher.interrupts import Interrupts
 from launcher.launch import Launch
-from launcher.outcome import Outcome
+from launcher.outcome import Outcome, host_name
 from launcher.progress import RunDisplay
 from launcher.providers.errors import ProviderError
 from launcher.runs import Run
@@ -228,6 +228,6 @@ def _check_corpus(launch: Launch, reports: dict[int, dict[str, Any]]) -> None:
         seen = report.get("corpus_sha256")
         if planned and seen != planned:
             raise GangError(
-                f"host-{process:04d} has another corpus than this machine ({seen} here, planned "
+                f"{host_name(process)} has another corpus than this machine ({seen} here, planned "
                 f"{planned}): the hosts need the Python version of the launcher for 'stdlib'"
             )
