@@ -1,13 +1,11 @@
 """A run that is left alone: started, looked at, stopped and resumed from other terminals."""
 
-import fcntl
 import json
 import os
 import pty
 import signal
 import subprocess
 import sys
-import termios
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,14 +37,12 @@ class Alone:
         master, terminal = pty.openpty()
         command = f"{sys.executable} -m launcher -c {self.cluster} job.yaml --detach && read line"
         shell = subprocess.Popen(
-            ["bash", "-c", command],
+            ["setsid", "--ctty", "bash", "-c", command],
             cwd=self.launch.folder,
             env=self.traces.environment,
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
         os.close(terminal)
         seen = b""
