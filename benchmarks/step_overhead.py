@@ -1,11 +1,11 @@
 """What Slipway adds to a training step: its loop beside a hand-written one, in the same processes.
 
-    python benchmarks/step_overhead.py [--hosts 2] [--devices 2] [--rounds 40] [--steps 6]
+    python benchmarks/step_overhead.py [--hosts 2] [--devices 2] [--rounds 40] [--steps 7]
 
-Starts one process per host through the launcher's own gang. In each, rounds of Slipway's loop
-(data pipeline, metrics, events and all) and of a plain jitted loop over the same model and
-batch (step_overhead_worker.py) take turns. Prints the median step time of both, and
-the median and the quartiles of the ratios of neighbouring rounds: single rounds differ by a tenth.
+Starts one process per host through the launcher's own gang. In each, Slipway's loop runs (data
+pipeline, metrics, events and all), and every few steps a plain jitted loop over the same model and
+batch has its turn (step_overhead_worker.py). Prints the median step time of both, and the median
+and the quartiles of the ratios of neighbouring rounds: single rounds differ by a tenth.
 """
 
 import argparse
@@ -42,7 +42,7 @@ class Worker:
 def main() -> None:
     """Launch the workers and print what process 0 measured."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("hosts", 2), ("devices", 2), ("rounds", 40), ("steps", 6)):
+    for name, default in (("hosts", 2), ("devices", 2), ("rounds", 40), ("steps", 7)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -63,7 +63,7 @@ def _launch(options: argparse.Namespace, cluster_file: Path, folder: Path) -> No
     from trainer.spec.config import load
     from trainer.spec.job import Job
 
-    overrides = [f"steps={options.steps}", "evaluate=null", "sample=null"]
+    overrides = [f"steps={options.rounds * options.steps}", "evaluate=null", "sample=null"]
     job = load(ROOT / "jobs" / "quickstart.yaml", Job, overrides)
     launch = make_launch(job, find_cluster(str(cluster_file)), folder, ClusterWords())
     with Run.create(launch) as run:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from trainer.data.packing import Batch
 from trainer.environment import Environment
 from trainer.evaluate import Evaluator
 from trainer.events import Events
-from trainer.loop import Loop
+from trainer.loop import Loop, Step
 from trainer.loss import loss_sum
 from trainer.metrics import Rates
 from trainer.preflight import prepare_data
@@ -29,7 +30,7 @@ from trainer.spec.config import load
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
 from trainer.stop import Wishes
-from trainer.train_step import Trainable
+from trainer.train_step import State, StepMetrics, Trainable
 
 
 def main() -> None:
@@ -48,47 +49,50 @@ def main() -> None:
         feed = Feed(job, plan.batch, tokens, mesh.batch_sharding(devices))
         batch = next(feed.training(first_step=1))
         step = trainable.compiled_step(batch)
+        turns = Turns(trainable, step, batch, rounds)
         loop = Loop(
-            job, feed, step, Wishes(devices), Evaluator(trainable), NoSaving(), Rates(job, plan),
+            job, feed, turns, Wishes(devices), Evaluator(trainable), NoSaving(), Rates(job, plan),
             report, events,
         )  # fmt: skip
-        metrics_file = job_file.parent / "metrics.jsonl"
-        times = _take_turns(loop, trainable, batch, rounds, metrics_file)
+        loop.run(Start(trainable.initial_state()))
     if environment.process == 0:
+        slipway = _round_times(job_file.parent / "metrics.jsonl", rounds)
+        # The first round warms up.
+        times = {"slipway": slipway[1:], "plain": turns.plain_times[1:]}
         (job_file.parent / "times.json").write_text(json.dumps(times))
     distributed.barrier("end")
     distributed.shutdown()
 
 
-def _take_turns(
-    loop: Loop, trainable: Trainable, batch: Batch, rounds: int, metrics_file: Path
-) -> dict[str, list[float]]:
-    """Seconds a step, round by round, from the end of a round's first step to that of its last.
+class Turns:
+    """Slipway's step; every few steps its loop is held back while the plain one makes as many."""
 
-    The two begin by turns. The first round of each warms up and does not count.
+    def __init__(self, trainable: Trainable, step: Step, batch: Batch, rounds: int):
+        self._step, self._plain, self._batch = step, PlainLoop(trainable), batch
+        self._steps = trainable.job.steps // rounds
+        self._calls = 0
+        self.plain_times: list[float] = []
+        """Seconds a step, round by round."""
+
+    def __call__(
+        self, state: State[jax.Array], batch: Batch, wishes: jax.Array
+    ) -> tuple[State[jax.Array], StepMetrics]:
+        if self._calls % self._steps == 0:
+            jax.block_until_ready(state)
+            self.plain_times.append(self._plain.run(self._batch, self._steps))
+        self._calls += 1
+        return self._step(state, batch, wishes)
+
+
+def _round_times(metrics_file: Path, rounds: int) -> list[float]:
+    """Seconds a step in Slipway's own metrics, round by round.
+
+    Left out are the first step of a round, as in the plain loop's, and the last one, whose time
+    holds the plain loop's next turn.
     """
-    steps = trainable.job.steps
-    state, plain = trainable.initial_state(), PlainLoop(trainable)
-    times: dict[str, list[float]] = {"slipway": [], "plain": []}
-    for number in range(rounds + 1):
-        if number % 2:
-            plain_s = plain.run(batch, steps)
-            state, _ = loop.run(Start(state))
-        else:
-            state, _ = loop.run(Start(state))
-            plain_s = plain.run(batch, steps)
-        if number:
-            times["slipway"].append(_mean_step_s(metrics_file, steps))
-            times["plain"].append(plain_s)
-    return times
-
-
-def _mean_step_s(metrics_file: Path, steps: int) -> float:
-    """Of the last round in Slipway's own metrics; 0 on processes that write none."""
-    if not metrics_file.exists():
-        return 0.0
-    lines = metrics_file.read_text().splitlines()[-steps:]
-    return sum(json.loads(line)["step_time_s"] for line in lines[1:]) / (steps - 1)
+    times = [json.loads(line)["step_time_s"] for line in metrics_file.read_text().splitlines()]
+    steps = len(times) // rounds
+    return [statistics.mean(times[i + 1 : i + steps - 1]) for i in range(0, len(times), steps)]
 
 
 class PlainLoop:
@@ -106,15 +110,15 @@ class PlainLoop:
         self._moments = jax.jit(self._rule.init)(self._params)
 
     def run(self, batch: Batch, steps: int) -> float:
-        """Seconds a step, without the first one."""
-        self._steps(batch, 1)
+        """Seconds a step, from the end of the first one to that of the last."""
+        self._make(batch, 1)
         began = time.perf_counter()
-        self._steps(batch, steps - 1)
+        self._make(batch, steps - 1)
         return (time.perf_counter() - began) / (steps - 1)
 
-    def _steps(self, batch: Batch, count: int) -> None:
+    def _make(self, batch: Batch, steps: int) -> None:
         loss = None
-        for _ in range(count):
+        for _ in range(steps):
             self._params, self._moments, loss = self._step(self._params, self._moments, batch)
         jax.block_until_ready(loss)
 

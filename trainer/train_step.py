@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainer import mesh as meshes
 from trainer import optimizer, stop
@@ -15,6 +15,7 @@ from trainer.data.packing import Batch
 from trainer.loss import loss_sum
 from trainer.model import Network, Params
 from trainer.model.dropout import row_keys
+from trainer.spec import rules
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
 
@@ -114,19 +115,19 @@ class Trainable:
         self, state: State[jax.Array], batch: Batch, wishes: jax.Array
     ) -> tuple[State[jax.Array], StepMetrics]:
         """The update of a global batch (M, B, S); skipped where it is not finite."""
-        grads, loss, tokens = self._gradients(state, batch)
-        grad_norm = optax.tree.norm(grads)
+        grads, loss, tokens = self._sums(state, batch)
+        # Of the mean over all targets. Their number is summed beside the loss, in one collective.
+        loss, grad_norm = loss / tokens, optax.tree.norm(grads) / tokens
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         settings = self.job.optimizer
         rate = jnp.float32(optimizer.schedule(settings, self.job.steps)(state.step))
-        scale = optimizer.clipping(settings, grad_norm)
+        scale = optimizer.clipping(settings, grad_norm) / tokens
         moved = self._moved(state, grads, scale, rate)
         new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state)
         # After the loop over micro-batches, whose collectives they could overtake: see the model's
-        # parameters.py. The added terms are always 0.
-        never = grad_norm < -1
-        examples = digest(batch.examples + never.astype(batch.examples.dtype))
-        wish = jnp.max(wishes + never.astype(wishes.dtype))
+        # parameters.py. The added term is always 0.
+        never = (grad_norm < -1).astype(wishes.dtype)
+        examples, wish = self._of_all_devices(batch.examples, wishes + never)
         metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, finite, wish)
         return new, metrics
 
@@ -139,19 +140,17 @@ class Trainable:
         params = jax.tree.map(lambda p, step: p - rate * step, state.params, direction)
         return State(state.step + 1, params, moments)
 
-    def _gradients(
-        self, state: State[jax.Array], batch: Batch
-    ) -> tuple[Params, jax.Array, jax.Array]:
-        """Of the mean loss over all targets of the global batch: gradients, loss, targets."""
-        tokens = jnp.sum(batch.weights)
+    def _sums(self, state: State[jax.Array], batch: Batch) -> tuple[Params, jax.Array, jax.Array]:
+        """Over all targets of the global batch: gradients, loss, and the targets themselves."""
 
-        def mean_loss(params: Params, micro: Batch) -> jax.Array:
+        def total_loss(params: Params, micro: Batch) -> jax.Array:
             keys = None
             if self.job.model.dropout > 0:
                 keys = row_keys(self.job.seed, state.step, micro.examples)
-            return loss_sum(self.network.bind(params), micro, keys) / tokens
+            return loss_sum(self.network.bind(params), micro, keys)
 
-        gradient = jax.value_and_grad(mean_loss)
+        tokens = jnp.sum(batch.weights)
+        gradient = jax.value_and_grad(total_loss)
         if batch.tokens.shape[0] == 1:
             first = jax.tree.map(lambda x: x[0], batch)
             loss, grads = gradient(state.params, first)
@@ -165,6 +164,26 @@ class Trainable:
         zeros = jax.tree.map(jnp.zeros_like, (jnp.float32(0), state.params))
         (loss, grads), _ = jax.lax.scan(accumulate, zeros, batch)
         return grads, loss, tokens
+
+    def _of_all_devices(
+        self, examples: jax.Array, wishes: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """The digest of all example numbers (M, B), and the largest wish: in one collective."""
+        axes = self.mesh.axis_names
+        kinds = jnp.arange(len(stop.Wish))
+
+        def total(examples: jax.Array, wishes: jax.Array) -> jax.Array:
+            # Devices along the other axes have the same rows: one of them counts.
+            others = [axis for axis in axes if axis not in rules.BATCH_AXES]
+            counts = sum(jax.lax.axis_index(axis) for axis in others) == 0
+            own = jnp.where(counts, digest(examples), 0)
+            wished = jnp.sum(wishes[:, None] == kinds, axis=0, dtype=own.dtype)
+            return jax.lax.psum(jnp.append(own, wished), axes)
+
+        specs = (meshes.batch_sharding(self.mesh).spec, stop.sharding(self.mesh).spec)
+        sums = jax.shard_map(total, mesh=self.mesh, in_specs=specs, out_specs=PartitionSpec())
+        digest_of_all, *wished = sums(examples, wishes)
+        return digest_of_all, jnp.max(jnp.where(jnp.stack(wished) > 0, kinds, 0))
 
     def _placed(self, grads: Params) -> Params:
         """Gradients as their parameters lie, so that they are summed straight into their shards."""

@@ -8,7 +8,7 @@ from jax import monitoring
 
 from tests.trainer.harness import bench
 from tests.trainer.jobs import job_of
-from trainer import optimizer
+from trainer import optimizer, stop
 from trainer.stop import Wish, Wishes
 from trainer.train_step import digest
 
@@ -71,6 +71,19 @@ def test_the_digest_of_examples_ignores_their_order():
     numbers = jnp.arange(16)
     assert digest(numbers) == digest(numbers[::-1])
     assert digest(numbers) != digest(numbers.at[0].set(99))
+
+
+@pytest.mark.parametrize("mesh", [{}, {"tensor": 2}], ids=["fsdp 4", "fsdp 2, tensor 2"])
+def test_a_step_says_the_largest_wish_of_any_device_and_all_examples_once(mesh):
+    made = bench(job_of(mesh=mesh), 4)
+    batch = made.batch(1)
+    wishes = jax.device_put(
+        jnp.array([Wish.NOTHING, Wish.STOP, Wish.SAVE, Wish.NOTHING], jnp.int32),
+        stop.sharding(made.trainable.mesh),
+    )
+    _, metrics = made.trainable.compiled_step(batch)(made.initial(), batch, wishes)
+    assert metrics.wish == Wish.STOP
+    assert metrics.examples == digest(jax.device_get(batch.examples))
 
 
 def test_weight_decay_leaves_norms_out():
