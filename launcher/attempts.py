@@ -6,11 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from launcher.agent import LEASE_S
+from launcher.attendant import Attendant
 from launcher.endings import classify
-from launcher.gang import Attendant, GangError, LostError
+from launcher.gang import GangError, LostError
 from launcher.hosting import Hosting
 from launcher.interrupts import Interrupts
 from launcher.launch import Launch
+from launcher.listener import Listener
 from launcher.outcome import Outcome, host_name
 from launcher.progress import RunDisplay
 from launcher.providers.errors import ProviderError
@@ -27,7 +29,7 @@ WAITING = {
 }
 
 
-class Attempts:
+class Attempts(Listener):
     """Of one run, from this command's first to its last; the hosts stay from one to the next."""
 
     def __init__(
@@ -69,7 +71,6 @@ class Attempts:
             return decision
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Of a host, or of the launcher on its behalf."""
         event.setdefault("attempt", self._number - 1)
         self._run.add_event(event)
         self._display.on_event(event)

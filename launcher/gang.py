@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from launcher.attendant import ENDING_TIMEOUT_S, GRACE_S, Attendant, Stop
+from launcher.listener import Listener
 from launcher.outcome import (
-    ON_REQUEST,
     PEER_LOST,
     STALE,
     Exit,
@@ -29,8 +30,6 @@ Event = dict[str, Any]
 ANSWER_TIMEOUT_S = 60.0
 """For what an agent does at once: find a port, start a process."""
 STACKS_TIMEOUT_S = 10.0
-GRACE_S = 2.0
-ENDING_TIMEOUT_S = 20.0
 POLL_S, LOOK_S = 1.0, 0.5
 PORT_ATTEMPTS = 5
 COMPARED = ("versions", "code", "corpus_sha256")
@@ -56,27 +55,6 @@ class Program(Protocol):
     def environment(self, process: int) -> dict[str, str]: ...
 
 
-class Attendant:
-    """Looks after a program while it runs. This one lets it run."""
-
-    grace_s = GRACE_S
-    """What the program has to save and end when it is asked to stop."""
-
-    def stop_asked(self) -> bool:
-        """Whether all hosts should stop in order now."""
-        return False
-
-    def started(self) -> None:
-        """The program starts on all hosts, perhaps not for the first time: see PORT_ATTEMPTS."""
-
-    def hang(self) -> Hang | None:
-        """Whether the program will not get on any more; asked about twice a second."""
-        return None
-
-    def ended(self, process: int) -> None:
-        """That host's program has ended."""
-
-
 class Gang:
     """One agent on each host of a reservation, in the order of processes."""
 
@@ -85,14 +63,12 @@ class Gang:
         agents: Sequence[Any],
         places: Sequence[Place],
         run_dir: Path,
-        on_event: Callable[[Event], None],
-        on_line: Callable[[int, str], None],
+        listener: Listener,
     ) -> None:
         self._agents, self._places = agents, places
         self._lost: set[int] = set()
         """Those whose agents do not answer."""
-        self._run_dir = run_dir
-        self._on_event, self._on_line = on_event, on_line
+        self._run_dir, self._listener = run_dir, listener
 
     @property
     def size(self) -> int:
@@ -221,7 +197,7 @@ class Gang:
         attendant.started()
         exits: dict[int, Exit] = {}
         hang: Hang | None = None
-        stop, look_at = _Stop(self._agents, attendant), 0.0
+        stop, look_at = Stop(self._agents, attendant), 0.0
         silence = Silence(len(self._agents), time.monotonic())
         polls = {agent.poll.remote(POLL_S): p for p, agent in enumerate(self._agents)}
         while polls and time.monotonic() < stop.give_up_at:
@@ -259,7 +235,7 @@ class Gang:
         process = hang.behind[0].process
         frames = innermost(self._collect_stacks().get(process, ""))
         hang = replace(hang, doing=" < ".join(frames))
-        self._on_event({"event": "hang", "time": time.time(), "reason": str(hang)})
+        self._listener.on_event({"event": "hang", "time": time.time(), "reason": str(hang)})
         return hang
 
     def _collect_stacks(self) -> dict[int, str]:
@@ -275,47 +251,12 @@ class Gang:
         for event in batch.events:
             event["process"] = process  # a program of anybody's may say anything here
             note(event)
-            self._on_event(event)
+            self._listener.on_event(event)
         for line in batch.lines:
-            self._on_line(process, line)
+            self._listener.on_line(process, line)
 
     def _log(self, process: int) -> Path:
         return self._run_dir / "logs" / f"{host_name(process)}.log"
-
-
-class _Stop:
-    """Ends the programs of a gang: in order when that is asked for, at once when one fails."""
-
-    def __init__(self, agents: Sequence[Any], attendant: Attendant) -> None:
-        self.give_up_at = float("inf")
-        self._agents, self._attendant = agents, attendant
-        self._in_order = self._at_once = False
-
-    @property
-    def begun(self) -> bool:
-        """From then on a program that does not get on is waited for no longer than its grace."""
-        return self._in_order or self._at_once
-
-    def look(self, exits: Mapping[int, Exit]) -> None:
-        """Act on what the hosts' ends and the attendant say now."""
-        if self._at_once:
-            return
-        if not all(ended.in_order for ended in exits.values()):
-            self.at_once()
-        elif not self._in_order and (self._attendant.stop_asked() or _is_stopping(exits)):
-            self._in_order = True
-            grace_s = self._attendant.grace_s
-            self._stop(grace_s, grace_s + ENDING_TIMEOUT_S)
-
-    def at_once(self) -> None:
-        """Without time to save."""
-        self._at_once = True
-        self._stop(None, ENDING_TIMEOUT_S)
-
-    def _stop(self, grace_s: float | None, timeout_s: float) -> None:
-        self.give_up_at = time.monotonic() + timeout_s
-        for agent in self._agents:
-            agent.stop.remote(grace_s)
 
 
 class CheckError(GangError):
@@ -387,11 +328,6 @@ def _silent_exit() -> Exit:
     """Of a host that is cut off, or stuck as a whole: its program is not heard of any more."""
     why = f"its agent has not answered for {SILENCE_S:.0f} s"
     return Exit(None, time.monotonic() - SILENCE_S, lost=why)
-
-
-def _is_stopping(exits: Mapping[int, Exit]) -> bool:
-    """Whether a host has saved and ended although nobody here asked."""
-    return any(ended.code == ON_REQUEST for ended in exits.values())
 
 
 def _note_taken_port(event: Event, taken: list[Event]) -> None:

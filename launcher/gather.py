@@ -9,7 +9,8 @@ from pathlib import Path
 
 from launcher import ray_logs
 from launcher.agents import Patience, start_agents
-from launcher.gang import Event, Gang
+from launcher.gang import Gang
+from launcher.listener import Listener
 from launcher.providers.errors import ProviderError
 from launcher.providers.hosts import Hosts
 from launcher.ray_calls import bounded
@@ -26,30 +27,25 @@ def gather(
     hosts: Hosts,
     world: World,
     run_dir: Path,
-    on_event: Callable[[Event], None] = lambda event: None,
-    on_line: Callable[[int, str], None] = lambda process, line: None,
-    on_status: Callable[[str], None] = lambda text: None,
+    listener: Listener | None = None,
     reserve_timeout_s: float = RESERVE_TIMEOUT_S,
     patience: Patience | None = None,
 ) -> Iterator[Gang]:
     """`connected` and `assembled` in one: for what runs one attempt."""
+    listener = listener or Listener()
     with (
-        connected(hosts, run_dir, on_status),
-        assembled(
-            hosts, world, run_dir, on_event, on_line, on_status, reserve_timeout_s, patience
-        ) as gang,
+        connected(hosts, run_dir, listener),
+        assembled(hosts, world, run_dir, listener, reserve_timeout_s, patience) as gang,
     ):
         yield gang
 
 
 @contextmanager
-def connected(
-    hosts: Hosts, run_dir: Path, on_status: Callable[[str], None] = lambda text: None
-) -> Iterator[None]:
+def connected(hosts: Hosts, run_dir: Path, listener: Listener) -> Iterator[None]:
     """Be a driver of the hosts' Ray cluster. Raises ProviderError where it cannot be reached."""
     import_ray(hosts)
     with _keeping_logs(hosts, run_dir):
-        on_status("connecting to Ray")
+        listener.on_status("connecting to Ray")
         bounded("connecting", CONNECT_TIMEOUT_S, lambda: _connect(hosts))
     try:
         yield
@@ -62,9 +58,7 @@ def assembled(
     hosts: Hosts,
     world: World,
     run_dir: Path,
-    on_event: Callable[[Event], None],
-    on_line: Callable[[int, str], None],
-    on_status: Callable[[str], None],
+    listener: Listener,
     reserve_timeout_s: float = RESERVE_TIMEOUT_S,
     patience: Patience | None = None,
 ) -> Iterator[Gang]:
@@ -77,7 +71,7 @@ def assembled(
     gang: Gang | None = None
 
     def warn(text: str) -> None:
-        on_event({"event": "warning", "kind": "agent", "message": text})
+        listener.on_event({"event": "warning", "kind": "agent", "message": text})
 
     def give_back() -> None:
         if gang is not None:
@@ -87,10 +81,11 @@ def assembled(
 
     try:
         with _keeping_logs(hosts, run_dir):
-            on_status("reserving the hosts")
+            listener.on_status("reserving the hosts")
             reservation = reserve(world, reserve_timeout_s, partial(hosts.alive, world))
-            agents = start_agents(world, reservation, on_status, warn, patience or Patience())
-        gang = Gang(agents, reservation.places, run_dir, on_event, on_line)
+            patience = patience or Patience()
+            agents = start_agents(world, reservation, listener.on_status, warn, patience)
+        gang = Gang(agents, reservation.places, run_dir, listener)
         yield gang
     finally:
         _leave(hosts, give_back)
@@ -139,8 +134,11 @@ def import_ray(hosts: Hosts) -> None:
 def _connect(hosts: Hosts) -> None:
     """In a thread, where Ray cannot put its own SIGTERM handler over ours; it warns of that."""
     import ray
+    from ray._private import worker
 
     logging.getLogger("ray").setLevel(logging.ERROR)
+    # It would print what raylets say of lost workers and nodes, pages of it, into our display.
+    worker.listen_error_messages = lambda *_: None
     try:
         ray.init(
             address=hosts.address,

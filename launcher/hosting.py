@@ -3,27 +3,18 @@
 import time
 from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Self
 
 from launcher.display import count
 from launcher.gang import Gang
 from launcher.gather import assembled, connected
 from launcher.launch import Launch
+from launcher.listener import Listener
 from launcher.providers import local, warm
 from launcher.providers.errors import ProviderError
 from launcher.providers.hosts import Hosts
 from launcher.reservation import places, usable
 from trainer.spec.plan import World
-
-
-class Listener(Protocol):
-    """Hears everything that the hosts and the launcher say."""
-
-    def on_event(self, event: dict[str, Any]) -> None: ...
-
-    def on_line(self, process: int, line: str) -> None: ...
-
-    def on_status(self, text: str) -> None: ...
 
 
 class Hosting:
@@ -94,12 +85,8 @@ class Hosting:
         settings = local.settings_of(launch.cluster)
         kept = warm.find(launch.cluster_name, warm.settings_of(world, settings))
         hosts = self._held.enter_context(kept or local.start(world, settings, listener.on_status))
-        self._held.enter_context(connected(hosts, launch.run_dir, listener.on_status))
+        self._held.enter_context(connected(hosts, launch.run_dir, listener))
         return hosts
 
     def _assemble(self, launch: Launch, hosts: Hosts) -> AbstractContextManager[Gang]:
-        listener = self._listener
-        return assembled(
-            hosts, launch.plan.world, launch.run_dir,
-            listener.on_event, listener.on_line, listener.on_status,
-        )  # fmt: skip
+        return assembled(hosts, launch.plan.world, launch.run_dir, self._listener)

@@ -2,8 +2,7 @@
 
 All hosts make a step in the same time, because they wait for each other in it. Two measures in the
 heartbeats tell them apart: a host's own time in a step, in which it did not wait for the devices
-(reading data, sending work to the devices), and the time that a fixed small piece of work took its
-processors.
+(reading data above all), and the time that a fixed small piece of work took its processors.
 """
 
 import math

@@ -50,7 +50,7 @@ class Traces:
         # Short: Ray's sockets lie deep below it, and a socket's path is short.
         self.temporary = Path(tempfile.mkdtemp(prefix="sl-", dir="/tmp"))
         self.mark = f"{MARK}={secrets.token_hex(8)}"
-        self._namespaces = network_namespaces()
+        self._namespaces: set[str] | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -69,12 +69,17 @@ class Traces:
                 continue
         return found
 
+    def watch_namespaces(self) -> None:
+        """From now on none may be left: those of others may not come or go meanwhile."""
+        self._namespaces = network_namespaces()
+
     def assert_nothing_left(self, timeout_s: float = 30.0) -> None:
         try:
             wait_until(lambda: not self.processes() and not self.folders(), timeout_s)
         except TimeoutError:
             raise AssertionError(f"left: {self.processes()} {self.folders()}") from None
-        assert network_namespaces() <= self._namespaces
+        if self._namespaces is not None:
+            assert network_namespaces() <= self._namespaces
 
     def folders(self) -> list[str]:
         return [path.name for path in self.temporary.iterdir()]

@@ -35,7 +35,7 @@ class Loop:
         self._job, self._feed, self._step, self._wishes = job, feed, step, wishes
         self._evaluator, self._saving, self._rates = evaluator, saving, rates
         self._report, self._events = report, events
-        self._completed_s = 0.0
+        self._completed_s = self._sending_s = 0.0
 
     def run(self, start: Start) -> tuple[State, float]:
         """The state after the last step, and that step's loss.
@@ -50,7 +50,7 @@ class Loop:
             self._completed_s = time.perf_counter()
             for step in range(start.step + 1, last + 1):
                 wishes = self._wishes.array(self._saving.wish())
-                state, metrics = self._step(state, batch, wishes)
+                state, metrics = self._send(state, batch, wishes)
                 if running:
                     loss = self._finish(*running)
                 running = (step, metrics, wait_s)
@@ -76,13 +76,21 @@ class Loop:
         with self._events.doing("data"):
             return next(batches), self._feed.wait_s
 
+    def _send(self, state: State, batch: Batch, wishes: jax.Array) -> tuple[State, StepMetrics]:
+        """Put a step on its way: CPU devices take it only once the one before is done."""
+        asked = time.perf_counter()
+        sent = self._step(state, batch, wishes)
+        self._sending_s += time.perf_counter() - asked
+        return sent
+
     def _finish(self, step: int, metrics: StepMetrics, wait_s: float) -> float:
         """Waits for a step and reports it; its time runs from the completion of the one before."""
         asked = time.perf_counter()
         values = jax.device_get(metrics)
         now = time.perf_counter()
-        step_time_s, own_s = now - self._completed_s, asked - self._completed_s
-        self._completed_s = now
+        step_time_s = now - self._completed_s
+        own_s = asked - self._completed_s - self._sending_s
+        self._completed_s, self._sending_s = now, 0.0
         loss, grad_norm = float(values.loss), float(values.grad_norm)
         if not values.finite:
             raise NotFiniteError(

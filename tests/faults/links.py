@@ -1,6 +1,8 @@
 """The network of a simulated host in a namespace of its own: cut, mended, delayed. Needs root."""
 
+import os
 import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -9,6 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+IS_ROOT_WITH_IP = os.geteuid() == 0 and shutil.which("ip") is not None
 
 
 class Link:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import socket
 from pathlib import Path
@@ -14,7 +13,6 @@ from tests.faults.victims import trainer_of
 from tests.leftovers import Traces
 
 pytestmark = pytest.mark.slow
-IS_ROOT_WITH_IP = os.geteuid() == 0 and shutil.which("ip") is not None
 
 
 def test_a_host_whose_program_is_killed_is_named(launch: Launcher, traces: Traces) -> None:
@@ -130,15 +128,4 @@ def test_a_taken_coordinator_port_is_replaced(launch: Launcher, traces: Traces) 
         run.wait_for_step()
         os.killpg(run.process.pid, signal.SIGINT)
         run.wait(timeout_s=60.0)
-    traces.assert_nothing_left()
-
-
-@pytest.mark.skipif(not IS_ROOT_WITH_IP, reason="network namespaces need root and `ip`")
-def test_hosts_in_network_namespaces_train_together(launch: Launcher, traces: Traces) -> None:
-    run = launch(provider=", netns: true")
-    run.wait_for_step()
-    namespaces = {Path(f"/proc/{trainer_of(traces, p)}/ns/net").readlink() for p in (0, 1)}
-    assert len(namespaces) == 2
-    run.process.kill()
-    run.wait()
     traces.assert_nothing_left()

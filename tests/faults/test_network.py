@@ -4,23 +4,39 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from launcher.processes import start_time
 from tests.faults.launches import Launch, Launcher
-from tests.faults.links import Link
+from tests.faults.links import IS_ROOT_WITH_IP, Link
 from tests.faults.matrix import assert_finished, ends
-from tests.faults.test_hosts import IS_ROOT_WITH_IP
 from tests.faults.victims import trainer_of
 from tests.leftovers import Traces, wait_until
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.xdist_group("network namespaces"),
     pytest.mark.skipif(not IS_ROOT_WITH_IP, reason="network namespaces need root and `ip`"),
 ]
 FENCED_S = 75.0
 """An agent that nobody asks for a minute ends itself."""
+
+
+@pytest.fixture(autouse=True)
+def _no_namespace_is_left(traces: Traces) -> None:
+    traces.watch_namespaces()
+
+
+def test_hosts_in_network_namespaces_train_together(launch: Launcher, traces: Traces) -> None:
+    run = launch(provider=", netns: true")
+    run.wait_for_step()
+    namespaces = {Path(f"/proc/{trainer_of(traces, p)}/ns/net").readlink() for p in (0, 1)}
+    assert len(namespaces) == 2
+    run.process.kill()
+    run.wait()
+    traces.assert_nothing_left()
 
 
 def test_a_host_that_is_cut_off_is_lost_and_the_run_goes_on_when_it_is_back(

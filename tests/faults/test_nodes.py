@@ -28,6 +28,7 @@ def test_kill_9_of_a_ray_node(start: Callable[..., Launch], unbroken: list, trac
     wait_until(lambda: start_time(left) is None, 5.0)
     assert_finished(run, unbroken, traces)
     assert [(end["kind"], end["process"]) for end in ends(run)] == [("lost", 1)]
+    assert "raylet" not in run.output, "Ray does not print into the display"
 
 
 def test_a_preempted_node(start: Callable[..., Launch], unbroken: list, traces: Traces) -> None:
@@ -79,3 +80,27 @@ def test_a_host_that_is_lost_for_good_and_one_that_comes_later(
     assert [end["kind"] for end in ends(run)] == ["lost", "resized"]
     plans = [json.loads(p.read_text()) for p in sorted((run.run_dir / "plans").iterdir())]
     assert [plan["world"]["hosts_per_slice"] for plan in plans] == [4, 3, 4]
+
+
+def test_a_slice_that_is_lost_for_good_and_one_that_comes_later(
+    launch: Launcher, start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
+) -> None:
+    """From two slices of a simulated pod to one, and back to two: one curve."""
+    cluster = launch.folder / "slices.yaml"
+    provider = sabotage(tmp_path, "time.sleep(0.3)") + ", replace_after_s: 8"
+    cluster.write_text(
+        "accelerator: v4-8\nslices: {min: 1, max: 2}\nwait_for_hosts_s: 2\n"
+        f"provider: {{kind: local{provider}}}\n"
+    )
+    run = launch.on(cluster, "slices", ["--simulate", "checkpoint.every_steps=10", "mesh.tensor=2"])
+    run.wait_for_event("step", step=15)
+    os.kill(node_of(traces, 0), signal.SIGKILL)
+    assert_finished(run, unbroken, traces)
+    assert [end["kind"] for end in ends(run)] == ["lost", "resized"]
+    plans = [json.loads(p.read_text()) for p in sorted((run.run_dir / "plans").iterdir())]
+    assert [plan["world"]["slices"] for plan in plans] == [2, 1, 2]
+    assert [plan["mesh"] for plan in plans] == [
+        {"data": 4, "fsdp": 1, "tensor": 2},
+        {"data": 2, "fsdp": 1, "tensor": 2},
+        {"data": 4, "fsdp": 1, "tensor": 2},
+    ]

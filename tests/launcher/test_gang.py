@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.gang import Attendant, CheckError, Event, Gang, GangError
+from launcher.attendant import Attendant
+from launcher.gang import CheckError, Event, Gang, GangError
 from launcher.gather import gather
+from launcher.listener import Listener
 from launcher.processes import start_time
 from launcher.providers.hosts import Hosts
 from tests.leftovers import wait_until
@@ -41,7 +43,7 @@ class Script:
         return {"SLIPWAY_PROCESS_ID": str(process)}
 
 
-class Seen:
+class Seen(Listener):
     """What a gang forwarded."""
 
     def __init__(self) -> None:
@@ -49,9 +51,12 @@ class Seen:
         self.lines: list[tuple[int, str]] = []
         self.react: Callable[[Event], None] = lambda event: None
 
-    def note(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         self.events.append(event)
         self.react(event)
+
+    def on_line(self, process: int, line: str) -> None:
+        self.lines.append((process, line))
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shared(pod: Hosts, pod_world: World, folder: Path, seen: Seen) -> Iterator[Gang]:
-    def on_line(process: int, line: str) -> None:
-        seen.lines.append((process, line))
-
-    with gather(pod, pod_world, folder, seen.note, on_line) as crew:
+    with gather(pod, pod_world, folder, seen) as crew:
         yield crew
 
 
@@ -232,6 +234,7 @@ SECOND = """
 import json, sys
 from pathlib import Path
 from launcher.gather import gather
+from launcher.listener import Listener
 from launcher.providers.errors import ProviderError
 from launcher.providers.hosts import Hosts
 from trainer.spec.plan import World
