@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher.program import Batch, Program
+from launcher.host.program import Batch, Program
 
 LEASE_S = 60.0
 LOOK_S = 0.5

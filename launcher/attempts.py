@@ -9,6 +9,8 @@ from launcher.agent import LEASE_S
 from launcher.attendant import Attendant
 from launcher.endings import classify
 from launcher.gang import GangError, LostError
+from launcher.health.stragglers import Straggler
+from launcher.health.watch import Hang, Watch
 from launcher.hosting import Hosting
 from launcher.interrupts import Interrupts
 from launcher.launch import Launch
@@ -17,9 +19,7 @@ from launcher.outcome import Outcome, host_name
 from launcher.progress import RunDisplay
 from launcher.providers.errors import ProviderError
 from launcher.runs import Run
-from launcher.stragglers import Straggler
 from launcher.supervisor import Decision, Ending, Kind, Over, Policy, Start, Supervisor, Wait
-from launcher.watch import Hang, Watch
 
 LOOK_S = 0.2
 LOOK_AT_HOSTS_S = 1.0

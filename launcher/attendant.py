@@ -4,8 +4,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from launcher.health.watch import Hang
 from launcher.outcome import ON_REQUEST, Exit
-from launcher.watch import Hang
 
 GRACE_S = 2.0
 """What a program has to end when another one failed."""

@@ -103,7 +103,7 @@ def run(
     if dry_run:
         _print_plan(launch, output, shardings=False)
         return
-    from launcher.run import run_job
+    from launcher.commands.run import run_job
 
     as_json = output is Output.json
     raise typer.Exit(run_job(launch, fresh=fresh, detached=detach, as_json=as_json))
@@ -126,7 +126,7 @@ def resume(
 
     launch resume quickstart --detach steps=600
     """
-    from launcher.run import resume_run
+    from launcher.commands.run import resume_run
 
     code = resume_run(
         run,
@@ -169,7 +169,7 @@ def up(
     simulate_hosts: SimulateHosts = None,
 ) -> None:
     """Start a simulated cluster and keep it warm for later runs."""
-    from launcher.up_down import keep_warm
+    from launcher.commands.up_down import keep_warm
 
     found = _find_cluster(cluster)
     raise typer.Exit(keep_warm(Path(found.source).stem, found.value, simulate_hosts))
@@ -180,7 +180,7 @@ def down(
     cluster: Annotated[str, typer.Argument(help="the cluster that `launch up` started")],
 ) -> None:
     """End a cluster that `launch up` keeps warm."""
-    from launcher.up_down import end_warm
+    from launcher.commands.up_down import end_warm
 
     raise typer.Exit(end_warm(Path(cluster).stem))
 

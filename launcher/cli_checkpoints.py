@@ -10,7 +10,7 @@ from launcher.cli_options import Output, OutputOption, Runs, refuse
 from launcher.exits import BAD_USAGE, JOB_FAILED, NO_CLUSTER
 
 if TYPE_CHECKING:
-    from launcher.checkpoints import Entry
+    from launcher.commands.checkpoints import Entry
 
 
 class DefaultToList(TyperGroup):
@@ -38,7 +38,7 @@ def list_checkpoints(
     output: OutputOption = Output.text,
 ) -> None:
     """List the steps that are saved. The default command: `list` can be left out."""
-    from launcher.checkpoints import as_json, show, verified
+    from launcher.commands.checkpoints import as_json, show, verified
 
     folder, found = _checkpoints_of(run, runs)
     if verify:
@@ -58,7 +58,7 @@ def export_checkpoint(
     runs: Runs = Path("runs"),
 ) -> None:
     """Write the weights of a checkpoint for other programs."""
-    from launcher.checkpoints import export, pick
+    from launcher.commands.checkpoints import export, pick
     from launcher.runs import RunFolderError
 
     folder, found = _checkpoints_of(run, runs)
@@ -70,7 +70,7 @@ def export_checkpoint(
 
 
 def _checkpoints_of(run: str, runs: Path) -> "tuple[str, list[Entry]]":
-    from launcher.checkpoints import UnreachableError, entries, find_folder
+    from launcher.commands.checkpoints import UnreachableError, entries, find_folder
     from launcher.runs import RunFolderError
     from trainer.spec.config import ConfigError
 

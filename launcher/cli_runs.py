@@ -27,8 +27,8 @@ def list_runs(runs: Runs = Path("runs"), output: OutputOption = Output.text) -> 
 
     launch list -o json | jq -r '.[] | select(.alive) | .name'
     """
-    from launcher.listing import as_json, show
-    from launcher.snapshot import take_all
+    from launcher.commands.listing import as_json, show
+    from launcher.record.snapshot import take_all
 
     found = take_all(runs)
     if output is Output.json:
@@ -42,8 +42,8 @@ def status(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Outpu
 
     launch status quickstart
     """
+    from launcher.commands.status import as_json, read, show
     from launcher.runs import find_run
-    from launcher.status import as_json, read, show
 
     with _refusals():
         found = read(find_run(run, runs))
@@ -74,7 +74,7 @@ def logs(
 
     launch logs quickstart --host 3 --tail 100
     """
-    from launcher.logs import show_logs
+    from launcher.commands.logs import show_logs
     from launcher.runs import find_run
 
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `launch logs RUN | head` ends in silence
@@ -92,7 +92,7 @@ def attach(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Outpu
 
     launch attach quickstart
     """
-    from launcher.attach import attach_run
+    from launcher.commands.attach import attach_run
     from launcher.runs import find_run
 
     with _refusals():
@@ -113,8 +113,8 @@ def stop(
 
     launch stop quickstart
     """
+    from launcher.commands.stop import stop_run
     from launcher.runs import find_run
-    from launcher.stop import stop_run
 
     with _refusals():
         folder = find_run(run, runs)
@@ -124,7 +124,7 @@ def stop(
 
 def _end(folder: Path, code: int, output: Output) -> NoReturn:
     """With what `launch status` says of the run, where that is asked for."""
-    from launcher.status import as_json, read
+    from launcher.commands.status import as_json, read
 
     if output is Output.json:
         print(as_json(read(folder)))

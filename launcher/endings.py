@@ -2,8 +2,8 @@
 
 import signal
 
+from launcher.host.processes import describe_status
 from launcher.outcome import STALE, Outcome, describe_exit
-from launcher.processes import describe_status
 from launcher.supervisor import Ending, Kind
 
 FINAL_CODES = (64, 65)

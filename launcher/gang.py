@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from launcher.attendant import ENDING_TIMEOUT_S, GRACE_S, Attendant, Stop
+from launcher.health.silence import SILENCE_S, Silence
+from launcher.health.stacks import innermost
+from launcher.health.watch import Hang
+from launcher.host.program import Batch
 from launcher.listener import Listener
 from launcher.outcome import (
     PEER_LOST,
@@ -20,11 +24,7 @@ from launcher.outcome import (
     host_name,
     odd_ones,
 )
-from launcher.program import Batch
 from launcher.providers.simulated import Place
-from launcher.silence import SILENCE_S, Silence
-from launcher.stacks import innermost
-from launcher.watch import Hang
 
 Event = dict[str, Any]
 ANSWER_TIMEOUT_S = 60.0

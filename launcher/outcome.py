@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from launcher.processes import describe_status
+from launcher.host.processes import describe_status
 
 if TYPE_CHECKING:
-    from launcher.watch import Hang
+    from launcher.health.watch import Hang
 
 ON_REQUEST = 75
 PEER_LOST, STALE = "peer_lost", "stale"

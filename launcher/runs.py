@@ -12,8 +12,8 @@ from typing import Any
 from launcher import registry
 from launcher.cluster import ClusterWords
 from launcher.files import end_torn_line, is_locked, lock, read_object, replace_file
+from launcher.host.processes import start_time
 from launcher.launch import Launch
-from launcher.processes import start_time
 from launcher.supervisor import Ending
 from trainer.spec.config import dump
 from trainer.spec.suggest import suggest

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launcher.processes import Reaped
+from launcher.host.processes import Reaped
 from launcher.providers.errors import ProviderError
 from launcher.providers.nodes import Nodes
 from launcher.providers.simulated import Place, place

@@ -1,7 +1,7 @@
 """Hosts simulated on this machine: a Ray cluster of our own, one node per host.
 
-Nothing of it outlives its owner: the nodes are the children of a reaper (launcher/reaper.py), which
-ends them and deletes their folder when this process ends, in whatever way.
+Nothing of it outlives its owner: the nodes are the children of a reaper, which ends
+them and deletes their folder when this process ends, in whatever way (launcher/host/reaper.py).
 """
 
 import secrets
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launcher.cluster import Cluster, Local
-from launcher.processes import Reaped, ReaperError
+from launcher.host.processes import Reaped, ReaperError
 from launcher.providers import simulated
 from launcher.providers.errors import ProviderError
 from launcher.providers.hosts import Hosts

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.processes import Reaped
+from launcher.host.processes import Reaped
 from launcher.providers.errors import ProviderError
 
 Node = dict[str, Any]

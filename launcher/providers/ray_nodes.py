@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from launcher.reaper import die_with_parent
+from launcher.host.reaper import die_with_parent
 
 HEAD_TIMEOUT_S = 90.0
 REGISTER_TIMEOUT_S = 120.0

@@ -16,7 +16,7 @@ from typing import Any
 
 from launcher.cluster import Local
 from launcher.files import replace_file, state_folder
-from launcher.processes import start_time
+from launcher.host.processes import start_time
 from launcher.providers.errors import ProviderError
 from launcher.providers.hosts import Hosts
 from trainer.spec.plan import World

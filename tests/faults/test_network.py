@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.processes import start_time
+from launcher.host.processes import start_time
 from tests.faults.launches import Launch, Launcher
 from tests.faults.links import IS_ROOT_WITH_IP, Link
 from tests.faults.matrix import assert_finished, ends

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.processes import start_time
+from launcher.host.processes import start_time
 from tests.faults.launches import Launch
 from tests.faults.matrix import assert_finished, ends
 from tests.faults.sabotage import sabotage

@@ -13,9 +13,9 @@ from typing import TextIO
 
 import pytest
 
-from launcher.stacks import innermost
-from launcher.stragglers import Straggler
-from launcher.watch import Hang, Limits, Watch
+from launcher.health.stacks import innermost
+from launcher.health.stragglers import Straggler
+from launcher.health.watch import Hang, Limits, Watch
 from tests.leftovers import wait_until
 from tests.trainer import gang
 from tests.trainer.jobs import job_of, world_of

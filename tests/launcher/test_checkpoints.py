@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checkpoints import as_json, entries, find_folder, newest, pick, show, verified
+from launcher.commands.checkpoints import (
+    as_json,
+    entries,
+    find_folder,
+    newest,
+    pick,
+    show,
+    verified,
+)
 from launcher.runs import Run, RunFolderError
 from tests.launcher.plans import small_launch
 from tests.launcher.test_cli import launch

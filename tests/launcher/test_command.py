@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from launcher.agent import add
-from launcher.checkpoints import find_folder
 from launcher.command import FOR_JAX, CommandLaunch
+from launcher.commands.checkpoints import find_folder
+from launcher.commands.resume import Resumed, plan_resume
 from launcher.display import plan_as_json, print_plan
-from launcher.resume import Resumed, plan_resume
 from launcher.runs import Run, RunFolderError
 from tests.launcher.plans import command_launch
 from trainer.spec.config import ConfigError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.processes import start_time
+from launcher.host.processes import start_time
 from launcher.runs import Run, is_alive
 from tests.launcher.run_folders import make_run
 from tests.launcher.test_cli import JOB, launch
@@ -20,7 +20,7 @@ RUNS_ON = """\
 import sys, time
 from pathlib import Path
 from rich.console import Console
-from launcher.detach import detach
+from launcher.commands.detach import detach
 from launcher.runs import Run
 
 with Run.open(Path(sys.argv[1])) as run:

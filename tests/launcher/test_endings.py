@@ -3,9 +3,9 @@
 import signal
 
 from launcher.endings import classify
+from launcher.health.watch import Behind, Hang
 from launcher.outcome import Exit, Outcome, first_failure
 from launcher.supervisor import Kind
-from launcher.watch import Behind, Hang
 
 FINISHED, STOPPED = Exit(0, 1.0), Exit(75 << 8, 1.0)
 

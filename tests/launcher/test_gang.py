@@ -13,8 +13,8 @@ import pytest
 from launcher.attendant import Attendant
 from launcher.gang import CheckError, Event, Gang, GangError
 from launcher.gather import gather
+from launcher.host.processes import start_time
 from launcher.listener import Listener
-from launcher.processes import start_time
 from launcher.providers.hosts import Hosts
 from tests.leftovers import wait_until
 from trainer.spec.plan import World

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.log_files import LogFile
-from launcher.output_lines import LONGEST_LINE, MOST_LINES, OutputLines
-from launcher.processes import REAPER
-from launcher.program import Program
-from launcher.reaper import descendants
-from launcher.relay import KEPT, ROTATE_BYTES, names_of
+from launcher.host.log_files import LogFile
+from launcher.host.output_lines import LONGEST_LINE, MOST_LINES, OutputLines
+from launcher.host.processes import REAPER
+from launcher.host.program import Program
+from launcher.host.reaper import descendants
+from launcher.host.relay import KEPT, ROTATE_BYTES, names_of
 from tests.launcher.test_program import collect, start, wait_for_event
 from tests.leftovers import Traces, wait_until
 
@@ -255,7 +255,7 @@ def relays_of(program: Program) -> list[int]:
 OWNER = """
 import os, sys
 from pathlib import Path
-from launcher.program import Program
+from launcher.host.program import Program
 code = '''
 import os
 number = 0

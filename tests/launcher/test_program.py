@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.output_lines import LONGEST_LINE, TAIL_LINES
-from launcher.program import NOT_STARTED, Batch, Program
+from launcher.host.output_lines import LONGEST_LINE, TAIL_LINES
+from launcher.host.program import NOT_STARTED, Batch, Program
 from tests.leftovers import Traces
 
 SAY = """

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.processes import Reaped, ReaperError, describe_status, start_time
+from launcher.host.processes import Reaped, ReaperError, describe_status, start_time
 from tests.leftovers import Traces, wait_until
 
 OWNER = """
 import os, sys, time
 from pathlib import Path
-from launcher.processes import Reaped
+from launcher.host.processes import Reaped
 folder = Path(sys.argv[1])
 reaped = Reaped(folders=[folder])
 script = "(setsid sleep 1000 &); (trap '' TERM; sleep 1000) & sleep 1000"

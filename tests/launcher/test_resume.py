@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cluster import ClusterWords
-from launcher.resume import Resumed, cluster_words, plan_resume
+from launcher.commands.resume import Resumed, cluster_words, plan_resume
 from launcher.runs import Run, find_run, resume_command
 from tests.launcher.plans import small_launch
 from tests.launcher.test_cli import launch

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launcher.processes import start_time
+from launcher.host.processes import start_time
 from launcher.runs import Run, RunFolderError
 from tests.launcher.plans import small_launch
 from trainer.spec.config import load

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.stacks import innermost
+from launcher.health.stacks import innermost
 from tests.leftovers import wait_until
 
 STUCK = """\

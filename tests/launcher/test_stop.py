@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import stop
-from launcher.processes import start_time
+from launcher.commands import stop
+from launcher.host.processes import start_time
 from launcher.runs import Run, RunFolderError
 from tests.launcher.run_folders import add_events, add_steps, make_run
 from tests.launcher.test_cli import launch

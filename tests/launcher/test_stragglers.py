@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.stragglers import HEARTBEATS, OWN_LASTING_S, WORK_LASTING_S, Paces, Straggler
+from launcher.health.stragglers import HEARTBEATS, OWN_LASTING_S, WORK_LASTING_S, Paces, Straggler
 
 BEAT_S = 2.0
 FAST = {"own_s": 0.002, "step_time_s": 0.5, "work_s": 0.002}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cluster import Local
-from launcher.processes import Reaped
+from launcher.host.processes import Reaped
 from launcher.providers import warm
 from launcher.providers.errors import ProviderError
 from launcher.providers.hosts import Hosts

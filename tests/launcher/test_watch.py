@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.watch import LONGEST_LOOK_S, PHASES, PROGRESS, Hang, Limits, Watch
+from launcher.health.watch import LONGEST_LOOK_S, PHASES, PROGRESS, Hang, Limits, Watch
 
 LIMITS = Limits()
 LOOK_S, BEAT_S = 0.5, 2.0

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.health.stragglers import Paces, Straggler
 from launcher.outcome import host_name
-from launcher.stragglers import Paces, Straggler
 
 Event = Mapping[str, Any]
 

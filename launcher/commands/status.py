@@ -10,13 +10,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from launcher.commands.listing import STYLES
 from launcher.display import count
 from launcher.files import read_object, read_objects
-from launcher.goodput import Goodput, goodput
-from launcher.history import Happening, History, history
-from launcher.listing import STYLES
+from launcher.record.goodput import Goodput, goodput
+from launcher.record.history import Happening, History, history
+from launcher.record.snapshot import Snapshot, take
 from launcher.runs import resume_command, run_word
-from launcher.snapshot import Snapshot, take
 
 SHOWN_HAPPENINGS = 20
 

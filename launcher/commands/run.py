@@ -8,21 +8,21 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from launcher import status
 from launcher.attempts import Attempts
 from launcher.cluster import Cluster
-from launcher.detach import detach
+from launcher.commands import status
+from launcher.commands.detach import detach
+from launcher.commands.resume import Resumed, cluster_words, plan_resume
 from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
 from launcher.files import read_objects
 from launcher.gang import GangError
-from launcher.goodput import goodput
 from launcher.interrupts import Interrupts, ending_on_signals
 from launcher.launch import Launch
 from launcher.outcome import Outcome
 from launcher.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
 from launcher.providers import memory
 from launcher.providers.errors import ProviderError
-from launcher.resume import Resumed, cluster_words, plan_resume
+from launcher.record.goodput import goodput
 from launcher.runs import Run, RunFolderError, find_run, resume_command
 from trainer.spec.config import ConfigError
 from trainer.spec.plan import World

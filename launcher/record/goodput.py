@@ -11,7 +11,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from launcher.display import format_seconds
-from launcher.timeline import Moment, as_time, timeline
+from launcher.record.timeline import Moment, as_time, timeline
 
 
 class Part(StrEnum):

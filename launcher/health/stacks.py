@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = str(Path(__file__).parents[1])
+ROOT = str(Path(__file__).parents[2])
 # Thread 0x00007f0c7dffb6c0 (most recent call first):
 #   File "/home/me/train.py", line 31 in next
 HEADER = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")

@@ -14,10 +14,10 @@ from rich.text import Text
 from launcher.display import format_seconds
 from launcher.exits import INTERRUPTED, JOB_FAILED, OK, fail
 from launcher.files import read_object, read_objects
-from launcher.history import history
-from launcher.processes import start_time
+from launcher.host.processes import start_time
+from launcher.record.history import history
+from launcher.record.snapshot import describe, take
 from launcher.runs import Run, RunFolderError, is_alive, run_word
-from launcher.snapshot import describe, take
 
 ENDING_TIMEOUT_S = 60.0
 """Beyond what the programs are given to save."""

@@ -1,6 +1,6 @@
 """Runs commands, and ends the whole tree of what they started when the owner is gone.
 
-A program of its own, `python -I -S reaper.py`, started by `launcher/processes.py`; standard library
+A program of its own, `python -I -S reaper.py`, started by processes.py; standard library
 only, so that it is up in some 40 ms. Standard input is the lifeline: the owner holds its write end
 and sends requests on it, one JSON object a line; end of file means that the owner died, by whatever
 way (`kill -9` included). A parent-death signal would not do: it fires when the *thread* that made
@@ -11,7 +11,7 @@ Requests: {"folders": [...], "setup": [[...]], "cleanup": [[...]], "grace_s": s}
 commands; {"end": {"grace_s": s}}: an orderly stop, see `_ask_to_end`; {"detach": true}: live on
 without an owner. Answers, on standard output: {"ready": pid}, {"failed": why}, {"started": name,
 "pid": n}, {"exited": name, "status": a wait status, "monotonic_s": by CLOCK_MONOTONIC, the same
-for all processes of a host}, and those of `launcher/relay.py`.
+for all processes of a host}, and those of `launcher/host/relay.py`.
 """
 
 import ctypes

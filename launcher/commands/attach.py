@@ -8,15 +8,15 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from launcher.commands.logs import FOLLOWED_TAIL, LOOK_S, HostLogs, tell_let_go
 from launcher.exits import INTERRUPTED, OK, fail
 from launcher.files import parse_object
-from launcher.history import History
+from launcher.host.log_files import Lines, LogFile
 from launcher.launch import Planned
-from launcher.log_files import Lines, LogFile
-from launcher.logs import FOLLOWED_TAIL, LOOK_S, HostLogs, tell_let_go
 from launcher.progress import RunDisplay, print_summary
+from launcher.record.history import History
+from launcher.record.snapshot import Snapshot, describe, take
 from launcher.runs import RunFolderError, is_alive
-from launcher.snapshot import Snapshot, describe, take
 from launcher.supervisor import Ending, Kind
 from trainer.spec.command import CommandJob, load_job
 from trainer.spec.config import ConfigError

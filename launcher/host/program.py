@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from launcher.memory_kills import MemoryKills
-from launcher.output_lines import OutputLines
-from launcher.processes import Reaped, ReaperError
-from launcher.relay import ROTATE_BYTES
-from launcher.stack_dump import dump_stacks
+from launcher.host.memory_kills import MemoryKills
+from launcher.host.output_lines import OutputLines
+from launcher.host.processes import Reaped, ReaperError
+from launcher.host.relay import ROTATE_BYTES
+from launcher.host.stack_dump import dump_stacks
 
 EVENTS_PIPE_BYTES = 1 << 20  # some 4000 events: what the driver may be late by
 LOOK_S, GATHER_S = 0.05, 0.03
@@ -47,7 +47,7 @@ class Batch:
 class Program:
     """Started by the constructor; lives in a tree of processes that dies with this one.
 
-    The output goes into `log` through a process of its own (`launcher/relay.py`), so that no crash
+    The output goes into `log` through a process of its own (relay.py), so that no crash
     of anything else loses a byte and nothing here ever stalls it; what is handed over is read from
     there.
     """

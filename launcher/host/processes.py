@@ -1,4 +1,4 @@
-"""The owner's side of `launcher/reaper.py`: processes that cannot outlive their owner."""
+"""The owner's side of `launcher/host/reaper.py`: processes that cannot outlive their owner."""
 
 import json
 import os
@@ -67,7 +67,7 @@ class Reaped:
     ) -> None:
         """Start a command; both of its outputs are appended to `log`.
 
-        With `rotate_bytes` through a process of its own, see `launcher/relay.py`.
+        With `rotate_bytes` through a process of its own, see `launcher/host/relay.py`.
         """
         self._ask(
             start={

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.checkpoints import UnreachableError, newest
 from launcher.cluster import ClusterWords
 from launcher.command import CommandLaunch
+from launcher.commands.checkpoints import UnreachableError, newest
 from launcher.launch import Launch
 from launcher.plan import TrainingLaunch, prepare
 from launcher.runs import Run

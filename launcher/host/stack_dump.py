@@ -16,8 +16,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from launcher.log_files import LogFile
-from launcher.reaper import descendants
+from launcher.host.log_files import LogFile
+from launcher.host.reaper import descendants
 
 ANSWER_S, QUIET_S, LOOK_S = 2.0, 0.2, 0.02
 ATTEMPTS = 3

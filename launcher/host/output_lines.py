@@ -4,7 +4,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from launcher.log_files import Lines, LogFile
+from launcher.host.log_files import Lines, LogFile
 
 READ_BYTES = 4 << 20
 """At once, so that a flood keeps nobody from anything else."""

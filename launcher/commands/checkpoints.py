@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.display import count, format_bytes, format_seconds
-from launcher.reaper import die_with_parent
+from launcher.host.reaper import die_with_parent
 from launcher.runs import RunFolderError, find_run
 from trainer.spec.checkpoints import (
     DAMAGED,

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.display import format_seconds
-from launcher.snapshot import Snapshot
+from launcher.record.snapshot import Snapshot
 
 PIPE_WIDTH = 1000
 STYLES = {"failed": "red", "died": "red", "finished": "green"}

@@ -1,6 +1,6 @@
 """Takes what a program prints from a pipe into its log, and rotates the log by size.
 
-A program of its own, `python -I -S relay.py LOG ROTATE_BYTES`, started by `launcher/reaper.py` with
+A program of its own, `python -I -S relay.py LOG ROTATE_BYTES`, started by reaper.py with
 the pipe as standard input; standard library only. It ends when nobody can write any more.
 
 The log itself as the program's output would need nobody in between. But a print into a full disk

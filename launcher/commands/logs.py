@@ -11,10 +11,10 @@ from rich.text import Text
 
 from launcher.display import host_color
 from launcher.exits import INTERRUPTED, OK
-from launcher.log_files import Lines, LogFile
+from launcher.host.log_files import Lines, LogFile
 from launcher.outcome import host_name
+from launcher.record.snapshot import describe, take
 from launcher.runs import RunFolderError, is_alive, run_word
-from launcher.snapshot import describe, take
 
 LOOK_S = 0.2
 FOLLOWED_TAIL = 10

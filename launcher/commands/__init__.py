@@ -1,0 +1,1 @@
+"""What the commands of the CLI do; cli.py and its neighbours parse and print."""
