@@ -151,11 +151,12 @@ class Attempts(Listener):
 
     def _run_programs(self, launch: Launch) -> Ending:
         self._run.set_state("provisioning")
-        gang, new = self._hosting.gang(launch)
+        gang = self._hosting.gang(launch)
         self._run.set_state("starting")
-        if new:
+        if not self._hosting.is_known(gang):
             self._display.status("checking versions, code and data on every host")
             _check_corpus(launch, gang.check(launch))
+            self._hosting.know(gang)
         self._display.status("starting the program on every host")
         self._attendant = attendant = _Attendant(launch, self, self._interrupts, self._display)
         self._run.set_state("running")

@@ -62,10 +62,13 @@ class Gang:
         self,
         agents: Sequence[Any],
         places: Sequence[Place],
+        nodes: frozenset[str],
         run_dir: Path,
         listener: Listener,
     ) -> None:
         self._agents, self._places = agents, places
+        self.nodes = nodes
+        """Ray's ids of the hosts' nodes."""
         self._lost: set[int] = set()
         """Those whose agents do not answer."""
         self._run_dir, self._listener = run_dir, listener

@@ -85,7 +85,8 @@ def assembled(
             reservation = reserve(world, reserve_timeout_s, partial(hosts.alive, world))
             patience = patience or Patience()
             agents = start_agents(world, reservation, listener.on_status, warn, patience)
-        gang = Gang(agents, reservation.places, run_dir, listener)
+            nodes = reservation.nodes()
+        gang = Gang(agents, reservation.places, nodes, run_dir, listener)
         yield gang
     finally:
         _leave(hosts, give_back)

@@ -24,20 +24,29 @@ class Hosting:
         self._listener = listener
         self._hosts: Hosts | None = None
         self._gang: Gang | None = None
+        self._known: frozenset[str] = frozenset()
+        """The nodes that have been looked at, and are alike."""
         self._held, self._assembly = ExitStack(), ExitStack()
 
-    def gang(self, launch: Launch) -> tuple[Gang, bool]:
-        """Agents on the hosts of an attempt, and whether they are new.
+    def gang(self, launch: Launch) -> Gang:
+        """Agents on the hosts of an attempt.
 
         Raises ProviderError where there are not enough hosts for it, or none can be had.
         """
         if self._gang is not None and self._gang.size == launch.plan.world.processes:
-            return self._gang, False
+            return self._gang
         self.dismiss()
         if self._hosts is None:
             self._hosts = self._get_hosts(launch)
         self._gang = self._assembly.enter_context(self._assemble(launch, self._hosts))
-        return self._gang, True
+        return self._gang
+
+    def is_known(self, gang: Gang) -> bool:
+        """Whether every host of it has been looked at: agents may be new where hosts are not."""
+        return gang.nodes <= self._known
+
+    def know(self, gang: Gang) -> None:
+        self._known |= gang.nodes
 
     def dismiss(self) -> None:
         """End the agents, not the hosts: one of them is lost, or others are needed."""

@@ -49,6 +49,14 @@ class Reservation:
         self.bundle = bundle
         self.release = release
 
+    def nodes(self) -> frozenset[str]:
+        """Ray's ids of the nodes that hold it: a host that was replaced is another node."""
+        from ray.util import placement_group_table
+
+        group = self.placement_group
+        table = bounded("asking for nodes", STATE_TIMEOUT_S, lambda: placement_group_table(group))
+        return frozenset(table["bundles_to_node_id"].values())
+
 
 def reserve(
     world: World, timeout_s: float, trusted: Callable[[Collection[Place]], Collection[Place]]
