@@ -215,7 +215,7 @@ class ClusterWords(Section):
 
     def lasting(self) -> "ClusterWords":
         """The same, to be read from any folder."""
-        if not _is_path(self.name):
+        if not is_path(self.name):
             return self
         return self.model_copy(update={"name": str(Path(self.name).absolute())})
 
@@ -228,7 +228,7 @@ def find_cluster(name_or_path: str) -> Loaded[Cluster]:
     Raises:
       ConfigError: for an unknown name, with the known ones, or for what is wrong in the file.
     """
-    if _is_path(name_or_path):
+    if is_path(name_or_path):
         return load(Path(name_or_path), Cluster)
     for path in _cluster_files():
         if path.stem == name_or_path:
@@ -236,7 +236,7 @@ def find_cluster(name_or_path: str) -> Loaded[Cluster]:
     return Loaded(_slice_of(name_or_path), name_or_path, places={})
 
 
-def _is_path(name: str) -> bool:
+def is_path(name: str) -> bool:
     given = Path(name)
     return given.suffix in (".yaml", ".yml") or len(given.parts) > 1
 

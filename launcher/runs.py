@@ -18,7 +18,7 @@ from launcher.supervisor import Ending
 from trainer.spec.config import dump
 from trainer.spec.suggest import suggest
 
-KEPT = ("attempt", "cluster", "steps", "grace_s")
+KEPT = ("attempt", "cluster", "steps", "grace_s", "launched_in")
 """What state.json says of an attempt, whatever its state."""
 
 
@@ -96,6 +96,7 @@ class Run:
             "cluster": launch.words.model_dump(),
             "steps": launch.steps,
             "grace_s": launch.grace_s,
+            "launched_in": str(Path.cwd()),
         }
         self.set_state("provisioning")
 
@@ -114,6 +115,12 @@ class Run:
     def words(self) -> ClusterWords:
         """What the last attempt's cluster was asked for with."""
         return ClusterWords.model_validate(self.state.get("cluster") or {})
+
+    @property
+    def launched_in(self) -> Path:
+        """The folder that its relative paths start from; this one where that one is gone."""
+        folder = Path(self.state.get("launched_in") or ".")
+        return folder if folder.is_dir() else Path()
 
     def add_event(self, event: Mapping[str, Any]) -> None:
         """Append to events.jsonl, at once; hosts' events with `received`, the time here.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.cluster import ClusterWords
+from launcher.cluster import ClusterWords, is_path
 from launcher.command import CommandLaunch
 from launcher.commands.checkpoints import UnreachableError, newest
 from launcher.launch import Launch
@@ -74,9 +74,13 @@ def _refuse(path: Path, problems: Sequence[str]) -> None:
 def cluster_words(
     before: ClusterWords, cluster: str | None, simulate: bool, simulate_hosts: int | None
 ) -> ClusterWords:
-    """Another cluster with what is said of it; else the one before, with what is said anew."""
+    """Another cluster with what is said of it; else the one before, with what is said anew.
+
+    A file of a cluster that is named now is one of the folder that the command is typed in.
+    """
     if cluster is not None:
-        return ClusterWords(name=cluster, simulate=simulate, simulate_hosts=simulate_hosts)
+        name = str(Path(cluster).absolute()) if is_path(cluster) else cluster
+        return ClusterWords(name=name, simulate=simulate, simulate_hosts=simulate_hosts)
     return ClusterWords(
         name=before.name,
         simulate=before.simulate or simulate,

@@ -1,5 +1,6 @@
 """What `launch run` does, in order: check, make the run's folder, get hosts, run, tell the end."""
 
+import os
 import signal
 import time
 from collections.abc import Sequence
@@ -64,6 +65,7 @@ def resume_run(
     try:
         with Run.open(find_run(name, runs)) as run:
             words = cluster_words(run.words, cluster, simulate, simulate_hosts)
+            os.chdir(run.launched_in)
             resumed = plan_resume(run, overrides, words)
             code = _resume(resumed, run, console, detached)
     except REFUSALS as error:

@@ -1,12 +1,10 @@
 """`launch stop`: ask a run to save and end, from another terminal, and wait for it."""
 
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -14,7 +12,7 @@ from rich.text import Text
 from launcher.display import format_seconds
 from launcher.exits import INTERRUPTED, JOB_FAILED, OK, fail
 from launcher.files import read_object, read_objects
-from launcher.host.processes import start_time
+from launcher.known_process import KnownProcess
 from launcher.record.history import history
 from launcher.record.snapshot import describe, take
 from launcher.runs import Run, RunFolderError, is_alive, run_word
@@ -51,11 +49,11 @@ def stop_run(folder: Path, *, now: bool, aside: bool = False) -> int:
     return JOB_FAILED if found.exit_code == JOB_FAILED else OK
 
 
-def _stop(folder: Path, owner: int | None, console: Console) -> bool:
+def _stop(folder: Path, owner: KnownProcess | None, console: Console) -> bool:
     """In order, which takes as long as a checkpoint; False: it still runs after the deadline."""
     grace_s = read_object(folder / "state.json").get("grace_s") or 0.0
     timeout_s = grace_s + ENDING_TIMEOUT_S
-    _signal(owner, signal.SIGTERM)
+    _send(owner, signal.SIGTERM)
     text = f"stopping {folder.name}, with a checkpoint (at once: {_command(folder)} --now)"
     with console.status(text) as status:
         if not console.is_terminal:
@@ -67,15 +65,15 @@ def _stop(folder: Path, owner: int | None, console: Console) -> bool:
         return _wait(lambda: not is_alive(folder), timeout_s, show)
 
 
-def _end_at_once(folder: Path, owner: int | None) -> bool:
+def _end_at_once(folder: Path, owner: KnownProcess | None) -> bool:
     """A second SIGTERM ends the launcher as it stands, and its reapers all that it started."""
 
     def is_over() -> bool:
-        _signal(owner, signal.SIGTERM)
+        _send(owner, signal.SIGTERM)
         return not is_alive(folder)
 
     if not _wait(is_over, SIGNALS_TIMEOUT_S):
-        _signal(owner, signal.SIGKILL)
+        _send(owner, signal.SIGKILL)
     ended = _wait(lambda: not is_alive(folder), KILLED_TIMEOUT_S)
     if ended:
         _note_stop(folder)
@@ -93,16 +91,17 @@ def _note_stop(folder: Path) -> None:
 
 
 @contextmanager
-def _owner(folder: Path) -> Iterator[int | None]:
-    """A descriptor of the process that runs this run, which never means another one of its id.
+def _owner(folder: Path) -> Iterator[KnownProcess | None]:
+    """The process that runs this run; None: it has just ended.
 
-    None: it has just ended. Raises RunFolderError where it is not one of this machine, or not ours.
+    Raises RunFolderError where it is not one of this machine, or not ours.
     """
-    owner: int | None = None
+    owner: KnownProcess | None = None
 
     def is_found() -> bool:
         nonlocal owner
-        owner = _open(read_object(folder / "state.json"))
+        about = read_object(folder / "state.json")
+        owner = KnownProcess.find(about.get("pid"), about.get("start_time"))
         return owner is not None or not is_alive(folder)
 
     if not _wait(is_found, OWNER_TIMEOUT_S):
@@ -110,31 +109,13 @@ def _owner(folder: Path) -> Iterator[int | None]:
             f"{folder}: this run is running, but its process is none of this machine, or another "
             "user's: stop it there"
         )
-    try:
+    with owner or nullcontext():
         yield owner
-    finally:
-        if owner is not None:
-            os.close(owner)
 
 
-def _open(about: dict[str, Any]) -> int | None:
-    """The process that state.json names; None: it is gone, or another one has its id now."""
-    try:
-        owner = os.pidfd_open(about.get("pid") or 0)
-    except OSError:
-        return None
-    if start_time(about["pid"]) == about.get("start_time"):
-        return owner
-    os.close(owner)
-    return None
-
-
-def _signal(owner: int | None, number: int) -> None:
-    try:
-        if owner is not None:
-            signal.pidfd_send_signal(owner, number)
-    except ProcessLookupError:
-        pass  # it has ended
+def _send(owner: KnownProcess | None, number: signal.Signals) -> None:
+    if owner is not None:
+        owner.send(number)
 
 
 def _wait(

@@ -6,10 +6,8 @@ it) and how to reach the cluster.
 """
 
 import json
-import os
 import re
 import signal
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from typing import Any
 from launcher.cluster import Local
 from launcher.files import replace_file, state_folder
 from launcher.host.processes import start_time
+from launcher.known_process import KnownProcess
 from launcher.providers.errors import ProviderError
 from launcher.providers.hosts import Hosts
 from trainer.spec.plan import World
@@ -73,13 +72,13 @@ def end(name: str) -> bool:
     record = _read(name)
     if record is None:
         return False
-    pid, started = record["pid"], record["start_time"]
-    os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + ENDING_TIMEOUT_S
-    while start_time(pid) == started:
-        if time.monotonic() > deadline:
-            raise ProviderError(f"cluster {name} did not end; its reaper is process {pid}")
-        time.sleep(0.02)
+    if reaper := KnownProcess.find(record["pid"], record["start_time"]):
+        with reaper:
+            reaper.send(signal.SIGTERM)
+            if not reaper.ends_within(ENDING_TIMEOUT_S):
+                raise ProviderError(
+                    f"cluster {name} did not end; its reaper is process {reaper.pid}"
+                )
     _path(name).unlink(missing_ok=True)
     return True
 

@@ -154,7 +154,7 @@ def test_a_run_goes_on_detached_on_another_cluster_and_to_its_end(
     one_host = alone.launch.cluster_file("one")
     one_host.write_text(one_host.read_text().replace("hosts: 2", "hosts: 1"))
     words = ["resume", "small", "-do", "json", "-c", str(one_host), f"steps={last + 200}"]
-    resumed = run_launcher(alone.launch.folder, traces.environment, *words)
+    resumed = alone(*words)
     assert resumed.returncode == 0, resumed.stderr
     assert f"changed: steps: 100000 -> {last + 200}" in resumed.stderr
     found = json.loads(resumed.stdout)

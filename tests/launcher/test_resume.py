@@ -17,8 +17,9 @@ from trainer.spec.job import Job
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A run of 2 steps that was interrupted after one."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of 2 steps that was interrupted after one; here are its `runs`."""
+    monkeypatch.chdir(tmp_path)
     made = small_launch(tmp_path)
     with Run.create(made) as run:
         save(made.run_dir / "checkpoints", made.job, 1, made.plan.corpus.sha256)
@@ -129,9 +130,9 @@ def test_it_runs_where_it_ran_unless_told_otherwise() -> None:
 def test_a_run_is_found_by_name_or_path(folder: Path, monkeypatch) -> None:
     assert find_run("small", folder.parent) == folder
     assert find_run(str(folder), Path("elsewhere")) == folder
-    assert resume_command(folder) == f"launch resume {folder}"
-    monkeypatch.chdir(folder.parent.parent)
     assert resume_command(folder) == "launch resume small"
+    monkeypatch.chdir("/")
+    assert resume_command(folder) == f"launch resume {folder}"
 
 
 def test_a_run_that_exists_is_refused_with_the_words_to_resume_it(folder: Path) -> None:
@@ -185,3 +186,25 @@ def test_as_json_a_complete_run_is_told_as_its_status(folder: Path) -> None:
     found = json.loads(result.stdout)
     assert (found["state"], found["alive"], found["exit_code"]) == ("finished", False, 0)
     assert "is complete" in result.stderr
+
+
+def test_its_relative_paths_start_where_it_was_launched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    place.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(place)
+    made = small_launch(tmp_path)
+    Run.create(made).close()
+    monkeypatch.chdir(elsewhere)
+    with Run.open(made.run_dir) as run:
+        assert run.launched_in == place
+        place.rmdir()
+        assert run.launched_in == Path(), "a project that was moved is read where it is now"
+
+
+def test_a_cluster_file_that_is_named_is_one_of_the_folder_it_is_typed_in() -> None:
+    before = ClusterWords(name="local")
+    assert cluster_words(before, "pods/a.yaml", False, None).name == str(Path.cwd() / "pods/a.yaml")
+    assert cluster_words(before, "tpu-v4-8", False, None).name == "tpu-v4-8"
