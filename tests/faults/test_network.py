@@ -17,7 +17,6 @@ from tests.leftovers import Traces, wait_until
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("network namespaces"),
     pytest.mark.skipif(not IS_ROOT_WITH_IP, reason="network namespaces need root and `ip`"),
 ]
 FENCED_S = 75.0
