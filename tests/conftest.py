@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,10 @@ from hypothesis import settings
 # A slow machine is no bug, and a failure must come again: no deadline, the same examples each run.
 settings.register_profile("slipway", deadline=None, derandomize=True)
 settings.load_profile("slipway")
+
+# What is started with `nohup` or in the background ignores them, and all that it starts does too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)
