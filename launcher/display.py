@@ -12,7 +12,9 @@ from rich.text import Text
 from launcher.agent import SEARCH_PATHS
 from launcher.launch import Launch, Planned
 from launcher.plan import COORDINATOR_PLACEHOLDER, TrainingLaunch
+from trainer.spec import accelerators
 from trainer.spec.plan import ArrayPlan
+from trainer.spec.roofline import Bounds, bounds
 
 HOST_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 
@@ -78,7 +80,20 @@ def plan_as_json(launch: Launch) -> str:
     }
     if isinstance(launch, TrainingLaunch):
         content["bytes_per_device"] = _bytes_per_device(launch)
+        content |= _bounds_as_json(launch)
     return json.dumps(content, indent=2)
+
+
+def _bounds_as_json(launch: TrainingLaunch) -> dict[str, Any]:
+    """Nothing, where no facts of the devices are known."""
+    best = bounds(launch.job, launch.plan)
+    if best is None:
+        return {}
+    names = ("compute_s", "hbm_s", "ici_s", "dcn_s", "link_s", "step_s", "mfu", "tokens_per_s")
+    return {
+        "flops": {"model": best.model_flops, "program": best.program_flops},
+        "bounds": {name: getattr(best, name) for name in names},
+    }
 
 
 def describe_world(launch: Planned) -> str:
@@ -141,8 +156,24 @@ def _facts(launch: TrainingLaunch) -> Table:
     sizes = _bytes_per_device(launch)
     shown = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
     table.add_row("per device", shown)
+    if best := bounds(launch.job, plan):
+        for title, text in zip(("at best", "", ""), _bounds_lines(launch, best), strict=True):
+            table.add_row(title, text)
     table.add_row("run", Text(str(launch.run_dir), overflow="fold"))
     return table
+
+
+def _bounds_lines(launch: TrainingLaunch, best: Bounds) -> tuple[str, str, str]:
+    """Of a step, of its rates, and of the whole run."""
+    world, steps = launch.plan.world, launch.job.steps
+    chips = accelerators.parse(world.accelerator).chips * world.slices
+    hours = steps * best.step_s / 3600
+    return (
+        f"{best.step_s:.3g} s a step: compute {best.compute_s:.3g} s, HBM {best.hbm_s:.3g} s, "
+        f"links {best.link_s:.3g} s",
+        f"MFU {best.mfu:.1%}, {best.tokens_per_s:,.0f} tokens/s",
+        f"{steps:,} steps in {format_seconds(3600 * hours)}, {chips * hours:,.1f} chip-hours",
+    )
 
 
 def _batch_text(launch: TrainingLaunch) -> str:

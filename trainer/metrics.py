@@ -1,30 +1,13 @@
-"""What is reported of a step: FLOPs, rates, and the lines of metrics.jsonl."""
+"""What is reported of a step: rates, and the lines of metrics.jsonl."""
 
 import json
-import math
 import os
 from pathlib import Path
 
 from trainer.spec import accelerators
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan, World
-
-
-def flops_per_token(job: Job, plan: Plan) -> float:
-    """FLOPs of forward and backward pass per token, by the causal convention.
-
-    6 N + 6 L S H h: N counts the weights of matrix products (the output's too where it is tied to
-    the embedding, whose look-up is free; norms are left out); attention's two products over S
-    positions are 12 L S H h, halved because a position sees only those before it. Work done again
-    by rematerialization is not counted.
-    """
-    model = job.model
-    kernels = [array for array in plan.parameters if "norm" not in array.axes]
-    if not model.tied_embeddings:
-        kernels = [array for array in kernels if array.name != "embedding.table"]
-    weights = sum(math.prod(array.shape) for array in kernels)
-    attention = model.layers * job.data.seq_len * model.heads * model.head_dim
-    return 6.0 * weights + 6.0 * attention
+from trainer.spec.roofline import flops_per_token
 
 
 def peak_flops(world: World) -> float | None:

@@ -125,6 +125,21 @@ def test_the_plan_as_json_holds_what_would_be_started(folder: Path) -> None:
     assert plan["processes"][3]["command"][-1].endswith("runs/tiny/job.yaml")
 
 
+def test_the_plan_says_how_fast_a_real_accelerator_can_be_at_best(folder: Path) -> None:
+    words = ["plan", "-c", "tpu-v4-32", "job.yaml"]
+    assert "at best" in launch(folder, *words).stdout
+    plan = json.loads(launch(folder, *words, "-o", "json").stdout)
+    bounds = plan["bounds"]
+    assert plan["flops"]["program"] == plan["flops"]["model"] > 0
+    assert bounds["step_s"] == max(bounds["compute_s"], bounds["hbm_s"], bounds["link_s"])
+
+
+def test_of_simulated_devices_the_plan_says_nothing_of_the_kind(folder: Path) -> None:
+    words = ["plan", "-c", "tpu-v4-32", "--simulate", "job.yaml"]
+    assert "at best" not in launch(folder, *words).stdout
+    assert "bounds" not in json.loads(launch(folder, *words, "-o", "json").stdout)
+
+
 def test_the_plan_lists_every_parameter_on_request(folder: Path) -> None:
     result = launch(folder, "plan", "job.yaml", "--shardings")
     assert "layers.attention.query.kernel" in result.stdout

@@ -28,6 +28,8 @@ class Accelerator:
     """Chips of one host along the same axes."""
     hbm_bytes: int | None
     """Per device."""
+    hbm_bytes_per_s: float | None
+    """Per device."""
     peak_bf16_flops: float | None
     """Per device and second, without sparsity."""
     ici_bytes_per_s: float | None
@@ -130,7 +132,7 @@ def _example(kind: str) -> str:
 
 def _cpu(hosts: int, devices_per_host: int) -> Accelerator:
     chips = hosts * devices_per_host
-    facts = [None] * 8
+    facts = [None] * 9
     return Accelerator("cpu", "cpu", "cpu", chips, hosts, devices_per_host, *facts)  # type: ignore[arg-type]
 
 
@@ -146,8 +148,9 @@ def _gpu(gpu: Gpu, size: int, hosts: int | None, devices_per_host: int | None) -
     return Accelerator(
         name=f"{gpu.name}-{size}", platform="gpu", generation=gpu.name, chips=size,
         hosts=size // (per_host or 1), devices_per_host=per_host, topology=None, host_bounds=None,
-        hbm_bytes=gpu.hbm, peak_bf16_flops=gpu.peak, ici_bytes_per_s=gpu.nvlink,
-        dcn_bytes_per_s=gpu.network, ray_pod_type=None, ray_generation=None,
+        hbm_bytes=gpu.hbm, hbm_bytes_per_s=gpu.hbm_rate, peak_bf16_flops=gpu.peak,
+        ici_bytes_per_s=gpu.nvlink, dcn_bytes_per_s=gpu.network, ray_pod_type=None,
+        ray_generation=None,
     )  # fmt: skip
 
 
@@ -165,6 +168,7 @@ def _tpu(tpu: Tpu, size: int, hosts: int | None, devices_per_host: int | None) -
         name=f"{tpu.name}-{size}", platform="tpu", generation=tpu.name, chips=chips,
         hosts=chips // per_host, devices_per_host=per_host * tpu.devices, topology=topology,
         host_bounds=_HOST_BOUNDS[per_host][: len(topology)], hbm_bytes=tpu.hbm // tpu.devices,
+        hbm_bytes_per_s=tpu.hbm_rate / tpu.devices,
         peak_bf16_flops=tpu.peak / tpu.devices, ici_bytes_per_s=tpu.ici / tpu.devices,
         dcn_bytes_per_s=None if tpu.dcn is None else tpu.dcn * per_host,
         ray_pod_type=f"{tpu.ray_name}-{size}", ray_generation=tpu.ray_name,

@@ -1,0 +1,193 @@
+"""How fast a step can be at best: bounds from the plan and the facts of the chips, in pure Python.
+
+No step is faster than its arithmetic at the peak, its weights and moments through HBM, and its
+collectives over all links at once, even where the three overlap perfectly. What else a program does
+(activations through HBM, collectives that it waits for) makes it slower, never faster.
+"""
+
+import math
+from dataclasses import dataclass
+
+from trainer.spec import accelerators
+from trainer.spec.job import Job
+from trainer.spec.plan import ArrayPlan, Plan, World
+
+FLOAT32_BYTES = 4
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
+READ_AND_WRITTEN = 6
+"""Times that an update moves a parameter's float32 bytes: it and both moments, in and out."""
+USES = 2
+"""Of a weight in a micro-batch: forward and backward."""
+GATHERS_AND_SCATTERS = 3
+"""Of a weight in a micro-batch: gathered for each use, its gradient scattered."""
+ALL_REDUCES_PER_LAYER = 4
+"""Of activations under tensor parallelism: after attention and feed-forward, in both directions."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Of one step on all devices. Seconds; FLOPs count a multiplication and an addition as two."""
+
+    model_flops: float
+    program_flops: float
+    """With what rematerialization does again."""
+    compute_s: float
+    hbm_s: float
+    ici_s: float
+    """Over the links of an island: a slice of TPUs, a host of GPUs."""
+    dcn_s: float
+    """Over the network between islands; 0 where its bandwidth is not known."""
+    peak_flops: float
+    """Of all devices, per second."""
+    tokens: int
+
+    @property
+    def link_s(self) -> float:
+        """What passes inside an island does not wait for what passes between them."""
+        return max(self.ici_s, self.dcn_s)
+
+    @property
+    def step_s(self) -> float:
+        return max(self.compute_s, self.hbm_s, self.link_s)
+
+    @property
+    def binds(self) -> str:
+        """What a step spends the longest on."""
+        times = {"compute": self.compute_s, "HBM": self.hbm_s, "links": self.link_s}
+        return max(times, key=lambda name: times[name])
+
+    @property
+    def mfu(self) -> float:
+        return self.model_flops / self.step_s / self.peak_flops
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.step_s
+
+
+def bounds(job: Job, plan: Plan) -> Bounds | None:
+    """Of a step on the real accelerator; None on CPU devices, of which no facts are known."""
+    world = plan.world
+    chip = None if world.on_cpu else accelerators.parse(world.accelerator)
+    if chip is None or not (chip.peak_bf16_flops and chip.hbm_bytes_per_s and chip.ici_bytes_per_s):
+        return None
+    tokens = job.data.global_batch * job.data.seq_len
+    model = tokens * flops_per_token(job, plan)
+    program = model + tokens * _recomputed_per_token(job, plan)
+    peak = chip.peak_bf16_flops * world.devices
+    dcn_s = _dcn_bytes(plan) / chip.dcn_bytes_per_s if chip.dcn_bytes_per_s else 0.0
+    return Bounds(
+        model_flops=model, program_flops=program, compute_s=program / peak,
+        hbm_s=_hbm_bytes(plan) / chip.hbm_bytes_per_s,
+        ici_s=_ici_bytes(job, plan) / chip.ici_bytes_per_s, dcn_s=dcn_s, peak_flops=peak,
+        tokens=tokens,
+    )  # fmt: skip
+
+
+def flops_per_token(job: Job, plan: Plan) -> float:
+    """FLOPs of forward and backward pass per token, by the causal convention.
+
+    6 N + 6 L S H h: N counts the weights of matrix products (the output's too where it is tied to
+    the embedding, whose look-up is free; norms are left out); attention's two products over S
+    positions are 12 L S H h, halved because a position sees only those before it. Work done again
+    by rematerialization is not counted.
+    """
+    return 6.0 * sum(map(_size, _kernels(job, plan))) + 6.0 * _attention(job)
+
+
+def _recomputed_per_token(job: Job, plan: Plan) -> float:
+    """FLOPs of the forward pass that the backward pass does again.
+
+    With `full` all products of the layers but the last one, which no gradient needs the result of;
+    with `dots` none.
+    """
+    if job.model.remat != "full":
+        return 0.0
+    again = [
+        array
+        for array in _kernels(job, plan)
+        if array.name.startswith("layers.") and not array.name.endswith(".down.kernel")
+    ]
+    return 2.0 * sum(map(_size, again)) + 2.0 * _attention(job)
+
+
+def _kernels(job: Job, plan: Plan) -> list[ArrayPlan]:
+    """The weights of matrix products."""
+    is_tied = job.model.tied_embeddings
+    return [
+        array
+        for array in plan.parameters
+        if "norm" not in array.axes and (is_tied or array.name != "embedding.table")
+    ]
+
+
+def _attention(job: Job) -> int:
+    """L S H h."""
+    model = job.model
+    return model.layers * job.data.seq_len * model.heads * model.head_dim
+
+
+def _hbm_bytes(plan: Plan) -> float:
+    """Per device: the update of its shards, and the whole weights that its products read."""
+    shards = sum(array.bytes_per_device for array in plan.parameters)
+    read = sum(
+        _own_bytes(array, plan) * (plan.mesh["fsdp"] if "fsdp" in array.spec else 1)
+        for array in plan.parameters
+        if array.name != "embedding.table"
+    )
+    return READ_AND_WRITTEN * shards + USES * plan.batch.micro_batches * read
+
+
+def _ici_bytes(job: Job, plan: Plan) -> float:
+    """Per device over the links of its island.
+
+    A ring moves (n - 1) / n of an array of which n devices each have a part, twice that where they
+    all are to have the sum.
+    """
+    islands_data, islands_fsdp = _islands(plan.world, plan.mesh)
+    fsdp, data = plan.mesh["fsdp"] // islands_fsdp, plan.mesh["data"] // islands_data
+    total = 0.0
+    for array in plan.parameters:
+        own = _own_bytes(array, plan)
+        if "fsdp" in array.spec:
+            total += GATHERS_AND_SCATTERS * plan.batch.micro_batches * own * (fsdp - 1)
+        total += 2 * own * (data - 1) / data
+    tensor, batch = plan.mesh["tensor"], plan.batch
+    rows = batch.rows_per_device * batch.micro_batches
+    width = job.data.seq_len * job.model.d_model * DTYPE_BYTES[plan.compute_dtype]
+    sums = ALL_REDUCES_PER_LAYER * job.model.layers * rows * width
+    return total + 2 * sums * (tensor - 1) / tensor
+
+
+def _dcn_bytes(plan: Plan) -> float:
+    """Per host over the network to other islands.
+
+    Of weights that islands share, each must get once what it does not have; of gradients each must
+    send and get what the others are to add.
+    """
+    islands_data, islands_fsdp = _islands(plan.world, plan.mesh)
+    hosts = plan.world.processes // (islands_data * islands_fsdp)
+    total = 0.0
+    for array in plan.parameters:
+        whole = _size(array) * DTYPE_BYTES[plan.compute_dtype]
+        if "fsdp" in array.spec:
+            times = GATHERS_AND_SCATTERS * plan.batch.micro_batches
+            total += times * whole * (islands_fsdp - 1) / islands_fsdp
+        total += 2 * whole / islands_fsdp * (islands_data - 1) / islands_data
+    return total / hosts
+
+
+def _islands(world: World, mesh: dict[str, int]) -> tuple[int, int]:
+    """Over how many islands `data` and `fsdp` go."""
+    islands = world.slices if world.platform == "tpu" else world.processes
+    over_data = math.gcd(mesh["data"], islands)
+    return over_data, islands // over_data
+
+
+def _own_bytes(array: ArrayPlan, plan: Plan) -> float:
+    """Of a device's shard, in the type that products and collectives use."""
+    return array.bytes_per_device * DTYPE_BYTES[plan.compute_dtype] / FLOAT32_BYTES
+
+
+def _size(array: ArrayPlan) -> int:
+    return math.prod(array.shape)
