@@ -20,6 +20,8 @@ from trainer.spec.job import Job
 from trainer.spec.plan import Plan
 
 Leaf = TypeVar("Leaf")
+Sums = tuple[tuple[jax.Array, jax.Array], Params]
+"""((loss, targets), gradients) over targets."""
 
 
 class State(NamedTuple, Generic[Leaf]):
@@ -143,26 +145,25 @@ class Trainable:
     def _sums(self, state: State[jax.Array], batch: Batch) -> tuple[Params, jax.Array, jax.Array]:
         """Over all targets of the global batch: gradients, loss, and the targets themselves."""
 
-        def total_loss(params: Params, micro: Batch) -> jax.Array:
+        def total_loss(params: Params, micro: Batch) -> tuple[jax.Array, jax.Array]:
             keys = None
             if self.job.model.dropout > 0:
                 keys = row_keys(self.job.seed, state.step, micro.examples)
-            return loss_sum(self.network.bind(params), micro, keys)
+            return loss_sum(self.network.bind(params), micro, keys), jnp.sum(micro.weights)
 
-        tokens = jnp.sum(batch.weights)
-        gradient = jax.value_and_grad(total_loss)
+        gradient = jax.value_and_grad(total_loss, has_aux=True)
         if batch.tokens.shape[0] == 1:
             first = jax.tree.map(lambda x: x[0], batch)
-            loss, grads = gradient(state.params, first)
+            (loss, tokens), grads = gradient(state.params, first)
             return self._placed(grads), loss, tokens
 
-        def accumulate(total: tuple[jax.Array, Params], micro: Batch):
-            part = gradient(state.params, micro)
-            loss, grads = jax.tree.map(jnp.add, total, part)
-            return (loss, self._placed(grads)), None
+        def accumulate(total: Sums, micro: Batch) -> tuple[Sums, None]:
+            sums, grads = jax.tree.map(jnp.add, total, gradient(state.params, micro))
+            return (sums, self._placed(grads)), None
 
-        zeros = jax.tree.map(jnp.zeros_like, (jnp.float32(0), state.params))
-        (loss, grads), _ = jax.lax.scan(accumulate, zeros, batch)
+        zero = jnp.float32(0)
+        zeros = ((zero, zero), jax.tree.map(jnp.zeros_like, state.params))
+        ((loss, tokens), grads), _ = jax.lax.scan(accumulate, zeros, batch)
         return grads, loss, tokens
 
     def _of_all_devices(
