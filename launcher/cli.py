@@ -153,10 +153,20 @@ def plan(
     simulate_hosts: SimulateHosts = None,
     runs: Runs = Path("runs"),
     shardings: Shardings = False,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="ask the TPU compiler whether the step fits")
+    ] = False,
     output: OutputOption = Output.text,
 ) -> None:
-    """Show where everything would go, without starting anything: hosts, mesh, batch, bytes."""
+    """Show where everything would go, without starting anything: hosts, mesh, batch, bytes.
+
+    launch plan --cluster tpu-v4-32 job.yaml --compile
+    """
     launch = _prepare(job, overrides, cluster, simulate, simulate_hosts, runs)
+    if compiled:
+        from launcher.commands.verdict import tell
+
+        raise typer.Exit(tell(launch, shardings=shardings, as_json=output is Output.json))
     _print_plan(launch, output, shardings=shardings)
 
 

@@ -99,7 +99,7 @@ class Trainable:
             donate_argnums=0,
         )
 
-    def compiled_step(self, batch: Batch) -> Callable[..., tuple[State[jax.Array], StepMetrics]]:
+    def compiled_step(self, batch: Batch) -> jax.stages.Compiled:
         """The step, compiled for batches like `batch`, of which only shapes are used."""
         with jax.set_mesh(self.mesh):
             wishes = jax.ShapeDtypeStruct((self.mesh.size,), jnp.int32)

@@ -43,7 +43,7 @@ class Bench:
             return step(state, batch, nothing)
 
         first = jax.device_get(trainable.initial_state())
-        return cls(plan, trainable, feed, compiled, step.as_text(), first)
+        return cls(plan, trainable, feed, compiled, step.as_text() or "", first)
 
     def initial(self) -> State[jax.Array]:
         """Step 0, made once: a step takes its state away."""

@@ -6,23 +6,20 @@ Not selected by default: libtpu is large. Where it is selected, nothing is skipp
 """
 
 import itertools
-import os
 from typing import Any
 
 import numpy as np
 import pytest
-from jax.experimental import topologies
 
 from tests.spec.worlds import tpu_world
 from tests.trainer.jobs import corpus_of, job_of
 from trainer import mesh as meshes
+from trainer import topology
 from trainer.spec import accelerators, layout
 from trainer.spec.plan import World
 from trainer.spec.resolve import resolve
 
 pytestmark = pytest.mark.tpu_compiler
-LIBTPU_NAMES = {"v7x": "tpu7x"}
-ONE_DEVICE_FOR_TWO_CORES = ("v4", "v5p")
 CASES = [
     (name, slices, tensor)
     for name, slices in [
@@ -44,22 +41,6 @@ def world_of(name: str, slices: int) -> World:
     return world.model_copy(update=changes)
 
 
-def described(world: World) -> list[Any]:
-    """The devices of a pod that is not there."""
-    os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # there is no metadata server to ask either
-    generation = accelerators.parse(world.accelerator).generation
-    assert world.topology and world.host_bounds
-    cores = {"chip_config_name": "megacore"} if generation in ONE_DEVICE_FOR_TWO_CORES else {}
-    name = LIBTPU_NAMES.get(generation, generation)
-    return topologies.get_topology_desc(
-        platform="tpu",
-        topology_name=f"{name}:{'x'.join(map(str, world.topology))}",
-        chips_per_host_bounds=(*world.host_bounds, 1)[:3],
-        num_slices=world.slices,
-        **cores,
-    ).devices
-
-
 def place(device: Any) -> tuple[int, ...]:
     return (*device.coords, getattr(device, "core_on_chip", None) or 0)
 
@@ -71,7 +52,7 @@ def distance(a: Any, b: Any) -> int:
 @pytest.mark.parametrize(("name", "slices", "tensor"), CASES)
 def test_the_mesh_follows_the_wires_of_the_real_pod(name: str, slices: int, tensor: int) -> None:
     world = world_of(name, slices)
-    devices = described(world)
+    devices = topology.devices(world)
     job = job_of(
         mesh={"tensor": tensor},
         model={"heads": 8, "kv_heads": 8},
@@ -93,7 +74,7 @@ def test_the_mesh_follows_the_wires_of_the_real_pod(name: str, slices: int, tens
 def test_simulated_devices_are_numbered_as_the_real_ones(name: str) -> None:
     world = world_of(name, 1)
     assert world.topology
-    real = sorted(described(world), key=lambda device: (device.process_index, device.id))
+    real = sorted(topology.devices(world), key=lambda device: (device.process_index, device.id))
     dims = [*range(len(world.topology)), -1]
     places = [tuple(np.array(place(device))[dims]) for device in real]
     assert places == layout.device_coords(world)

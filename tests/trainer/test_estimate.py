@@ -1,0 +1,71 @@
+"""The TPU compiler's verdict on a job, and what `launch plan --compile` makes of it.
+
+uv run --group tpu_compiler pytest -m tpu_compiler
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.tpu_compiler
+# 67 million parameters a layer; with moments and gradients 1 GiB.
+JOB = """\
+name: billion
+steps: 10
+model: {layers: 13, d_model: 2048, heads: 16, kv_heads: 16, d_ff: 8192}
+data: {source: text, path: "x/*", seq_len: 128, global_batch: 1}
+evaluate: null
+sample: null
+checkpoint: null
+"""
+
+
+def compiled(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "job.yaml").write_text(JOB)
+    command = [sys.executable, "-m", "launcher", "plan", "job.yaml", "--compile", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def test_what_fits_is_needed_where_the_plan_says(tmp_path: Path) -> None:
+    result = compiled(tmp_path, "-c", "v5e-1", "-o", "json")
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["fits"]
+    assert found["hbm_needed_bytes"] <= found["hbm_available_bytes"] == 16 << 30
+    for part in ("parameters", "optimizer"):
+        assert found["memory"][part] == found["bytes_per_device"][part]
+    # The parts are the plan's and the compiler's; the sum is the compiler's alone.
+    assert sum(found["memory"].values()) == pytest.approx(found["hbm_needed_bytes"], rel=0.02)
+
+
+def test_what_is_a_little_too_large_is_refused(tmp_path: Path) -> None:
+    result = compiled(tmp_path, "-c", "v5e-1", "model.layers=16")
+    assert result.returncode == 1, result.stdout
+    assert "RESOURCE_EXHAUSTED" in result.stdout
+    assert "does not fit: needs" in result.stderr
+    assert "of 16.0 GiB HBM per device" in result.stderr
+
+
+def test_two_slices_of_it_are_compiled_as_one_program(tmp_path: Path) -> None:
+    (tmp_path / "two.yaml").write_text("{accelerator: v4-16, slices: 2, provider: {kind: gcp}}")
+    words = ["data.global_batch=16", "model.layers=1", "mesh.tensor=2"]
+    result = compiled(tmp_path, "-c", "two.yaml", *words)
+    assert result.returncode == 0, result.stderr
+    assert "fits: needs" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["-c", "v4-8", "--simulate", "data.global_batch=4"], "leave out --simulate"),
+        (["-c", "h100-8", "data.global_batch=8"], "only for TPUs there is a compiler without one"),
+    ],
+)
+def test_where_there_is_no_compiler_it_says_so(tmp_path: Path, words: list[str], why: str) -> None:
+    result = compiled(tmp_path, *words)
+    assert result.returncode == 2
+    assert why in result.stderr
+    assert "mesh" in result.stdout, "the arithmetic plan is there all the same"

@@ -1,0 +1,112 @@
+"""What the TPU compiler says of a job's training step, without a TPU.
+
+    python -m trainer.estimate JOB_FILE PLAN_FILE
+
+Compiles the very step that would run, for the plan's devices as libtpu describes them, and prints
+a Verdict as one JSON object on standard output. Exits with 1 where there is no such compiler.
+"""
+
+import json
+import os
+import re
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from trainer import mesh as meshes
+from trainer import topology
+from trainer.data.packing import Batch
+from trainer.spec import accelerators
+from trainer.spec.config import load
+from trainer.spec.job import Job
+from trainer.spec.plan import Plan
+from trainer.train_step import Trainable
+
+GiB = 1 << 30
+MOMENTS = 2
+TEMPORARIES = re.compile(r"HLO temporaries \(([\d.]+)G\)")
+"""In what the compiler says of a program that does not fit."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Bytes are per device."""
+
+    fits: bool
+    hbm_needed_bytes: int | None
+    """None: the compiler does not say how much it is too much."""
+    hbm_available_bytes: int
+    memory: dict[str, int]
+    """By part: parameters, optimizer, batch, and as far as known temporaries and program."""
+    compile_s: float
+    message: str
+    """The compiler's own words where it does not fit."""
+
+
+def main() -> int:
+    """Reads the two files and prints the verdict."""
+    job = load(Path(sys.argv[1]), Job).value
+    plan = Plan.model_validate_json(Path(sys.argv[2]).read_text(encoding="utf-8"))
+    try:
+        print(json.dumps(asdict(estimate(job, plan))))
+    except topology.NoCompilerError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def estimate(job: Job, plan: Plan) -> Verdict:
+    """Compile the training step of a plan for a real TPU. Raises topology.NoCompilerError."""
+    mesh = meshes.build(plan, topology.devices(plan.world))
+    trainable = Trainable.of(job, plan, mesh)
+    batch = abstract_batch(job, plan)
+    memory = _state_bytes(plan) | {"batch": _batch_bytes(batch, plan)}
+    available = accelerators.parse(plan.world.accelerator).hbm_bytes
+    assert available is not None
+    began = time.perf_counter()
+    try:
+        found = trainable.compiled_step(batch).memory_analysis()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        message = str(error).splitlines()[0]
+        stated = TEMPORARIES.search(message)
+        memory |= {"temporaries": int(float(stated[1]) * GiB)} if stated else {}
+        needed = sum(memory.values()) if stated else None
+        return Verdict(False, needed, available, memory, time.perf_counter() - began, message)
+    compile_s = time.perf_counter() - began
+    assert found is not None
+    program = found.generated_code_size_in_bytes
+    # The most at any moment: what the temporaries would take one beside the other is more.
+    temporaries = found.peak_memory_in_bytes - found.argument_size_in_bytes
+    memory |= {"temporaries": temporaries, "program": program}
+    needed = found.peak_memory_in_bytes + program
+    return Verdict(True, needed, available, memory, compile_s, "")
+
+
+def abstract_batch(job: Job, plan: Plan) -> Batch:
+    """The shapes of a global batch (M, B, S)."""
+    micro = plan.batch.micro_batches
+    rows = (micro, plan.batch.global_batch // micro)
+    whole = (*rows, job.data.seq_len)
+    tokens = jax.ShapeDtypeStruct(whole, np.int32)
+    weights = jax.ShapeDtypeStruct(whole, np.float32)
+    return Batch(tokens, tokens, tokens, tokens, weights, jax.ShapeDtypeStruct(rows, np.int32))
+
+
+def _state_bytes(plan: Plan) -> dict[str, int]:
+    parameters = sum(array.bytes_per_device for array in plan.parameters)
+    return {"parameters": parameters, "optimizer": MOMENTS * parameters}
+
+
+def _batch_bytes(batch: Batch, plan: Plan) -> int:
+    ways = plan.mesh["data"] * plan.mesh["fsdp"]
+    return sum(array.size * array.dtype.itemsize for array in batch) // ways
+
+
+if __name__ == "__main__":
+    os._exit(main() or sys.stdout.flush() or 0)
