@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-from types import TracebackType
 from typing import Self
 
 from launcher.host.processes import start_time
@@ -43,10 +42,5 @@ class KnownProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)

@@ -21,12 +21,12 @@ from trainer import mesh as meshes
 from trainer import topology
 from trainer.data.packing import Batch
 from trainer.spec import accelerators
+from trainer.spec.chips import GiB
 from trainer.spec.config import load
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
 from trainer.train_step import Trainable
 
-GiB = 1 << 30
 MOMENTS = 2
 TEMPORARIES = re.compile(r"HLO temporaries \(([\d.]+)G\)")
 """In what the compiler says of a program that does not fit."""

@@ -16,9 +16,9 @@ from launcher.exits import BAD_USAGE, JOB_FAILED, OK, fail
 from launcher.host.reaper import die_with_parent
 from launcher.launch import Launch
 from launcher.plan import TrainingLaunch
+from trainer.spec.chips import GiB
 from trainer.spec.config import dump
 
-GiB = 1 << 30
 TIMEOUT_S = 1800.0
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from trainer.spec import accelerators
 from trainer.spec.job import Job
 from trainer.spec.plan import ArrayPlan, Plan, World
+from trainer.spec.resolve import FLOAT32_BYTES
 
-FLOAT32_BYTES = 4
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 READ_AND_WRITTEN = 6
 """Times that an update moves a parameter's float32 bytes: it and both moments, in and out."""
