@@ -13,7 +13,7 @@ from tests.faults.matrix import assert_finished, ends
 from tests.faults.victims import trainer_of
 from tests.leftovers import Traces
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 AN_HOUR_BEHIND = "import time\nright = time.time\ntime.time = lambda: right() - 3600\n"
 
 

@@ -12,7 +12,7 @@ from tests.faults.launches import Launcher
 from tests.faults.victims import trainer_of
 from tests.leftovers import Traces
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
 
 def test_a_host_whose_program_is_killed_is_named(launch: Launcher, traces: Traces) -> None:

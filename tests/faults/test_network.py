@@ -16,7 +16,7 @@ from tests.faults.victims import trainer_of
 from tests.leftovers import Traces, wait_until
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.faults,
     pytest.mark.skipif(not IS_ROOT_WITH_IP, reason="network namespaces need root and `ip`"),
 ]
 FENCED_S = 75.0

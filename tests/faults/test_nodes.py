@@ -16,7 +16,7 @@ from tests.faults.sabotage import sabotage
 from tests.faults.victims import node_of, trainer_of
 from tests.leftovers import Traces, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
 
 def test_kill_9_of_a_ray_node(start: Callable[..., Launch], unbroken: list, traces: Traces) -> None:

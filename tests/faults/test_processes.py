@@ -13,7 +13,7 @@ from tests.faults.matrix import assert_finished, ends
 from tests.faults.victims import agent_of, trainer_of
 from tests.leftovers import Traces, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
 
 MOMENTS: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ from tests.faults.sabotage import sabotage
 from tests.faults.victims import trainer_of
 from tests.leftovers import Traces, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
 
 def test_a_trainer_that_sleeps_is_a_hang_though_its_heart_beats(

@@ -20,7 +20,7 @@ from tests.leftovers import wait_until
 from tests.trainer import gang
 from tests.trainer.jobs import job_of, world_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 LIMITS = Limits()
 DEADLINE_S = 240.0
 FOR_HOURS = job_of(steps=1_000_000)
