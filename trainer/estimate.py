@@ -17,14 +17,16 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from trainer import collectives, topology
 from trainer import mesh as meshes
-from trainer import topology
+from trainer.collectives import Collective
 from trainer.data.packing import Batch
 from trainer.spec import accelerators
 from trainer.spec.chips import GiB
 from trainer.spec.config import load
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
+from trainer.strategy import Share, shares
 from trainer.train_step import Trainable
 
 MOMENTS = 2
@@ -45,6 +47,10 @@ class Verdict:
     compile_s: float
     message: str
     """The compiler's own words where it does not fit."""
+    collectives: list[Collective] | None = None
+    """The most bytes first; None: there is no program, or it is not understood."""
+    strategies: dict[str, Share] | None = None
+    """What each kind of parallelism must send and sends."""
 
 
 def main() -> int:
@@ -69,7 +75,7 @@ def estimate(job: Job, plan: Plan) -> Verdict:
     assert available is not None
     began = time.perf_counter()
     try:
-        found = trainable.compiled_step(batch).memory_analysis()
+        compiled = trainable.compiled_step(batch)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -79,13 +85,25 @@ def estimate(job: Job, plan: Plan) -> Verdict:
         needed = sum(memory.values()) if stated else None
         return Verdict(False, needed, available, memory, time.perf_counter() - began, message)
     compile_s = time.perf_counter() - began
+    found = compiled.memory_analysis()
     assert found is not None
     program = found.generated_code_size_in_bytes
     # The most at any moment: what the temporaries would take one beside the other is more.
     temporaries = found.peak_memory_in_bytes - found.argument_size_in_bytes
     memory |= {"temporaries": temporaries, "program": program}
     needed = found.peak_memory_in_bytes + program
-    return Verdict(True, needed, available, memory, compile_s, "")
+    sent = _collectives(compiled.as_text() or "", plan)
+    strategies = None if sent is None else shares(sent, job, plan)
+    return Verdict(True, needed, available, memory, compile_s, "", sent, strategies)
+
+
+def _collectives(text: str, plan: Plan) -> list[Collective] | None:
+    """What the program says of them; the verdict does not hang on it."""
+    try:
+        return collectives.of(text, plan)
+    except ValueError as error:
+        print(f"the program's collectives are not known: {error}", file=sys.stderr)
+        return None
 
 
 def abstract_batch(job: Job, plan: Plan) -> Batch:

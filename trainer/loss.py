@@ -1,10 +1,11 @@
-"""Cross-entropy of the next token, in float32 and over chunks of the sequence."""
+"""Cross-entropy of the next token, in float32 and over chunks of the tokens."""
 
 import jax
 import jax.numpy as jnp
 
 from trainer.data.packing import Batch
 from trainer.model import Decoder
+from trainer.model.sharding import row_shards
 
 LOGIT_BYTES = 256 * 2**20
 """Of one chunk's float32 logits over all devices that share rows; more is cut into chunks."""
@@ -13,40 +14,45 @@ LOGIT_BYTES = 256 * 2**20
 def loss_sum(model: Decoder, batch: Batch, dropout_keys_B: jax.Array | None = None) -> jax.Array:
     """Sum over the targets of a batch (B, S) of weight times cross-entropy, in nats."""
     features_BSD = model(batch.tokens, batch.segments, batch.positions, dropout_keys_B)
-    chunks = chunk_count(batch.tokens.shape, model.vocabulary.padded)
+    parts = jax.tree.map(_by_shard, (features_BSD, batch.targets, batch.weights))
+    chunks = chunk_count(parts[1].shape[1], model.vocabulary.padded)
 
-    @jax.checkpoint
-    def one_chunk(total: jax.Array, chunk: tuple[jax.Array, jax.Array, jax.Array]):
-        features_BSD, targets_BS, weights_BS = chunk
-        losses_BS = cross_entropy(model.logits(features_BSD), targets_BS)
-        return total + jnp.sum(losses_BS * weights_BS), None
+    with jax.named_scope("loss"):
+        kernel_RDV = model.output_kernels()
 
-    parts = (features_BSD, batch.targets, batch.weights)
-    if chunks == 1:
-        return one_chunk(jnp.float32(0), parts)[0]
-    split = jax.tree.map(lambda x: _leading_chunks(x, chunks), parts)
-    written_out = not model.model.scan_layers
-    return jax.lax.scan(one_chunk, jnp.float32(0), split, unroll=written_out)[0]
+        @jax.checkpoint
+        def one_chunk(total: jax.Array, chunk: tuple[jax.Array, jax.Array, jax.Array]):
+            x_RTD, targets_RT, weights_RT = chunk
+            losses_RT = cross_entropy(model.logits(x_RTD, kernel_RDV), targets_RT)
+            return total + jnp.sum(losses_RT * weights_RT), None
 
-
-def cross_entropy(logits_BSV: jax.Array, targets_BS: jax.Array) -> jax.Array:
-    """(B, S): nats per target. By comparison, not look-up: V may be split over devices."""
-    is_target_BSV = jnp.arange(logits_BSV.shape[-1]) == targets_BS[:, :, None]
-    target_BS = jnp.sum(jnp.where(is_target_BSV, logits_BSV, 0), axis=-1)
-    return jax.nn.logsumexp(logits_BSV, axis=-1) - target_BS
+        if chunks == 1:
+            return one_chunk(jnp.float32(0), parts)[0]
+        split = jax.tree.map(lambda x: _leading_chunks(x, chunks), parts)
+        written_out = not model.model.scan_layers
+        return jax.lax.scan(one_chunk, jnp.float32(0), split, unroll=written_out)[0]
 
 
-def chunk_count(shape_BS: tuple[int, ...], vocab: int) -> int:
-    """The fewest equal chunks of the sequence whose logits stay below LOGIT_BYTES per row shard."""
-    rows, length = shape_BS
-    mesh = jax.sharding.get_abstract_mesh()
-    shards = 1 if mesh.empty else mesh.shape["data"] * mesh.shape["fsdp"]
-    whole = -(-rows // shards) * length * vocab * 4
-    counts = (n for n in range(1, length + 1) if length % n == 0)
-    return next((n for n in counts if whole // n <= LOGIT_BYTES), length)
+def cross_entropy(logits_RTV: jax.Array, targets_RT: jax.Array) -> jax.Array:
+    """(R, T): nats per target. By comparison, not look-up: V may be split over devices."""
+    is_target_RTV = jnp.arange(logits_RTV.shape[-1]) == targets_RT[:, :, None]
+    target_RT = jnp.sum(jnp.where(is_target_RTV, logits_RTV, 0), axis=-1)
+    return jax.nn.logsumexp(logits_RTV, axis=-1) - target_RT
 
 
-def _leading_chunks(x_BSx: jax.Array, chunks: int) -> jax.Array:
-    """(chunks, B, S / chunks, ...)."""
-    rows, length, *rest = x_BSx.shape
-    return jnp.moveaxis(x_BSx.reshape(rows, chunks, length // chunks, *rest), 1, 0)
+def chunk_count(tokens: int, vocab: int) -> int:
+    """The fewest equal chunks of a row shard's tokens whose logits stay below LOGIT_BYTES."""
+    whole = tokens * vocab * 4
+    counts = (n for n in range(1, tokens + 1) if tokens % n == 0)
+    return next((n for n in counts if whole // n <= LOGIT_BYTES), tokens)
+
+
+def _by_shard(x_BSx: jax.Array) -> jax.Array:
+    """(R, T, ...): the tokens of each row shard."""
+    return x_BSx.reshape(row_shards(), -1, *x_BSx.shape[2:])
+
+
+def _leading_chunks(x_RTx: jax.Array, chunks: int) -> jax.Array:
+    """(chunks, R, T / chunks, ...)."""
+    shards, tokens, *rest = x_RTx.shape
+    return jnp.moveaxis(x_RTx.reshape(shards, chunks, tokens // chunks, *rest), 1, 0)

@@ -24,6 +24,8 @@ def devices(world: World) -> Sequence[Device]:
     if find_spec("libtpu") is None:
         raise NoCompilerError("the TPU compiler is not installed: uv sync --extra tpu")
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # there is no machine whose metadata could be asked for
+    # No chip is touched: others may compile at the same time, or train on this machine's.
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
     from jax.experimental import topologies
 
     generation = accelerators.parse(world.accelerator).generation

@@ -10,7 +10,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainer import mesh as meshes
-from trainer import optimizer, stop
+from trainer import optimizer, stop, xla_options
 from trainer.data.packing import Batch
 from trainer.loss import loss_sum
 from trainer.model import Network, Params
@@ -97,6 +97,7 @@ class Trainable:
             in_shardings=(self.shardings, batch, stop.sharding(self.mesh)),
             out_shardings=(self.shardings, whole),
             donate_argnums=0,
+            compiler_options=xla_options.of_step(self.mesh),
         )
 
     def compiled_step(self, batch: Batch) -> jax.stages.Compiled:
@@ -119,17 +120,20 @@ class Trainable:
         """The update of a global batch (M, B, S); skipped where it is not finite."""
         grads, loss, tokens = self._sums(state, batch)
         # Of the mean over all targets. Their number is summed beside the loss, in one collective.
-        loss, grad_norm = loss / tokens, optax.tree.norm(grads) / tokens
+        with jax.named_scope("clipping"):
+            loss, grad_norm = loss / tokens, optax.tree.norm(grads) / tokens
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         settings = self.job.optimizer
         rate = jnp.float32(optimizer.schedule(settings, self.job.steps)(state.step))
         scale = optimizer.clipping(settings, grad_norm) / tokens
-        moved = self._moved(state, grads, scale, rate)
+        with jax.named_scope("optimizer"):
+            moved = self._moved(state, grads, scale, rate)
         new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state)
         # After the loop over micro-batches, whose collectives they could overtake: see the model's
         # parameters.py. The added term is always 0.
         never = (grad_norm < -1).astype(wishes.dtype)
-        examples, wish = self._of_all_devices(batch.examples, wishes + never)
+        with jax.named_scope("bookkeeping"):
+            examples, wish = self._of_all_devices(batch.examples, wishes + never)
         metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, finite, wish)
         return new, metrics
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
+from launcher.commands import traffic
 from launcher.display import format_bytes, format_seconds, plan_as_json, print_plan
 from launcher.exits import BAD_USAGE, JOB_FAILED, OK, fail
 from launcher.host.reaper import die_with_parent
@@ -83,6 +85,10 @@ def _print(console: Console, verdict: dict[str, Any]) -> None:
     ]
     for line in lines:
         console.print(Text(line), soft_wrap=True)
+    if collectives := verdict["collectives"]:
+        console.print(Padding(traffic.table(collectives), (1, 0, 0, 0)))
+        console.print(Text(traffic.summary(collectives)), soft_wrap=True)
+        console.print(Text(traffic.shares(verdict["strategies"])), soft_wrap=True)
 
 
 def _refusal(verdict: dict[str, Any]) -> str:

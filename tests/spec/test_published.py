@@ -1,4 +1,4 @@
-"""The bounds of docs/published.md are what `trainer.spec.roofline` says, and nobody has beaten one."""
+"""The bounds of docs/published.md are what `roofline` says, and nobody has beaten one."""
 
 from pathlib import Path
 from typing import NamedTuple

@@ -4,20 +4,14 @@ Read from the compiled program: of a collective and a loop that holds collective
 computation, one must need the result of the other.
 """
 
-import re
-from collections import defaultdict
-
 import pytest
 
 from tests.trainer.harness import Bench, bench
 from tests.trainer.jobs import job_of, world_of
 from trainer import loss
+from trainer.collectives import KINDS
+from trainer.hlo import Computation, Program
 
-NAMES = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
-COLLECTIVE = re.compile(rf" ({NAMES})\(")
-INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%(\S+) = (.*)$")
-HEADER = re.compile(r"^(?:ENTRY )?%(\S+) \(.*\{$")
-NAME = re.compile(r"%([\w.-]+)")
 JOBS = {
     "fsdp": job_of(),
     "tensor 2": job_of(mesh={"tensor": 2}),
@@ -30,46 +24,33 @@ JOBS = {
 }
 
 
-class Program:
-    """The computations of HLO text: each instruction's line, by name."""
-
-    def __init__(self, text: str):
-        self.computations: dict[str, dict[str, str]] = defaultdict(dict)
-        current = ""
-        for line in text.splitlines():
-            if header := HEADER.match(line):
-                current = header[1]
-            elif instruction := INSTRUCTION.match(line):
-                self.computations[current][instruction[1]] = instruction[2].split(", metadata=")[0]
-
-    def holds_collectives(self, computation: str) -> bool:
-        return any(
-            COLLECTIVE.search(line) or any(self.holds_collectives(c) for c in self._called(line))
-            for line in self.computations[computation].values()
-        )
-
-    def _called(self, line: str) -> list[str]:
-        return [name for name in NAME.findall(line) if name in self.computations]
-
-    def overtaking(self) -> list[tuple[str, str]]:
-        """(collective, loop) of every pair of which neither needs the other."""
-        return [
-            (collective, loop)
-            for instructions in self.computations.values()
-            for loop, line in instructions.items()
-            if " while(" in line and any(map(self.holds_collectives, self._called(line)))
-            for collective, other in instructions.items()
-            if COLLECTIVE.search(other)
-            and collective not in _needed(instructions, loop)
-            and loop not in _needed(instructions, collective)
-        ]
+def holds_collectives(program: Program, computation: str) -> bool:
+    return any(
+        one.opcode in KINDS or any(holds_collectives(program, called) for called in one.called)
+        for one in program.computations[computation].values()
+    )
 
 
-def _needed(instructions: dict[str, str], last: str) -> set[str]:
+def overtaking(program: Program) -> list[tuple[str, str]]:
+    """(collective, loop) of every pair of which neither needs the other."""
+    return [
+        (collective, loop)
+        for instructions in program.computations.values()
+        for loop, one in instructions.items()
+        if one.opcode == "while" and any(holds_collectives(program, c) for c in one.called)
+        for collective, other in instructions.items()
+        if other.opcode in KINDS
+        and collective not in _needed(instructions, loop)
+        and loop not in _needed(instructions, collective)
+    ]
+
+
+def _needed(instructions: Computation, last: str) -> set[str]:
     """Every instruction of the same computation that `last` comes after."""
     seen, queue = set(), [last]
     while queue:
-        for name in NAME.findall(instructions[queue.pop()]):
+        one = instructions[queue.pop()]
+        for name in one.operands:
             if name in instructions and name not in seen:
                 seen.add(name)
                 queue.append(name)
@@ -79,8 +60,8 @@ def _needed(instructions: dict[str, str], last: str) -> set[str]:
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_no_collective_can_overtake_a_loop(job):
     program = Program(bench(job, 4).text)
-    assert any(map(program.holds_collectives, list(program.computations)))
-    assert program.overtaking() == []
+    assert any(holds_collectives(program, name) for name in program.computations)
+    assert overtaking(program) == []
 
 
 def test_nor_those_of_a_loss_in_chunks(monkeypatch):
@@ -88,4 +69,4 @@ def test_nor_those_of_a_loss_in_chunks(monkeypatch):
     job = job_of(mesh={"tensor": 2})
     whole, chunked = bench(job, 4).text, Bench.of(job, world_of(1, 4)).text
     assert whole != chunked
-    assert Program(chunked).overtaking() == []
+    assert overtaking(Program(chunked)) == []

@@ -111,7 +111,7 @@ def test_the_loss_in_chunks_is_the_loss_of_the_whole(made, params, monkeypatch):
     model = made.trainable.network.bind(params)
     whole, whole_grads = _loss_and_gradient(made, params, batch)
     monkeypatch.setattr(losses, "LOGIT_BYTES", 8 * 384 * 4)
-    assert losses.chunk_count(batch.tokens.shape, model.vocabulary.padded) == 4
+    assert losses.chunk_count(batch.tokens.size, model.vocabulary.padded) == 4
     chunked, grads = _loss_and_gradient(made, params, batch)
     np.testing.assert_allclose(whole, chunked, rtol=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3), whole_grads, grads)

@@ -1,11 +1,13 @@
 """Causal attention with grouped query heads, for whole sequences and one position at a time."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from trainer.model.attend import Attend
 from trainer.model.projection import Projection
 from trainer.model.rotary import rotate
 from trainer.model.sharding import constrain
@@ -32,12 +34,10 @@ class Attention(nnx.Module):
             gain=residual_gain(model),
         )
 
-    def __call__(
-        self, x_BSD: jax.Array, positions_BS: jax.Array, mask_B1SS: jax.Array
-    ) -> jax.Array:
-        """(B, S, D); position i sees position j where the mask says so."""
+    def __call__(self, x_BSD: jax.Array, positions_BS: jax.Array, attend: Attend) -> jax.Array:
+        """(B, S, D); a position sees what `attend` lets it see."""
         query_BSHh, key_BSKh, value_BSKh = self._project(x_BSD, positions_BS)
-        return self._attend(query_BSHh, key_BSKh, value_BSKh, mask_B1SS)
+        return self._mix(query_BSHh, key_BSKh, value_BSKh, attend)
 
     def decode(
         self,
@@ -53,7 +53,8 @@ class Attention(nnx.Module):
             jax.lax.dynamic_update_slice_in_dim(old, one, position, axis=1)
             for old, one in zip(cache_BWKh, new, strict=True)
         )
-        return self._attend(query_B1Hh, key_BWKh, value_BWKh, mask_B11W), (key_BWKh, value_BWKh)
+        attend = partial(jax.nn.dot_product_attention, mask=mask_B11W)
+        return self._mix(query_B1Hh, key_BWKh, value_BWKh, attend), (key_BWKh, value_BWKh)
 
     def _project(
         self, x_BSD: jax.Array, positions_BS: jax.Array
@@ -64,16 +65,12 @@ class Attention(nnx.Module):
         query_BSHh = rotate(query_BSHh, positions_BS, self.theta)
         return query_BSHh, rotate(key_BSKh, positions_BS, self.theta), value_BSKh
 
-    def _attend(
-        self,
-        query_BSHh: jax.Array,
-        key_BWKh: jax.Array,
-        value_BWKh: jax.Array,
-        mask_B1SW: jax.Array,
+    def _mix(
+        self, query_BSHh: jax.Array, key_BWKh: jax.Array, value_BWKh: jax.Array, attend: Attend
     ) -> jax.Array:
         heads = query_BSHh.shape[2]
         key, value = (_for_heads(x_BWKh, heads) for x_BWKh in (key_BWKh, value_BWKh))
-        mixed_BSHh = jax.nn.dot_product_attention(query_BSHh, key, value, mask=mask_B1SW)
+        mixed_BSHh = attend(query_BSHh, key, value)
         return self.output(constrain(mixed_BSHh, "batch", None, "heads", None))
 
 

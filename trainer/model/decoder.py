@@ -9,10 +9,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from trainer.model import dropout
+from trainer.model.attend import Attend
+from trainer.model.attend import attend as attend_by
 from trainer.model.attention import Attention, KeyValue
 from trainer.model.feed_forward import FeedForward
 from trainer.model.norm import RMSNorm
-from trainer.model.sharding import constrain
+from trainer.model.sharding import constrain, gathered, row_shards
 from trainer.spec.job import Model
 
 Cache = KeyValue
@@ -50,16 +52,22 @@ class Layer(nnx.Module):
         self,
         x_BSD: jax.Array,
         positions_BS: jax.Array,
-        mask_B1SS: jax.Array,
+        attend: Attend,
         number: jax.Array,
         dropout_keys_B: jax.Array | None,
     ) -> jax.Array:
         """(B, S, D); `number` counts layers from 0."""
-        mixed_BSD = self.attention(self.attention_norm(x_BSD), positions_BS, mask_B1SS)
+        with jax.named_scope("norm"):
+            normal_BSD = self.attention_norm(x_BSD)
+        with jax.named_scope("attention"):
+            mixed_BSD = self.attention(normal_BSD, positions_BS, attend)
         place = dropout.ATTENTION
         x_BSD = x_BSD + dropout.dropout(mixed_BSD, dropout_keys_B, number, place, self.rate)
         x_BSD = constrain(x_BSD, "batch", None, None)
-        fed_BSD = self.feed_forward(self.feed_forward_norm(x_BSD))
+        with jax.named_scope("norm"):
+            normal_BSD = self.feed_forward_norm(x_BSD)
+        with jax.named_scope("feed_forward"):
+            fed_BSD = self.feed_forward(normal_BSD)
         place = dropout.FEED_FORWARD
         x_BSD = x_BSD + dropout.dropout(fed_BSD, dropout_keys_B, number, place, self.rate)
         return constrain(x_BSD, "batch", None, None)
@@ -83,8 +91,9 @@ class Embedding(nnx.Module):
 
     def __call__(self, tokens_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
         """(B, S, D) in `dtype`."""
-        table_VD = constrain(self.table[...].astype(dtype), "vocab", None)
-        return constrain(table_VD[tokens_BS], "batch", None, None)
+        with jax.named_scope("embedding"):
+            table_VD = gathered(self.table[...].astype(dtype), ("vocab", "embed"))
+            return constrain(table_VD[tokens_BS], "batch", None, None)
 
 
 class Output(nnx.Module):
@@ -98,8 +107,16 @@ class Output(nnx.Module):
 class Decoder(nnx.Module):
     """Tokens in, features out (`__call__`); features in, logits out (`logits`)."""
 
-    def __init__(self, rngs: nnx.Rngs, model: Model, vocabulary: Vocabulary, dtype: jnp.dtype):
+    def __init__(
+        self,
+        rngs: nnx.Rngs,
+        model: Model,
+        vocabulary: Vocabulary,
+        dtype: jnp.dtype,
+        attention: str = "plain",
+    ):
         self.model, self.vocabulary, self.dtype = model, vocabulary, dtype
+        self.attention = attention
         self.embedding = Embedding(rngs, vocabulary, model.d_model)
         self.layers = _stacked_layers(rngs, model)
         self.final_norm = RMSNorm(model.d_model, model.norm_eps)
@@ -117,30 +134,48 @@ class Decoder(nnx.Module):
         x_BSD = self.embedding(tokens_BS, self.dtype)
         rate = self.model.dropout
         x_BSD = dropout.dropout(x_BSD, dropout_keys_B, 0, dropout.EMBEDDING, rate)
-        mask_B1SS = _causal_mask(segments_BS)
+        attend = attend_by(self.attention, segments_BS)
         graph, stacked = nnx.split(self.layers)
 
         def one_layer(x_BSD: jax.Array, layer: tuple[nnx.State, jax.Array]):
             weights, number = layer
             module = nnx.merge(graph, weights)
-            return module(x_BSD, positions_BS, mask_B1SS, number, dropout_keys_B), None
+            return module(x_BSD, positions_BS, attend, number, dropout_keys_B), None
 
         numbered = (stacked, jnp.arange(self.model.layers))
         x_BSD, _ = jax.lax.scan(
             self._rematerialized(one_layer), x_BSD, numbered, unroll=not self.model.scan_layers
         )
-        return self.final_norm(x_BSD)
+        with jax.named_scope("norm"):
+            return self.final_norm(x_BSD)
 
-    def logits(self, x_BSD: jax.Array) -> jax.Array:
-        """(B, S, V) in float32; padded tokens get a logit that no softmax notices."""
+    def output_kernels(self) -> jax.Array:
+        """(R, D, V): a copy for each row shard.
+
+        Inside a loop each device then works with a whole kernel of its own, and sums its gradient
+        by itself: it is gathered once before the loop and scattered once after it.
+        """
+        kernel_DV = self._output_kernel()
+        copies_RDV = jnp.broadcast_to(kernel_DV, (row_shards(), *kernel_DV.shape))
+        return constrain(copies_RDV, "batch", None, "vocab")
+
+    def logits(self, x_BSD: jax.Array, kernel: jax.Array | None = None) -> jax.Array:
+        """(B, S, V) in float32; padded tokens get a logit that no softmax notices.
+
+        `kernel` is `output_kernels()`, where it was made before: B is then R.
+        """
+        kernel = self._output_kernel() if kernel is None else kernel
+        logits_BSV = jnp.matmul(x_BSD, kernel, preferred_element_type=jnp.float32)
+        logits_BSV = constrain(logits_BSV, "batch", None, "vocab")
+        return jnp.where(jnp.arange(kernel.shape[-1]) < self.vocabulary.size, logits_BSV, MASKED)
+
+    def _output_kernel(self) -> jax.Array:
+        """(D, V)."""
         if self.model.tied_embeddings:
             kernel_DV = self.embedding.table[...].T
         else:
             kernel_DV = self.output.kernel[...]
-        kernel_DV = constrain(kernel_DV.astype(self.dtype), None, "vocab")
-        logits_BSV = jnp.matmul(x_BSD, kernel_DV, preferred_element_type=jnp.float32)
-        logits_BSV = constrain(logits_BSV, "batch", None, "vocab")
-        return jnp.where(jnp.arange(kernel_DV.shape[1]) < self.vocabulary.size, logits_BSV, MASKED)
+        return gathered(kernel_DV.astype(self.dtype), ("embed", "vocab"))
 
     def empty_cache(self, rows: int, positions: int) -> Cache:
         """A cache for `rows` sequences of up to `positions` tokens."""
@@ -190,11 +225,3 @@ def _token_rows(rngs: nnx.Rngs, vocabulary: Vocabulary, width: int) -> jax.Array
     rows_VD = jax.random.normal(rngs.params(), (vocabulary.padded, width))
     real_V = jnp.arange(vocabulary.padded) < vocabulary.size
     return jnp.where(real_V[:, None], rows_VD, 0)
-
-
-def _causal_mask(segments_BS: jax.Array) -> jax.Array:
-    """(B, 1, S, S): position i sees j <= i of its own segment."""
-    length = segments_BS.shape[1]
-    earlier_SS = jnp.tril(jnp.ones((length, length), bool))
-    same_BSS = segments_BS[:, :, None] == segments_BS[:, None, :]
-    return (same_BSS & earlier_SS)[:, None]

@@ -34,7 +34,8 @@ class Network:
             job = _written_out(job)
         vocabulary = Vocabulary(vocab_size(job), plan.padded_vocab)
         dtype = jnp.dtype(plan.compute_dtype)
-        return cls(job, vocabulary, dtype, nnx.graphdef(abstract(job, vocabulary, dtype)))
+        module = abstract(job, vocabulary, dtype, plan.attention)
+        return cls(job, vocabulary, dtype, nnx.graphdef(module))
 
     def initial(self) -> Params:
         """Parameters in float32 from the job's seed alone; call it under jit."""
@@ -60,10 +61,16 @@ def _written_out(job: Job) -> Job:
     return job.model_copy(update={"model": job.model.model_copy(update={"scan_layers": False})})
 
 
-def abstract(job: Job, vocabulary: Vocabulary, dtype: jnp.dtype) -> Decoder:
+def abstract(
+    job: Job, vocabulary: Vocabulary, dtype: jnp.dtype, attention: str = "plain"
+) -> Decoder:
     """The module with shapes in place of arrays; nothing is computed."""
+
+    def decoder() -> Decoder:
+        return Decoder(nnx.Rngs(params=0), job.model, vocabulary, dtype, attention)
+
     with nnx.use_eager_sharding(False):
-        return nnx.eval_shape(lambda: Decoder(nnx.Rngs(params=0), job.model, vocabulary, dtype))
+        return nnx.eval_shape(decoder)
 
 
 def named_parameters(module: Decoder) -> dict[str, nnx.Param]:

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from trainer.model.sharding import gathered
+
 
 class Projection(nnx.Module):
     """Contracts the last `contracted` dims of its input with the first ones of its kernel."""
@@ -19,11 +21,12 @@ class Projection(nnx.Module):
         contracted: int = 1,
         gain: float = 1.0,
     ):
-        self.contracted = contracted
+        self.contracted, self.axes = contracted, tuple(axes)
         deviation = gain / math.sqrt(math.prod(shape[:contracted]))
         kernel = deviation * jax.random.normal(rngs.params(), tuple(shape))
-        self.kernel = nnx.Param(kernel, out_sharding=tuple(axes))
+        self.kernel = nnx.Param(kernel, out_sharding=self.axes)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """The product in the dtype of `x`."""
-        return jnp.tensordot(x, self.kernel[...].astype(x.dtype), self.contracted)
+        kernel = gathered(self.kernel[...].astype(x.dtype), self.axes)
+        return jnp.tensordot(x, kernel, self.contracted)

@@ -1,4 +1,7 @@
-"""Where activations lie, by the same table of rules as the parameters."""
+"""Where activations and gathered weights lie, by the same table of rules as the parameters."""
+
+from collections.abc import Sequence
+from functools import partial
 
 import jax
 from jax.sharding import PartitionSpec
@@ -21,10 +24,51 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
 
 
+def row_shards() -> int:
+    """Into how many parts the rows of a batch are split: R."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return 1 if mesh.empty else mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def gathered(weight: jax.Array, axes: Sequence[str]) -> jax.Array:
+    """A weight with these logical axes, whole along `fsdp` for the products of its layer.
+
+    Said here once, so that forward and backward pass gather it once each, in the type of `weight`,
+    and its gradient is scattered as soon as there is one: left to itself, the compiler gathers once
+    for each product, and sums whole gradients.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.shape["fsdp"] == 1:
+        return weight
+    stored = rules.partition(weight.shape, tuple(axes), dict(mesh.shape))
+    whole = tuple(None if axis == "fsdp" else axis for axis in stored)
+    return _between(weight, PartitionSpec(*stored), PartitionSpec(*whole))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _between(weight: jax.Array, stored: PartitionSpec, whole: PartitionSpec) -> jax.Array:
+    """From one layout to another, and the gradient back: a plain constraint keeps its gradient."""
+    return jax.lax.with_sharding_constraint(weight, whole)
+
+
+def _forward(
+    weight: jax.Array, stored: PartitionSpec, whole: PartitionSpec
+) -> tuple[jax.Array, None]:
+    return _between(weight, stored, whole), None
+
+
+def _backward(
+    stored: PartitionSpec, whole: PartitionSpec, _: None, gradient: jax.Array
+) -> tuple[jax.Array]:
+    return (jax.lax.with_sharding_constraint(gradient, stored),)
+
+
+_between.defvjp(_forward, _backward)
+
+
 def _mesh_axes(dim: int, axis: str | None, mesh: dict[str, int]) -> str | tuple[str, ...] | None:
     if axis is None:
         return None
     if axis == "batch":
-        shards = mesh["data"] * mesh["fsdp"]
-        return rules.BATCH_AXES if dim % shards == 0 else None
+        return rules.BATCH_AXES if dim % row_shards() == 0 else None
     return rules.partition((dim,), (axis,), mesh)[0]

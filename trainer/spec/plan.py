@@ -90,5 +90,7 @@ class Plan(BasePlan):
     batch: BatchSplit
     parameters: tuple[ArrayPlan, ...]
     compute_dtype: Literal["float32", "bfloat16"]
+    attention: Literal["plain", "splash"] = "plain"
+    """`splash`: by JAX's kernel for TPUs, block by block; `plain`: scores as whole arrays."""
     padded_vocab: int
     corpus: Corpus

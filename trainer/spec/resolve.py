@@ -15,6 +15,7 @@ from trainer.spec.plan import ArrayPlan, BatchSplit, Corpus, Plan, World
 
 BYTE_TOKENS = 257  # 256 bytes and the document separator
 FLOAT32_BYTES = 4
+TPU_LANES = 128
 
 
 class PlanError(ValueError):
@@ -58,6 +59,7 @@ def resolve(job: Job, world: World, corpus: Corpus) -> Plan:
         batch=batch,
         parameters=tuple(_array_plan(parameter, mesh) for parameter in parameters),
         compute_dtype=_compute_dtype(job, world),
+        attention=_attention(job, world),
         padded_vocab=vocab,
         corpus=corpus,
         warnings=tuple(_warnings(job, world, mesh, parameters)),
@@ -192,6 +194,12 @@ def _compute_dtype(job: Job, world: World) -> Literal["float32", "bfloat16"]:
     if job.model.compute_dtype != "auto":
         return job.model.compute_dtype
     return "float32" if world.on_cpu else "bfloat16"
+
+
+def _attention(job: Job, world: World) -> Literal["plain", "splash"]:
+    """The kernel works on whole vectors of a TPU, of positions and of a head's numbers."""
+    fits = all(size % TPU_LANES == 0 for size in (job.data.seq_len, job.model.head_dim))
+    return "splash" if world.platform == "tpu" and not world.on_cpu and fits else "plain"
 
 
 def _warnings(

@@ -1,0 +1,129 @@
+"""Large models compiled for pods that are not there: time, memory, and what crosses the wires.
+
+    uv run --extra tpu python benchmarks/large_models.py [NAME ...]
+
+For each case: how long the arithmetic plan and the compiled one take, the memory of this machine
+that the compiler needed, the memory of a device, and for each kind of parallelism the bytes that
+the program sends in a step over those that it must; `others` is the share of all bytes that no kind
+of parallelism needs. Exit code 1 where a bound of LIMITS does not hold.
+
+Two cases are held against MaxText 0.2.5: the same model, mesh, batch and rematerialization compiled
+for the same pod by its own `train_compile`, on the same two cores.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+GB = 1e9
+LIMITS = {"fsdp": 1.1, "tensor": 1.1, "data": 1.1}
+OTHERS = 0.05
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model on a cluster: `words` are overrides of the job."""
+
+    model: str
+    cluster: str
+    words: tuple[str, ...]
+    maxtext_gb: float | None = None
+    """Arguments and temporaries per device."""
+
+
+CASES = {
+    "8b-v5p-64": Case("llama3-8b", "tpu-v5p-64", ("data.global_batch=64",), 3.01 + 7.98),
+    "8b-v4-32": Case("llama3-8b", "tpu-v4-32", ("data.global_batch=16",), 6.03 + 5.21),
+    "8b-v6e-256": Case("llama3-8b", "tpu-v6e-256", ("data.global_batch=256",)),
+    "8b-v5p-64-tensor": Case("llama3-8b", "tpu-v5p-64", ("data.global_batch=64", "mesh.tensor=4")),
+    "8b-2x-v5e-256": Case("llama3-8b", "two.yaml", ("data.global_batch=512",)),
+    "70b-v5p-512": Case("llama3-70b", "v5p-512", ("data.global_batch=256",)),
+}
+JOB = """\
+name: large
+steps: 100000
+model: {{preset: {model}, remat: full}}
+data: {{source: text, path: "corpus/*", seq_len: 4096}}
+evaluate: null
+sample: null
+checkpoint: null
+"""
+TWO_SLICES = "{accelerator: v5e-256, slices: 2, provider: {kind: gcp}}"
+
+
+def main() -> int:
+    """Compiles each case in processes of its own, and prints a line for each."""
+    kept = True
+    for name in sys.argv[1:] or CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            kept &= show(name, CASES[name], Path(folder))
+    return 0 if kept else 1
+
+
+def show(name: str, case: Case, folder: Path) -> bool:
+    """Prints what was found; returns whether the limits hold."""
+    (folder / "job.yaml").write_text(JOB.format(model=case.model))
+    (folder / "two.yaml").write_text(TWO_SLICES)
+    command = [
+        sys.executable,
+        "-m",
+        "launcher",
+        "plan",
+        "job.yaml",
+        "-c",
+        case.cluster,
+        *case.words,
+    ]
+    plan_s, _, _ = run(command, folder)
+    compiled_s, peak_bytes, output = run([*command, "--compile", "-o", "json"], folder)
+    found = json.loads(output)
+    memory = sum(found["memory"][part] for part in ("parameters", "optimizer", "temporaries"))
+    print(
+        f"{name}: plan {plan_s:.2f} s; compiled and told in {compiled_s:.0f} s with "
+        f"{peak_bytes / 2**30:.1f} GiB; {'fits' if found['fits'] else 'does not fit'}"
+    )
+    print(f"  per device {memory / GB:.2f} GB: {parts(found['memory'])}")
+    if case.maxtext_gb is not None:
+        print(
+            f"  MaxText 0.2.5: {case.maxtext_gb:.2f} GB; ratio {memory / GB / case.maxtext_gb:.2f}"
+        )
+    return shares(found["strategies"]) and found["fits"]
+
+
+def run(command: list[str], folder: Path) -> tuple[float, int, str]:
+    """Wall time, the most memory that a process of it held, and standard output."""
+    began = time.perf_counter()
+    with (folder / "output").open("w+") as output:
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        child = subprocess.Popen(command, cwd=folder, env=environment, stdout=output)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        return time.perf_counter() - began, usage.ru_maxrss * 1024, output.read()
+
+
+def parts(memory: dict[str, int]) -> str:
+    return ", ".join(f"{name} {size / GB:.2f}" for name, size in memory.items())
+
+
+def shares(strategies: dict[str, dict[str, int]]) -> bool:
+    """Prints each kind of parallelism; returns whether the limits hold."""
+    total = sum(share["sent"] for share in strategies.values())
+    kept = True
+    for name, limit in LIMITS.items():
+        must, sent = strategies[name]["must"], strategies[name]["sent"]
+        if must:
+            kept &= sent <= limit * must
+            print(f"  {name}: {sent / GB:.2f} GB a step, {sent / must:.3f} times what it must")
+    others = strategies["other"]["sent"] / total
+    print(f"  others: {others:.2%}")
+    return kept and others < OTHERS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""What crosses the wires of a real pod, for every kind of parallelism, as its compiler decides.
+
+uv run --group tpu_compiler pytest -m tpu_compiler
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.tpu_compiler
+JOB = """\
+name: strategies
+steps: 10
+model:
+  {layers: 6, d_model: 512, heads: 4, kv_heads: 4, head_dim: 128, d_ff: 2048, remat: full,
+  tied_embeddings: false}
+data: {source: text, path: "x/*", seq_len: 1024, global_batch: 32}
+evaluate: null
+sample: null
+checkpoint: null
+"""
+TWO_SLICES = "{accelerator: v5e-16, slices: 2, provider: {kind: gcp}}"
+MESHES = {
+    "fsdp": ["-c", "v5e-16"],
+    "tensor": ["-c", "v5e-4", "mesh.tensor=4"],
+    "fsdp and tensor": ["-c", "v5e-16", "mesh.tensor=2"],
+    "data": ["-c", "v5e-4", "mesh.data=4", "mesh.fsdp=1"],
+    "data and fsdp": ["-c", "v5e-16", "mesh.data=2"],
+    "two slices": ["-c", "two.yaml"],
+}
+
+
+@pytest.fixture(scope="module", params=MESHES.values(), ids=MESHES)
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder: Path = tmp_path_factory.mktemp("plan")
+    (folder / "job.yaml").write_text(JOB)
+    (folder / "two.yaml").write_text(TWO_SLICES)
+    command = [sys.executable, "-m", "launcher", "plan", "job.yaml", *request.param]
+    result = subprocess.run(
+        [*command, "--compile", "-o", "json"], cwd=folder, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_each_kind_of_parallelism_sends_what_it_must(found: Any) -> None:
+    for name, share in found["strategies"].items():
+        if share["must"]:
+            assert 0.9 < share["sent"] / share["must"] < 1.1, name
+
+
+def test_all_others_are_few(found: Any) -> None:
+    sent = {name: share["sent"] for name, share in found["strategies"].items()}
+    assert sent["other"] < 0.05 * sum(sent.values())
+
+
+def test_only_replicas_cross_slices(found: Any) -> None:
+    crossing = {one["axis"] for one in found["collectives"] if one["link"] == "dcn"}
+    assert all(axis.startswith("data") for axis in crossing)
+    assert bool(crossing) == (found["plan"]["world"]["slices"] > 1)
+
+
+def test_what_is_gathered_while_something_is_computed_is_told(found: Any) -> None:
+    gathers = [
+        one
+        for one in found["collectives"]
+        if one["kind"] == "all-gather" and one["part"] == "feed_forward"
+    ]
+    assert bool(gathers) == (found["plan"]["mesh"]["fsdp"] > 1)
+    assert all(one["overlapped"] for one in gathers)

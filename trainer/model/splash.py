@@ -1,0 +1,75 @@
+"""Attention on TPUs by JAX's splash kernel: block by block, no (S, S) scores in HBM."""
+
+import math
+from collections.abc import Callable
+
+import jax
+from jax.experimental.pallas.ops.tpu import splash_attention
+from jax.sharding import PartitionSpec
+
+from trainer.spec import rules
+
+LARGEST_BLOCK = 512
+"""Positions that the kernel works on at once; blocks of this size fit the VMEM of every TPU."""
+
+
+def attend(
+    segments_BS: jax.Array, *, interpret: bool = False
+) -> Callable[[jax.Array, jax.Array, jax.Array], jax.Array]:
+    """Causal attention inside the segments; see trainer/model/attend.py for the shapes.
+
+    `interpret` computes it without a TPU, slowly.
+    """
+
+    def whole(query_BSHh: jax.Array, key_BSKh: jax.Array, value_BSKh: jax.Array) -> jax.Array:
+        mesh = jax.sharding.get_abstract_mesh()
+        if mesh.empty:
+            return _own(query_BSHh, key_BSKh, value_BSKh, segments_BS, interpret)
+        # The compiler cannot split a kernel by itself.
+        rows = PartitionSpec(rules.BATCH_AXES)
+        heads = PartitionSpec(rules.BATCH_AXES, None, "tensor")
+        split = jax.shard_map(
+            lambda *arrays: _own(*arrays, interpret),
+            in_specs=(heads, heads, heads, rows),
+            out_specs=heads,
+            check_vma=False,
+        )
+        return split(query_BSHh, key_BSKh, value_BSKh, segments_BS)
+
+    return whole
+
+
+def _own(
+    query_BSHh: jax.Array,
+    key_BSKh: jax.Array,
+    value_BSKh: jax.Array,
+    segments_BS: jax.Array,
+    interpret: bool,
+) -> jax.Array:
+    """The rows and heads of one device."""
+    length, heads, head_dim = query_BSHh.shape[1:]
+    kernel = _kernel(length, heads, interpret)
+    scaled_BSHh = query_BSHh * head_dim**-0.5
+    by_head = (x.swapaxes(1, 2) for x in (scaled_BSHh, key_BSKh, value_BSKh))
+    segments = splash_attention.SegmentIds(segments_BS, segments_BS)
+    return jax.vmap(kernel)(*by_head, segments).swapaxes(1, 2)
+
+
+def _kernel(length: int, heads: int, interpret: bool) -> Callable[..., jax.Array]:
+    block = math.gcd(length, LARGEST_BLOCK)
+    sizes = splash_attention.BlockSizes(
+        block_q=block,
+        block_kv=block,
+        block_q_dkv=block,
+        block_kv_dkv=block,
+        block_q_dq=block,
+        block_kv_dq=block,
+    )
+    causal = splash_attention.CausalMask((length, length))
+    return splash_attention.make_splash_mha(
+        splash_attention.MultiHeadMask([causal] * heads),
+        head_shards=1,
+        q_seq_shards=1,
+        block_sizes=sizes,
+        interpret=interpret,
+    )
