@@ -7,7 +7,7 @@ from typing import Any
 
 from launcher.outcome import host_name
 from launcher.providers.errors import ProviderError
-from launcher.reservation import Reservation, missing
+from launcher.reservation import Reservation, lost
 from trainer.spec.plan import World
 
 LOOK_S = 0.5
@@ -38,13 +38,16 @@ def start_agents(
     on_status: Callable[[str], None],
     on_warning: Callable[[str], None],
     patience: Patience,
+    python: str | None = None,
 ) -> list[Any]:
     """One actor per bundle, all of them up, in the order of processes.
+
+    `python`: that runs them; None: the one that runs the hosts' Ray.
 
     An agent that does not answer is killed and made anew in its bundle. Raises ProviderError with
     the hosts whose agents never do.
     """
-    start = _Start(world, reservation, on_warning, patience)
+    start = _Start(world, reservation, on_warning, patience, python)
     try:
         while start.awaited:
             on_status(start.progress)
@@ -65,11 +68,12 @@ class _Start:
         reservation: Reservation,
         on_warning: Callable[[str], None],
         patience: Patience,
+        python: str | None,
     ):
-        self._world, self._reservation = world, reservation
+        self._world, self._reservation, self._python = world, reservation, python
         self._on_warning, self._patience = on_warning, patience
         self._began = time.monotonic()
-        self.agents = [_make(reservation, process) for process in range(world.processes)]
+        self.agents = [self._make(process) for process in range(world.processes)]
         self.awaited = {
             agent.address.remote(): _Awaited(process, self._began)
             for process, agent in enumerate(self.agents)
@@ -89,7 +93,7 @@ class _Start:
             _check_answer(call, self.awaited.pop(call).process)
         if ready:
             return
-        if gone := missing(self._world):
+        if gone := lost(self._world, self._reservation):
             raise ProviderError(f"a host was lost: {gone}")
         now = time.monotonic()
         if now - self._began > self._patience.total_s:
@@ -108,12 +112,15 @@ class _Start:
             f"(attempt {attempt} of {self._patience.attempts})"
         )
         _kill([self.agents[process]])
-        self.agents[process] = _make(self._reservation, process)
+        self.agents[process] = self._make(process)
         call = self.agents[process].address.remote()
         self.awaited[call] = _Awaited(process, now, attempt)
 
+    def _make(self, process: int) -> Any:
+        return _make(self._reservation, process, self._python)
 
-def _make(reservation: Reservation, process: int) -> Any:
+
+def _make(reservation: Reservation, process: int, python: str | None) -> Any:
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -126,6 +133,7 @@ def _make(reservation: Reservation, process: int) -> Any:
         resources={k: v for k, v in bundle.items() if k not in ("CPU", "GPU")},
         max_restarts=0,
         max_concurrency=4,
+        runtime_env={"py_executable": python} if python else None,
         scheduling_strategy=PlacementGroupSchedulingStrategy(
             reservation.placement_group, placement_group_bundle_index=process
         ),

@@ -36,11 +36,26 @@ class Local(Section):
 
 
 class Attach(Section):
-    """A Ray cluster that already runs."""
+    """A Ray cluster that already runs, and that this machine is a node of."""
 
     kind: Literal["attach"]
-    address: Text = Field(description="host:port of its head, or ray://host:port")
-    token_path: str | None = Field(default=None, description="file with the cluster's token")
+    address: Text = Field(
+        default="auto", description="host:port of its head; auto: RAY_ADDRESS, or the one here"
+    )
+    token_path: Text | None = Field(
+        default=None, description="file with the cluster's token; else as Ray finds it"
+    )
+    labels: dict[Text, str] = Field(default={}, description="of the nodes that may be hosts")
+
+    @field_validator("address")
+    @classmethod
+    def _is_of_a_head(cls, address: str) -> str:
+        if "://" in address:
+            raise ValueError(f"expected host:port of the cluster's head, found {found(address)}")
+        host, _, port = address.rpartition(":")
+        if address != "auto" and not (host and port.isdecimal() and 0 < int(port) < 65536):
+            raise ValueError(f"expected host:port, or auto, found {found(address)}")
+        return address
 
 
 class Ssh(Section):
@@ -157,7 +172,7 @@ class Cluster(Section):
     @property
     def built(self) -> bool:
         """Whether the provider works in this version."""
-        return self.provider.kind == "local"
+        return self.provider.kind in ("local", "attach")
 
     def accelerator_for(self, simulate_hosts: int | None) -> Accelerator:
         """One slice where all slices together have `simulate_hosts` hosts (None: as many as real).

@@ -153,10 +153,14 @@ class Gang:
     def _environments(self, program: Program, coordinator_port: int | None) -> list[dict[str, str]]:
         """Of every process: the program's own, and where the first one listens."""
         address = self._coordinator(coordinator_port)
-        return [
+        environments = [
             {**program.environment(process), "JAX_COORDINATOR_ADDRESS": address}
             for process in range(len(self._agents))
         ]
+        for environment in environments:
+            if "MEGASCALE_NUM_SLICES" in environment:
+                environment["MEGASCALE_COORDINATOR_ADDRESS"] = address.rpartition(":")[0]
+        return environments
 
     def _coordinator(self, wanted_port: int | None) -> str:
         first = self._agents[0]

@@ -2,13 +2,14 @@
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 from launcher import ray_logs
 from launcher.agents import Patience, start_agents
+from launcher.equipment import check_equipment
 from launcher.gang import Gang
 from launcher.listener import Listener
 from launcher.providers.errors import ProviderError
@@ -82,9 +83,13 @@ def assembled(
     try:
         with _keeping_logs(hosts, run_dir):
             listener.on_status("reserving the hosts")
-            reservation = reserve(world, reserve_timeout_s, partial(hosts.alive, world))
+            reservation = reserve(world, hosts, reserve_timeout_s)
+            if hosts.shared is not None:
+                listener.on_status("looking for this code and Python on every host")
+                check_equipment(reservation, run_dir)
             patience = patience or Patience()
-            agents = start_agents(world, reservation, listener.on_status, warn, patience)
+            python = sys.executable if hosts.shared else None
+            agents = start_agents(world, reservation, listener.on_status, warn, patience, python)
             nodes = reservation.nodes()
         gang = Gang(agents, reservation.places, nodes, run_dir, listener)
         yield gang
@@ -119,10 +124,10 @@ def _keeping_logs(hosts: Hosts, run_dir: Path) -> Iterator[None]:
 
 def import_ray(hosts: Hosts) -> None:
     """Import Ray for this cluster: nothing of the user's environment may lead it to another one."""
+    variables = hosts.ray_variables
     for name in [name for name in os.environ if name.startswith("RAY_")]:
         del os.environ[name]
-    os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ["RAY_AUTH_TOKEN_PATH"] = str(hosts.token_path)
+    os.environ.update(variables)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # Under `uv run` Ray would pack up this folder and start every agent through uv again.
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"

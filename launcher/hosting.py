@@ -5,12 +5,13 @@ from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Self
 
+from launcher.cluster import Attach
 from launcher.display import count
 from launcher.gang import Gang
 from launcher.gather import assembled, connected
 from launcher.launch import Launch
 from launcher.listener import Listener
-from launcher.providers import local, warm
+from launcher.providers import attach, local, warm
 from launcher.providers.errors import ProviderError
 from launcher.providers.hosts import Hosts
 from launcher.reservation import places, usable
@@ -26,6 +27,8 @@ class Hosting:
         self._gang: Gang | None = None
         self._known: frozenset[str] = frozenset()
         """The nodes that have been looked at, and are alike."""
+        self._held_nodes: frozenset[str] = frozenset()
+        """Of the last gang: Ray takes a moment to see that they are given back."""
         self._held, self._assembly = ExitStack(), ExitStack()
 
     def gang(self, launch: Launch) -> Gang:
@@ -38,7 +41,9 @@ class Hosting:
         self.dismiss()
         if self._hosts is None:
             self._hosts = self._get_hosts(launch)
+        self._held_nodes = frozenset()
         self._gang = self._assembly.enter_context(self._assemble(launch, self._hosts))
+        self._held_nodes = self._gang.nodes
         return self._gang
 
     def is_known(self, gang: Gang) -> bool:
@@ -52,6 +57,7 @@ class Hosting:
         """End the agents, not the hosts: one of them is lost, or others are needed."""
         if self._gang is not None and self._hosts is not None:
             self._hosts.suspect(self._gang.silent_places)
+            self._hosts.avoid(self._gang.silent_places)
         self._gang = None
         self._assembly.close()
         self._assembly = ExitStack()
@@ -66,7 +72,7 @@ class Hosting:
         self.check_head()
         if self._hosts.nodes is not None:
             self._hosts.nodes.replace_lost(time.monotonic())
-        return usable(world, self._hosts.alive(world, places(world)))
+        return usable(world, self._hosts.alive(world, places(world, self._hosts, self._held_nodes)))
 
     def check_head(self) -> None:
         """Raises ProviderError where the head of the cluster has ended."""
@@ -88,14 +94,23 @@ class Hosting:
             pass
 
     def _get_hosts(self, launch: Launch) -> Hosts:
+        """Of a cluster that runs, or of this machine; with this process as a driver of theirs."""
+        provider = launch.cluster.provider
+        if isinstance(provider, Attach) and not launch.words.simulated:
+            got = attach.join(provider, self._listener)
+        else:
+            got = self._simulated(launch)
+        hosts = self._held.enter_context(got)
+        self._held.enter_context(connected(hosts, launch.run_dir, self._listener))
+        return hosts
+
+    def _simulated(self, launch: Launch) -> Hosts:
         """The hosts that `launch up` keeps warm under the cluster's name, or new ones."""
         listener, world = self._listener, launch.plan.world
         listener.on_status(f"starting {count(world.processes, 'host')}")
         settings = local.settings_of(launch.cluster)
         kept = warm.find(launch.cluster_name, warm.settings_of(world, settings))
-        hosts = self._held.enter_context(kept or local.start(world, settings, listener.on_status))
-        self._held.enter_context(connected(hosts, launch.run_dir, listener))
-        return hosts
+        return kept or local.start(world, settings, listener.on_status)
 
     def _assemble(self, launch: Launch, hosts: Hosts) -> AbstractContextManager[Gang]:
         return assembled(hosts, launch.plan.world, launch.run_dir, self._listener)

@@ -9,6 +9,9 @@ from launcher.cluster import Cluster, ClusterWords
 from trainer.spec.job import BaseJob, Job
 from trainer.spec.plan import BasePlan, World
 
+MEGASCALE_PORT = 8081
+"""Where libtpu's slices find each other on the first host; a pod's network lets it through."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
@@ -94,6 +97,10 @@ class Launch(Planned, ABC):
         if world.on_cpu:
             devices = f"--xla_force_host_platform_device_count={world.devices_per_host}"
             environment["XLA_FLAGS"] = f"{self._xla_flags} {devices}".strip()
+        elif world.platform == "tpu" and world.slices > 1:
+            environment["MEGASCALE_NUM_SLICES"] = str(world.slices)
+            environment["MEGASCALE_SLICE_ID"] = str(process // world.hosts_per_slice)
+            environment["MEGASCALE_PORT"] = str(MEGASCALE_PORT)
         return environment
 
     @property

@@ -65,8 +65,16 @@ def all_keep_compiled(*, on_cpu: bool) -> Iterator[None]:
         state.process_id = process
 
 
-def check_world(world: World) -> None:
-    """Raises ValueError unless the processes and devices here are the planned ones."""
+def check_world(world: World, process: int) -> None:
+    """Raises ValueError unless the processes and devices here are the planned ones.
+
+    On TPU JAX takes a process's number from the slice, not from what `start` was told.
+    """
+    if jax.process_index() != process:
+        raise ValueError(
+            f"this is process {process} of the plan, but JAX counts it as {jax.process_index()}: "
+            "the hosts are not in the order of the TPU's workers"
+        )
     seen_and_planned = {
         "processes": (jax.process_count(), world.processes),
         "devices": (jax.device_count(), world.devices),

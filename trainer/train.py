@@ -41,7 +41,7 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     tokens = prepare_data(job, events)
     _check_corpus(plan, tokens)
     distributed.start(environment, on_cpu=plan.world.on_cpu)
-    distributed.check_world(plan.world)
+    distributed.check_world(plan.world, environment.process)
     devices = mesh.build(plan)
     events.emit("initialized", processes=jax.process_count(), devices=jax.device_count())
     report = Report(job, environment, run_dir, events)

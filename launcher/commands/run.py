@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from launcher.attempts import Attempts
-from launcher.cluster import Cluster
+from launcher.cluster import Attach, Cluster
 from launcher.commands import status
 from launcher.commands.detach import detach
 from launcher.commands.resume import Resumed, cluster_words, plan_resume
@@ -21,7 +21,7 @@ from launcher.interrupts import Interrupts, ending_on_signals
 from launcher.launch import Launch
 from launcher.outcome import Outcome
 from launcher.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
-from launcher.providers import memory
+from launcher.providers import attach, memory
 from launcher.providers.errors import ProviderError
 from launcher.record.goodput import goodput
 from launcher.runs import Run, RunFolderError, find_run, resume_command
@@ -75,9 +75,12 @@ def resume_run(
 
 def refuse_unreachable(cluster: Cluster, world: World) -> None:
     """Raise ProviderError for hosts that this version has no way to reach."""
-    if world.simulated or (cluster.built and (world.on_cpu or world.processes == 1)):
+    is_here = cluster.provider.kind == "local"
+    if world.simulated or (cluster.built and not is_here):
         return
-    if cluster.built:
+    if is_here and (world.on_cpu or world.processes == 1):
+        return
+    if is_here:
         raise ProviderError(
             f"{world.accelerator} has {world.processes} hosts, and this machine is one of them at "
             "most: name a provider in a cluster file, or simulate the hosts here with --simulate"
@@ -92,8 +95,12 @@ def _refuse(launch: Launch) -> None:
     """Raise one of REFUSALS for what can be known not to work before anything is made."""
     if launch.lacks_storage:
         raise ConfigError([launch.lacks_storage])
-    refuse_unreachable(launch.cluster, launch.plan.world)
-    memory.refuse_if_too_large(launch.plan.world, launch.state_bytes)
+    world, provider = launch.plan.world, launch.cluster.provider
+    refuse_unreachable(launch.cluster, world)
+    if isinstance(provider, Attach) and not world.simulated:
+        attach.check(provider)
+    else:
+        memory.refuse_if_too_large(world, launch.state_bytes)
 
 
 def _resume(resumed: Resumed, run: Run, console: Console, detached: bool) -> int:

@@ -53,8 +53,21 @@ def test_a_cluster_that_ships_is_the_world_that_its_name_says(name, folder):
     assert world.simulated
 
 
-def test_only_the_local_provider_is_built_yet(folder):
+def test_of_the_clusters_that_ship_only_the_local_one_is_built_yet(folder):
     assert [name for name in SHIPPED if find_cluster(name).value.built] == ["local"]
+
+
+@pytest.mark.parametrize("address", ["auto", "head:6379", "[fd00::1]:6379"])
+def test_a_running_ray_cluster_is_named_by_its_head(address, folder):
+    found = cluster(f"accelerator: h100-16\nprovider: {{kind: attach, address: '{address}'}}\n")
+    assert found.value.built
+
+
+@pytest.mark.parametrize("address", ["head", "ray://head:10001", "head:port", ":6379", "head:0"])
+def test_what_is_no_address_of_a_head_is_refused(address, folder):
+    text = f"accelerator: h100-16\nprovider: {{kind: attach, address: '{address}'}}\n"
+    (problem,) = problems(text)
+    assert problem.startswith("c.yaml:2: provider.address: expected host:port")
 
 
 def test_a_cluster_file_here_goes_before_one_that_ships(folder):
@@ -141,7 +154,6 @@ def test_a_host_that_differs_is_named_by_number(folder):
 @pytest.mark.parametrize(
     "provider",
     [
-        "{kind: attach, address: 'head:6379'}",
         "{kind: ssh, hosts: [a, b], user: me}",
         "{kind: gcp, zone: us-central2-b, project: mine, spot: true}",
         "{kind: kubernetes, namespace: jobs}",

@@ -1,5 +1,6 @@
 """Which slices a gang takes."""
 
+from launcher.providers.simulated import Place
 from launcher.reservation import Host, choose
 
 
@@ -7,28 +8,54 @@ def hosts(name: str, *idle: bool) -> list[Host]:
     return [Host(name, number, free) for number, free in enumerate(idle)]
 
 
+def chosen(
+    alive: list[Host], slices: int, hosts_per_slice: int, avoided: set[Place] | None = None
+) -> list[Place]:
+    found, problem = choose(alive, slices, hosts_per_slice, avoided or set())
+    assert found is not None, problem
+    return [host.place for host in found]
+
+
+def problem_with(alive: list[Host], slices: int, hosts_per_slice: int) -> str:
+    found, problem = choose(alive, slices, hosts_per_slice)
+    assert found is None
+    return problem
+
+
 def test_a_whole_idle_slice_is_taken() -> None:
-    assert choose(hosts("a", True, True), slices=1, hosts_per_slice=2) == ([("a", 0), ("a", 1)], "")
+    assert chosen(hosts("a", True, True), 1, 2) == [("a", 0), ("a", 1)]
 
 
 def test_a_busy_slice_is_passed_over_for_an_idle_one() -> None:
     alive = hosts("a", True, False) + hosts("b", True, True)
-    assert choose(alive, slices=1, hosts_per_slice=2) == ([("b", 0), ("b", 1)], "")
+    assert chosen(alive, 1, 2) == [("b", 0), ("b", 1)]
+
+
+def test_processes_are_in_the_order_of_slices_and_workers() -> None:
+    alive = hosts("b", True, True)[::-1] + hosts("a", True, True)[::-1]
+    assert chosen(alive, 2, 2) == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+
+
+def test_a_slice_that_could_not_be_had_is_taken_only_where_there_is_no_other() -> None:
+    a, b = hosts("a", True, True), hosts("b", True, True)
+    assert chosen(a + b, 1, 2, {("a", 1)}) == [("b", 0), ("b", 1)]
+    assert chosen(a, 1, 2, {("a", 1)}) == [("a", 0), ("a", 1)]
+    assert chosen(a + b, 2, 2, {("a", 1)})[:2] == [("a", 0), ("a", 1)]
+
+
+def test_a_host_without_a_slice_that_could_not_be_had_is_left_for_another() -> None:
+    assert chosen(hosts("", True, True, True), 1, 2, {("", 0)}) == [("", 1), ("", 2)]
 
 
 def test_busy_hosts_are_told_as_busy() -> None:
-    chosen, problem = choose(hosts("a", False, False), slices=1, hosts_per_slice=2)
-    assert chosen is None
+    problem = problem_with(hosts("a", False, False), 1, 2)
     assert problem == "all hosts are alive, but those of a are in use by another run"
 
 
 def test_nothing_is_taken_where_a_worker_is_missing() -> None:
-    chosen, problem = choose(hosts("a", True), slices=1, hosts_per_slice=2)
-    assert chosen is None
-    assert "worker 1 is missing" in problem
+    assert "worker 1 is missing" in problem_with(hosts("a", True), 1, 2)
 
 
 def test_hosts_without_slices_are_counted() -> None:
-    chosen, problem = choose([Host("", 0)], slices=1, hosts_per_slice=2)
-    assert chosen is None
+    problem = problem_with([Host("", 0)], 1, 2)
     assert problem == "1 of 2 hosts are alive; host 1 is missing"

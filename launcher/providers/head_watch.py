@@ -1,0 +1,47 @@
+"""Whether a Ray head that others look after still listens."""
+
+import socket
+import time
+
+CONNECT_TIMEOUT_S = 1.0
+LOOK_S = 2.0
+UNREACHABLE_S = 10.0
+"""A network that stutters is no end; Ray itself ends a driver after 60 s without a head."""
+
+
+class HeadWatch:
+    """Of the head at `address`, "host:port". Asked often, it looks seldom."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._look_at = 0.0
+        self._silent_since: float | None = None
+        self._refused = False
+
+    @property
+    def is_gone(self) -> bool:
+        """Nobody listens there, or it has been out of reach for UNREACHABLE_S."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._look(now)
+        silent_s = 0.0 if self._silent_since is None else now - self._silent_since
+        return self._refused or silent_s >= UNREACHABLE_S
+
+    def _look(self, now: float) -> None:
+        why = unreachable(self._address, CONNECT_TIMEOUT_S)
+        self._refused = isinstance(why, ConnectionRefusedError)
+        if why is None:
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = now
+
+
+def unreachable(address: str, timeout_s: float) -> OSError | None:
+    """Why no connection to "host:port" could be made; None: it could."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+    except OSError as error:
+        return error
+    return None

@@ -1,0 +1,146 @@
+"""Runs on a Ray cluster that somebody else started, shared by the tests of this file.
+
+Two slices of two TPU hosts each, and a head. The last tests take its hosts away, in this order.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults import matrix
+from tests.faults.launches import Launch, Launcher
+from tests.leftovers import Traces, wait_until
+from tests.ray_clusters import RayCluster
+from tests.spec.worlds import tpu_world
+
+pytestmark = pytest.mark.slow
+SLICES = tpu_world("v4-16", (2, 2, 2), (2, 2, 1), slices=2)
+NOTHING = {"groups": [], "actors": [], "processes": []}
+PROGRAM = """\
+import json, os, sys, time
+names = ("TPU_NAME", "TPU_WORKER_ID", "SLIPWAY_PROCESS_ID", "MEGASCALE_SLICE_ID",
+         "MEGASCALE_NUM_SLICES", "MEGASCALE_COORDINATOR_ADDRESS")
+print(json.dumps({name: os.environ.get(name) for name in names}), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    cluster = RayCluster(SLICES)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def start(
+    launch: Launcher, cluster: RayCluster, name: str, hardware: str, *words: str, token: str = ""
+) -> Launch:
+    """A job on that cluster; `hardware` is the cluster file's without the provider."""
+    path = launch.folder / f"{name}-cluster.yaml"
+    token = token or str(cluster.token_path)
+    provider = {"kind": "attach", "address": cluster.address, "token_path": token}
+    storage = f"storage: {launch.folder / 'storage'}"
+    path.write_text(f"{hardware}\n{storage}\nprovider: {json.dumps(provider)}\n")
+    return launch.on(path, name, words)
+
+
+CPU = "accelerator: cpu\nhosts: 2\ndevices_per_host: 1"
+
+
+def runs_program(launch: Launcher, more: str = "") -> None:
+    (launch.folder / "program.py").write_text(PROGRAM + more)
+    (launch.folder / "job.yaml").write_text("name: any\ncommand: [python, program.py]\n")
+
+
+def told(run: Launch, process: int) -> dict[str, Any]:
+    """What the program of a host said of where it runs."""
+    return json.loads(run.log(process).splitlines()[0])
+
+
+def assert_as_it_was(cluster: RayCluster, traces: Traces) -> None:
+    traces.assert_nothing_left()
+    wait_until(lambda: not cluster.programs(), 30.0)
+    wait_until(lambda: cluster.left() == NOTHING, 60.0)
+
+
+def test_a_job_has_the_curve_of_a_simulated_run_and_gives_everything_back(
+    launch: Launcher, cluster: RayCluster, traces: Traces, unbroken: list
+) -> None:
+    (launch.folder / "job.yaml").write_text(matrix.JOB)
+    run = start(launch, cluster, "joined", CPU)
+    matrix.assert_finished(run, unbroken, traces)
+    assert_as_it_was(cluster, traces)
+
+
+def test_slices_are_in_order_and_a_failed_job_leaves_nothing(
+    launch: Launcher, cluster: RayCluster, traces: Traces
+) -> None:
+    runs_program(launch, "sys.exit(7 * (os.environ['SLIPWAY_PROCESS_ID'] == '3'))")
+    run = start(launch, cluster, "any", "accelerator: v4-16\nslices: 2", "retries.failures=0")
+    assert run.wait() == 1, run.output
+    assert "host-0003 exited with code 7" in run.output
+    hosts = [told(run, process) for process in range(4)]
+    assert [(host["TPU_NAME"], host["TPU_WORKER_ID"]) for host in hosts] == [
+        ("slice-a", "0"), ("slice-a", "1"), ("slice-b", "0"), ("slice-b", "1"),
+    ]  # fmt: skip
+    assert [host["MEGASCALE_SLICE_ID"] for host in hosts] == ["0", "0", "1", "1"]
+    assert len({host["MEGASCALE_COORDINATOR_ADDRESS"] for host in hosts}) == 1
+    assert_as_it_was(cluster, traces)
+
+
+def test_a_busy_cluster_is_told_with_what_it_has_and_kill_9_gives_everything_back(
+    launch: Launcher, cluster: RayCluster, traces: Traces
+) -> None:
+    runs_program(launch, "time.sleep(600)")
+    first = start(launch, cluster, "first", "accelerator: v4-16")
+    first.wait_for(lambda: "ray::Agent" in str(cluster.programs()))
+    second = start(launch, cluster, "second", "accelerator: v4-16\nslices: 2")
+    assert second.wait() == 3, second.output
+    assert "those of slice-a are in use by another run" in second.output
+    assert f"{cluster.network}.2, slice-a worker 0: CPU 1, TPU 4 (in use: CPU 1" in second.output
+    assert f"{cluster.network}.4, slice-b worker 0: CPU 1, TPU 4\n" in second.output
+    first.process.kill()
+    first.wait()
+    assert_as_it_was(cluster, traces)
+
+
+def test_who_is_not_let_in_is_told_why(
+    launch: Launcher, cluster: RayCluster, traces: Traces, tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong-token"
+    wrong.write_text("0" * 64)
+    run = start(launch, cluster, "stranger", CPU, token=str(wrong))
+    assert run.wait() == 3
+    assert "refused the token" in run.output
+    cluster.claims_versions("2.9.0", "3.9.1")
+    run = start(launch, cluster, "older", CPU)
+    assert run.wait() == 3
+    assert "runs Ray 2.9.0 on Python 3.9.1, this command Ray" in run.output
+    cluster.claims_its_own_versions()
+    assert_as_it_was(cluster, traces)
+
+
+def test_a_lost_slice_is_replaced_by_another_and_a_missing_worker_is_named(
+    launch: Launcher, cluster: RayCluster, traces: Traces
+) -> None:
+    """The last test: two hosts of the cluster are gone after it."""
+    (launch.folder / "gate").touch()
+    runs_program(launch, "while os.path.exists('gate'): time.sleep(0.1)")
+    run = start(launch, cluster, "moves", "accelerator: v4-16")
+    logs = [run.run_dir / "logs" / f"host-000{process}.log" for process in (0, 1)]
+    run.wait_for(lambda: all(log.exists() and log.read_text() for log in logs))
+    assert told(run, 0)["TPU_NAME"] == "slice-a"
+    cluster.kill_host(1)
+    run.wait_for(lambda: "slice-b" in logs[0].read_text())
+    (launch.folder / "gate").unlink()
+    assert run.wait() == 0, run.output
+
+    both = start(launch, cluster, "both", "accelerator: v4-16\nslices: 2")
+    assert both.wait() == 3
+    assert "1 of 2 hosts of slice-a are alive; worker 1 is missing" in both.output
+    assert f"{cluster.network}.3, slice-a worker 1: gone" in both.output
+    assert_as_it_was(cluster, traces)

@@ -1,0 +1,91 @@
+"""What is told of a Ray cluster that cannot be joined, where no Ray is needed to know it."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.cluster import Attach
+from launcher.listener import Listener
+from launcher.providers import attach
+from launcher.providers.errors import ProviderError
+
+RAY = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in RAY:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of somebody who listens and says nothing."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def settings(address: str, token_path: Path | None = None) -> Attach:
+    return Attach(kind="attach", address=address, token_path=token_path and str(token_path))
+
+
+def unused_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_an_address_where_nobody_listens_is_told_with_the_remedy() -> None:
+    address = unused_address()
+    with pytest.raises(ProviderError, match=rf"nobody answers at {address}.*ray start --head"):
+        attach.check(settings(address))
+
+
+def test_auto_takes_the_address_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", unused_address())
+    with pytest.raises(ProviderError, match="nobody answers at 127"):
+        attach.check(settings("auto"))
+
+
+def test_auto_names_the_clusters_where_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "_of_raylets", lambda flag: {"10.0.0.1:6379", "10.0.0.2:6379"})
+    with pytest.raises(ProviderError, match=r"several .* 10\.0\.0\.1:6379, 10\.0\.0\.2:6379"):
+        attach.check(settings("auto"))
+
+
+def test_auto_without_any_ray_says_how_one_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "_of_raylets", lambda flag: set())
+    with pytest.raises(ProviderError, match=r"no Ray runs on this machine.*ray start --head"):
+        attach.check(settings("auto"))
+
+
+def test_a_token_that_cannot_be_read_is_told_with_its_key(silent: str, tmp_path: Path) -> None:
+    with pytest.raises(ProviderError, match=r"provider\.token_path: .*No such file"):
+        attach.check(settings(silent, tmp_path / "no-token"))
+
+
+def test_an_empty_token_is_told(silent: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(ProviderError, match="is empty"):
+        attach.check(settings(silent, tmp_path / "token"))
+
+
+def test_a_token_of_rays_own_variables_is_told_with_its_name(
+    silent: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "no-token"))
+    with pytest.raises(ProviderError, match="RAY_AUTH_TOKEN_PATH: the token cannot be read"):
+        attach.check(settings(silent))
+
+
+def test_who_listens_and_is_no_ray_is_not_waited_for_for_ever(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attach, "PROBE_TIMEOUT_S", 0.5)
+    with pytest.raises(ProviderError, match="is it the address of a Ray head"):
+        attach.join(settings(silent), Listener())

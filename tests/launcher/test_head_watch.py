@@ -1,0 +1,30 @@
+"""Whether a head that is not ours still listens."""
+
+import socket
+
+import pytest
+
+from launcher.providers import head_watch
+from launcher.providers.head_watch import HeadWatch
+
+
+@pytest.fixture(autouse=True)
+def _looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_watch, "LOOK_S", 0.0)
+
+
+def test_a_head_that_listens_is_there_and_one_that_stopped_is_gone() -> None:
+    with socket.socket() as head:
+        head.bind(("127.0.0.1", 0))
+        head.listen()
+        watch = HeadWatch(f"127.0.0.1:{head.getsockname()[1]}")
+        assert not watch.is_gone
+    assert watch.is_gone
+
+
+def test_a_head_out_of_reach_is_gone_only_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_watch, "unreachable", lambda address, timeout_s: TimeoutError())
+    watch = HeadWatch("10.0.0.1:6379")
+    assert not watch.is_gone
+    monkeypatch.setattr(head_watch, "UNREACHABLE_S", 0.0)
+    assert watch.is_gone

@@ -1,0 +1,104 @@
+"""A Ray cluster as somebody else would have started it: nothing on it is Slipway's."""
+
+import json
+import os
+import platform
+import secrets
+import signal
+import subprocess
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import psutil
+
+from launcher.host.processes import Reaped
+from launcher.providers import simulated
+from launcher.providers.nodes import Node, Nodes
+from tests.leftovers import Traces
+from trainer.spec.plan import World
+
+OF_RUNS = ("ray::Agent", "-m trainer", "/launcher/host/", "program.py")
+LOOK = """
+import json, sys, ray
+from ray._private import state
+from ray.util import placement_group_table
+ray.init(address=sys.argv[1], _node_ip_address=sys.argv[2], log_to_driver=False)
+groups = [g["state"] for g in placement_group_table().values() if g["state"] != "REMOVED"]
+actors = [a["State"] for a in state.actors().values() if a["State"] != "DEAD"]
+print(json.dumps({"groups": groups, "actors": actors}))
+"""
+ALTER = """
+import json, sys
+from ray._raylet import GcsClient
+GcsClient(address=sys.argv[1]).internal_kv_put(
+    b"CLUSTER_METADATA", sys.argv[2].encode(), True, b"cluster"
+)
+"""
+
+
+class RayCluster:
+    """A head without resources, and a node for each host of a world, as real ones look to Ray."""
+
+    def __init__(self, world: World) -> None:
+        self.traces = Traces()
+        """Of its nodes, and of all that runs on them."""
+        folder = self.traces.temporary / "ray"
+        self._reaped = Reaped(folders=[folder])
+        self.token_path = folder / "token"
+        self.token_path.write_text(secrets.token_hex(32))
+        self.environment = self._environment()
+        self.network = f"127.{secrets.randbelow(200) + 20}.{secrets.randbelow(250)}"
+        """Of the addresses of its nodes: .1 is the head's, .2 the first host's."""
+        self.head_ip, port = f"{self.network}.1", 20_000 + secrets.randbelow(10_000)
+        self.address = f"{self.head_ip}:{port}"
+
+        def host(process: int, generation: int) -> Node:
+            ip, at = f"{self.network}.{process + 2}", (self.head_ip, port)
+            node = simulated.host(world, process, generation, ip, at, folder, self.environment)
+            node["flags"] = [f for f in node["flags"] if simulated.HOST_LABEL not in f]
+            return node
+
+        nodes = Nodes(self._reaped, folder, self.environment, host, None)
+        head = simulated.head(self.head_ip, port, folder, self.environment)
+        nodes.start(head, world.processes)
+        nodes.wait_until_up(lambda text: None)
+
+    def left(self) -> dict[str, Any]:
+        """Placement groups and actors that live, and processes of runs."""
+        command = [sys.executable, "-c", LOOK, self.address, self.head_ip]
+        answer = subprocess.run(command, env=self.environment, capture_output=True, text=True)
+        assert answer.returncode == 0, answer.stderr
+        return {**json.loads(answer.stdout.splitlines()[-1]), "processes": self.programs()}
+
+    def programs(self) -> list[str]:
+        """What runs on its hosts and is not Ray's own."""
+        commands = self.traces.processes().values()
+        return [c for c in commands if any(word in c for word in OF_RUNS)]
+
+    def claims_versions(self, ray: str, python: str) -> None:
+        """What it says of itself from now on."""
+        said = json.dumps({"ray_version": ray, "python_version": python})
+        command = [sys.executable, "-c", ALTER, self.address, said]
+        subprocess.run(command, env=self.environment, check=True, capture_output=True)
+
+    def claims_its_own_versions(self) -> None:
+        self.claims_versions(version("ray"), platform.python_version())
+
+    def kill_host(self, process: int) -> None:
+        for node in psutil.process_iter(["cmdline"]):
+            words = node.info["cmdline"] or [""]
+            is_here = any(f"{self.traces.temporary}/ray/{process}" in word for word in words)
+            if words[0].endswith("raylet/raylet") and is_here:
+                os.kill(node.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        assert self._reaped.close()
+        self.traces.remove()
+
+    def _environment(self) -> dict[str, str]:
+        """Of its nodes: they do not know where Slipway is."""
+        own = simulated.environment(self.token_path)
+        own.pop("PYTHONPATH")
+        name, _, value = self.traces.mark.partition("=")
+        return {**own, name: value}
