@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from launcher.host.copied_folder import CopiedFolder
 from launcher.host.program import Batch, Program
 
 LEASE_S = 60.0
@@ -27,6 +28,7 @@ class Agent:
     def __init__(self, process: int) -> None:
         self._process = process
         self._program: Program | None = None
+        self._copied: CopiedFolder | None = None
         self._asked_at = time.monotonic()
         threading.Thread(target=self._end_when_alone, daemon=True).start()
 
@@ -48,6 +50,29 @@ class Agent:
                     continue
                 return probe.getsockname()[1]
         raise OSError("no free port")
+
+    def sees(self, path: str) -> bool:
+        """Whether a file of the launcher's machine is here too."""
+        self._asked_at = time.monotonic()
+        return Path(path).exists()
+
+    def receive(
+        self, folder: str, files: Mapping[str, str], followed: list[str], made: list[str]
+    ) -> str:
+        """Make a copy of the run's folder here, before a start; why that cannot be, "" if it is."""
+        self._asked_at = time.monotonic()
+        try:
+            if self._copied is not None:
+                self._copied.close()
+            self._copied = CopiedFolder(Path(folder), files, followed, made)
+        except OSError as error:
+            return f"{folder} cannot be written: {error.strerror}"
+        return ""
+
+    def written(self) -> dict[str, bytes]:
+        """What was added to that copy's files since; see CopiedFolder."""
+        self._asked_at = time.monotonic()
+        return self._copied.written() if self._copied is not None else {}
 
     def start(
         self,

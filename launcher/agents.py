@@ -1,5 +1,6 @@
 """One agent per host of a reservation: made, waited for, and made anew where it stays away."""
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ def _make(reservation: Reservation, process: int, python: str | None) -> Any:
         resources={k: v for k, v in bundle.items() if k not in ("CPU", "GPU")},
         max_restarts=0,
         max_concurrency=4,
-        runtime_env={"py_executable": python} if python else None,
+        runtime_env={"py_executable": shlex.quote(python)} if python else None,
         scheduling_strategy=PlacementGroupSchedulingStrategy(
             reservation.placement_group, placement_group_bundle_index=process
         ),

@@ -20,6 +20,12 @@ Text = Annotated[str, Field(min_length=1)]
 Seconds = Annotated[float, Field(ge=0)]
 
 
+def is_address(text: str) -> bool:
+    """Whether it is HOST:PORT, and no URL."""
+    host, _, port = text.rpartition(":")
+    return bool(host) and "/" not in host and port.isdecimal() and 0 < int(port) < 65536
+
+
 class Local(Section):
     """Hosts simulated on this machine, one Ray node each."""
 
@@ -50,11 +56,8 @@ class Attach(Section):
     @field_validator("address")
     @classmethod
     def _is_of_a_head(cls, address: str) -> str:
-        if "://" in address:
-            raise ValueError(f"expected host:port of the cluster's head, found {found(address)}")
-        host, _, port = address.rpartition(":")
-        if address != "auto" and not (host and port.isdecimal() and 0 < int(port) < 65536):
-            raise ValueError(f"expected host:port, or auto, found {found(address)}")
+        if address != "auto" and not is_address(address):
+            raise ValueError(f"expected host:port of a Ray head, or auto, found {found(address)}")
         return address
 
 

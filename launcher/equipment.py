@@ -14,19 +14,18 @@ TIMEOUT_S = 60.0
 """For Ray to start a process on every host, and for that to look at the disk."""
 CODE = Path(launcher.__file__).parent
 REMEDY = (
-    "every host needs the same Python with Slipway and the run's folder at the same path: a shared "
-    "home, or one image and --runs DIR on a shared disk"
+    "every host needs the launcher's Python, with Slipway, and the folder that it is started in, "
+    "at the same paths: a shared home, or one image"
 )
 
 
-def check_equipment(reservation: Reservation, run_dir: Path) -> None:
+def check_equipment(reservation: Reservation) -> None:
     """Raises ProviderError with every host that lacks something, or that does not answer."""
     import ray
     from ray import cloudpickle
     from ray.exceptions import RayError
 
-    run_id = (run_dir / "run_id").read_text()
-    arguments = (sys.executable, str(CODE), str(run_dir), run_id)
+    arguments = (sys.executable, str(CODE), str(Path.cwd()))
     cloudpickle.register_pickle_by_value(equipment)  # the host may have no Slipway to import
     try:
         calls = [_look(reservation, p).remote(*arguments) for p in range(len(reservation.hosts))]

@@ -4,12 +4,13 @@ What is decided from what the hosts report stands in outcome.py, without Ray.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from launcher.attendant import ENDING_TIMEOUT_S, GRACE_S, Attendant, Stop
+from launcher.copies import Copies, log_of
 from launcher.health.silence import SILENCE_S, Silence
 from launcher.health.stacks import innermost
 from launcher.health.watch import Hang
@@ -65,13 +66,16 @@ class Gang:
         nodes: frozenset[str],
         run_dir: Path,
         listener: Listener,
+        apart: Collection[int] = (),
     ) -> None:
+        """`apart`: processes whose hosts do not share the run's folder."""
         self._agents, self._places = agents, places
         self.nodes = nodes
         """Ray's ids of the hosts' nodes."""
         self._lost: set[int] = set()
         """Those whose agents do not answer."""
         self._run_dir, self._listener = run_dir, listener
+        self._copies = Copies(agents, apart, run_dir)
 
     @property
     def size(self) -> int:
@@ -175,6 +179,7 @@ class Gang:
         note: Callable[[Event], None],
         attendant: Attendant,
     ) -> Outcome:
+        self._send_folder()
         starts = [
             agent.start.remote(
                 command, environment, str(self._log(process)), str(Path.cwd()), GRACE_S
@@ -194,6 +199,14 @@ class Gang:
         exits, hang = self._watch(listen, attendant)
         exits = {p: replace(ended, said=said.get(p, "")) for p, ended in exits.items()}
         return Outcome(exits, first_failure(exits), hang)
+
+    def _send_folder(self) -> None:
+        """Raises GangError with the hosts that cannot hold a copy of the run's folder."""
+        sent = self._copies.send()
+        problems = _answers([call for _, call in sent], [process for process, _ in sent])
+        told = [f"{host_name(p)}: {why}" for (p, _), why in zip(sent, problems, strict=True) if why]
+        if told:
+            raise GangError("; ".join(told))
 
     def _watch(
         self, note: Callable[[Event], None], attendant: Attendant
@@ -227,6 +240,7 @@ class Gang:
                 attendant.ended(process)
                 self._lost.add(process)
             polls = {call: process for call, process in polls.items() if process not in self._lost}
+            self._copies.fetch()
             stop.look(exits)  # first: those that lost a peer are no hang
             if not stop.begun and time.monotonic() >= look_at:
                 look_at = time.monotonic() + LOOK_S
@@ -235,6 +249,7 @@ class Gang:
                     stop.at_once()
         for process in polls.values():
             exits.setdefault(process, Exit(None, time.monotonic(), True, [], "it did not end"))
+        self._copies.finish({process for process, ended in exits.items() if ended.status is None})
         return exits, hang
 
     def _look_into(self, hang: Hang) -> Hang:
@@ -263,7 +278,7 @@ class Gang:
             self._listener.on_line(process, line)
 
     def _log(self, process: int) -> Path:
-        return self._run_dir / "logs" / f"{host_name(process)}.log"
+        return self._run_dir / log_of(process)
 
 
 class CheckError(GangError):

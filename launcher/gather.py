@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launcher import ray_logs
 from launcher.agents import Patience, start_agents
+from launcher.copies import not_sharing
 from launcher.equipment import check_equipment
 from launcher.gang import Gang
 from launcher.listener import Listener
@@ -86,12 +87,13 @@ def assembled(
             reservation = reserve(world, hosts, reserve_timeout_s)
             if hosts.shared is not None:
                 listener.on_status("looking for this code and Python on every host")
-                check_equipment(reservation, run_dir)
+                check_equipment(reservation)
             patience = patience or Patience()
             python = sys.executable if hosts.shared else None
             agents = start_agents(world, reservation, listener.on_status, warn, patience, python)
             nodes = reservation.nodes()
-        gang = Gang(agents, reservation.places, nodes, run_dir, listener)
+            apart = not_sharing(agents, run_dir) if hosts.shared is not None else []
+        gang = Gang(agents, reservation.places, nodes, run_dir, listener, apart)
         yield gang
     finally:
         _leave(hosts, give_back)

@@ -38,12 +38,17 @@ GcsClient(address=sys.argv[1]).internal_kv_put(
 
 
 class RayCluster:
-    """A head without resources, and a node for each host of a world, as real ones look to Ray."""
+    """A head without resources, and a node for each host of a world, as real ones look to Ray.
+
+    Its hosts do not share the folder `apart` where this machine allows that: see `_inside`.
+    """
 
     def __init__(self, world: World) -> None:
         self.traces = Traces()
         """Of its nodes, and of all that runs on them."""
         folder = self.traces.temporary / "ray"
+        self.apart = self.traces.temporary / "apart"
+        self.apart.mkdir()
         self._reaped = Reaped(folders=[folder])
         self.token_path = folder / "token"
         self.token_path.write_text(secrets.token_hex(32))
@@ -61,7 +66,7 @@ class RayCluster:
 
         nodes = Nodes(self._reaped, folder, self.environment, host, None)
         head = simulated.head(self.head_ip, port, folder, self.environment)
-        nodes.start(head, world.processes)
+        nodes.start(head, world.processes, self._inside)
         nodes.wait_until_up(lambda text: None)
 
     def left(self) -> dict[str, Any]:
@@ -95,6 +100,14 @@ class RayCluster:
     def close(self) -> None:
         assert self._reaped.close()
         self.traces.remove()
+
+    def _inside(self, process: int) -> list[str]:
+        """What a host's commands begin with: each has a disk of its own at `apart`, as root."""
+        del process
+        if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+            return []
+        mount = f'mount -t tmpfs none {self.apart} && exec "$0" "$@"'
+        return ["unshare", "--mount", "sh", "-c", mount]
 
     def _environment(self) -> dict[str, str]:
         """Of its nodes: they do not know where Slipway is."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from launcher.cluster import Attach
+from launcher.cluster import Attach, is_address
 from launcher.listener import Listener
 from launcher.providers.errors import ProviderError
 from launcher.providers.head_watch import unreachable
@@ -146,9 +146,7 @@ def _ray_variables(settings: Attach, environment: Mapping[str, str]) -> dict[str
 
 def _reachable_address(settings: Attach) -> str:
     """Raises ProviderError where there is no one address, or nobody listens there."""
-    address = settings.address
-    if address == "auto":
-        address = os.environ.get("RAY_ADDRESS", "") or _address_here()
+    address = settings.address if settings.address != "auto" else _address_found()
     if why := unreachable(address, CONNECT_TIMEOUT_S):
         raise ProviderError(
             f"nobody answers at {address} ({why}; waited {CONNECT_TIMEOUT_S:.0f} s at most): "
@@ -157,8 +155,13 @@ def _reachable_address(settings: Attach) -> str:
     return address
 
 
-def _address_here() -> str:
-    """Of the one cluster that this machine is a node of, by its raylets."""
+def _address_found() -> str:
+    """Ray's own variable's, or of the one cluster that this machine is a node of."""
+    named = os.environ.get("RAY_ADDRESS", "")
+    if named not in ("", "auto"):
+        if not is_address(named):
+            raise ProviderError(f"RAY_ADDRESS: expected HOST:PORT of a Ray head, found {named!r}")
+        return named
     found = sorted(_of_raylets("--gcs-address="))
     if len(found) == 1:
         return found[0]

@@ -5,7 +5,6 @@ Prints one JSON object: `here` and `there` (versions of Ray and Python), `nodes`
 """
 
 import json
-import platform
 import sys
 from typing import Any
 
@@ -24,8 +23,8 @@ def main() -> None:
 def look(address: str) -> dict[str, Any]:
     import ray
     from ray._private import ray_constants
-    from ray._raylet import GcsClient
-    from ray.core.generated.gcs_pb2 import GcsNodeInfo
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+    from ray.core.generated.gcs_pb2 import GcsNodeInfo  # type: ignore[attr-defined]
 
     client = GcsClient(address=address)
     namespace = ray_constants.KV_NAMESPACE_CLUSTER
@@ -35,7 +34,7 @@ def look(address: str) -> dict[str, Any]:
         timeout=TIMEOUT_S, state_filter=GcsNodeInfo.GcsNodeState.ALIVE
     ).values()
     return {
-        "here": {"ray": ray.__version__, "python": platform.python_version()},
+        "here": {"ray": ray.__version__, "python": ".".join(map(str, sys.version_info[:3]))},
         "there": {name: versions.get(f"{name}_version") for name in ("ray", "python")},
         "nodes": [
             {

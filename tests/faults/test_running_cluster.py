@@ -70,9 +70,13 @@ def assert_as_it_was(cluster: RayCluster, traces: Traces) -> None:
 def test_a_job_has_the_curve_of_a_simulated_run_and_gives_everything_back(
     launch: Launcher, cluster: RayCluster, traces: Traces, unbroken: list
 ) -> None:
+    """Its hosts do not share the run's folder; what they write comes into it all the same."""
     (launch.folder / "job.yaml").write_text(matrix.JOB)
-    run = start(launch, cluster, "joined", CPU)
+    run = start(launch, cluster, "joined", CPU, "--runs", str(cluster.apart))
+    run.run_dir = cluster.apart / "joined"
     matrix.assert_finished(run, unbroken, traces)
+    assert "compiled in" in run.log(0)
+    assert run.log(1)
     assert_as_it_was(cluster, traces)
 
 

@@ -52,6 +52,14 @@ def test_auto_takes_the_address_of_the_environment(monkeypatch: pytest.MonkeyPat
         attach.check(settings("auto"))
 
 
+def test_an_address_of_the_environment_that_is_none_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    with pytest.raises(ProviderError, match="RAY_ADDRESS: expected HOST:PORT"):
+        attach.check(settings("auto"))
+
+
 def test_auto_names_the_clusters_where_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attach, "_of_raylets", lambda flag: {"10.0.0.1:6379", "10.0.0.2:6379"})
     with pytest.raises(ProviderError, match=r"several .* 10\.0\.0\.1:6379, 10\.0\.0\.2:6379"):
