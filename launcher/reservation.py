@@ -102,11 +102,11 @@ def reserve(world: World, hosts: Hosts, timeout_s: float) -> Reservation:
             if _is_placed(reservation, wait_s):
                 return reservation
             hosts.avoid(reservation.places)
-            failed = f"the hosts could not be reserved within {wait_s:.0f} s: "
-            failed += missing(world, hosts) or "another run took them in the same moment"
+            failed = f"{_names(chosen)} could not be reserved within {wait_s:.0f} s: "
+            failed += missing(world, hosts) or "a host is stuck, or another run was faster"
         if time.monotonic() >= deadline:
-            message = f"after {timeout_s:.0f} s, {problem or failed}"
-            raise ProviderError(message + _inventory(world, hosts))
+            why = "; ".join(filter(None, [failed, problem]))
+            raise ProviderError(f"after {timeout_s:.0f} s, {why}{_inventory(world, hosts)}")
         time.sleep(LOOK_S)
 
 
@@ -165,6 +165,11 @@ def choose(
         return None, f"all hosts are alive, but {names} are in use by another run"
     idle.sort(key=lambda name: (any(host.place in avoided for host in free[name]), name))
     return sorted((h for name in idle[:slices] for h in free[name]), key=lambda h: h.place), ""
+
+
+def _names(chosen: Sequence[Host]) -> str:
+    slices = sorted({host.group for host in chosen if host.group})
+    return ", ".join(slices) or ", ".join(host.address for host in chosen)
 
 
 def _is_placed(reservation: Reservation, wait_s: float) -> bool:
