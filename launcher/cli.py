@@ -4,6 +4,7 @@ Exit codes: 0 ok; 1 the job failed; 2 usage or configuration; 3 the cluster cann
 provisioned; 130 interrupted.
 """
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,6 +76,14 @@ ClusterName = Annotated[
     str,
     typer.Option("--cluster", "-c", help="a name in clusters/, a path, or an accelerator: v4-64"),
 ]
+
+
+class Check(StrEnum):
+    """What a step can be checked for."""
+
+    explicit = "explicit"
+
+
 Shardings = Annotated[bool, typer.Option("--shardings", help="list the layout of every parameter")]
 
 
@@ -156,13 +165,25 @@ def plan(
     compiled: Annotated[
         bool, typer.Option("--compile", help="ask the TPU compiler whether the step fits")
     ] = False,
+    check: Annotated[
+        Check | None,
+        typer.Option("--check", help="where shardings are ambiguous, or operations reshard"),
+    ] = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Show where everything would go, without starting anything: hosts, mesh, batch, bytes.
 
     launch plan --cluster tpu-v4-32 job.yaml --compile
+
+    launch plan --cluster tpu-v4-32 job.yaml --check explicit
     """
+    if check and compiled:
+        refuse("--check and --compile: one of them at a time", BAD_USAGE)
     launch = _prepare(job, overrides, cluster, simulate, simulate_hosts, runs)
+    if check:
+        from launcher.commands.check import tell
+
+        raise typer.Exit(tell(launch, shardings=shardings, as_json=output is Output.json))
     if compiled:
         from launcher.commands.verdict import tell
 

@@ -1,0 +1,124 @@
+"""`launch plan --check explicit`: where the step's shardings are ambiguous or would change."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from launcher.display import count, format_bytes, plan_as_json, print_plan
+from launcher.exits import BAD_USAGE, OK, fail
+from launcher.host.reaper import die_with_parent
+from launcher.launch import Launch
+from launcher.plan import TrainingLaunch
+from trainer.spec.config import dump
+
+TIMEOUT_S = 600.0
+CALLERS = 2
+"""Frames that are shown of a place."""
+STYLES = {"ambiguous": "bold red", "reshard": "yellow", "constraint": "dim"}
+
+
+class NotCheckedError(Exception):
+    """The step cannot be traced; says why."""
+
+
+def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
+    """The plan with what was found; returns the exit code of `launch`."""
+    errors = Console(stderr=True)
+    if not as_json:
+        print_plan(Console(), launch, shardings=shardings)
+    try:
+        with errors.status("tracing the step under explicit axis types"):
+            report = ask(launch)
+    except NotCheckedError as error:
+        return fail(errors, f"--check explicit: {error}", BAD_USAGE)
+    if as_json:
+        content = json.loads(plan_as_json(launch))
+        print(json.dumps(content | {"explicit": report["explicit"]}, indent=2))
+    else:
+        _print(Console(), report["explicit"])
+    if report["stopped"]:
+        why = f"warning: the backward pass is not in it: {report['stopped']}"
+        errors.print(Text(why, style="yellow"), soft_wrap=True)
+    return OK
+
+
+def ask(launch: Launch) -> dict[str, Any]:
+    """What trainer.explicit prints. Raises NotCheckedError."""
+    if not isinstance(launch, TrainingLaunch):
+        raise NotCheckedError("what a command runs is not known")
+    with tempfile.TemporaryDirectory(prefix="slipway-check-") as folder:
+        job, plan = Path(folder) / "job.yaml", Path(folder) / "plan.json"
+        job.write_text(dump(launch.job), encoding="utf-8")
+        plan.write_text(launch.plan.model_dump_json(), encoding="utf-8")
+        child = _trace(job, plan)
+    if child.returncode:
+        said = child.stderr.strip().splitlines() or [f"exit code {child.returncode}"]
+        raise NotCheckedError(said[-1])
+    return json.loads(child.stdout)
+
+
+def _trace(job: Path, plan: Path) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", "trainer.explicit", str(job), str(plan)],
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            preexec_fn=die_with_parent(os.getpid()),
+        )
+    except subprocess.TimeoutExpired:
+        minutes = f"{TIMEOUT_S / 60:.0f} minutes"
+        raise NotCheckedError(f"the trace was not done in {minutes}") from None
+
+
+def _print(console: Console, found: list[dict[str, Any]]) -> None:
+    by_place: dict[str, list[dict[str, Any]]] = {}
+    for one in found:
+        by_place.setdefault(_where(one["place"]), []).append(one)
+    ranked = sorted(by_place.items(), key=lambda item: -_bytes(item[1]))
+    lines = [Text("per device and step, under explicit axis types", style="bold")]
+    for where, changes in ranked:
+        lines.append(Text(where, style="cyan"))
+        lines += [line for one in changes for line in _lines(one)]
+    console.print()
+    for line in [*(lines if found else ()), Text(_summary(found, by_place))]:
+        console.print(line, soft_wrap=True)
+
+
+def _lines(one: dict[str, Any]) -> list[Text]:
+    """What it changes and how often, and why jax would stop there."""
+    times = f"{one['times']:,} x"
+    text = Text(f"{format_bytes(one['bytes']):>10} {times:>7}  {one['pass']:<8}  ")
+    text.append(f"{one['kind']:<10}", style=STYLES[one["kind"]])
+    change = f": {one['from']} -> {one['to']}" if one["from"] else ""
+    text.append(f"  {one['operation']}{change}")
+    return [text, *([Text(f"{'':21}{one['reason']}", style="dim")] if one["reason"] else [])]
+
+
+def _where(place: list[dict[str, Any]]) -> str:
+    frames = [f"{f['file']}:{f['line']} in {f['function']}" for f in place[:CALLERS]]
+    return " < ".join(frames) or "nobody's line"
+
+
+def _bytes(found: list[dict[str, Any]]) -> int:
+    return sum(one["bytes"] for one in found)
+
+
+def _summary(found: list[dict[str, Any]], by_place: dict[str, list[dict[str, Any]]]) -> str:
+    """How many places there are of each kind."""
+    kinds = [{one["kind"] for one in changes} for changes in by_place.values()]
+    places = {kind: sum(kind in found for found in kinds) for kind in STYLES}
+    return (
+        f"explicit axis types: ambiguous at {count(places['ambiguous'], 'place')}, operations "
+        f"reshard at {places['reshard']}, the model's own constraints at {places['constraint']}; "
+        f"{format_bytes(_bytes(found))} per device and step"
+    )

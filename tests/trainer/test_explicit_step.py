@@ -1,0 +1,92 @@
+"""The training step under explicit axis types: what each kind of parallelism moves."""
+
+import math
+
+import pytest
+
+from tests.trainer.jobs import corpus_of, job_of, world_of
+from trainer.explicit.__main__ import check_step
+from trainer.explicit.tally import Finding
+from trainer.spec.plan import Plan
+from trainer.spec.resolve import resolve
+
+LAYERS = 3
+MODEL = {"layers": LAYERS, "kv_heads": 4}
+
+
+def step(devices: int, **sections: dict) -> tuple[Plan, list[Finding]]:
+    job = job_of(**{"model": MODEL, **sections})
+    plan = resolve(job, world_of(1, devices), corpus_of(job))
+    report = check_step(job, plan)
+    assert report.stopped == ""
+    return plan, report.findings
+
+
+def kernel_bytes(plan: Plan) -> int:
+    """Of the layers' kernels, whole."""
+    arrays = (a for a in plan.parameters if a.name.startswith("layers.") and "norm" not in a.axes)
+    return sum(4 * math.prod(array.shape) for array in arrays)
+
+
+def test_on_one_device_nothing_moves() -> None:
+    assert step(1)[1] == []
+
+
+def test_data_parallelism_moves_no_array() -> None:
+    _, found = step(4, mesh={"data": 4, "fsdp": 1})
+    assert {(one.operation, one.kind, one.bytes) for one in found} == {("gather", "ambiguous", 0)}
+
+
+@pytest.mark.parametrize(("remat", "again"), [("none", 1), ("full", 2)])
+def test_fsdp_gathers_every_kernel_for_each_use(remat: str, again: int) -> None:
+    plan, found = step(4, mesh={"fsdp": 4}, model=MODEL | {"remat": remat})
+    products = [one for one in found if one.operation == "dot_general"]
+    # Rows and the kernel's last dim want the same axis there.
+    ambiguous = [one for one in products if one.kind == "ambiguous" and not one.backward]
+    assert {one.place[1].function for one in ambiguous} == {
+        "Attention._attend",
+        "FeedForward.__call__",
+    }
+    forward, backward = (
+        sum(one.bytes for one in products if one.backward is backward) for backward in (False, True)
+    )
+    assert forward == kernel_bytes(plan) * 3 // 4
+    # Of what is done again nothing needs the last product of a layer: jax leaves that out.
+    assert forward * (again - 1) < backward <= forward * again
+
+
+def test_tensor_parallelism_adds_up_twice_in_a_layer() -> None:
+    _, found = step(2, mesh={"fsdp": 1, "tensor": 2})
+    sums = [one for one in found if one.old == "parts over tensor" and one.place[1:]]
+    in_layers = [one for one in sums if one.operation == "dot_general"]
+    assert [one.times for one in in_layers] == [LAYERS, LAYERS]
+    activations = 8 * 32 * 32 * 4
+    assert {one.bytes for one in in_layers} == {LAYERS * activations}, "a ring of two moves it once"
+    callers = {one.place[1].function for one in in_layers}
+    assert callers == {"Attention._attend", "FeedForward.__call__"}
+
+
+def test_all_axes_at_once_move_what_each_does() -> None:
+    _, found = step(8, mesh={"data": 2, "fsdp": 2, "tensor": 2})
+    kinds = {(one.kind, one.operation) for one in found}
+    assert kinds == {
+        ("ambiguous", "dot_general"),
+        ("ambiguous", "gather"),
+        ("reshard", "dot_general"),
+        ("constraint", "sharding_constraint"),
+    }
+    assert {one.place[0].file for one in found} <= {
+        "trainer/model/projection.py",
+        "trainer/model/decoder.py",
+        "trainer/model/sharding.py",
+    }
+
+
+def test_micro_batches_count() -> None:
+    once, found = step(2, mesh={"fsdp": 2})
+    twice, again = step(2, mesh={"fsdp": 2}, data={"micro_batches": 2})
+    assert twice.batch.micro_batches == 2 * once.batch.micro_batches
+    gathered, gathered_again = (
+        sum(one.bytes for one in each if one.kind == "reshard") for each in (found, again)
+    )
+    assert gathered_again == 2 * gathered

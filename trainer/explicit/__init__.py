@@ -1,0 +1,1 @@
+"""What a step would do under explicit axis types, where layouts are part of the types of arrays."""

@@ -1,0 +1,106 @@
+"""Where an array lies, as plain data: for each of its dims the mesh axes that split it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jax.sharding import PartitionSpec
+
+Layout = tuple[tuple[str, ...], ...]
+"""Axes of one device are left out: they split nothing."""
+Sizes = Mapping[str, int]
+"""Devices along each mesh axis."""
+
+
+def of_spec(spec: PartitionSpec, dims: int, sizes: Sizes) -> Layout:
+    """The layout of an array of `dims` dims under a sharding's spec."""
+    padded = [*spec, *[None] * (dims - len(spec))]
+    each = (entry if isinstance(entry, tuple) else (entry,) for entry in padded)
+    return tuple(tuple(axis for axis in axes if sizes.get(axis, 1) > 1) for axes in each)
+
+
+def of_type(aval: Any, sizes: Sizes) -> Layout:
+    """The layout in an abstract value; whole for what is no array."""
+    sharding = getattr(aval, "sharding", None)
+    dims = len(getattr(aval, "shape", ()))
+    return of_spec(sharding.spec, dims, sizes) if sharding else whole(dims)
+
+
+def whole(dims: int) -> Layout:
+    """Not split at all."""
+    return ((),) * dims
+
+
+def spec(layout: Layout) -> PartitionSpec:
+    """The spec that jax knows a layout by."""
+    return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in layout))
+
+
+def axes_of(layout: Layout) -> set[str]:
+    """All mesh axes that split some dim."""
+    return {axis for axes in layout for axis in axes}
+
+
+def once(layout: Layout, taken: Sequence[str] = ()) -> Layout:
+    """A layout in which every axis that is not taken splits only the first dim that has it."""
+    seen = set(taken)
+    kept: list[tuple[str, ...]] = []
+    for axes in layout:
+        kept.append(tuple(axis for axis in axes if axis not in seen))
+        seen |= set(axes)
+    return tuple(kept)
+
+
+def divides(layout: Layout, shape: Sequence[int], sizes: Sizes) -> bool:
+    """Whether every dim falls into equal parts, and no axis splits two dims."""
+    flat = [axis for axes in layout for axis in axes]
+    each = zip(shape, layout, strict=True)
+    return len(flat) == len(set(flat)) and all(dim % parts(axes, sizes) == 0 for dim, axes in each)
+
+
+def parts(axes: Sequence[str], sizes: Sizes) -> int:
+    """Into how many parts some axes split a dim."""
+    return math.prod(sizes[axis] for axis in axes)
+
+
+def shard_bytes(aval: Any, layout: Layout, sizes: Sizes) -> int:
+    """Of an array on one device."""
+    ways = math.prod(parts(axes, sizes) for axes in layout)
+    return math.prod(aval.shape) * aval.dtype.itemsize // ways
+
+
+def moved_bytes(aval: Any, old: Layout, new: Layout, sizes: Sizes) -> int:
+    """What a device must get from others for its shard of a new layout: all that it has not got.
+
+    Along a dim whose axes go on from the old ones, or are the first of them, the smaller of both
+    shards lies in the larger. Else it is as for places drawn by chance: the mean over all devices.
+    """
+    kept = math.prod(_common_parts(a, b, sizes) for a, b in zip(old, new, strict=True))
+    everything = math.prod(aval.shape) * aval.dtype.itemsize
+    return shard_bytes(aval, new, sizes) - everything // kept
+
+
+def summed_bytes(aval: Any, axes: Sequence[str], layout: Layout, sizes: Sizes) -> int:
+    """What a device gets from others where all parts along `axes` are added up, in a ring."""
+    ways = parts(axes, sizes)
+    return 2 * shard_bytes(aval, layout, sizes) * (ways - 1) // ways
+
+
+def text(aval: Any, layout: Layout) -> str:
+    """As jax writes types, `bfloat16[32@fsdp,128]`."""
+    dims = (f"{dim}{_at(axes)}" for dim, axes in zip(aval.shape, layout, strict=True))
+    return f"{aval.dtype.name}[{','.join(dims)}]"
+
+
+def _common_parts(old: tuple[str, ...], new: tuple[str, ...], sizes: Sizes) -> int:
+    """Of how many parts of a dim one is in both the old and the new shard of a device."""
+    shorter, longer = sorted((old, new), key=len)
+    if longer[: len(shorter)] == shorter:
+        return parts(longer, sizes)
+    return parts(old, sizes) * parts(new, sizes)
+
+
+def _at(axes: tuple[str, ...]) -> str:
+    if not axes:
+        return ""
+    return f"@{axes[0]}" if len(axes) == 1 else f"@({','.join(axes)})"
