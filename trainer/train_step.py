@@ -146,22 +146,13 @@ class Trainable:
         params = jax.tree.map(lambda p, step: p - rate * step, state.params, direction)
         return State(state.step + 1, params, moments)
 
-    def micro_batch_loss(
-        self, params: Params, micro: Batch, step: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """Of a micro-batch (B, S) in a step: loss, summed over its targets, and their number."""
-        keys = None
-        if self.job.model.dropout > 0:
-            keys = row_keys(self.job.seed, step, micro.examples)
-        return loss_sum(self.network.bind(params), micro, keys), jnp.sum(micro.weights)
-
     def _sums(self, state: State[jax.Array], batch: Batch) -> tuple[Params, jax.Array, jax.Array]:
         """Over all targets of the global batch: gradients, loss, and the targets themselves."""
-        loss_and_gradient = jax.value_and_grad(self.micro_batch_loss, has_aux=True)
 
-        def gradient(params: Params, micro: Batch) -> Sums:
-            return loss_and_gradient(params, micro, state.step)
+        def total_loss(params: Params, micro: Batch) -> tuple[jax.Array, jax.Array]:
+            return micro_batch_loss(self.network, params, micro, state.step)
 
+        gradient = jax.value_and_grad(total_loss, has_aux=True)
         if batch.tokens.shape[0] == 1:
             first = jax.tree.map(lambda x: x[0], batch)
             (loss, tokens), grads = gradient(state.params, first)
@@ -199,6 +190,16 @@ class Trainable:
     def _placed(self, grads: Params) -> Params:
         """Gradients as their parameters lie, so that they are summed straight into their shards."""
         return jax.lax.with_sharding_constraint(grads, self.shardings.params)
+
+
+def micro_batch_loss(
+    network: Network, params: Params, micro: Batch, step: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Of a micro-batch (B, S) in a step: loss, summed over its targets, and the targets."""
+    keys = None
+    if network.job.model.dropout > 0:
+        keys = row_keys(network.job.seed, step, micro.examples)
+    return loss_sum(network.bind(params), micro, keys), jnp.sum(micro.weights)
 
 
 def digest(examples: jax.Array) -> jax.Array:

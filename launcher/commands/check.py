@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from launcher.display import count, format_bytes, plan_as_json, print_plan
-from launcher.exits import BAD_USAGE, OK, fail
+from launcher.exits import BAD_USAGE, INTERRUPTED, OK, fail
 from launcher.host.reaper import die_with_parent
+from launcher.interrupts import ending_on_signals
 from launcher.launch import Launch
 from launcher.plan import TrainingLaunch
 from trainer.spec.config import dump
@@ -34,10 +35,13 @@ def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
     if not as_json:
         print_plan(Console(), launch, shardings=shardings)
     try:
-        with errors.status("tracing the step under explicit axis types"):
+        status = errors.status("tracing the step under explicit axis types")
+        with status, ending_on_signals():
             report = ask(launch)
     except NotCheckedError as error:
         return fail(errors, f"--check explicit: {error}", BAD_USAGE)
+    except KeyboardInterrupt:
+        return fail(errors, "interrupted; the trace is ended", INTERRUPTED)
     if as_json:
         content = json.loads(plan_as_json(launch))
         print(json.dumps(content | {"explicit": report["explicit"]}, indent=2))

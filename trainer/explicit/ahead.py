@@ -1,5 +1,6 @@
 """Which layouts a program's own constraints give to the results before them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from trainer.explicit.layouts import Layout, Sizes, of_spec
@@ -12,7 +13,7 @@ CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_j
 """Primitives that do no more than call a function, and the parameter that holds it."""
 
 
-def constraints_ahead(jaxpr: Any, results: list[Layout | None], sizes: Sizes) -> Ahead:
+def constraints_ahead(jaxpr: Any, results: Sequence[Layout | None], sizes: Sizes) -> Ahead:
     """Of a jaxpr whose own results come to `results`; goes through what keeps every dim's place."""
     outs = zip(jaxpr.outvars, results, strict=True)
     ahead: Ahead = {variable: layout for variable, layout in outs if layout and _names(variable)}

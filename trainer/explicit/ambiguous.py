@@ -78,9 +78,11 @@ def _cheapest(
     def cost(new: list[Layout], results: list[Any]) -> tuple[int, int, int]:
         found = mesh.layouts(results)
         unasked = sum(a is not None and a != b for a, b in zip(asked, found, strict=True))
-        sizes = map(lambda *pair: layouts.shard_bytes(*pair, mesh.sizes), results, found)
-        moved = map(lambda *change: layouts.moved_bytes(*change, mesh.sizes), avals, old, new)
-        return unasked, sum(sizes), sum(moved)
+        pairs = zip(results, found, strict=True)
+        kept = sum(layouts.shard_bytes(aval, layout, mesh.sizes) for aval, layout in pairs)
+        changes = zip(avals, old, new, strict=True)
+        moved = sum(layouts.moved_bytes(aval, a, b, mesh.sizes) for aval, a, b in changes)
+        return unasked, kept, moved
 
     costs = [
         (cost(new, results), number, new)

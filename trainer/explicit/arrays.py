@@ -76,7 +76,8 @@ class ExplicitMesh:
         def region(*values: Any) -> tuple[Any, ...]:
             return tuple(function(*values))
 
-        return [*jax.sharding.auto_axes(region, out_sharding=shardings)(*values)]
+        left_alone: Any = jax.sharding.auto_axes(region, out_sharding=shardings)
+        return [*left_alone(*values)]
 
 
 def spec_of(leaf: jax.ShapeDtypeStruct) -> PartitionSpec:

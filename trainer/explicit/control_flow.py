@@ -43,9 +43,10 @@ def _scan(
         return results[:carried], results[carried:]
 
     # The number of layers that are written out one after the other is of no matter here.
-    carry, body = _settled(mesh, body, carry, [_row(mesh, value) for value in slices], note)
+    rows = [_row(mesh, value) for value in slices]
+    first, settled = _settled(mesh, body, carry, rows, note)
     length, reverse = params["length"], params["reverse"]
-    last, stacked = jax.lax.scan(body, carry, slices, length, reverse)
+    last, stacked = jax.lax.scan(settled, first, slices, length, reverse)
     return [*last, *stacked]
 
 
@@ -62,8 +63,8 @@ def _while(
         values = [*operands[tests:fixed], *carry]
         return call(params["body_jaxpr"], values, mesh.layouts(carry)), []
 
-    carry, settled = _settled(mesh, body, operands[fixed:], [], note)
-    return jax.lax.while_loop(goes_on, lambda carry: settled(carry, [])[0], carry)
+    first, settled = _settled(mesh, body, operands[fixed:], [], note)
+    return jax.lax.while_loop(goes_on, lambda carry: settled(carry, [])[0], [*first])
 
 
 def _cond(

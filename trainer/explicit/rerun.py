@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
@@ -94,5 +95,5 @@ def _tried(bind: Callable[..., Any], operands: Values) -> Any:
 
 def _without_mesh(constant: Any) -> Any:
     """A constant of a traced function, which has the mesh of that trace in its type."""
-    is_key = jax.dtypes.issubdtype(jax.typeof(constant).dtype, jax.dtypes.extended)
+    is_key = jnp.issubdtype(jax.typeof(constant).dtype, jax.dtypes.prng_key)
     return constant if is_key else np.asarray(constant)

@@ -11,7 +11,7 @@ import optax
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-LIBRARIES = tuple(f"{Path(library.__file__).parent}/" for library in (jax, jaxlib, flax, optax))
+LIBRARIES = tuple(f"{library.__path__[0]}/" for library in (jax, jaxlib, flax, optax))
 STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}/"
 
 
