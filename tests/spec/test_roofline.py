@@ -4,6 +4,7 @@ import pytest
 
 from tests.spec.worlds import tpu_world
 from trainer.spec import accelerators
+from trainer.spec.activations import kept_per_token
 from trainer.spec.job import Job
 from trainer.spec.plan import Corpus, World
 from trainer.spec.resolve import resolve
@@ -50,7 +51,8 @@ ATTENTION = 32 * 4096 * 4096
 
 
 def test_fully_sharded_llama_8b_on_32_chips() -> None:
-    best = found(job_of(64), world_of("v5p-64"))
+    job, world = job_of(64), world_of("v5p-64")
+    best = found(job, world)
     tokens = 64 * 4096
     assert best.model_flops == tokens * (6 * (KERNELS + OUTPUT) + 6 * ATTENTION)
     assert best.program_flops == best.model_flops
@@ -58,7 +60,8 @@ def test_fully_sharded_llama_8b_on_32_chips() -> None:
     matrices = KERNELS + 2 * OUTPUT
     gathered = 3 * 2 * matrices / 32 * 31
     assert best.link_s == pytest.approx(gathered / 600e9, rel=1e-3)
-    moved = 6 * 4 * matrices / 32 + 2 * 2 * (KERNELS + OUTPUT)
+    kept = 2 * 4096 * 32 * kept_per_token(job, resolve(job, world, CORPUS))
+    moved = 6 * 4 * matrices / 32 + 2 * 2 * (KERNELS + OUTPUT) + 2 * kept
     assert best.hbm_s == pytest.approx(moved / 2765e9, rel=1e-3)
     assert (best.binds, best.step_s, best.mfu) == ("compute", best.compute_s, pytest.approx(1.0))
 
@@ -68,6 +71,11 @@ def test_full_rematerialization_makes_the_products_of_a_layer_again_but_the_last
     again = KERNELS - 32 * 4096 * 14336 + ATTENTION
     assert best.program_flops - best.model_flops == 64 * 4096 * 2 * again
     assert best.mfu == pytest.approx(best.model_flops / best.program_flops)
+
+
+def test_what_keeps_the_products_with_weights_makes_those_of_attention_again() -> None:
+    best = found(job_of(64, "dots"), world_of("v5p-64"))
+    assert best.program_flops - best.model_flops == 64 * 4096 * 2 * ATTENTION
 
 
 def test_tensor_parallelism_sums_activations_four_times_a_layer() -> None:

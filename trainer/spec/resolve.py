@@ -16,6 +16,7 @@ from trainer.spec.plan import ArrayPlan, BatchSplit, Corpus, Plan, World
 BYTE_TOKENS = 257  # 256 bytes and the document separator
 FLOAT32_BYTES = 4
 TPU_LANES = 128
+DTYPE_BYTES = {"float32": FLOAT32_BYTES, "bfloat16": 2}
 
 
 class PlanError(ValueError):
@@ -124,14 +125,14 @@ def _mesh_sizes(asked: MeshSizes, world: World, problems: _Problems) -> dict[str
         False,
         "mesh",
         f"{shown} {hint} of {world.processes} hosts x {world.devices_per_host}; "
-        f"sizes that fit divide {world.devices}: {', '.join(map(str, _divisors(world.devices)))}",
+        f"sizes that fit divide {world.devices}: {', '.join(map(str, divisors(world.devices)))}",
     )
     return {}
 
 
 def _check_mesh(job: Job, mesh: dict[str, int], problems: _Problems) -> None:
     heads, tensor = job.model.heads, mesh["tensor"]
-    fitting = ", ".join(str(n) for n in _divisors(heads))
+    fitting = ", ".join(str(n) for n in divisors(heads))
     problems.check(
         heads % tensor == 0,
         "mesh.tensor",
@@ -159,7 +160,8 @@ def _batch_split(
     rows_of: list[set[int]] = [set() for _ in range(world.processes)]
     for position, device in enumerate(order):
         rows_of[device // world.devices_per_host].add(position // mesh["tensor"])
-    blocks = list(dict.fromkeys(frozenset(rows) for rows in rows_of))
+    block_of = [frozenset(rows) for rows in rows_of]
+    blocks = {block: number for number, block in enumerate(dict.fromkeys(block_of))}
     problems.check(
         sum(len(block) for block in blocks) == shards,
         "mesh.tensor",
@@ -171,9 +173,9 @@ def _batch_split(
         global_batch=job.data.global_batch,
         micro_batches=job.data.micro_batches,
         rows_per_device=rows_per_shard // job.data.micro_batches,
-        rows_per_process=rows_per_shard * len(blocks[0]),
+        rows_per_process=rows_per_shard * len(block_of[0]),
         blocks=len(blocks),
-        block_of_process=tuple(blocks.index(frozenset(rows)) for rows in rows_of),
+        block_of_process=tuple(blocks[block] for block in block_of),
     )
 
 
@@ -224,5 +226,6 @@ def _warnings(
     return warnings
 
 
-def _divisors(n: int) -> list[int]:
+def divisors(n: int) -> list[int]:
+    """Ascending."""
     return [d for d in range(1, n + 1) if n % d == 0]

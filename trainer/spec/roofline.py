@@ -1,19 +1,20 @@
 """How fast a step can be at best: bounds from the plan and the facts of the chips, in pure Python.
 
-No step is faster than its arithmetic at the peak, its weights and moments through HBM, and its
-collectives over all links at once, even where the three overlap perfectly. What else a program does
-(activations through HBM, collectives that it waits for) makes it slower, never faster.
+No step is faster than its arithmetic at the peak, than its weights, its moments and what waits for
+the backward pass through HBM, and than its collectives over all links at once, even where the three
+overlap perfectly. What else a program does (other activations through HBM, collectives that it
+waits for) makes it slower, never faster.
 """
 
 import math
 from dataclasses import dataclass
 
 from trainer.spec import accelerators
+from trainer.spec.activations import kept_per_token
 from trainer.spec.job import Job
 from trainer.spec.plan import ArrayPlan, Plan, World
-from trainer.spec.resolve import FLOAT32_BYTES
+from trainer.spec.resolve import DTYPE_BYTES, FLOAT32_BYTES
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 READ_AND_WRITTEN = 6
 """Times that an update moves a parameter's float32 bytes: it and both moments, in and out."""
 USES = 2
@@ -51,6 +52,11 @@ class Bounds:
         return max(self.compute_s, self.hbm_s, self.link_s)
 
     @property
+    def serial_s(self) -> float:
+        """If nothing overlapped: what tells steps apart that one and the same thing binds."""
+        return self.compute_s + self.hbm_s + self.link_s
+
+    @property
     def binds(self) -> str:
         """What a step spends the longest on."""
         times = {"compute": self.compute_s, "HBM": self.hbm_s, "links": self.link_s}
@@ -78,7 +84,7 @@ def bounds(job: Job, plan: Plan) -> Bounds | None:
     dcn_s = _dcn_bytes(plan) / chip.dcn_bytes_per_s if chip.dcn_bytes_per_s else 0.0
     return Bounds(
         model_flops=model, program_flops=program, compute_s=program / peak,
-        hbm_s=_hbm_bytes(plan) / chip.hbm_bytes_per_s,
+        hbm_s=_hbm_bytes(job, plan) / chip.hbm_bytes_per_s,
         ici_s=_ici_bytes(job, plan) / chip.ici_bytes_per_s, dcn_s=dcn_s, peak_flops=peak,
         tokens=tokens,
     )  # fmt: skip
@@ -98,11 +104,13 @@ def flops_per_token(job: Job, plan: Plan) -> float:
 def _recomputed_per_token(job: Job, plan: Plan) -> float:
     """FLOPs of the forward pass that the backward pass does again.
 
-    With `full` all products of the layers but the last one, which no gradient needs the result of;
-    with `dots` none.
+    With `dots` attention's two products, which are of activations alone; with `full` all products
+    of the layers but the last one, which no gradient needs the result of.
     """
-    if job.model.remat != "full":
+    if job.model.remat == "none":
         return 0.0
+    if job.model.remat == "dots":
+        return 2.0 * _attention(job)
     again = [
         array
         for array in _kernels(job, plan)
@@ -127,15 +135,21 @@ def _attention(job: Job) -> int:
     return model.layers * job.data.seq_len * model.heads * model.head_dim
 
 
-def _hbm_bytes(plan: Plan) -> float:
-    """Per device: the update of its shards, and the whole weights that its products read."""
+def _hbm_bytes(job: Job, plan: Plan) -> float:
+    """Per device: the update of its shards, the weights that its products read, and what is kept.
+
+    Activations that wait for the backward pass are written once and read once.
+    """
     shards = sum(array.bytes_per_device for array in plan.parameters)
     read = sum(
         _own_bytes(array, plan) * (plan.mesh["fsdp"] if "fsdp" in array.spec else 1)
         for array in plan.parameters
         if array.name != "embedding.table"
     )
-    return READ_AND_WRITTEN * shards + USES * plan.batch.micro_batches * read
+    batch = plan.batch
+    tokens = batch.rows_per_device * batch.micro_batches * job.data.seq_len
+    kept = job.model.layers * tokens * kept_per_token(job, plan)
+    return READ_AND_WRITTEN * shards + USES * (batch.micro_batches * read + kept)
 
 
 def _ici_bytes(job: Job, plan: Plan) -> float:
