@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Sequence
-from importlib.util import find_spec
 
 from trainer.mesh import Device
 from trainer.spec import accelerators
+from trainer.spec.compiler import lacks_compiler
 from trainer.spec.plan import World
 
 LIBTPU_NAMES = {"v7x": "tpu7x"}
@@ -19,10 +19,9 @@ class NoCompilerError(Exception):
 
 def devices(world: World) -> Sequence[Device]:
     """Of all slices, in libtpu's order. Raises NoCompilerError."""
-    if world.platform != "tpu" or not (world.topology and world.host_bounds):
-        raise NoCompilerError(f"{world.accelerator}: only for TPUs there is a compiler without one")
-    if find_spec("libtpu") is None:
-        raise NoCompilerError("the TPU compiler is not installed: uv sync --extra tpu")
+    if lack := lacks_compiler(world):
+        raise NoCompilerError(lack)
+    assert world.topology and world.host_bounds
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # there is no machine whose metadata could be asked for
     # No chip is touched: others may compile at the same time, or train on this machine's.
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"

@@ -1,11 +1,6 @@
 """`launch plan --compile`: what the TPU compiler says of the step, from a process of its own."""
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,19 +8,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 from launcher.commands import traffic
+from launcher.compilation import Compilation, NoVerdictError
 from launcher.display import format_bytes, format_seconds, plan_as_json, print_plan
-from launcher.exits import BAD_USAGE, JOB_FAILED, OK, fail
-from launcher.host.reaper import die_with_parent
+from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, OK, fail
+from launcher.interrupts import ending_on_signals
 from launcher.launch import Launch
-from launcher.plan import TrainingLaunch
 from trainer.spec.chips import GiB
-from trainer.spec.config import dump
-
-TIMEOUT_S = 1800.0
-
-
-class NoVerdictError(Exception):
-    """The compiler cannot be asked; says why."""
 
 
 def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
@@ -34,10 +22,13 @@ def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
     if not as_json:
         print_plan(Console(), launch, shardings=shardings)
     try:
-        with errors.status(f"compiling the step for {launch.plan.world.accelerator}"):
+        status = errors.status(f"compiling the step for {launch.plan.world.accelerator}")
+        with status, ending_on_signals():
             verdict = ask(launch)
     except NoVerdictError as error:
         return fail(errors, f"--compile: {error}", BAD_USAGE)
+    except KeyboardInterrupt:
+        return fail(errors, "interrupted; the compiler is ended", INTERRUPTED)
     if as_json:
         print(json.dumps(json.loads(plan_as_json(launch)) | verdict, indent=2))
     else:
@@ -47,34 +38,8 @@ def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
 
 def ask(launch: Launch) -> dict[str, Any]:
     """The fields of trainer.estimate.Verdict. Raises NoVerdictError."""
-    if not isinstance(launch, TrainingLaunch):
-        raise NoVerdictError("what a command runs is not known")
-    if launch.plan.world.on_cpu:
-        raise NoVerdictError("it is for a real TPU: name one, and leave out --simulate")
-    with tempfile.TemporaryDirectory() as folder:
-        job, plan = Path(folder) / "job.yaml", Path(folder) / "plan.json"
-        job.write_text(dump(launch.job), encoding="utf-8")
-        plan.write_text(launch.plan.model_dump_json(), encoding="utf-8")
-        child = _compile(job, plan)
-    if child.returncode:
-        # libtpu itself says much on standard error.
-        said = child.stderr.strip().splitlines() or [f"exit code {child.returncode}"]
-        raise NoVerdictError(said[-1])
-    return json.loads(child.stdout)
-
-
-def _compile(job: Path, plan: Path) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            [sys.executable, "-m", "trainer.estimate", str(job), str(plan)],
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            preexec_fn=die_with_parent(os.getpid()),
-        )
-    except subprocess.TimeoutExpired:
-        raise NoVerdictError(f"the compiler was not done in {TIMEOUT_S / 60:.0f} minutes") from None
+    with Compilation(launch) as compilation:
+        return compilation.verdict()
 
 
 def _print(console: Console, verdict: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ class _Sizes:
     """Of keys and values together."""
     hidden: int
     scores: int
-    """Of attention, over all positions."""
+    """Of attention, over all positions; the kernel for TPUs keeps none."""
 
     @classmethod
     def of(cls, job: Job, plan: Plan) -> "_Sizes":
@@ -53,5 +53,5 @@ class _Sizes:
             query=heads * model.head_dim,
             key_value=2 * kv_heads * model.head_dim,
             hidden=hidden,
-            scores=heads * job.data.seq_len,
+            scores=heads * job.data.seq_len if plan.attention == "plain" else 0,
         )
