@@ -80,6 +80,10 @@ def plan_as_json(launch: Launch) -> str:
     }
     if isinstance(launch, TrainingLaunch):
         content["bytes_per_device"] = _bytes_per_device(launch)
+        content["arrays"] = [
+            array.model_dump(include={"name", "axes", "spec", "bytes_per_device"})
+            for array in launch.plan.parameters
+        ]
         content |= _bounds_as_json(launch)
     return json.dumps(content, indent=2)
 

@@ -54,7 +54,9 @@ def test_key_value_heads_that_do_not_divide_are_replicated_with_a_warning() -> N
     plan = resolve(tiny_job(mesh={"tensor": 4}), V4_32, CORPUS)
     key = next(p for p in plan.parameters if p.name == "layers.attention.key.kernel")
     assert key.spec == (None, "fsdp", None, None)
-    assert any("kv_heads 2 does not divide by tensor 4" in warning for warning in plan.warnings)
+    (warning,) = plan.warnings
+    assert "kv_heads 2 does not divide by tensor 4" in warning
+    assert "MiB of parameters per device)" in warning
 
 
 def test_a_vocabulary_that_does_not_divide_is_padded() -> None:

@@ -5,6 +5,7 @@ one process that it is.
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -207,10 +208,7 @@ def _attention(job: Job, world: World) -> Literal["plain", "splash"]:
 def _warnings(
     job: Job, world: World, mesh: dict[str, int], parameters: list[shapes.Parameter]
 ) -> list[str]:
-    causes = dict.fromkeys(
-        reason for p in parameters for reason in rules.reasons(p.shape, p.axes, mesh)
-    )
-    warnings = [f"{cause}: replicated over that axis" for cause in causes]
+    warnings = _replicated(mesh, parameters)
     if world.platform == "gpu" and mesh["tensor"] > world.devices_per_host:
         warnings.append(
             f"tensor {mesh['tensor']} leaves the host ({world.devices_per_host} GPUs): "
@@ -224,6 +222,19 @@ def _warnings(
             "parameters are gathered over the data-center network in every layer"
         )
     return warnings
+
+
+def _replicated(mesh: dict[str, int], parameters: list[shapes.Parameter]) -> list[str]:
+    """Dims that have a rule and are whole all the same, those that cost the most first."""
+    costs: Counter[str] = Counter()
+    for parameter in parameters:
+        size = _array_plan(parameter, mesh).bytes_per_device
+        for cause in rules.reasons(parameter.shape, parameter.axes, mesh):
+            costs[cause] += size
+    return [
+        f"{cause}: replicated over that axis ({size / 2**20:,.3g} MiB of parameters per device)"
+        for cause, size in costs.most_common()
+    ]
 
 
 def divisors(n: int) -> list[int]:
