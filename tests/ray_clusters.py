@@ -10,8 +10,6 @@ import sys
 from importlib.metadata import version
 from typing import Any
 
-import psutil
-
 from launcher.host.processes import Reaped
 from launcher.providers import simulated
 from launcher.providers.nodes import Node, Nodes
@@ -40,19 +38,21 @@ GcsClient(address=sys.argv[1]).internal_kv_put(
 class RayCluster:
     """A head without resources, and a node for each host of a world, as real ones look to Ray.
 
-    Its hosts do not share the folder `apart` where this machine allows that: see `_inside`.
+    Its hosts do not share the folder `apart`, where this machine allows that.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, with_token: bool = True) -> None:
         self.traces = Traces()
         """Of its nodes, and of all that runs on them."""
         folder = self.traces.temporary / "ray"
         self.apart = self.traces.temporary / "apart"
         self.apart.mkdir()
+        unshare = subprocess.run(["unshare", "--mount", "true"], capture_output=True)
+        self.has_apart = unshare.returncode == 0
         self._reaped = Reaped(folders=[folder])
         self.token_path = folder / "token"
         self.token_path.write_text(secrets.token_hex(32))
-        self.environment = self._environment()
+        self.environment = self._environment(with_token)
         self.network = f"127.{secrets.randbelow(200) + 20}.{secrets.randbelow(250)}"
         """Of the addresses of its nodes: .1 is the head's, .2 the first host's."""
         self.head_ip, port = f"{self.network}.1", 20_000 + secrets.randbelow(10_000)
@@ -91,11 +91,17 @@ class RayCluster:
         self.claims_versions(version("ray"), platform.python_version())
 
     def kill_host(self, process: int) -> None:
-        for node in psutil.process_iter(["cmdline"]):
-            words = node.info["cmdline"] or [""]
-            is_here = any(f"{self.traces.temporary}/ray/{process}" in word for word in words)
-            if words[0].endswith("raylet/raylet") and is_here:
-                os.kill(node.pid, signal.SIGKILL)
+        self._kill("raylet/raylet", f"{self.traces.temporary}/ray/{process}/")
+
+    def kill_head(self) -> None:
+        self._kill("gcs_server", f"{self.traces.temporary}/ray/head/")
+
+    def _kill(self, program: str, folder: str) -> None:
+        for process, command in self.traces.processes().items():
+            if command.split(" ", 1)[0].endswith(program) and folder in command:
+                os.kill(process, signal.SIGKILL)
+                return
+        raise LookupError(f"no {program} in {folder}")
 
     def close(self) -> None:
         assert self._reaped.close()
@@ -104,14 +110,16 @@ class RayCluster:
     def _inside(self, process: int) -> list[str]:
         """What a host's commands begin with: each has a disk of its own at `apart`, as root."""
         del process
-        if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+        if not self.has_apart:
             return []
         mount = f'mount -t tmpfs none {self.apart} && exec "$0" "$@"'
         return ["unshare", "--mount", "sh", "-c", mount]
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, with_token: bool) -> dict[str, str]:
         """Of its nodes: they do not know where Slipway is."""
         own = simulated.environment(self.token_path)
         own.pop("PYTHONPATH")
+        if not with_token:
+            own["RAY_AUTH_MODE"] = "disabled"
         name, _, value = self.traces.mark.partition("=")
         return {**own, name: value}

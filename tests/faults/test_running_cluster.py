@@ -14,7 +14,7 @@ from tests.faults import matrix
 from tests.faults.launches import Launch, Launcher
 from tests.leftovers import Traces, wait_until
 from tests.ray_clusters import RayCluster
-from tests.spec.worlds import tpu_world
+from tests.spec.worlds import cpu_world, tpu_world
 
 pytestmark = pytest.mark.slow
 SLICES = tpu_world("v4-16", (2, 2, 2), (2, 2, 1), slices=2)
@@ -30,6 +30,16 @@ print(json.dumps({name: os.environ.get(name) for name in names}), flush=True)
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
     cluster = RayCluster(SLICES)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture
+def open_cluster() -> Iterator[RayCluster]:
+    """One that asks nobody for a token."""
+    cluster = RayCluster(cpu_world(1, 1), with_token=False)
     try:
         yield cluster
     finally:
@@ -128,6 +138,23 @@ def test_who_is_not_let_in_is_told_why(
     assert_as_it_was(cluster, traces)
 
 
+def test_hosts_that_lack_what_a_run_needs_are_named_before_it_starts(
+    cluster: RayCluster, traces: Traces
+) -> None:
+    if not cluster.has_apart:
+        pytest.skip("needs root: hosts with a disk of their own")
+    here = cluster.apart / "only-here"
+    here.mkdir()
+    launch = Launcher(here, traces)
+    runs_program(launch)
+    run = start(launch, cluster, "lacking", "accelerator: v4-16")
+    assert run.wait() == 3, run.output
+    for worker in (0, 1):
+        ip = f"{cluster.network}.{worker + 2}"
+        assert f"host-000{worker} ({ip}): no folder {here}" in run.output
+    assert_as_it_was(cluster, traces)
+
+
 def test_a_lost_slice_is_replaced_by_another_and_a_missing_worker_is_named(
     launch: Launcher, cluster: RayCluster, traces: Traces
 ) -> None:
@@ -148,3 +175,26 @@ def test_a_lost_slice_is_replaced_by_another_and_a_missing_worker_is_named(
     assert "1 of 2 hosts of slice-a are alive; worker 1 is missing" in both.output
     assert f"{cluster.network}.3, slice-a worker 1: gone" in both.output
     assert_as_it_was(cluster, traces)
+
+
+def test_a_cluster_without_a_token_is_used_with_a_warning_and_the_end_of_its_head_is_told(
+    launch: Launcher,
+    open_cluster: RayCluster,
+    traces: Traces,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is found by Ray's own variable."""
+    monkeypatch.setenv("RAY_ADDRESS", open_cluster.address)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    runs_program(launch, "time.sleep(600)")
+    path = launch.folder / "open.yaml"
+    path.write_text("{accelerator: cpu, hosts: 1, devices_per_host: 1, provider: {kind: attach}}")
+    run = launch.on(path, "any")
+    log = run.run_dir / "logs" / "host-0000.log"
+    run.wait_for(lambda: log.exists() and log.read_text())
+    assert "takes orders from whoever reaches it" in run.output
+    open_cluster.kill_head()
+    assert run.wait(timeout_s=60.0) == 3, run.output
+    assert "the head of the Ray cluster has ended" in run.output
+    traces.assert_nothing_left()
