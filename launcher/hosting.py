@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Self
 
+from launcher.candidates import places, usable
 from launcher.cluster import Attach
 from launcher.display import count
 from launcher.gang import Gang
@@ -14,7 +15,6 @@ from launcher.listener import Listener
 from launcher.providers import attach, local, warm
 from launcher.providers.errors import ProviderError
 from launcher.providers.hosts import Hosts
-from launcher.reservation import places, usable
 from trainer.spec.plan import World
 
 

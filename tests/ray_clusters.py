@@ -26,6 +26,15 @@ groups = [g["state"] for g in placement_group_table().values() if g["state"] != 
 actors = [a["State"] for a in state.actors().values() if a["State"] != "DEAD"]
 print(json.dumps({"groups": groups, "actors": actors}))
 """
+TAKE = """
+import sys, ray
+from ray.util.tpu import SlicePlacementGroup
+ray.init(address=sys.argv[1], _node_ip_address=sys.argv[2], log_to_driver=False)
+slices = SlicePlacementGroup(topology=sys.argv[3], accelerator_version=sys.argv[4])
+ray.get(slices.placement_group.ready(), timeout=60)
+print(slices.bundle_label_selector[0]["ray.io/tpu-slice-name"])
+slices.shutdown()
+"""
 ALTER = """
 import json, sys
 from ray._raylet import GcsClient
@@ -75,6 +84,13 @@ class RayCluster:
         answer = subprocess.run(command, env=self.environment, capture_output=True, text=True)
         assert answer.returncode == 0, answer.stderr
         return {**json.loads(answer.stdout.splitlines()[-1]), "processes": self.programs()}
+
+    def slice_for_others(self, topology: str, version: str) -> str:
+        """The name of the slice that Ray itself gives to whoever asks it for one."""
+        command = [sys.executable, "-c", TAKE, self.address, self.head_ip, topology, version]
+        answer = subprocess.run(command, env=self.environment, capture_output=True, text=True)
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout.splitlines()[-1]
 
     def programs(self) -> list[str]:
         """What runs on its hosts and is not Ray's own."""

@@ -29,10 +29,12 @@ class Shared:
     _numbers: dict[str, int] = field(default_factory=dict)
 
     def number(self, node_id: str, labels: Mapping[str, str]) -> int | None:
-        """Of a node, counted in the order in which they are first seen; None: it is no host."""
-        if self.labels.items() <= labels.items():
-            return self._numbers.setdefault(node_id, len(self._numbers))
-        return None
+        """Of a node: its label's, else counted as they are first seen; None: it is no host."""
+        if not self.labels.items() <= labels.items():
+            return None
+        if HOST_LABEL in labels:
+            return int(labels[HOST_LABEL])
+        return self._numbers.setdefault(node_id, len(self._numbers))
 
 
 @dataclass

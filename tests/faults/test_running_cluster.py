@@ -112,6 +112,7 @@ def test_a_busy_cluster_is_told_with_what_it_has_and_kill_9_gives_everything_bac
     runs_program(launch, "time.sleep(600)")
     first = start(launch, cluster, "first", "accelerator: v4-16")
     first.wait_for(lambda: "ray::Agent" in str(cluster.programs()))
+    assert cluster.slice_for_others("2x2x2", "v4") == "slice-b"
     second = start(launch, cluster, "second", "accelerator: v4-16\nslices: 2")
     assert second.wait() == 3, second.output
     assert "those of slice-a are in use by another run" in second.output

@@ -1,7 +1,7 @@
 """Which slices a gang takes."""
 
+from launcher.candidates import Host, choose
 from launcher.providers.simulated import Place
-from launcher.reservation import Host, choose
 
 
 def hosts(name: str, *idle: bool) -> list[Host]:
