@@ -1,5 +1,6 @@
 """A function under explicit axis types: every place that is ambiguous or reshards, and no other."""
 
+import itertools
 import linecache
 import traceback
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from trainer.explicit import layouts
 from trainer.explicit.arrays import ExplicitMesh
 from trainer.explicit.check import Report, check
 from trainer.explicit.tally import Finding
@@ -178,6 +180,41 @@ def test_a_gradient_that_jax_cannot_take_leaves_the_forward_pass() -> None:
     report = check(until_large, MESH, array((8, 8), "fsdp"), array((4, 8)))
     assert "Reverse-mode differentiation does not work for lax.while_loop" in report.stopped
     assert [(one.kind, one.new) for one in report.findings] == [("reshard", "float32[8,8]")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ((("fsdp",), ()), ((), ())),
+        ((("fsdp",), ("tensor",)), ((), ("tensor",))),
+        (((), ()), (("fsdp", "tensor"), ())),
+        ((("fsdp", "tensor"), ()), (("fsdp",), ())),
+        ((("fsdp", "tensor"), ()), (("tensor",), ())),
+        ((("fsdp",), ()), ((), ("fsdp",))),
+        ((("fsdp",), ("tensor",)), (("tensor",), ("fsdp",))),
+        ((("fsdp", "tensor"), ()), (("tensor", "fsdp"), ())),
+    ],
+)
+def test_moved_bytes_are_those_of_the_elements_that_a_device_lacks(
+    old: layouts.Layout, new: layouts.Layout
+) -> None:
+    """The mean over all devices, by counting."""
+    sizes, shape = {"fsdp": 2, "tensor": 4}, (8, 8)
+    devices = [{"fsdp": f, "tensor": t} for f in range(2) for t in range(4)]
+
+    def elements(layout: layouts.Layout, device: dict[str, int]) -> set[tuple[int, int]]:
+        ranges = []
+        for dim, axes in zip(shape, layout, strict=True):
+            part = 0
+            for axis in axes:
+                part = part * sizes[axis] + device[axis]
+            size = dim // layouts.parts(axes, sizes)
+            ranges.append(range(part * size, (part + 1) * size))
+        return set(itertools.product(*ranges))
+
+    lacking = [len(elements(new, device) - elements(old, device)) for device in devices]
+    moved = layouts.moved_bytes(array(shape), old, new, sizes)
+    assert moved == 4 * sum(lacking) / len(devices)
 
 
 LOGITS = array((8, 4, 16), "fsdp", None, "tensor")

@@ -1,11 +1,14 @@
 """The training step under explicit axis types: what each kind of parallelism moves."""
 
 import math
+import re
+from collections import Counter
 
 import pytest
 
+from tests.trainer.harness import bench
 from tests.trainer.jobs import corpus_of, job_of, world_of
-from trainer.explicit.__main__ import check_step
+from trainer.explicit.step import check_step
 from trainer.explicit.tally import Finding
 from trainer.spec.plan import Plan
 from trainer.spec.resolve import resolve
@@ -53,6 +56,22 @@ def test_fsdp_gathers_every_kernel_for_each_use(remat: str, again: int) -> None:
     assert forward == kernel_bytes(plan) * 3 // 4
     # Of what is done again nothing needs the last product of a layer: jax leaves that out.
     assert forward * (again - 1) < backward <= forward * again
+
+
+def test_the_compiled_step_gathers_the_kernels_that_are_reported_as_often() -> None:
+    job = job_of()
+    made = bench(job, 4)
+    kernels = {
+        ",".join(map(str, array.shape[1:]))
+        for array in made.plan.parameters
+        if array.name.startswith("layers.") and "norm" not in array.axes
+    }
+    compiled = Counter(re.findall(r"= f32\[([\d,]+)\]\S* all-gather\(", made.text))
+    reported: Counter[str] = Counter()
+    for one in check_step(job, made.plan).findings:
+        if one.operation == "dot_general":
+            reported[one.new.partition("[")[2].rstrip("]")] += one.times
+    assert reported == {shape: compiled[shape] for shape in kernels}
 
 
 def test_tensor_parallelism_adds_up_twice_in_a_layer() -> None:

@@ -8,23 +8,14 @@ could not be looked at as `stopped` ("": it was).
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
-
-from trainer.data.packing import Batch
-from trainer.explicit.check import Report, check
+from trainer.explicit.step import check_step
 from trainer.explicit.tally import Finding
-from trainer.model import Network
-from trainer.spec import rules
 from trainer.spec.config import load
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
-from trainer.train_step import micro_batch_loss
 
 
 def main() -> int:
@@ -35,38 +26,6 @@ def main() -> int:
     found = [*map(_as_json, report.findings)]
     print(json.dumps({"explicit": found, "stopped": report.stopped}))
     return 0
-
-
-def check_step(job: Job, plan: Plan) -> Report:
-    """Loss and gradient of all micro-batches of a step."""
-    sizes = tuple(plan.mesh[axis] for axis in rules.MESH_AXES)
-    mesh = AbstractMesh(sizes, rules.MESH_AXES, axis_types=(AxisType.Auto,) * len(sizes))
-    specs = {array.name: PartitionSpec(*array.spec) for array in plan.parameters}
-    network = Network.of(job, plan)
-    params = {
-        name: _placed(leaf, mesh, specs[name])
-        for name, leaf in jax.eval_shape(network.initial).items()
-    }
-    rows = PartitionSpec(rules.BATCH_AXES)
-    micro = Batch(*(_placed(leaf, mesh, rows) for leaf in _micro_batch(job, plan)))
-    step = _placed(jax.ShapeDtypeStruct((), jnp.int32), mesh, PartitionSpec())
-    loss = partial(micro_batch_loss, network)
-    return check(loss, mesh, params, micro, step, times=plan.batch.micro_batches)
-
-
-def _micro_batch(job: Job, plan: Plan) -> Batch:
-    """Shapes (B, S)."""
-    shape = (plan.batch.global_batch // plan.batch.micro_batches, job.data.seq_len)
-    tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
-    weights = jax.ShapeDtypeStruct(shape, jnp.float32)
-    examples = jax.ShapeDtypeStruct(shape[:1], jnp.int32)
-    return Batch(tokens, tokens, tokens, tokens, weights, examples)
-
-
-def _placed(
-    leaf: jax.ShapeDtypeStruct, mesh: AbstractMesh, spec: PartitionSpec
-) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
 
 
 def _as_json(found: Finding) -> dict[str, Any]:

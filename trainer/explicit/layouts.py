@@ -1,7 +1,10 @@
 """Where an array lies, as plain data: for each of its dims the mesh axes that split it."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import cache
 from typing import Any
 
 from jax.sharding import PartitionSpec
@@ -70,14 +73,10 @@ def shard_bytes(aval: Any, layout: Layout, sizes: Sizes) -> int:
 
 
 def moved_bytes(aval: Any, old: Layout, new: Layout, sizes: Sizes) -> int:
-    """What a device must get from others for its shard of a new layout: all that it has not got.
-
-    Along a dim whose axes go on from the old ones, or are the first of them, the smaller of both
-    shards lies in the larger. Else it is as for places drawn by chance: the mean over all devices.
-    """
-    kept = math.prod(_common_parts(a, b, sizes) for a, b in zip(old, new, strict=True))
+    """What a device must get from others for its shard of a new layout; the mean over devices."""
     everything = math.prod(aval.shape) * aval.dtype.itemsize
-    return shard_bytes(aval, new, sizes) - everything // kept
+    kept = everything * _kept_share(old, new, tuple(sizes.items()))
+    return shard_bytes(aval, new, sizes) - round(kept)
 
 
 def summed_bytes(aval: Any, axes: Sequence[str], layout: Layout, sizes: Sizes) -> int:
@@ -92,12 +91,36 @@ def text(aval: Any, layout: Layout) -> str:
     return f"{aval.dtype.name}[{','.join(dims)}]"
 
 
-def _common_parts(old: tuple[str, ...], new: tuple[str, ...], sizes: Sizes) -> int:
-    """Of how many parts of a dim one is in both the old and the new shard of a device."""
-    shorter, longer = sorted((old, new), key=len)
-    if longer[: len(shorter)] == shorter:
-        return parts(longer, sizes)
-    return parts(old, sizes) * parts(new, sizes)
+@cache
+def _kept_share(old: Layout, new: Layout, sizes: tuple[tuple[str, int], ...]) -> Fraction:
+    """Of an array, what a device has in both layouts; the mean over devices."""
+    lengths = dict(sizes)
+    axes = sorted(axes_of(old) | axes_of(new))
+    devices = [
+        dict(zip(axes, place, strict=True))
+        for place in itertools.product(*(range(lengths[axis]) for axis in axes))
+    ]
+    dims = list(zip(old, new, strict=True))
+    common = sum(math.prod(_overlap(*dim, device, lengths) for dim in dims) for device in devices)
+    units = math.prod(parts(a, lengths) * parts(b, lengths) for a, b in dims)
+    return Fraction(common, units * len(devices))
+
+
+def _overlap(
+    old: tuple[str, ...], new: tuple[str, ...], device: Mapping[str, int], sizes: Sizes
+) -> int:
+    """Of a dim, what a device has in both layouts, where the dim has parts x parts places."""
+    wide, narrow = parts(new, sizes), parts(old, sizes)
+    first, second = _index(old, device, sizes) * wide, _index(new, device, sizes) * narrow
+    return max(0, min(first + wide, second + narrow) - max(first, second))
+
+
+def _index(axes: tuple[str, ...], device: Mapping[str, int], sizes: Sizes) -> int:
+    """Which part of a dim is a device's."""
+    index = 0
+    for axis in axes:
+        index = index * sizes[axis] + device[axis]
+    return index
 
 
 def _at(axes: tuple[str, ...]) -> str:
