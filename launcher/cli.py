@@ -163,7 +163,12 @@ def plan(
     runs: Runs = Path("runs"),
     shardings: Shardings = False,
     compiled: Annotated[
-        bool, typer.Option("--compile", help="ask the TPU compiler whether the step fits")
+        bool | None,
+        typer.Option("--compile/--no-compile", help="ask the TPU compiler whether the step fits"),
+    ] = None,
+    searched: Annotated[
+        bool,
+        typer.Option("--search", help="rank other meshes, remat policies and micro-batches"),
     ] = False,
     check: Annotated[
         Check | None,
@@ -176,6 +181,8 @@ def plan(
     launch plan --cluster tpu-v4-32 job.yaml --compile
 
     launch plan --cluster tpu-v4-32 job.yaml --check explicit
+
+    launch plan --cluster tpu-v4-32 job.yaml --search
     """
     if check and compiled:
         refuse("--check and --compile: one of them at a time", BAD_USAGE)
@@ -184,6 +191,10 @@ def plan(
         from launcher.commands.check import tell
 
         raise typer.Exit(tell(launch, shardings=shardings, as_json=output is Output.json))
+    if searched:
+        from launcher.commands.search import search
+
+        raise typer.Exit(search(launch, compiled=compiled, as_json=output is Output.json))
     if compiled:
         from launcher.commands.verdict import tell
 

@@ -93,11 +93,16 @@ def _bounds_as_json(launch: TrainingLaunch) -> dict[str, Any]:
     best = bounds(launch.job, launch.plan)
     if best is None:
         return {}
-    names = ("compute_s", "hbm_s", "ici_s", "dcn_s", "link_s", "step_s", "mfu", "tokens_per_s")
     return {
         "flops": {"model": best.model_flops, "program": best.program_flops},
-        "bounds": {name: getattr(best, name) for name in names},
+        "bounds": bounds_as_json(best),
     }
+
+
+def bounds_as_json(best: Bounds) -> dict[str, float]:
+    """Times in seconds, and the rates that follow."""
+    names = ("compute_s", "hbm_s", "ici_s", "dcn_s", "link_s", "step_s", "mfu", "tokens_per_s")
+    return {name: getattr(best, name) for name in names}
 
 
 def describe_world(launch: Planned) -> str:

@@ -6,9 +6,7 @@ import jax.numpy as jnp
 from trainer.data.packing import Batch
 from trainer.model import Decoder
 from trainer.model.sharding import row_shards
-
-LOGIT_BYTES = 256 * 2**20
-"""Of one chunk's float32 logits over all devices that share rows; more is cut into chunks."""
+from trainer.spec.footprint import LOGIT_BYTES
 
 
 def loss_sum(model: Decoder, batch: Batch, dropout_keys_B: jax.Array | None = None) -> jax.Array:

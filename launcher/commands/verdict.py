@@ -1,6 +1,7 @@
 """`launch plan --compile`: what the TPU compiler says of the step, from a process of its own."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -8,11 +9,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 from launcher.commands import traffic
+from launcher.commands.advice import Advice, advise
 from launcher.compilation import Compilation, NoVerdictError
 from launcher.display import format_bytes, format_seconds, plan_as_json, print_plan
 from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, OK, fail
 from launcher.interrupts import ending_on_signals
 from launcher.launch import Launch
+from launcher.plan import TrainingLaunch
 from trainer.spec.chips import GiB
 
 
@@ -29,10 +32,13 @@ def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
         return fail(errors, f"--compile: {error}", BAD_USAGE)
     except KeyboardInterrupt:
         return fail(errors, "interrupted; the compiler is ended", INTERRUPTED)
+    assert isinstance(launch, TrainingLaunch), "else there is no verdict"
+    advice = advise(launch, verdict)
     if as_json:
+        verdict["advice"] = asdict(advice) if advice else None
         print(json.dumps(json.loads(plan_as_json(launch)) | verdict, indent=2))
     else:
-        _print(Console(), verdict)
+        _print(Console(), verdict, advice)
     return OK if verdict["fits"] else fail(errors, _refusal(verdict), JOB_FAILED)
 
 
@@ -42,7 +48,7 @@ def ask(launch: Launch) -> dict[str, Any]:
         return compilation.verdict()
 
 
-def _print(console: Console, verdict: dict[str, Any]) -> None:
+def _print(console: Console, verdict: dict[str, Any], advice: Advice | None) -> None:
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in verdict["memory"].items())
     lines = [
         f"compiled in {format_seconds(verdict['compile_s'])}; per device: {parts}",
@@ -54,6 +60,8 @@ def _print(console: Console, verdict: dict[str, Any]) -> None:
         console.print(Padding(traffic.table(collectives), (1, 0, 0, 0)))
         console.print(Text(traffic.summary(collectives)), soft_wrap=True)
         console.print(Text(traffic.shares(verdict["strategies"])), soft_wrap=True)
+    if advice:
+        console.print(Text(advice.text), soft_wrap=True)
 
 
 def _refusal(verdict: dict[str, Any]) -> str:

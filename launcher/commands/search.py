@@ -1,0 +1,168 @@
+"""`launch plan --search`: which mesh, rematerialization and micro-batches are likely the best."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from launcher.commands.advice import nothing_fits
+from launcher.compilation import NoVerdictError
+from launcher.compilations import MOST, Finding, ask_about_the_best
+from launcher.display import bounds_as_json, describe_world, format_bytes
+from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, OK, fail
+from launcher.interrupts import ending_on_signals
+from launcher.launch import Launch
+from launcher.plan import TrainingLaunch
+from trainer.spec.compiler import lacks_compiler
+from trainer.spec.ranking import Ranking, rank
+
+ROWS = 10
+
+
+def search(launch: Launch, *, compiled: bool | None, as_json: bool) -> int:
+    """Rank what the job could be on its cluster; returns the exit code of `launch`.
+
+    `compiled`: whether the compiler is asked about the best; None: where there is one.
+    """
+    errors = Console(stderr=True)
+    if not isinstance(launch, TrainingLaunch):
+        return fail(errors, "--search: what a command runs is not known", BAD_USAGE)
+    ranking = rank(launch.job, launch.plan)
+    if ranking is None:
+        message = "--search: it is for a real accelerator: name one, and leave out --simulate"
+        return fail(errors, message, BAD_USAGE)
+    lack = lacks_compiler(launch.plan.world) if compiled is not False else "--no-compile"
+    try:
+        asked = [] if lack and not compiled else _compile(errors, launch, ranking)
+    except NoVerdictError as error:
+        return fail(errors, f"--compile: {error}", BAD_USAGE)
+    except KeyboardInterrupt:
+        return fail(errors, "interrupted; the compiler is ended", INTERRUPTED)
+    findings = _in_order(ranking, asked)
+    if as_json:
+        print(json.dumps(_as_json(launch, ranking, findings, lack), indent=2))
+    else:
+        _print(Console(), launch, ranking, findings, lack)
+    likely = [one for one in findings if _is_likely(one, ranking)]
+    return OK if likely else fail(errors, nothing_fits(ranking), JOB_FAILED)
+
+
+def _compile(errors: Console, launch: TrainingLaunch, ranking: Ranking) -> list[Finding]:
+    with ending_on_signals(), _progress(errors) as progress:
+        task = progress.add_task("compiling the likely best", total=MOST)
+        return ask_about_the_best(launch, ranking, lambda: progress.advance(task))
+
+
+def _progress(errors: Console) -> Progress:
+    """Gone when it is done, and only where somebody looks."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed} of {task.total} at most"),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
+
+
+def _in_order(ranking: Ranking, asked: list[Finding]) -> list[Finding]:
+    """What the compiler found to fit, what nobody knows, what does not fit."""
+    said = {id(one.candidate): one for one in asked}
+    every = [said.get(id(one), Finding(one)) for one in [*ranking.fitting, *ranking.doubtful]]
+    return sorted(every, key=lambda one: {True: 0, None: 1, False: 2}[one.fits])
+
+
+def _is_likely(finding: Finding, ranking: Ranking) -> bool:
+    """To fit: by the compiler, or else by estimate."""
+    if finding.fits is not None:
+        return finding.fits
+    return finding.candidate.footprint.total <= ranking.hbm_bytes
+
+
+def _print(
+    console: Console, launch: TrainingLaunch, ranking: Ranking, findings: list[Finding], lack: str
+) -> None:
+    console.print(f"[bold]{launch.job.name}[/bold] on {describe_world(launch)}", highlight=False)
+    console.print(
+        f"{len(ranking.all_by_speed)} alternatives are legal: {len(ranking.fitting)} fit by "
+        f"estimate, {len(ranking.doubtful)} may fit",
+        highlight=False,
+    )
+    if findings:
+        console.print(_table(ranking, findings))
+    for line in _last_lines(ranking, findings, lack):
+        console.print(Text(line), soft_wrap=True)
+
+
+def _table(ranking: Ranking, findings: list[Finding]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("", "at best", "in turn"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column(f"of {format_bytes(ranking.hbm_bytes)} HBM", no_wrap=True)
+    table.add_column("changes", overflow="fold")
+    for number, finding in enumerate(findings, 1):
+        best = finding.candidate.bounds
+        if number <= ROWS or finding.candidate is ranking.own:
+            times = f"{best.step_s:.3g} s", f"{best.serial_s:.3g} s"
+            table.add_row(str(number), *times, _memory(finding, ranking), _changes(finding))
+    return table
+
+
+def _changes(finding: Finding) -> str:
+    return " ".join(finding.candidate.alternative.overrides) or "none"
+
+
+def _last_lines(ranking: Ranking, findings: list[Finding], lack: str) -> Iterator[str]:
+    own = ranking.own.footprint
+    if own.certain > ranking.hbm_bytes:
+        yield f"the job as it is needs more than {format_bytes(own.certain)} per device"
+    if lack:
+        yield f"by arithmetic alone: {lack}"
+    yield from (f"the compiler gave no verdict: {one.failure}" for one in findings if one.failure)
+    if findings and _is_likely(findings[0], ranking):
+        yield f"the best: {_changes(findings[0])}"
+
+
+def _memory(finding: Finding, ranking: Ranking) -> str:
+    estimate = finding.candidate.footprint.total
+    if finding.verdict is None:
+        word = "estimated" if estimate <= ranking.hbm_bytes else "may fit"
+        return f"~{format_bytes(estimate)} {'compiler failed' if finding.failure else word}"
+    needed = finding.verdict["hbm_needed_bytes"]
+    size = format_bytes(needed) if needed else f"~{format_bytes(estimate)}"
+    return f"{size} {'fits' if finding.fits else 'does not fit'}"
+
+
+def _as_json(
+    launch: TrainingLaunch, ranking: Ranking, findings: list[Finding], lack: str
+) -> dict[str, Any]:
+    return {
+        "job": launch.job.name,
+        "cluster": launch.cluster_name,
+        "hbm_available_bytes": ranking.hbm_bytes,
+        "legal": len(ranking.all_by_speed),
+        "lacks_compiler": lack,
+        "alternatives": [_finding_as_json(one) for one in findings],
+    }
+
+
+def _finding_as_json(finding: Finding) -> dict[str, Any]:
+    one = finding.candidate
+    plan, verdict = one.alternative.plan, finding.verdict or {}
+    return {
+        "overrides": one.alternative.overrides,
+        "mesh": plan.mesh,
+        "remat": one.alternative.job.model.remat,
+        "micro_batches": plan.batch.micro_batches,
+        "rows_per_device": plan.batch.rows_per_device,
+        "bounds": bounds_as_json(one.bounds),
+        "hbm_estimate_bytes": one.footprint.total,
+        "estimate": one.footprint.parts,
+        "fits": finding.fits,
+        "hbm_needed_bytes": verdict.get("hbm_needed_bytes"),
+        "compile_s": verdict.get("compile_s"),
+        "failure": finding.failure,
+    }

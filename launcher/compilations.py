@@ -1,0 +1,90 @@
+"""The TPU compiler on the likely best alternatives of a launch, several at a time."""
+
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from launcher.compilation import POLL_S, Compilation, NoVerdictError
+from launcher.plan import TrainingLaunch
+from launcher.providers.memory import available_bytes
+from trainer.spec.ranking import Candidate, Ranking
+
+WANTED = 3
+"""Alternatives that fit; then nobody is asked any more."""
+MOST = 8
+"""Alternatives that the compiler is asked about."""
+COMPILER_BYTES = 4 << 30
+"""Of a process of it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A candidate, and what the compiler said."""
+
+    candidate: Candidate
+    verdict: Mapping[str, Any] | None = None
+    """The fields of trainer.estimate.Verdict; None: it was not asked, or failed."""
+    failure: str = ""
+
+    @property
+    def fits(self) -> bool | None:
+        """None: the compiler has not said."""
+        return self.verdict["fits"] if self.verdict else None
+
+
+def ask_about_the_best(
+    launch: TrainingLaunch, ranking: Ranking, on_finding: Callable[[], None]
+) -> list[Finding]:
+    """Down the ranking until enough fit. Raises NoVerdictError where there is no compiler.
+
+    All processes have ended afterwards, whatever happens.
+    """
+    waiting = deque([*ranking.fitting, *ranking.doubtful])
+    findings: list[Finding] = []
+    running: dict[Compilation, Candidate] = {}
+    slots = at_once()
+    with ExitStack() as compilations:
+        while True:
+            while len(running) < slots and (one := _next(waiting, findings, len(running))):
+                asked = replace(launch, job=one.alternative.job, plan=one.alternative.plan)
+                running[compilations.enter_context(Compilation(asked))] = one
+            if not running:
+                return findings
+            time.sleep(POLL_S)
+            for compilation in [one for one in running if one.is_over]:
+                findings.append(_finding(running.pop(compilation), compilation))
+                on_finding()
+
+
+def at_once() -> int:
+    """How many processes this machine's cores and memory have room for, at least one."""
+    room = available_bytes() // COMPILER_BYTES
+    return max(1, min(len(os.sched_getaffinity(0)), room))
+
+
+def _next(waiting: deque[Candidate], findings: list[Finding], running: int) -> Candidate | None:
+    """The next that is worth asking about; None: there is none, or enough fit.
+
+    What is estimated to need more than one that did not fit is passed over.
+    """
+    enough = sum(one.fits is True for one in findings) + running >= WANTED
+    if enough or len(findings) + running >= MOST:
+        return None
+    refused = (one.candidate.footprint.total for one in findings if one.fits is False)
+    limit = min(refused, default=math.inf)
+    while waiting:
+        if (one := waiting.popleft()).footprint.total < limit:
+            return one
+    return None
+
+
+def _finding(candidate: Candidate, compilation: Compilation) -> Finding:
+    try:
+        return Finding(candidate, compilation.verdict())
+    except NoVerdictError as error:
+        return Finding(candidate, failure=str(error))

@@ -1,0 +1,94 @@
+"""How much memory a step takes on each device: an estimate from the plan alone, in pure Python.
+
+Exact are the parameters, the moments and the batch. Gradients and the activations that are kept
+for the backward pass follow from the model. What is worked on besides is a model of the compiler,
+held against the real one by `tests/trainer/test_footprint.py`.
+"""
+
+from dataclasses import asdict, dataclass
+
+from trainer.spec.activations import kept_per_token
+from trainer.spec.job import Job
+from trainer.spec.plan import ArrayPlan, Plan
+from trainer.spec.resolve import DTYPE_BYTES, FLOAT32_BYTES
+
+MOMENTS = 2
+BATCH_BYTES = 5 * 4
+"""Of a token: its id, target, segment, position and weight."""
+LOGIT_BYTES = 256 * 2**20
+"""Of one chunk's float32 logits over all devices that share rows; more is cut into chunks."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes per device at the moment of a step that needs the most."""
+
+    state: int
+    """Parameters and moments."""
+    batch: int
+    gradients: int
+    kept: int
+    """Activations that wait for the backward pass."""
+    working: int
+    """Of the layer, or the piece of logits, that is worked on."""
+
+    @property
+    def certain(self) -> int:
+        """What no compiler can do without."""
+        return self.state + self.batch + self.gradients + self.kept
+
+    @property
+    def total(self) -> int:
+        return self.certain + self.working
+
+    @property
+    def parts(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def footprint(job: Job, plan: Plan) -> Footprint:
+    """Of a training step; evaluation needs less."""
+    parameters = sum(array.bytes_per_device for array in plan.parameters)
+    tokens = plan.batch.rows_per_device * job.data.seq_len
+    accumulates = plan.batch.micro_batches > 1
+    return Footprint(
+        state=(1 + MOMENTS) * parameters,
+        batch=BATCH_BYTES * tokens * plan.batch.micro_batches,
+        gradients=(2 if accumulates else 1) * parameters,
+        kept=job.model.layers * tokens * kept_per_token(job, plan),
+        working=max(_of_a_layer(job, plan, tokens), _of_logits(job, plan, tokens)),
+    )
+
+
+def _of_a_layer(job: Job, plan: Plan, tokens: int) -> int:
+    """Its activations while they are differentiated, its gathered weights, and their gradients.
+
+    What is made again is given up as it is used. With `none` a copy of what was kept is read, and
+    the gradients of attention's scores are beside it.
+    """
+    everything = kept_per_token(_without_remat(job), plan)
+    again = everything - kept_per_token(job, plan)
+    if job.model.remat == "none" and plan.attention == "plain":
+        width = FLOAT32_BYTES + DTYPE_BYTES[plan.compute_dtype]
+        again = everything + width * job.data.seq_len * job.model.heads // plan.mesh["tensor"]
+    layers = [array for array in plan.parameters if array.name.startswith("layers.")]
+    weights = sum(_gathered_bytes(array, plan) for array in layers) // job.model.layers
+    return tokens * again + 2 * weights
+
+
+def _without_remat(job: Job) -> Job:
+    return job.model_copy(update={"model": job.model.model_copy(update={"remat": "none"})})
+
+
+def _of_logits(job: Job, plan: Plan, tokens: int) -> int:
+    """Of a chunk: logits and their gradient; and the weights that they are products of."""
+    width = DTYPE_BYTES[plan.compute_dtype]
+    logits = min(FLOAT32_BYTES * tokens * plan.padded_vocab, LOGIT_BYTES) // plan.mesh["tensor"]
+    weights = width * plan.padded_vocab * job.model.d_model // plan.mesh["tensor"]
+    return logits + logits * width // FLOAT32_BYTES + 2 * weights
+
+
+def _gathered_bytes(array: ArrayPlan, plan: Plan) -> int:
+    """Of a parameter in the compute type, whole but for what tensor parallelism splits."""
+    own = array.bytes_per_device * DTYPE_BYTES[plan.compute_dtype] // FLOAT32_BYTES
+    return own * (plan.mesh["fsdp"] if "fsdp" in array.spec else 1)
