@@ -17,6 +17,7 @@ from trainer.spec import accelerators, corpus, resolve
 from trainer.spec.checkpoints import is_url
 from trainer.spec.command import CommandJob, load_job
 from trainer.spec.config import ConfigError, Loaded
+from trainer.spec.footprint import MOMENTS
 from trainer.spec.job import BaseJob, Job
 from trainer.spec.plan import BasePlan, Corpus, Plan, World
 
@@ -24,7 +25,6 @@ AnyJob = TypeVar("AnyJob", bound=BaseJob)
 
 COORDINATOR_PLACEHOLDER = "<first host>:<free port>"
 NOTHING_TO_SAVE_S = 2.0
-MOMENTS = 2  # adamw keeps a mean and a square of every gradient
 STATE_COPIES = 2 + MOMENTS  # and there are the parameters and the gradients themselves
 
 

@@ -1,4 +1,4 @@
-"""What each layer of a step keeps of its forward pass for the backward pass, by arithmetic."""
+"""Activations of a layer in a step: what is kept for the backward pass, and what is worked on."""
 
 from dataclasses import dataclass
 
@@ -11,47 +11,72 @@ def kept_per_token(job: Job, plan: Plan) -> int:
     """Bytes on a device that a layer keeps of a token, by what its backward pass does again.
 
     `full`: its input. `dots`: also what its products with weights gave, but for the last. `none`:
-    all that JAX's gradients ask for, of which the norms have three float32 copies of the stream
-    each, attention the scores after the softmax in float32 and as they multiply the values, and
-    the SwiGLU six arrays.
+    all that JAX's gradients ask for.
     """
-    width, sizes = DTYPE_BYTES[plan.compute_dtype], _Sizes.of(job, plan)
-    heads = sizes.query + sizes.key_value
+    of = _Activations.of(job, plan)
     if job.model.remat == "full":
-        return width * sizes.stream
+        return of.stream
     if job.model.remat == "dots":
-        return width * (2 * sizes.stream + heads + 2 * sizes.hidden)
-    arrays = 2 * sizes.stream + heads + sizes.query + 6 * sizes.hidden
-    return (
-        6 * FLOAT32_BYTES * sizes.stream + width * arrays + (FLOAT32_BYTES + width) * sizes.scores
-    )
+        return 2 * of.stream + of.query + of.key_value + 2 * of.hidden
+    return 2 * of.stream + of.norms + of.attention + of.feed_forward
+
+
+def worked_on_per_token(job: Job, plan: Plan) -> int:
+    """Bytes on a device of a token's activations in the layer that is differentiated.
+
+    As the TPU compiler has been seen to arrange them: what attention needs is gone when the feed-
+    forward part is made again, or the other way round, with two thirds of what norms need beside
+    it. With `none` a copy of all that was kept is read beside the gradients of the scores.
+    """
+    of = _Activations.of(job, plan)
+    if job.model.remat == "none":
+        return kept_per_token(job, plan) + of.scores
+    return 2 * of.norms // 3 + max(of.attention, of.feed_forward)
 
 
 @dataclass(frozen=True)
-class _Sizes:
-    """Elements of a token's activations in a layer, on one device."""
+class _Activations:
+    """Bytes of a token's activations in a layer, on one device."""
 
     stream: int
-    """Of the residual stream: whole on every device."""
+    """A copy of the residual stream, which is whole on every device."""
+    norms: int
+    """What both need: three copies of the stream each, in float32."""
     query: int
     key_value: int
-    """Of keys and values together."""
-    hidden: int
+    """Keys and values together."""
     scores: int
-    """Of attention, over all positions; the kernel for TPUs keeps none."""
+    """Of attention, over all positions: in float32, and as they multiply the values.
+
+    The kernel for TPUs keeps none.
+    """
+    hidden: int
+
+    @property
+    def attention(self) -> int:
+        """With what the values were mixed to, which is of the queries' size."""
+        return 2 * self.query + self.key_value + self.scores
+
+    @property
+    def feed_forward(self) -> int:
+        """Six arrays of SwiGLU."""
+        return 6 * self.hidden
 
     @classmethod
-    def of(cls, job: Job, plan: Plan) -> "_Sizes":
+    def of(cls, job: Job, plan: Plan) -> "_Activations":
         model, tensor = job.model, plan.mesh["tensor"]
+        width = DTYPE_BYTES[plan.compute_dtype]
         heads = model.heads // tensor
-        splits = model.kv_heads % tensor == 0
+        is_split = model.kv_heads % tensor == 0
         # Where the tensor axis does not split them, they are repeated for each query head.
-        kv_heads = model.kv_heads // tensor if splits else model.kv_heads + heads
+        kv_heads = model.kv_heads // tensor if is_split else model.kv_heads + heads
         hidden = model.d_ff // tensor if model.d_ff % tensor == 0 else model.d_ff
+        positions = job.data.seq_len if plan.attention == "plain" else 0
         return cls(
-            stream=model.d_model,
-            query=heads * model.head_dim,
-            key_value=2 * kv_heads * model.head_dim,
-            hidden=hidden,
-            scores=heads * job.data.seq_len if plan.attention == "plain" else 0,
+            stream=width * model.d_model,
+            norms=6 * FLOAT32_BYTES * model.d_model,
+            query=width * heads * model.head_dim,
+            key_value=width * 2 * kv_heads * model.head_dim,
+            scores=(FLOAT32_BYTES + width) * heads * positions,
+            hidden=width * hidden,
         )

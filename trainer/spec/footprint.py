@@ -1,18 +1,19 @@
 """How much memory a step takes on each device: an estimate from the plan alone, in pure Python.
 
 Exact are the parameters, the moments and the batch. Gradients and the activations that are kept
-for the backward pass follow from the model. What is worked on besides is a model of the compiler,
-held against the real one by `tests/trainer/test_footprint.py`.
+for the backward pass follow from the model. What is worked on besides is what the TPU compiler was
+seen to do, and `tests/trainer/test_footprint.py` holds it against the compiler: a GPU's may differ.
 """
 
 from dataclasses import asdict, dataclass
 
-from trainer.spec.activations import kept_per_token
+from trainer.spec.activations import kept_per_token, worked_on_per_token
 from trainer.spec.job import Job
 from trainer.spec.plan import ArrayPlan, Plan
 from trainer.spec.resolve import DTYPE_BYTES, FLOAT32_BYTES
 
 MOMENTS = 2
+"""AdamW's: a mean and a square of every gradient."""
 BATCH_BYTES = 5 * 4
 """Of a token: its id, target, segment, position and weight."""
 LOGIT_BYTES = 256 * 2**20
@@ -61,23 +62,10 @@ def footprint(job: Job, plan: Plan) -> Footprint:
 
 
 def _of_a_layer(job: Job, plan: Plan, tokens: int) -> int:
-    """Its activations while they are differentiated, its gathered weights, and their gradients.
-
-    What is made again is given up as it is used. With `none` a copy of what was kept is read, and
-    the gradients of attention's scores are beside it.
-    """
-    everything = kept_per_token(_without_remat(job), plan)
-    again = everything - kept_per_token(job, plan)
-    if job.model.remat == "none" and plan.attention == "plain":
-        width = FLOAT32_BYTES + DTYPE_BYTES[plan.compute_dtype]
-        again = everything + width * job.data.seq_len * job.model.heads // plan.mesh["tensor"]
+    """Its activations while they are differentiated, its gathered weights, and their gradients."""
     layers = [array for array in plan.parameters if array.name.startswith("layers.")]
     weights = sum(_gathered_bytes(array, plan) for array in layers) // job.model.layers
-    return tokens * again + 2 * weights
-
-
-def _without_remat(job: Job) -> Job:
-    return job.model_copy(update={"model": job.model.model_copy(update={"remat": "none"})})
+    return tokens * worked_on_per_token(job, plan) + 2 * weights
 
 
 def _of_logits(job: Job, plan: Plan, tokens: int) -> int:
