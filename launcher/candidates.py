@@ -160,7 +160,7 @@ def described(world: World, hosts: Hosts) -> str:
     """What a cluster that is not Slipway's own has, beside what is wanted of it."""
     if hosts.shared is None:
         return ""
-    wanted = inventory.ofresources_of(resources_of(world))
+    wanted = inventory.of_resources(resources_of(world))
     labels = dict(hosts.shared.labels)
     if world.platform == "tpu":
         labels[POD_TYPE_LABEL] = kind_of(world).ray_pod_type or ""

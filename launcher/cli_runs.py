@@ -1,6 +1,7 @@
 """The commands of `launch` that find a run again: from any terminal, in any folder."""
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,7 +47,9 @@ def status(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Outpu
     from launcher.runs import find_run
 
     with _refusals():
-        found = read(find_run(run, runs))
+        folder = find_run(run, runs)
+        _if_elsewhere(folder, "status", *_asked(output))
+        found = read(folder)
     if output is Output.json:
         print(as_json(found))
     else:
@@ -81,6 +84,8 @@ def logs(
     as_json = output is Output.json
     with _refusals():
         folder = find_run(run, runs)
+        words = [f"--host={host}"] * (host is not None) + [f"--tail={tail}"] * (tail is not None)
+        _if_elsewhere(folder, "logs", *words, *["-f"] * follow, *_asked(output))
         code = show_logs(folder, host=host, tail=tail, follow=follow, as_json=as_json)
     raise typer.Exit(code)
 
@@ -97,6 +102,7 @@ def attach(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Outpu
 
     with _refusals():
         folder = find_run(run, runs)
+        _if_elsewhere(folder, "attach", *_asked(output))
         code = attach_run(folder, aside=output is Output.json)
     _end(folder, code, output)
 
@@ -118,6 +124,7 @@ def stop(
 
     with _refusals():
         folder = find_run(run, runs)
+        _if_elsewhere(folder, "stop", *["--now"] * now, *_asked(output))
         code = stop_run(folder, now=now, aside=output is Output.json)
     _end(folder, code, output)
 
@@ -129,6 +136,22 @@ def _end(folder: Path, code: int, output: Output) -> NoReturn:
     if output is Output.json:
         print(as_json(read(folder)))
     raise typer.Exit(code)
+
+
+def _asked(output: Output) -> list[str]:
+    return ["-o", "json"] if output is Output.json else []
+
+
+def _if_elsewhere(folder: Path, *words: str) -> None:
+    """Where a run is on another machine, the command is typed there, and this one ends with it."""
+    from launcher.runs import REMOTE
+
+    if not (folder / REMOTE).exists():
+        return
+    from launcher.commands.remote import still_there
+
+    if there := still_there(folder):
+        raise typer.Exit(there.launch(*words, terminal=sys.stdout.isatty()))
 
 
 @contextmanager

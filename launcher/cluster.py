@@ -52,6 +52,7 @@ class Attach(Section):
         default=None, description="file with the cluster's token; else as Ray finds it"
     )
     labels: dict[Text, str] = Field(default={}, description="of the nodes that may be hosts")
+    own: bool = Field(default=False, description="nodes that Slipway has started, as for ssh")
 
     @field_validator("address")
     @classmethod
@@ -62,13 +63,29 @@ class Attach(Section):
 
 
 class Ssh(Section):
-    """Machines that can be reached by SSH."""
+    """Machines that can be reached by SSH, by the user's own OpenSSH and its configuration."""
 
     kind: Literal["ssh"]
-    hosts: Annotated[list[Text], Field(min_length=1)] = Field(description="in rank order")
-    user: str | None = None
-    port: Port = 22
-    identity_file: str | None = None
+    hosts: Annotated[list[Text], Field(min_length=1)] = Field(
+        description="names or addresses, as `ssh` takes them, in rank order; the first is the head"
+    )
+    user: Text | None = Field(default=None, description="on all hosts; else OpenSSH decides")
+    port: Port | None = None
+    identity: Text | None = Field(default=None, description="file with the private key")
+    jump: Text | None = Field(default=None, description="hosts to go through: as of ssh -J")
+    config: Text | None = Field(default=None, description="in place of ~/.ssh/config")
+    folder: Text = Field(
+        default="~/.cache/slipway", description="on every host: environments, code, runs"
+    )
+
+    @field_validator("hosts")
+    @classmethod
+    def _are_others(cls, hosts: list[str]) -> list[str]:
+        if twice := [host for host in dict.fromkeys(hosts) if hosts.count(host) > 1]:
+            raise ValueError(f"{', '.join(twice)} stands there more than once")
+        if options := [host for host in hosts if host.startswith("-")]:
+            raise ValueError(f"{', '.join(options)}: no name of a host begins with '-'")
+        return hosts
 
 
 class Gcp(Section):
@@ -161,6 +178,11 @@ class Cluster(Section):
             raise KeyedError(("hosts" if self.hosts else "devices_per_host", str(error))) from None
         if self.hosts and self.hosts.min < self.hosts.max and self.slices.max > 1:
             raise KeyedError(("hosts", "several slices lose whole ones: say slices: {min, max}"))
+        if isinstance(self.provider, Ssh):
+            given, wanted = len(self.provider.hosts), self.slice.hosts * self.slices.max
+            if given != wanted:
+                message = f"{given} are named, but {self.accelerator} needs {wanted}"
+                raise KeyedError(("provider", f"hosts: {message}"))
         return self
 
     @property
@@ -175,7 +197,7 @@ class Cluster(Section):
     @property
     def built(self) -> bool:
         """Whether the provider works in this version."""
-        return self.provider.kind in ("local", "attach")
+        return self.provider.kind in ("local", "attach", "ssh")
 
     def accelerator_for(self, simulate_hosts: int | None) -> Accelerator:
         """One slice where all slices together have `simulate_hosts` hosts (None: as many as real).

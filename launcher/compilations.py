@@ -19,7 +19,7 @@ WANTED = 3
 MOST = 8
 """Alternatives that the compiler is asked about."""
 COMPILER_BYTES = 4 << 30
-"""Of a process of it."""
+"""Of a process of it: 1.4 GiB where it compiles for 16 devices, and more for more."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def ask_about_the_best(
     slots = at_once()
     with ExitStack() as compilations:
         while True:
-            while len(running) < slots and (one := _next(waiting, findings, len(running))):
+            while len(running) < slots and (one := next_to_ask(waiting, findings, len(running))):
                 asked = replace(launch, job=one.alternative.job, plan=one.alternative.plan)
                 running[compilations.enter_context(Compilation(asked))] = one
             if not running:
@@ -67,7 +67,9 @@ def at_once() -> int:
     return max(1, min(len(os.sched_getaffinity(0)), room))
 
 
-def _next(waiting: deque[Candidate], findings: list[Finding], running: int) -> Candidate | None:
+def next_to_ask(
+    waiting: deque[Candidate], findings: list[Finding], running: int
+) -> Candidate | None:
     """The next that is worth asking about; None: there is none, or enough fit.
 
     What is estimated to need more than one that did not fit is passed over.

@@ -92,7 +92,7 @@ def assembled(
             python = sys.executable if hosts.shared else None
             agents = start_agents(world, reservation, listener.on_status, warn, patience, python)
             nodes = reservation.nodes()
-            apart = not_sharing(agents, run_dir) if hosts.shared is not None else []
+            apart = not_sharing(agents, run_dir) if hosts.nodes is None else []
         gang = Gang(agents, reservation.places, nodes, run_dir, listener, apart)
         yield gang
     finally:

@@ -49,6 +49,11 @@ class Launch(Planned, ABC):
     lacks_storage: str = ""
     """Why the hosts would not find each other's checkpoints; "": they do."""
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether its hosts are others than this machine: the first of them sees to the run."""
+        return self.cluster.provider.kind == "ssh" and not self.plan.world.simulated
+
     @abstractmethod
     def command(self, process: int) -> list[str]:
         """What that process's host runs."""

@@ -22,6 +22,10 @@ KEPT = ("attempt", "cluster", "steps", "grace_s", "launched_in")
 """What state.json says of an attempt, whatever its state."""
 
 
+REMOTE = "remote.json"
+"""In a folder that is to have the copy of a run on another machine: where that is."""
+
+
 class RunFolderError(ValueError):
     """The run's folder cannot be used as it is asked for; says why, and what to do instead."""
 
@@ -49,22 +53,7 @@ class Run:
         one without, where it is running, and where the folder cannot be made.
         """
         folder = launch.run_dir
-        if fresh and folder.exists():
-            _move_aside(folder)
-        try:
-            folder.mkdir(parents=True)
-            (folder / "logs").mkdir()
-        except FileExistsError:
-            raise RunFolderError(
-                f"{folder}: there is a run of this name already. Go on with it "
-                f"({resume_command(folder)}), give this one another name (name=...), or move the "
-                "old one aside and start anew (--fresh)"
-            ) from None
-        except OSError as error:
-            raise RunFolderError(
-                f"{folder}: the run's folder cannot be made: {error.strerror}. "
-                "Say --runs DIR for another place"
-            ) from None
+        make_folder(folder, fresh=fresh)
         replace_file(folder / "run_id", uuid.uuid4().hex + "\n")
         run = cls(folder)
         run.begin(launch)
@@ -164,6 +153,29 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def make_folder(folder: Path, *, fresh: bool) -> None:
+    """A new run's; an earlier one of the name is moved aside with `fresh`.
+
+    Raises RunFolderError, see `Run.create`.
+    """
+    if fresh and folder.exists():
+        _move_aside(folder)
+    try:
+        folder.mkdir(parents=True)
+        (folder / "logs").mkdir()
+    except FileExistsError:
+        raise RunFolderError(
+            f"{folder}: there is a run of this name already. Go on with it "
+            f"({resume_command(folder)}), give this one another name (name=...), or move the "
+            "old one aside and start anew (--fresh)"
+        ) from None
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder}: the run's folder cannot be made: {error.strerror}. "
+            "Say --runs DIR for another place"
+        ) from None
 
 
 def find_run(name_or_path: str, runs: Path) -> Path:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from trainer.data.packing import Batch
 from trainer.model import Decoder
-from trainer.model.sharding import row_shards
+from trainer.model.sharding import constrain, row_shards
 from trainer.spec.footprint import LOGIT_BYTES
 
 
@@ -47,7 +47,8 @@ def chunk_count(tokens: int, vocab: int) -> int:
 
 def _by_shard(x_BSx: jax.Array) -> jax.Array:
     """(R, T, ...): the tokens of each row shard."""
-    return x_BSx.reshape(row_shards(), -1, *x_BSx.shape[2:])
+    x_RTx = x_BSx.reshape(row_shards(), -1, *x_BSx.shape[2:])
+    return constrain(x_RTx, "batch", *[None] * (x_RTx.ndim - 1))
 
 
 def _leading_chunks(x_RTx: jax.Array, chunks: int) -> jax.Array:

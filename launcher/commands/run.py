@@ -13,6 +13,13 @@ from launcher.attempts import Attempts
 from launcher.cluster import Attach, Cluster
 from launcher.commands import status
 from launcher.commands.detach import detach
+from launcher.commands.remote import (
+    Shown,
+    remote_cluster,
+    resume_remotely,
+    run_remotely,
+    still_there,
+)
 from launcher.commands.resume import Resumed, cluster_words, plan_resume
 from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
 from launcher.files import read_objects
@@ -39,6 +46,8 @@ def run_job(launch: Launch, *, fresh: bool, detached: bool, as_json: bool) -> in
     console = Console(stderr=as_json)
     try:
         _refuse(launch)
+        if launch.is_remote:
+            return run_remotely(launch, fresh=fresh, shown=Shown(detached, as_json))
         with Run.create(launch, fresh=fresh) as run:
             code = _go(launch, run, None, console, detached)
     except REFUSALS as error:
@@ -63,9 +72,15 @@ def resume_run(
     """
     console = Console(stderr=as_json)
     try:
-        with Run.open(find_run(name, runs)) as run:
+        folder = find_run(name, runs)
+        if there := still_there(folder):
+            raise RunFolderError(f"{folder}: this run is running now, on {there.head.name}")
+        with Run.open(folder) as run:
             words = cluster_words(run.words, cluster, simulate, simulate_hosts)
             os.chdir(run.launched_in)
+            if remote := remote_cluster(words):
+                shown = Shown(detached, as_json)
+                return resume_remotely(run.folder, overrides, remote, words, shown)
             resumed = plan_resume(run, overrides, words)
             code = _resume(resumed, run, console, detached)
     except REFUSALS as error:
@@ -99,7 +114,7 @@ def _refuse(launch: Launch) -> None:
     refuse_unreachable(launch.cluster, world)
     if isinstance(provider, Attach) and not world.simulated:
         attach.check(provider)
-    else:
+    elif not launch.is_remote:
         memory.refuse_if_too_large(world, launch.state_bytes)
 
 

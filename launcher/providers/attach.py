@@ -41,6 +41,8 @@ def join(settings: Attach, listener: Listener) -> Hosts:
     """
     variables = _ray_variables(settings, os.environ)
     address = _reachable_address(settings)
+    if settings.own and settings.token_path:
+        return Hosts(address, address.rpartition(":")[0], Path(settings.token_path))
     listener.on_status(f"asking the Ray cluster at {address} who is there")
     anonymous = _Probe(address, NO_TOKEN)
     known = anonymous if variables == NO_TOKEN else _Probe(address, variables)

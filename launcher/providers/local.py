@@ -6,7 +6,6 @@ them and deletes their folder when this process ends, in whatever way (launcher/
 
 import secrets
 import socket
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,9 +16,8 @@ from launcher.providers.errors import ProviderError
 from launcher.providers.hosts import Hosts
 from launcher.providers.network import Network, plan_network
 from launcher.providers.nodes import Node, Nodes
+from launcher.providers.workspace import free_port, new_token, private_folder, write_token
 from trainer.spec.plan import World
-
-LONGEST_TEMPORARY_FOLDER = 16
 
 
 def start(
@@ -32,7 +30,7 @@ def start(
     Raises ProviderError with the hosts that are missing and the end of their logs.
     """
     settings = settings or Local()
-    folder = _private_folder()
+    folder = private_folder()
     network = plan_network(world.processes) if settings.netns else None
     try:
         reaped = Reaped(
@@ -57,10 +55,10 @@ def _start_nodes(
     network: Network | None,
     on_status: Callable[[str], None],
 ) -> Hosts:
-    token_path = _write_token(folder)
+    token_path = write_token(folder, new_token())
     address = network.ip if network else _loopback_addresses()
     head_ip = network.head_ip if network else address(-1)
-    port = _free_port(head_ip)
+    port = free_port(head_ip)
     environment = simulated.environment(token_path)
 
     def host(process: int, generation: int) -> Node:
@@ -87,21 +85,6 @@ def settings_of(cluster: Cluster) -> Local:
     return cluster.provider if isinstance(cluster.provider, Local) else Local()
 
 
-def _private_folder() -> Path:
-    """Not there yet. Ray's sockets are 80 characters below it, and a socket's path holds 107."""
-    base = Path(tempfile.gettempdir())
-    base = base if len(str(base)) <= LONGEST_TEMPORARY_FOLDER else Path("/tmp")
-    return base / f"slipway-{secrets.token_hex(4)}"
-
-
-def _write_token(folder: Path) -> Path:
-    """A secret of this launch, readable by its user only."""
-    path = folder / "token"
-    path.touch(0o600, exist_ok=False)
-    path.write_text(secrets.token_hex(32))
-    return path
-
-
 def _loopback_addresses() -> Callable[[int], str]:
     """Process -> address in 127.0.0.0/8 (-1: the head), in a random place for each launch."""
     base = (127 << 24) + ((16 + secrets.randbelow(224)) << 16) + (secrets.randbelow(240) << 8)
@@ -111,16 +94,3 @@ def _loopback_addresses() -> Callable[[int], str]:
         return socket.inet_ntoa(number.to_bytes(4, "big"))
 
     return address
-
-
-def _free_port(ip: str) -> int:
-    """A port below the ephemeral range, so that no outgoing connection can take it meanwhile."""
-    for _ in range(100):
-        port = 20_000 + secrets.randbelow(10_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind((ip, port))
-                return port
-            except OSError:
-                continue
-    raise ProviderError(f"no free port between 20000 and 30000 at {ip}")

@@ -71,8 +71,7 @@ def environment(token_path: Path) -> dict[str, str]:
 
 def head(ip: str, port: int, folder: Path, environment: Mapping[str, str]) -> dict[str, Any]:
     """The node of the driver: it has no resources, so that nothing else is ever placed there."""
-    flags = ["--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false"]
-    flags += ["--no-monitor", f"--system-config={json.dumps(HEALTH_CHECK)}"]
+    flags = [*_head_flags(port), "--num-cpus=0"]
     return _node("head", ip, folder, flags, environment, after=None)
 
 
@@ -84,20 +83,30 @@ def host(
     head_address: tuple[str, int],
     folder: Path,
     environment: Mapping[str, str],
+    *,
+    is_head: bool = False,
 ) -> dict[str, Any]:
     """The node of one host: what the real one would show to Ray, but for the chips.
 
     `generation` counts from 1: each replacement of a lost node needs a name of its own.
+    `is_head`: it is the one at `head_address` itself.
     """
     resources, more_environment = _hardware(world, process)
+    head_ip, port = head_address
     flags = [
-        f"--address={head_address[0]}:{head_address[1]}",
+        *(_head_flags(port) if is_head else [f"--address={head_ip}:{port}"]),
         "--num-cpus=1",
         f"--labels={HOST_LABEL}={process}",
         *resources,
     ]
     name = f"host-{process:04d}" + (f"-{generation}" if generation > 1 else "")
-    return _node(name, ip, folder, flags, {**environment, **more_environment}, after=head_address)
+    after = None if is_head else head_address
+    return _node(name, ip, folder, flags, {**environment, **more_environment}, after)
+
+
+def _head_flags(port: int) -> list[str]:
+    flags = ["--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"]
+    return [*flags, f"--system-config={json.dumps(HEALTH_CHECK)}"]
 
 
 def _hardware(world: World, process: int) -> tuple[list[str], dict[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 from launcher.exits import INTERRUPTED, JOB_FAILED, OK
 from launcher.files import last_object, read_object
 from launcher.registry import is_run, noted
-from launcher.runs import is_alive, resume_command
+from launcher.runs import REMOTE, is_alive, resume_command
 
 EXIT_CODES = {
     "finished": OK,
@@ -28,7 +28,8 @@ class Snapshot:
 
     folder: Path
     state: str
-    """Of state.json; `died` where that is no end and nobody runs it; `by hand` without a state."""
+    """Of state.json; `died` where that is no end and nobody runs it; `by hand` without a state, and
+    `on HOST` where another machine has it."""
     is_alive: bool
     """Whether a process runs it now."""
     about: dict[str, Any]
@@ -99,8 +100,9 @@ def take(folder: Path) -> Snapshot:
     """Look at a run's folder."""
     alive = is_alive(folder)  # before the state: the last one is written before the lock is free
     about = read_object(folder / "state.json")
-    state = about.get("state", BY_HAND)
-    if not alive and state not in (*EXIT_CODES, BY_HAND):
+    elsewhere = f"on {where}" if (where := read_object(folder / REMOTE).get("head")) else BY_HAND
+    state = about.get("state", elsewhere)
+    if not alive and state not in (*EXIT_CODES, elsewhere):
         alive = is_alive(folder)  # it may have begun between the two looks
         state = state if alive else "died"
     last = _last_step(folder)

@@ -1,6 +1,6 @@
 """Runs on a Ray cluster that somebody else started, shared by the tests of this file.
 
-Two slices of two TPU hosts each, and a head. The last tests take its hosts away, in this order.
+Two slices of two TPU hosts each, and a head; the last test that uses it takes a host away.
 """
 
 import json
@@ -159,7 +159,7 @@ def test_hosts_that_lack_what_a_run_needs_are_named_before_it_starts(
 def test_a_lost_slice_is_replaced_by_another_and_a_missing_worker_is_named(
     launch: Launcher, cluster: RayCluster, traces: Traces
 ) -> None:
-    """The last test: two hosts of the cluster are gone after it."""
+    """The last test of the shared cluster: one of its hosts is gone after it."""
     (launch.folder / "gate").touch()
     runs_program(launch, "while os.path.exists('gate'): time.sleep(0.1)")
     run = start(launch, cluster, "moves", "accelerator: v4-16")

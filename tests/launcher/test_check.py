@@ -22,7 +22,7 @@ def test_places_are_ranked_under_the_plan_and_counted(folder: Path) -> None:
     assert any("projection.py" in line and "FeedForward.__call__" in line for line in places)
     assert "parts over tensor -> bfloat16[16@fsdp,64," in report
     last = report.splitlines()[-1]
-    assert last.startswith("explicit axis types: ambiguous at 3 places, operations reshard at 6")
+    assert last.startswith("explicit axis types: ambiguous at 4 places, operations reshard at 0")
 
 
 def test_a_program_gets_the_same_as_json(folder: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_program_gets_the_same_as_json(folder: Path) -> None:
     assert content["plan"]["mesh"] == {"data": 1, "fsdp": 8, "tensor": 2}
     found = content["explicit"]
     assert [one["bytes"] for one in found] == sorted((one["bytes"] for one in found), reverse=True)
-    assert {one["kind"] for one in found} == {"ambiguous", "reshard", "constraint"}
+    assert {one["kind"] for one in found} == {"ambiguous", "constraint"}
     assert {one["pass"] for one in found} == {"forward", "backward"}
     gathered = next(one for one in found if one["to"].endswith("[64,4@tensor,16]"))
     assert gathered["from"] == "float32[64@fsdp,4@tensor,16]"

@@ -53,8 +53,9 @@ def test_a_cluster_that_ships_is_the_world_that_its_name_says(name, folder):
     assert world.simulated
 
 
-def test_of_the_clusters_that_ship_only_the_local_one_is_built_yet(folder):
-    assert [name for name in SHIPPED if find_cluster(name).value.built] == ["local"]
+def test_of_the_clusters_that_ship_those_in_the_cloud_are_not_built_yet(folder):
+    built = [name for name in SHIPPED if find_cluster(name).value.built]
+    assert built == ["gpu-h100-16", "local"]
 
 
 @pytest.mark.parametrize("address", ["auto", "head:6379", "[fd00::1]:6379"])
@@ -154,7 +155,6 @@ def test_a_host_that_differs_is_named_by_number(folder):
 @pytest.mark.parametrize(
     "provider",
     [
-        "{kind: ssh, hosts: [a, b], user: me}",
         "{kind: gcp, zone: us-central2-b, project: mine, spot: true}",
         "{kind: kubernetes, namespace: jobs}",
         "{kind: slurm, partition: long}",
@@ -162,6 +162,26 @@ def test_a_host_that_differs_is_named_by_number(folder):
 )
 def test_providers_to_come_are_read_already(provider, folder):
     assert not cluster(f"accelerator: h100-16\nprovider: {provider}\n").value.built
+
+
+def test_hosts_reached_by_ssh_are_as_many_as_the_accelerator_has(folder):
+    text = "accelerator: h100-16\nprovider: {kind: ssh, hosts: [%s], user: me}\n"
+    assert cluster(text % "a, b").value.built
+    assert problems(text % "a, b, c") == [
+        "c.yaml:2: provider: hosts: 3 are named, but h100-16 needs 2"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "message"),
+    [
+        ("a, a", "a stands there more than once"),
+        ("a, -oProxyCommand=x", "-oProxyCommand=x: no name of a host begins with '-'"),
+    ],
+)
+def test_names_that_ssh_would_not_take_as_hosts(hosts, message, folder):
+    text = f"accelerator: h100-16\nprovider: {{kind: ssh, hosts: [{hosts}]}}\n"
+    assert problems(text) == [f"c.yaml:2: provider.hosts: {message}"]
 
 
 def test_the_cluster_file_decides_where_the_field_disagrees(folder):

@@ -10,11 +10,13 @@ import psutil
 import pytest
 
 from launcher import reservation
+from launcher.candidates import places
 from launcher.gather import connected
 from launcher.listener import Listener
 from launcher.providers.errors import ProviderError
 from launcher.providers.hosts import Hosts
 from launcher.reservation import Reservation, reserve
+from tests.leftovers import wait_until
 from trainer.spec.plan import World
 
 
@@ -55,6 +57,7 @@ def test_processes_on_other_hosts_than_reserved_for_them_are_refused(
 def test_hosts_that_ray_does_not_hand_over_in_time_are_given_up_and_can_be_had_later(
     hosts: Hosts, pod_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wait_until(lambda: len(places(pod_world, hosts, ours=())) == 2, 30.0)
     monkeypatch.setattr(reservation, "TAKE_TIMEOUT_S", 1.0)
     with stopped_raylet(hosts.folder, 1), pytest.raises(ProviderError, match="could not be reserv"):
         reserve(pod_world, hosts, 2.0)

@@ -1,12 +1,15 @@
 """`launch plan --search` by arithmetic alone."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.launcher.test_cli import launch
+from tests.launcher.test_cli import ROOT, launch
 
 JOB = """\
 name: large
@@ -87,3 +90,19 @@ def test_what_a_program_would_do_is_not_searched(folder: Path) -> None:
     result = launch(folder, "plan", "-c", "v4-8", "any.yaml", "--search")
     assert result.returncode == 2
     assert "what a command runs is not known" in result.stderr
+
+
+def test_searching_imports_no_jax(folder: Path) -> None:
+    code = (
+        "import sys\n"
+        "from launcher.cli import app\n"
+        "try: app()\n"
+        "except SystemExit: pass\n"
+        "print({'jax', 'ray', 'flax', 'grain'} & set(sys.modules), file=sys.stderr)"
+    )
+    words = ["plan", "-c", "v4-32", "job.yaml", "--search", "--no-compile"]
+    result = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.stderr.strip() == "set()"

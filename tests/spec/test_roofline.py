@@ -4,7 +4,7 @@ import pytest
 
 from tests.spec.worlds import tpu_world
 from trainer.spec import accelerators
-from trainer.spec.activations import kept_per_token
+from trainer.spec.activations import least_kept_per_token
 from trainer.spec.job import Job
 from trainer.spec.plan import Corpus, World
 from trainer.spec.resolve import resolve
@@ -60,7 +60,7 @@ def test_fully_sharded_llama_8b_on_32_chips() -> None:
     matrices = KERNELS + 2 * OUTPUT
     gathered = 3 * 2 * matrices / 32 * 31
     assert best.link_s == pytest.approx(gathered / 600e9, rel=1e-3)
-    kept = 2 * 4096 * 32 * kept_per_token(job, resolve(job, world, CORPUS))
+    kept = 2 * 4096 * 32 * least_kept_per_token(job, resolve(job, world, CORPUS))
     moved = 6 * 4 * matrices / 32 + 2 * 2 * (KERNELS + OUTPUT) + 2 * kept
     assert best.hbm_s == pytest.approx(moved / 2765e9, rel=1e-3)
     assert (best.binds, best.step_s, best.mfu) == ("compute", best.compute_s, pytest.approx(1.0))

@@ -30,7 +30,7 @@ def assumed(
     if name == "gather":
         return _look_up(mesh, bind, LookUp.of(equation), operands, asked, note)
     several = equation.primitive.multiple_results
-    if found := _cheapest(mesh, equation, operands, asked):
+    if found := _cheapest(mesh, bind, operands, asked):
         results = bind(*mesh.reshard_all(operands, found))
         return results if several else [results]
     wholes = [layouts.whole(len(v.aval.shape)) for v in equation.outvars]
@@ -66,7 +66,7 @@ def _look_up(
 
 
 def _cheapest(
-    mesh: ExplicitMesh, equation: Any, operands: Values, asked: Asked
+    mesh: ExplicitMesh, bind: Bind, operands: Values, asked: Asked
 ) -> list[Layout] | None:
     """Layouts of the operands that jax goes on with; None: there are none.
 
@@ -87,7 +87,7 @@ def _cheapest(
     costs = [
         (cost(new, results), number, new)
         for number, new in enumerate(_changes(mesh, avals, old))
-        if (results := _results_of(mesh, equation, avals, new))
+        if (results := _results_of(mesh, bind, avals, new))
     ]
     return min(costs)[-1] if costs else None
 
@@ -115,17 +115,14 @@ def _alternatives(avals: list[Any], old: list[Layout], number: int) -> Iterator[
 
 
 def _results_of(
-    mesh: ExplicitMesh, equation: Any, avals: list[Any], new: list[Layout]
+    mesh: ExplicitMesh, bind: Bind, avals: list[Any], new: list[Layout]
 ) -> list[Any] | None:
     """The types that jax gives an operation's results; None where it does not go on."""
     shapes = [
         jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=mesh.sharding(layout))
         for aval, layout in zip(avals, new, strict=True)
     ]
-    primitive = equation.primitive
-    params = primitive.get_bind_params(equation.params)
     try:
-        results = jax.eval_shape(lambda *values: primitive.bind(*values, **params), *shapes)
+        return jax.tree.leaves(jax.eval_shape(bind, *shapes))
     except Exception:  # As in the trace itself: only the layouts can be wrong.
         return None
-    return results if primitive.multiple_results else [results]

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import jax
 from jax.experimental.pallas.ops.tpu import splash_attention
@@ -24,12 +26,12 @@ def attend(
     def whole(query_BSHh: jax.Array, key_BSKh: jax.Array, value_BSKh: jax.Array) -> jax.Array:
         mesh = jax.sharding.get_abstract_mesh()
         if mesh.empty:
-            return _own(query_BSHh, key_BSKh, value_BSKh, segments_BS, interpret)
+            return _own(query_BSHh, key_BSKh, value_BSKh, segments_BS, interpret=interpret)
         # The compiler cannot split a kernel by itself.
         rows = PartitionSpec(rules.BATCH_AXES)
         heads = PartitionSpec(rules.BATCH_AXES, None, "tensor")
         split = jax.shard_map(
-            lambda *arrays: _own(*arrays, interpret),
+            partial(_own, interpret=interpret),
             in_specs=(heads, heads, heads, rows),
             out_specs=heads,
             check_vma=False,
@@ -44,6 +46,7 @@ def _own(
     key_BSKh: jax.Array,
     value_BSKh: jax.Array,
     segments_BS: jax.Array,
+    *,
     interpret: bool,
 ) -> jax.Array:
     """The rows and heads of one device."""
@@ -55,7 +58,7 @@ def _own(
     return jax.vmap(kernel)(*by_head, segments).swapaxes(1, 2)
 
 
-def _kernel(length: int, heads: int, interpret: bool) -> Callable[..., jax.Array]:
+def _kernel(length: int, heads: int, interpret: bool) -> Callable[..., Any]:
     block = math.gcd(length, LARGEST_BLOCK)
     sizes = splash_attention.BlockSizes(
         block_q=block,

@@ -17,8 +17,17 @@ def kept_per_token(job: Job, plan: Plan) -> int:
     if job.model.remat == "full":
         return of.stream
     if job.model.remat == "dots":
-        return 2 * of.stream + of.query + of.key_value + 2 * of.hidden
+        return of.of_products
     return 2 * of.stream + of.norms + of.attention + of.feed_forward
+
+
+def least_kept_per_token(job: Job, plan: Plan) -> int:
+    """Bytes that no compiler can do without, as long as it makes no product of weights again.
+
+    With `none` a compiler may make everything else again where it is needed, as `dots` does.
+    """
+    of = _Activations.of(job, plan)
+    return of.stream if job.model.remat == "full" else of.of_products
 
 
 def worked_on_per_token(job: Job, plan: Plan) -> int:
@@ -51,6 +60,11 @@ class _Activations:
     The kernel for TPUs keeps none.
     """
     hidden: int
+
+    @property
+    def of_products(self) -> int:
+        """What products with weights gave, but for the last, and the layer's input."""
+        return 2 * self.stream + self.query + self.key_value + 2 * self.hidden
 
     @property
     def attention(self) -> int:

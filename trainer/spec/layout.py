@@ -37,7 +37,8 @@ def device_order(world: World, mesh: dict[str, int]) -> tuple[int, ...]:
     `data` is split over the slices first, then `fsdp` where the slices are more; inside a slice
     `tensor` lies on the nearest chips. Raises ValueError where the slices do not divide.
     """
-    return _order(world, mesh["data"], mesh["fsdp"], mesh["tensor"])
+    sizes = (mesh["data"], mesh["fsdp"], mesh["tensor"])
+    return _order(world, *sizes)  # pyright: ignore[reportArgumentType] (frozen: it has a hash)
 
 
 @functools.lru_cache(maxsize=256)

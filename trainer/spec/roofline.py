@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from trainer.spec import accelerators
-from trainer.spec.activations import kept_per_token
+from trainer.spec.activations import least_kept_per_token
 from trainer.spec.job import Job
 from trainer.spec.plan import ArrayPlan, Plan, World
 from trainer.spec.resolve import DTYPE_BYTES, FLOAT32_BYTES
@@ -148,7 +148,7 @@ def _hbm_bytes(job: Job, plan: Plan) -> float:
     )
     batch = plan.batch
     tokens = batch.rows_per_device * batch.micro_batches * job.data.seq_len
-    kept = job.model.layers * tokens * kept_per_token(job, plan)
+    kept = job.model.layers * tokens * least_kept_per_token(job, plan)
     return READ_AND_WRITTEN * shards + USES * (batch.micro_batches * read + kept)
 
 

@@ -1,0 +1,226 @@
+"""What every host gets before Ray starts there: uv, the code, an environment from the lock file.
+
+All of it lies in one folder on the host, by hashes of what it is made from: what is there already
+is not sent or made again. A host's own shell is all that it takes.
+"""
+
+import hashlib
+import io
+import platform
+import shlex
+import tarfile
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path, PurePosixPath
+
+from launcher.display import count
+from launcher.providers.code import Code
+from launcher.providers.errors import ProviderError
+from launcher.providers.ssh.connection import Host, HostError
+from launcher.providers.ssh.everywhere import everywhere
+from launcher.providers.ssh.uv_binary import Uv
+
+LOOK_TIMEOUT_S, SEND_TIMEOUT_S, ENVIRONMENT_TIMEOUT_S = 40.0, 600.0, 1200.0
+COMPLETE = ".complete"
+EXTRAS = {"tpu": "tpu", "gpu": "cuda"}
+"""Of a project, by the accelerator, where it has them: what brings JAX's own libraries for it."""
+
+LOOK = """
+base={folder}; umask 077
+mkdir -p "$base" || exit 1
+cd "$base" && base=$(pwd -P) || exit 1
+echo "slipway base $base"
+echo "slipway machine $(uname -sm)"
+set -- $SSH_CONNECTION
+echo "slipway address $3"
+for thing in {things}; do [ -e "$thing" ] && echo "slipway there $thing"; done
+true
+"""
+SEND = """
+umask 077; cd {base} && mkdir -p "$(dirname {place})" || exit 1
+new=$(mktemp -d {place}.XXXXXX) || exit 1
+trap 'rm -rf "$new"' EXIT
+tar -xzf - -C "$new" && {{ mv -T "$new" {place} 2>/dev/null || [ -d {place} ]; }}
+"""
+MAKE = """
+umask 077; mkdir -p {locks} && cd {code} || exit 1
+export UV_PROJECT_ENVIRONMENT={environment} TMPDIR={locks}
+{uv} sync --locked --no-dev --no-install-project --compile-bytecode --no-progress --quiet \
+ --python {python} {extras} && touch {environment}/{complete}
+"""
+
+
+@dataclass(frozen=True)
+class Provisioned:
+    """Where things are, the same on all hosts; and each host's own address."""
+
+    base: PurePosixPath
+    code: PurePosixPath
+    folder: PurePosixPath
+    """In the code: where the command was typed."""
+    python: PurePosixPath
+    addresses: Sequence[str]
+    """Of the hosts, as they know themselves: private ones, where there is a translation between."""
+
+    def command(self, module: str, *words: str, folder: PurePosixPath | None = None) -> str:
+        """A module of the code in its environment, as words for a host's shell.
+
+        `folder`: where it is called; None: where the command was typed.
+        """
+        called = shlex.join([str(self.python), "-m", module, *words])
+        where, code = _quoted(folder or self.folder), _quoted(self.code)
+        return shell(f"cd {where} && PYTHONPATH={code} exec {called}")
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What a host has already."""
+
+    base: PurePosixPath
+    machine: str
+    address: str
+    there: frozenset[str]
+
+
+class _Provisioning:
+    """Of all hosts with the same things; each method is for one host, by its number."""
+
+    def __init__(self, hosts: Sequence[Host], code: Code, uv: Uv, extras: Sequence[str]) -> None:
+        self._hosts, self._code, self._uv, self._extras = hosts, code, uv, extras
+        self._python = platform.python_version()
+        self.uv_place = f"uv/{uv.sha256[:16]}"
+        self.code_place = f"code/{code.sha256[:16]}"
+        self.environment_place = f"environments/{self._environment_hash()[:16]}"
+        self._complete = f"{self.environment_place}/{COMPLETE}"
+
+    def look(self, number: int) -> _Look:
+        host = self._hosts[number]
+        things = [self.uv_place, self.code_place, self._complete]
+        script = LOOK.format(folder=_folder(host.settings.folder), things=shlex.join(things))
+        told: dict[str, list[str]] = {}
+        for line in host.run(shell(script), LOOK_TIMEOUT_S).splitlines():
+            mark, _, rest = line.partition(" ")
+            key, _, value = rest.partition(" ")
+            if mark == "slipway":
+                told.setdefault(key, []).append(value)
+        if not {"base", "machine", "address"} <= set(told):
+            raise HostError("its shell does not answer; it must understand `sh -c '...'`")
+        (base,), (machine,), (address,) = told["base"], told["machine"], told["address"]
+        if machine != self._uv.machine:
+            raise HostError(f"it is a {machine}, and this machine's uv is for {self._uv.machine}")
+        return _Look(PurePosixPath(base), machine, address, frozenset(told.get("there", ())))
+
+    def describe(self, looks: Sequence[_Look]) -> str:
+        """What the hosts lack, in words."""
+        code = sum(self.code_place not in look.there for look in looks)
+        environments = sum(self._complete not in look.there for look in looks)
+        of = f"of {count(len(looks), 'host')}"
+        return f"code for {code} {of}, environments for {environments} {of}"
+
+    def provide(self, number: int, look: _Look) -> None:
+        """What is missing there."""
+        if self._complete in look.there and self.code_place in look.there:
+            return
+        if self.code_place not in look.there:
+            self._send(number, look, self.code_place, self._code.archive)
+        if self._complete in look.there:
+            return
+        if self.uv_place not in look.there:
+            self._send(number, look, self.uv_place, _packed(self._uv.path))
+        script = MAKE.format(
+            code=_quoted(look.base / self.code_place),
+            environment=_quoted(look.base / self.environment_place),
+            locks=_quoted(look.base / "uv" / "locks"),
+            uv=_quoted(look.base / self.uv_place / "uv"),
+            python=self._python,
+            extras=shlex.join([word for extra in self._extras for word in ("--extra", extra)]),
+            complete=COMPLETE,
+        )
+        self._hosts[number].run(shell(script), ENVIRONMENT_TIMEOUT_S)
+
+    def _send(self, number: int, look: _Look, place: str, archive: bytes) -> None:
+        """Whole or not at all, also where another launch sends the same."""
+        script = SEND.format(base=_quoted(look.base), place=shlex.quote(place))
+        self._hosts[number].run(shell(script), SEND_TIMEOUT_S, archive)
+
+    def _environment_hash(self) -> str:
+        """Of all that decides what is in it."""
+        files = [(self._code.root / name).read_bytes() for name in ("uv.lock", "pyproject.toml")]
+        words = [self._python, self._uv.machine, *self._extras]
+        return hashlib.sha256(b"\0".join([*files, *map(str.encode, words)])).hexdigest()
+
+
+def provision(
+    hosts: Sequence[Host], code: Code, uv: Uv, platform: str, on_status: Callable[[str], None]
+) -> Provisioned:
+    """Everything on every host, in parallel. Raises ProviderError with each that cannot have it."""
+    work = _Provisioning(hosts, code, uv, _extras(code, platform))
+    on_status("looking at the hosts")
+    looks = everywhere(hosts, work.look)
+    _refuse_unlike(hosts, looks)
+    on_status(work.describe(looks))
+    everywhere(hosts, lambda number: work.provide(number, looks[number]))
+    base = looks[0].base
+    return Provisioned(
+        base=base,
+        code=base / work.code_place,
+        folder=base / work.code_place / PurePosixPath(code.below),
+        python=base / work.environment_place / "bin" / "python",
+        addresses=[look.address for look in looks],
+    )
+
+
+def _refuse_unlike(hosts: Sequence[Host], looks: Sequence[_Look]) -> None:
+    """The same paths everywhere: what the head says of a file is true on all hosts."""
+    first, problems = looks[0], []
+    for host, look in zip(hosts, looks, strict=True):
+        if look.base != first.base:
+            problems.append(f"  {host.name}: its folder is {look.base}, not {first.base}")
+    if problems:
+        remedy = "Say provider.folder: a folder that can have the same path on all hosts"
+        raise ProviderError("\n".join(["the hosts' folders differ:", *problems, remedy]))
+    seen: dict[str, str] = {}
+    for host, look in zip(hosts, looks, strict=True):
+        if len(hosts) > 1 and ip_address(look.address).is_loopback:
+            raise ProviderError(
+                f"{host.name}: it is reached at {look.address}, where other hosts cannot reach it: "
+                "name it in provider.hosts by an address of its own"
+            )
+        if other := seen.get(look.address):
+            raise ProviderError(f"{other} and {host.name} are the same machine, {look.address}")
+        seen[look.address] = host.name
+
+
+def _extras(code: Code, platform: str) -> list[str]:
+    project = tomllib.loads((code.root / "pyproject.toml").read_text(encoding="utf-8"))
+    known = project.get("project", {}).get("optional-dependencies", {})
+    return [extra for kind, extra in EXTRAS.items() if kind == platform and extra in known]
+
+
+def _folder(given: str) -> str:
+    """For a host's shell; only a leading ~ means something."""
+    if given == "~" or given.startswith("~/"):
+        return '"$HOME"' + shlex.quote(given[1:]) if given[1:] else '"$HOME"'
+    return shlex.quote(given)
+
+
+def _packed(program: Path) -> bytes:
+    """`uv` alone, as what `_send` takes."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
+        entry = tarfile.TarInfo("uv")
+        entry.size, entry.mode = program.stat().st_size, 0o755
+        with program.open("rb") as content:
+            archive.addfile(entry, content)
+    return packed.getvalue()
+
+
+def _quoted(path: PurePosixPath) -> str:
+    return shlex.quote(str(path))
+
+
+def shell(script: str) -> str:
+    """For whatever shell the user has there."""
+    return f"exec sh -c {shlex.quote(script)}"

@@ -1,0 +1,105 @@
+"""A run whose folder is on another machine, as this machine remembers it."""
+
+import hashlib
+import json
+import shlex
+import socket
+import subprocess
+from pathlib import Path, PurePosixPath
+from typing import Self
+
+from pydantic import BaseModel
+
+from launcher.cluster import ClusterWords, Ssh
+from launcher.files import read_object, replace_file
+from launcher.providers.ssh.connection import Host, hosts_of
+from launcher.providers.ssh.everywhere import everywhere
+from launcher.providers.ssh.provision import Provisioned, shell
+from launcher.runs import REMOTE
+
+ASK_TIMEOUT_S, COPY_TIMEOUT_S = 60.0, 600.0
+LEFT_THERE = ("checkpoints", ".*")
+"""What is of use on the head only."""
+
+
+class RemoteRun(BaseModel):
+    """Where a run is, and how a command of `launch` is typed there."""
+
+    settings: Ssh
+    name: str
+    runs: str
+    """On the hosts: what holds the run's folder."""
+    environment: Provisioned
+    words: ClusterWords
+    """What the cluster was asked for with, here."""
+    launched_in: str
+    """The folder that the command was typed in, here."""
+
+    @classmethod
+    def of(cls, folder: Path, settings: Ssh, provisioned: Provisioned, words: ClusterWords) -> Self:
+        """A run that is to have its copy in `folder`: other folders' runs have other places."""
+        here = f"{socket.gethostname()}:{folder.parent}"
+        place = hashlib.sha256(here.encode()).hexdigest()[:8]
+        runs = provisioned.base / "runs" / place / "runs"
+        return cls(
+            settings=settings,
+            name=folder.name,
+            runs=str(runs),
+            environment=provisioned,
+            words=words,
+            launched_in=str(Path.cwd()),
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Of the run that `folder` is the copy of; None: it is no copy, or all of it is here."""
+        try:
+            return cls.model_validate_json((folder / REMOTE).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+
+    def note(self, folder: Path) -> None:
+        """Remember it beside its copy."""
+        about = {"head": self.head.name, **self.model_dump(mode="json")}
+        replace_file(folder / REMOTE, json.dumps(about, indent=2))
+
+    @property
+    def head(self) -> Host:
+        return hosts_of(self.settings)[0]
+
+    def launch(self, verb: str, *words: str, terminal: bool) -> int:
+        """A command of `launch` about this run, on the head; returns its exit code.
+
+        SSH_FAILED: the connection could not be had or was lost.
+        """
+        typed = self._command(verb, *words)
+        return subprocess.run(self.head.words(typed, terminal=terminal)).returncode
+
+    def is_over(self) -> bool:
+        """Whether nobody runs it any more. Raises ProviderError where the head cannot be asked."""
+        command = self._command("status", "-o", "json")
+        (answer,) = everywhere([self.head], lambda _: self.head.run(command, ASK_TIMEOUT_S))
+        return not json.loads(answer[answer.index("{") :])["alive"]
+
+    def bring_home(self, folder: Path) -> None:
+        """Copy it here, all but its checkpoints: from now on it is a run of here.
+
+        Raises ProviderError where the head does not give it.
+        """
+        command = _packing(f"{self.runs}/{self.name}")
+        everywhere([self.head], lambda _: self.head.fetch(command, folder, COPY_TIMEOUT_S))
+        here = {"cluster": self.words.model_dump(), "launched_in": self.launched_in}
+        state = read_object(folder / "state.json")
+        replace_file(folder / "state.json", json.dumps({**state, **here}))
+        (folder / REMOTE).unlink()
+
+    def _command(self, verb: str, *words: str) -> str:
+        """Typed where `runs` is, as here: what it says of further commands is then true here."""
+        typed = PurePosixPath(self.runs).parent
+        return self.environment.command("launcher", verb, self.name, *words, folder=typed)
+
+
+def _packing(folder: str) -> str:
+    """For a host's shell: what is in a folder as a compressed tar file."""
+    left_out = shlex.join(f"--exclude=./{name}" for name in LEFT_THERE)
+    return shell(f"cd {shlex.quote(folder)} && tar -czf - {left_out} .")

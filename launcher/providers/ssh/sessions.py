@@ -1,0 +1,100 @@
+"""The launching machine's side of `host.py`: a session with every host, and what they are told."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Self
+
+from launcher.display import count
+from launcher.providers.errors import ProviderError
+from launcher.providers.nodes import START_TIMEOUT_PER_HOST_S, START_TIMEOUT_S
+from launcher.providers.ssh.connection import Connection, Host, HostError
+from launcher.providers.ssh.everywhere import everywhere
+from launcher.providers.ssh.orders import Order, Work
+from launcher.providers.ssh.provision import Provisioned
+from launcher.providers.workspace import new_token
+from trainer.spec.plan import World
+
+MODULE = "launcher.providers.ssh.host"
+PORT_TIMEOUT_S, ENDING_TIMEOUT_S = 60.0, 60.0
+BEGIN_TIMEOUT_S = 120.0
+"""For `launch` on the head to check the job again and to make the run's folder."""
+
+
+class Sessions:
+    """With all hosts; each ends what it started where this object closes before the run began."""
+
+    def __init__(self, hosts: Sequence[Host], provisioned: Provisioned) -> None:
+        self._hosts, self._provisioned = hosts, provisioned
+        self._connections: dict[int, Connection] = {}
+
+    def start(self, world: World, on_status: Callable[[str], None]) -> None:
+        """A Ray node on every host. Raises ProviderError with those that have none."""
+        on_status(f"starting Ray on {count(len(self._hosts), 'host')}")
+        token = new_token()
+        up_timeout_s = START_TIMEOUT_S + START_TIMEOUT_PER_HOST_S * len(self._hosts)
+
+        def order(number: int, head: tuple[str, int] | None) -> Connection:
+            ip = self._provisioned.addresses[number]
+            order = Order(token=token, process=number, world=world, ip=ip, head=head)
+            connection = Connection(self._hosts[number], self._provisioned.command(MODULE))
+            self._connections[number] = connection
+            connection.tell(node=order.model_dump(mode="json"))
+            return connection
+
+        def start_head() -> int:
+            return order(0, None).answer("port", timeout_s=PORT_TIMEOUT_S)["port"]
+
+        (port,) = everywhere(self._hosts[:1], lambda _: start_head())
+        head = (self._provisioned.addresses[0], port)
+
+        def start(number: int) -> None:
+            connection = self._connections[0] if number == 0 else order(number, head)
+            connection.answer("up", timeout_s=up_timeout_s)
+
+        everywhere(self._hosts, start)
+
+    def begin(self, work: Work) -> dict[str, Any]:
+        """Start the run on the head: from here on it ends by itself.
+
+        Returns the head's answer: `running`, or `ended` with the exit code and the output where
+        `launch` there refused. Raises ProviderError.
+        """
+        head = self._connections[0]
+        try:
+            head.tell(run=work.model_dump(mode="json"))
+            answer = head.answer("running", "ended", timeout_s=BEGIN_TIMEOUT_S)
+        except HostError as error:
+            raise ProviderError(f"{self._hosts[0].name}: {error}") from None
+        for number in range(1, len(self._hosts)) if "running" in answer else ():
+            with suppress(HostError):  # a host that is lost now is the run's to see to
+                self._connections[number].tell(begun=True)
+        return answer
+
+    def ended(self, timeout_s: float) -> dict[str, Any] | None:
+        """The head's word on the end of the run; None: it has not ended, or cannot be heard."""
+        try:
+            return self._connections[0].answer("ended", timeout_s=timeout_s)
+        except HostError:
+            return None
+
+    def end(self) -> None:
+        """Every host's node, now. Raises ProviderError with those that do not say so."""
+
+        def end(number: int) -> None:
+            connection = self._connections[number]
+            if number:
+                with suppress(HostError):  # its node may have ended with the head's
+                    connection.tell(end=True)
+            while "gone" not in connection.answer("gone", "failed", timeout_s=ENDING_TIMEOUT_S):
+                pass
+
+        everywhere(self._hosts, end)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in self._connections.values():
+            connection.hang_up()
+        for connection in self._connections.values():
+            connection.close()

@@ -1,0 +1,62 @@
+"""The uv of this machine, which the hosts get: nothing needs to be installed on them."""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from launcher.providers.errors import ProviderError
+
+ELF = b"\x7fELF"
+ASK_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Uv:
+    """A program file, and the machines that it runs on."""
+
+    path: Path
+
+    @property
+    def machine(self) -> str:
+        """As `uname -sm` says it."""
+        return f"{platform.system()} {platform.machine()}"
+
+    @cached_property
+    def sha256(self) -> str:
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def find_uv() -> Uv:
+    """The one that runs `launch`, else the one on the search path. Raises ProviderError."""
+    for given in (os.environ.get("UV"), shutil.which("uv")):
+        if given and (path := _program(given)):
+            return Uv(path)
+    raise ProviderError("uv: not found; it makes the environments on the hosts: pip install uv")
+
+
+def _program(given: str) -> Path | None:
+    """The program itself, where a version manager put a script in its place."""
+    path = Path(given).resolve()
+    if _is_program(path):
+        return path
+    command = [given, "run", "--no-project", "printenv", "UV"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    said = Path(done.stdout.strip())
+    return said if said.is_absolute() and _is_program(said) else None
+
+
+def _is_program(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(ELF)) == ELF or platform.system() != "Linux"
+    except OSError:
+        return False
