@@ -24,12 +24,12 @@ from trainer.data.packing import Batch
 from trainer.spec import accelerators
 from trainer.spec.chips import GiB
 from trainer.spec.config import load
+from trainer.spec.footprint import MOMENTS
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
 from trainer.strategy import Share, shares
 from trainer.train_step import Trainable
 
-MOMENTS = 2
 TEMPORARIES = re.compile(r"HLO temporaries \(([\d.]+)G\)")
 """In what the compiler says of a program that does not fit."""
 
