@@ -16,7 +16,7 @@ JOB = """\
 name: strategies
 steps: 10
 model:
-  {layers: 6, d_model: 512, heads: 4, kv_heads: 4, head_dim: 128, d_ff: 2048, remat: full,
+  {layers: 16, d_model: 512, heads: 4, kv_heads: 4, head_dim: 128, d_ff: 2048, remat: full,
   tied_embeddings: false}
 data: {source: text, path: "x/*", seq_len: 1024, global_batch: 32}
 evaluate: null
@@ -25,7 +25,6 @@ checkpoint: null
 """
 TWO_SLICES = "{accelerator: v5e-16, slices: 2, provider: {kind: gcp}}"
 MESHES = {
-    "tensor": ["-c", "v5e-4", "mesh.tensor=4"],
     "fsdp and tensor": ["-c", "v5e-16", "mesh.tensor=2"],
     "two slices, each fsdp": ["-c", "two.yaml"],
 }
