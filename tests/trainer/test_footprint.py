@@ -1,6 +1,6 @@
 """The estimate of a step's memory against what the TPU compiler wants.
 
-uv run --group tpu_compiler pytest -m tpu_compiler
+uv run --group tpu_compiler pytest -m compiles
 
 The jobs are too large for their devices: that the compiler says within seconds.
 """
@@ -15,7 +15,7 @@ from trainer.spec.footprint import footprint
 from trainer.spec.job import Job
 from trainer.spec.resolve import resolve
 
-pytestmark = pytest.mark.tpu_compiler
+pytestmark = pytest.mark.compiles
 CASES = [
     ("v5e-1", "none", {"global_batch": 16}, {}),
     ("v5e-1", "none", {"global_batch": 2, "seq_len": 4096}, {}),

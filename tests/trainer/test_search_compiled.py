@@ -1,6 +1,6 @@
 """`launch plan --search` and its advice, with the TPU compiler itself.
 
-uv run --group tpu_compiler pytest -m tpu_compiler
+uv run --group tpu_compiler pytest -m compiles
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = pytest.mark.tpu_compiler
+pytestmark = pytest.mark.compiles
 JOB = """\
 name: small
 steps: 10
