@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.uv_cache import uv_cache
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
@@ -90,12 +92,6 @@ def test_all_other_commands_in_a_new_environment(checkout: Path) -> None:
     packages = run("uv pip list --quiet", checkout, environment).splitlines()
     assert len(packages) - 2 < 90
     assert not [line for line in packages if line.startswith(("torch", "libtpu"))]
-
-
-def uv_cache() -> str:
-    """Downloads are shared with other environments; what is installed is not."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "uv"
-    return os.environ.get("UV_CACHE_DIR", str(default))
 
 
 def test_ci_runs_the_test_commands_of_the_readme() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from launcher.providers.network import Network, plan_network
 from tests.leftovers import Traces, wait_until
+from tests.uv_cache import uv_cache
 
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 NEEDED = os.geteuid() == 0 and shutil.which("ip") is not None and SSHD is not None
@@ -113,6 +114,7 @@ def _server_config(folder: Path, ip: str, traces: Traces) -> str:
         "PATH": f"{pythons}:/usr/local/bin:/usr/bin:/bin",
         "XDG_STATE_HOME": f"{folder}/disk/state",
         "UV_OFFLINE": "1",  # what is installed here is in uv's cache
+        "UV_CACHE_DIR": uv_cache(),
         "UV_LINK_MODE": "symlink",
         "UV_NO_PROGRESS": "1",
     }
