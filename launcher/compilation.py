@@ -7,7 +7,6 @@ import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any
 
 from launcher.host.reaper import die_with_parent
@@ -45,12 +44,7 @@ class Compilation:
     def __enter__(self) -> "Compilation":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
         self._temporary.cleanup()

@@ -2,7 +2,6 @@
 
 import time
 from contextlib import AbstractContextManager, ExitStack
-from types import TracebackType
 from typing import Self
 
 from launcher.candidates import places, usable
@@ -84,12 +83,7 @@ class Hosting:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._held, self._assembly:
             pass
 
