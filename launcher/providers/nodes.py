@@ -5,6 +5,7 @@ lost node is known at once, not after Ray's health checks.
 """
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,12 @@ START_TIMEOUT_S = 120.0
 START_TIMEOUT_PER_HOST_S = 30.0
 """Four hosts take 13 s on two idle cores; a machine that trains beside gets twenty times that."""
 NODE_IS_UP = "Ray runtime started."
-TAIL_LINES = 15
+STARTS = 2
+"""Of a host's node, until it is up for the first time."""
+TAIL_LINES, RAYLET_LINES = 15, 5
+GENERATION = re.compile(r"(?<=-\d{4})-\d+$")
+RAYLET_LOG = "session_latest/logs/raylet.out"
+RAYLET_ERROR = re.compile(r"^\[.*\] [EF] .*|.*Check failed.*", re.MULTILINE)
 
 
 class Nodes:
@@ -46,6 +52,9 @@ class Nodes:
         self._hosts: list[Node] = []
         self._generations: list[int] = []
         self._lost_at_s: dict[int, float] = {}
+        self._starters: dict[str, str] = {}
+        """Of each node, by name: the process that started it."""
+        self._exited: set[str] = set()
 
     def start(
         self, head: Node, hosts: int, inside: Callable[[int], list[str]] | None = None
@@ -62,23 +71,45 @@ class Nodes:
             self._run(node["name"], [node], inside(process))
 
     def wait_until_up(self, on_status: Callable[[str], None]) -> None:
-        """Raises ProviderError with the nodes that are missing and the end of their logs."""
-        nodes = [self._head, *self._hosts]
-        limit_s = START_TIMEOUT_S + START_TIMEOUT_PER_HOST_S * len(nodes)
+        """Raises ProviderError with the nodes that are missing and the end of their logs.
+
+        A host's node that ends before it was up is started once more: of some of its own
+        processes Ray waits a fixed time only, too short for a machine that is busy.
+        """
+        total = 1 + len(self._hosts)
+        limit_s = START_TIMEOUT_S + START_TIMEOUT_PER_HOST_S * total
         deadline = time.monotonic() + limit_s
-        waiting = list(nodes)
-        while waiting:
-            up = [node for node in waiting if _is_up(node)]
-            if up:
-                waiting = [node for node in waiting if node not in up]
-                on_status(f"{len(nodes) - len(waiting)} of {len(nodes)} Ray nodes are up")
-            answers = self._reaped.answers(0.05)
-            over = time.monotonic() > deadline
-            ended = answers is None or any("exited" in a or "failed" in a for a in answers)
-            ended = ended or any(self._has_ended(node) for node in waiting)
-            if waiting and (ended or over):
-                why = f"within {limit_s:.0f} s" if over else "and will not: a Ray node ended"
-                raise ProviderError(self._missing(waiting, why))
+        up = 0
+        while up < total:
+            waiting = [node for node in [self._head, *self._hosts] if not _is_up(node)]
+            if total - len(waiting) > up:
+                up = total - len(waiting)
+                on_status(f"{up} of {total} Ray nodes are up")
+            if not self._note_exits():
+                raise ProviderError(self._missing(waiting, "and will not: the nodes ended"))
+            for node in filter(self._has_ended, waiting):
+                if not self._start_again(node):
+                    raise ProviderError(self._missing(waiting, "and will not: a Ray node ended"))
+                on_status(f"the Ray node of {node['name']} ended while starting: started again")
+            if waiting and time.monotonic() > deadline:
+                raise ProviderError(self._missing(waiting, f"within {limit_s:.0f} s"))
+
+    def _note_exits(self) -> bool:
+        """What starters have ended; False: everything is gone."""
+        answers = self._reaped.answers(0.05)
+        for answer in answers or []:
+            if "failed" in answer:
+                return False
+            if "exited" in answer:
+                self._exited.add(answer["exited"])
+        return answers is not None
+
+    def _start_again(self, node: Node) -> bool:
+        """False: it is the head, or was started as often as it may be."""
+        if node is self._head or self._generations[self._hosts.index(node)] >= STARTS:
+            return False
+        self._replace(self._hosts.index(node))
+        return True
 
     @property
     def is_headless(self) -> bool:
@@ -111,21 +142,27 @@ class Nodes:
         """In one process that imports Ray once; it says in its log when a node has ended."""
         for node in nodes:
             Path(node["folder"]).mkdir()
+            self._starters[node["name"]] = name
         listing = self._folder / f"{name}.json"
         listing.write_text(json.dumps(nodes))
         command = [*prefix, sys.executable, "-m", "launcher.providers.ray_nodes", str(listing)]
         self._reaped.start(name, command, self._environment, self._folder / f"{name}.starter.log")
 
     def _has_ended(self, node: Node) -> bool:
-        starters = [self._folder / f"{name}.starter.log" for name in ("nodes", node["name"])]
-        return any(f'{{"ended": "{node["name"]}"' in _text(log) for log in starters)
+        """Its starter says so, or has itself ended."""
+        starter = self._starters[node["name"]]
+        said = _text(self._folder / f"{starter}.starter.log")
+        return starter in self._exited or f'{{"ended": "{node["name"]}"' in said
 
     def _missing(self, waiting: list[Node], why: str) -> str:
-        names = ", ".join(node["name"] for node in waiting)
+        names = ", ".join(GENERATION.sub("", node["name"]) for node in waiting)
         ended = next((node for node in waiting if self._has_ended(node)), waiting[0])
         text = _text(ended["log"]) or "".join(_text(p) for p in self._folder.glob("*.starter.log"))
-        tail = "\n".join(f"  {line}" for line in text.splitlines()[-TAIL_LINES:])
-        return f"{names} did not come up {why}. The end of the log of {ended['name']}:\n{tail}"
+        told = [f"{names} did not come up {why}. The end of the log of {ended['name']}:"]
+        told += _tail(text, TAIL_LINES)
+        if errors := RAYLET_ERROR.findall(_text(Path(ended["folder"]) / RAYLET_LOG)):
+            told += ["and of its raylet:", *_tail("\n".join(errors), RAYLET_LINES)]
+        return "\n".join(told)
 
 
 def _is_up(node: Node) -> bool:
@@ -137,3 +174,7 @@ def _text(path: str | Path) -> str:
         return Path(path).read_text(errors="replace")
     except OSError:
         return ""
+
+
+def _tail(text: str, lines: int) -> list[str]:
+    return [f"  {line}" for line in text.splitlines()[-lines:]]

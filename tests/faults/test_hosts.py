@@ -56,6 +56,24 @@ def test_a_host_that_never_comes_up_is_named(launch: Launcher, traces: Traces) -
     traces.assert_nothing_left(timeout_s=1.0)
 
 
+def test_a_node_that_ends_while_it_starts_is_started_again(
+    launch: Launcher, traces: Traces
+) -> None:
+    run = launch.on(launch.cluster_file("twice"), "twice", ["steps=2"])
+
+    def raylet() -> list[int]:
+        commands = traces.processes().items()
+        return [p for p, c in commands if "raylet/raylet" in c and "host-0001" in c]
+
+    run.wait_for(raylet)
+    for process in raylet():
+        os.kill(process, signal.SIGKILL)
+    run.wait_for(lambda: "host-0001 ended while starting: started again" in run.output)
+    assert run.wait() == 0
+    assert "3 of 3 Ray nodes are up" in run.output
+    traces.assert_nothing_left(timeout_s=1.0)
+
+
 def test_a_node_that_is_lost_before_the_start_is_named(launch: Launcher, traces: Traces) -> None:
     run = launch()
 
