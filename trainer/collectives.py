@@ -21,6 +21,10 @@ SCATTERING = "all-reduce-scatter"
 OVERLAPPING = "async_collective_fusion"
 STARTED, ENDED = "async-collective-start", "async-collective-done"
 """What XLA calls the parts of a collective that is fused with other work."""
+REACH = 6
+"""Instructions between a collective and one that says what part of the model it is for."""
+HUBS = ("parameter", "tuple", "while", "constant")
+"""What everything in a program is near to."""
 OTHER = "other"
 PARTS = (
     "embedding",
@@ -126,8 +130,8 @@ def _instructions(program: Program) -> Iterator[tuple[int, _Found]]:
             continue
         for one in computation.values():
             if kind := _kind(one, name):
-                is_started = one.opcode.endswith("-start") or _is_named(caller, STARTED)
-                scope = one.op_name or (caller.op_name if caller else "")
+                is_started = one.opcode.endswith("-start") or _is_start(caller)
+                scope = _scope(program, name, one)
                 size = sum(computation[operand].bytes for operand in one.operands)
                 yield program.runs[name], _Found(one, kind, scope, is_started, size)
 
@@ -139,6 +143,42 @@ def _goes_on(computation: str, caller: Instruction | None) -> bool:
     each part of that work, and once for its end.
     """
     return computation.startswith(OVERLAPPING) or _is_named(caller, ENDED)
+
+
+def _is_start(caller: Instruction | None) -> bool:
+    """Of work beside other work: of a fusion, or on the SparseCore."""
+    return caller is not None and (
+        caller.name.startswith(STARTED) or caller.opcode.endswith("-start")
+    )
+
+
+def _scope(program: Program, computation: str, one: Instruction) -> str:
+    """The path of scopes that a collective was traced in.
+
+    Where the compiler lost it: that of the nearest instruction which reads or feeds it and has one,
+    below the path of the loop around it.
+    """
+    caller = program.caller(computation)
+    if PART.search(one.op_name):
+        return one.op_name
+    around = caller.op_name if caller else ""
+    if caller and caller.opcode != "while" and not PART.search(around):
+        return _scope(program, program.place(caller), caller)
+    return f"{around}/{one.op_name}/{_nearest_scope(program, computation, one.name)}"
+
+
+def _nearest_scope(program: Program, computation: str, name: str) -> str:
+    within = program.computations[computation]
+    seen, edge = {name}, [name]
+    for _ in range(REACH):
+        edge = [near for far in edge for near in program.neighbours(computation, far)]
+        edge = [near for near in dict.fromkeys(edge) if near not in seen]
+        for near in edge:
+            if PART.search(within[near].op_name):
+                return within[near].op_name
+        seen |= {*edge}
+        edge = [near for near in edge if within[near].opcode not in HUBS]
+    return ""
 
 
 def _is_named(caller: Instruction | None, name: str) -> bool:

@@ -6,7 +6,7 @@ Of the text's grammar only what XLA's own printer writes is understood: one inst
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -63,6 +63,7 @@ class Program:
     def __init__(self, text: str):
         self.computations: dict[str, Computation] = {}
         self.entry = ""
+        self._used_by: dict[str, dict[str, list[str]]] = {}
         current: Computation = {}
         for line in text.splitlines():
             if header := HEADER.match(line):
@@ -89,6 +90,26 @@ class Program:
     def _callers(self) -> dict[str, Instruction]:
         everywhere = [one for c in self.computations.values() for one in c.values()]
         return {name: one for one in reversed(everywhere) for name in one.called}
+
+    def neighbours(self, computation: str, name: str) -> list[str]:
+        """What an instruction reads and what reads it, in its computation."""
+        return [*self.computations[computation][name].operands, *self._users(computation)[name]]
+
+    def place(self, instruction: Instruction) -> str:
+        """The computation that an instruction stands in."""
+        return self._places[instruction.name]
+
+    def _users(self, computation: str) -> dict[str, list[str]]:
+        if computation not in self._used_by:
+            users = self._used_by[computation] = defaultdict(list)
+            for one in self.computations[computation].values():
+                for operand in one.operands:
+                    users[operand].append(one.name)
+        return self._used_by[computation]
+
+    @cached_property
+    def _places(self) -> dict[str, str]:
+        return {name: place for place, c in self.computations.items() for name in c}
 
     def _count(self, name: str, times: int, runs: Counter[str]) -> None:
         runs[name] += times

@@ -135,6 +135,39 @@ def test_what_leaves_an_island_crosses_the_network() -> None:
         assert one.link == link
 
 
+ON_SPARSE_CORE = """\
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %add = f32[] add(%a, %b)
+}
+
+%offloaded (whole: bf16[64,8]) -> bf16[8,8] {
+  %whole = bf16[64,8]{1,0} parameter(0)
+  ROOT %scatter = bf16[8,8]{1,0} reduce-scatter(%whole), dimensions={0}, to_apply=%sum
+}
+
+ENTRY %main (x: bf16[64,8]) -> bf16[8,8] {
+  %x = bf16[64,8]{1,0} parameter(0)
+  %product = bf16[64,8]{1,0} negate(%x), metadata={op_name="transpose(jvp())/feed_forward/dot"}
+  %copy = bf16[64,8]{1,0} copy(%product)
+  %call-start = ((bf16[64,8]), bf16[8,8]) call-start(%copy), to_apply=%offloaded
+  ROOT %call-done = bf16[8,8]{1,0} call-done(%call-start)
+}
+"""
+"""As the compiler for a TPU v6e writes it: no metadata where the collective stands."""
+
+
+def test_one_that_lost_its_scope_serves_what_is_nearest_to_it() -> None:
+    one = only(collectives.of(ON_SPARSE_CORE, plan_of()))
+    assert (one.kind, one.part, one.backward) == ("reduce-scatter", "feed_forward", True)
+    assert one.bytes == 64 * 8 * 2 * 7 // 8
+
+
+def test_what_a_sparse_core_does_is_beside_other_work() -> None:
+    assert only(collectives.of(ON_SPARSE_CORE, plan_of())).overlapped
+
+
 def test_a_loop_that_does_not_count_is_refused() -> None:
     def until(x: jax.Array) -> jax.Array:
         return jax.lax.while_loop(lambda x: jnp.sum(x) < 3, lambda x: x + 1, x)
