@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from launcher import cli_checkpoints, cli_runs
 from launcher.cli_options import (
+    CompileCheck,
     Detach,
     Output,
     OutputOption,
@@ -99,6 +100,7 @@ def run(
         bool, typer.Option("--fresh", help="move an earlier run of this name aside and start anew")
     ] = False,
     detach: Detach = False,
+    compile_check: CompileCheck = True,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the plan and start nothing: launch plan")
     ] = False,
@@ -115,7 +117,8 @@ def run(
     from launcher.commands.run import run_job
 
     as_json = output is Output.json
-    raise typer.Exit(run_job(launch, fresh=fresh, detached=detach, as_json=as_json))
+    code = run_job(launch, fresh=fresh, detached=detach, as_json=as_json, compiled=compile_check)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -128,6 +131,7 @@ def resume(
     simulate: Simulate = False,
     simulate_hosts: SimulateHosts = None,
     detach: Detach = False,
+    compile_check: CompileCheck = True,
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
@@ -146,6 +150,7 @@ def resume(
         simulate_hosts=simulate_hosts,
         detached=detach,
         as_json=output is Output.json,
+        compiled=compile_check,
     )
     raise typer.Exit(code)
 

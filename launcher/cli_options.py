@@ -27,6 +27,13 @@ SimulateHosts = Annotated[
 Detach = Annotated[
     bool, typer.Option("--detach", "-d", help="return once it runs; no terminal ends it then")
 ]
+CompileCheck = Annotated[
+    bool,
+    typer.Option(
+        "--compile-check/--no-compile-check",
+        help="on real TPUs, with the extra `tpu`: ask the compiler first whether the step fits",
+    ),
+]
 Runs = Annotated[Path, typer.Option(help="the folder in which each run gets a folder of its own")]
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="a run's name, here or elsewhere, or its folder's path")

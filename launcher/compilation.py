@@ -29,7 +29,7 @@ class Compilation:
     Raises NoVerdictError where there is no compiler for the launch.
     """
 
-    def __init__(self, launch: Launch):
+    def __init__(self, launch: Launch, timeout_s: float = TIMEOUT_S):
         if not isinstance(launch, TrainingLaunch):
             raise NoVerdictError("what a command runs is not known")
         if lack := lacks_compiler(launch.plan.world):
@@ -38,7 +38,8 @@ class Compilation:
         self._folder = Path(self._temporary.name)
         (self._folder / "job.yaml").write_text(dump(launch.job), encoding="utf-8")
         (self._folder / "plan.json").write_text(launch.plan.model_dump_json(), encoding="utf-8")
-        self._deadline = time.monotonic() + TIMEOUT_S
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
         self._process = self._start()
 
     def __enter__(self) -> "Compilation":
@@ -60,7 +61,7 @@ class Compilation:
             time.sleep(POLL_S)
         if self._process.returncode is None:
             self._process.kill()
-            raise NoVerdictError(f"the compiler was not done in {TIMEOUT_S / 60:.0f} minutes")
+            raise NoVerdictError(f"the compiler was not done in {self._timeout_s / 60:.0f} minutes")
         if self._process.returncode:
             # libtpu itself says much on standard error.
             said = self._said("stderr").strip().splitlines()

@@ -12,6 +12,7 @@ from rich.text import Text
 from launcher.attempts import Attempts
 from launcher.cluster import Attach, Cluster
 from launcher.commands import status
+from launcher.commands.compile_check import DoesNotFitError, refuse_unless_it_fits
 from launcher.commands.detach import detach
 from launcher.commands.remote import (
     Shown,
@@ -35,17 +36,20 @@ from launcher.runs import Run, RunFolderError, find_run, resume_command
 from trainer.spec.config import ConfigError
 from trainer.spec.plan import World
 
-REFUSALS = (ConfigError, RunFolderError, ProviderError)
+REFUSALS = (ConfigError, RunFolderError, ProviderError, DoesNotFitError)
 
 
-def run_job(launch: Launch, *, fresh: bool, detached: bool, as_json: bool) -> int:
+def run_job(launch: Launch, *, fresh: bool, detached: bool, as_json: bool, compiled: bool) -> int:
     """Run a job, here or in a process of its own; returns the exit code of `launch`.
 
     `as_json`: in the end standard output gets the run's status as JSON, and nothing else.
+    `compiled`: on real TPUs the compiler is asked first whether the step fits.
     """
     console = Console(stderr=as_json)
     try:
         _refuse(launch)
+        if compiled:
+            _check_that_it_fits(launch)
         if launch.is_remote:
             return run_remotely(launch, fresh=fresh, shown=Shown(detached, as_json))
         with Run.create(launch, fresh=fresh) as run:
@@ -65,10 +69,11 @@ def resume_run(
     simulate_hosts: int | None,
     detached: bool,
     as_json: bool,
+    compiled: bool,
 ) -> int:
     """Go on with a run, here or in a process of its own; returns the exit code of `launch`.
 
-    `as_json`: as of `run_job`.
+    `as_json`, `compiled`: as of `run_job`.
     """
     console = Console(stderr=as_json)
     try:
@@ -82,6 +87,8 @@ def resume_run(
                 shown = Shown(detached, as_json)
                 return resume_remotely(run.folder, overrides, remote, words, shown)
             resumed = plan_resume(run, overrides, words)
+            if compiled and not resumed.is_complete:
+                _check_that_it_fits(resumed.launch)
             code = _resume(resumed, run, console, detached)
     except REFUSALS as error:
         return _tell_refusal(error)
@@ -116,6 +123,16 @@ def _refuse(launch: Launch) -> None:
         attach.check(provider)
     elif not launch.is_remote:
         memory.refuse_if_too_large(world, launch.state_bytes)
+
+
+def _check_that_it_fits(launch: Launch) -> None:
+    """Raises DoesNotFitError; where a signal comes meanwhile, SystemExit."""
+    errors = Console(stderr=True)
+    try:
+        with ending_on_signals():
+            refuse_unless_it_fits(launch, errors)
+    except KeyboardInterrupt:
+        raise SystemExit(fail(errors, "interrupted; nothing was started", INTERRUPTED)) from None
 
 
 def _resume(resumed: Resumed, run: Run, console: Console, detached: bool) -> int:
@@ -253,5 +270,5 @@ def _position(display: RunDisplay) -> dict[str, int | None]:
 
 
 def _tell_refusal(error: Exception) -> int:
-    code = NO_CLUSTER if isinstance(error, ProviderError) else BAD_USAGE
-    return fail(Console(stderr=True), str(error), code)
+    codes = {ProviderError: NO_CLUSTER, DoesNotFitError: JOB_FAILED}
+    return fail(Console(stderr=True), str(error), codes.get(type(error), BAD_USAGE))

@@ -39,7 +39,7 @@ def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
         print(json.dumps(json.loads(plan_as_json(launch)) | verdict, indent=2))
     else:
         _print(Console(), verdict, advice)
-    return OK if verdict["fits"] else fail(errors, _refusal(verdict), JOB_FAILED)
+    return OK if verdict["fits"] else fail(errors, refusal(verdict), JOB_FAILED)
 
 
 def ask(launch: Launch) -> dict[str, Any]:
@@ -64,7 +64,8 @@ def _print(console: Console, verdict: dict[str, Any], advice: Advice | None) -> 
         console.print(Text(advice.text), soft_wrap=True)
 
 
-def _refusal(verdict: dict[str, Any]) -> str:
+def refusal(verdict: dict[str, Any]) -> str:
+    """Of a step that does not fit, in one line."""
     if verdict["hbm_needed_bytes"] is None:
         return "does not fit"
     return f"does not fit: needs {_of(verdict)}"

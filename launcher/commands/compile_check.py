@@ -1,0 +1,75 @@
+"""Before a run on real TPUs: whether its step fits, as their compiler says, once for each plan."""
+
+import hashlib
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from launcher.commands.verdict import refusal
+from launcher.compilation import Compilation, NoVerdictError
+from launcher.files import replace_file, state_folder
+from launcher.launch import Launch
+from launcher.plan import TrainingLaunch
+from trainer import versions
+from trainer.spec.compiler import lacks_compiler
+from trainer.spec.config import dump
+
+TIMEOUT_S = 600.0
+SKIP = "--no-compile-check"
+
+
+class DoesNotFitError(Exception):
+    """The step of a launch needs more memory than its devices have; says how much, and the way."""
+
+
+def refuse_unless_it_fits(launch: Launch, console: Console) -> None:
+    """Ask the TPU compiler, or what it said of the same plan before. Raises DoesNotFitError.
+
+    Where it does not answer the launch goes on, and the reason is told; without the compiler, or
+    for other devices than TPUs, nothing is.
+    """
+    if not isinstance(launch, TrainingLaunch) or lacks_compiler(launch.plan.world):
+        return
+    memory = _memory(launch)
+    try:
+        verdict = _remembered(memory) or _ask(launch, memory, console)
+    except NoVerdictError as error:
+        console.print(Text(f"not checked whether it fits: {error}", style="yellow"), soft_wrap=True)
+        return
+    if not verdict["fits"]:
+        raise DoesNotFitError(
+            f"{refusal(verdict)}. Nothing was started. What would fit: the same words after "
+            f"`launch plan --search`. To start it all the same: {SKIP}"
+        )
+
+
+def _ask(launch: TrainingLaunch, memory: Path, console: Console) -> dict[str, Any]:
+    what = f"compiling the step for {launch.plan.world.accelerator}: does it fit? ({SKIP} skips it)"
+    with console.status(what), Compilation(launch, TIMEOUT_S) as compilation:
+        verdict = compilation.verdict()
+    memory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    replace_file(memory, json.dumps(verdict))
+    return verdict
+
+
+def _remembered(memory: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(memory.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _memory(launch: TrainingLaunch) -> Path:
+    """The file of what was said of this job and plan, of this code and these versions."""
+    parts = (
+        dump(launch.job),
+        launch.plan.model_dump_json(),
+        versions.code_sha256(),
+        json.dumps(versions.versions() | {"libtpu": metadata.version("libtpu")}),
+    )
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return state_folder() / "verdicts" / f"{key}.json"
