@@ -12,7 +12,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from launcher.host import preflight
 from launcher.host.copied_folder import CopiedFolder
+from launcher.host.preflight import Look
 from launcher.host.program import Batch, Program
 
 LEASE_S = 60.0
@@ -50,6 +52,20 @@ class Agent:
                     continue
                 return probe.getsockname()[1]
         raise OSError("no free port")
+
+    def look(self, folder: str, platform: str) -> Look:
+        """At this host, for a run in that folder on accelerators of that platform."""
+        return preflight.look(self.address(), Path(folder), platform)
+
+    def listen(self) -> int:
+        """A port where others can try whether they reach this host."""
+        self._asked_at = time.monotonic()
+        return preflight.listen()
+
+    def unreachable(self, address: str, port: int) -> str:
+        """Why another host cannot be reached from this one; "": it can."""
+        self._asked_at = time.monotonic()
+        return preflight.unreachable(address, port)
 
     def sees(self, path: str) -> bool:
         """Whether a file of the launcher's machine is here too."""

@@ -1,7 +1,7 @@
 """The loop over a run's attempts: does what the supervisor decides, on real hosts and clocks."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from launcher.interrupts import Interrupts
 from launcher.launch import Launch
 from launcher.listener import Listener
 from launcher.outcome import Outcome, host_name
+from launcher.preflight import Problem, judge, needs_of
 from launcher.progress import RunDisplay
 from launcher.providers.errors import ProviderError
 from launcher.runs import Run
@@ -154,6 +155,8 @@ class Attempts(Listener):
         gang = self._hosting.gang(launch)
         self._run.set_state("starting")
         if not self._hosting.is_known(gang):
+            self._display.status("looking at every host")
+            self._tell(judge(gang.look(launch.plan.world.platform), needs_of(launch)))
             self._display.status("checking versions, code and data on every host")
             _check_corpus(launch, gang.check(launch))
             self._hosting.know(gang)
@@ -167,6 +170,15 @@ class Attempts(Listener):
         finally:
             self._attendant = None
         return classify(self.outcome, attendant.asked, attendant.step)
+
+    def _tell(self, problems: Sequence[Problem]) -> None:
+        """Raises GangError with those that no run can do well with."""
+        for problem in problems:
+            if not problem.is_fatal:
+                about = {"process": problem.process, "kind": "host", "message": problem.text}
+                self.on_event({"event": "warning", "time": time.time(), **about})
+        if fatal := [str(problem) for problem in problems if problem.is_fatal]:
+            raise GangError("\n".join(["the hosts cannot serve this run:", *fatal]))
 
 
 class _Attendant(Attendant):

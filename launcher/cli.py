@@ -211,6 +211,24 @@ app.add_typer(cli_checkpoints.app, name="checkpoints")
 
 
 @app.command()
+def doctor(
+    cluster: ClusterName = "local",
+    simulate: Simulate = False,
+    simulate_hosts: SimulateHosts = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Look at a cluster's hosts as a run would, and say all that is wrong, without a job.
+
+    launch doctor --cluster tpu-v4-32 --simulate
+    """
+    from launcher.cluster import ClusterWords
+    from launcher.commands.doctor import examine
+
+    words = ClusterWords(name=cluster, simulate=simulate, simulate_hosts=simulate_hosts)
+    raise typer.Exit(examine(words, as_json=output is Output.json))
+
+
+@app.command()
 def up(
     cluster: Annotated[str, typer.Argument(help="the cluster to simulate")],
     simulate_hosts: SimulateHosts = None,

@@ -3,6 +3,7 @@
 What is decided from what the hosts report stands in outcome.py, without Ray.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from launcher.outcome import (
     host_name,
     odd_ones,
 )
+from launcher.preflight import Seen
 from launcher.providers.simulated import Place
 
 Event = dict[str, Any]
@@ -112,6 +114,19 @@ class Gang:
                 return outcome
         return outcome
 
+    def look(self, platform: str) -> dict[int, Seen]:
+        """All hosts, as they are before a program starts. Raises LostError."""
+        asked_s = time.time()
+        looks = self._ask(lambda agent: agent.look.remote(str(self._run_dir), platform))
+        half_s = (time.time() - asked_s) / 2
+        (port,) = _answers([self._agents[0].listen.remote()], [0])
+        first = looks[0].address
+        unreachable = self._ask(lambda agent: agent.unreachable.remote(first, port))
+        return {
+            process: Seen(one, _ahead(one.time_s, asked_s + half_s, half_s), why)
+            for process, (one, why) in enumerate(zip(looks, unreachable, strict=True))
+        }
+
     def check(self, program: Program) -> dict[int, Event]:
         """Look at every host: process -> its `checked` event.
 
@@ -153,6 +168,10 @@ class Gang:
         ray.wait(calls, num_returns=len(calls), timeout=ENDING_TIMEOUT_S)
         for agent in self._agents:
             ray.kill(agent)
+
+    def _ask(self, call: Callable[[Any], Any]) -> list[Any]:
+        """All agents at once, in the order of processes. Raises LostError."""
+        return _answers([call(agent) for agent in self._agents], range(len(self._agents)))
 
     def _environments(self, program: Program, coordinator_port: int | None) -> list[dict[str, str]]:
         """Of every process: the program's own, and where the first one listens."""
@@ -297,6 +316,12 @@ def compare(reports: Mapping[int, Event]) -> None:
         raise GangError(
             "the hosts are not alike: " + "; ".join(odd) + ". Install the same on all of them."
         )
+
+
+def _ahead(clock_s: float, here_s: float, within_s: float) -> float:
+    """By how much it is ahead of this machine's clock, at least; it was read within that time."""
+    ahead_s = clock_s - here_s
+    return math.copysign(max(0.0, abs(ahead_s) - within_s), ahead_s)
 
 
 def _answers(calls: Sequence[Any], processes: Sequence[int]) -> list[Any]:

@@ -89,6 +89,11 @@ class Launch(Planned, ABC):
         """What is known to be held on all devices together."""
         return 0
 
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Of one checkpoint, as far as it is known; 0: none is saved."""
+        return 0
+
     def environment(self, process: int) -> dict[str, str]:
         """Variables of one process; the agent adds the coordinator's address and the event pipe."""
         world = self.plan.world

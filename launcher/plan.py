@@ -4,6 +4,7 @@ Starts nothing and writes nothing: `launch plan` prints what this returns, and `
 exactly that.
 """
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from trainer.spec.config import ConfigError, Loaded
 from trainer.spec.footprint import MOMENTS
 from trainer.spec.job import BaseJob, Job
 from trainer.spec.plan import BasePlan, Corpus, Plan, World
+from trainer.spec.resolve import FLOAT32_BYTES
 
 AnyJob = TypeVar("AnyJob", bound=BaseJob)
 
@@ -81,6 +83,14 @@ class TrainingLaunch(Launch):
     def state_bytes(self) -> int:
         """Parameters, gradients and moments on all devices together."""
         return STATE_COPIES * self.parameter_bytes * self.plan.world.devices
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Parameters and moments, each once; 0: none is saved."""
+        if not self.saves:
+            return 0
+        elements = sum(math.prod(array.shape) for array in self.plan.parameters)
+        return (1 + MOMENTS) * FLOAT32_BYTES * elements
 
 
 def prepare(

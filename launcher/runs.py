@@ -6,6 +6,7 @@ import shlex
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,8 @@ class Run:
         self.set_state(**self.state)
 
     def close(self) -> None:
-        self._events.close()
+        with suppress(OSError):  # what a full disk did not take has been told of
+            self._events.close()
 
     def __enter__(self) -> "Run":
         return self

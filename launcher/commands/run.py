@@ -1,5 +1,6 @@
 """What `launch run` does, in order: check, make the run's folder, get hosts, run, tell the end."""
 
+import errno
 import os
 import signal
 import time
@@ -56,6 +57,8 @@ def run_job(launch: Launch, *, fresh: bool, detached: bool, as_json: bool, compi
             code = _go(launch, run, None, console, detached)
     except REFUSALS as error:
         return _tell_refusal(error)
+    except OSError as error:
+        return _tell_disk(error, launch.run_dir)
     return _end(launch.run_dir, code, as_json)
 
 
@@ -92,6 +95,8 @@ def resume_run(
             code = _resume(resumed, run, console, detached)
     except REFUSALS as error:
         return _tell_refusal(error)
+    except OSError as error:
+        return _tell_disk(error, folder)
     return _end(run.folder, code, as_json)
 
 
@@ -267,6 +272,14 @@ def _position(display: RunDisplay) -> dict[str, int | None]:
         "step": display.last_step.get("step"),
         "checkpoint": checkpoint.step if checkpoint else None,
     }
+
+
+def _tell_disk(error: OSError, folder: Path) -> int:
+    """Of a disk that takes nothing more; raises any other error again."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+        raise error
+    why = f"{folder} cannot be written: {error.strerror}; everything is ended"
+    return fail(Console(stderr=True), f"{why}. Then: {resume_command(folder)}", JOB_FAILED)
 
 
 def _tell_refusal(error: Exception) -> int:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,40 @@ def test_a_node_that_is_lost_before_the_start_is_named(launch: Launcher, traces:
     assert run.wait() in (1, 3)
     assert "host-0001" in run.output or "host 1 is missing" in run.output
     traces.assert_nothing_left(timeout_s=1.0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is mounted, which needs root")
+def test_a_disk_that_fills_up_ends_the_run_with_the_reason(
+    launch: Launcher, traces: Traces
+) -> None:
+    runs = launch.folder / "runs"
+    runs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "small", str(runs)], check=True)
+    try:
+        run = launch()
+        assert run.wait() == 1
+        assert "Traceback" not in run.output
+        assert "No space left on device" in run.output.strip().splitlines()[-1]
+        traces.assert_nothing_left(timeout_s=1.0)
+    finally:
+        subprocess.run(["umount", "--lazy", str(runs)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is mounted, which needs root")
+def test_a_disk_without_room_for_a_checkpoint_is_named(launch: Launcher, traces: Traces) -> None:
+    runs = launch.folder / "runs"
+    runs.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "small", str(runs)]
+    subprocess.run(mount, check=True)
+    try:
+        run = launch.on(launch.cluster_file("small"), "small", ["model.layers=16"])
+        assert run.wait() == 1
+        assert "the hosts cannot serve this run" in run.output
+        assert "of disk are free, and a checkpoint takes" in run.output
+        assert not (runs / "small" / "logs" / "host-0000.log").exists()
+        traces.assert_nothing_left(timeout_s=1.0)
+    finally:
+        subprocess.run(["umount", "--lazy", str(runs)], check=True)
 
 
 HANGING_IMPORT = """\

@@ -1,0 +1,130 @@
+"""`launch doctor`: gets a cluster's hosts, looks at them as a run would, and gives them back."""
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+from launcher.cluster import ClusterWords, find_cluster
+from launcher.commands.run import refuse_unreachable
+from launcher.display import count, format_bytes
+from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
+from launcher.gang import GangError
+from launcher.hosting import Hosting
+from launcher.interrupts import ending_on_signals
+from launcher.launch import Launch
+from launcher.listener import Listener
+from launcher.outcome import host_name
+from launcher.plan import make_launch
+from launcher.preflight import Needs, Problem, Seen, judge
+from launcher.providers.errors import ProviderError
+from trainer.spec.command import CommandJob
+from trainer.spec.config import ConfigError, Loaded
+
+
+def examine(words: ClusterWords, *, as_json: bool) -> int:
+    """Look at every host of a cluster; returns the exit code of `launch`."""
+    errors = Console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="slipway-doctor-") as folder:
+        try:
+            launch = _visit(words, Path(folder))
+            began = time.monotonic()
+            with errors.status("") as status, ending_on_signals():
+                seen, looked_s = _look(launch, status)
+        except ConfigError as error:
+            return fail(errors, str(error), BAD_USAGE)
+        except (ProviderError, GangError) as error:
+            return fail(errors, str(error), NO_CLUSTER)
+        except KeyboardInterrupt:
+            return fail(errors, "interrupted; everything is ended", INTERRUPTED)
+    problems = judge(seen, Needs(launch.plan.world))
+    if as_json:
+        print(_as_json(seen, problems))
+    else:
+        got_s = time.monotonic() - began - looked_s
+        _print(Console(), seen, problems)
+        took = f"hosts got and given back in {got_s:.1f} s, looked at in {looked_s:.1f} s"
+        Console().print(Text(took, style="dim"))
+    return JOB_FAILED if any(problem.is_fatal for problem in problems) else OK
+
+
+def _visit(words: ClusterWords, folder: Path) -> Launch:
+    """What holds the hosts: a run without a program. Raises ConfigError, ProviderError."""
+    job = CommandJob(name="doctor", command=["true"])
+    cluster = find_cluster(words.name)
+    launch = make_launch(Loaded(job, "doctor", {}), cluster, folder, words)
+    refuse_unreachable(launch.cluster, launch.plan.world)
+    if launch.is_remote:
+        raise ProviderError(
+            "hosts that are reached by SSH are looked at by a launch, before its program starts: "
+            "the doctor does not go there yet"
+        )
+    launch.run_dir.mkdir()
+    return launch
+
+
+def _look(launch: Launch, status: Status) -> tuple[dict[int, Seen], float]:
+    """What was seen, and the seconds that looking took."""
+    with Hosting(_Told(status)) as hosting:
+        gang = hosting.gang(launch)
+        status.update(f"looking at {count(gang.size, 'host')}")
+        began = time.monotonic()
+        return gang.look(launch.plan.world.platform), time.monotonic() - began
+
+
+class _Told(Listener):
+    """What the launcher does stands in the status line."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def on_status(self, text: str) -> None:
+        self._status.update(text)
+
+
+def _print(console: Console, seen: Mapping[int, Seen], problems: Sequence[Problem]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for title in (
+        "host",
+        "address",
+        "chips",
+        "memory",
+        "/dev/shm",
+        "disk",
+        "files",
+        "clock",
+    ):
+        table.add_column(title, justify="left" if title in ("host", "address") else "right")
+    for process, one in sorted(seen.items()):
+        table.add_row(host_name(process), *_cells(one))
+    console.print(table)
+    for problem in problems:
+        style = "bold red" if problem.is_fatal else "yellow"
+        console.print(Text(str(problem), style=style), soft_wrap=True)
+    if not problems:
+        console.print(f"{count(len(seen), 'host')} without a problem", highlight=False)
+
+
+def _cells(one: Seen) -> list[str]:
+    look = one.look
+    return [
+        look.address,
+        str(look.chips),
+        format_bytes(look.memory),
+        "" if look.shared_memory is None else format_bytes(look.shared_memory),
+        format_bytes(look.room),
+        str(look.open_files),
+        f"{one.clock_ahead_s:+.1f} s",
+    ]
+
+
+def _as_json(seen: Mapping[int, Seen], problems: Sequence[Problem]) -> str:
+    hosts = [asdict(one) | {"process": process} for process, one in sorted(seen.items())]
+    return json.dumps({"hosts": hosts, "problems": [asdict(p) for p in problems]}, indent=2)

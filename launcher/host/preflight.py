@@ -1,0 +1,155 @@
+"""What a host says of itself before a program starts; `launcher/preflight.py` judges it."""
+
+import os
+import pwd
+import re
+import resource
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+CHIPS = {"tpu": r"accel\d+|vfio/\d+", "gpu": r"nvidia\d+"}
+"""The files of /dev by which programs reach accelerators, one each."""
+LISTEN_S, CONNECT_S = 30.0, 2.0
+SHARED_MEMORY = Path("/dev/shm")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that has an accelerator open."""
+
+    pid: int
+    owner: str
+    command: str
+    device: str
+
+
+@dataclass(frozen=True)
+class Look:
+    """Sizes are in bytes, and what is free of them."""
+
+    address: str
+    """At which others reach this host."""
+    machine: str
+    """The same for what runs under one kernel."""
+    time_s: float
+    open_files: int
+    """That a process may have."""
+    memory: int
+    shared_memory: int | None
+    room: int
+    """Where the run's folder is, or will be."""
+    unwritable: str
+    """Why nothing can be written there; "": it can."""
+    chips: int
+    holders: list[Holder]
+
+
+def look(address: str, folder: Path, platform: str, dev: Path = Path("/dev")) -> Look:
+    """At this host; `platform` is that of the accelerators it should have."""
+    chips = _chips(platform, dev)
+    place = _nearest(folder)
+    return Look(
+        address=address,
+        machine=BOOT_ID.read_text().strip() if BOOT_ID.exists() else socket.gethostname(),
+        time_s=time.time(),
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        memory=_available_memory(),
+        shared_memory=shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None,
+        room=shutil.disk_usage(place).free,
+        unwritable=_unwritable(place),
+        chips=len(chips),
+        holders=list(_holders(chips)),
+    )
+
+
+def listen(seconds: float = LISTEN_S) -> int:
+    """Accept connections for a while, on a port that is returned."""
+    server = socket.create_server(("", 0), backlog=4096)
+    server.settimeout(seconds)
+
+    def accept() -> None:
+        with server, suppress(OSError):
+            while True:
+                server.accept()[0].close()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return server.getsockname()[1]
+
+
+def unreachable(address: str, port: int) -> str:
+    """Why a connection to another host cannot be made; "": it can."""
+    try:
+        socket.create_connection((address, port), CONNECT_S).close()
+    except OSError as error:
+        return error.strerror or str(error) or type(error).__name__
+    return ""
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or what there is of its parents."""
+    return next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
+
+
+def _unwritable(folder: Path) -> str:
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"slipway")
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _available_memory() -> int:
+    """By the kernel's own estimate."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) << 10
+
+
+def _chips(platform: str, dev: Path) -> list[Path]:
+    """Of GPUs only those that this process may see."""
+    pattern = CHIPS.get(platform)
+    if pattern is None or not dev.is_dir():
+        return []
+    files = [dev / match[0] for name in _names(dev) if (match := re.fullmatch(pattern, name))]
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if platform == "gpu" and allowed is not None:
+        return files[: len([word for word in allowed.split(",") if word.strip() not in ("", "-1")])]
+    return files
+
+
+def _names(dev: Path) -> list[str]:
+    groups = [f"vfio/{path.name}" for path in sorted(dev.glob("vfio/*"))]
+    return [*sorted(path.name for path in dev.iterdir()), *groups]
+
+
+def _holders(chips: Sequence[Path]) -> Iterator[Holder]:
+    """Other processes than this one, each once."""
+    devices = {str(chip) for chip in chips}
+    for folder in Path("/proc").glob("[0-9]*") if devices else ():
+        if int(folder.name) == os.getpid():
+            continue
+        with suppress(OSError):  # it has ended, or is none of ours to look into
+            opened = {str(link.readlink()) for link in (folder / "fd").iterdir()} & devices
+            if opened:
+                yield Holder(int(folder.name), _owner(folder), _command(folder), min(opened))
+
+
+def _owner(folder: Path) -> str:
+    uid = folder.stat().st_uid
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _command(folder: Path) -> str:
+    return (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
