@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from launcher import job_secrets
 from launcher.agent import SEARCH_PATHS
 from launcher.launch import Launch, Planned
 from launcher.plan import COORDINATOR_PLACEHOLDER, TrainingLaunch
@@ -230,8 +231,10 @@ def _shardings(arrays: tuple[ArrayPlan, ...]) -> Table:
 
 
 def _environment(launch: Launch, process: int) -> dict[str, str]:
+    """Of a process, to be shown."""
     coordinator = {"JAX_COORDINATOR_ADDRESS": COORDINATOR_PLACEHOLDER}
-    return {**coordinator, **launch.environment(process)}
+    hidden = dict.fromkeys(launch.job.secrets, job_secrets.SHOWN)
+    return {**coordinator, **launch.environment(process), **hidden}
 
 
 def _process(launch: Launch) -> Group:

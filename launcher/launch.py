@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from launcher import job_secrets
 from launcher.cluster import Cluster, ClusterWords
 from trainer.spec.job import BaseJob, Job
 from trainer.spec.plan import BasePlan, World
@@ -98,6 +99,7 @@ class Launch(Planned, ABC):
         """Variables of one process; the agent adds the coordinator's address and the event pipe."""
         world = self.plan.world
         environment = {
+            **job_secrets.values(self.job),
             "SLIPWAY_NUM_PROCESSES": str(world.processes),
             "SLIPWAY_PROCESS_ID": str(process),
             "SLIPWAY_RUN_DIR": str(self.run_dir),

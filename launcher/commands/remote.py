@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from launcher import registry
+from launcher import job_secrets, registry
 from launcher.cluster import Cluster, ClusterWords, Ssh, find_cluster
 from launcher.exits import BAD_USAGE, INTERRUPTED, NO_CLUSTER, OK, fail
 from launcher.files import replace_file
@@ -28,7 +28,9 @@ from launcher.providers.ssh.remote_run import RemoteRun
 from launcher.providers.ssh.sessions import Sessions
 from launcher.providers.ssh.uv_binary import find_uv
 from launcher.runs import RunFolderError, make_folder, run_word
+from trainer.spec.command import load_job
 from trainer.spec.config import ConfigError, Loaded, dump
+from trainer.spec.job import BaseJob
 
 LAST_WORD_TIMEOUT_S = 60.0
 """Between the end of a run, as `launch attach` sees it, and that of its process."""
@@ -58,7 +60,7 @@ def run_remotely(launch: Launch, *, fresh: bool, shown: Shown) -> int:
         make_folder(folder, fresh=fresh)
         try:
             replace_file(folder / "job.yaml", text)
-            return remotely.go(text, fresh=fresh)
+            return remotely.go(text, launch.job, fresh=fresh)
         finally:
             if not remotely.has_begun:
                 shutil.rmtree(folder)
@@ -76,7 +78,14 @@ def resume_remotely(
     """Go on with a run there; what the head has of it counts. Returns the exit code of `launch`."""
     name = Path(cluster.source).stem
     remotely = _Remotely(folder, cluster.value, name, words, shown)
-    return remotely.told(lambda: remotely.go(None, overrides=overrides))
+
+    def go() -> int:
+        job = load_job(folder / "job.yaml", overrides).value
+        if problems := job_secrets.missing(job):
+            raise ConfigError(problems)
+        return remotely.go(None, job, overrides=overrides)
+
+    return remotely.told(go)
 
 
 def remote_cluster(words: ClusterWords) -> Loaded[Cluster] | None:
@@ -131,14 +140,20 @@ class _Remotely:
                 where = "; everything is ended"
             return fail(errors, message + where, INTERRUPTED if interrupted else NO_CLUSTER)
 
-    def go(self, job: str | None, *, overrides: Sequence[str] = (), fresh: bool = False) -> int:
-        """Raises ProviderError, ConfigError, and KeyboardInterrupt before the run has begun."""
+    def go(
+        self, text: str | None, job: BaseJob, *, overrides: Sequence[str] = (), fresh: bool = False
+    ) -> int:
+        """`text`: of the job, where the run is a new one.
+
+        Raises ProviderError, ConfigError, and KeyboardInterrupt before the run has begun.
+        """
         tell, world = self._tell, self._world
         code = pack(Path.cwd())
         provisioned = provision(self._hosts, code, find_uv(), world.platform, tell)
         run = RemoteRun.of(self._folder, self._settings, provisioned, self._words)
         work = Work(
-            job=job,
+            job=text,
+            secrets=job_secrets.values(job),
             overrides=list(overrides),
             fresh=fresh,
             cluster=self._cluster.model_dump(mode="json"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from launcher import job_secrets
 from launcher.attempts import Attempts
 from launcher.cluster import Attach, Cluster
 from launcher.commands import status
@@ -120,8 +121,9 @@ def refuse_unreachable(cluster: Cluster, world: World) -> None:
 
 def _refuse(launch: Launch) -> None:
     """Raise one of REFUSALS for what can be known not to work before anything is made."""
-    if launch.lacks_storage:
-        raise ConfigError([launch.lacks_storage])
+    problems = [launch.lacks_storage] if launch.lacks_storage else []
+    if problems := problems + job_secrets.missing(launch.job):
+        raise ConfigError(problems)
     world, provider = launch.plan.world, launch.cluster.provider
     refuse_unreachable(launch.cluster, world)
     if isinstance(provider, Attach) and not world.simulated:

@@ -1,7 +1,9 @@
 """Any program on two real Ray nodes: it finds its peers, and its end is told as any other's."""
 
+import hashlib
 import json
 import os
+import secrets
 import signal
 import stat
 import sys
@@ -31,6 +33,10 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 events = os.fdopen(int(os.environ["SLIPWAY_EVENTS_FD"]), "w", buffering=1)
 events.write(json.dumps({"event": "step", "step": 3, "loss": None}) + "\\n")
 time.sleep(600)
+"""
+ASKS_FOR_A_SECRET = """\
+import hashlib, os
+print(hashlib.sha256(os.environ["A_SECRET"].encode()).hexdigest())
 """
 DEAF = """\
 import signal, time
@@ -96,6 +102,39 @@ def test_a_program_that_one_host_lacks_is_told_with_the_host(
     assert "only-here" in why
     assert "host-0001 exited with code 127" in last
     traces.assert_nothing_left()
+
+
+def test_a_secret_reaches_every_host_and_nothing_that_is_written(
+    tmp_path: Path, traces: Traces
+) -> None:
+    (tmp_path / "asks.py").write_text(ASKS_FOR_A_SECRET)
+    write(tmp_path, ["python", "asks.py"])
+    secret = secrets.token_hex(16)
+    environment = {**traces.environment, "A_SECRET": secret}
+    words = ("-c", "two.yaml", "any.yaml", "secrets=[A_SECRET]")
+    plan = run_launcher(tmp_path, environment, "plan", *words)
+    ended = run_launcher(tmp_path, environment, *words)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found = {log(tmp_path, process) for process in (0, 1)}
+    assert found == {hashlib.sha256(secret.encode()).hexdigest() + "\n"}
+    told = "".join(each.stdout + each.stderr for each in (plan, ended))
+    assert "A_SECRET='(secret)'" in plan.stdout
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert secret not in told
+    assert [path for path in written if secret.encode() in path.read_bytes()] == []
+
+
+def test_secrets_that_are_not_set_are_all_told_and_nothing_is_started(
+    tmp_path: Path, traces: Traces
+) -> None:
+    write(tmp_path, ["true"])
+    ended = run_launcher(
+        tmp_path, traces.environment, "-c", "two.yaml", "any.yaml", "secrets=[NOT_SET, NOR_THIS]"
+    )
+    assert ended.returncode == 2
+    assert "secrets: NOT_SET is not set here: export NOT_SET=" in ended.stderr
+    assert "secrets: NOR_THIS is not set here" in ended.stderr
+    assert not (tmp_path / "runs").exists()
 
 
 def test_ctrl_c_gives_the_program_time_to_end(launch: Launcher, traces: Traces) -> None:

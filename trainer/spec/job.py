@@ -20,6 +20,7 @@ from trainer.spec.presets import PRESETS
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 AxisSize = Annotated[int, Field(ge=-1)]
 
 
@@ -179,6 +180,10 @@ class BaseJob(Section):
         default=None, description="a folder that all hosts share, or gs://...; null: the run's own"
     )
     retries: Retries = Retries()
+    secrets: list[VariableName] = Field(
+        default=[],
+        description="variables of whoever launches that all hosts get; only names are written down",
+    )
 
 
 class Job(BaseJob):

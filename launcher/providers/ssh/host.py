@@ -145,7 +145,8 @@ def start_run(node: Node, work: Work) -> Path:
         words = ["run", str(job), *(["--fresh"] * work.fresh)]
     words += ["--cluster", str(cluster), "--runs", work.runs]
     command = [sys.executable, "-m", "launcher", *words]
-    node.reaped.start(LAUNCH, command, os.environ, node.folder / "launch.log", Path.cwd())
+    environment = {**os.environ, **work.secrets}
+    node.reaped.start(LAUNCH, command, environment, node.folder / "launch.log", Path.cwd())
     return Path(work.runs) / work.name
 
 

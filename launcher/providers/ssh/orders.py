@@ -34,6 +34,8 @@ class Work(BaseModel):
     """As YAML; None: a run that is there goes on."""
     overrides: list[str] = []
     """Of a run that goes on."""
+    secrets: dict[str, str] = Field(default={}, repr=False)
+    """Of the job, for `launch` there."""
     fresh: bool = False
     """Move an earlier run of the name aside."""
     cluster: dict[str, Any]
