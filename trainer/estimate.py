@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import jax
@@ -21,6 +21,7 @@ from trainer import collectives, topology
 from trainer import mesh as meshes
 from trainer.collectives import Collective
 from trainer.data.packing import Batch
+from trainer.evaluate import Evaluator
 from trainer.spec import accelerators
 from trainer.spec.chips import GiB
 from trainer.spec.config import load
@@ -51,6 +52,8 @@ class Verdict:
     """The most bytes first; None: there is no program, or it is not understood."""
     strategies: dict[str, Share] | None = None
     """What each kind of parallelism must send and sends."""
+    evaluation_bytes: int | None = None
+    """That an evaluation needs, with the optimizer's moments beside it; None: the job has none."""
 
 
 def main() -> int:
@@ -94,7 +97,30 @@ def estimate(job: Job, plan: Plan) -> Verdict:
     needed = found.peak_memory_in_bytes + program
     sent = _collectives(compiled.as_text() or "", plan)
     strategies = None if sent is None else shares(sent, job, plan)
-    return Verdict(True, needed, available, memory, compile_s, "", sent, strategies)
+    verdict = Verdict(True, needed, available, memory, compile_s, "", sent, strategies)
+    return _with_evaluation(verdict, trainable, batch) if job.evaluate else verdict
+
+
+def _with_evaluation(verdict: Verdict, trainable: Trainable, batch: Batch) -> Verdict:
+    """It is made in the same micro-batches, beside the state that training goes on with."""
+    began = time.perf_counter()
+    params = trainable.shapes().params
+    with jax.set_mesh(trainable.mesh):
+        compiled = Evaluator(trainable).compiled(params, batch)
+    found = compiled.memory_analysis()
+    assert found is not None
+    own = found.peak_memory_in_bytes + found.generated_code_size_in_bytes
+    needed = own + verdict.memory["optimizer"]
+    assert verdict.hbm_needed_bytes is not None
+    fits = needed <= verdict.hbm_available_bytes
+    return replace(
+        verdict,
+        fits=fits,
+        hbm_needed_bytes=max(needed, verdict.hbm_needed_bytes),
+        evaluation_bytes=needed,
+        compile_s=verdict.compile_s + time.perf_counter() - began,
+        message="" if fits else "the training step fits, and an evaluation beside it does not",
+    )
 
 
 def _collectives(text: str, plan: Plan) -> list[Collective] | None:

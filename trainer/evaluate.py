@@ -15,6 +15,8 @@ from trainer.loss import loss_sum
 from trainer.model import Params
 from trainer.train_step import Trainable
 
+Sums = tuple[jax.Array, jax.Array]
+"""Of the loss, and of the targets' weights."""
 LARGEST_EXPONENT = 700
 """Of a perplexity that is still a float64."""
 
@@ -45,26 +47,35 @@ class Evaluator:
             out_shardings=(whole, whole),
         )
         self._zeros = jax.jit(lambda: (jnp.float32(0), jnp.float32(0)), out_shardings=whole)
-        self._compiled: Callable[..., tuple[jax.Array, jax.Array]] | None = None
+        self._compiled: Callable[..., Sums] | None = None
 
     def evaluate(self, params: Params, batches: Iterable[Batch]) -> Evaluation | None:
         """The mean over all targets of the batches; None without any."""
         sums = self._zeros()
         for batch in batches:
-            sums = self._ready(params, batch, sums)(params, batch, sums)
+            sums = self._ready(params, batch)(params, batch, sums)
         loss, targets = (float(total) for total in sums)
         return Evaluation(loss / targets) if targets else None
 
-    def _ready(self, *arguments: Any) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    def _ready(self, params: Params, batch: Batch) -> Callable[..., Sums]:
         if self._compiled is None:
-            self._compiled = self._add.lower(*arguments).compile()
+            self._compiled = self.compiled(params, batch)
             # Collectives give up on a process that compiles longer than the others.
             distributed.barrier("first evaluation")
         return self._compiled
 
-    def _sums(
-        self, params: Params, batch: Batch, before: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, jax.Array]:
-        rows = jax.tree.map(lambda x: x[0], batch)
-        loss = loss_sum(self._network.bind(params), rows)
-        return before[0] + loss, before[1] + jnp.sum(rows.weights)
+    def compiled(self, params: Any, batch: Batch) -> jax.stages.Compiled:
+        """What adds up one batch like `batch`; of both only shapes are used."""
+        zero = jax.ShapeDtypeStruct((), jnp.float32)
+        return self._add.lower(params, batch, (zero, zero)).compile()
+
+    def _sums(self, params: Params, batch: Batch, before: Sums) -> Sums:
+        """With those of a batch (M, B, S) added."""
+
+        def add(before: Sums, micro: Batch) -> tuple[Sums, None]:
+            loss = loss_sum(self._network.bind(params), micro)
+            return (before[0] + loss, before[1] + jnp.sum(micro.weights)), None
+
+        if batch.tokens.shape[0] == 1:
+            return add(before, jax.tree.map(lambda x: x[0], batch))[0]
+        return jax.lax.scan(add, before, batch)[0]

@@ -54,6 +54,8 @@ def _print(console: Console, verdict: dict[str, Any], advice: Advice | None) -> 
         f"compiled in {format_seconds(verdict['compile_s'])}; per device: {parts}",
         verdict["message"] or f"fits: needs {_of(verdict)}",
     ]
+    if verdict["evaluation_bytes"]:
+        lines.insert(1, f"an evaluation needs {format_bytes(verdict['evaluation_bytes'])}")
     for line in lines:
         console.print(Text(line), soft_wrap=True)
     if collectives := verdict["collectives"]:

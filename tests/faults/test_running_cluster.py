@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 SLICES = tpu_world("v4-16", (2, 2, 2), (2, 2, 1), slices=2)
 NOTHING = {"groups": [], "actors": [], "processes": []}
 PROGRAM = """\
-import json, os, sys, time
+import json, os, pathlib, sys, time
 names = ("TPU_NAME", "TPU_WORKER_ID", "SLIPWAY_PROCESS_ID", "MEGASCALE_SLICE_ID",
          "MEGASCALE_NUM_SLICES", "MEGASCALE_COORDINATOR_ADDRESS")
 print(json.dumps({name: os.environ.get(name) for name in names}), flush=True)
@@ -58,6 +58,16 @@ def start(
     return launch.on(path, name, words)
 
 
+ONE_FAILS_ONCE_ALL_HAVE_SPOKEN = """\
+spoken = pathlib.Path("storage")
+spoken.mkdir(exist_ok=True)
+(spoken / os.environ["SLIPWAY_PROCESS_ID"]).touch()
+while len(list(spoken.iterdir())) < 4:
+    time.sleep(0.05)
+if os.environ["SLIPWAY_PROCESS_ID"] == "3":
+    sys.exit(7)
+time.sleep(600)
+"""
 CPU = "accelerator: cpu\nhosts: 2\ndevices_per_host: 1"
 
 
@@ -93,7 +103,7 @@ def test_a_job_has_the_curve_of_a_simulated_run_and_gives_everything_back(
 def test_slices_are_in_order_and_a_failed_job_leaves_nothing(
     launch: Launcher, cluster: RayCluster, traces: Traces
 ) -> None:
-    runs_program(launch, "sys.exit(7 * (os.environ['SLIPWAY_PROCESS_ID'] == '3'))")
+    runs_program(launch, ONE_FAILS_ONCE_ALL_HAVE_SPOKEN)
     run = start(launch, cluster, "any", "accelerator: v4-16\nslices: 2", "retries.failures=0")
     assert run.wait() == 1, run.output
     assert "host-0003 exited with code 7" in run.output

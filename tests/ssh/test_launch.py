@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,11 @@ def nodes(traces: Traces) -> int:
     return len(glob.glob(f"{traces.temporary}/slipway-*/*/session_*/"))  # noqa: PTH207 it comes and goes
 
 
+def trainers(traces: Traces) -> list[int]:
+    """Processes that train."""
+    return [p for p, command in traces.processes().items() if "-m trainer " in command]
+
+
 def written(*folders: Path) -> list[Path]:
     """Files in them, environments left out."""
     found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
@@ -63,9 +69,9 @@ def holds(path: Path, text: str) -> bool:
 
 
 def test_a_host_without_python_is_named_and_what_the_others_have_got_stays(
-    two: Machines, project: Path, traces: Traces
+    two: Machines, project: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also the curve of simulated hosts, and a token that nothing tells: one start for all that."""
+    """Also the curve of simulated hosts, and a token and a secret that nobody tells: one start."""
     two.configure(
         "bare",
         HostName=two.network.ip(1),
@@ -82,9 +88,13 @@ def test_a_host_without_python_is_named_and_what_the_others_have_got_stays(
     assert not failed.run_dir.exists()
 
     cluster = two.cluster()
-    run = start(project, cluster, traces, "first")
+    secret = secrets.token_hex(16)
+    monkeypatch.setenv("A_SECRET", secret)
+    run = start(project, cluster, traces, "first", "checkpoint=null", "secrets=[A_SECRET]")
     run.wait_for(lambda: nodes(traces) >= 2)
     (token,) = tokens(traces)
+    run.wait_for_step()
+    assert sum(holds(Path(f"/proc/{p}/environ"), secret) for p in trainers(traces)) == 2
     assert not any(holds(path, token) for path in Path("/proc").glob("[0-9]*/cmdline"))
     assert run.wait() == OK, run.output
     assert "code for 0 of 2 hosts, environments for 1 of 2 hosts" in run.output
@@ -103,7 +113,10 @@ def test_a_host_without_python_is_named_and_what_the_others_have_got_stays(
     assert sorted(path.name for path in (run.run_dir / "logs").glob("host-*")) == [
         "host-0000.log", "host-0001.log"
     ]  # fmt: skip
-    assert [path for path in written(project, *two.disks) if holds(path, token)] == []
+    files = written(project, *two.disks)
+    assert [path for path in files if holds(path, token) or holds(path, secret)] == []
+    assert token not in run.output
+    assert secret not in run.output
 
 
 def test_kill_9_of_the_command_before_the_run_has_begun_leaves_nothing(

@@ -41,6 +41,16 @@ def test_what_fits_is_needed_where_the_plan_says(tmp_path: Path) -> None:
     assert sum(found["memory"].values()) == pytest.approx(found["hbm_needed_bytes"], rel=0.02)
 
 
+def test_an_evaluation_is_compiled_too(tmp_path: Path) -> None:
+    """Its products need less than those of training, beside the same parameters and moments."""
+    words = ["-c", "v5e-1", "model.layers=4", "evaluate={every_steps: 5}"]
+    result = compiled(tmp_path, *words, "-o", "json")
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    state = found["memory"]["parameters"] + found["memory"]["optimizer"]
+    assert state < found["evaluation_bytes"] < found["hbm_needed_bytes"]
+
+
 def test_what_is_a_little_too_large_is_refused(tmp_path: Path) -> None:
     result = compiled(tmp_path, "-c", "v5e-1", "model.layers=16")
     assert result.returncode == 1, result.stdout

@@ -40,10 +40,10 @@ class Feed:
             yield batch
 
     def held_out(self, batches: int) -> Iterator[Batch]:
-        """The fixed batches of an evaluation, each as one micro-batch."""
-        data = self._job.data
+        """The fixed batches of an evaluation, in the micro-batches that training has memory for."""
+        data, micro_batches = self._job.data, self._split.micro_batches
         for block in pipeline.held_out_batches(self._tokens, data, batches, self._block):
-            yield self._placed(block, 1)
+            yield self._placed(block, micro_batches)
 
     def examples(self, step: int) -> int:
         """Examples trained on after `step`: the whole data position."""
