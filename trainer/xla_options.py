@@ -9,6 +9,8 @@ OVERLAP_ON_TPU = {
     "xla_tpu_enable_async_collective_fusion_fuse_all_gather": "true",
     "xla_tpu_enable_async_collective_fusion_multiple_steps": "true",
     "xla_tpu_overlap_compute_collective_tc": "true",
+    # Else weights are gathered by a sum, twice the bytes: all of them from 4x4x4 chips on.
+    "xla_tpu_prefer_async_allgather_to_allreduce": "true",
 }
 """Flags of libtpu, by which all-gathers overlap with products; without them they do not."""
 
@@ -18,9 +20,9 @@ SCATTER_ON_SPARSE_CORE = {
     "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter": "true",
     "xla_tpu_use_tc_device_shape_on_sc": "true",
 }
-"""Gradients are scattered there, beside the products: half of what the all-reduces send by which
-the compiler for a v6e scatters without it."""
-WITH_SPARSE_CORES = ("TPU v6 lite",)
+"""Gradients are scattered there, beside the products. Without it the compiler scatters those of a
+v6e, and of a v5p from 4x4x4 chips on, by all-reduces, twice the bytes."""
+WITH_SPARSE_CORES = ("TPU v5", "TPU v6 lite")
 """Kinds of device that are told so."""
 
 
