@@ -180,8 +180,9 @@ class BaseJob(Section):
         default=None, description="a folder that all hosts share, or gs://...; null: the run's own"
     )
     retries: Retries = Retries()
-    secrets: list[VariableName] = Field(
-        default=[],
+    secrets: tuple[VariableName, ...] = Field(
+        default=(),
+        strict=False,
         description="variables of whoever launches that all hosts get; only names are written down",
     )
 
