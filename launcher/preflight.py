@@ -50,6 +50,8 @@ class Needs:
     """Of a run, on each host."""
 
     world: World
+    accelerators: bool = True
+    """Whether it is known to compute on them: of any program it is not."""
     checkpoint_bytes: int = 0
     """That the first host's disk has to take; 0: checkpoints go elsewhere, or there are none."""
     state_bytes: int = 0
@@ -61,7 +63,7 @@ def needs_of(launch: Launch) -> Needs:
     world = launch.plan.world
     held = 0 if world.on_cpu else launch.checkpoint_bytes // world.processes
     here = 0 if launch.job.storage else launch.checkpoint_bytes
-    return Needs(world, checkpoint_bytes=here, state_bytes=held)
+    return Needs(world, launch.tells_events, checkpoint_bytes=here, state_bytes=held)
 
 
 def judge(seen: Mapping[int, Seen], needs: Needs) -> list[Problem]:
@@ -73,7 +75,7 @@ def judge(seen: Mapping[int, Seen], needs: Needs) -> list[Problem]:
         for problem in (
             *_addresses(process, one, machines, seen[0].look.address),
             *_storage(process, one.look, needs),
-            *_accelerators(process, one.look, needs.world),
+            *_accelerators(process, one.look, needs),
             *_limits(process, one, needs),
         )
     ]
@@ -106,7 +108,8 @@ def _storage(process: int, look: Look, needs: Needs) -> Iterator[Problem]:
         )
 
 
-def _accelerators(process: int, look: Look, world: World) -> Iterator[Problem]:
+def _accelerators(process: int, look: Look, needs: Needs) -> Iterator[Problem]:
+    world = needs.world
     if world.on_cpu:
         return
     planned = _chips_of_a_host(world)
@@ -115,6 +118,7 @@ def _accelerators(process: int, look: Look, world: World) -> Iterator[Problem]:
             process,
             f"{look.chips} of {planned} {world.platform.upper()}s are there: is it the planned "
             "accelerator, is its driver loaded, does a container hide them?",
+            is_fatal=needs.accelerators,
         )
     for holder in look.holders:
         command = holder.command[:COMMAND_CHARACTERS]
@@ -122,6 +126,7 @@ def _accelerators(process: int, look: Look, world: World) -> Iterator[Problem]:
             process,
             f"{holder.device} is held by process {holder.pid} of {holder.owner} ({command}): "
             f"end it there with `kill {holder.pid}`",
+            is_fatal=needs.accelerators,
         )
 
 

@@ -80,6 +80,11 @@ def test_the_wrong_number_of_chips_is_named() -> None:
     assert "3 of 4 TPUs are there" in only(problems(replace(GOOD, chips=3)))
 
 
+def test_any_program_may_do_without_them() -> None:
+    (problem,) = judge(seen(replace(GOOD, chips=0)), Needs(TPU, accelerators=False))
+    assert not problem.is_fatal
+
+
 def test_who_holds_a_chip_is_named() -> None:
     holder = Holder(4711, "eve", "python train.py", "/dev/accel0")
     found = only(problems(replace(GOOD, holders=[holder])))
