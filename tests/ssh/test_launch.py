@@ -49,9 +49,10 @@ def nodes(traces: Traces) -> int:
     return len(glob.glob(f"{traces.temporary}/slipway-*/*/session_*/"))  # noqa: PTH207 it comes and goes
 
 
-def trainers(traces: Traces) -> list[int]:
-    """Processes that train."""
-    return [p for p, command in traces.processes().items() if "-m trainer " in command]
+def knowing(secret: str, traces: Traces) -> int:
+    """How many processes that train have it in their environment."""
+    training = [p for p, command in traces.processes().items() if "-m trainer" in command]
+    return sum(holds(Path(f"/proc/{process}/environ"), secret) for process in training)
 
 
 def written(*folders: Path) -> list[Path]:
@@ -93,8 +94,7 @@ def test_a_host_without_python_is_named_and_what_the_others_have_got_stays(
     run = start(project, cluster, traces, "first", "checkpoint=null", "secrets=[A_SECRET]")
     run.wait_for(lambda: nodes(traces) >= 2)
     (token,) = tokens(traces)
-    run.wait_for_step()
-    assert sum(holds(Path(f"/proc/{p}/environ"), secret) for p in trainers(traces)) == 2
+    run.wait_for(lambda: knowing(secret, traces) == 2)
     assert not any(holds(path, token) for path in Path("/proc").glob("[0-9]*/cmdline"))
     assert run.wait() == OK, run.output
     assert "code for 0 of 2 hosts, environments for 1 of 2 hosts" in run.output
