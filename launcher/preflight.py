@@ -126,7 +126,8 @@ def _accelerators(process: int, look: Look, needs: Needs) -> Iterator[Problem]:
             process,
             f"{holder.device} is held by process {holder.pid} of {holder.owner} ({command}): "
             f"end it there with `kill {holder.pid}`",
-            is_fatal=needs.accelerators,
+            # A TPU has one process; GPUs are open in monitors too, of Ray's own among them.
+            is_fatal=needs.accelerators and world.platform == "tpu",
         )
 
 

@@ -91,16 +91,7 @@ class _Told(Listener):
 
 def _print(console: Console, seen: Mapping[int, Seen], problems: Sequence[Problem]) -> None:
     table = Table(box=None, pad_edge=False)
-    for title in (
-        "host",
-        "address",
-        "chips",
-        "memory",
-        "/dev/shm",
-        "disk",
-        "files",
-        "clock",
-    ):
+    for title in ("host", "address", "chips", "memory", "/dev/shm", "disk", "files", "clock"):
         table.add_column(title, justify="left" if title in ("host", "address") else "right")
     for process, one in sorted(seen.items()):
         table.add_row(host_name(process), *_cells(one))

@@ -54,7 +54,7 @@ class Look:
 
 def look(address: str, folder: Path, platform: str, dev: Path = Path("/dev")) -> Look:
     """At this host; `platform` is that of the accelerators it should have."""
-    chips = _chips(platform, dev)
+    chips, count = _chips(platform, dev)
     place = _nearest(folder)
     return Look(
         address=address,
@@ -65,7 +65,7 @@ def look(address: str, folder: Path, platform: str, dev: Path = Path("/dev")) ->
         shared_memory=shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None,
         room=shutil.disk_usage(place).free,
         unwritable=_unwritable(place),
-        chips=len(chips),
+        chips=count,
         holders=list(_holders(chips)),
     )
 
@@ -114,16 +114,22 @@ def _available_memory() -> int:
     return int(found[1]) << 10
 
 
-def _chips(platform: str, dev: Path) -> list[Path]:
-    """Of GPUs only those that this process may see."""
+def _chips(platform: str, dev: Path) -> tuple[list[Path], int]:
+    """Their files, and how many they are: of GPUs those that this process may see.
+
+    Which files GPUs have that are named by UUID is not known.
+    """
     pattern = CHIPS.get(platform)
     if pattern is None or not dev.is_dir():
-        return []
+        return [], 0
     files = [dev / match[0] for name in _names(dev) if (match := re.fullmatch(pattern, name))]
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if platform == "gpu" and allowed is not None:
-        return files[: len([word for word in allowed.split(",") if word.strip() not in ("", "-1")])]
-    return files
+        named = [word.strip() for word in allowed.split(",") if word.strip() not in ("", "-1")]
+        seen = [file for file in files if file.name in {f"nvidia{word}" for word in named}]
+        by_number = all(word.isdecimal() for word in named)
+        return seen, len(seen) if by_number else min(len(named), len(files))
+    return files, len(files)
 
 
 def _names(dev: Path) -> list[str]:

@@ -149,6 +149,29 @@ def test_of_gpus_only_those_count_that_may_be_seen(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     assert preflight.look("10.0.0.1", dev, "gpu", dev).chips == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937,GPU-5bd1a2c8,GPU-1")
+    assert preflight.look("10.0.0.1", dev, "gpu", dev).chips == 3
+
+
+@pytest.mark.parametrize(("visible", "held"), [("0,1", 0), ("2,3", 1)])
+def test_who_holds_a_gpu_that_may_not_be_seen_does_not_matter(
+    dev: Path, monkeypatch: pytest.MonkeyPatch, visible: str, held: int
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    hold = f"import sys; file = open({str(dev / 'nvidia2')!r}); print(); sys.stdin.read()"
+    command = [sys.executable, "-c", hold]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert len(preflight.look("10.0.0.1", dev, "gpu", dev).holders) == held
+        process.kill()
+
+
+def test_a_gpu_that_others_have_open_ends_nothing() -> None:
+    gpus = find_cluster("h100-8").value.world(simulated=False)
+    holder = Holder(4711, "root", "nvidia-persistenced", "/dev/nvidia0")
+    (problem,) = problems(replace(GOOD, chips=8, holders=[holder]), world=gpus)
+    assert not problem.is_fatal
 
 
 def test_a_process_that_has_a_chip_open_is_found(dev: Path, holder: int) -> None:
