@@ -10,12 +10,12 @@ from launcher.inventory import SLICE_LABEL, WORKER_LABEL
 from launcher.outcome import missing_workers
 from launcher.providers.hosts import Hosts
 from launcher.providers.simulated import Place
-from launcher.ray_calls import bounded
 from trainer.spec import accelerators
 from trainer.spec.plan import World
 
 POD_TYPE_LABEL = "ray.io/tpu-pod-type"
-STATE_TIMEOUT_S = 60.0
+STATE_TIMEOUT_S = 45.0
+"""Less than the 60 s after which Ray ends a driver without a head, with words of its own."""
 
 
 @dataclass(frozen=True)
@@ -95,24 +95,24 @@ def usable_hosts(world: World, hosts: Hosts) -> list[Host]:
 
 
 def _alive_hosts(world: World, hosts: Hosts) -> list[Host]:
-    wanted, free = resources_of(world), _free()
-    found = [_host(node, world, hosts, wanted, free) for node in all_nodes() if node["Alive"]]
+    wanted, free = resources_of(world), _free(hosts)
+    found = [_host(node, world, hosts, wanted, free) for node in all_nodes(hosts) if node["Alive"]]
     return [host for host in found if host is not None]
 
 
-def all_nodes() -> list[dict[str, Any]]:
+def all_nodes(hosts: Hosts) -> list[dict[str, Any]]:
     """Also those that are gone; by address, since hosts without a number are counted in order."""
     import ray
 
-    nodes = bounded("looking at the hosts", STATE_TIMEOUT_S, ray.nodes)
+    nodes = hosts.ask("looking at the hosts", STATE_TIMEOUT_S, ray.nodes)
     return sorted(nodes, key=lambda node: inventory.address_order(node["NodeManagerAddress"]))
 
 
-def _free() -> Mapping[str, Mapping[str, float]]:
+def _free(hosts: Hosts) -> Mapping[str, Mapping[str, float]]:
     """Node id -> its resources that nobody has taken."""
     from ray._private.state import available_resources_per_node
 
-    return bounded("looking at the hosts", STATE_TIMEOUT_S, available_resources_per_node)
+    return hosts.ask("looking at the hosts", STATE_TIMEOUT_S, available_resources_per_node)
 
 
 def _host(
@@ -166,7 +166,7 @@ def described(world: World, hosts: Hosts) -> str:
         labels[POD_TYPE_LABEL] = kind_of(world).ray_pod_type or ""
     with_labels = "".join(f", {name}={value}" for name, value in labels.items())
     count = f"{world.processes} host{'s' * (world.processes > 1)}"
-    listing = inventory.listing(all_nodes(), _free())
+    listing = inventory.listing(all_nodes(hosts), _free(hosts))
     return f".\n  wanted: {count}, each with {wanted}{with_labels}; there are:\n{listing}"
 
 

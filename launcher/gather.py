@@ -15,11 +15,10 @@ from launcher.gang import Gang
 from launcher.listener import Listener
 from launcher.providers.errors import ProviderError
 from launcher.providers.hosts import Hosts
-from launcher.ray_calls import bounded
 from launcher.reservation import Reservation, reserve
 from trainer.spec.plan import World
 
-CONNECT_TIMEOUT_S, LEAVE_TIMEOUT_S = 60.0, 60.0
+CONNECT_TIMEOUT_S, LEAVE_TIMEOUT_S = 60.0, 45.0
 RESERVE_TIMEOUT_S = 20.0
 """Providers hand over hosts that are up: who is missing or busy now has a reason."""
 
@@ -48,7 +47,7 @@ def connected(hosts: Hosts, run_dir: Path, listener: Listener) -> Iterator[None]
     import_ray(hosts)
     with _keeping_logs(hosts, run_dir):
         listener.on_status("connecting to Ray")
-        bounded("connecting", CONNECT_TIMEOUT_S, lambda: _connect(hosts))
+        hosts.ask("connecting", CONNECT_TIMEOUT_S, lambda: _connect(hosts))
     try:
         yield
     finally:
@@ -103,7 +102,7 @@ def _leave(hosts: Hosts, call: Callable[[], None]) -> None:
     """Where Ray is stuck or gone, the end of this process gives everything back."""
     if not hosts.is_headless:
         with suppress(ProviderError):
-            bounded("leaving", LEAVE_TIMEOUT_S, call)
+            hosts.ask("leaving", LEAVE_TIMEOUT_S, call)
 
 
 def _disconnect() -> None:

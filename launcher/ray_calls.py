@@ -2,7 +2,9 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from launcher.providers.errors import ProviderError
@@ -10,12 +12,17 @@ from launcher.providers.errors import ProviderError
 T = TypeVar("T")
 
 INTERRUPTED_WAIT_S = 2.0
+LOOK_S = 0.5
 
 
-def bounded(what: str, limit_s: float, call: Callable[[], T]) -> T:
+def bounded(
+    what: str, limit_s: float, call: Callable[[], T], is_headless: Callable[[], bool] | None = None
+) -> T:
     """What `call` returns or raises, made in a thread: nothing else ends a wait inside Ray's C++.
 
-    Raises ProviderError where there is nothing after `limit_s`; the thread is left behind then.
+    Raises ProviderError where there is nothing after `limit_s`, or as soon as the head is gone:
+    a call that needs it then waits for it, until Ray ends this process after 60 s. The thread is
+    left behind.
     """
     answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
@@ -27,10 +34,16 @@ def bounded(what: str, limit_s: float, call: Callable[[], T]) -> T:
 
     thread = threading.Thread(target=make_call, daemon=True)
     thread.start()
+    deadline = time.monotonic() + limit_s
     try:
-        answer, error = answers.get(timeout=limit_s)
-    except queue.Empty:
-        raise ProviderError(f"{what}: Ray did not answer in {limit_s:.0f} s") from None
+        while (left_s := deadline - time.monotonic()) > 0:
+            with suppress(queue.Empty):
+                answer, error = answers.get(timeout=min(LOOK_S, left_s))
+                break
+            if is_headless is not None and is_headless():
+                raise ProviderError(f"{what}: the head of the Ray cluster has ended")
+        else:
+            raise ProviderError(f"{what}: Ray did not answer in {limit_s:.0f} s")
     except KeyboardInterrupt:
         thread.join(INTERRUPTED_WAIT_S)  # most calls end at once, and Ray is then in order
         raise

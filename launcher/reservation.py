@@ -20,7 +20,6 @@ from launcher.outcome import host_name, missing_workers
 from launcher.providers.errors import ProviderError
 from launcher.providers.hosts import Hosts
 from launcher.providers.simulated import Place
-from launcher.ray_calls import bounded
 from trainer.spec.plan import World
 
 NODE_LABEL = "ray.io/node-id"
@@ -34,6 +33,7 @@ class Reservation:
 
     def __init__(
         self,
+        cluster: Hosts,
         group: Any,
         bundle: dict[str, float],
         hosts: Sequence[Host],
@@ -41,6 +41,7 @@ class Reservation:
         claims: Any = None,
     ) -> None:
         """`claims`: a second group, which goes with the first."""
+        self.cluster = cluster
         self.hosts = hosts
         """In the order of processes: by slice, and in it by TPU worker id."""
         self.placement_group = group
@@ -86,7 +87,9 @@ class Reservation:
         from ray.util import placement_group_table
 
         group = self.placement_group
-        table = bounded("asking for nodes", STATE_TIMEOUT_S, lambda: placement_group_table(group))
+        table = self.cluster.ask(
+            "asking for nodes", STATE_TIMEOUT_S, lambda: placement_group_table(group)
+        )
         return table["bundles_to_node_id"]
 
 
@@ -102,7 +105,9 @@ def reserve(world: World, hosts: Hosts, timeout_s: float) -> Reservation:
         alive = usable_hosts(world, hosts)
         chosen, problem = choose(alive, world.slices, world.hosts_per_slice, hosts.avoided)
         if chosen is not None:
-            reservation = bounded("reserving", STATE_TIMEOUT_S, lambda c=chosen: _take(world, c))
+            reservation = hosts.ask(
+                "reserving", STATE_TIMEOUT_S, lambda c=chosen: _take(world, hosts, c)
+            )
             wait_s = min(TAKE_TIMEOUT_S, max(LOOK_S, deadline - time.monotonic()))
             if _is_placed(reservation, wait_s):
                 return reservation
@@ -117,7 +122,7 @@ def reserve(world: World, hosts: Hosts, timeout_s: float) -> Reservation:
 
 def lost(world: World, reservation: Reservation) -> str:
     """Which of the reserved hosts Ray does not hold for alive any more, in words; "": none."""
-    alive = {node["NodeID"] for node in all_nodes() if node["Alive"]}
+    alive = {node["NodeID"] for node in all_nodes(reservation.cluster) if node["Alive"]}
     places = [host.place for host in reservation.hosts if host.node_id in alive]
     return missing_workers(places, world.slices, world.hosts_per_slice)
 
@@ -142,10 +147,10 @@ def _is_placed(reservation: Reservation, wait_s: float) -> bool:
     return True
 
 
-def _take(world: World, chosen: Sequence[Host]) -> Reservation:
+def _take(world: World, hosts: Hosts, chosen: Sequence[Host]) -> Reservation:
     """Ask Ray for a bundle on each host, in the order of processes."""
     if world.platform == "tpu":
-        return _take_slices(world, chosen)
+        return _take_slices(world, hosts, chosen)
     from ray.util.placement_group import placement_group, remove_placement_group
 
     bundle = resources_of(world)
@@ -154,10 +159,10 @@ def _take(world: World, chosen: Sequence[Host]) -> Reservation:
         strategy="STRICT_SPREAD",
         bundle_label_selector=[{NODE_LABEL: host.node_id} for host in chosen],
     )
-    return Reservation(group, bundle, chosen, lambda: remove_placement_group(group))
+    return Reservation(hosts, group, bundle, chosen, lambda: remove_placement_group(group))
 
 
-def _take_slices(world: World, chosen: Sequence[Host]) -> Reservation:
+def _take_slices(world: World, hosts: Hosts, chosen: Sequence[Host]) -> Reservation:
     """Named slices: Ray then claims no head first, a task on the pod that costs 1.5 s.
 
     The heads are claimed all the same, so that nobody else waits for the rest of these slices.
@@ -181,7 +186,9 @@ def _take_slices(world: World, chosen: Sequence[Host]) -> Reservation:
         bundle_label_selector=[{NODE_LABEL: host.node_id} for host in heads],
     )
     resources = group.bundle_resources
-    return Reservation(group.placement_group, resources, chosen, group.shutdown, claims or None)
+    return Reservation(
+        hosts, group.placement_group, resources, chosen, group.shutdown, claims or None
+    )
 
 
 def _selector(host: Host) -> dict[str, str]:

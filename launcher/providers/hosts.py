@@ -1,16 +1,20 @@
 """What every provider gives: hosts that wait in a Ray cluster, and its address."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from launcher.host.processes import Reaped
 from launcher.providers.errors import ProviderError
 from launcher.providers.head_watch import HeadWatch
 from launcher.providers.nodes import Nodes
 from launcher.providers.simulated import HOST_LABEL, Place, place
+from launcher.ray_calls import bounded
 from trainer.spec.plan import World
+
+T = TypeVar("T")
 
 SUSPECTED_S = 30.0
 """A host that was cut off: until then Ray has noticed that too, or it is back."""
@@ -75,6 +79,10 @@ class Hosts:
         if self.shared is not None:
             return dict(self.shared.ray_variables)
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token_path)}
+
+    def ask(self, what: str, limit_s: float, call: Callable[[], T]) -> T:
+        """`call` into their Ray; raises ProviderError after `limit_s`, or once the head is gone."""
+        return bounded(what, limit_s, call, lambda: self.is_headless)
 
     def number(self, node_id: str, labels: Mapping[str, str]) -> int | None:
         """Of a node without a place in a slice: which host it is; None: it is none."""

@@ -23,6 +23,13 @@ def test_a_call_that_hangs_is_named() -> None:
     over.set()
 
 
+def test_a_call_does_not_wait_for_a_head_that_is_gone() -> None:
+    over = threading.Event()
+    with pytest.raises(ProviderError, match="looking: the head of the Ray cluster has ended"):
+        bounded("looking", 3600.0, over.wait, is_headless=lambda: True)
+    over.set()
+
+
 def test_the_end_of_every_log_is_kept(tmp_path: Path) -> None:
     node = tmp_path / "ray" / "1" / "session_latest" / "logs"
     node.mkdir(parents=True)

@@ -47,7 +47,9 @@ def test_processes_on_other_hosts_than_reserved_for_them_are_refused(
     held = reserve(pod_world, hosts, 20.0)
     try:
         held.check_order()
-        swapped = Reservation(held.placement_group, held.bundle, held.hosts[::-1], lambda: None)
+        swapped = Reservation(
+            held.cluster, held.placement_group, held.bundle, held.hosts[::-1], lambda: None
+        )
         with pytest.raises(ProviderError, match="not be in the order of the TPU's workers"):
             swapped.check_order()
     finally:
