@@ -5,12 +5,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from launcher.cli_options import Output, OutputOption, RunName, Runs, refuse
-from launcher.exits import BAD_USAGE
+from launcher.exits import BAD_USAGE, NO_CLUSTER
+
+if TYPE_CHECKING:
+    from launcher.providers.slurm.job import SlurmJob
 
 
 def add_to(app: typer.Typer) -> None:
@@ -103,7 +106,13 @@ def attach(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Outpu
     with _refusals():
         folder = find_run(run, runs)
         _if_elsewhere(folder, "attach", *_asked(output))
-        code = attach_run(folder, aside=output is Output.json)
+        if job := _job_in_queue(folder):
+            from launcher.commands.queue import follow
+            from launcher.commands.shown import Shown
+
+            code = follow(folder, job, Shown(detached=False, as_json=output is Output.json))
+        else:
+            code = attach_run(folder, aside=output is Output.json)
     _end(folder, code, output)
 
 
@@ -125,7 +134,12 @@ def stop(
     with _refusals():
         folder = find_run(run, runs)
         _if_elsewhere(folder, "stop", *["--now"] * now, *_asked(output))
-        code = stop_run(folder, now=now, aside=output is Output.json)
+        if job := _job_in_queue(folder):
+            from launcher.commands.queue import stop_job
+
+            code = stop_job(folder, job, now=now, aside=output is Output.json)
+        else:
+            code = stop_run(folder, now=now, aside=output is Output.json)
     _end(folder, code, output)
 
 
@@ -154,12 +168,23 @@ def _if_elsewhere(folder: Path, *words: str) -> None:
         raise typer.Exit(there.launch(*words, terminal=sys.stdout.isatty()))
 
 
+def _job_in_queue(folder: Path) -> "SlurmJob | None":
+    """Where a run is a job of Slurm's that has not ended."""
+    from launcher.providers.slurm.job import SlurmJob
+
+    job = SlurmJob.read(folder)
+    return job if job and job.look() else None
+
+
 @contextmanager
 def _refusals() -> Iterator[None]:
     """A run that is not found, or that cannot be used in this way, is bad usage."""
+    from launcher.providers.errors import ProviderError
     from launcher.runs import RunFolderError
 
     try:
         yield
     except RunFolderError as error:
         refuse(str(error), BAD_USAGE)
+    except ProviderError as error:
+        refuse(str(error), NO_CLUSTER)

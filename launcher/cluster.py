@@ -110,12 +110,18 @@ class Kubernetes(Section):
 
 
 class Slurm(Section):
-    """An allocation of a Slurm cluster."""
+    """Hosts of a Slurm cluster, one task on each; the run's folder is one that they share."""
 
     kind: Literal["slurm"]
     partition: str | None = None
     account: str | None = None
-    time_limit: str | None = None
+    qos: str | None = None
+    time_limit: str | None = Field(
+        default=None, description="as of sbatch; before it is over the run saves and is requeued"
+    )
+    options: list[Text] = Field(
+        default=["--exclusive"], description="more words for sbatch: --constraint=a100, ..."
+    )
 
 
 Provider = Annotated[Local | Attach | Ssh | Gcp | Kubernetes | Slurm, Field(discriminator="kind")]
@@ -197,7 +203,7 @@ class Cluster(Section):
     @property
     def built(self) -> bool:
         """Whether the provider works in this version."""
-        return self.provider.kind in ("local", "attach", "ssh")
+        return self.provider.kind in ("local", "attach", "ssh", "slurm")
 
     def accelerator_for(self, simulate_hosts: int | None) -> Accelerator:
         """One slice where all slices together have `simulate_hosts` hosts (None: as many as real).

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from launcher import job_secrets
 from launcher.cluster import Cluster, ClusterWords
+from launcher.providers.slurm.job import INSIDE
 from trainer.spec.job import BaseJob, Job
 from trainer.spec.plan import BasePlan, World
 
@@ -54,6 +55,12 @@ class Launch(Planned, ABC):
     def is_remote(self) -> bool:
         """Whether its hosts are others than this machine: the first of them sees to the run."""
         return self.cluster.provider.kind == "ssh" and not self.plan.world.simulated
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it is to be a job in Slurm's queue; inside of that job it is none."""
+        is_slurms = self.cluster.provider.kind == "slurm" and not self.plan.world.simulated
+        return is_slurms and INSIDE not in os.environ
 
     @abstractmethod
     def command(self, process: int) -> list[str]:

@@ -178,8 +178,8 @@ def _with_storage(job: AnyJob, cluster: Cluster) -> AnyJob:
 
 
 def _lacks_storage(job: Job, job_source: str, cluster: Loaded[Cluster], world: World) -> str:
-    """Hosts that are machines of their own do not see each other's run folder."""
-    own_machines = not world.simulated and cluster.value.provider.kind != "local"
+    """Hosts that are machines of their own do not see each other's run folder; Slurm's do."""
+    own_machines = not world.simulated and cluster.value.provider.kind not in ("local", "slurm")
     if job.storage or job.checkpoint is None or not own_machines or world.processes == 1:
         return ""
     return (

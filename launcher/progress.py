@@ -178,7 +178,8 @@ class RunDisplay:
         elif name == "restored" and process == 0:
             if self.checkpoint is None or self.checkpoint.step != step:
                 self.checkpoint = LastCheckpoint(step, None)
-            self._print(str(event.get("message") or f"restored step {step}"))
+            if "message" not in event:  # else the trainer prints it itself
+                self._print(f"restored step {step}")
 
     def on_line(self, process: int, line: str) -> None:
         """Show a line that a host's program printed: all of host 0, trouble of the others."""

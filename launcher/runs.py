@@ -15,14 +15,17 @@ from launcher.cluster import ClusterWords
 from launcher.files import end_torn_line, is_locked, lock, read_object, replace_file
 from launcher.host.processes import start_time
 from launcher.launch import Launch
+from launcher.providers.slurm.job import queued
 from launcher.supervisor import Ending
 from trainer.spec.config import dump
 from trainer.spec.suggest import suggest
 
 KEPT = ("attempt", "cluster", "steps", "grace_s", "launched_in")
 """What state.json says of an attempt, whatever its state."""
-
-
+QUEUED = "queued"
+"""The state of a run that a queue is to start."""
+POSITION = ("step", "checkpoint")
+"""What state.json says of how far a run has come."""
 REMOTE = "remote.json"
 """In a folder that is to have the copy of a run on another machine: where that is."""
 
@@ -38,6 +41,7 @@ class Run:
     """
 
     def __init__(self, folder: Path) -> None:
+        _refuse_queued(folder)
         self.folder = folder
         self._kept: dict[str, Any] = {}
         self._noted: dict[str, Any] = {}
@@ -53,12 +57,16 @@ class Run:
         An earlier run of the name is moved aside with `fresh`. Raises RunFolderError where there is
         one without, where it is running, and where the folder cannot be made.
         """
-        folder = launch.run_dir
-        make_folder(folder, fresh=fresh)
-        replace_file(folder / "run_id", uuid.uuid4().hex + "\n")
-        run = cls(folder)
+        run = cls.make(launch.run_dir, fresh=fresh)
         run.begin(launch)
         return run
+
+    @classmethod
+    def make(cls, folder: Path, *, fresh: bool) -> "Run":
+        """The folder of a run that does not begin yet. Raises RunFolderError, see `create`."""
+        make_folder(folder, fresh=fresh)
+        replace_file(folder / "run_id", uuid.uuid4().hex + "\n")
+        return cls(folder)
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -75,10 +83,19 @@ class Run:
 
     def begin(self, launch: Launch) -> None:
         """Write down an attempt: the job as it is now, its plan, and where it runs."""
-        replace_file(self.folder / "job.yaml", dump(launch.job))
         plans = self.folder / "plans"
         plans.mkdir(exist_ok=True)
         replace_file(plans / f"{launch.attempt:04d}.json", launch.plan.model_dump_json(indent=2))
+        self._keep(launch)
+        self.set_state("provisioning")
+
+    def wait_in_queue(self, launch: Launch) -> None:
+        """Write down the job for an attempt that begins later."""
+        self._keep(launch)
+        self.set_state(QUEUED, **{name: self.state.get(name) for name in POSITION})
+
+    def _keep(self, launch: Launch) -> None:
+        replace_file(self.folder / "job.yaml", dump(launch.job))
         (self.folder / "logs").mkdir(exist_ok=True)
         registry.note(self.folder)
         self._kept = {
@@ -88,7 +105,6 @@ class Run:
             "grace_s": launch.grace_s,
             "launched_in": str(Path.cwd()),
         }
-        self.set_state("provisioning")
 
     @property
     def last_attempt(self) -> int:
@@ -220,8 +236,18 @@ def resume_command(folder: Path) -> str:
     return f"launch resume {run_word(folder)}"
 
 
+def _refuse_queued(folder: Path) -> None:
+    """Raises RunFolderError where a job of Slurm's is to run it."""
+    if found := queued(folder):
+        raise RunFolderError(
+            f"{folder}: this run is a job of Slurm's: {found}. Follow it (launch attach "
+            f"{run_word(folder)}), or end it (launch stop {run_word(folder)})"
+        )
+
+
 def _move_aside(folder: Path) -> None:
     """To NAME.1, NAME.2, ...; never a run that is alive."""
+    _refuse_queued(folder)
     if is_alive(folder):
         raise RunFolderError(
             f"{folder}: this run is running now. End it first, or say name=... for another one"

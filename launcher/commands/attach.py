@@ -16,7 +16,7 @@ from launcher.launch import Planned
 from launcher.progress import RunDisplay, print_summary
 from launcher.record.history import History
 from launcher.record.snapshot import Snapshot, describe, take
-from launcher.runs import RunFolderError, is_alive
+from launcher.runs import QUEUED, RunFolderError, is_alive
 from launcher.supervisor import Ending, Kind
 from trainer.spec.command import CommandJob, load_job
 from trainer.spec.config import ConfigError
@@ -25,24 +25,26 @@ from trainer.spec.plan import BasePlan, Plan
 Event = dict[str, Any]
 
 
-def attach_run(folder: Path, *, aside: bool) -> int:
+def attach_run(folder: Path, *, aside: bool, tail: int = FOLLOWED_TAIL) -> int:
     """Show a run until it ends; returns the exit code that `launch run` ends with.
 
-    `aside`: on standard error. Ctrl-C only lets go. Raises RunFolderError for a folder that tells
-    too little of its run.
+    `aside`: on standard error. `tail`: lines of each host that are there already. Ctrl-C only lets
+    go. Raises RunFolderError for a folder that tells too little of its run.
     """
     console, errors = Console(stderr=aside), Console(stderr=True)
     found = take(folder)
     if not found.is_alive:
         console.print(Text(f"not running: {describe(found)}"), soft_wrap=True)
         return found.exit_code
-    attached = _Attached(found, console)
+    attached = _Attached(found, console, tail)
     try:
         attached.follow()
     except KeyboardInterrupt:
         tell_let_go(folder)
         return INTERRUPTED
     found = take(folder)
+    if found.state == QUEUED:
+        return OK
     if found.exit_code != OK:
         return fail(errors, describe(found), found.exit_code)
     print_summary(console, attached.planned, attached.display, attached.elapsed_s)
@@ -52,14 +54,14 @@ def attach_run(folder: Path, *, aside: bool) -> int:
 class _Attached:
     """A display, and what feeds it: the events and the lines of a run, as they are written."""
 
-    def __init__(self, found: Snapshot, console: Console) -> None:
+    def __init__(self, found: Snapshot, console: Console, tail: int) -> None:
         self._folder, self._attempt = found.folder, found.attempt or 1
         self.planned = _planned(found.folder, self._attempt)
         self._began = _plan_path(found.folder, self._attempt).stat().st_mtime
         self.display = RunDisplay(console, self.planned, elapsed_s=self.elapsed_s)
         self._earlier = History()
         self._events = _events(found.folder / "events.jsonl")
-        self._logs = HostLogs(found.folder, FOLLOWED_TAIL)
+        self._logs = HostLogs(found.folder, tail)
 
     @property
     def elapsed_s(self) -> float:

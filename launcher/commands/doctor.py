@@ -66,6 +66,8 @@ def _visit(words: ClusterWords, folder: Path) -> Launch:
             "hosts that are reached by SSH are looked at by a launch, before its program starts: "
             "the doctor does not go there yet"
         )
+    if launch.is_queued:
+        raise ProviderError("hosts that Slurm allots are looked at by a launch, before it starts")
     launch.run_dir.mkdir()
     return launch
 

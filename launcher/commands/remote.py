@@ -7,7 +7,6 @@ folder is copied here, and the hosts keep nothing but what the next launch can u
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -15,6 +14,7 @@ from rich.text import Text
 
 from launcher import job_secrets, registry
 from launcher.cluster import Cluster, ClusterWords, Ssh, find_cluster
+from launcher.commands.shown import Shown
 from launcher.exits import BAD_USAGE, INTERRUPTED, NO_CLUSTER, OK, fail
 from launcher.files import replace_file
 from launcher.interrupts import ending_on_signals
@@ -22,11 +22,11 @@ from launcher.launch import Launch
 from launcher.providers.code import pack
 from launcher.providers.errors import ProviderError
 from launcher.providers.ssh.connection import SSH_FAILED, hosts_of
-from launcher.providers.ssh.orders import Work
 from launcher.providers.ssh.provision import provision
 from launcher.providers.ssh.remote_run import RemoteRun
 from launcher.providers.ssh.sessions import Sessions
 from launcher.providers.ssh.uv_binary import find_uv
+from launcher.providers.ssh.work import Work
 from launcher.runs import RunFolderError, make_folder, run_word
 from trainer.spec.command import load_job
 from trainer.spec.config import ConfigError, Loaded, dump
@@ -36,18 +36,6 @@ LAST_WORD_TIMEOUT_S = 60.0
 """Between the end of a run, as `launch attach` sees it, and that of its process."""
 ALIVE_S = 2.0
 """A run whose display was let go of: has it ended all the same?"""
-
-
-@dataclass(frozen=True)
-class Shown:
-    """How a command tells of the run."""
-
-    detached: bool
-    as_json: bool
-
-    @property
-    def console(self) -> Console:
-        return Console(stderr=self.as_json)
 
 
 def run_remotely(launch: Launch, *, fresh: bool, shown: Shown) -> int:

@@ -12,18 +12,19 @@ from rich.text import Text
 
 from launcher import job_secrets
 from launcher.attempts import Attempts
-from launcher.cluster import Attach, Cluster
+from launcher.cluster import Attach, Cluster, Slurm
 from launcher.commands import status
 from launcher.commands.compile_check import DoesNotFitError, refuse_unless_it_fits
 from launcher.commands.detach import detach
+from launcher.commands.queue import hand_over, hand_over_new
 from launcher.commands.remote import (
-    Shown,
     remote_cluster,
     resume_remotely,
     run_remotely,
     still_there,
 )
 from launcher.commands.resume import Resumed, cluster_words, plan_resume
+from launcher.commands.shown import Shown
 from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
 from launcher.files import read_objects
 from launcher.gang import GangError
@@ -54,6 +55,9 @@ def run_job(launch: Launch, *, fresh: bool, detached: bool, as_json: bool, compi
             _check_that_it_fits(launch)
         if launch.is_remote:
             return run_remotely(launch, fresh=fresh, shown=Shown(detached, as_json))
+        if launch.is_queued:
+            code = hand_over_new(launch, fresh=fresh, shown=Shown(detached, as_json))
+            return _end(launch.run_dir, code, as_json)
         with Run.create(launch, fresh=fresh) as run:
             code = _go(launch, run, None, console, detached)
     except REFUSALS as error:
@@ -93,7 +97,12 @@ def resume_run(
             resumed = plan_resume(run, overrides, words)
             if compiled and not resumed.is_complete:
                 _check_that_it_fits(resumed.launch)
-            code = _resume(resumed, run, console, detached)
+            if resumed.launch.is_queued and not resumed.is_complete:
+                _refuse(resumed.launch)
+                _tell_resumed(resumed, console)
+                code = hand_over(run, resumed.launch, overrides, Shown(detached, as_json))
+            else:
+                code = _resume(resumed, run, console, detached)
     except REFUSALS as error:
         return _tell_refusal(error)
     except OSError as error:
@@ -128,7 +137,7 @@ def _refuse(launch: Launch) -> None:
     refuse_unreachable(launch.cluster, world)
     if isinstance(provider, Attach) and not world.simulated:
         attach.check(provider)
-    elif not launch.is_remote:
+    elif not launch.is_remote and not isinstance(provider, Slurm):
         memory.refuse_if_too_large(world, launch.state_bytes)
 
 
@@ -147,7 +156,8 @@ def _resume(resumed: Resumed, run: Run, console: Console, detached: bool) -> int
         return _tell_complete(resumed, console)
     _refuse(resumed.launch)
     run.begin(resumed.launch)
-    _tell_resumed(resumed, console)
+    if resumed.launch.attempt > 1:
+        _tell_resumed(resumed, console)
     newest = resumed.newest
     saved = LastCheckpoint(newest.step, newest.time) if newest else None
     return _go(resumed.launch, run, saved, console, detached)

@@ -8,8 +8,10 @@ from typing import Any
 
 from launcher.exits import INTERRUPTED, JOB_FAILED, OK
 from launcher.files import last_object, read_object
+from launcher.providers.errors import ProviderError
+from launcher.providers.slurm.job import queued
 from launcher.registry import is_run, noted
-from launcher.runs import REMOTE, is_alive, resume_command
+from launcher.runs import QUEUED, REMOTE, is_alive, resume_command, run_word
 
 EXIT_CODES = {
     "finished": OK,
@@ -104,7 +106,7 @@ def take(folder: Path) -> Snapshot:
     state = about.get("state", elsewhere)
     if not alive and state not in (*EXIT_CODES, elsewhere):
         alive = is_alive(folder)  # it may have begun between the two looks
-        state = state if alive else "died"
+        state = state if alive else QUEUED if _is_queued(folder, state) else "died"
     last = _last_step(folder)
     changed_at = _changed_at(folder)
     return Snapshot(folder, state, alive, about, last.get("step"), last.get("loss"), changed_at)
@@ -122,6 +124,10 @@ def describe(found: Snapshot) -> str:
     state, step, saved = found.state, found.step, found.about.get("checkpoint")
     if found.is_alive:
         return f"{found.name} is running: {state}"
+    if state == QUEUED:
+        return (
+            f"{found.name} waits in a queue; follow it with: launch attach {run_word(found.folder)}"
+        )
     if state == "finished":
         return f"{found.name} finished" + (f": {found.position} steps" if found.position else "")
     if state == BY_HAND:
@@ -133,6 +139,15 @@ def describe(found: Snapshot) -> str:
     }.get(state, f" was {state}{where}")
     checkpoint = f", checkpoint of step {saved}" if saved else ""
     return f"{found.name}{why}{checkpoint}; continue with: {resume_command(found.folder)}"
+
+
+def _is_queued(folder: Path, state: str) -> bool:
+    """As far as it can be asked from here; Slurm itself requeues a job that lost a host."""
+    try:
+        job = queued(folder)
+    except ProviderError:
+        return state == QUEUED
+    return job is not None and (state == QUEUED or job.state == "PENDING")
 
 
 def _last_step(folder: Path) -> dict[str, Any]:

@@ -157,7 +157,6 @@ def test_a_host_that_differs_is_named_by_number(folder):
     [
         "{kind: gcp, zone: us-central2-b, project: mine, spot: true}",
         "{kind: kubernetes, namespace: jobs}",
-        "{kind: slurm, partition: long}",
     ],
 )
 def test_providers_to_come_are_read_already(provider, folder):

@@ -7,10 +7,11 @@ from typing import Any, Self
 from launcher.display import count
 from launcher.providers.errors import ProviderError
 from launcher.providers.nodes import START_TIMEOUT_PER_HOST_S, START_TIMEOUT_S
+from launcher.providers.orders import Order
 from launcher.providers.ssh.connection import Connection, Host, HostError
 from launcher.providers.ssh.everywhere import everywhere
-from launcher.providers.ssh.orders import Order, Work
 from launcher.providers.ssh.provision import Provisioned
+from launcher.providers.ssh.work import Work
 from launcher.providers.workspace import new_token
 from trainer.spec.plan import World
 

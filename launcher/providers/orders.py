@@ -1,8 +1,8 @@
-"""What `launch` and a host say to each other over SSH: a JSON object a line, both ways.
+"""What a launching process and a host say to each other: a JSON object a line, both ways.
 
-Orders: {"node": Order}, first; then to the head {"run": Work}, to the others {"begun": true} and,
-at the end, {"end": true}. Answers: {"port": n} by the head; {"up": true}; {"running": true};
-{"ended": exit code, "output": what `launch` printed}; {"failed": why}; {"gone": true}, the last.
+Orders come on the host's standard input, answers go to its standard output. What is common to all
+providers: {"node": Order} is answered with {"port": n} by the head and {"up": true}, or
+{"failed": why}; {"gone": true} is the last answer.
 """
 
 import json
@@ -25,24 +25,6 @@ class Order(BaseModel):
     ip: str
     head: tuple[str, int] | None
     """None: it is this host, which says where."""
-
-
-class Work(BaseModel):
-    """The run that the head sees to."""
-
-    job: str | None
-    """As YAML; None: a run that is there goes on."""
-    overrides: list[str] = []
-    """Of a run that goes on."""
-    secrets: dict[str, str] = Field(default={}, repr=False)
-    """Of the job, for `launch` there."""
-    fresh: bool = False
-    """Move an earlier run of the name aside."""
-    cluster: dict[str, Any]
-    """As its file would have it; the head puts its own Ray in place of the provider."""
-    cluster_name: str
-    runs: str
-    name: str
 
 
 class Orders:
