@@ -96,7 +96,7 @@ def test_a_run_whose_job_has_left_the_queue_without_a_word_has_died(
 def test_where_slurm_is_not_the_command_says_so_and_leaves_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "job.yaml").write_text("name: small\ncommand: [\"true\"]\n")
+    (tmp_path / "job.yaml").write_text('name: small\ncommand: ["true"]\n')
     cluster = "accelerator: cpu\nhosts: 2\ndevices_per_host: 1\nprovider: {kind: slurm}\n"
     (tmp_path / "slurm.yaml").write_text(cluster)
     monkeypatch.setenv("PATH", str(tmp_path))

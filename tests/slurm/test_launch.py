@@ -1,13 +1,17 @@
 """Runs as jobs of a real Slurm: queued, trained, preempted and requeued, stopped, nothing left."""
 
 import json
+import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launcher.exits import BAD_USAGE, INTERRUPTED, NO_CLUSTER, OK
+from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK
+from launcher.providers.slurm.allocation import NODE
 from launcher.providers.slurm.job import SlurmJob
 from tests.faults.launches import Launch
 from tests.leftovers import Traces, run_launcher, wait_until
@@ -37,6 +41,12 @@ def job_of(run: Launch) -> SlurmJob:
     found = SlurmJob.read(run.run_dir)
     assert found is not None
     return found
+
+
+def tasks(traces: Traces) -> list[int]:
+    """The processes that own a host's Ray node."""
+    running = traces.processes().items()
+    return sorted(p for p, words in running if words.startswith(f"{sys.executable} -m {NODE}"))
 
 
 def test_a_job_has_the_curve_of_simulated_hosts_and_leaves_nothing(
@@ -131,3 +141,15 @@ def test_kill_9_of_the_launch_in_a_job_leaves_nothing(project: Path, traces: Tra
     assert "killed died at step" in run.output
     traces.assert_nothing_left()
     assert job_of(run).look() is None
+
+
+def test_a_host_that_fails_while_ray_starts_is_told_and_leaves_nothing(
+    project: Path, traces: Traces
+) -> None:
+    run = start(project, traces, "halfway")
+    run.wait_for(lambda: len(tasks(traces)) == 2)
+    os.kill(tasks(traces)[-1], signal.SIGKILL)
+    assert run.wait() == JOB_FAILED, run.output
+    assert "no Ray node on host-000" in run.output
+    assert "Killed" in run.output
+    wait_until(lambda: ended(job_of(run).job_id) == "FAILED", 30.0)

@@ -24,7 +24,7 @@ from trainer.spec.plan import World
 
 NODE = "launcher.providers.slurm.node"
 SRUN = ["srun", "--overlap", "--ntasks-per-node=1", "--distribution=block", "--cpu-bind=none",
-        "--kill-on-bad-exit=0", "--wait=0", "--label", "--unbuffered"]  # fmt: skip
+        "--kill-on-bad-exit=1", "--wait=0", "--label", "--unbuffered"]  # fmt: skip
 ENDING_TIMEOUT_S = 60.0
 TAIL_LINES = 20
 
