@@ -45,6 +45,8 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     devices = mesh.build(plan)
     events.emit("initialized", processes=jax.process_count(), devices=jax.device_count())
     report = Report(job, environment, run_dir, events)
+    if tokens.bad.found:
+        report.warn(f"left out: {tokens.bad}")
     trainable = Trainable.of(job, plan, devices)
     with jax.set_mesh(devices):
         saved = Checkpoints.open(

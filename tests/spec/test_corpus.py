@@ -1,4 +1,4 @@
-"""The documents of a corpus, and its hash."""
+"""The files of a corpus, and its hash."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from trainer.spec.corpus import DataError, digest, documents, read
+from trainer.spec.corpus import DataError, digest, files, reading
 from trainer.spec.job import Data
 
 STDLIB = Data.model_validate({"source": "stdlib", "seq_len": 8, "global_batch": 1})
@@ -27,7 +27,7 @@ def corpus(tmp_path, monkeypatch):
 
 
 def names(data: Data) -> list[str]:
-    return [document.name for document in documents(data)]
+    return [file.name for file in files(data)]
 
 
 def test_the_standard_library_is_source_text_and_has_no_tests_or_packages():
@@ -94,17 +94,17 @@ def test_a_file_name_that_is_no_text_is_hashed_too(corpus):
 )
 def test_a_corpus_without_files_is_an_error_with_the_remedy(corpus, path, message):
     with pytest.raises(DataError, match=f"data.path: .*{message}"):
-        documents(text(path))
+        files(text(path))
 
 
 def test_a_corpus_of_empty_files_is_an_error(corpus):
     (corpus / "empty.log").touch()
     with pytest.raises(DataError, match="is empty"):
-        documents(text("corpus/*.log"))
+        files(text("corpus/*.log"))
 
 
 def test_a_file_that_vanishes_is_an_error_that_names_it(corpus):
-    document = documents(text("corpus/a.txt"))[0]
+    file = files(text("corpus/a.txt"))[0]
     (corpus / "a.txt").unlink()
-    with pytest.raises(DataError, match=r"a\.txt cannot be read: No such file"):
-        read(document)
+    with pytest.raises(DataError, match=r"a\.txt cannot be read: No such file"), reading(file):
+        pass

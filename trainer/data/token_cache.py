@@ -2,22 +2,25 @@
 
 import fcntl
 import hashlib
+import json
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from trainer.data import tokenizer
+from trainer.data.documents import BadRecords, documents
 from trainer.folders import cache_folder
 from trainer.spec import corpus
 from trainer.spec.job import Data
 
-FORMAT = "1"
+FORMAT = "2"
+BAD_RECORDS = "bad_records.json"
 LOCK_DEADLINE_S = 900
 PROGRESS_EVERY_S = 0.5
 
@@ -32,6 +35,8 @@ class Tokens:
     corpus_sha256: str
     held_in: np.ndarray
     held_out: np.ndarray
+    bad: BadRecords = field(default_factory=lambda: BadRecords(0))
+    """What is left out."""
 
     def sequences(self, seq_len: int) -> int:
         """Training examples of `seq_len` tokens, each with the token that follows its last."""
@@ -45,10 +50,12 @@ def load(data: Data, progress: Progress = lambda done, total: None) -> Tokens:
     folder = cache_folder() / "tokens" / key.hexdigest()[:32]
     if not folder.is_dir():
         _make(folder, data, progress)
+    bad = BadRecords(data.max_bad_records, json.loads((folder / BAD_RECORDS).read_text()))
+    bad.check()
     held_in, held_out = (
         np.load(folder / f"{part}.npy", mmap_mode="r") for part in ("held_in", "held_out")
     )
-    return Tokens(sha256, held_in, held_out)
+    return Tokens(sha256, held_in, held_out, bad)
 
 
 def check(tokens: Tokens, data: Data) -> None:
@@ -100,21 +107,20 @@ def _make(folder: Path, data: Data, progress: Progress) -> None:
 
 
 def _write(folder: Path, data: Data, progress: Progress) -> None:
-    documents = corpus.documents(data)
-    kept = held_out_names([document.name for document in documents], data.held_out)
-    parts: dict[str, list[np.ndarray]] = {"held_in": [], "held_out": []}
-    total = sum(document.path.stat().st_size for document in documents)
-    done, shown = 0, 0.0
-    for document in documents:
-        tokens = tokenizer.encode(corpus.read(document))
-        parts["held_out" if document.name in kept else "held_in"].append(tokens)
-        done += len(tokens) - 1
+    total = sum(file.path.stat().st_size for file in corpus.files(data))
+    bad, shown = BadRecords(data.max_bad_records), 0.0
+    tokens: dict[str, np.ndarray] = {}
+    for document in documents(data, bad):
+        tokens[document.name] = tokenizer.encode(document.text)
         if time.monotonic() - shown > PROGRESS_EVERY_S:
-            progress(done, total)
+            progress(document.read, total)
             shown = time.monotonic()
-    for part, arrays in parts.items():
-        empty = np.empty(0, tokenizer.TOKEN_DTYPE)
+    kept = held_out_names(list(tokens), data.held_out)
+    empty = np.empty(0, tokenizer.TOKEN_DTYPE)
+    for part, is_of_it in (("held_in", False), ("held_out", True)):
+        arrays = [array for name, array in tokens.items() if (name in kept) == is_of_it]
         np.save(folder / f"{part}.npy", np.concatenate([empty, *arrays]))
+    (folder / BAD_RECORDS).write_text(json.dumps(bad.found))
     progress(total, total)
 
 

@@ -22,7 +22,15 @@ MODEL_KEYS = frozenset(
 """The shape or the meaning of a parameter: with another value the checkpoint is of no use."""
 DATA_KEYS = frozenset(
     f"data.{key}"
-    for key in ("source", "path", "seq_len", "global_batch", "held_out", "document_boundaries")
+    for key in (
+        "source",
+        "path",
+        "text_field",
+        "seq_len",
+        "global_batch",
+        "held_out",
+        "document_boundaries",
+    )
 ) | {"seed"}
 """Which examples a step sees: with another value some are seen twice, others never."""
 SILENT = (

@@ -1,16 +1,20 @@
-"""The documents of a corpus, in one order on every host, and their hash. Pure Python and fast."""
+"""The files of a corpus, in one order on every host, and their hash. Pure Python and fast."""
 
 import glob
 import hashlib
 import os
 import sysconfig
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import BinaryIO
 
 from trainer.spec.job import Data
 
+EXAMPLE = '"corpus/**/*.txt"'
+CHUNK_BYTES = 1 << 20
 # Folders of the standard library that hold no library: installed packages, caches, tests.
 _LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
@@ -20,42 +24,48 @@ class DataError(ValueError):
 
 
 @dataclass(frozen=True)
-class Document:
+class File:
     name: str
     """The same on every host: the path below the corpus's root."""
     path: Path
 
 
-def documents(data: Data) -> list[Document]:
-    """All documents of the job's corpus, sorted by name.
+def files(data: Data) -> list[File]:
+    """All files of the job's corpus, sorted by name.
 
     Raises:
       DataError: where there is none.
     """
-    return _stdlib() if data.source == "stdlib" else _text(data.path)
+    return _stdlib() if data.source == "stdlib" else _matching(data)
 
 
-def read(document: Document) -> bytes:
-    """Raises DataError where the file cannot be read."""
+@contextmanager
+def reading(file: File) -> Iterator[BinaryIO]:
+    """The file, open. Raises DataError where it cannot be read."""
     try:
-        return document.path.read_bytes()
+        with file.path.open("rb") as opened:
+            yield opened
     except OSError as error:
-        raise DataError(f"data.path: {document.path} cannot be read: {error.strerror}") from None
+        raise DataError(f"data.path: {file.path} cannot be read: {error.strerror}") from None
 
 
 def digest(data: Data) -> str:
-    """sha256 over name, length and bytes of every document: equal where the corpora are."""
+    """sha256 over name, length and bytes of every file: equal where the corpora are."""
     total = hashlib.sha256()
-    for document in documents(data):
-        content = read(document)
-        total.update(os.fsencode(f"{document.name}\0{len(content)}\0"))
-        total.update(content)
+    if data.source == "jsonl":
+        total.update(f"jsonl\0{data.text_field}\0".encode())
+    for file in files(data):
+        with reading(file) as opened:
+            size = os.fstat(opened.fileno()).st_size
+            total.update(os.fsencode(f"{file.name}\0{size}\0"))
+            while chunk := opened.read(CHUNK_BYTES):
+                total.update(chunk)
     return total.hexdigest()
 
 
-def _stdlib() -> list[Document]:
+def _stdlib() -> list[File]:
     root = sysconfig.get_path("stdlib")
-    found = [Document(name, Path(root, name)) for name in sorted(_sources(root, ""))]
+    found = [File(name, Path(root, name)) for name in sorted(_sources(root, ""))]
     if not found:
         raise DataError(
             f"data.source: this Python has no source text in {root}. "
@@ -76,17 +86,18 @@ def _sources(root: str, below: str) -> Iterator[str]:
                 yield name
 
 
-def _text(pattern: str | None) -> list[Document]:
+def _matching(data: Data) -> list[File]:
+    pattern = data.path
     if not pattern:
-        raise DataError('data.path: missing; source: text needs a glob, such as "corpus/*.txt"')
+        raise DataError(f"data.path: missing; source: {data.source} needs a glob, as {EXAMPLE}")
     expanded = str(Path(pattern).expanduser())
     root = _fixed_part(expanded)
     # Path.glob takes no absolute pattern.
     matched = {Path(p) for p in glob.glob(expanded, recursive=True)}  # noqa: PTH207
-    files = [path for path in matched if path.is_file()]
-    _check_some(pattern, matched, files)
-    found = [Document(path.relative_to(root).as_posix(), path) for path in files]
-    return sorted(found, key=lambda document: document.name)
+    paths = [path for path in matched if path.is_file()]
+    _check_some(pattern, matched, paths)
+    found = [File(path.relative_to(root).as_posix(), path) for path in paths]
+    return sorted(found, key=lambda file: file.name)
 
 
 def _fixed_part(pattern: str) -> Path:

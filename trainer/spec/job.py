@@ -80,8 +80,14 @@ class Model(Section):
 class Data(Section):
     """What is read, and how it is cut into global batches."""
 
-    source: Literal["stdlib", "text"]
-    path: str | None = Field(default=None, description="a glob on the hosts, for source: text")
+    source: Literal["stdlib", "text", "jsonl"]
+    path: str | None = Field(
+        default=None, description="a glob on the hosts, of files that may be .gz or .zst"
+    )
+    text_field: str = Field(default="text", description="of the records of source: jsonl")
+    max_bad_records: NonNegative = Field(
+        default=0, description="so many records without a text are left out; more end the run"
+    )
     tokenizer: Literal["bytes"] = "bytes"
     seq_len: Positive
     global_batch: Positive = Field(description="sequences per step, over all processes")

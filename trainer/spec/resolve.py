@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from trainer.spec import layout, rules, shapes
+from trainer.spec.corpus import EXAMPLE
 from trainer.spec.job import Job
 from trainer.spec.job import Mesh as MeshSizes
 from trainer.spec.plan import ArrayPlan, BatchSplit, Corpus, Plan, World
@@ -91,10 +92,10 @@ def _check_job(job: Job, problems: _Problems) -> None:
         f"the bytes tokenizer has {BYTE_TOKENS} tokens, found {model.vocab_size}",
     )
     problems.check(
-        (data.source == "text") == (data.path is not None),
+        (data.source != "stdlib") == (data.path is not None),
         "data.path",
-        "source 'text' needs a path, such as \"corpus/**/*.txt\""
-        if data.source == "text"
+        f"source '{data.source}' needs a path, such as {EXAMPLE}"
+        if data.source != "stdlib"
         else f"source '{data.source}' takes no path: leave it out, or say source: text",
     )
 

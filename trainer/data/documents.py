@@ -1,0 +1,115 @@
+"""The documents of a corpus's files: whole files, or the records of JSON Lines."""
+
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import BinaryIO, NamedTuple, cast
+
+from trainer.spec.corpus import DataError, File, files, reading
+from trainer.spec.job import Data
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+
+class Document(NamedTuple):
+    name: str
+    """The same on every host; of a record with the number of its line, from 1."""
+    text: bytes
+    read: int
+    """Bytes of the corpus's files that are read so far."""
+
+
+@dataclass
+class BadRecords:
+    """Those that are left out, with file, line and reason."""
+
+    allowed: int
+    found: list[str] = field(default_factory=list)
+
+    def add(self, one: str) -> None:
+        """Raises DataError where they are more than allowed."""
+        self.found.append(one)
+        self.check()
+
+    def check(self) -> None:
+        """Raises DataError where they are more than allowed."""
+        if len(self.found) > self.allowed:
+            raise DataError(
+                f"{self}. data.max_bad_records: {self.allowed} are left out at most: "
+                "mend the records, or allow more"
+            )
+
+    def __str__(self) -> str:
+        first = self.found[-1] if len(self.found) > self.allowed else self.found[0]
+        return f"{len(self.found):,} bad record{'s' * (len(self.found) > 1)}, as {first}"
+
+
+def documents(data: Data, bad: BadRecords) -> Iterator[Document]:
+    """All of them, in one order on every host. Raises DataError."""
+    before = 0
+    for file in files(data):
+        with reading(file) as raw, _unpacked(file, raw) as opened:
+            if data.source == "jsonl":
+                for name, text in _records(file, opened, data.text_field, bad):
+                    yield Document(name, text, before + raw.tell())
+            else:
+                yield Document(file.name, opened.read(), before + raw.tell())
+            before += raw.tell()
+
+
+def _records(
+    file: File, opened: BinaryIO, field_name: str, bad: BadRecords
+) -> Iterator[tuple[str, bytes]]:
+    """Name and text; empty lines are none."""
+    for number, line in enumerate(opened, 1):
+        if not line.strip():
+            continue
+        text = _text(line, field_name)
+        if isinstance(text, bytes):
+            yield f"{file.name}:{number}", text
+        else:
+            bad.add(f"{file.path}:{number}: {text}")
+
+
+def _text(line: bytes, field_name: str) -> bytes | str:
+    """Of a record, as bytes; else why it has none."""
+    try:
+        record = json.loads(line)
+    except UnicodeDecodeError:
+        return "not UTF-8"
+    except ValueError as error:
+        return f"not JSON: {error}"
+    if not isinstance(record, dict):
+        return f"a record is an object, found {json.dumps(record)[:40]}"
+    if field_name not in record:
+        return f"no field {field_name!r}; there are: {', '.join(record) or 'none'}"
+    if not isinstance(record[field_name], str):
+        return f"{field_name!r} is no text: {json.dumps(record[field_name])[:40]}"
+    try:
+        return record[field_name].encode()
+    except UnicodeEncodeError:
+        return f"{field_name!r} has half of a surrogate pair"
+
+
+@contextmanager
+def _unpacked(file: File, raw: BinaryIO) -> Iterator[BinaryIO]:
+    """What the file holds, by the end of its name. Raises DataError where it is torn."""
+    try:
+        match file.path.suffix:
+            case ".gz":
+                with gzip.open(raw) as opened:
+                    yield cast(BinaryIO, opened)
+            case ".zst":
+                with zstd.open(raw) as opened:
+                    yield cast(BinaryIO, opened)
+            case _:
+                yield raw
+    except (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError) as error:
+        raise DataError(f"data.path: {file.path} cannot be unpacked: {error}") from None
