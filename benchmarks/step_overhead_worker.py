@@ -25,6 +25,7 @@ from trainer.loop import Loop, Step
 from trainer.loss import loss_sum
 from trainer.metrics import Rates
 from trainer.preflight import prepare_data
+from trainer.profiling import Profiling
 from trainer.report import Report
 from trainer.spec.config import load
 from trainer.spec.job import Job
@@ -52,7 +53,7 @@ def main() -> None:
         turns = Turns(trainable, step, batch, rounds)
         loop = Loop(
             job, feed, turns, Wishes(devices), Evaluator(trainable), NoSaving(), Rates(job, plan),
-            report, events,
+            Profiling(job, environment, job_file.parent), report, events,
         )  # fmt: skip
         loop.run(Start(trainable.initial_state()))
     if environment.process == 0:

@@ -13,6 +13,7 @@ from trainer.data.packing import Batch
 from trainer.evaluate import Evaluator
 from trainer.events import Events
 from trainer.metrics import Rates
+from trainer.profiling import Profiling
 from trainer.report import Report
 from trainer.spec.job import Job
 from trainer.stop import Wishes
@@ -30,11 +31,11 @@ class Loop:
 
     def __init__(
         self, job: Job, feed: Feed, step: Step, wishes: Wishes, evaluator: Evaluator,
-        saving: Saving, rates: Rates, report: Report, events: Events,
+        saving: Saving, rates: Rates, profiling: Profiling, report: Report, events: Events,
     ):  # fmt: skip
         self._job, self._feed, self._step, self._wishes = job, feed, step, wishes
         self._evaluator, self._saving, self._rates = evaluator, saving, rates
-        self._report, self._events = report, events
+        self._profiling, self._report, self._events = profiling, report, events
         self._completed_s = self._sending_s = 0.0
 
     def run(self, start: Start) -> tuple[State, float]:
@@ -49,6 +50,7 @@ class Loop:
             batch, wait_s = self._next(batches)
             self._completed_s = time.perf_counter()
             for step in range(start.step + 1, last + 1):
+                self._profiling.before(step)
                 wishes = self._wishes.array(self._saving.wish())
                 state, metrics = self._send(state, batch, wishes)
                 if running:
@@ -58,13 +60,17 @@ class Loop:
                     batch, wait_s = self._next(batches)
                 evaluated, saved = self._is_evaluated(step), self._saving.is_due(step)
                 stops = self._saving.stops and step < last
-                if evaluated or saved:
+                if self._profiling.ends_with(step):
+                    loss, running = self._finish(*running), None
+                    self._end_profile()
+                if running and (evaluated or saved):
                     # Nothing that is not finite is saved.
                     loss, running = self._finish(*running), None
                 eval_loss = self._evaluate(step, state) if evaluated else None
                 if saved:
                     self._save(step, state, loss, eval_loss)
                 if stops:
+                    self._end_profile()
                     raise self._stopped(step)
                 self._saving.poll()
             loss = self._finish(*running) if running else loss
@@ -129,6 +135,14 @@ class Loop:
     def _save(self, step: int, state: State, loss: float, eval_loss: float | None) -> None:
         with self._events.phase("save"):
             self._saving.save(step, state, loss, eval_loss)
+        self._completed_s = time.perf_counter()
+
+    def _end_profile(self) -> None:
+        """Writing it takes a while, which is no step's time."""
+        if not self._profiling.is_on:
+            return
+        with self._events.phase("profile"):
+            self._profiling.end()
         self._completed_s = time.perf_counter()
 
     def _finish_saving(self) -> None:

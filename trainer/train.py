@@ -18,6 +18,7 @@ from trainer.folders import cache_folder
 from trainer.loop import Loop, Step
 from trainer.metrics import Rates
 from trainer.preflight import prepare_data
+from trainer.profiling import Profiling
 from trainer.report import Report
 from trainer.sample import sample
 from trainer.spec.corpus import DataError
@@ -62,7 +63,7 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
             step = _compiled(trainable, feed, events, report)
         loop = Loop(
             job, feed, step, Wishes(devices), Evaluator(trainable), saving, Rates(job, plan),
-            report, events,
+            Profiling(job, environment, run_dir), report, events,
         )  # fmt: skip
         try:
             state, loss = loop.run(start)

@@ -159,6 +159,20 @@ class Checkpoint(Section):
         return given
 
 
+class Profile(Section):
+    """Steps whose trace is written into the run's folder."""
+
+    steps: tuple[Positive, Positive] = Field(strict=False, description="the first and the last")
+    processes: tuple[NonNegative, ...] = Field(default=(0,), strict=False)
+
+    @model_validator(mode="after")
+    def _is_ordered(self) -> "Profile":
+        first, last = self.steps
+        if first > last:
+            raise KeyedError(("steps", f"the first, {first}, is after the last, {last}"))
+        return self
+
+
 class Sample(Section):
     """Text that the trained model writes at the end of a run."""
 
@@ -206,3 +220,4 @@ class Job(BaseJob):
     evaluate: Evaluate | None = Evaluate()
     sample: Sample | None = Sample()
     checkpoint: Checkpoint | None = Checkpoint.model_validate({})
+    profile: Profile | None = None

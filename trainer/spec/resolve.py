@@ -46,6 +46,7 @@ def resolve(job: Job, world: World, corpus: Corpus) -> Plan:
     """The plan of a job on a world. Raises PlanError with everything that does not fit."""
     problems = _Problems()
     _check_job(job, problems)
+    _check_profile(job, world, problems)
     mesh = _mesh_sizes(job.mesh, world, problems)
     if mesh:
         _check_mesh(job, mesh, problems)
@@ -97,6 +98,21 @@ def _check_job(job: Job, problems: _Problems) -> None:
         f"source '{data.source}' needs a path, such as {EXAMPLE}"
         if data.source != "stdlib"
         else f"source '{data.source}' takes no path: leave it out, or say source: text",
+    )
+
+
+def _check_profile(job: Job, world: World, problems: _Problems) -> None:
+    if job.profile is None:
+        return
+    last = job.profile.steps[1]
+    problems.check(
+        last <= job.steps, "profile.steps", f"the last is {last}, and the run has {job.steps}"
+    )
+    most = max(job.profile.processes, default=0)
+    problems.check(
+        most < world.processes,
+        "profile.processes",
+        f"found {most}; with {world.processes} hosts they count from 0 to {world.processes - 1}",
     )
 
 
