@@ -2,7 +2,8 @@
 
 uv run --group tpu_compiler pytest -m compiles
 
-The jobs are too large for their devices: that the compiler says within seconds.
+Most jobs are too large for their devices: that the compiler says within seconds. Two fit, since the
+compiler would make theirs smaller in ways of its own where they did not.
 """
 
 from typing import Any
@@ -19,13 +20,13 @@ pytestmark = pytest.mark.compiles
 CASES = [
     ("v5e-1", "none", {"global_batch": 16}, {}),
     ("v5e-1", "none", {"global_batch": 2, "seq_len": 4096}, {}),
-    ("v5e-1", "dots", {"global_batch": 192, "micro_batches": 2}, {}),
+    ("v5e-1", "dots", {"global_batch": 96, "micro_batches": 2}, {}),
     ("v5e-1", "full", {"global_batch": 256}, {}),
     ("v5e-1", "full", {"global_batch": 32, "seq_len": 4096}, {}),
     ("v5e-16", "none", {"global_batch": 256}, {}),
     ("v5e-16", "dots", {"global_batch": 1536}, {}),
     ("v5e-16", "dots", {"global_batch": 1024}, {"tensor": 4}),
-    ("v5e-16", "full", {"global_batch": 2048}, {"tensor": 4}),
+    ("v5e-16", "full", {"global_batch": 1024}, {"tensor": 4}),
 ]
 
 
