@@ -1,10 +1,10 @@
 """That many hosts from the start of their Ray nodes to the first report of each, as a program.
 
-    python -m tests.scale.report HOSTS DEADLINE_S RUN_DIR
+    python -m tests.scale.report real|fed HOSTS DEADLINE_S RUN_DIR
 
-A process of its own, since Ray keeps the first token that a process has used. Up to MOST_NODES
-hosts are got as a run gets them, more as `crowded` does. After DEADLINE_S the programs are stopped.
-Prints one JSON object: see `Heard`.
+A process of its own, since Ray keeps the first token that a process has used. Up to MOST_NODES real
+hosts are got as a run gets them, more as `crowded` does; `fed` ones only send events, for FED_S.
+After DEADLINE_S the programs are stopped. Prints one JSON object: see `Heard`.
 """
 
 import json
@@ -16,10 +16,15 @@ from pathlib import Path
 from launcher.attendant import Attendant
 from launcher.gang import Event
 from launcher.gather import gather
+from launcher.health.silence import SILENCE_S
 from launcher.listener import Listener
 from launcher.providers import local
 from tests.scale.crowding import MOST_NODES, Stub, crowded, nodes_for
+from tests.scale.feeding import fed
 from tests.spec.worlds import cpu_world
+
+FED_S = 2 * SILENCE_S
+"""Long enough for a host that is not listened to to look silent."""
 
 
 @dataclass
@@ -54,11 +59,14 @@ class Until(Attendant):
         return time.monotonic() > self._end
 
 
-def report(processes: int, deadline_s: float, run_dir: Path) -> Heard:
+def report(kind: str, processes: int, deadline_s: float, run_dir: Path) -> Heard:
     """Until all have ended by themselves, or the deadline."""
     heard = Heard()
-    with local.start(cpu_world(nodes_for(processes), 1)) as hosts:
-        if processes <= MOST_NODES:
+    nodes = 1 if kind == "fed" else nodes_for(processes)
+    with local.start(cpu_world(nodes, 1)) as hosts:
+        if kind == "fed":
+            gathered = fed(hosts, processes, run_dir, heard, lasts_s=FED_S)
+        elif processes <= MOST_NODES:
             gathered = gather(hosts, cpu_world(processes, 1), run_dir, heard)
         else:
             gathered = crowded(hosts, processes, run_dir, heard)
@@ -69,5 +77,5 @@ def report(processes: int, deadline_s: float, run_dir: Path) -> Heard:
 
 
 if __name__ == "__main__":
-    heard = report(int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]))
+    heard = report(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), Path(sys.argv[4]))
     print(json.dumps(asdict(heard)))
