@@ -34,6 +34,8 @@ ANSWER_TIMEOUT_S = 60.0
 """For what an agent does at once: find a port, start a process."""
 STACKS_TIMEOUT_S = 10.0
 POLL_S, LOOK_S = 1.0, 0.5
+GATHER_S = 0.02
+"""For more answers after the first: to look for them costs time for each host of the gang."""
 PORT_ATTEMPTS = 5
 COMPARED = ("versions", "code", "corpus_sha256")
 
@@ -231,8 +233,6 @@ class Gang:
         self, note: Callable[[Event], None], attendant: Attendant
     ) -> tuple[dict[int, Exit], Hang | None]:
         """Forward what the hosts say until all have ended; process -> its end."""
-        import ray
-
         attendant.started()
         exits: dict[int, Exit] = {}
         hang: Hang | None = None
@@ -240,8 +240,7 @@ class Gang:
         silence = Silence(len(self._agents), time.monotonic())
         polls = {agent.poll.remote(POLL_S): p for p, agent in enumerate(self._agents)}
         while polls and time.monotonic() < stop.give_up_at:
-            ready, _ = ray.wait(list(polls), num_returns=1, timeout=LOOK_S)
-            for reference in ready:
+            for reference in _ready(list(polls)):
                 process = polls.pop(reference)
                 batch = _fetch(reference)
                 silence.broken(process)
@@ -348,6 +347,19 @@ def _stacks_of(call: Any) -> str:
         return ray.get(call, timeout=0)
     except RayError:
         return ""
+
+
+def _ready(calls: list[Any]) -> list[Any]:
+    """Those that are answered, after LOOK_S at most.
+
+    All of them: one at a time, and the answers of a thousand hosts wait until they look silent.
+    """
+    import ray
+
+    ready, _ = ray.wait(calls, num_returns=1, timeout=LOOK_S)
+    if ready:
+        ready, _ = ray.wait(calls, num_returns=len(calls), timeout=GATHER_S)
+    return ready
 
 
 def _fetch(reference: Any) -> Batch:

@@ -81,7 +81,7 @@ class Nodes:
         deadline = time.monotonic() + limit_s
         up = 0
         while up < total:
-            waiting = [node for node in [self._head, *self._hosts] if not _is_up(node)]
+            waiting = [node for node in [self._head, *self._hosts] if not is_up(node)]
             if total - len(waiting) > up:
                 up = total - len(waiting)
                 on_status(f"{up} of {total} Ray nodes are up")
@@ -120,7 +120,7 @@ class Nodes:
         return {
             process
             for process, node in enumerate(self._hosts)
-            if _is_up(node) and not self._has_ended(node)
+            if is_up(node) and not self._has_ended(node)
         }
 
     def replace_lost(self, now_s: float) -> None:
@@ -165,7 +165,8 @@ class Nodes:
         return "\n".join(told)
 
 
-def _is_up(node: Node) -> bool:
+def is_up(node: Node) -> bool:
+    """By its own log."""
     return NODE_IS_UP in _text(node["log"])
 
 

@@ -18,31 +18,44 @@ from pathlib import Path
 import psutil
 
 from launcher.host.reaper import die_with_parent
+from launcher.providers.nodes import Node, is_up
 
 HEAD_TIMEOUT_S = 90.0
 REGISTER_TIMEOUT_S = 120.0
 """Of a raylet, whose agents are up before it: Ray gives it 30 s, too few on a busy machine."""
 LOOK_S = 0.2
+AT_ONCE = 2 * len(os.sched_getaffinity(0))
+"""Nodes on their way: of 64 that start together on two cores none comes up before Ray gives up on
+it; four at a time take 86 s."""
 
 
 def main() -> None:
-    """Nodes in the file's order, the head first; returns when all have ended."""
+    """Nodes in the file's order, the head first, AT_ONCE at a time; returns when all have ended."""
     from ray.scripts import scripts
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    names: dict[int, str] = {}
+    running: dict[int, Node] = {}
     for node in json.loads(Path(sys.argv[1]).read_text()):
         if node["after"]:
             _wait_for_port(*node["after"])
+        while sum(not is_up(one) for one in running.values()) >= AT_ONCE:
+            _note_end(running, os.WNOHANG)
+            time.sleep(LOOK_S)
         prepare = die_with_parent(os.getpid())
         pid = os.fork()
         if pid == 0:
             prepare()
             _become(node, scripts.main)
-        names[pid] = node["name"]
-    while names:
-        pid, status = os.wait()
-        print(json.dumps({"ended": names.pop(pid, None), "status": status}), flush=True)
+        running[pid] = node
+    while running:
+        _note_end(running, 0)
+
+
+def _note_end(running: dict[int, Node], options: int) -> None:
+    """Wait for one to end and tell of it; with WNOHANG, only where one has."""
+    pid, status = os.waitpid(-1, options)
+    if pid in running:
+        print(json.dumps({"ended": running.pop(pid)["name"], "status": status}), flush=True)
 
 
 def _become(node: dict, ray_command) -> None:

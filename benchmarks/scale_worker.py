@@ -1,0 +1,182 @@
+"""One supervising process and its hosts, for scale.py: prints what they took as one JSON object.
+
+    python -m benchmarks.scale_worker real|fed HOSTS SECONDS STEP_S FOLDER
+
+What runs here is a run's own: Attempts with its watch, its run folder and the panel of a terminal,
+over the Gang and its polls through Ray. Only how hosts are got is not.
+"""
+
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from launcher.attempts import Attempts
+from launcher.gang import Gang
+from launcher.hosting import Hosting
+from launcher.interrupts import Interrupts
+from launcher.launch import Launch
+from launcher.listener import Listener
+from launcher.progress import RunDisplay
+from launcher.providers import local
+from launcher.providers.hosts import Hosts
+from launcher.runs import Run
+from tests.launcher.plans import planned
+from tests.scale.crowding import STUB, crowded, nodes_for
+from tests.scale.feeding import fed
+from tests.spec.worlds import cpu_world
+from trainer.spec.plan import World
+
+Event = dict[str, Any]
+SETTLE_S = 3.0
+"""From when all hosts have been heard until the measurement: starts are over."""
+
+
+@dataclass
+class Figures:
+    """Of one supervising process. Seconds of a start are those after the one before."""
+
+    nodes_s: float = 0.0
+    agents_s: float = 0.0
+    met_s: float = 0.0
+    reported_s: float = 0.0
+    events: int = 0
+    """That were handled while it was measured."""
+    measured_s: float = 0.0
+    cpu_s: float = 0.0
+    """Of all threads of the process, Ray's among them."""
+    handling_s: float = 0.0
+    """In `Attempts.on_event`, by the wall clock."""
+    late_s: list[float] = field(default_factory=list)
+    """From when a host said something until it was handled; one in each 16."""
+
+
+class Measured(Attempts):
+    """A run's attempts that end themselves once they have been measured."""
+
+    def __init__(
+        self, launch: Launch, run: Run, display: RunDisplay, seconds: float, figures: Figures
+    ) -> None:
+        self._interrupted = Interrupts()
+        super().__init__(launch, run, display, self._interrupted)
+        self._processes = launch.plan.world.processes
+        self._seconds, self._figures = seconds, figures
+        self._met: set[int] = set()
+        self._reported: set[int] = set()
+        self._programs_began = self._all_met = 0.0
+        self._begins = self._ends = float("inf")
+        self._first = self._cpu_s = 0.0
+        """When the first measured event came, and what the process had used by then."""
+
+    def run_on(self, held: "Held") -> None:
+        """Until it has ended itself."""
+        self._hosting = held
+        self._programs_began = time.monotonic()
+        try:
+            self.run()
+        except KeyboardInterrupt:
+            pass  # our own
+
+    def on_event(self, event: Event) -> None:
+        began = time.perf_counter()
+        super().on_event(event)
+        handling_s = time.perf_counter() - began
+        now = time.monotonic()
+        if self._begins <= now < self._ends:
+            self._note(event, now, handling_s)
+        elif self._begins > now:
+            self._note_start(event, now)
+
+    def _note_start(self, event: Event, now: float) -> None:
+        process, figures = event.get("process", -1), self._figures
+        if event["event"] == "initialized":
+            self._met.add(process)
+            if len(self._met) == self._processes:
+                figures.met_s, self._all_met = now - self._programs_began, now
+        elif event["event"] in ("heartbeat", "step") and self._begins == float("inf"):
+            self._reported.add(process)
+            if len(self._reported) == self._processes:
+                figures.reported_s = now - (self._all_met or self._programs_began)
+                self._begins = now + SETTLE_S
+
+    def _note(self, event: Event, now: float, handling_s: float) -> None:
+        figures = self._figures
+        if figures.events == 0:
+            self._cpu_s, self._first = time.process_time(), now
+        figures.events += 1
+        figures.handling_s += handling_s
+        if "time" in event and figures.events % 16 == 0:
+            figures.late_s.append(time.time() - event["time"])
+        if now - self._first >= self._seconds:
+            figures.cpu_s = time.process_time() - self._cpu_s
+            figures.measured_s = now - self._first
+            self._ends = now
+            self._interrupted.on_signal(signal.SIGTERM, None)
+
+
+class Held(Hosting):
+    """Hosts and agents that are there already."""
+
+    def __init__(self, listener: Listener, hosts: Hosts, gang: Gang) -> None:
+        super().__init__(listener)
+        self._hosts, self._crew = hosts, gang
+
+    def gang(self, launch: Launch) -> Gang:
+        return self._crew
+
+    def is_known(self, gang: Gang) -> bool:
+        return True
+
+    def alive(self, world: World) -> int:
+        return world.processes
+
+    def dismiss(self) -> None: ...
+
+
+def measure(kind: str, processes: int, seconds: float, step_s: float, folder: Path) -> Figures:
+    """From the start of the nodes until the run has been measured and has ended."""
+    figures = Figures()
+    cluster = folder / "cluster.yaml"
+    cluster.write_text(
+        f"{{accelerator: cpu, hosts: {processes}, devices_per_host: 1, provider: {{kind: local}}}}"
+    )
+    command = json.dumps([sys.executable, "-I", "-S", str(STUB), "1000000", str(step_s)])
+    job = f"name: many\ncommand: {command}\nretries: {{failures: 0}}\n"
+    launch = planned(folder / "job.yaml", job, str(cluster))
+    nodes = nodes_for(processes) if kind == "real" else 1
+    began = time.monotonic()
+    with (
+        Path(os.devnull).open("w") as nowhere,
+        Run.create(launch) as run,
+        RunDisplay(Console(file=nowhere, force_terminal=True), launch) as display,
+        local.start(cpu_world(nodes, 1)) as hosts,
+    ):
+        figures.nodes_s = time.monotonic() - began
+        attempts = Measured(launch, run, display, seconds, figures)
+        if kind == "real":
+            gathered = crowded(hosts, processes, launch.run_dir, attempts)
+        else:
+            gathered = fed(hosts, processes, launch.run_dir, attempts, step_s)
+        with gathered as gang:
+            figures.agents_s = time.monotonic() - began - figures.nodes_s
+            attempts.run_on(Held(attempts, hosts, gang))
+    return figures
+
+
+def main() -> None:
+    kind, processes, seconds, step_s, folder = sys.argv[1:]
+    figures = measure(kind, int(processes), float(seconds), float(step_s), Path(folder))
+    late_s = statistics.quantiles(figures.late_s, n=100) if len(figures.late_s) > 1 else [0.0] * 99
+    about = {k: v for k, v in vars(figures).items() if k != "late_s"}
+    print(json.dumps({**about, "late_median_s": late_s[49], "late_most_s": late_s[98]}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""What starts Ray nodes on this machine, with a few lines in place of Ray's own."""
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+AT_ONCE, NODES, FAILS = 2, 6, 1
+START = f"""
+import sys, time
+from ray.scripts import scripts
+from launcher.providers import ray_nodes
+
+def node():
+    print(time.monotonic(), flush=True)
+    time.sleep(0.3)
+    if sys.argv[-1] == "{FAILS}":
+        sys.exit(1)
+    print("Ray runtime started.", time.monotonic(), flush=True)
+    time.sleep(2.0)
+
+scripts.main = node
+ray_nodes.AT_ONCE = {AT_ONCE}
+ray_nodes.main()
+"""
+
+
+def test_few_nodes_start_at_once_and_one_that_fails_holds_up_nobody(tmp_path: Path) -> None:
+    """The third waits until the first is up, and so on: two that are on their way are enough."""
+    logs = [tmp_path / f"{number}.log" for number in range(NODES)]
+    nodes = [
+        {
+            "name": f"node-{number}",
+            "flags": [str(number)],
+            "log": str(log),
+            "env": {},
+            "after": None,
+        }
+        for number, log in enumerate(logs)
+    ]
+    listing = tmp_path / "nodes.json"
+    listing.write_text(json.dumps(nodes))
+    command = [sys.executable, "-c", START, str(listing)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    began = {number: float(log.read_text().split()[0]) for number, log in enumerate(logs)}
+    up = {n: float(log.read_text().split()[-1]) for n, log in enumerate(logs) if n != FAILS}
+    for number in range(AT_ONCE, NODES):
+        coming = [n for n in range(number) if n != FAILS and up[n] > began[number]]
+        assert len(coming) < AT_ONCE
+    assert all(began[one] <= began[other] for one, other in pairwise(began))
+    ended = [json.loads(line)["ended"] for line in done.stdout.splitlines()]
+    assert sorted(ended) == [node["name"] for node in nodes]

@@ -1,0 +1,122 @@
+"""Agents that only send events: no Ray node of their own, no process, no program.
+
+A few Ray actors answer for all of them, each host's call through Ray as a real agent's: the gang
+and all that is behind it cannot tell. They say what a trainer says in its loop.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.gang import Event, Gang
+from launcher.gather import connected
+from launcher.host.program import Batch
+from launcher.listener import Listener
+from launcher.providers.hosts import Hosts
+
+HEARTBEAT_EVERY_S = 2.0
+HOSTS_PER_ACTOR = 1024
+FOR_EVER_S = 1e9
+
+
+class Crowd:
+    """A Ray actor that answers for the agents of many hosts, and has no programs."""
+
+    def __init__(self, step_s: float, lasts_s: float) -> None:
+        self._step_s, self._lasts_s = step_s, lasts_s
+        self._told_s: dict[int, float] = {}
+        """Until when each host has told its events."""
+        self._beat_s: dict[int, float] = {}
+        self._end_s: dict[int, float] = {}
+
+    async def address(self, process: int) -> str:
+        return "127.0.0.1"
+
+    async def free_port(self, process: int, wanted: int | None) -> int:
+        return wanted or 1
+
+    async def start(self, process: int, *_: object) -> None:
+        self._told_s[process] = time.time()
+        self._end_s[process] = time.time() + self._lasts_s
+        self._beat_s[process] = time.time() + random.uniform(0, HEARTBEAT_EVERY_S)
+
+    async def stop(self, process: int, grace_s: float | None = None) -> None:
+        self._end_s[process] = 0.0
+
+    async def poll(self, process: int, wait_s: float) -> Batch:
+        """As an agent's: at once where there is something to tell, else after `wait_s`."""
+        deadline = time.time() + wait_s
+        while True:
+            events = self._due(process)
+            if time.time() >= self._end_s[process]:
+                return Batch(events, status=0, ended_ago_s=0.0, over=True)
+            if events or time.time() >= deadline:
+                return Batch(events)
+            step_at = (self._told_s[process] // self._step_s + 1) * self._step_s
+            until = min(step_at, self._beat_s[process], deadline)
+            await asyncio.sleep(max(0.001, until - time.time()))
+
+    def _due(self, process: int) -> list[Event]:
+        """All hosts make their steps at once, as those do that wait for each other in each."""
+        now, told = time.time(), self._told_s[process]
+        self._told_s[process] = now
+        steps = range(int(told // self._step_s) + 1, int(now // self._step_s) + 1)
+        events: list[Event] = [
+            {"event": "step", "step": step, "time": step * self._step_s, "loss": 1.0}
+            for step in steps
+        ]
+        while self._beat_s[process] <= now:
+            beat = {"phase": "train", "own_s": 0.001, "work_s": 0.001, "step_time_s": self._step_s}
+            events.append({"event": "heartbeat", "time": self._beat_s[process], **beat})
+            self._beat_s[process] += HEARTBEAT_EVERY_S
+        return events
+
+
+class Seat:
+    """One host of a crowd: what the gang takes for its agent."""
+
+    def __init__(self, crowd: Any, process: int) -> None:
+        self._crowd, self._process = crowd, process
+
+    def __getattr__(self, method: str) -> "Call":
+        return Call(getattr(self._crowd, method), self._process)
+
+
+@dataclass
+class Call:
+    """A method of an agent, to be called through Ray."""
+
+    method: Any
+    process: int
+
+    def remote(self, *arguments: object) -> Any:
+        return self.method.remote(self.process, *arguments)
+
+
+@contextmanager
+def fed(
+    hosts: Hosts,
+    processes: int,
+    run_dir: Path,
+    listener: Listener,
+    step_s: float = 1.0,
+    lasts_s: float = FOR_EVER_S,
+) -> Iterator[Gang]:
+    """A gang of them, which end after `lasts_s` or when they are asked to."""
+    with connected(hosts, run_dir, listener):
+        import ray  # not before: it reads how it is let in
+
+        actor = ray.remote(Crowd).options(num_cpus=0, max_concurrency=4 * HOSTS_PER_ACTOR)
+        crowds: list[Any] = [
+            actor.remote(step_s, lasts_s) for _ in range(0, processes, HOSTS_PER_ACTOR)
+        ]
+        ray.get([crowd.address.remote(0) for crowd in crowds])
+        seats = [Seat(crowds[p // HOSTS_PER_ACTOR], p) for p in range(processes)]
+        yield Gang(seats, [("", p) for p in range(processes)], frozenset(), run_dir, listener)
+        for crowd in crowds:
+            ray.kill(crowd)

@@ -1,0 +1,81 @@
+"""That many hosts from the start of their Ray nodes to the first report of each, as a program.
+
+    python -m tests.scale.report real|fed HOSTS DEADLINE_S RUN_DIR
+
+A process of its own, since Ray keeps the first token that a process has used. Up to MOST_NODES real
+hosts are got as a run gets them, more as `crowded` does; `fed` ones only send events, for FED_S.
+After DEADLINE_S the programs are stopped. Prints one JSON object: see `Heard`.
+"""
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from launcher.attendant import Attendant
+from launcher.gang import Event
+from launcher.gather import gather
+from launcher.health.silence import SILENCE_S
+from launcher.listener import Listener
+from launcher.providers import local
+from tests.scale.crowding import MOST_NODES, Stub, crowded, nodes_for
+from tests.scale.feeding import fed
+from tests.spec.worlds import cpu_world
+
+FED_S = 2 * SILENCE_S
+"""Long enough for a host that is not listened to to look silent."""
+
+
+@dataclass
+class Heard(Listener):
+    """What the hosts said, in seconds from the start of their nodes."""
+
+    began: float = field(default_factory=time.monotonic)
+    met: dict[int, int] = field(default_factory=dict)
+    """With how many processes, itself among them, each has met."""
+    reported_s: dict[int, float] = field(default_factory=dict)
+    """When each was first heard to have made a step."""
+    warnings: list[str] = field(default_factory=list)
+    outcome: str = ""
+    """How it ended."""
+
+    def on_event(self, event: Event) -> None:
+        if event["event"] == "initialized":
+            self.met[event["process"]] = event["processes"]
+        elif event["event"] == "step":
+            self.reported_s.setdefault(event["process"], time.monotonic() - self.began)
+        elif event["event"] == "warning":
+            self.warnings.append(event["message"])
+
+
+class Until(Attendant):
+    """Lets programs run until then."""
+
+    def __init__(self, end: float) -> None:
+        self._end = end
+
+    def stop_asked(self) -> bool:
+        return time.monotonic() > self._end
+
+
+def report(kind: str, processes: int, deadline_s: float, run_dir: Path) -> Heard:
+    """Until all have ended by themselves, or the deadline."""
+    heard = Heard()
+    nodes = 1 if kind == "fed" else nodes_for(processes)
+    with local.start(cpu_world(nodes, 1)) as hosts:
+        if kind == "fed":
+            gathered = fed(hosts, processes, run_dir, heard, lasts_s=FED_S)
+        elif processes <= MOST_NODES:
+            gathered = gather(hosts, cpu_world(processes, 1), run_dir, heard)
+        else:
+            gathered = crowded(hosts, processes, run_dir, heard)
+        with gathered as gang:
+            attendant = Until(heard.began + deadline_s)
+            heard.outcome = gang.run(Stub(processes), None, attendant).reason
+    return heard
+
+
+if __name__ == "__main__":
+    heard = report(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), Path(sys.argv[4]))
+    print(json.dumps(asdict(heard)))
