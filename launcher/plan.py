@@ -18,7 +18,6 @@ from trainer.spec import accelerators, corpus, resolve
 from trainer.spec.checkpoints import is_url
 from trainer.spec.command import CommandJob, load_job
 from trainer.spec.config import ConfigError, Loaded
-from trainer.spec.footprint import MOMENTS
 from trainer.spec.job import BaseJob, Job
 from trainer.spec.plan import BasePlan, Corpus, Plan, World
 from trainer.spec.resolve import FLOAT32_BYTES
@@ -27,7 +26,6 @@ AnyJob = TypeVar("AnyJob", bound=BaseJob)
 
 COORDINATOR_PLACEHOLDER = "<first host>:<free port>"
 NOTHING_TO_SAVE_S = 2.0
-STATE_COPIES = 2 + MOMENTS  # and there are the parameters and the gradients themselves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,18 +69,18 @@ class TrainingLaunch(Launch):
 
     @property
     def parameter_bytes(self) -> int:
-        """Parameters on one device; the gradients have the same size, the moments twice that."""
+        """Parameters on one device; the gradients have the same size."""
         return sum(array.bytes_per_device for array in self.plan.parameters)
 
     @property
     def optimizer_bytes(self) -> int:
         """Optimizer moments on one device."""
-        return MOMENTS * self.parameter_bytes
+        return self.job.optimizer.moments * self.parameter_bytes
 
     @property
     def state_bytes(self) -> int:
         """Parameters, gradients and moments on all devices together."""
-        return STATE_COPIES * self.parameter_bytes * self.plan.world.devices
+        return _state_copies(self.job) * self.parameter_bytes * self.plan.world.devices
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -90,7 +88,7 @@ class TrainingLaunch(Launch):
         if not self.saves:
             return 0
         elements = sum(math.prod(array.shape) for array in self.plan.parameters)
-        return (1 + MOMENTS) * FLOAT32_BYTES * elements
+        return (1 + self.job.optimizer.moments) * FLOAT32_BYTES * elements
 
 
 def prepare(
@@ -149,7 +147,7 @@ def _plan(job: Job, where: Callable[[str], str], world: World) -> Plan:
         raise ConfigError(
             [f"{where(key)}: {key}: {message}" for key, message in error.problems]
         ) from error
-    return _with_memory_warning(plan)
+    return _with_memory_warning(job, plan)
 
 
 def _shrunken(job: Job, whole: Plan, world: World) -> Plan | None:
@@ -165,7 +163,7 @@ def _shrunken(job: Job, whole: Plan, world: World) -> Plan | None:
         except resolve.PlanError:
             continue
         if plan.batch.rows_per_device <= whole.batch.rows_per_device:
-            return _with_memory_warning(plan)
+            return _with_memory_warning(job, plan)
     return None
 
 
@@ -189,13 +187,18 @@ def _lacks_storage(job: Job, job_source: str, cluster: Loaded[Cluster], world: W
     )
 
 
-def _with_memory_warning(plan: Plan) -> Plan:
+def _state_copies(job: Job) -> int:
+    """Parameters, gradients and moments, in sizes of the parameters."""
+    return 2 + job.optimizer.moments
+
+
+def _with_memory_warning(job: Job, plan: Plan) -> Plan:
     """Say it where the training state alone is larger than the memory of a device."""
     world = plan.world
     if world.platform == "cpu":
         return plan
     hbm_bytes = accelerators.parse(world.accelerator, hosts=world.hosts_per_slice).hbm_bytes
-    needed = STATE_COPIES * sum(array.bytes_per_device for array in plan.parameters)
+    needed = _state_copies(job) * sum(array.bytes_per_device for array in plan.parameters)
     if hbm_bytes is None or needed <= hbm_bytes:
         return plan
     warning = (

@@ -25,7 +25,6 @@ from trainer.evaluate import Evaluator
 from trainer.spec import accelerators
 from trainer.spec.chips import GiB
 from trainer.spec.config import load
-from trainer.spec.footprint import MOMENTS
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
 from trainer.strategy import Share, shares
@@ -73,7 +72,7 @@ def estimate(job: Job, plan: Plan) -> Verdict:
     mesh = meshes.build(plan, topology.devices(plan.world))
     trainable = Trainable.of(job, plan, mesh)
     batch = abstract_batch(job, plan)
-    memory = _state_bytes(plan) | {"batch": _batch_bytes(batch, plan)}
+    memory = _state_bytes(job, plan) | {"batch": _batch_bytes(batch, plan)}
     available = accelerators.parse(plan.world.accelerator).hbm_bytes
     assert available is not None
     began = time.perf_counter()
@@ -142,9 +141,9 @@ def abstract_batch(job: Job, plan: Plan) -> Batch:
     return Batch(tokens, tokens, tokens, tokens, weights, jax.ShapeDtypeStruct(rows, np.int32))
 
 
-def _state_bytes(plan: Plan) -> dict[str, int]:
+def _state_bytes(job: Job, plan: Plan) -> dict[str, int]:
     parameters = sum(array.bytes_per_device for array in plan.parameters)
-    return {"parameters": parameters, "optimizer": MOMENTS * parameters}
+    return {"parameters": parameters, "optimizer": job.optimizer.moments * parameters}
 
 
 def _batch_bytes(batch: Batch, plan: Plan) -> int:

@@ -1,4 +1,4 @@
-"""AdamW with a schedule, from a job's `optimizer` section."""
+"""AdamW or Lion with a schedule, from a job's `optimizer` section."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ def schedule(optimizer: Optimizer, steps: int) -> optax.Schedule:
     """Updates done -> learning rate of the next one.
 
     Warm-up ends at the full rate with update `warmup_steps`; the last update has `final_fraction`
-    of it (`constant`: all of it).
+    of it (`constant`: all of it). `wsd` stays at the full rate until the last `decay_steps`.
     """
     rate, warmup = optimizer.learning_rate, optimizer.warmup_steps
     rest = max(1, steps - max(1, warmup))
@@ -22,6 +22,7 @@ def schedule(optimizer: Optimizer, steps: int) -> optax.Schedule:
         "cosine": optax.cosine_decay_schedule(rate, rest, optimizer.final_fraction),
         "linear": optax.linear_schedule(rate, rate * optimizer.final_fraction, rest),
         "constant": optax.constant_schedule(rate),
+        "wsd": _stable_then_linear(optimizer, rest, steps),
     }
     decay = decays[optimizer.schedule]
     if warmup == 0:
@@ -31,14 +32,26 @@ def schedule(optimizer: Optimizer, steps: int) -> optax.Schedule:
     return optax.join_schedules([climb, decay], [warmup - 1])
 
 
+def _stable_then_linear(optimizer: Optimizer, updates: int, steps: int) -> optax.Schedule:
+    """After warm-up: `updates` in all, of which the last ones fall."""
+    rate = optimizer.learning_rate
+    falling = min(optimizer.decay_steps or max(1, steps // 10), updates)
+    fall = optax.linear_schedule(rate, rate * optimizer.final_fraction, falling)
+    return optax.join_schedules([optax.constant_schedule(rate), fall], [updates - falling])
+
+
 def make(job: Job, arrays: Iterable[ArrayPlan]) -> optax.GradientTransformation:
     """The direction of an update, before the learning rate and after clipping.
 
     Weight decay leaves norms out: they are scales around one, not weights.
     """
     settings = job.optimizer
+    rules = {
+        "adamw": optax.scale_by_adam(settings.beta1, settings.beta2, settings.eps),
+        "lion": optax.scale_by_lion(settings.beta1, settings.beta2),
+    }
     return optax.chain(
-        optax.scale_by_adam(settings.beta1, settings.beta2, settings.eps),
+        rules[settings.name],
         optax.add_decayed_weights(
             settings.weight_decay,
             mask={array.name: "norm" not in array.axes for array in arrays},

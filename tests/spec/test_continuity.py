@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.spec.abouts import about_of
 from tests.spec.worlds import tiny_job
-from trainer.spec.continuity import DATA_KEYS, MODEL_KEYS, compare
+from trainer.spec.continuity import DATA_KEYS, MODEL_KEYS, OPTIMIZER_KEY, compare
 from trainer.spec.job import Job
 
 BASE = tiny_job()
@@ -20,7 +20,8 @@ NUMBERS = {
     "data.seq_len": 32, "data.global_batch": 8, "data.held_out": 0.5,
     "data.document_boundaries": False, "data.micro_batches": 2, "data.source": "text",
     "data.path": "x/*.txt", "mesh.tensor": 2, "mesh.data": 2,
-    "optimizer.learning_rate": 1e-3, "optimizer.schedule": "linear", "evaluate": None,
+    "optimizer.learning_rate": 1e-3, "optimizer.schedule": "linear", "optimizer.name": "lion",
+    "evaluate": None,
     "evaluate.every_steps": 7, "sample": None, "checkpoint.keep": 9, "name": "other",
     "storage": "/shared",
 }  # fmt: skip
@@ -48,7 +49,7 @@ def test_the_same_job_goes_on_without_a_word() -> None:
 @pytest.mark.parametrize("key", NUMBERS)
 def test_every_change_is_told_once_where_it_belongs(key: str) -> None:
     found = compare(about_of(BASE), changed(**{key: NUMBERS[key]}), None)
-    is_error = key in MODEL_KEYS | DATA_KEYS
+    is_error = key in MODEL_KEYS | DATA_KEYS | {OPTIMIZER_KEY}
     assert len(found.errors) == is_error
     assert len(found.notes) == (not is_error and key not in SILENT)
     assert all(text.startswith(f"{key}: ") for text in found.errors + found.notes)

@@ -109,3 +109,14 @@ def test_the_blocks_of_a_plan_make_up_the_global_batch(hosts, devices, tensor, m
 def test_a_plan_survives_its_file() -> None:
     plan = resolve(tiny_job(), V4_32, CORPUS)
     assert Plan.model_validate_json(plan.model_dump_json()) == plan
+
+
+def test_only_wsd_has_last_steps_in_which_it_falls() -> None:
+    found = problems_of(optimizer={"decay_steps": 3})["optimizer.decay_steps"]
+    assert found == "schedule 'cosine' has none: say schedule: wsd, or leave it out"
+
+
+def test_warm_up_and_fall_fit_into_the_run() -> None:
+    settings = {"schedule": "wsd", "warmup_steps": 8, "decay_steps": 10**6}
+    found = problems_of(optimizer=settings)["optimizer.decay_steps"]
+    assert found.startswith("1000000 and 8 of warm-up are more than the run's")

@@ -96,7 +96,37 @@ def test_weight_decay_leaves_norms_out():
     assert decayed == {name for name in params if not name.endswith("norm.scale")}
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
+@pytest.mark.parametrize("name", ["adamw", "lion"])
+def test_an_optimizer_keeps_as_many_moments_as_the_plan_counts(name):
+    made = bench(job_of(optimizer={"name": name}))
+    state = made.initial()
+    sizes = [
+        sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (state.params, state.optimizer)
+    ]
+    counters = sum(leaf.ndim == 0 for leaf in jax.tree.leaves(state.optimizer))
+    assert sizes[1] - counters == made.trainable.job.optimizer.moments * sizes[0]
+
+
+def test_lion_moves_every_weight_by_the_rate_alone():
+    """Its direction is a sign: whatever the gradient's size, before any decay."""
+    made = bench(job_of(optimizer={"name": "lion", "weight_decay": 0.0, "schedule": "constant"}))
+    state, metrics = made.run(1)
+    rate = float(metrics[0].learning_rate)
+    for name, before in made.first.params.items():
+        moved = np.abs(np.asarray(state.params[name]) - np.asarray(before))
+        assert np.all(np.isclose(moved, rate, rtol=1e-2) | (moved == 0)), name
+
+
+def test_wsd_stays_at_its_rate_until_the_last_steps():
+    job = job_of(steps=50, optimizer={"schedule": "wsd", "warmup_steps": 5, "decay_steps": 10})
+    rate = optimizer.schedule(job.optimizer, job.steps)
+    rates = [float(np.asarray(rate(update))) for update in range(50)]
+    peak = job.optimizer.learning_rate
+    assert rates[4:40] == pytest.approx([peak] * 36)
+    assert rates[40:] == pytest.approx([peak * (1 - 0.09 * n) for n in range(1, 11)])
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant", "wsd"])
 @pytest.mark.parametrize("warmup_steps", [0, 1, 5])
 def test_schedules_climb_then_fall_to_their_end(schedule, warmup_steps):
     job = job_of(steps=50, optimizer={"schedule": schedule, "warmup_steps": warmup_steps})

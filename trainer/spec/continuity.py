@@ -38,6 +38,8 @@ SILENT = (
     "checkpoint.on_data_change",
 )  # fmt: skip
 """Changes nothing that a curve could show."""
+OPTIMIZER_KEY = "optimizer.name"
+INIT = "a new run starts from its weights (checkpoint.init_from)"
 ALLOW = "checkpoint.on_data_change=continue goes on with it"
 
 
@@ -60,6 +62,10 @@ def compare(about: About, job: Job, corpus_sha256: str | None) -> Continuity:
         change = f"{key}: {_shown(saved)} -> {_shown(now)}"
         if key in MODEL_KEYS:
             errors.append(f"{change}: the weights of step {about.step} are of another model")
+        elif key == OPTIMIZER_KEY:
+            errors.append(
+                f"{change}: the moments of step {about.step} are of another optimizer; {INIT}"
+            )
         elif (key in DATA_KEYS or key == "corpus") and not is_allowed:
             errors.append(f"{change}: step {about.step} was trained on other data; {ALLOW}")
         elif not _is_silent(key):

@@ -12,8 +12,6 @@ from trainer.spec.job import Job
 from trainer.spec.plan import ArrayPlan, Plan
 from trainer.spec.resolve import DTYPE_BYTES, FLOAT32_BYTES
 
-MOMENTS = 2
-"""AdamW's: a mean and a square of every gradient."""
 BATCH_BYTES = 5 * 4
 """Of a token: its id, target, segment, position and weight."""
 LOGIT_BYTES = 256 * 2**20
@@ -53,7 +51,7 @@ def footprint(job: Job, plan: Plan) -> Footprint:
     tokens = plan.batch.rows_per_device * job.data.seq_len
     accumulates = plan.batch.micro_batches > 1
     return Footprint(
-        state=(1 + MOMENTS) * parameters,
+        state=(1 + job.optimizer.moments) * parameters,
         batch=BATCH_BYTES * tokens * plan.batch.micro_batches,
         gradients=(2 if accumulates else 1) * parameters,
         kept=job.model.layers * tokens * kept_per_token(job, plan),

@@ -111,16 +111,26 @@ class Mesh(Section):
 
 
 class Optimizer(Section):
-    name: Literal["adamw"] = "adamw"
+    name: Literal["adamw", "lion"] = "adamw"
     learning_rate: Annotated[float, Field(gt=0)] = 3e-4
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    schedule: Literal["cosine", "linear", "constant", "wsd"] = Field(
+        default="cosine", description="wsd: warm up, stay, and fall in the last decay_steps"
+    )
     warmup_steps: NonNegative = 0
+    decay_steps: Positive | None = Field(
+        default=None, description="of schedule: wsd; null: a tenth of the run"
+    )
     final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
     beta1: Fraction = 0.9
     beta2: Fraction = 0.95
-    eps: Annotated[float, Field(gt=0)] = 1e-8
+    eps: Annotated[float, Field(gt=0)] = Field(default=1e-8, description="of adamw")
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+
+    @property
+    def moments(self) -> int:
+        """Float32 numbers that it keeps of a parameter: a mean, and adamw the mean of squares."""
+        return {"adamw": 2, "lion": 1}[self.name]
 
 
 class Evaluate(Section):

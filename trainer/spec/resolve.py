@@ -46,6 +46,7 @@ def resolve(job: Job, world: World, corpus: Corpus) -> Plan:
     """The plan of a job on a world. Raises PlanError with everything that does not fit."""
     problems = _Problems()
     _check_job(job, problems)
+    _check_schedule(job, problems)
     _check_profile(job, world, problems)
     mesh = _mesh_sizes(job.mesh, world, problems)
     if mesh:
@@ -98,6 +99,21 @@ def _check_job(job: Job, problems: _Problems) -> None:
         f"source '{data.source}' needs a path, such as {EXAMPLE}"
         if data.source != "stdlib"
         else f"source '{data.source}' takes no path: leave it out, or say source: text",
+    )
+
+
+def _check_schedule(job: Job, problems: _Problems) -> None:
+    settings = job.optimizer
+    falling = settings.decay_steps
+    problems.check(
+        falling is None or settings.schedule == "wsd",
+        "optimizer.decay_steps",
+        f"schedule '{settings.schedule}' has none: say schedule: wsd, or leave it out",
+    )
+    problems.check(
+        falling is None or settings.warmup_steps + falling <= job.steps,
+        "optimizer.decay_steps",
+        f"{falling} and {settings.warmup_steps} of warm-up are more than the run's {job.steps}",
     )
 
 

@@ -15,8 +15,6 @@ from trainer.spec.job import Job
 from trainer.spec.plan import ArrayPlan, Plan, World
 from trainer.spec.resolve import DTYPE_BYTES, FLOAT32_BYTES
 
-READ_AND_WRITTEN = 6
-"""Times that an update moves a parameter's float32 bytes: it and both moments, in and out."""
 USES = 2
 """Of a weight in a micro-batch: forward and backward."""
 GATHERS_AND_SCATTERS = 3
@@ -149,7 +147,8 @@ def _hbm_bytes(job: Job, plan: Plan) -> float:
     batch = plan.batch
     tokens = batch.rows_per_device * batch.micro_batches * job.data.seq_len
     kept = job.model.layers * tokens * least_kept_per_token(job, plan)
-    return READ_AND_WRITTEN * shards + USES * (batch.micro_batches * read + kept)
+    # An update moves a parameter and its moments, in and out.
+    return 2 * (1 + job.optimizer.moments) * shards + USES * (batch.micro_batches * read + kept)
 
 
 def _ici_bytes(job: Job, plan: Plan) -> float:
