@@ -8,6 +8,7 @@ from typing import Any
 
 from launcher.outcome import host_name
 from launcher.providers.errors import ProviderError
+from launcher.ray_calls import answered
 from launcher.reservation import Reservation, lost
 from trainer.spec.plan import World
 
@@ -86,10 +87,8 @@ class _Start:
         return f"{len(self.agents) - len(self.awaited)} of {len(self.agents)} agents are up"
 
     def look(self) -> None:
-        """Waits up to LOOK_S for an answer; where none comes, looks whether one is overdue."""
-        import ray
-
-        ready, _ = ray.wait(list(self.awaited), num_returns=1, timeout=LOOK_S)
+        """Waits up to LOOK_S for answers; where none comes, looks whether one is overdue."""
+        ready = answered(list(self.awaited), LOOK_S)
         for call in ready:
             _check_answer(call, self.awaited.pop(call).process)
         if ready:

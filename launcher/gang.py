@@ -28,14 +28,13 @@ from launcher.outcome import (
 )
 from launcher.preflight import Seen
 from launcher.providers.simulated import Place
+from launcher.ray_calls import answered
 
 Event = dict[str, Any]
 ANSWER_TIMEOUT_S = 60.0
 """For what an agent does at once: find a port, start a process."""
 STACKS_TIMEOUT_S = 10.0
 POLL_S, LOOK_S = 1.0, 0.5
-GATHER_S = 0.02
-"""For more answers after the first: to look for them costs time for each host of the gang."""
 PORT_ATTEMPTS = 5
 COMPARED = ("versions", "code", "corpus_sha256")
 
@@ -240,7 +239,7 @@ class Gang:
         silence = Silence(len(self._agents), time.monotonic())
         polls = {agent.poll.remote(POLL_S): p for p, agent in enumerate(self._agents)}
         while polls and time.monotonic() < stop.give_up_at:
-            for reference in _ready(list(polls)):
+            for reference in answered(list(polls), LOOK_S):
                 process = polls.pop(reference)
                 batch = _fetch(reference)
                 silence.broken(process)
@@ -347,19 +346,6 @@ def _stacks_of(call: Any) -> str:
         return ray.get(call, timeout=0)
     except RayError:
         return ""
-
-
-def _ready(calls: list[Any]) -> list[Any]:
-    """Those that are answered, after LOOK_S at most.
-
-    All of them: one at a time, and the answers of a thousand hosts wait until they look silent.
-    """
-    import ray
-
-    ready, _ = ray.wait(calls, num_returns=1, timeout=LOOK_S)
-    if ready:
-        ready, _ = ray.wait(calls, num_returns=len(calls), timeout=GATHER_S)
-    return ready
 
 
 def _fetch(reference: Any) -> Batch:

@@ -1,11 +1,11 @@
-"""Calls into Ray that have no deadline of their own get one here."""
+"""Calls into Ray: those that have no deadline of their own get one here. Ray late."""
 
 import queue
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from launcher.providers.errors import ProviderError
 
@@ -13,6 +13,21 @@ T = TypeVar("T")
 
 INTERRUPTED_WAIT_S = 2.0
 LOOK_S = 0.5
+GATHER_S = 0.02
+"""For more answers after the first: to look for them costs time for each host of the gang."""
+
+
+def answered(calls: list[Any], limit_s: float) -> list[Any]:
+    """Those of calls into Ray that have returned, after `limit_s` at most.
+
+    All of them: one at a time, and the answers of a thousand hosts wait until they look silent.
+    """
+    import ray
+
+    ready, _ = ray.wait(calls, num_returns=1, timeout=limit_s)
+    if ready:
+        ready, _ = ray.wait(calls, num_returns=len(calls), timeout=GATHER_S)
+    return ready
 
 
 def bounded(
