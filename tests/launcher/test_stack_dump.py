@@ -56,9 +56,9 @@ def test_what_a_program_prints_beside_its_stacks_is_left_out(tmp_path: Path) -> 
     program = start(tmp_path, f"{ANSWERS}{NOISE}\n{WAITS}waits()", grace_s=0.1)
     pid_of(program)
     lines = program.stacks(10.0).splitlines()
-    assert lines
-    assert all(not line or "hread 0x" in line or "  File" in line for line in lines)
     end(program)
+    assert any("waits" in line for line in lines), lines
+    assert not [line for line in lines if line.strip().isdecimal()], lines
 
 
 def test_a_program_without_a_handler_is_read_from_outside(tmp_path: Path) -> None:
