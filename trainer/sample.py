@@ -17,7 +17,8 @@ REPLICATE_BYTES = 2**30
 
 def sample(trainable: Trainable, params: Params, settings: Sample) -> str:
     """The prompt and what follows, up to the end of the document. Every process must call it."""
-    prompt = tokenizer.encode(settings.prompt.encode()).astype(np.int32)
+    ours = tokenizer.of(trainable.job.data)
+    prompt = ours.encode(settings.prompt.encode()).astype(np.int32)
     length = len(prompt) + settings.tokens
     given = np.zeros(length, np.int32)
     given[: len(prompt)] = prompt
@@ -31,7 +32,7 @@ def sample(trainable: Trainable, params: Params, settings: Sample) -> str:
     # Collectives give up on a process that compiles longer than the others.
     distributed.barrier("sample")
     tokens = compiled(placed, given)
-    return tokenizer.decode(np.asarray(tokens)[1:].tolist())
+    return ours.decode(np.asarray(tokens)[1:].tolist())
 
 
 def _replicated_if_small(trainable: Trainable, params: Params) -> Params:

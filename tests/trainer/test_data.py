@@ -90,8 +90,8 @@ def test_examples_are_the_consecutive_windows_of_the_stream():
 
 
 def test_positions_and_segments_start_again_at_each_document():
-    stream = np.concatenate([tokenizer.encode(text) for text in (b"ab", b"", b"xyz")])
-    one = packing.example(np.append(stream[1:], 0), 0, boundaries=True)
+    stream = np.concatenate([tokenizer.BYTES.encode(text) for text in (b"ab", b"", b"xyz")])
+    one = packing.example(np.append(stream[1:], 0), 0, tokenizer.BYTES.separator)
     assert one.segments.tolist() == [0, 0, 1, 2, 2, 2, 2]
     assert one.positions.tolist() == [0, 1, 0, 0, 1, 2, 3]
     assert one.targets.tolist() == [98, 256, 256, 120, 121, 122, 0]
@@ -99,18 +99,18 @@ def test_positions_and_segments_start_again_at_each_document():
 
 
 def test_without_boundaries_a_window_is_one_segment():
-    stream = np.concatenate([tokenizer.encode(text) for text in (b"ab", b"xyz")])
-    one = packing.example(stream, 0, boundaries=False)
+    stream = np.concatenate([tokenizer.BYTES.encode(text) for text in (b"ab", b"xyz")])
+    one = packing.example(stream, 0, None)
     assert set(one.segments.tolist()) == {0}
     assert one.positions.tolist() == list(range(6))
 
 
 def test_text_comes_back_from_its_tokens():
     text = "def naïve(): return '😀'"
-    tokens = tokenizer.encode(text.encode())
-    assert tokens[0] == tokenizer.SEPARATOR
-    assert tokenizer.decode(tokens[1:]) == text
-    assert tokenizer.decode([*tokens[1:], tokenizer.SEPARATOR, 65]) == text
+    tokens = tokenizer.BYTES.encode(text.encode())
+    assert tokens[0] == tokenizer.BYTES.separator
+    assert tokenizer.BYTES.decode(tokens[1:]) == text
+    assert tokenizer.BYTES.decode([*tokens[1:], tokenizer.BYTES.separator, 65]) == text
 
 
 @given(st.sets(st.text(max_size=8), min_size=2, max_size=30), st.floats(0.01, 0.99))
@@ -131,8 +131,8 @@ def test_held_out_documents_are_never_trained_on(text_job):
     job = text_job(texts, data={"held_out": 0.2})
     tokens = token_cache.load(job.data)
     trained, kept = set(tokens.held_in.tolist()), set(tokens.held_out.tolist())
-    assert trained & kept == {tokenizer.SEPARATOR}
-    assert trained | kept == {*range(65, 85), tokenizer.SEPARATOR}
+    assert trained & kept == {tokenizer.BYTES.separator}
+    assert trained | kept == {*range(65, 85), tokenizer.BYTES.separator}
 
 
 def test_the_cache_is_read_again_until_the_corpus_changes(text_job, tmp_path):
@@ -162,7 +162,7 @@ def test_data_that_cannot_fill_a_batch_is_refused(text_job, text, said):
 
 
 def test_evaluation_covers_a_short_stream_once_with_padding():
-    stream = tokenizer.encode(b"x" * 10)
+    stream = tokenizer.BYTES.encode(b"x" * 10)
     batches = pipeline.held_out_batches(Tokens("", stream, stream), _job(4).data, 8, (0, 1))
     assert sum(batch.weights.sum() for batch in batches) == len(stream) - 1
     assert {batch.tokens.shape for batch in batches} == {(4, 2)}

@@ -220,11 +220,11 @@ def test_a_devices_part_is_all_that_is_read(exported, read, name, bounds):
 
 
 def test_the_tokenizer_has_each_byte_once_and_the_separator_after_them():
-    files = interchange_tokenizer.files(64)
+    files = interchange_tokenizer.files(job_of(data={"seq_len": 64}).data)
     made = files["tokenizer.json"]
     vocabulary = made["model"]["vocab"]
     assert sorted(vocabulary.values()) == list(range(256))
     assert all(vocabulary[chr(byte)] == byte for byte in b"az09!~")
     assert all(len(sign) == 1 and not sign.isspace() for sign in vocabulary)
-    assert [token["id"] for token in made["added_tokens"]] == [tokenizer.SEPARATOR]
+    assert [token["id"] for token in made["added_tokens"]] == [tokenizer.BYTES.separator]
     assert files["tokenizer_config.json"]["model_max_length"] == 64

@@ -109,21 +109,21 @@ def bytes_tokenizer(transformers, tmp_path_factory):
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_tokenizer_gives_our_ids_and_the_text_back(bytes_tokenizer, text):
     ids = bytes_tokenizer(text.decode())["input_ids"]
-    assert ids == tokenizer.encode(text).tolist()
+    assert ids == tokenizer.BYTES.encode(text).tolist()
     back = bytes_tokenizer.decode(ids, skip_special_tokens=True)
-    assert back == tokenizer.decode(ids[1:]) == text.decode()
+    assert back == tokenizer.BYTES.decode(ids[1:]) == text.decode()
 
 
 def test_the_tokenizer_decodes_broken_text_as_ours_does(bytes_tokenizer):
     draw = np.random.default_rng(0)
     for _ in range(100):
         ids = draw.integers(0, 256, 20).tolist()
-        assert bytes_tokenizer.decode(ids) == tokenizer.decode(ids)
+        assert bytes_tokenizer.decode(ids) == tokenizer.BYTES.decode(ids)
 
 
 def test_the_tokenizers_separator_begins_and_ends_documents(bytes_tokenizer):
-    assert bytes_tokenizer.bos_token_id == tokenizer.SEPARATOR
-    assert bytes_tokenizer.eos_token_id == tokenizer.SEPARATOR
+    assert bytes_tokenizer.bos_token_id == tokenizer.BYTES.separator
+    assert bytes_tokenizer.eos_token_id == tokenizer.BYTES.separator
     assert len(bytes_tokenizer) == 257
 
 

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainer.data.tokenizer import SEPARATOR
-
+NO_TOKEN = -1
 Array = Any
 """Of numpy on the host, of jax on the devices; this module imports no jax."""
 
@@ -32,11 +31,11 @@ class Batch(NamedTuple):
     """Number of each example in the corpus; no dim for positions."""
 
 
-def example(window: np.ndarray, number: int, boundaries: bool) -> Batch:
-    """The example of `S + 1` consecutive tokens; without `boundaries` it is one segment."""
+def example(window: np.ndarray, number: int, separator: int | None) -> Batch:
+    """The example of `S + 1` consecutive tokens; without a separator it is one segment."""
     tokens = window[:-1].astype(np.int32)
     places = np.arange(len(tokens), dtype=np.int32)
-    opens = (tokens == SEPARATOR) & boundaries
+    opens = tokens == (NO_TOKEN if separator is None else separator)
     return Batch(
         tokens=tokens,
         targets=window[1:].astype(np.int32),
@@ -47,12 +46,12 @@ def example(window: np.ndarray, number: int, boundaries: bool) -> Batch:
     )
 
 
-def held_out_example(stream: np.ndarray, number: int, seq_len: int, boundaries: bool) -> Batch:
+def held_out_example(stream: np.ndarray, number: int, seq_len: int, separator: int | None) -> Batch:
     """Example `number` of a stream, padded with targets of weight 0 where the stream ends."""
     window = stream[number * seq_len : (number + 1) * seq_len + 1]
     real = max(0, len(window) - 1)
     padded = np.concatenate([window, np.zeros(seq_len + 1 - len(window), window.dtype)])
-    whole = example(padded, number, boundaries)
+    whole = example(padded, number, separator)
     return whole._replace(weights=(np.arange(seq_len) < real).astype(np.float32))
 
 

@@ -58,12 +58,12 @@ def training_batches(
     `block` is (index, count). Arrays are (rows of the block, S); they are read ahead by a thread.
     """
     order = example_order(tokens.sequences(data.seq_len), seed)
-    window = data.seq_len + 1
+    window, separator = data.seq_len + 1, tokens.boundary(data)
 
     def read(number: int) -> Batch:
         start = number * data.seq_len
         stream = tokens.held_in[start : start + window]
-        return example(stream, number, data.document_boundaries)
+        return example(stream, number, separator)
 
     rows = data.global_batch // block[1]
     blocks = BlockOfBatches(order, data.global_batch, *block, shift).map(read)
@@ -93,7 +93,7 @@ def held_out_batches(
     return [
         stack(
             [
-                held_out_example(stream, number, data.seq_len, data.document_boundaries)
+                held_out_example(stream, number, data.seq_len, tokens.boundary(data))
                 for number in numbers[start : start + rows]
             ]
         )

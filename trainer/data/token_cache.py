@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from trainer.data import tokenizer
-from trainer.data.documents import BadRecords, documents
+from trainer.data.documents import BadRecords, Document, documents
+from trainer.data.tokenizer import BYTES
 from trainer.folders import cache_folder
 from trainer.spec import corpus
 from trainer.spec.job import Data
@@ -22,6 +23,7 @@ from trainer.spec.job import Data
 FORMAT = "2"
 BAD_RECORDS = "bad_records.json"
 LOCK_DEADLINE_S = 900
+GROUP_BYTES = 1 << 20
 PROGRESS_EVERY_S = 0.5
 
 Progress = Callable[[int, int], None]
@@ -37,6 +39,12 @@ class Tokens:
     held_out: np.ndarray
     bad: BadRecords = field(default_factory=lambda: BadRecords(0))
     """What is left out."""
+
+    separator: int = BYTES.separator
+
+    def boundary(self, data: Data) -> int | None:
+        """The token at which attention stops; None: at none."""
+        return self.separator if data.document_boundaries else None
 
     def sequences(self, seq_len: int) -> int:
         """Training examples of `seq_len` tokens, each with the token that follows its last."""
@@ -55,7 +63,7 @@ def load(data: Data, progress: Progress = lambda done, total: None) -> Tokens:
     held_in, held_out = (
         np.load(folder / f"{part}.npy", mmap_mode="r") for part in ("held_in", "held_out")
     )
-    return Tokens(sha256, held_in, held_out, bad)
+    return Tokens(sha256, held_in, held_out, bad, tokenizer.of(data).separator)
 
 
 def check(tokens: Tokens, data: Data) -> None:
@@ -110,18 +118,34 @@ def _write(folder: Path, data: Data, progress: Progress) -> None:
     total = sum(file.path.stat().st_size for file in corpus.files(data))
     bad, shown = BadRecords(data.max_bad_records), 0.0
     tokens: dict[str, np.ndarray] = {}
-    for document in documents(data, bad):
-        tokens[document.name] = tokenizer.encode(document.text)
+    encoder = tokenizer.of(data)
+    for some in _groups(documents(data, bad)):
+        encoded = encoder.encode_all([document.text for document in some])
+        tokens.update(zip((document.name for document in some), encoded, strict=True))
         if time.monotonic() - shown > PROGRESS_EVERY_S:
-            progress(document.read, total)
+            progress(some[-1].read, total)
             shown = time.monotonic()
     kept = held_out_names(list(tokens), data.held_out)
-    empty = np.empty(0, tokenizer.TOKEN_DTYPE)
+    empty = np.empty(0, encoder.dtype)
     for part, is_of_it in (("held_in", False), ("held_out", True)):
         arrays = [array for name, array in tokens.items() if (name in kept) == is_of_it]
         np.save(folder / f"{part}.npy", np.concatenate([empty, *arrays]))
     (folder / BAD_RECORDS).write_text(json.dumps(bad.found))
     progress(total, total)
+
+
+def _groups(found: Iterable[Document]) -> Iterator[list[Document]]:
+    """So many at a time that a tokenizer has work for all cores, and progress is seen."""
+    group: list[Document] = []
+    size = 0
+    for document in found:
+        group.append(document)
+        size += len(document.text)
+        if size >= GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 @contextmanager

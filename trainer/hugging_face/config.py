@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trainer.data.tokenizer import SEPARATOR
 from trainer.spec.config import ConfigError
 from trainer.spec.explain import found
 from trainer.spec.job import Job
 from trainer.spec.resolve import vocab_size
+from trainer.spec.vocabulary import vocabulary
 
 CONFIG = "config.json"
 
@@ -40,14 +40,15 @@ _DEFAULTS = {"rope_theta": 10_000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings"
 def make(job: Job, dtype: str) -> dict[str, Any]:
     """The config of a job's model, with weights stored in `dtype`."""
     fixed = {key: value for key, value in _FIXED.items() if key != "rope_type"}
+    separator = vocabulary(job.data).separator
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         **_shape(job),
         **fixed,
         "max_position_embeddings": job.data.seq_len,
-        "bos_token_id": SEPARATOR,
-        "eos_token_id": SEPARATOR,
+        "bos_token_id": separator,
+        "eos_token_id": separator,
         "torch_dtype": dtype,
     }
 

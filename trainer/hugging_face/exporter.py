@@ -34,7 +34,7 @@ def export(
     _check(all_layouts, params)
     _make_empty(to)
     _write_weights(all_layouts, params, to, jnp.dtype(dtype), shard_bytes)
-    for name, content in tokenizer.files(job.data.seq_len).items():
+    for name, content in tokenizer.files(job.data).items():
         _write_json(to / name, content)
     _write_json(to / config.CONFIG, config.make(job, dtype))
 

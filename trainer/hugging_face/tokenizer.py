@@ -1,28 +1,36 @@
-"""The bytes tokenizer for `transformers`: the same ids, with the separator before every text."""
+"""A job's tokenizer for `transformers`: the same ids, of bytes with the separator before a text."""
 
+import json
+from pathlib import Path
 from typing import Any
 
-from trainer.data.tokenizer import SEPARATOR
+from trainer.spec.job import BYTES, Data
+from trainer.spec.vocabulary import OF_BYTES, vocabulary
 
-SEPARATOR_TEXT = "<|document|>"
-
-
-def files(seq_len: int) -> dict[str, dict[str, Any]]:
-    """Name of each file -> what it holds."""
-    return {"tokenizer.json": _tokenizer(), "tokenizer_config.json": _settings(seq_len)}
+SEPARATOR, SEPARATOR_TEXT = OF_BYTES.separator, OF_BYTES.separator_text
 
 
-def _settings(seq_len: int) -> dict[str, Any]:
+def files(data: Data) -> dict[str, dict[str, Any]]:
+    """Name of each file -> what it holds; a tokenizer of the user's own stays as it is."""
+    if data.tokenizer == BYTES:
+        made = _tokenizer()
+    else:
+        made = json.loads(Path(data.tokenizer).expanduser().read_text(encoding="utf-8"))
+    return {"tokenizer.json": made, "tokenizer_config.json": _settings(data)}
+
+
+def _settings(data: Data) -> dict[str, Any]:
+    separator = vocabulary(data).separator_text
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": SEPARATOR_TEXT,
-        "eos_token": SEPARATOR_TEXT,
-        "model_max_length": seq_len,
+        "bos_token": separator,
+        "eos_token": separator,
+        "model_max_length": data.seq_len,
         # transformers 4 would add token_type_ids, which no Llama takes.
         "model_input_names": ["input_ids", "attention_mask"],
         "clean_up_tokenization_spaces": False,
         # The separator's name inside a text is text: bytes as all others.
-        "split_special_tokens": True,
+        "split_special_tokens": data.tokenizer == BYTES,
     }
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from trainer.spec import yaml12
 from trainer.spec.checkpoints import About
-from trainer.spec.job import Job
-from trainer.spec.resolve import BYTE_TOKENS
+from trainer.spec.job import BYTES, Job
+from trainer.spec.vocabulary import OF_BYTES
 
 MODEL_KEYS = frozenset(
     f"model.{key}"
@@ -18,7 +18,7 @@ MODEL_KEYS = frozenset(
         "layers", "d_model", "heads", "kv_heads", "head_dim", "d_ff", "vocab_size",
         "rope_theta", "norm_eps", "tied_embeddings",
     )
-) | {"data.tokenizer"}  # fmt: skip
+) | {"data.tokenizer", "data.separator"}  # fmt: skip
 """The shape or the meaning of a parameter: with another value the checkpoint is of no use."""
 DATA_KEYS = frozenset(
     f"data.{key}"
@@ -82,7 +82,8 @@ def _changes(about: About, job: Job, corpus_sha256: str | None) -> Iterator[tupl
 def _effective(job: Mapping[str, Any]) -> dict[str, Any]:
     """With what an unsaid vocabulary means."""
     model = dict(job["model"])
-    model["vocab_size"] = model.get("vocab_size") or BYTE_TOKENS
+    if model.get("vocab_size") is None and job["data"]["tokenizer"] == BYTES:
+        model["vocab_size"] = OF_BYTES.size
     return {**job, "model": model}
 
 

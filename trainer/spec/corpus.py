@@ -11,7 +11,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
-from trainer.spec.job import Data
+from trainer.spec.job import BYTES, Data
+from trainer.spec.vocabulary import Vocabulary, VocabularyError, vocabulary
 
 EXAMPLE = '"corpus/**/*.txt"'
 CHUNK_BYTES = 1 << 20
@@ -50,10 +51,16 @@ def reading(file: File) -> Iterator[BinaryIO]:
 
 
 def digest(data: Data) -> str:
-    """sha256 over name, length and bytes of every file: equal where the corpora are."""
+    """sha256 over name, length and bytes of every file: equal where the corpora are.
+
+    What else the tokens depend on is part of it. Raises DataError.
+    """
     total = hashlib.sha256()
     if data.source == "jsonl":
         total.update(f"jsonl\0{data.text_field}\0".encode())
+    if data.tokenizer != BYTES:
+        found = _vocabulary(data)
+        total.update(f"tokenizer\0{found.sha256}\0{found.separator}\0".encode())
     for file in files(data):
         with reading(file) as opened:
             size = os.fstat(opened.fileno()).st_size
@@ -61,6 +68,13 @@ def digest(data: Data) -> str:
             while chunk := opened.read(CHUNK_BYTES):
                 total.update(chunk)
     return total.hexdigest()
+
+
+def _vocabulary(data: Data) -> Vocabulary:
+    try:
+        return vocabulary(data)
+    except VocabularyError as error:
+        raise DataError(f"data.{error.key}: {error}") from None
 
 
 def _stdlib() -> list[File]:

@@ -22,6 +22,8 @@ NonNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 AxisSize = Annotated[int, Field(ge=-1)]
+BYTES = "bytes"
+"""The tokenizer that needs no file."""
 
 
 class Section(BaseModel):
@@ -88,7 +90,12 @@ class Data(Section):
     max_bad_records: NonNegative = Field(
         default=0, description="so many records without a text are left out; more end the run"
     )
-    tokenizer: Literal["bytes"] = "bytes"
+    tokenizer: Annotated[str, Field(min_length=1)] = Field(
+        default=BYTES, description="bytes, or the path of a tokenizer.json, the same on all hosts"
+    )
+    separator: str | None = Field(
+        default=None, description="the token between documents; null: the file's end of text"
+    )
     seq_len: Positive
     global_batch: Positive = Field(description="sequences per step, over all processes")
     micro_batches: Positive = Field(

@@ -14,8 +14,8 @@ from trainer.spec.corpus import EXAMPLE
 from trainer.spec.job import Job
 from trainer.spec.job import Mesh as MeshSizes
 from trainer.spec.plan import ArrayPlan, BatchSplit, Corpus, Plan, World
+from trainer.spec.vocabulary import VocabularyError, vocabulary
 
-BYTE_TOKENS = 257  # 256 bytes and the document separator
 FLOAT32_BYTES = 4
 TPU_LANES = 128
 DTYPE_BYTES = {"float32": FLOAT32_BYTES, "bfloat16": 2}
@@ -72,8 +72,8 @@ def resolve(job: Job, world: World, corpus: Corpus) -> Plan:
 
 
 def vocab_size(job: Job) -> int:
-    """Tokens that the model tells apart, before padding."""
-    return job.model.vocab_size or BYTE_TOKENS
+    """Tokens that the model tells apart, before padding. Raises VocabularyError."""
+    return job.model.vocab_size or vocabulary(job.data).size
 
 
 def _check_job(job: Job, problems: _Problems) -> None:
@@ -88,11 +88,15 @@ def _check_job(job: Job, problems: _Problems) -> None:
         "model.head_dim",
         f"rotary positions turn pairs: {model.head_dim} is odd",
     )
-    problems.check(
-        vocab_size(job) >= BYTE_TOKENS,
-        "model.vocab_size",
-        f"the bytes tokenizer has {BYTE_TOKENS} tokens, found {model.vocab_size}",
-    )
+    try:
+        tokens = vocabulary(data).size
+        problems.check(
+            vocab_size(job) >= tokens,
+            "model.vocab_size",
+            f"the tokenizer has {tokens} tokens, found {model.vocab_size}",
+        )
+    except VocabularyError as error:
+        problems.check(False, f"data.{error.key}", str(error))
     problems.check(
         (data.source != "stdlib") == (data.path is not None),
         "data.path",
