@@ -137,6 +137,9 @@ def _look(folder: Path, job: SlurmJob) -> Queued | None:
 def _tell_end(found: Snapshot, job: SlurmJob) -> int:
     """Of a job that was over before anything of it could be shown."""
     errors, log = Console(stderr=True), found.folder / "logs" / "slurm.log"
+    noted = SlurmJob.read(found.folder)
+    if noted is not None and noted.is_to_end:
+        return fail(errors, f"{found.name} was taken out of the queue", INTERRUPTED)
     if found.state != "died":
         return fail(errors, describe(found), found.exit_code) if found.exit_code else OK
     for line in (log.read_text() if log.exists() else "").splitlines()[-SHOWN_LINES:]:

@@ -117,6 +117,7 @@ def test_a_run_that_waits_in_the_queue_is_shown_and_can_be_taken_out(
         stopped = run_launcher(project, traces.environment, "stop", "waiting")
         assert "waiting was stopped before the first step" in stopped.stdout, stopped.stderr
         assert run.wait() == INTERRUPTED, run.output
+        assert "waiting was taken out of the queue" in run.output
     finally:
         busy.terminate()
         busy.wait()

@@ -16,6 +16,10 @@ from launcher.providers.slurm.job import INSIDE, SlurmJob
 from launcher.runs import POSITION, QUEUED, Run
 
 
+STOPPED = (INTERRUPTED, -signal.SIGTERM)
+"""By the signal: with a checkpoint, or before it could listen for one."""
+
+
 def main() -> int:
     folder, overrides = Path(sys.argv[1]), sys.argv[2:]
     job = SlurmJob(job_id=os.environ["SLURM_JOB_ID"])
@@ -32,7 +36,7 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, pass_on)
     code = launch.wait()
-    if asked and code == INTERRUPTED and not _is_to_end(folder):
+    if asked and code in STOPPED and not _is_to_end(folder):
         _requeue(folder, job)
     return code
 
