@@ -15,7 +15,6 @@ from launcher.providers.errors import ProviderError
 from launcher.providers.slurm.job import INSIDE, SlurmJob
 from launcher.runs import POSITION, QUEUED, Run
 
-
 STOPPED = (INTERRUPTED, -signal.SIGTERM)
 """By the signal: with a checkpoint, or before it could listen for one."""
 
