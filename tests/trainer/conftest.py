@@ -20,10 +20,16 @@ def _start_jax():
 _start_jax()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_caches(tmp_path_factory):
+@pytest.fixture(scope="session")
+def _cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _own_caches(_cache):
+    """For these tests alone: others start programs whose caches lie elsewhere, uv's among them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_CACHE_HOME", str(_cache))
         yield
 
 
