@@ -10,8 +10,14 @@ from trainer.spec.footprint import LOGIT_BYTES
 
 
 def loss_sum(model: Decoder, batch: Batch, dropout_keys_B: jax.Array | None = None) -> jax.Array:
-    """Sum over the targets of a batch (B, S) of weight times cross-entropy, in nats."""
-    features_BSD = model(batch.tokens, batch.segments, batch.positions, dropout_keys_B)
+    """Sum over the targets of a batch (B, S) of weight times cross-entropy, in nats.
+
+    How uneven the work of experts is can be felt in the gradient alone.
+    """
+    features_BSD, unevenness_B = model.features(
+        batch.tokens, batch.segments, batch.positions, dropout_keys_B
+    )
+    balance = _balance(model, unevenness_B, batch.weights)
     parts = jax.tree.map(_by_shard, (features_BSD, batch.targets, batch.weights))
     chunks = chunk_count(parts[1].shape[1], model.vocabulary.padded)
 
@@ -25,10 +31,19 @@ def loss_sum(model: Decoder, batch: Batch, dropout_keys_B: jax.Array | None = No
             return total + jnp.sum(losses_RT * weights_RT), None
 
         if chunks == 1:
-            return one_chunk(jnp.float32(0), parts)[0]
+            return one_chunk(balance, parts)[0]
         split = jax.tree.map(lambda x: _leading_chunks(x, chunks), parts)
         written_out = not model.model.scan_layers
-        return jax.lax.scan(one_chunk, jnp.float32(0), split, unroll=written_out)[0]
+        return jax.lax.scan(one_chunk, balance, split, unroll=written_out)[0]
+
+
+def _balance(model: Decoder, unevenness_B: jax.Array | None, weights_BS: jax.Array) -> jax.Array:
+    """Zero, with the gradient of what evens out the experts, for each target."""
+    experts = model.model.experts
+    if unevenness_B is None or experts is None:
+        return jnp.float32(0)
+    pull = experts.balance_loss * jnp.sum(unevenness_B * jnp.sum(weights_BS, axis=1))
+    return pull - jax.lax.stop_gradient(pull)
 
 
 def cross_entropy(logits_RTV: jax.Array, targets_RT: jax.Array) -> jax.Array:

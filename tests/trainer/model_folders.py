@@ -43,11 +43,11 @@ def folder_maker(folder):
     return make
 
 
-def assert_equal(got, wanted):
+def assert_equal(got, wanted, atol=0.0):
     assert got.keys() == wanted.keys()
     for name, array in wanted.items():
         assert got[name].dtype == np.float32
-        np.testing.assert_array_equal(got[name], array, err_msg=name)
+        np.testing.assert_allclose(got[name], array, rtol=0, atol=atol, err_msg=name)
 
 
 def tensors_of(folder):

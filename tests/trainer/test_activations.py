@@ -1,5 +1,7 @@
 """What layers keep for the backward pass, by arithmetic and by JAX's own gradients."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -15,7 +17,7 @@ from trainer.spec.resolve import resolve
 LAYERS, ROWS, LENGTH = 7, 2, 44
 
 
-def job_of(remat: str, **model: int) -> Job:
+def job_of(remat: str, **model: Any) -> Job:
     sizes = {"layers": LAYERS, "d_model": 96, "heads": 6, "head_dim": 20, "d_ff": 224, **model}
     return Job.model_validate(
         {
@@ -28,7 +30,7 @@ def job_of(remat: str, **model: int) -> Job:
 
 
 def kept_by_jax(job: Job) -> int:
-    """Bytes of all that has a leading dim for the layer and one for the positions."""
+    """Bytes of all that has a leading dim for the layer and is no weight."""
     network = Network.of(job, resolve(job, world_of("v5e-1"), CORPUS))
 
     def backward(params: Params):
@@ -36,16 +38,32 @@ def kept_by_jax(job: Job) -> int:
         batch = Batch(numbers, numbers, numbers, numbers, numbers * 1.0, numbers[:, 0])
         return jax.vjp(lambda params: loss_sum(network.bind(params), batch), params)[1]
 
-    leaves = jax.tree.leaves(jax.eval_shape(backward, jax.eval_shape(network.initial)))
+    params = jax.eval_shape(network.initial)
+    leaves = jax.tree.leaves(jax.eval_shape(backward, params))
+    weights = {array.shape for array in params.values()}
     return sum(
-        x.size * x.dtype.itemsize for x in leaves if x.shape[:1] == (LAYERS,) and LENGTH in x.shape
+        x.size * x.dtype.itemsize
+        for x in leaves
+        if x.shape[:1] == (LAYERS,) and x.shape not in weights
     )
 
 
-@pytest.mark.parametrize("kv_heads", [6, 3])
+KINDS: dict[str, dict[str, Any]] = {
+    "a head each": {},
+    "grouped heads": {"kv_heads": 3},
+    "gpt2": {"norm": "layer", "feed_forward": "gelu", "biases": "all"},
+    "gemma": {"kv_heads": 1, "feed_forward": "geglu"},
+    "norms of heads": {"kv_heads": 3, "query_key_norm": True},
+    "capped scores": {"attention_soft_cap": 30.0},
+    "experts": {"experts": {"count": 4, "capacity_factor": 1.25}},
+    "experts for all": {"experts": {"count": 4}},
+}
+
+
+@pytest.mark.parametrize("model", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("remat", ["none", "dots", "full"])
-def test_a_layer_keeps_what_jax_asks_for(remat: str, kv_heads: int) -> None:
-    job = job_of(remat, kv_heads=kv_heads)
+def test_a_layer_keeps_what_jax_asks_for(remat: str, model: dict[str, Any]) -> None:
+    job = job_of(remat, **model)
     per_token = kept_per_token(job, resolve(job, world_of("v5e-1"), CORPUS))
     kept = kept_by_jax(job)
     # With `none` there are numbers of which there is one for a row's position or head besides.

@@ -53,11 +53,11 @@ OTHER_KINDS = {
     "activation": ({"hidden_act": "gelu"}, ["hidden_act is 'gelu', this trainer knows 'silu'"]),
     "scaled positions": (
         {"rope_scaling": {"rope_type": "llama3", "factor": 32.0}},
-        ["rope_type is 'llama3', this trainer knows 'default'"],
+        ["rope_type is 'llama3', the job's model.rope_scaling.kind is 'default'"],
     ),
     "scaled positions, as they were": (
         {"rope_scaling": {"type": "linear", "factor": 2.0}},
-        ["rope_type is 'linear', this trainer knows 'default'"],
+        ["rope_type is 'linear', the job's model.rope_scaling.kind is 'default'"],
     ),
     "positions of transformers 5": (
         {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},

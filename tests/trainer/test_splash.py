@@ -44,9 +44,11 @@ def assert_close(found: list[jax.Array], wanted: list[jax.Array]) -> None:
         np.testing.assert_allclose(one, other, atol=2e-5)
 
 
-def test_values_and_gradients_are_those_of_plain_attention(arrays, segments):
-    wanted = value_and_gradients(attend("plain", segments), arrays)
-    assert_close(value_and_gradients(splash.attend(segments, interpret=True), arrays), wanted)
+@pytest.mark.parametrize(("window", "soft_cap"), [(None, None), (100, 2.0)])
+def test_values_and_gradients_are_those_of_plain_attention(arrays, segments, window, soft_cap):
+    wanted = value_and_gradients(attend("plain", segments, window, soft_cap), arrays)
+    kernel = splash.attend(segments, window, soft_cap, interpret=True)
+    assert_close(value_and_gradients(kernel, arrays), wanted)
 
 
 def test_on_a_mesh_each_device_computes_its_own_rows_and_heads(arrays, segments):

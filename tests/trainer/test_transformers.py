@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.trainer.families import FAMILIES
 from tests.trainer.jobs import job_of
 from tests.trainer.model_folders import loaded, params_of, plan_of
 from trainer import hugging_face
@@ -62,6 +63,16 @@ def test_what_we_export_gives_the_same_logits_there(
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
     assert type(theirs).__name__ == "LlamaForCausalLM"
     assert theirs.dtype == torch.float32
+    _assert_same_logits(torch, theirs, job, params)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_an_export_of_every_family_gives_the_same_logits_there(torch, transformers, tmp_path, kind):
+    job = job_of(model=FAMILIES[kind])
+    params = _small(params_of(job, plan_of(job)))
+    hugging_face.export(job, params, tmp_path / "hf")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    assert theirs.config.model_type == kind
     _assert_same_logits(torch, theirs, job, params)
 
 

@@ -1,6 +1,6 @@
 """`python -m trainer.checkpoint.export STEP_FOLDER --to DIR`: a checkpoint's weights for others.
 
-Writes what `transformers` loads as a LlamaForCausalLM; see trainer/hugging_face. Ends with 1 where
+Writes what `transformers` loads; see trainer/hugging_face. Ends with 1 where
 the checkpoint is not whole, with 2 where DIR is not empty.
 """
 

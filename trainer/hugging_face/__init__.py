@@ -1,4 +1,4 @@
-"""Interchange with Hugging Face: a folder that `transformers` loads as a LlamaForCausalLM.
+"""Interchange with Hugging Face: a folder that `transformers` loads.
 
 FOLDER/config.json                         the model's shape; written last
 FOLDER/model.safetensors                   or several files and model.safetensors.index.json

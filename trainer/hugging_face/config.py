@@ -2,51 +2,42 @@
 
 import json
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from trainer.hugging_face.families import Family, family
 from trainer.spec.config import ConfigError
 from trainer.spec.explain import found
-from trainer.spec.job import Job
+from trainer.spec.job import Job, Model
 from trainer.spec.resolve import vocab_size
 from trainer.spec.vocabulary import vocabulary
 
 CONFIG = "config.json"
 
-_JOB_KEYS = {
-    "hidden_size": "d_model",
-    "intermediate_size": "d_ff",
-    "num_hidden_layers": "layers",
-    "num_attention_heads": "heads",
-    "num_key_value_heads": "kv_heads",
-    "head_dim": "head_dim",
-    "vocab_size": "vocab_size",
-    "rope_theta": "rope_theta",
-    "rms_norm_eps": "norm_eps",
-    "tie_word_embeddings": "tied_embeddings",
+ROPE_KEYS = {
+    "rope_type": "kind",
+    "factor": "factor",
+    "low_freq_factor": "low_frequency_factor",
+    "high_freq_factor": "high_frequency_factor",
+    "original_max_position_embeddings": "trained_positions",
 }
-"""Key of config.json -> key of the job's model."""
-
-# The only kind that this trainer has, and what a Llama is where its file does not say.
-_FIXED = {
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "mlp_bias": False,
-    "rope_type": "default",
-}
-_DEFAULTS = {"rope_theta": 10_000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, **_FIXED}
+"""Key of config.json's section on positions -> key of the job's `model.rope_scaling`."""
+OF_LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
 def make(job: Job, dtype: str) -> dict[str, Any]:
     """The config of a job's model, with weights stored in `dtype`."""
-    fixed = {key: value for key, value in _FIXED.items() if key != "rope_type"}
+    ours = family(job.model)
     separator = vocabulary(job.data).separator
+    scaling = {"rope_scaling": _rope(job.model)} if job.model.rope_scaling else {}
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        **_shape(job),
-        **fixed,
-        "max_position_embeddings": job.data.seq_len,
+        "architectures": [ours.architecture],
+        "model_type": ours.kind,
+        **_shape(ours, job),
+        **scaling,
+        **{key: known[0] for key, known in ours.fixed.items()},
+        "max_position_embeddings": job.model.max_positions or job.data.seq_len,
         "bos_token_id": separator,
         "eos_token_id": separator,
         "torch_dtype": dtype,
@@ -56,8 +47,9 @@ def make(job: Job, dtype: str) -> dict[str, Any]:
 def check(folder: Path, job: Job) -> None:
     """Raises ConfigError with every key in which the folder's config is not the job's model."""
     source = folder / CONFIG
-    given = _filled_in(_read(source))
-    problems = [f"{source}: {problem}" for problem in _differences(given, job)]
+    ours = family(job.model)
+    given = _filled_in(ours, _read(source))
+    problems = [f"{source}: {problem}" for problem in _differences(ours, given, job)]
     if problems:
         raise ConfigError(problems)
 
@@ -74,35 +66,56 @@ def _read(source: Path) -> dict[str, Any]:
     return config
 
 
-def _filled_in(config: dict[str, Any]) -> dict[str, Any]:
-    """All keys in one dict, with what a Llama has where nothing is said (null is nothing)."""
+def _filled_in(ours: Family, config: dict[str, Any]) -> dict[str, Any]:
+    """All keys in one dict, with what the family has where nothing is said (null is nothing)."""
     # transformers 5 has the positions' keys in a section, 4 only what is not the default.
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if isinstance(rope, dict):
-        rope = {"rope_type": rope.get("type", _FIXED["rope_type"]), **rope}
+        rope = {"rope_type": rope.get("type", "default"), **rope}
     else:
         rope = {"rope_type": rope}
     said = {key: value for key, value in {**config, **rope}.items() if value is not None}
     heads, width = said.get("num_attention_heads"), said.get("hidden_size")
     if isinstance(heads, int) and isinstance(width, int) and heads > 0:
         said = {"num_key_value_heads": heads, "head_dim": width // heads, **said}
-    return {**_DEFAULTS, **said}
+    if isinstance(said.get("n_embd"), int):
+        said = {"n_inner": 4 * said["n_embd"], **said}
+    return {**{key: known[0] for key, known in ours.fixed.items()}, **ours.defaults, **said}
 
 
-def _differences(given: dict[str, Any], job: Job) -> Iterator[str]:
+def _differences(ours: Family, given: dict[str, Any], job: Job) -> Iterator[str]:
     kind = given.get("model_type")
-    if kind != "llama":
-        yield f"model_type is {found(kind)}, this trainer knows 'llama'"
+    if kind != ours.kind:
+        yield f"model_type is {found(kind)}, the job's model is a {found(ours.kind)}"
         return
-    for key, wanted in _shape(job).items():
-        if given.get(key) != wanted:
-            ours = f"model.{_JOB_KEYS[key]}"
-            yield f"{key} is {found(given.get(key))}, the job's {ours} is {found(wanted)}"
-    for key, only in _FIXED.items():
-        if given[key] != only:
-            yield f"{key} is {found(given[key])}, this trainer knows {found(only)}"
+    wanted = _shape(ours, job)
+    for key, value in wanted.items():
+        if given.get(key) != value:
+            name = f"model.{ours.keys[key]}"
+            yield f"{key} is {found(given.get(key))}, the job's {name} is {found(value)}"
+    if "rope_theta" in wanted:
+        for key, value in _rope(job.model).items():
+            if given.get(key) != value:
+                name = f"model.rope_scaling.{ROPE_KEYS[key]}"
+                yield f"{key} is {found(given.get(key))}, the job's {name} is {found(value)}"
+    for key, known in ours.fixed.items():
+        if given[key] not in known:
+            only = " or ".join(map(found, known))
+            yield f"{key} is {found(given[key])}, this trainer knows {only}"
 
 
-def _shape(job: Job) -> dict[str, Any]:
-    values = {**job.model.model_dump(), "vocab_size": vocab_size(job)}
-    return {theirs: values[ours] for theirs, ours in _JOB_KEYS.items()}
+def _shape(ours: Family, job: Job) -> dict[str, Any]:
+    model = job.model.model_copy(update={"vocab_size": vocab_size(job)})
+    return {theirs: attrgetter(key)(model) for theirs, key in ours.keys.items()}
+
+
+def _rope(model: Model) -> dict[str, Any]:
+    """What config.json says of positions that reach further."""
+    scaling = model.rope_scaling
+    if scaling is None:
+        return {"rope_type": "default"}
+    return {
+        theirs: getattr(scaling, key)
+        for theirs, key in ROPE_KEYS.items()
+        if scaling.kind == "llama3" or theirs not in OF_LLAMA3
+    }

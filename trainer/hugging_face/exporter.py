@@ -17,6 +17,9 @@ from trainer.spec.resolve import vocab_size
 
 SHARD_BYTES = 5 * 10**9
 
+Group = list[Layout]
+"""Parameters that share their tensors, in the order of their parts."""
+
 
 def export(
     job: Job,
@@ -27,48 +30,66 @@ def export(
 ) -> None:
     """Writes the model of `job` with `params` into the folder `to`, which must be new or empty.
 
+    Raises ConfigError where Hugging Face has no such model.
+
     Each value of `params` becomes a numpy array when its turn has come: in memory there are one
     parameter and the tensors of one file. config.json is written last: without it a folder is none.
     """
     all_layouts = layouts(job.model, vocab_size(job))
     _check(all_layouts, params)
     _make_empty(to)
-    _write_weights(all_layouts, params, to, jnp.dtype(dtype), shard_bytes)
+    _write_weights(_groups(all_layouts), params, to, jnp.dtype(dtype), shard_bytes)
     for name, content in tokenizer.files(job.data).items():
         _write_json(to / name, content)
     _write_json(to / config.CONFIG, config.make(job, dtype))
 
 
+def _groups(all_layouts: list[Layout]) -> list[Group]:
+    """Parameters that share their tensors, in the order of the first of each."""
+    groups: dict[tuple[str, ...], Group] = {}
+    for layout in all_layouts:
+        groups.setdefault(layout.tensors, []).append(layout)
+    return list(groups.values())
+
+
 def _write_weights(
-    all_layouts: list[Layout], params: Mapping[str, Any], to: Path, dtype: np.dtype, limit: int
+    groups: list[Group], params: Mapping[str, Any], to: Path, dtype: np.dtype, limit: int
 ) -> None:
-    tensors = [tensor for layout in all_layouts for tensor in _tensors(layout, dtype)]
+    tensors = [tensor for group in groups for tensor in _tensors(group, dtype)]
     files = weights.files(tensors, limit)
-    arrays = _arrays(all_layouts, params, dtype)
+    arrays = _arrays(groups, params, dtype)
     for name, shard in files.items():
         weights.write(to / name, dict(islice(arrays, len(shard))))
     if len(files) > 1:
         _write_json(to / weights.INDEX, weights.index(files))
 
 
-def _tensors(layout: Layout, dtype: np.dtype) -> Iterator[Tensor]:
-    for name in layout.tensors:
-        shape = layout.tensor_shape
+def _tensors(group: Group, dtype: np.dtype) -> Iterator[Tensor]:
+    for name in group[0].tensors:
+        shape = group[0].tensor_shape
         yield Tensor(name, shape, int(np.prod(shape)) * dtype.itemsize)
 
 
 def _arrays(
-    all_layouts: list[Layout], params: Mapping[str, Any], dtype: np.dtype
+    groups: list[Group], params: Mapping[str, Any], dtype: np.dtype
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Every tensor in the order of `_tensors`."""
-    for layout in all_layouts:
-        # The array's only reference is inside: it is gone before the next one is loaded.
-        yield from _split(layout, np.asarray(params[layout.name]), dtype)
+    for group in groups:
+        # The arrays' only references are inside: they are gone before the next ones are loaded.
+        yield from _split(group, [np.asarray(params[layout.name]) for layout in group], dtype)
 
 
-def _split(layout: Layout, array: np.ndarray, dtype: np.dtype) -> Iterator[tuple[str, np.ndarray]]:
-    for name, layer in zip(layout.tensors, array if layout.stacked else [array], strict=True):
-        yield name, layout.to_tensor(layer, dtype)
+def _split(
+    group: Group, arrays: list[np.ndarray], dtype: np.dtype
+) -> Iterator[tuple[str, np.ndarray]]:
+    place, stack = group[0].place, group[0].stack
+    outputs = -1 if place.inputs_first or not place.inputs else 0
+    for name, number in zip(group[0].tensors, np.ndindex(stack), strict=True):
+        parts = [
+            layout.to_tensor(array[number], dtype)
+            for layout, array in zip(group, arrays, strict=True)
+        ]
+        yield name, parts[0] if len(parts) == 1 else np.concatenate(parts, axis=outputs)
 
 
 def _check(all_layouts: list[Layout], params: Mapping[str, Any]) -> None:

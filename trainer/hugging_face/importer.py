@@ -19,7 +19,7 @@ from trainer.spec.resolve import vocab_size
 Bounds = tuple[tuple[int, int], ...]
 """A start and a stop for each dim; unlike slices, something that a dict can hold."""
 
-COMPUTED = ".rotary_emb.inv_freq"
+COMPUTED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 """Tensors of old folders that follow from the config."""
 
 
@@ -70,14 +70,13 @@ def _bounds(index: tuple[slice, ...] | None, shape: tuple[int, ...]) -> Bounds:
 
 
 def part_of(weights: Weights, layout: Layout, bounds: Bounds) -> np.ndarray:
-    """What one device holds of a parameter, of a stacked one with the layers first."""
+    """What one device holds of a parameter, with what it is stacked over first."""
     part = np.zeros([stop - start for start, stop in bounds], np.float32)
-    if not layout.stacked:
-        _fill(part, weights, layout, layout.tensors[0], bounds)
-        return part
-    first, last = bounds[0]
-    for layer, tensor in zip(part, layout.tensors[first:last], strict=True):
-        _fill(layer, weights, layout, tensor, bounds[1:])
+    stacked = len(layout.stack)
+    numbers = np.arange(len(layout.tensors)).reshape(layout.stack)
+    wanted = numbers[tuple(slice(start, stop) for start, stop in bounds[:stacked])]
+    for place, number in np.ndenumerate(wanted):
+        _fill(part[place], weights, layout, layout.tensors[number], bounds[stacked:])
     return part
 
 

@@ -1,13 +1,13 @@
 """Causal attention with grouped query heads, for whole sequences and one position at a time."""
 
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainer.model.attend import Attend
+from trainer.model.attend import Attend, plain
+from trainer.model.norm import Norm
 from trainer.model.projection import Projection
 from trainer.model.rotary import rotate
 from trainer.model.sharding import constrain
@@ -21,18 +21,24 @@ class Attention(nnx.Module):
 
     def __init__(self, rngs: nnx.Rngs, model: Model):
         width, heads, kv_heads, head = model.d_model, model.heads, model.kv_heads, model.head_dim
-        self.theta = model.rope_theta
+        self.model = model
         key_value = ((width, kv_heads, head), ("embed", "kv_heads", "head_dim"))
-        self.query = Projection(rngs, (width, heads, head), ("embed", "heads", "head_dim"))
-        self.key = Projection(rngs, *key_value)
-        self.value = Projection(rngs, *key_value)
+        bias = model.biases != "none"
+        self.query = Projection(
+            rngs, (width, heads, head), ("embed", "heads", "head_dim"), bias=bias
+        )
+        self.key = Projection(rngs, *key_value, bias=bias)
+        self.value = Projection(rngs, *key_value, bias=bias)
         self.output = Projection(
             rngs,
             (heads, head, width),
             ("heads", "head_dim", "embed"),
             contracted=2,
             gain=residual_gain(model),
+            bias=model.biases == "all",
         )
+        if model.query_key_norm:
+            self.query_norm, self.key_norm = Norm(model, head), Norm(model, head)
 
     def __call__(self, x_BSD: jax.Array, positions_BS: jax.Array, attend: Attend) -> jax.Array:
         """(B, S, D); a position sees what `attend` lets it see."""
@@ -53,7 +59,7 @@ class Attention(nnx.Module):
             jax.lax.dynamic_update_slice_in_dim(old, one, position, axis=1)
             for old, one in zip(cache_BWKh, new, strict=True)
         )
-        attend = partial(jax.nn.dot_product_attention, mask=mask_B11W)
+        attend = plain(mask_B11W, self.model.attention_soft_cap)
         return self._mix(query_B1Hh, key_BWKh, value_BWKh, attend), (key_BWKh, value_BWKh)
 
     def _project(
@@ -62,8 +68,14 @@ class Attention(nnx.Module):
         query_BSHh = constrain(self.query(x_BSD), "batch", None, "heads", None)
         key_BSKh = constrain(self.key(x_BSD), "batch", None, "kv_heads", None)
         value_BSKh = constrain(self.value(x_BSD), "batch", None, "kv_heads", None)
-        query_BSHh = rotate(query_BSHh, positions_BS, self.theta)
-        return query_BSHh, rotate(key_BSKh, positions_BS, self.theta), value_BSKh
+        if self.model.query_key_norm:
+            query_BSHh, key_BSKh = self.query_norm(query_BSHh), self.key_norm(key_BSKh)
+        if self.model.positions == "rotary":
+            query_BSHh, key_BSKh = (
+                rotate(x, positions_BS, self.model.rope_theta, self.model.rope_scaling)
+                for x in (query_BSHh, key_BSKh)
+            )
+        return query_BSHh, key_BSKh, value_BSKh
 
     def _mix(
         self, query_BSHh: jax.Array, key_BWKh: jax.Array, value_BWKh: jax.Array, attend: Attend

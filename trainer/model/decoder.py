@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from trainer.model import dropout
-from trainer.model.attend import Attend
+from trainer.model.attend import Attend, soft_capped
 from trainer.model.attend import attend as attend_by
 from trainer.model.attention import Attention, KeyValue
+from trainer.model.experts import Experts
 from trainer.model.feed_forward import FeedForward
-from trainer.model.norm import RMSNorm
+from trainer.model.norm import Norm
 from trainer.model.sharding import constrain, gathered, row_shards
 from trainer.spec.job import Model
 
@@ -43,10 +44,10 @@ class Layer(nnx.Module):
 
     def __init__(self, rngs: nnx.Rngs, model: Model):
         self.rate = model.dropout
-        self.attention_norm = RMSNorm(model.d_model, model.norm_eps)
+        self.attention_norm = Norm(model, model.d_model)
         self.attention = Attention(rngs, model)
-        self.feed_forward_norm = RMSNorm(model.d_model, model.norm_eps)
-        self.feed_forward = FeedForward(rngs, model)
+        self.feed_forward_norm = Norm(model, model.d_model)
+        self.feed_forward = (Experts if model.experts else FeedForward)(rngs, model)
 
     def __call__(
         self,
@@ -55,8 +56,8 @@ class Layer(nnx.Module):
         attend: Attend,
         number: jax.Array,
         dropout_keys_B: jax.Array | None,
-    ) -> jax.Array:
-        """(B, S, D); `number` counts layers from 0."""
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """(B, S, D), and of experts how uneven they are (B,); `number` counts layers from 0."""
         with jax.named_scope("norm"):
             normal_BSD = self.attention_norm(x_BSD)
         with jax.named_scope("attention"):
@@ -67,10 +68,15 @@ class Layer(nnx.Module):
         with jax.named_scope("norm"):
             normal_BSD = self.feed_forward_norm(x_BSD)
         with jax.named_scope("feed_forward"):
-            fed_BSD = self.feed_forward(normal_BSD)
+            fed_BSD, unevenness_B = self._feed(normal_BSD)
         place = dropout.FEED_FORWARD
         x_BSD = x_BSD + dropout.dropout(fed_BSD, dropout_keys_B, number, place, self.rate)
-        return constrain(x_BSD, "batch", None, None)
+        return constrain(x_BSD, "batch", None, None), unevenness_B
+
+    def _feed(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        if isinstance(self.feed_forward, Experts):
+            return self.feed_forward(x_BSD)
+        return self.feed_forward(x_BSD), None
 
     def decode(
         self, x_B1D: jax.Array, position: jax.Array, mask_B11W: jax.Array, cache_BWKh: KeyValue
@@ -79,7 +85,7 @@ class Layer(nnx.Module):
         normal_B1D = self.attention_norm(x_B1D)
         mixed_B1D, cache_BWKh = self.attention.decode(normal_B1D, position, mask_B11W, cache_BWKh)
         x_B1D = x_B1D + mixed_B1D
-        return x_B1D + self.feed_forward(self.feed_forward_norm(x_B1D)), cache_BWKh
+        return x_B1D + self._feed(self.feed_forward_norm(x_B1D))[0], cache_BWKh
 
 
 class Embedding(nnx.Module):
@@ -94,6 +100,19 @@ class Embedding(nnx.Module):
         with jax.named_scope("embedding"):
             table_VD = gathered(self.table[...].astype(dtype), ("vocab", "embed"))
             return constrain(table_VD[tokens_BS], "batch", None, None)
+
+
+class Positions(nnx.Module):
+    """A learned row per position."""
+
+    def __init__(self, rngs: nnx.Rngs, count: int, width: int):
+        rows_PD = EMBEDDING_DEVIATION * jax.random.normal(rngs.params(), (count, width))
+        self.table = nnx.Param(rows_PD, out_sharding=("position", "embed"))
+
+    def __call__(self, positions_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
+        """(B, S, D) in `dtype`; a position after the last row has the last row."""
+        table_PD = gathered(self.table[...].astype(dtype), ("position", "embed"))
+        return constrain(jnp.take(table_PD, positions_BS, axis=0, mode="clip"), "batch", None, None)
 
 
 class Output(nnx.Module):
@@ -119,9 +138,11 @@ class Decoder(nnx.Module):
         self.attention = attention
         self.embedding = Embedding(rngs, vocabulary, model.d_model)
         self.layers = _stacked_layers(rngs, model)
-        self.final_norm = RMSNorm(model.d_model, model.norm_eps)
+        self.final_norm = Norm(model, model.d_model)
         if not model.tied_embeddings:
             self.output = Output(rngs, vocabulary, model.d_model)
+        if model.max_positions is not None:
+            self.positions = Positions(rngs, model.max_positions, model.d_model)
 
     def __call__(
         self,
@@ -131,23 +152,43 @@ class Decoder(nnx.Module):
         dropout_keys_B: jax.Array | None = None,
     ) -> jax.Array:
         """Normalized features (B, S, D). Attention stays inside a segment; keys turn dropout on."""
-        x_BSD = self.embedding(tokens_BS, self.dtype)
+        return self.features(tokens_BS, segments_BS, positions_BS, dropout_keys_B)[0]
+
+    def features(
+        self,
+        tokens_BS: jax.Array,
+        segments_BS: jax.Array,
+        positions_BS: jax.Array,
+        dropout_keys_B: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """The same, and of each sequence how uneven the experts' work is, 1 at best (B,)."""
+        x_BSD = self._embedded(tokens_BS, positions_BS)
         rate = self.model.dropout
         x_BSD = dropout.dropout(x_BSD, dropout_keys_B, 0, dropout.EMBEDDING, rate)
-        attend = attend_by(self.attention, segments_BS)
+        window, soft_cap = self.model.window, self.model.attention_soft_cap
+        attend = attend_by(self.attention, segments_BS, window, soft_cap)
         graph, stacked = nnx.split(self.layers)
 
         def one_layer(x_BSD: jax.Array, layer: tuple[nnx.State, jax.Array]):
             weights, number = layer
             module = nnx.merge(graph, weights)
-            return module(x_BSD, positions_BS, attend, number, dropout_keys_B), None
+            return module(x_BSD, positions_BS, attend, number, dropout_keys_B)
 
         numbered = (stacked, jnp.arange(self.model.layers))
-        x_BSD, _ = jax.lax.scan(
+        x_BSD, unevenness_LB = jax.lax.scan(
             self._rematerialized(one_layer), x_BSD, numbered, unroll=not self.model.scan_layers
         )
         with jax.named_scope("norm"):
-            return self.final_norm(x_BSD)
+            features_BSD = self.final_norm(x_BSD)
+        return features_BSD, None if unevenness_LB is None else jnp.mean(unevenness_LB, axis=0)
+
+    def _embedded(self, tokens_BS: jax.Array, positions_BS: jax.Array) -> jax.Array:
+        x_BSD = self.embedding(tokens_BS, self.dtype)
+        if self.model.scaled_embedding:
+            x_BSD = x_BSD * jnp.asarray(self.model.d_model**0.5, self.dtype)
+        if self.model.max_positions is not None:
+            x_BSD = x_BSD + self.positions(positions_BS, self.dtype)
+        return x_BSD
 
     def output_kernels(self) -> jax.Array:
         """(R, D, V): a copy for each row shard.
@@ -167,6 +208,7 @@ class Decoder(nnx.Module):
         kernel = self._output_kernel() if kernel is None else kernel
         logits_BSV = jnp.matmul(x_BSD, kernel, preferred_element_type=jnp.float32)
         logits_BSV = constrain(logits_BSV, "batch", None, "vocab")
+        logits_BSV = soft_capped(logits_BSV, self.model.logit_soft_cap)
         return jnp.where(jnp.arange(kernel.shape[-1]) < self.vocabulary.size, logits_BSV, MASKED)
 
     def _output_kernel(self) -> jax.Array:
@@ -187,7 +229,8 @@ class Decoder(nnx.Module):
         self, tokens_B1: jax.Array, position: jax.Array, cache: Cache, window: int
     ) -> tuple[jax.Array, Cache]:
         """Logits (B, 1, V) of the token after `position`, which sees `window` positions back."""
-        x_B1D = self.embedding(tokens_B1, self.dtype)
+        x_B1D = self._embedded(tokens_B1, jnp.full(tokens_B1.shape, position))
+        window = min(window, self.model.window or window)
         places_W = jnp.arange(cache[0].shape[2])
         seen_W = (places_W <= position) & (places_W > position - window)
         graph, stacked = nnx.split(self.layers)

@@ -1,4 +1,4 @@
-"""A linear map without bias, over one or more dims."""
+"""A linear map over one or more dims."""
 
 import math
 from collections.abc import Sequence
@@ -20,13 +20,21 @@ class Projection(nnx.Module):
         axes: Sequence[str],
         contracted: int = 1,
         gain: float = 1.0,
+        *,
+        bias: bool = False,
     ):
-        self.contracted, self.axes = contracted, tuple(axes)
+        self.contracted, self.axes, self.has_bias = contracted, tuple(axes), bias
         deviation = gain / math.sqrt(math.prod(shape[:contracted]))
         kernel = deviation * jax.random.normal(rngs.params(), tuple(shape))
         self.kernel = nnx.Param(kernel, out_sharding=self.axes)
+        if bias:
+            zeros = jnp.zeros(tuple(shape[contracted:]))
+            self.bias = nnx.Param(zeros, out_sharding=self.axes[contracted:])
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """The product in the dtype of `x`."""
         kernel = gathered(self.kernel[...].astype(x.dtype), self.axes)
-        return jnp.tensordot(x, kernel, self.contracted)
+        product = jnp.tensordot(x, kernel, self.contracted)
+        if not self.has_bias:
+            return product
+        return product + gathered(self.bias[...].astype(x.dtype), self.axes[self.contracted :])

@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
 from trainer.spec.resolve import DTYPE_BYTES, FLOAT32_BYTES
+from trainer.spec.shapes import hidden_parts, room
+
+HIDDEN_ARRAYS = {"swiglu": 6, "geglu": 8, "gelu": 6}
+"""Of the feed-forward part's inner width, that gradients need."""
 
 
 def kept_per_token(job: Job, plan: Plan) -> int:
@@ -59,22 +63,22 @@ class _Activations:
 
     The kernel for TPUs keeps none.
     """
-    hidden: int
+    head_norms: int
+    """Of queries and keys: three copies of each, in float32."""
+    feed_forward: int
+    """What its products gave, and what was made of that."""
+    feed_forward_products: int
+    """What its products with one matrix gave, but for the last: those of experts have many."""
 
     @property
     def of_products(self) -> int:
         """What products with weights gave, but for the last, and the layer's input."""
-        return 2 * self.stream + self.query + self.key_value + 2 * self.hidden
+        return 2 * self.stream + self.query + self.key_value + self.feed_forward_products
 
     @property
     def attention(self) -> int:
         """With what the values were mixed to, which is of the queries' size."""
-        return 2 * self.query + self.key_value + self.scores
-
-    @property
-    def feed_forward(self) -> int:
-        """Six arrays of SwiGLU."""
-        return 6 * self.hidden
+        return 2 * self.query + self.key_value + self.head_norms + self.scores
 
     @classmethod
     def of(cls, job: Job, plan: Plan) -> "_Activations":
@@ -84,13 +88,29 @@ class _Activations:
         is_split = model.kv_heads % tensor == 0
         # Where the tensor axis does not split them, they are repeated for each query head.
         kv_heads = model.kv_heads // tensor if is_split else model.kv_heads + heads
-        hidden = model.d_ff // tensor if model.d_ff % tensor == 0 else model.d_ff
+        scores = 1 if model.attention_soft_cap is None else 3
         positions = job.data.seq_len if plan.attention == "plain" else 0
+        hidden = width * (model.d_ff // tensor if model.d_ff % tensor == 0 else model.d_ff)
+        stream = width * model.d_model
+        if experts := model.experts:
+            places = experts.count * room(experts, job.data.seq_len) / job.data.seq_len
+            chosen = places + experts.per_token
+            feed_forward = int(
+                HIDDEN_ARRAYS[model.feed_forward] * hidden * places + stream * chosen
+            )
+        else:
+            feed_forward = HIDDEN_ARRAYS[model.feed_forward] * hidden
         return cls(
-            stream=width * model.d_model,
+            stream=stream,
             norms=6 * FLOAT32_BYTES * model.d_model,
             query=width * heads * model.head_dim,
             key_value=width * 2 * kv_heads * model.head_dim,
-            scores=(FLOAT32_BYTES + width) * heads * positions,
-            hidden=width * hidden,
+            scores=(scores * FLOAT32_BYTES + width) * heads * positions,
+            head_norms=3
+            * FLOAT32_BYTES
+            * (heads + kv_heads)
+            * model.head_dim
+            * model.query_key_norm,
+            feed_forward=feed_forward,
+            feed_forward_products=0 if experts else len(hidden_parts(model)) * hidden,
         )

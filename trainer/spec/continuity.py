@@ -16,7 +16,10 @@ MODEL_KEYS = frozenset(
     f"model.{key}"
     for key in (
         "layers", "d_model", "heads", "kv_heads", "head_dim", "d_ff", "vocab_size",
-        "rope_theta", "norm_eps", "tied_embeddings",
+        "rope_theta", "norm_eps", "tied_embeddings", "positions", "max_positions", "norm",
+        "query_key_norm", "biases", "attention_soft_cap", "feed_forward", "experts",
+        "experts.count", "experts.per_token",
+        "scaled_embedding", "logit_soft_cap",
     )
 ) | {"data.tokenizer", "data.separator"}  # fmt: skip
 """The shape or the meaning of a parameter: with another value the checkpoint is of no use."""

@@ -36,6 +36,34 @@ class Section(BaseModel):
     """Keys that belong elsewhere, and what to say of each."""
 
 
+class RopeScaling(Section):
+    """How rotary positions reach further than the model was trained for."""
+
+    kind: Literal["linear", "llama3"]
+    factor: Annotated[float, Field(ge=1)]
+    low_frequency_factor: Annotated[float, Field(gt=0)] = Field(
+        default=1.0, description="of llama3: waves longer than trained_positions over it are slowed"
+    )
+    high_frequency_factor: Annotated[float, Field(gt=0)] = Field(
+        default=4.0, description="of llama3: waves shorter than trained_positions over it stay"
+    )
+    trained_positions: Positive = Field(default=8192, description="of llama3")
+
+
+class Experts(Section):
+    """Feed-forward parts of which each token takes a few."""
+
+    count: Annotated[int, Field(ge=2)]
+    per_token: Positive = 2
+    capacity_factor: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="room of an expert in a sequence, over its even share; null: for all tokens",
+    )
+    balance_loss: Annotated[float, Field(ge=0)] = Field(
+        default=0.01, description="weight of the loss that evens out the experts' tokens"
+    )
+
+
 class Model(Section):
     """A decoder-only transformer; `preset` fills in what is not given."""
 
@@ -48,8 +76,20 @@ class Model(Section):
     d_ff: Positive
     vocab_size: Positive | None = Field(default=None, description="null: the tokenizer's")
     rope_theta: Annotated[float, Field(gt=0)] = 10_000.0
+    rope_scaling: RopeScaling | None = None
+    positions: Literal["rotary", "learned"] = "rotary"
+    max_positions: Positive | None = Field(default=None, description="of positions: learned")
+    norm: Literal["rms", "layer"] = "rms"
     norm_eps: Annotated[float, Field(gt=0)] = 1e-5
+    query_key_norm: bool = Field(default=False, description="of each head, before its positions")
+    biases: Literal["none", "qkv", "all"] = "none"
+    window: Positive | None = Field(default=None, description="positions that attention looks back")
+    attention_soft_cap: Annotated[float, Field(gt=0)] | None = None
+    feed_forward: Literal["swiglu", "geglu", "gelu"] = "swiglu"
+    experts: Experts | None = None
+    scaled_embedding: bool = Field(default=False, description="by the square root of d_model")
     tied_embeddings: bool = True
+    logit_soft_cap: Annotated[float, Field(gt=0)] | None = None
     dropout: Fraction = 0.0
     scan_layers: bool = Field(
         default=True, description="false, and always on CPU: unroll the layers"

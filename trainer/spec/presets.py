@@ -7,15 +7,54 @@ PRESETS: dict[str, dict[str, object]] = {
     "llama3-1b": {
         "layers": 16, "d_model": 2048, "heads": 32, "kv_heads": 8, "head_dim": 64, "d_ff": 8192,
         "vocab_size": 128_256, "rope_theta": 500_000.0, "tied_embeddings": True,
+        "rope_scaling": {"kind": "llama3", "factor": 32.0},
     },
     # Meta-Llama-3-8B
     "llama3-8b": {
         "layers": 32, "d_model": 4096, "heads": 32, "kv_heads": 8, "d_ff": 14_336,
         "vocab_size": 128_256, "rope_theta": 500_000.0, "tied_embeddings": False,
     },
+    # Llama-3.1-8B
+    "llama3.1-8b": {
+        "layers": 32, "d_model": 4096, "heads": 32, "kv_heads": 8, "d_ff": 14_336,
+        "vocab_size": 128_256, "rope_theta": 500_000.0, "tied_embeddings": False,
+        "rope_scaling": {"kind": "llama3", "factor": 8.0},
+    },
     # Meta-Llama-3-70B
     "llama3-70b": {
         "layers": 80, "d_model": 8192, "heads": 64, "kv_heads": 8, "d_ff": 28_672,
         "vocab_size": 128_256, "rope_theta": 500_000.0, "tied_embeddings": False,
+    },
+    # Its smallest one, of 124 million
+    "gpt2": {
+        "layers": 12, "d_model": 768, "heads": 12, "d_ff": 3072, "vocab_size": 50_257,
+        "positions": "learned", "max_positions": 1024, "norm": "layer", "biases": "all",
+        "feed_forward": "gelu",
+    },
+    "qwen3-0.6b": {
+        "layers": 28, "d_model": 1024, "heads": 16, "kv_heads": 8, "head_dim": 128, "d_ff": 3072,
+        "vocab_size": 151_936, "rope_theta": 1_000_000.0, "norm_eps": 1e-6,
+        "query_key_norm": True, "tied_embeddings": True,
+    },
+    "qwen3-8b": {
+        "layers": 36, "d_model": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "d_ff": 12_288,
+        "vocab_size": 151_936, "rope_theta": 1_000_000.0, "norm_eps": 1e-6,
+        "query_key_norm": True, "tied_embeddings": False,
+    },
+    "gemma-2b": {
+        "layers": 18, "d_model": 2048, "heads": 8, "kv_heads": 1, "head_dim": 256, "d_ff": 16_384,
+        "vocab_size": 256_000, "norm_eps": 1e-6, "feed_forward": "geglu",
+        "scaled_embedding": True, "tied_embeddings": True,
+    },
+    # Mistral-7B-v0.1
+    "mistral-7b": {
+        "layers": 32, "d_model": 4096, "heads": 32, "kv_heads": 8, "d_ff": 14_336,
+        "vocab_size": 32_000, "window": 4096, "tied_embeddings": False,
+    },
+    # Mixtral-8x7B-v0.1
+    "mixtral-8x7b": {
+        "layers": 32, "d_model": 4096, "heads": 32, "kv_heads": 8, "d_ff": 14_336,
+        "vocab_size": 32_000, "rope_theta": 1_000_000.0, "tied_embeddings": False,
+        "experts": {"count": 8, "per_token": 2, "capacity_factor": 1.25},
     },
 }  # fmt: skip

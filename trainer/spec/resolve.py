@@ -11,7 +11,7 @@ from typing import Literal
 
 from trainer.spec import layout, rules, shapes
 from trainer.spec.corpus import EXAMPLE
-from trainer.spec.job import Job
+from trainer.spec.job import Job, Model
 from trainer.spec.job import Mesh as MeshSizes
 from trainer.spec.plan import ArrayPlan, BatchSplit, Corpus, Plan, World
 from trainer.spec.vocabulary import VocabularyError, vocabulary
@@ -83,11 +83,7 @@ def _check_job(job: Job, problems: _Problems) -> None:
         "model.kv_heads",
         f"{model.heads} query heads do not divide by {model.kv_heads} key/value heads",
     )
-    problems.check(
-        model.head_dim % 2 == 0,
-        "model.head_dim",
-        f"rotary positions turn pairs: {model.head_dim} is odd",
-    )
+    _check_model(model, data.seq_len, problems)
     try:
         tokens = vocabulary(data).size
         problems.check(
@@ -104,6 +100,39 @@ def _check_job(job: Job, problems: _Problems) -> None:
         if data.source != "stdlib"
         else f"source '{data.source}' takes no path: leave it out, or say source: text",
     )
+
+
+def _check_model(model: Model, seq_len: int, problems: _Problems) -> None:
+    is_rotary, rows = model.positions == "rotary", model.max_positions
+    problems.check(
+        not is_rotary or model.head_dim % 2 == 0,
+        "model.head_dim",
+        f"rotary positions turn pairs: {model.head_dim} is odd",
+    )
+    problems.check(
+        is_rotary or model.rope_scaling is None,
+        "model.rope_scaling",
+        "it is of positions: rotary, and the model's are learned",
+    )
+    problems.check(
+        is_rotary == (rows is None),
+        "model.max_positions",
+        "rotary positions need none: leave it out, or say positions: learned"
+        if is_rotary
+        else f"learned positions need it: say how many there are, at least seq_len {seq_len}",
+    )
+    problems.check(
+        rows is None or seq_len <= rows,
+        "data.seq_len",
+        f"{seq_len} is more than the model's {rows} learned positions",
+    )
+    if experts := model.experts:
+        problems.check(
+            experts.per_token <= experts.count,
+            "model.experts.per_token",
+            f"found {experts.per_token}, and there are {experts.count} experts",
+        )
+        problems.check(model.biases != "all", "model.biases", "experts have none: say qkv or none")
 
 
 def _check_schedule(job: Job, problems: _Problems) -> None:

@@ -91,30 +91,32 @@ def bounds(job: Job, plan: Plan) -> Bounds | None:
 def flops_per_token(job: Job, plan: Plan) -> float:
     """FLOPs of forward and backward pass per token, by the causal convention.
 
-    6 N + 6 L S H h: N counts the weights of matrix products (the output's too where it is tied to
-    the embedding, whose look-up is free; norms are left out); attention's two products over S
-    positions are 12 L S H h, halved because a position sees only those before it. Work done again
-    by rematerialization is not counted.
+    6 N + 6 L S H h: N counts the weights of matrix products that a token meets (the output's too
+    where it is tied to the embedding, whose look-up is free; of experts those of its choice; no
+    norms and biases); attention's two products over S positions are 12 L S H h, halved because a
+    position sees only those before it, and in a window fewer. Work done again by rematerialization
+    is not counted.
     """
-    return 6.0 * sum(map(_size, _kernels(job, plan))) + 6.0 * _attention(job)
+    return 6.0 * _met(job, _kernels(job, plan)) + 6.0 * _attention(job)
 
 
 def _recomputed_per_token(job: Job, plan: Plan) -> float:
     """FLOPs of the forward pass that the backward pass does again.
 
-    With `dots` attention's two products, which are of activations alone; with `full` all products
-    of the layers but the last one, which no gradient needs the result of.
+    With `dots` those that are of more than rows and one matrix: attention's two, and those of
+    experts; with `full` all products of the layers. Never the last one, which no gradient needs the
+    result of.
     """
     if job.model.remat == "none":
         return 0.0
-    if job.model.remat == "dots":
-        return 2.0 * _attention(job)
     again = [
         array
         for array in _kernels(job, plan)
-        if array.name.startswith("layers.") and not array.name.endswith(".down.kernel")
+        if array.name.startswith("layers.")
+        and not array.name.endswith(".down.kernel")
+        and (job.model.remat == "full" or "expert" in array.axes)
     ]
-    return 2.0 * sum(map(_size, again)) + 2.0 * _attention(job)
+    return 2.0 * _met(job, again) + 2.0 * _attention(job)
 
 
 def _kernels(job: Job, plan: Plan) -> list[ArrayPlan]:
@@ -123,14 +125,22 @@ def _kernels(job: Job, plan: Plan) -> list[ArrayPlan]:
     return [
         array
         for array in plan.parameters
-        if "norm" not in array.axes and (is_tied or array.name != "embedding.table")
+        if array.name.endswith(".kernel") or (is_tied and array.name == "embedding.table")
     ]
 
 
-def _attention(job: Job) -> int:
-    """L S H h."""
-    model = job.model
-    return model.layers * job.data.seq_len * model.heads * model.head_dim
+def _met(job: Job, arrays: list[ArrayPlan]) -> float:
+    """Weights of them that a token meets."""
+    experts = job.model.experts
+    share = experts.per_token / experts.count if experts else 1.0
+    return sum(_size(array) * (share if "expert" in array.axes else 1.0) for array in arrays)
+
+
+def _attention(job: Job) -> float:
+    """L S H h, with twice the positions that one sees in the mean for S."""
+    model, length = job.model, job.data.seq_len
+    window = min(model.window or length, length)
+    return model.layers * window * (2 - window / length) * model.heads * model.head_dim
 
 
 def _hbm_bytes(job: Job, plan: Plan) -> float:
@@ -142,7 +152,7 @@ def _hbm_bytes(job: Job, plan: Plan) -> float:
     read = sum(
         _own_bytes(array, plan) * (plan.mesh["fsdp"] if "fsdp" in array.spec else 1)
         for array in plan.parameters
-        if array.name != "embedding.table"
+        if not array.name.endswith(".table")
     )
     batch = plan.batch
     tokens = batch.rows_per_device * batch.micro_batches * job.data.seq_len

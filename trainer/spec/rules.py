@@ -19,6 +19,9 @@ RULES: dict[str, str | None] = {
     "mlp": "tensor",
     "vocab": "tensor",
     "head_dim": None,
+    "position": None,
+    "expert": None,
+    "router": None,
     "norm": None,
     # Layers are scanned: to split them would move every layer's weights in every step.
     "layer": None,

@@ -6,11 +6,13 @@ A test holds this table against the NNX modules in `trainer/model/`.
 import math
 from dataclasses import dataclass
 
-from trainer.spec.job import Model
+from trainer.spec.job import Experts, Model
 
 # Lanes of a TPU register and a common tile of GPU matrix units: a vocabulary that is a multiple of
 # it pads to nothing inside the compiler.
 VOCAB_MULTIPLE = 128
+QUERY_KEY = ("query", "key")
+"""What `query_key_norm` is of."""
 
 
 @dataclass(frozen=True)
@@ -38,30 +40,88 @@ def parameters(model: Model, vocab: int) -> list[Parameter]:
 
     Layers are stacked: dim 0 of every array under `layers` counts them.
     """
-    table = [Parameter("embedding.table", (vocab, model.d_model), ("vocab", "embed"))]
-    final = [Parameter("final_norm.scale", (model.d_model,), ("norm",))]
+    width = model.d_model
+    first = [Parameter("embedding.table", (vocab, width), ("vocab", "embed"))]
+    if model.max_positions is not None:
+        table = ((model.max_positions, width), ("position", "embed"))
+        first.append(Parameter("positions.table", *table))
+    last = _norm("final_norm", model, width)
     if not model.tied_embeddings:
-        final.append(Parameter("output.kernel", (model.d_model, vocab), ("embed", "vocab")))
-    return table + _layer_parameters(model) + final
+        last.append(Parameter("output.kernel", (width, vocab), ("embed", "vocab")))
+    return first + _layer_parameters(model) + last
 
 
 def _layer_parameters(model: Model) -> list[Parameter]:
-    width, heads, kv_heads = model.d_model, model.heads, model.kv_heads
-    head, hidden = model.head_dim, model.d_ff
-    query = ("embed", "heads", "head_dim")
-    key_value = ("embed", "kv_heads", "head_dim")
     one_layer = [
-        ("attention_norm.scale", (width,), ("norm",)),
-        ("attention.query.kernel", (width, heads, head), query),
-        ("attention.key.kernel", (width, kv_heads, head), key_value),
-        ("attention.value.kernel", (width, kv_heads, head), key_value),
-        ("attention.output.kernel", (heads, head, width), ("heads", "head_dim", "embed")),
-        ("feed_forward_norm.scale", (width,), ("norm",)),
-        ("feed_forward.gate.kernel", (width, hidden), ("embed", "mlp")),
-        ("feed_forward.up.kernel", (width, hidden), ("embed", "mlp")),
-        ("feed_forward.down.kernel", (hidden, width), ("mlp", "embed")),
+        *_norm("attention_norm", model, model.d_model),
+        *_attention(model),
+        *_norm("feed_forward_norm", model, model.d_model),
+        *(_feed_forward(model) if model.experts is None else _experts(model, model.experts)),
     ]
     return [
-        Parameter(f"layers.{name}", (model.layers, *shape), ("layer", *axes))
-        for name, shape, axes in one_layer
+        Parameter(f"layers.{one.name}", (model.layers, *one.shape), ("layer", *one.axes))
+        for one in one_layer
     ]
+
+
+def _norm(name: str, model: Model, width: int) -> list[Parameter]:
+    parts = ["scale"] if model.norm == "rms" else ["scale", "bias"]
+    return [Parameter(f"{name}.{part}", (width,), ("norm",)) for part in parts]
+
+
+def _attention(model: Model) -> list[Parameter]:
+    width, head = model.d_model, model.head_dim
+    found = []
+    for part, axis, heads in (
+        ("query", "heads", model.heads),
+        ("key", "kv_heads", model.kv_heads),
+        ("value", "kv_heads", model.kv_heads),
+    ):
+        axes = ("embed", axis, "head_dim")
+        bias = model.biases != "none"
+        found += _projection(f"attention.{part}", (width, heads, head), axes, bias=bias)
+    shape, axes = (model.heads, head, width), ("heads", "head_dim", "embed")
+    bias = model.biases == "all"
+    found += _projection("attention.output", shape, axes, inputs=2, bias=bias)
+    if model.query_key_norm:
+        found += [Parameter(f"attention.{of}_norm.scale", (head,), ("norm",)) for of in QUERY_KEY]
+    return found
+
+
+def _feed_forward(model: Model) -> list[Parameter]:
+    width, hidden, bias = model.d_model, model.d_ff, model.biases == "all"
+    found = []
+    for part in hidden_parts(model):
+        found += _projection(f"feed_forward.{part}", (width, hidden), ("embed", "mlp"), bias=bias)
+    return found + _projection("feed_forward.down", (hidden, width), ("mlp", "embed"), bias=bias)
+
+
+def _experts(model: Model, experts: Experts) -> list[Parameter]:
+    width, hidden, count = model.d_model, model.d_ff, experts.count
+    inward = ((count, width, hidden), ("expert", "embed", "mlp"))
+    outward = ((count, hidden, width), ("expert", "mlp", "embed"))
+    return [
+        Parameter("feed_forward.router.kernel", (width, count), ("embed", "router")),
+        *(Parameter(f"feed_forward.{part}.kernel", *inward) for part in hidden_parts(model)),
+        Parameter("feed_forward.down.kernel", *outward),
+    ]
+
+
+def room(experts: Experts, length: int) -> int:
+    """Places of an expert in a sequence: for all its tokens where none may be dropped."""
+    if experts.capacity_factor is None:
+        return length
+    even = length * experts.per_token / experts.count
+    return min(length, math.ceil(even * experts.capacity_factor))
+
+
+def hidden_parts(model: Model) -> tuple[str, ...]:
+    """Of a feed-forward part: what makes its hidden numbers."""
+    return ("up",) if model.feed_forward == "gelu" else ("gate", "up")
+
+
+def _projection(
+    name: str, shape: tuple[int, ...], axes: tuple[str, ...], *, inputs: int = 1, bias: bool
+) -> list[Parameter]:
+    kernel = Parameter(f"{name}.kernel", shape, axes)
+    return [kernel, Parameter(f"{name}.bias", shape[inputs:], axes[inputs:])] if bias else [kernel]

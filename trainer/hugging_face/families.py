@@ -1,0 +1,138 @@
+"""The kinds of models that Hugging Face has names for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainer.hugging_face.places import GEMMA, GPT2, LLAMA, MIXTRAL, Places
+from trainer.spec.config import ConfigError
+from trainer.spec.job import Model
+
+PLAIN: dict[str, Any] = {
+    "norm": "rms", "positions": "rotary", "feed_forward": "swiglu", "biases": "none",
+    "query_key_norm": False, "scaled_embedding": False, "window": False, "experts": False,
+    "attention_soft_cap": False, "logit_soft_cap": False,
+}  # fmt: skip
+"""Traits of a Llama. True and False: whether there is a value."""
+
+LLAMA_KEYS = {
+    "hidden_size": "d_model",
+    "intermediate_size": "d_ff",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "head_dim": "head_dim",
+    "vocab_size": "vocab_size",
+    "rope_theta": "rope_theta",
+    "rms_norm_eps": "norm_eps",
+    "tie_word_embeddings": "tied_embeddings",
+}
+LLAMA_DEFAULTS = {"rope_theta": 10_000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
+SILU = {"hidden_act": ("silu",)}
+NO_BIASES = {"attention_bias": (False,), "mlp_bias": (False,)}
+
+
+@dataclass(frozen=True)
+class Family:
+    """What a `model_type` is, and how its files call things."""
+
+    kind: str
+    architecture: str
+    traits: Mapping[str, Any] = field(default_factory=dict)
+    """Of the job's model, where they are not those of a Llama."""
+    keys: Mapping[str, str] = field(default_factory=lambda: LLAMA_KEYS)
+    """Key of config.json -> key of the job's model."""
+    defaults: Mapping[str, Any] = field(default_factory=lambda: LLAMA_DEFAULTS)
+    """Of config.json where it says nothing."""
+    fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: {**SILU, **NO_BIASES})
+    """Values that this trainer knows; the first where config.json says nothing."""
+    places: Places = field(default_factory=lambda: LLAMA)
+
+    def unlike(self, model: Model) -> list[str]:
+        """In what a model is none of it."""
+        return [
+            f"model.{key}: {found}"
+            for key, wanted in {**PLAIN, **self.traits}.items()
+            if not _is(found := getattr(model, key), wanted)
+        ]
+
+
+def _is(found: Any, wanted: Any) -> bool:
+    return bool(found) == wanted if isinstance(wanted, bool) else found == wanted
+
+
+FAMILIES = (
+    Family("llama", "LlamaForCausalLM"),
+    Family(
+        "qwen2",
+        "Qwen2ForCausalLM",
+        traits={"biases": "qkv"},
+        fixed={**SILU, "use_sliding_window": (False,)},
+    ),
+    Family(
+        "qwen3",
+        "Qwen3ForCausalLM",
+        traits={"query_key_norm": True},
+        fixed={**SILU, "attention_bias": (False,), "use_sliding_window": (False,)},
+    ),
+    Family(
+        "mistral",
+        "MistralForCausalLM",
+        traits={"window": True},
+        keys={**LLAMA_KEYS, "sliding_window": "window"},
+        fixed=SILU,
+    ),
+    Family(
+        "mixtral",
+        "MixtralForCausalLM",
+        traits={"experts": True},
+        keys={
+            **LLAMA_KEYS,
+            "num_local_experts": "experts.count",
+            "num_experts_per_tok": "experts.per_token",
+        },
+        fixed={**SILU, "sliding_window": (None,)},
+        places=MIXTRAL,
+    ),
+    Family(
+        "gemma",
+        "GemmaForCausalLM",
+        traits={"feed_forward": "geglu", "scaled_embedding": True, "tied_embeddings": True},
+        defaults={**LLAMA_DEFAULTS, "tie_word_embeddings": True},
+        # Its first files say gelu and mean the same: transformers reads them so.
+        fixed={"hidden_act": ("gelu_pytorch_tanh", "gelu"), "attention_bias": (False,)},
+        places=GEMMA,
+    ),
+    Family(
+        "gpt2",
+        "GPT2LMHeadModel",
+        traits={
+            "norm": "layer", "positions": "learned", "feed_forward": "gelu", "biases": "all",
+            "tied_embeddings": True,
+        },
+        keys={
+            "n_embd": "d_model", "n_inner": "d_ff", "n_layer": "layers", "n_head": "heads",
+            "n_positions": "max_positions", "vocab_size": "vocab_size",
+            "layer_norm_epsilon": "norm_eps",
+        },
+        defaults={"layer_norm_epsilon": 1e-5},
+        fixed={
+            "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+            "scale_attn_weights": (True,),
+            "scale_attn_by_inverse_layer_idx": (False,),
+            "tie_word_embeddings": (True,),
+        },
+        places=GPT2,
+    ),
+)  # fmt: skip
+
+
+def family(model: Model) -> Family:
+    """The one that a model is of. Raises ConfigError where there is none."""
+    nearest = min(FAMILIES, key=lambda one: len(one.unlike(model)))
+    if unlike := nearest.unlike(model):
+        message = (
+            f"Hugging Face has no name for this model: the nearest is {nearest.kind}, which has"
+        )
+        raise ConfigError([f"{message} not {', '.join(unlike)}"])
+    return nearest

@@ -1,0 +1,104 @@
+"""Where each parameter lies in the tensors of Hugging Face's models."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
+FEED_FORWARD = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+EXPERT = {"gate": "w1", "up": "w3", "down": "w2"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a parameter is in a tensor; without `inputs` the tensor has one dim."""
+
+    tensor: str
+    """Its name; one of several has `{layer}` and `{expert}` in it."""
+    inputs: int = 0
+    """So many leading dims of ours are inputs."""
+    inputs_first: bool = False
+    part: int = 0
+    parts: int = 1
+    """So many parameters share the tensor's outputs."""
+    offset: float = 0.0
+    """What ours has more."""
+
+
+Places = Mapping[str, Place]
+"""By the parameter's name."""
+
+
+def _llama() -> Places:
+    """Also of what other kinds have besides: biases, and norms of queries and keys."""
+    places = {
+        "embedding.table": Place("model.embed_tokens.weight", 1, inputs_first=True),
+        "final_norm.scale": Place("model.norm.weight"),
+        "output.kernel": Place("lm_head.weight", 1),
+    }
+    ours, theirs = "layers.", "model.layers.{layer}."
+    norms = {"attention_norm": "input_layernorm", "feed_forward_norm": "post_attention_layernorm"}
+    for part, name in norms.items():
+        places[f"{ours}{part}.scale"] = Place(f"{theirs}{name}.weight")
+    for part, name in ATTENTION.items():
+        inputs = 2 if part == "output" else 1
+        places[f"{ours}attention.{part}.kernel"] = Place(f"{theirs}self_attn.{name}.weight", inputs)
+        places[f"{ours}attention.{part}.bias"] = Place(f"{theirs}self_attn.{name}.bias")
+    for part, name in {"query": "q_norm", "key": "k_norm"}.items():
+        places[f"{ours}attention.{part}_norm.scale"] = Place(f"{theirs}self_attn.{name}.weight")
+    for part, name in FEED_FORWARD.items():
+        places[f"{ours}feed_forward.{part}.kernel"] = Place(f"{theirs}mlp.{name}.weight", 1)
+    return places
+
+
+def _mixtral() -> Places:
+    ours, theirs = "layers.feed_forward.", "model.layers.{layer}.block_sparse_moe."
+    places = {**LLAMA, f"{ours}router.kernel": Place(f"{theirs}gate.weight", 1)}
+    for part, name in EXPERT.items():
+        tensor = f"{theirs}experts.{{expert}}.{name}.weight"
+        places[f"{ours}{part}.kernel"] = Place(tensor, 1)
+    return places
+
+
+def _gemma() -> Places:
+    """Its norms are stored as what is added to one."""
+    return {
+        name: replace(place, offset=1.0) if name.endswith("_norm.scale") else place
+        for name, place in LLAMA.items()
+    }
+
+
+def _gpt2() -> Places:
+    """Kernels have their inputs first; queries, keys and values share one."""
+    prefix = "transformer."
+    ours, theirs = "layers.", prefix + "h.{layer}."
+    places = {
+        "embedding.table": Place(f"{prefix}wte.weight", 1, inputs_first=True),
+        "positions.table": Place(f"{prefix}wpe.weight", 1, inputs_first=True),
+    }
+    norms = {
+        "final_norm": f"{prefix}ln_f",
+        f"{ours}attention_norm": f"{theirs}ln_1",
+        f"{ours}feed_forward_norm": f"{theirs}ln_2",
+    }
+    for name, tensor in norms.items():
+        places[f"{name}.scale"] = Place(f"{tensor}.weight")
+        places[f"{name}.bias"] = Place(f"{tensor}.bias")
+    projections = {
+        "attention.query": Place("attn.c_attn", 1, part=0, parts=3),
+        "attention.key": Place("attn.c_attn", 1, part=1, parts=3),
+        "attention.value": Place("attn.c_attn", 1, part=2, parts=3),
+        "attention.output": Place("attn.c_proj", 2),
+        "feed_forward.up": Place("mlp.c_fc", 1),
+        "feed_forward.down": Place("mlp.c_proj", 1),
+    }
+    for name, place in projections.items():
+        tensor = theirs + place.tensor
+        places[f"{ours}{name}.kernel"] = replace(
+            place, tensor=f"{tensor}.weight", inputs_first=True
+        )
+        places[f"{ours}{name}.bias"] = replace(place, tensor=f"{tensor}.bias", inputs=0)
+    return places
+
+
+LLAMA = _llama()
+MIXTRAL, GEMMA, GPT2 = _mixtral(), _gemma(), _gpt2()

@@ -1,0 +1,152 @@
+"""A mixture of experts: each token takes the few feed-forward parts that its router prefers.
+
+Letters besides those of `trainer/model/__init__.py`:
+
+    E experts     N choices of a sequence (S times the experts of a token)
+    C room of an expert in a sequence     P places in all (E C)
+
+Room is counted in each sequence by itself, so that what a token gets depends neither on the mesh
+nor on the sequences beside it.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from trainer.model.attention import residual_gain
+from trainer.model.feed_forward import ACTIVATIONS
+from trainer.model.projection import Projection
+from trainer.model.sharding import constrain, gathered
+from trainer.spec.job import Model
+from trainer.spec.shapes import hidden_parts, room
+
+
+class LookUp(NamedTuple):
+    """What each of some rows takes of others: both arrays are (B, rows)."""
+
+    row: jax.Array
+    is_there: jax.Array
+    """False: zeros."""
+
+
+class Experts(nnx.Module):
+    """Stands where a feed-forward part does."""
+
+    def __init__(self, rngs: nnx.Rngs, model: Model):
+        assert model.experts
+        self.settings = model.experts
+        self.parts, self.kind = hidden_parts(model), model.feed_forward
+        width, hidden, count = model.d_model, model.d_ff, self.settings.count
+        self.router = Projection(rngs, (width, count), ("embed", "router"))
+        for part in self.parts:
+            setattr(self, part, _Kernel(rngs, (count, width, hidden), ("expert", "embed", "mlp")))
+        outward = ((count, hidden, width), ("expert", "mlp", "embed"))
+        self.down = _Kernel(rngs, *outward, gain=residual_gain(model))
+
+    def __call__(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """(B, S, D), and of each sequence how uneven its choices are (B,): 1 is even."""
+        per_token = self.settings.per_token
+        logits_BSE = self.router(x_BSD).astype(jnp.float32)
+        chosen_BSk, experts_BSk = jax.lax.top_k(logits_BSE, per_token)
+        experts_BN = experts_BSk.reshape(len(x_BSD), -1)
+        places = room(self.settings, x_BSD.shape[1])
+        of_places, of_choices = _look_ups(experts_BN, self.settings.count, places)
+
+        choices_BND = jnp.repeat(x_BSD, per_token, axis=1)
+        placed_BPD = _taken(choices_BND, of_places, of_choices)
+        placed_BECD = placed_BPD.reshape(len(x_BSD), -1, places, x_BSD.shape[-1])
+        fed_BECD = self._feed(constrain(placed_BECD, "batch", "expert", None, None))
+        back_BND = _taken(fed_BECD.reshape(placed_BPD.shape), of_choices, of_places)
+
+        weights_BSk = jax.nn.softmax(chosen_BSk, axis=-1).astype(x_BSD.dtype)
+        back_BSkD = back_BND.reshape(*weights_BSk.shape, -1)
+        mixed_BSD = jnp.einsum("bskd,bsk->bsd", back_BSkD, weights_BSk)
+        return constrain(mixed_BSD, "batch", None, None), _unevenness(logits_BSE, experts_BN)
+
+    def _feed(self, x_BECD: jax.Array) -> jax.Array:
+        """Every expert on what has a place with it."""
+        first, *rest = (
+            jnp.einsum("becd,edf->becf", x_BECD, getattr(self, part)(x_BECD.dtype))
+            for part in self.parts
+        )
+        hidden_BECF = ACTIVATIONS[self.kind](first)
+        for other in rest:
+            hidden_BECF = hidden_BECF * other
+        hidden_BECF = constrain(hidden_BECF, "batch", "expert", None, "mlp")
+        return jnp.einsum("becf,efd->becd", hidden_BECF, self.down(x_BECD.dtype))
+
+
+class _Kernel(nnx.Module):
+    """One matrix for each expert."""
+
+    def __init__(
+        self, rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], gain: float = 1.0
+    ):
+        self.axes = axes
+        kernel = gain / math.sqrt(shape[1]) * jax.random.normal(rngs.params(), shape)
+        self.kernel = nnx.Param(kernel, out_sharding=axes)
+
+    def __call__(self, dtype: jnp.dtype) -> jax.Array:
+        return gathered(self.kernel[...].astype(dtype), self.axes)
+
+
+def _look_ups(experts_BN: jax.Array, count: int, places: int) -> tuple[LookUp, LookUp]:
+    """Of each place (B, P) its choice, and of each choice (B, N) its place: earlier ones first.
+
+    A choice has none where its expert has no room left: the token goes without it.
+    """
+    chosen_BNE = experts_BN[:, :, None] == jnp.arange(count)
+    counts_BE = jnp.sum(chosen_BNE, axis=1)
+    first_BE = jnp.cumsum(counts_BE, axis=1) - counts_BE
+    order_BN = jnp.argsort(experts_BN, axis=1, stable=True)
+
+    rank_BN = jnp.argsort(order_BN, axis=1)
+    number_BN = rank_BN - jnp.take_along_axis(first_BE, experts_BN, axis=1)
+    is_kept_BN = number_BN < places
+    of_choices = LookUp(jnp.where(is_kept_BN, experts_BN * places + number_BN, 0), is_kept_BN)
+
+    rooms_C = jnp.arange(places)
+    is_taken_BEC = rooms_C < counts_BE[:, :, None]
+    ranked_BEC = jnp.where(is_taken_BEC, first_BE[:, :, None] + rooms_C, 0)
+    is_taken_BP, ranked_BP = (x.reshape(len(x), -1) for x in (is_taken_BEC, ranked_BEC))
+    return LookUp(jnp.take_along_axis(order_BN, ranked_BP, axis=1), is_taken_BP), of_choices
+
+
+@jax.custom_vjp
+def _taken(x: jax.Array, look_up: LookUp, back: LookUp) -> jax.Array:
+    """The rows of `x` (B, ..., D) that are looked up.
+
+    The gradient is looked up by `back`: JAX's own would add rows to rows, one by one.
+    """
+    rows = jnp.take_along_axis(x, look_up.row[:, :, None], axis=1)
+    return jnp.where(look_up.is_there[:, :, None], rows, 0)
+
+
+def _taken_forward(
+    x: jax.Array, look_up: LookUp, back: LookUp
+) -> tuple[jax.Array, tuple[LookUp, LookUp]]:
+    return _taken(x, look_up, back), (look_up, back)
+
+
+def _taken_backward(
+    look_ups: tuple[LookUp, LookUp], gradient: jax.Array
+) -> tuple[jax.Array, None, None]:
+    look_up, back = look_ups
+    return _taken(gradient, back, look_up), None, None
+
+
+_taken.defvjp(_taken_forward, _taken_backward)
+
+
+def _unevenness(logits_BSE: jax.Array, experts_BN: jax.Array) -> jax.Array:
+    """(B,): over the experts, share of the choices times mean probability, summed, times E.
+
+    The balancing loss of the Switch Transformer (arXiv:2101.03961, equation 4), of each sequence.
+    """
+    count = logits_BSE.shape[-1]
+    share_BE = jnp.mean(experts_BN[:, :, None] == jnp.arange(count), axis=1, dtype=jnp.float32)
+    probability_BE = jnp.mean(jax.nn.softmax(logits_BSE, axis=-1), axis=1)
+    return count * jnp.sum(share_BE * probability_BE, axis=-1)
