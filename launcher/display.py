@@ -13,7 +13,7 @@ from launcher import job_secrets
 from launcher.agent import SEARCH_PATHS
 from launcher.launch import Launch, Planned
 from launcher.plan import COORDINATOR_PLACEHOLDER, TrainingLaunch
-from trainer.spec import accelerators
+from trainer.spec import accelerators, rules
 from trainer.spec.plan import ArrayPlan
 from trainer.spec.roofline import Bounds, bounds
 
@@ -131,7 +131,8 @@ def mesh_picture(launch: TrainingLaunch, width: int) -> RenderableType:
             fsdp = range(start, min(start + columns, mesh["fsdp"]))
             grids.append(_grid_header(data, fsdp, cell))
             grids += [
-                _grid_line(launch, data, fsdp, tensor, cell) for tensor in range(mesh["tensor"])
+                _grid_line(launch, data, fsdp, inside, cell)
+                for inside in range(mesh["expert"] * mesh["tensor"])
             ]
     return Group(*grids)
 
@@ -141,11 +142,15 @@ def _grid_header(data: int, fsdp: range, cell: int) -> Text:
     return Text(f"  data {data:<3}    ".ljust(13) + " " * (cell - 1) + span, style="dim")
 
 
-def _grid_line(launch: TrainingLaunch, data: int, fsdp: range, tensor: int, cell: int) -> Text:
+def _grid_line(launch: TrainingLaunch, data: int, fsdp: range, inside: int, cell: int) -> Text:
+    """`inside`: a place along the axes that are in no header, `expert` and `tensor`."""
     mesh, world = launch.plan.mesh, launch.plan.world
-    line = Text(f"  tensor {tensor:<3} ".ljust(13), style="dim")
+    expert, tensor = divmod(inside, mesh["tensor"])
+    name = f"ex {expert} te {tensor}" if mesh["expert"] > 1 else f"tensor {tensor:<3}"
+    line = Text(f"  {name} ".ljust(13), style="dim")
     for column in fsdp:
-        position = (data * mesh["fsdp"] + column) * mesh["tensor"] + tensor
+        above = (data * mesh["fsdp"] + column) * mesh["expert"] * mesh["tensor"]
+        position = above + inside
         host = launch.plan.device_order[position] // world.devices_per_host
         line.append(f"{host:>{cell}}", style=f"not dim {host_color(host)}")
     return line
@@ -154,8 +159,7 @@ def _grid_line(launch: TrainingLaunch, data: int, fsdp: range, tensor: int, cell
 def _facts(launch: TrainingLaunch) -> Table:
     plan, batch = launch.plan, launch.plan.batch
     table = Table.grid(padding=(0, 2))
-    mesh = " x ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
-    table.add_row("mesh", mesh)
+    table.add_row("mesh", rules.mesh_text(plan.mesh))
     table.add_row("batch", _batch_text(launch))
     table.add_row("tokens", f"{batch.global_batch * launch.job.data.seq_len:,} a step")
     corpus = plan.corpus.sha256

@@ -22,7 +22,7 @@ from trainer import mesh as meshes
 from trainer.collectives import Collective
 from trainer.data.packing import Batch
 from trainer.evaluate import Evaluator
-from trainer.spec import accelerators
+from trainer.spec import accelerators, rules
 from trainer.spec.chips import GiB
 from trainer.spec.config import load
 from trainer.spec.job import Job
@@ -147,8 +147,8 @@ def _state_bytes(job: Job, plan: Plan) -> dict[str, int]:
 
 
 def _batch_bytes(batch: Batch, plan: Plan) -> int:
-    ways = plan.mesh["data"] * plan.mesh["fsdp"]
-    return sum(array.size * array.dtype.itemsize for array in batch) // ways
+    shards = rules.row_shards(plan.mesh)
+    return sum(array.size * array.dtype.itemsize for array in batch) // shards
 
 
 if __name__ == "__main__":

@@ -7,7 +7,13 @@ from trainer.collectives import Collective
 from trainer.spec.job import Job
 from trainer.spec.plan import ArrayPlan, Plan
 from trainer.spec.resolve import FLOAT32_BYTES
-from trainer.spec.roofline import ALL_REDUCES_PER_LAYER, DTYPE_BYTES, GATHERS_AND_SCATTERS
+from trainer.spec.roofline import (
+    ALL_REDUCES_PER_LAYER,
+    DTYPE_BYTES,
+    GATHERS_AND_SCATTERS,
+    alike,
+    to_experts,
+)
 
 LAYERS = ("attention", "feed_forward")
 WITH_WEIGHTS = ("embedding", *LAYERS, "loss")
@@ -25,13 +31,17 @@ class Share:
 
 
 def shares(found: Sequence[Collective], job: Job, plan: Plan) -> dict[str, Share]:
-    """By strategy: `fsdp`, `tensor`, `data`, and `other`, which must send nothing."""
+    """By strategy: `fsdp`, `tensor`, `data`, `expert` where there is an axis of it, and `other`,
+    which must send nothing.
+    """
     must = {
         "fsdp": _fsdp(plan),
         "tensor": _tensor(job, plan),
         "data": _data(plan),
         "other": 0,
     }
+    if plan.mesh["expert"] > 1:
+        must["expert"] = _expert(job, plan)
     sent = dict.fromkeys(must, 0)
     for one in found:
         sent[_strategy(one)] += one.bytes
@@ -41,6 +51,8 @@ def shares(found: Sequence[Collective], job: Job, plan: Plan) -> dict[str, Share
 def _strategy(one: Collective) -> str:
     if one.axis == "tensor" and one.part in LAYERS:
         return "tensor"
+    if "expert" in one.axis.split("+"):
+        return "expert"
     if one.axis == "fsdp" and one.part in WITH_WEIGHTS:
         return "fsdp"
     if one.axis.startswith("data") and one.backward:
@@ -66,6 +78,15 @@ def _data(plan: Plan) -> int:
     """The sum of all gradients, as their parameters lie."""
     data, own = plan.mesh["data"], sum(_bytes(array, plan) for array in plan.parameters)
     return 2 * own * (data - 1) // data
+
+
+def _expert(job: Job, plan: Plan) -> int:
+    """Tokens there and back, and the gradients of what all experts' devices have."""
+    sums = 0.0
+    for array in plan.parameters:
+        ways = alike(array, plan)
+        sums += 2 * _bytes(array, plan) * (ways - 1) / ways
+    return int(to_experts(job, plan) + sums)
 
 
 def _bytes(array: ArrayPlan, plan: Plan) -> int:

@@ -29,6 +29,7 @@ from trainer.spec.checkpoints import (
 )
 from trainer.spec.command import CommandJob, load_job
 from trainer.spec.config import ConfigError
+from trainer.spec.rules import mesh_text
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -177,14 +178,14 @@ def _cells(entry: Entry) -> list[str]:
     if about is None:
         return [str(entry.step), *[""] * 5]
     world = about.world
-    axes = " x ".join(f"{axis} {size}" for axis, size in about.mesh.items())
     return [
         str(entry.step),
         format_bytes(about.bytes),
         format_seconds(max(0.0, time.time() - about.time)),
         f"{about.loss:.4f}",
         "" if about.eval_loss is None else f"{about.eval_loss:.4f}",
-        f"{count(world.processes, 'host')} x {count(world.devices_per_host, 'device')}, {axes}",
+        f"{count(world.processes, 'host')} x {count(world.devices_per_host, 'device')}, "
+        f"{mesh_text(about.mesh)}",
     ]
 
 

@@ -36,7 +36,7 @@ def planned(draw: st.DrawFn) -> tuple[Job, Plan]:
     tensor = draw(st.sampled_from([n for n in (1, 2, 4) if world.devices % n == 0]))
     groups = world.devices // tensor // world.slices
     data = world.slices * draw(st.sampled_from(divisors(groups)))
-    mesh = {"data": data, "fsdp": world.devices // tensor // data, "tensor": tensor}
+    mesh = {"data": data, "fsdp": world.devices // tensor // data, "expert": 1, "tensor": tensor}
     if free := draw(st.sampled_from(["", *mesh])):
         mesh[free] = -1
     micro_batches = draw(st.sampled_from([1, 2, 3]))
@@ -109,13 +109,15 @@ def test_an_axis_that_takes_what_is_left_is_not_said_anew() -> None:
 def test_every_mesh_that_the_job_fits_on_is_there() -> None:
     _, found = of(tiny_job())
     meshes = {tuple(one.plan.mesh.values()) for one in found}
-    ways = [(d, f, t) for d in SIZES for f in SIZES for t in SIZES if d * f * t == 16]
-    assert meshes == {mesh for mesh in ways if mesh[2] <= 4}, "4 heads, 16 rows"
+    ways = [(d, f, 1, t) for d in SIZES for f in SIZES for t in SIZES if d * f * t == 16]
+    assert meshes == {mesh for mesh in ways if mesh[3] <= 4}, "4 heads, 16 rows"
 
 
 def test_micro_batches_go_down_to_one_row_at_a_time() -> None:
     _, found = of(tiny_job(mesh={"tensor": 4}))
-    own_mesh = [one for one in found if one.plan.mesh == {"data": 1, "fsdp": 4, "tensor": 4}]
+    own_mesh = [
+        one for one in found if one.plan.mesh == {"data": 1, "fsdp": 4, "expert": 1, "tensor": 4}
+    ]
     assert {one.plan.batch.micro_batches for one in own_mesh} == {1, 2, 4}
 
 

@@ -21,12 +21,12 @@ def data(**changes) -> dict:
 
 def test_the_free_axis_takes_what_is_left() -> None:
     plan = resolve(tiny_job(mesh={"tensor": 2}), V4_32, CORPUS)
-    assert plan.mesh == {"data": 1, "fsdp": 8, "tensor": 2}
+    assert plan.mesh == {"data": 1, "fsdp": 8, "expert": 1, "tensor": 2}
 
 
 def test_data_counts_the_slices_by_default() -> None:
     plan = resolve(tiny_job(data=data(global_batch=32)), TWO_V5E_16, CORPUS)
-    assert plan.mesh == {"data": 2, "fsdp": 16, "tensor": 1}
+    assert plan.mesh == {"data": 2, "fsdp": 16, "expert": 1, "tensor": 1}
 
 
 def test_a_mesh_that_does_not_fit_names_the_sizes_that_do() -> None:

@@ -15,7 +15,7 @@ from tests.trainer.harness import bench
 from tests.trainer.jobs import job_of
 from tests.trainer.model_folders import assert_equal, folder_maker, loaded, params_of, plan_of
 from tests.trainer.reference_logits import CONFIGS, TOKENS, weights
-from trainer import hugging_face
+from trainer import collectives, hugging_face, strategy
 from trainer.hugging_face.layout import layouts
 from trainer.model import Network
 from trainer.spec.config import ConfigError
@@ -31,9 +31,14 @@ SHAPES = {
     for kind, config in CONFIGS.items()
 }  # fmt: skip
 MESHES = {
-    "2 x 2": (4, {"fsdp": 2, "tensor": 2}),
-    "4 x 1": (4, {"fsdp": 4}),
+    False: [(4, {"fsdp": 2, "tensor": 2}), (4, {"fsdp": 4})],
+    True: [
+        (4, {"fsdp": 2, "tensor": 2}),
+        (4, {"expert": 4}),
+        (8, {"fsdp": 2, "expert": 2, "tensor": 2}),
+    ],
 }
+"""By whether there are experts: devices and meshes of them."""
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -101,10 +106,24 @@ def test_losses_are_the_same_on_every_mesh(kind):
     job = {"steps": 20, "model": FAMILIES[kind]}
     alone = losses(bench(job_of(**job)))
     assert alone[-1] < alone[0]
-    for devices, mesh in MESHES.values():
+    for devices, mesh in MESHES[kind == "mixtral"]:
         np.testing.assert_allclose(
             losses(bench(job_of(**job, mesh=mesh), devices)), alone, atol=1e-4
         )
+
+
+@pytest.mark.slow
+def test_experts_elsewhere_get_their_tokens_and_nothing_else_is_sent_for_them():
+    job = {"steps": 20, "model": FAMILIES["mixtral"]}
+    devices, mesh = MESHES[True][1]
+    job = job_of(**job, mesh=mesh)
+    made = bench(job, devices)
+    found = collectives.of(made.text, made.plan)
+    assert {one.kind for one in found if one.part == "feed_forward" and one.backward} == {
+        "all-to-all"
+    }
+    share = strategy.shares(found, job, made.plan)["expert"]
+    assert 0.9 * share.must < share.sent < 1.1 * share.must
 
 
 def losses(made):

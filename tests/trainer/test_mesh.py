@@ -41,7 +41,7 @@ def _chips(ids):
 def test_axes_have_the_planned_sizes_and_order():
     plan = _plan(world_of(1, 8), mesh={"data": 2, "tensor": 2})
     built = mesh.build(plan)
-    assert dict(built.shape) == {"data": 2, "fsdp": 2, "tensor": 2}
+    assert dict(built.shape) == {"data": 2, "fsdp": 2, "expert": 1, "tensor": 2}
     assert [device.id for device in built.devices.flat] == list(plan.device_order)
 
 

@@ -23,6 +23,10 @@ from trainer.model.sharding import constrain, gathered
 from trainer.spec.job import Model
 from trainer.spec.shapes import hidden_parts, room
 
+BY_ROWS, BY_EXPERTS = ("batch", None), ("expert_batch", "expert")
+"""How the first two dims of (B, E, C, ...) lie: each device with all tokens of its rows, or with
+the tokens of its experts from more rows."""
+
 
 class LookUp(NamedTuple):
     """What each of some rows takes of others: both arrays are (B, rows)."""
@@ -55,10 +59,10 @@ class Experts(nnx.Module):
         places = room(self.settings, x_BSD.shape[1])
         of_places, of_choices = _look_ups(experts_BN, self.settings.count, places)
 
-        choices_BND = jnp.repeat(x_BSD, per_token, axis=1)
+        choices_BND = constrain(jnp.repeat(x_BSD, per_token, axis=1), "batch", None, None)
         placed_BPD = _taken(choices_BND, of_places, of_choices)
         placed_BECD = placed_BPD.reshape(len(x_BSD), -1, places, x_BSD.shape[-1])
-        fed_BECD = self._feed(constrain(placed_BECD, "batch", "expert", None, None))
+        fed_BECD = _exchanged(self._feed(_exchanged(placed_BECD, *BY_EXPERTS)), *BY_ROWS)
         back_BND = _taken(fed_BECD.reshape(placed_BPD.shape), of_choices, of_places)
 
         weights_BSk = jax.nn.softmax(chosen_BSk, axis=-1).astype(x_BSD.dtype)
@@ -75,7 +79,7 @@ class Experts(nnx.Module):
         hidden_BECF = ACTIVATIONS[self.kind](first)
         for other in rest:
             hidden_BECF = hidden_BECF * other
-        hidden_BECF = constrain(hidden_BECF, "batch", "expert", None, "mlp")
+        hidden_BECF = constrain(hidden_BECF, *BY_EXPERTS, None, "mlp")
         return jnp.einsum("becf,efd->becd", hidden_BECF, self.down(x_BECD.dtype))
 
 
@@ -113,6 +117,16 @@ def _look_ups(experts_BN: jax.Array, count: int, places: int) -> tuple[LookUp, L
     ranked_BEC = jnp.where(is_taken_BEC, first_BE[:, :, None] + rooms_C, 0)
     is_taken_BP, ranked_BP = (x.reshape(len(x), -1) for x in (is_taken_BEC, ranked_BEC))
     return LookUp(jnp.take_along_axis(order_BN, ranked_BP, axis=1), is_taken_BP), of_choices
+
+
+def _exchanged(x_BECD: jax.Array, *first: str | None) -> jax.Array:
+    """Laid out the other way, by rows or by experts.
+
+    Both ways are said, so that nothing else happens between them: left to itself, the compiler lets
+    look-ups and products each have what they like, and gathers all tokens in between.
+    """
+    before = BY_EXPERTS if first == BY_ROWS else BY_ROWS
+    return constrain(constrain(x_BECD, *before, None, None), *first, None, None)
 
 
 @jax.custom_vjp

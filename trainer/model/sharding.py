@@ -12,6 +12,8 @@ from trainer.spec import rules
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """`x` laid out by the logical axis of each dim; None is whole, "batch" is split by rows.
 
+    "expert_batch" are the rows where a dim beside them is split by experts.
+
     Follows the mesh of `jax.set_mesh`; without one nothing happens. A dim that does not divide by
     its mesh axis stays whole, as in the plan.
     """
@@ -27,7 +29,7 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 def row_shards() -> int:
     """Into how many parts the rows of a batch are split: R."""
     mesh = jax.sharding.get_abstract_mesh()
-    return 1 if mesh.empty else mesh.shape["data"] * mesh.shape["fsdp"]
+    return 1 if mesh.empty else rules.row_shards(dict(mesh.shape))
 
 
 def gathered(weight: jax.Array, axes: Sequence[str]) -> jax.Array:
@@ -71,4 +73,6 @@ def _mesh_axes(dim: int, axis: str | None, mesh: dict[str, int]) -> str | tuple[
         return None
     if axis == "batch":
         return rules.BATCH_AXES if dim % row_shards() == 0 else None
+    if axis == "expert_batch":
+        return rules.EXPERT_BATCH_AXES if dim % row_shards() == 0 else None
     return rules.partition((dim,), (axis,), mesh)[0]

@@ -66,15 +66,16 @@ def _meshes(plan: Plan) -> Iterator[dict[str, int]]:
     """Ways to split the devices, the plan's own first.
 
     Of the others `data` goes over all slices, so that no parameter is gathered between them, and
-    `tensor` stays inside a host of GPUs.
+    `tensor` stays inside a host of GPUs. `expert` stays as it is.
     """
     yield plan.mesh
     world = plan.world
     for tensor in divisors(world.devices):
         if world.platform == "gpu" and tensor > world.devices_per_host:
             continue
-        for fsdp in divisors(world.devices // tensor):
-            mesh = {"data": world.devices // tensor // fsdp, "fsdp": fsdp, "tensor": tensor}
+        rest, beside = divmod(world.devices // tensor, plan.mesh["expert"])
+        for fsdp in divisors(rest) if not beside else ():
+            mesh = {**plan.mesh, "data": rest // fsdp, "fsdp": fsdp, "tensor": tensor}
             if mesh["data"] % world.slices == 0 and mesh != plan.mesh:
                 yield mesh
 

@@ -154,6 +154,7 @@ class Mesh(Section):
 
     data: AxisSize | None = None
     fsdp: AxisSize = -1
+    expert: AxisSize = Field(default=1, description="of a model with experts; it splits rows too")
     tensor: AxisSize = 1
 
 

@@ -168,7 +168,7 @@ def _check_profile(job: Job, world: World, problems: _Problems) -> None:
 def _mesh_sizes(asked: MeshSizes, world: World, problems: _Problems) -> dict[str, int]:
     """Axis sizes with the -1 filled in; empty where they cannot fit the devices."""
     data = world.slices if asked.data is None else asked.data
-    sizes = {"data": data, "fsdp": asked.fsdp, "tensor": asked.tensor}
+    sizes = {"data": data, "fsdp": asked.fsdp, "expert": asked.expert, "tensor": asked.tensor}
     free = [axis for axis, size in sizes.items() if size == -1]
     for axis, size in sizes.items():
         problems.check(
@@ -178,7 +178,7 @@ def _mesh_sizes(asked: MeshSizes, world: World, problems: _Problems) -> dict[str
     if 0 in sizes.values() or len(free) > 1:
         return {}
     fixed = math.prod(size for size in sizes.values() if size != -1)
-    shown = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size != -1)
+    shown = rules.mesh_text({axis: size for axis, size in sizes.items() if size != -1})
     if free and world.devices % fixed == 0:
         return {**sizes, free[0]: world.devices // fixed}
     if not free and fixed == world.devices:
@@ -205,17 +205,26 @@ def _check_mesh(job: Job, mesh: dict[str, int], problems: _Problems) -> None:
         "mesh.tensor",
         f"{heads} query heads do not divide by tensor {tensor}; sizes that fit: {fitting}",
     )
-    data, shards = job.data, mesh["data"] * mesh["fsdp"]
+    experts, parts = job.model.experts, mesh["expert"]
+    problems.check(
+        parts == 1 or (experts is not None and experts.count % parts == 0),
+        "mesh.expert",
+        f"{experts.count} experts do not divide by {parts}; sizes that fit: "
+        f"{', '.join(map(str, divisors(experts.count)))}"
+        if experts
+        else f"found {parts}, and the model has no experts (model.experts): leave it out",
+    )
+    data, shards = job.data, rules.row_shards(mesh)
     unit = shards * data.micro_batches
     below = data.global_batch // unit * unit
     nearest = f"{below} or {below + unit}" if below else f"{unit}"
-    parts = f"data {mesh['data']} x fsdp {mesh['fsdp']}"
+    axes = rules.mesh_text({axis: mesh[axis] for axis in rules.BATCH_AXES})
     if data.micro_batches > 1:
-        parts += f" x {data.micro_batches} micro-batches"
+        axes += f" x {data.micro_batches} micro-batches"
     problems.check(
         data.global_batch % unit == 0,
         "data.global_batch",
-        f"{data.global_batch} does not divide over {parts} = {unit}; the nearest that does: "
+        f"{data.global_batch} does not divide over {axes} = {unit}; the nearest that does: "
         f"{nearest}",
     )
 
@@ -223,7 +232,7 @@ def _check_mesh(job: Job, mesh: dict[str, int], problems: _Problems) -> None:
 def _batch_split(
     job: Job, world: World, mesh: dict[str, int], order: tuple[int, ...], problems: _Problems
 ) -> BatchSplit:
-    shards = mesh["data"] * mesh["fsdp"]
+    shards = rules.row_shards(mesh)
     rows_of: list[set[int]] = [set() for _ in range(world.processes)]
     for position, device in enumerate(order):
         rows_of[device // world.devices_per_host].add(position // mesh["tensor"])

@@ -14,11 +14,14 @@ from trainer.spec.activations import least_kept_per_token
 from trainer.spec.job import Job
 from trainer.spec.plan import ArrayPlan, Plan, World
 from trainer.spec.resolve import DTYPE_BYTES, FLOAT32_BYTES
+from trainer.spec.shapes import room
 
 USES = 2
 """Of a weight in a micro-batch: forward and backward."""
 GATHERS_AND_SCATTERS = 3
 """Of a weight in a micro-batch: gathered for each use, its gradient scattered."""
+EXCHANGES_PER_LAYER = 4
+"""Of tokens with experts elsewhere: there and back, in both directions."""
 ALL_REDUCES_PER_LAYER = 4
 """Of activations under tensor parallelism: after attention and feed-forward, in both directions."""
 
@@ -174,12 +177,28 @@ def _ici_bytes(job: Job, plan: Plan) -> float:
         own = _own_bytes(array, plan)
         if "fsdp" in array.spec:
             total += GATHERS_AND_SCATTERS * plan.batch.micro_batches * own * (fsdp - 1)
-        total += 2 * own * (data - 1) / data
+        total += 2 * own * (data * alike(array, plan) - 1) / (data * alike(array, plan))
     tensor, batch = plan.mesh["tensor"], plan.batch
     rows = batch.rows_per_device * batch.micro_batches
     width = job.data.seq_len * job.model.d_model * DTYPE_BYTES[plan.compute_dtype]
     sums = ALL_REDUCES_PER_LAYER * job.model.layers * rows * width
-    return total + 2 * sums * (tensor - 1) / tensor
+    return total + 2 * sums * (tensor - 1) / tensor + to_experts(job, plan)
+
+
+def alike(array: ArrayPlan, plan: Plan) -> int:
+    """Devices along the experts' axis with the same part of a parameter."""
+    return 1 if "expert" in array.spec else plan.mesh["expert"]
+
+
+def to_experts(job: Job, plan: Plan) -> float:
+    """Bytes that a device sends to experts elsewhere and back, in both directions."""
+    experts, axis, length = job.model.experts, plan.mesh["expert"], job.data.seq_len
+    if experts is None:
+        return 0.0
+    rows = plan.batch.rows_per_device * plan.batch.micro_batches
+    places = rows * experts.count * room(experts, length)
+    width = job.model.d_model * DTYPE_BYTES[plan.compute_dtype]
+    return EXCHANGES_PER_LAYER * job.model.layers * places * width * (axis - 1) / axis
 
 
 def _dcn_bytes(plan: Plan) -> float:

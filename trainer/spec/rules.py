@@ -4,13 +4,17 @@ One table makes every kind of parallelism: the sizes of the mesh axes alone deci
 data parallel, fully sharded, tensor parallel or a mix.
 """
 
+import math
 from collections.abc import Mapping
 
-MESH_AXES = ("data", "fsdp", "tensor")
+MESH_AXES = ("data", "fsdp", "expert", "tensor")
 """Slowest first: `data` crosses slices, `tensor` stays on the nearest neighbours."""
 
-BATCH_AXES = ("data", "fsdp")
+BATCH_AXES = ("data", "fsdp", "expert")
 """The mesh axes over which the rows of a batch are split."""
+
+EXPERT_BATCH_AXES = ("data", "fsdp")
+"""The same where experts are split: each has its tokens of all rows along its own axis."""
 
 RULES: dict[str, str | None] = {
     "embed": "fsdp",
@@ -20,12 +24,23 @@ RULES: dict[str, str | None] = {
     "vocab": "tensor",
     "head_dim": None,
     "position": None,
-    "expert": None,
+    "expert": "expert",
     "router": None,
     "norm": None,
     # Layers are scanned: to split them would move every layer's weights in every step.
     "layer": None,
 }
+
+
+def row_shards(mesh: Mapping[str, int]) -> int:
+    """Into how many parts the rows of a batch are split."""
+    return math.prod(mesh[axis] for axis in BATCH_AXES)
+
+
+def mesh_text(mesh: Mapping[str, int]) -> str:
+    """A mesh in words; of experts' axis only where there is one."""
+    shown = {axis: size for axis, size in mesh.items() if axis != "expert" or size > 1}
+    return " x ".join(f"{axis} {size}" for axis, size in shown.items())
 
 
 def partition(
