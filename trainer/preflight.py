@@ -12,8 +12,15 @@ from trainer.spec.job import Job
 def prepare_data(job: Job, events: Events) -> token_cache.Tokens:
     """The job's tokens, made where they are not there yet. Raises corpus.DataError."""
 
-    def progress(done: int, total: int) -> None:
-        events.emit("progress", done=done, total=total, unit="bytes")
+    waits_for = ""
+
+    def progress(done: int, total: int, maker: str) -> None:
+        nonlocal waits_for
+        unit = f"bytes that {maker} makes into tokens" if maker else "bytes"
+        events.emit("progress", done=done, total=total, unit=unit)
+        if maker and maker != waits_for:
+            waits_for = maker
+            print(f"waiting for {maker}, which tokenizes this corpus: {done / total:.0%} done")
 
     with events.phase("data"):
         tokens = token_cache.load(job.data, progress)

@@ -18,12 +18,25 @@ else:
     from backports import zstd
 
 
+class Position(NamedTuple):
+    """Between two documents of a corpus."""
+
+    file: int
+    """Files that are over."""
+    line: int
+    """Lines of the next one that are over."""
+    read: int
+    """Bytes of the corpus's files that are read so far."""
+
+
+START = Position(0, 0, 0)
+
+
 class Document(NamedTuple):
     name: str
     """The same on every host; of a record with the number of its line, from 1."""
     text: bytes
-    read: int
-    """Bytes of the corpus's files that are read so far."""
+    end: Position
 
 
 @dataclass
@@ -51,29 +64,33 @@ class BadRecords:
         return f"{len(self.found):,} bad record{'s' * (len(self.found) > 1)}, as {first}"
 
 
-def documents(data: Data, bad: BadRecords) -> Iterator[Document]:
-    """All of them, in one order on every host. Raises DataError."""
-    before = 0
-    for file in files(data):
+def documents(data: Data, bad: BadRecords, start: Position = START) -> Iterator[Document]:
+    """All from `start` on, in one order on every host. Raises DataError."""
+    found = files(data)
+    before = sum(file.path.stat().st_size for file in found[: start.file])
+    for number, file in enumerate(found[start.file :], start.file):
         with reading(file) as raw, _unpacked(file, raw) as opened:
             if data.source == "jsonl":
-                for name, text in _records(file, opened, data.text_field, bad):
-                    yield Document(name, text, before + raw.tell())
+                over = start.line if number == start.file else 0
+                for line, text in _records(file, opened, data.text_field, bad, over):
+                    end = Position(number, line, before + raw.tell())
+                    yield Document(f"{file.name}:{line}", text, end)
             else:
-                yield Document(file.name, opened.read(), before + raw.tell())
+                text = opened.read()
+                yield Document(file.name, text, Position(number + 1, 0, before + raw.tell()))
             before += raw.tell()
 
 
 def _records(
-    file: File, opened: BinaryIO, field_name: str, bad: BadRecords
-) -> Iterator[tuple[str, bytes]]:
-    """Name and text; empty lines are none."""
+    file: File, opened: BinaryIO, field_name: str, bad: BadRecords, over: int
+) -> Iterator[tuple[int, bytes]]:
+    """Line and text of those that come after `over` lines; empty lines are none."""
     for number, line in enumerate(opened, 1):
-        if not line.strip():
+        if number <= over or not line.strip():
             continue
         text = _text(line, field_name)
         if isinstance(text, bytes):
-            yield f"{file.name}:{number}", text
+            yield number, text
         else:
             bad.add(f"{file.path}:{number}: {text}")
 
