@@ -16,7 +16,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from tests.leftovers import wait_until
-from trainer.data import pieces, token_cache
+from trainer.data import lock, pieces, token_cache
 from trainer.spec.corpus import DataError
 from trainer.spec.job import Data
 
@@ -24,11 +24,11 @@ PIECE_BYTES = 1000
 MAKER = """
 import sys, time
 from pathlib import Path
-from trainer.data import pieces, token_cache
+from trainer.data import lock, pieces, token_cache
 from trainer.spec.job import Data
 
 pieces.PIECE_BYTES = int(sys.argv[2])
-token_cache.PROGRESS_EVERY_S = 0.0
+lock.PROGRESS_EVERY_S = 0.0
 
 def stop_in_the_middle(done, total, maker):
     if 2 * done > total:
@@ -43,7 +43,7 @@ token_cache.load(Data.model_validate_json(sys.argv[1]), stop_in_the_middle)
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECE_BYTES", PIECE_BYTES)
-    monkeypatch.setattr(token_cache, "PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr(lock, "PROGRESS_EVERY_S", 0.0)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_the_size_of_pieces_changes_no_byte(
     tmp_path: Path, caches: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, found = corpus(tmp_path / "corpus"), []
-    for size in (1, 700, 1 << 20):
+    for size in (100, 700, 1 << 20):
         monkeypatch.setattr(pieces, "PIECE_BYTES", size)
         tokens = caches(str(size))
         token_cache.load(data)
@@ -173,7 +173,7 @@ def test_who_waits_for_one_that_comes_no_further_gives_up_and_names_it(
     caches("cache")
     data = corpus(tmp_path / "corpus")
     maker = Maker(data, tmp_path)
-    monkeypatch.setattr(token_cache.lock, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(lock, "DEADLINE_S", 0.2)
     with pytest.raises(TimeoutError, match=f"process {maker.process.pid} of .* no progress"):
         token_cache.load(data)
     maker.kill()

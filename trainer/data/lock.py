@@ -12,6 +12,7 @@ from pathlib import Path
 DEADLINE_S = 900.0
 """For a maker that comes no further."""
 LOOK_EVERY_S = 0.1
+PROGRESS_EVERY_S = 0.5
 LINE_BYTES = 256
 
 Progress = Callable[[int, int, str], None]
@@ -33,6 +34,20 @@ def held(path: Path, waiting: Progress) -> Iterator[Tell]:
     finally:
         path.unlink(missing_ok=True)
         os.close(descriptor)
+
+
+def both(tell_others: Tell, progress: Progress) -> Tell:
+    """To those who wait and to whoever listens here: now and then, and the end once."""
+    shown_at, shown = 0.0, -1
+
+    def tell(done: int, total: int) -> None:
+        nonlocal shown_at, shown
+        if done == total != shown or time.monotonic() - shown_at > PROGRESS_EVERY_S:
+            tell_others(done, total)
+            progress(done, total, "")
+            shown_at, shown = time.monotonic(), done
+
+    return tell
 
 
 @contextmanager

@@ -14,17 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.data import lock, pieces, tokenizer
+from trainer.data import bpe, lock, pieces, tokenizer
 from trainer.data.documents import BadRecords
-from trainer.data.lock import Progress, Tell
-from trainer.data.tokenizer import BYTES
+from trainer.data.lock import Progress
+from trainer.data.tokenizer import BYTES, Tokenizer
 from trainer.folders import cache_folder
 from trainer.spec import corpus
-from trainer.spec.job import Data
+from trainer.spec.job import Data, Trained
 
 FORMAT = "3"
 BAD_RECORDS = "bad_records.json"
-PROGRESS_EVERY_S = 0.5
 LEFTOVER_S = 7 * 86400
 """Nobody has gone on for so long with what was interrupted: nobody will."""
 
@@ -39,11 +38,13 @@ class Tokens:
     bad: BadRecords = field(default_factory=lambda: BadRecords(0))
     """What is left out."""
 
-    separator: int = BYTES.separator
+    tokenizer: Tokenizer = BYTES
+    trained: str = ""
+    """The `tokenizer.json` of a tokenizer that was trained; "": it was not."""
 
     def boundary(self, data: Data) -> int | None:
         """The token at which attention stops; None: at none."""
-        return self.separator if data.document_boundaries else None
+        return self.tokenizer.separator if data.document_boundaries else None
 
     def sequences(self, seq_len: int) -> int:
         """Training examples of `seq_len` tokens, each with the token that follows its last."""
@@ -52,17 +53,21 @@ class Tokens:
 
 def load(data: Data, progress: Progress = lambda done, total, maker: None) -> Tokens:
     """The job's corpus, from the cache or tokenized now. Raises corpus.DataError."""
-    sha256 = corpus.digest(data)
+    sha256, trained = corpus.digest(data), ""
+    if isinstance(data.tokenizer, Trained):
+        trained = bpe.load(data, sha256, progress)
+        sha256 = hashlib.sha256(f"{sha256}\0{trained}".encode()).hexdigest()
+    encoder = tokenizer.of(data, trained)
     key = hashlib.sha256(f"{FORMAT} {sha256} {data.held_out}".encode()).hexdigest()[:32]
     folder = cache_folder() / "tokens" / key
     if not folder.is_dir():
-        _make(folder, data, progress)
+        _make(folder, data, encoder, progress)
     bad = BadRecords(data.max_bad_records, json.loads((folder / BAD_RECORDS).read_text()))
     bad.check()
     held_in, held_out = (
         np.load(folder / name, mmap_mode="r") for name in (pieces.HELD_IN, pieces.HELD_OUT)
     )
-    return Tokens(sha256, held_in, held_out, bad, tokenizer.of(data).separator)
+    return Tokens(sha256, held_in, held_out, bad, encoder, trained)
 
 
 def check(tokens: Tokens, data: Data) -> None:
@@ -81,14 +86,14 @@ def check(tokens: Tokens, data: Data) -> None:
         )
 
 
-def _make(folder: Path, data: Data, progress: Progress) -> None:
+def _make(folder: Path, data: Data, encoder: Tokenizer, progress: Progress) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     making = folder.with_suffix(".making")
     with lock.held(folder.with_suffix(".lock"), progress) as tell_others:
         if folder.is_dir():
             return
         _clean(folder.parent, making)
-        tell, encoder = _both(tell_others, progress), tokenizer.of(data)
+        tell = lock.both(tell_others, progress)
         bad = pieces.tokenize(making / "pieces", data, encoder, tell)
         whole = making / "whole"
         whole.mkdir(exist_ok=True)
@@ -96,20 +101,6 @@ def _make(folder: Path, data: Data, progress: Progress) -> None:
         (whole / BAD_RECORDS).write_text(json.dumps(bad.found))
         whole.rename(folder)
         shutil.rmtree(making)
-
-
-def _both(tell_others: Tell, progress: Progress) -> Tell:
-    """To those who wait and to whoever is listening here: now and then, and the end once."""
-    shown_at, shown = 0.0, -1
-
-    def tell(done: int, total: int) -> None:
-        nonlocal shown_at, shown
-        if done == total != shown or time.monotonic() - shown_at > PROGRESS_EVERY_S:
-            tell_others(done, total)
-            progress(done, total, "")
-            shown_at, shown = time.monotonic(), done
-
-    return tell
 
 
 def _clean(folder: Path, mine: Path) -> None:

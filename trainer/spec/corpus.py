@@ -11,7 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
-from trainer.spec.job import BYTES, Data
+from trainer.spec.job import BYTES, Data, Trained
 from trainer.spec.vocabulary import Vocabulary, VocabularyError, vocabulary
 
 EXAMPLE = '"corpus/**/*.txt"'
@@ -68,6 +68,11 @@ def digest(data: Data) -> str:
             while chunk := opened.read(CHUNK_BYTES):
                 total.update(chunk)
     return total.hexdigest()
+
+
+def is_of_hosts(data: Data) -> bool:
+    """Whether only the hosts can say which tokens they have."""
+    return data.source != "stdlib" or isinstance(data.tokenizer, Trained)
 
 
 def _vocabulary(data: Data) -> Vocabulary:

@@ -9,8 +9,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     ModelWrapValidatorHandler,
+    Tag,
     model_validator,
 )
 
@@ -79,6 +81,24 @@ class Model(Section):
         return model
 
 
+class Trained(Section):
+    """A tokenizer that is made from the training documents: byte-level BPE."""
+
+    train: Annotated[int, Field(ge=257)] = Field(
+        description="tokens: the bytes, <|endoftext|> between documents, and merges"
+    )
+
+
+def _kind_of_tokenizer(given: Any) -> str:
+    return "trained" if isinstance(given, dict | Trained) else "named"
+
+
+Tokenizer = Annotated[
+    Annotated[str, Field(min_length=1), Tag("named")] | Annotated[Trained, Tag("trained")],
+    Discriminator(_kind_of_tokenizer),
+]
+
+
 class Data(Section):
     """What is read, and how it is cut into global batches."""
 
@@ -90,8 +110,9 @@ class Data(Section):
     max_bad_records: NonNegative = Field(
         default=0, description="so many records without a text are left out; more end the run"
     )
-    tokenizer: Annotated[str, Field(min_length=1)] = Field(
-        default=BYTES, description="bytes, or the path of a tokenizer.json, the same on all hosts"
+    tokenizer: Tokenizer = Field(
+        default=BYTES,
+        description="bytes, the path of a tokenizer.json, the same on all hosts, or {train: 4096}",
     )
     separator: str | None = Field(
         default=None, description="the token between documents; null: the file's end of text"
