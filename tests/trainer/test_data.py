@@ -142,7 +142,7 @@ def test_held_out_documents_are_never_trained_on(text_job):
     texts = [chr(65 + number) * 400 for number in range(20)]
     job = text_job(texts, data={"held_out": 0.2})
     tokens = token_cache.load(job.data)
-    trained, kept = set(tokens.held_in.tolist()), set(tokens.held_out.tolist())
+    trained, kept = set(tokens.held_in[:].tolist()), set(tokens.held_out[:].tolist())
     assert trained & kept == {tokenizer.BYTES.separator}
     assert trained | kept == {*range(65, 85), tokenizer.BYTES.separator}
 

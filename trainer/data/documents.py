@@ -1,7 +1,8 @@
-"""The documents of a corpus's files: whole files, or the records of JSON Lines."""
+"""The documents of a corpus's files: whole files, or their records."""
 
 import gzip
 import json
+import os
 import sys
 import zlib
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple, cast
 
+from trainer.data.containers import array_records, parquet_rows
 from trainer.spec.corpus import DataError, File, files, reading
 from trainer.spec.job import Data
 
@@ -69,30 +71,45 @@ def documents(data: Data, bad: BadRecords, start: Position = START) -> Iterator[
     found = files(data)
     before = sum(file.path.stat().st_size for file in found[: start.file])
     for number, file in enumerate(found[start.file :], start.file):
-        with reading(file) as raw, _unpacked(file, raw) as opened:
-            if data.source == "jsonl":
-                over = start.line if number == start.file else 0
-                for line, text in _records(file, opened, data.text_field, bad, over):
-                    end = Position(number, line, before + raw.tell())
-                    yield Document(f"{file.name}:{line}", text, end)
+        over = start.line if number == start.file else 0
+        for line, text, read in _records(file, data, over):
+            if isinstance(text, bytes):
+                name = f"{file.name}:{line}" if line else file.name
+                yield Document(name, text, Position(number + (not line), line, before + read))
             else:
-                text = opened.read()
-                yield Document(file.name, text, Position(number + 1, 0, before + raw.tell()))
-            before += raw.tell()
+                bad.add(f"{file.path}:{line}: {text}")
+        before += file.path.stat().st_size
 
 
-def _records(
-    file: File, opened: BinaryIO, field_name: str, bad: BadRecords, over: int
-) -> Iterator[tuple[int, bytes]]:
-    """Line and text of those that come after `over` lines; empty lines are none."""
-    for number, line in enumerate(opened, 1):
-        if number <= over or not line.strip():
-            continue
-        text = _text(line, field_name)
-        if isinstance(text, bytes):
-            yield number, text
+def _records(file: File, data: Data, over: int) -> Iterator[tuple[int, bytes | str, int]]:
+    """Those behind `over` lines: line, text or why it has none, and bytes of the file so far.
+
+    A file that is one document has no lines.
+    """
+    if data.source in ("parquet", "array_record"):
+        with reading(file) as raw:
+            size = os.fstat(raw.fileno()).st_size
+        rows = (
+            parquet_rows(file.path, data.text_field, over)
+            if data.source == "parquet"
+            else array_records(file.path, over)
+        )
+        for line, text, share in rows:
+            yield line, text, int(share * size)
+        return
+    with reading(file) as raw, _unpacked(file, raw) as opened:
+        if data.source == "jsonl":
+            for line, text in _lines(opened, data.text_field, over):
+                yield line, text, raw.tell()
         else:
-            bad.add(f"{file.path}:{number}: {text}")
+            yield 0, opened.read(), raw.tell()
+
+
+def _lines(opened: BinaryIO, field_name: str, over: int) -> Iterator[tuple[int, bytes | str]]:
+    """Empty ones are no records."""
+    for number, line in enumerate(opened, 1):
+        if number > over and line.strip():
+            yield number, _text(line, field_name)
 
 
 def _text(line: bytes, field_name: str) -> bytes | str:

@@ -14,13 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.data import bpe, lock, pieces, tokenizer
+from trainer.data import bpe, lock, pieces, token_files, tokenizer
 from trainer.data.documents import BadRecords
 from trainer.data.lock import Progress
+from trainer.data.token_files import Stream
 from trainer.data.tokenizer import BYTES, Tokenizer
 from trainer.folders import cache_folder
 from trainer.spec import corpus
 from trainer.spec.job import Data, Trained
+from trainer.spec.vocabulary import vocabulary
 
 FORMAT = "3"
 BAD_RECORDS = "bad_records.json"
@@ -33,8 +35,8 @@ class Tokens:
     """Streams of tokens, each document after its separator; the arrays stay on disk (mmap)."""
 
     corpus_sha256: str
-    held_in: np.ndarray
-    held_out: np.ndarray
+    held_in: np.ndarray | Stream
+    held_out: np.ndarray | Stream
     bad: BadRecords = field(default_factory=lambda: BadRecords(0))
     """What is left out."""
 
@@ -58,6 +60,8 @@ def load(data: Data, progress: Progress = lambda done, total, maker: None) -> To
         trained = bpe.load(data, sha256, progress)
         sha256 = hashlib.sha256(f"{sha256}\0{trained}".encode()).hexdigest()
     encoder = tokenizer.of(data, trained)
+    if data.source == "tokens":
+        return Tokens(sha256, *token_files.load(data, vocabulary(data)), tokenizer=encoder)
     key = hashlib.sha256(f"{FORMAT} {sha256} {data.held_out}".encode()).hexdigest()[:32]
     folder = cache_folder() / "tokens" / key
     if not folder.is_dir():

@@ -26,6 +26,7 @@ DATA_KEYS = frozenset(
         "source",
         "path",
         "text_field",
+        "dtype",
         "seq_len",
         "global_batch",
         "held_out",

@@ -56,8 +56,12 @@ def digest(data: Data) -> str:
     What else the tokens depend on is part of it. Raises DataError.
     """
     total = hashlib.sha256()
-    if data.source == "jsonl":
-        total.update(f"jsonl\0{data.text_field}\0".encode())
+    if data.source in ("jsonl", "parquet"):
+        total.update(f"{data.source}\0{data.text_field}\0".encode())
+    elif data.source == "array_record":
+        total.update(b"array_record\0")
+    elif data.source == "tokens":
+        total.update(f"tokens\0{data.dtype}\0".encode())
     if data.tokenizer != BYTES:
         found = _vocabulary(data)
         total.update(f"tokenizer\0{found.sha256}\0{found.separator}\0".encode())

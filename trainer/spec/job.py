@@ -102,11 +102,16 @@ Tokenizer = Annotated[
 class Data(Section):
     """What is read, and how it is cut into global batches."""
 
-    source: Literal["stdlib", "text", "jsonl"]
+    source: Literal["stdlib", "text", "jsonl", "parquet", "array_record", "tokens"]
     path: str | None = Field(
         default=None, description="a glob on the hosts, of files that may be .gz or .zst"
     )
-    text_field: str = Field(default="text", description="of the records of source: jsonl")
+    text_field: str = Field(
+        default="text", description="of the records of source: jsonl; of parquet the column"
+    )
+    dtype: Literal["uint16", "uint32"] = Field(
+        default="uint16", description="of the .bin files of source: tokens; .npy files say it"
+    )
     max_bad_records: NonNegative = Field(
         default=0, description="so many records without a text are left out; more end the run"
     )

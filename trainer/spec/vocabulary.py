@@ -47,6 +47,10 @@ def vocabulary(data: Data) -> Vocabulary:
     if isinstance(data.tokenizer, Trained):
         if data.separator is not None:
             raise VocabularyError("separator", "a trained tokenizer has its own: leave this out")
+        if data.source == "tokens":
+            raise VocabularyError(
+                "tokenizer", "tokens are no text to train on: name the one that made them"
+            )
         return _trained(data.tokenizer.train)
     sha256, ids = _read(Path(data.tokenizer).expanduser())
     known = [text for text in ENDS_OF_TEXT if text in ids]
