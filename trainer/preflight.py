@@ -4,12 +4,14 @@ import os
 import platform
 
 from trainer import versions
-from trainer.data import token_cache
+from trainer.data import mixture
+from trainer.data.mixture import Mixture
+from trainer.data.token_cache import Tokens
 from trainer.events import Events
 from trainer.spec.job import Job
 
 
-def prepare_data(job: Job, events: Events) -> token_cache.Tokens:
+def prepare_data(job: Job, events: Events) -> Tokens | Mixture:
     """The job's tokens, made where they are not there yet. Raises corpus.DataError."""
 
     waits_for = ""
@@ -23,8 +25,8 @@ def prepare_data(job: Job, events: Events) -> token_cache.Tokens:
             print(f"waiting for {maker}, which tokenizes this corpus: {done / total:.0%} done")
 
     with events.phase("data"):
-        tokens = token_cache.load(job.data, progress)
-        token_cache.check(tokens, job.data)
+        tokens = mixture.load(job.data, progress)
+        mixture.check(tokens, job.data)
     return tokens
 
 
@@ -37,7 +39,7 @@ def check(job: Job, events: Events) -> None:
         versions=versions.versions(),
         code=versions.code_sha256(),
         corpus_sha256=tokens.corpus_sha256,
-        tokens=len(tokens.held_in),
+        tokens=tokens.count,
         sequences=tokens.sequences(job.data.seq_len),
         host={"name": platform.node(), "machine": platform.machine(), "cpus": os.cpu_count()},
     )

@@ -246,3 +246,34 @@ def test_a_tokenizer_is_named_or_trained():
     assert job.data.tokenizer == Trained(train=400)
     Path("again.yaml").write_text(dump(job))
     assert load(Path("again.yaml"), Job).value == job
+
+
+PARTS = "{source: stdlib}, {source: text, path: a.txt, weight: 3}"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            f"source: stdlib, mixture: [{PARTS}]",
+            "data.source: the sources of a mixture are in it",
+        ),
+        ("source: mixture", "data.mixture: missing: a list of sources"),
+        ("mixture: [{source: stdlib}, {source: stdlib}]", "data.mixture: two sources are 'stdlib'"),
+        ("mixture: [{source: stdlib, wieght: 2}, {source: text}]", "Did you mean 'weight'?"),
+        ("mixture: [{source: stdlib, weight: 0.5}, {source: text}]", "data.mixture.0.weight: "),
+    ],
+)
+def test_what_is_wrong_with_a_mixture_is_told(data, message):
+    text = GOOD.replace("source: stdlib", data)
+    assert any(message in problem for problem in problems(text))
+
+
+def test_a_mixture_is_a_source():
+    job = loaded(text=GOOD.replace("source: stdlib", f"mixture: [{PARTS}]")).value
+    assert (job.data.source, [part.source for part in job.data.parts]) == (
+        "mixture",
+        ["stdlib", "text"],
+    )
+    Path("again.yaml").write_text(dump(job))
+    assert load(Path("again.yaml"), Job).value == job

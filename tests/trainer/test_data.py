@@ -80,7 +80,13 @@ def test_the_order_depends_on_the_seed():
 
 
 def test_epochs_count_from_one():
-    assert [pipeline.epoch_of(4 * step, 10) for step in (1, 2, 3, 5, 6)] == [1, 1, 2, 2, 3]
+    assert [pipeline.epoch_of(4 * step, _tokens(10, 2), 2) for step in (1, 2, 3, 5, 6)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+    ]
 
 
 def test_examples_are_the_consecutive_windows_of_the_stream():

@@ -14,6 +14,7 @@ from trainer.checkpoint.saver import Run, Saver
 from trainer.checkpoint.saving import NoSaving, Saving, ScheduledSaving
 from trainer.checkpoint.schedule import Schedule
 from trainer.data.feed import Feed
+from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
 from trainer.report import Report
 from trainer.spec.checkpoints import folder_of
@@ -34,7 +35,13 @@ class Checkpoints:
 
     @classmethod
     def open(
-        cls, job: Job, plan: Plan, tokens: Tokens, run_dir: Path, attempt: int, shapes: State
+        cls,
+        job: Job,
+        plan: Plan,
+        tokens: Tokens | Mixture,
+        run_dir: Path,
+        attempt: int,
+        shapes: State,
     ) -> "Checkpoints | None":
         """None where the job has no checkpoints; every process must call it.
 

@@ -5,7 +5,7 @@ their ids, and nothing depends on the number of threads. It is kept beside the t
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainer.data import lock
@@ -24,25 +24,25 @@ SEEN_TWICE = 2
 """What stands only once in the corpus becomes no token."""
 
 
-def load(data: Data, sha256: str, progress: Progress) -> str:
-    """A `tokenizer.json`: the one that is kept, or trained now. `sha256` is the corpus's.
+def load(parts: Sequence[Data], sha256: str, progress: Progress) -> str:
+    """A `tokenizer.json`: the one that is kept, or trained now. `sha256` is of all the corpora.
 
     Raises DataError.
     """
-    key = hashlib.sha256(f"{sha256} {data.held_out}".encode()).hexdigest()[:32]
+    key = hashlib.sha256(f"{sha256} {parts[0].held_out}".encode()).hexdigest()[:32]
     path = cache_folder() / "tokenizers" / f"{key}.json"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with lock.held(path.with_suffix(".lock"), progress) as tell_others:
             if not path.exists():
-                _write(path, _train(data, lock.both(tell_others, progress)))
+                _write(path, _train(parts, lock.both(tell_others, progress)))
     return path.read_text(encoding="utf-8")
 
 
-def _train(data: Data, tell: lock.Tell) -> str:
+def _train(parts: Sequence[Data], tell: lock.Tell) -> str:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-    known = vocabulary(data)
+    known = vocabulary(parts[0])
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[misc]
     made.decoder = decoders.ByteLevel()  # type: ignore[misc]
@@ -53,7 +53,7 @@ def _train(data: Data, tell: lock.Tell) -> str:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    made.train_from_iterator(_texts(data, tell), trainer)
+    made.train_from_iterator(_texts(parts, tell), trainer)
     if (size := made.get_vocab_size()) < known.size:
         raise DataError(
             f"data.tokenizer.train: the training documents give {size:,} tokens, asked for are "
@@ -68,19 +68,23 @@ def _train(data: Data, tell: lock.Tell) -> str:
     return made.to_str(pretty=True)
 
 
-def _texts(data: Data, tell: lock.Tell) -> Iterator[str]:
+def _texts(parts: Sequence[Data], tell: lock.Tell) -> Iterator[str]:
     """What is trained on; all is read twice, because all names decide what is held out."""
-    total = sum(file.path.stat().st_size for file in corpus.files(data))
-    held_out = HeldOut(data.held_out)
-    for document in documents(data, BadRecords(data.max_bad_records)):
-        held_out.add(places([document.name]))
-        tell(document.end.read, 2 * total)
-    threshold, share = held_out.threshold, min(1.0, TEXT_BYTES / max(total, 1))
-    for document in documents(data, BadRecords(data.max_bad_records)):
-        if places([document.name])[0] >= threshold:
-            part = document.text[: int(len(document.text) * share)]
-            yield part.decode("utf-8", errors="replace")
-        tell(total + document.end.read, 2 * total)
+    sizes = [sum(file.path.stat().st_size for file in corpus.files(data)) for data in parts]
+    total, before = sum(sizes), 0
+    share = min(1.0, TEXT_BYTES / max(total, 1))
+    for data, size in zip(parts, sizes, strict=True):
+        held_out = HeldOut(data.held_out)
+        for document in documents(data, BadRecords(data.max_bad_records)):
+            held_out.add(places([document.name]))
+            tell(before + document.end.read, 2 * total)
+        threshold = held_out.threshold
+        for document in documents(data, BadRecords(data.max_bad_records)):
+            if places([document.name])[0] >= threshold:
+                part = document.text[: int(len(document.text) * share)]
+                yield part.decode("utf-8", errors="replace")
+            tell(before + size + document.end.read, 2 * total)
+        before += 2 * size
 
 
 def _write(path: Path, content: str) -> None:

@@ -44,6 +44,24 @@ class Tokens:
     trained: str = ""
     """The `tokenizer.json` of a tokenizer that was trained; "": it was not."""
 
+    @property
+    def parts(self) -> "tuple[Tokens, ...]":
+        """Of a mixture there would be several."""
+        return (self,)
+
+    @property
+    def weights(self) -> tuple[int, ...]:
+        return (1,)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("",)
+
+    @property
+    def count(self) -> int:
+        """Tokens to train on."""
+        return len(self.held_in)
+
     def boundary(self, data: Data) -> int | None:
         """The token at which attention stops; None: at none."""
         return self.tokenizer.separator if data.document_boundaries else None
@@ -53,11 +71,16 @@ class Tokens:
         return max(0, (len(self.held_in) - 1) // seq_len)
 
 
-def load(data: Data, progress: Progress = lambda done, total, maker: None) -> Tokens:
-    """The job's corpus, from the cache or tokenized now. Raises corpus.DataError."""
-    sha256, trained = corpus.digest(data), ""
+def load(
+    data: Data, progress: Progress = lambda done, total, maker: None, trained: str = ""
+) -> Tokens:
+    """One corpus, from the cache or tokenized now, by the tokenizer that is `trained` already.
+
+    Raises corpus.DataError.
+    """
+    sha256 = corpus.digest(data)
     if isinstance(data.tokenizer, Trained):
-        trained = bpe.load(data, sha256, progress)
+        trained = trained or bpe.load([data], sha256, progress)
         sha256 = hashlib.sha256(f"{sha256}\0{trained}".encode()).hexdigest()
     encoder = tokenizer.of(data, trained)
     if data.source == "tokens":

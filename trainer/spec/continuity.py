@@ -25,6 +25,7 @@ DATA_KEYS = frozenset(
     for key in (
         "source",
         "path",
+        "mixture",
         "text_field",
         "dtype",
         "seq_len",

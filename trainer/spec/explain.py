@@ -155,7 +155,7 @@ def _items(annotation: Any) -> tuple[Any, ...]:
     """The types inside a list, or of a dict's keys and values."""
     kinds = [kind for kind, _ in _members(annotation)]
     holders = [kind for kind in kinds if get_origin(kind) in (dict, list, tuple)]
-    return get_args(holders[0]) if holders else ()
+    return tuple(kind for kind in get_args(holders[0]) if kind is not ...) if holders else ()
 
 
 def _is_of_key(schema: type[BaseModel], loc: KeyPath) -> bool:

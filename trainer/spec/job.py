@@ -99,10 +99,31 @@ Tokenizer = Annotated[
 ]
 
 
+class Source(Section):
+    """One of the corpora of a mixture; what is not said is as in `data` itself."""
+
+    source: Literal["stdlib", "text", "jsonl", "parquet", "array_record", "tokens"]
+    path: str | None = None
+    text_field: str | None = None
+    dtype: Literal["uint16", "uint32"] | None = None
+    weight: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=1, description="sequences of it, beside the weights of the others"
+    )
+    name: str | None = Field(default=None, description="of its evaluation; null: the path")
+
+    @property
+    def shown(self) -> str:
+        """Its name, wherever it has it from."""
+        return self.name or self.path or self.source
+
+
 class Data(Section):
     """What is read, and how it is cut into global batches."""
 
-    source: Literal["stdlib", "text", "jsonl", "parquet", "array_record", "tokens"]
+    source: Literal["stdlib", "text", "jsonl", "parquet", "array_record", "tokens", "mixture"]
+    mixture: Annotated[tuple[Source, ...], Field(min_length=2)] | None = Field(
+        default=None, strict=False, description="several corpora, each with its weight"
+    )
     path: str | None = Field(
         default=None, description="a glob on the hosts, of files that may be .gz or .zst"
     )
@@ -133,6 +154,45 @@ class Data(Section):
     held_out: Fraction = Field(
         default=0.02, description="share of the documents kept for evaluation"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, given: Any) -> Any:
+        """A mixture is a source; what they are is said in it."""
+        if isinstance(given, dict) and given.get("mixture") and "source" not in given:
+            return {**given, "source": "mixture"}
+        return given
+
+    @model_validator(mode="after")
+    def _is_one_or_a_mixture(self) -> "Data":
+        if self.mixture is None and self.source == "mixture":
+            raise KeyedError(("mixture", "missing: a list of sources with their weights"))
+        if self.mixture is None:
+            return self
+        if self.source != "mixture":
+            raise KeyedError(("source", "the sources of a mixture are in it: leave this out"))
+        names = [source.shown for source in self.mixture]
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise KeyedError(("mixture", f"two sources are {twice[0]!r}: give each a name"))
+        return self
+
+    @property
+    def parts(self) -> "tuple[Data, ...]":
+        """One for each source, without a mixture."""
+        if self.mixture is None:
+            return (self,)
+        return tuple(
+            self.model_copy(
+                update={
+                    "mixture": None,
+                    "source": source.source,
+                    "path": source.path,
+                    "text_field": source.text_field or self.text_field,
+                    "dtype": source.dtype or self.dtype,
+                }
+            )
+            for source in self.mixture
+        )
 
 
 class Mesh(Section):

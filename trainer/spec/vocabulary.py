@@ -47,7 +47,7 @@ def vocabulary(data: Data) -> Vocabulary:
     if isinstance(data.tokenizer, Trained):
         if data.separator is not None:
             raise VocabularyError("separator", "a trained tokenizer has its own: leave this out")
-        if data.source == "tokens":
+        if any(part.source == "tokens" for part in data.parts):
             raise VocabularyError(
                 "tokenizer", "tokens are no text to train on: name the one that made them"
             )
