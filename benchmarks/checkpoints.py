@@ -98,9 +98,11 @@ class Setting:
 
     def __init__(self, options: argparse.Namespace) -> None:
         import jax
+        import numpy as np
 
         from trainer import distributed, mesh
         from trainer.checkpoint.setup import Checkpoints
+        from trainer.data.token_cache import Tokens
         from trainer.environment import Environment
         from trainer.spec.plan import Corpus
         from trainer.spec.resolve import resolve
@@ -116,7 +118,8 @@ class Setting:
         plan = resolve(self.job, world, Corpus(source="stdlib", sha256=None))
         self.trainable = Trainable.of(self.job, plan, mesh.build(plan))
         self.run_dir = options.folder
-        opened = Checkpoints.open(self.job, plan, "", self.run_dir, 1, self.trainable.shapes())
+        tokens = Tokens("", np.empty(0), np.empty(0))
+        opened = Checkpoints.open(self.job, plan, tokens, self.run_dir, 1, self.trainable.shapes())
         assert opened
         self.checkpoints = opened
 

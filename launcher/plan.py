@@ -141,7 +141,7 @@ def _plan(job: Job, where: Callable[[str], str], world: World) -> Plan:
     """Raises ConfigError with every key that does not fit the world, and where it stands."""
     data = job.data
     try:
-        seen_here = corpus.digest(data) if data.source == "stdlib" else None
+        seen_here = None if corpus.is_of_hosts(data) else corpus.digest(data)
         plan = resolve.resolve(job, world, Corpus(source=data.source, sha256=seen_here))
     except resolve.PlanError as error:
         raise ConfigError(

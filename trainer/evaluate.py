@@ -1,8 +1,8 @@
 """Loss on documents that training never sees."""
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -25,10 +25,25 @@ LARGEST_EXPONENT = 700
 class Evaluation:
     eval_loss: float
     """Mean cross-entropy per target, in nats."""
+    eval_losses: Mapping[str, float] = field(default_factory=dict)
+    """Of each source of a mixture by its name; then the other one is their mean by weight."""
 
     @property
     def eval_perplexity(self) -> float:
         return math.exp(min(self.eval_loss, LARGEST_EXPONENT))
+
+
+def combined(found: Sequence[Evaluation | None], sources: Mapping[str, int]) -> Evaluation | None:
+    """That of all sources with something held out; `sources` has their weights by name."""
+    if len(sources) == 1:
+        return found[0]
+    pairs = zip(sources, found, strict=True)
+    losses = {name: one.eval_loss for name, one in pairs if one is not None}
+    weight = sum(sources[name] for name in losses)
+    if not weight:
+        return None
+    mean = sum(sources[name] * loss for name, loss in losses.items()) / weight
+    return Evaluation(mean, losses)
 
 
 class Evaluator:

@@ -10,7 +10,7 @@ from trainer.checkpoint.saving import Saving
 from trainer.checkpoint.start import Start
 from trainer.data.feed import Feed
 from trainer.data.packing import Batch
-from trainer.evaluate import Evaluator
+from trainer.evaluate import Evaluator, combined
 from trainer.events import Events
 from trainer.metrics import Rates
 from trainer.profiling import Profiling
@@ -125,8 +125,12 @@ class Loop:
         assert self._job.evaluate
         begin = time.perf_counter()
         with self._events.phase("evaluate"):
-            batches = self._feed.held_out(self._job.evaluate.batches)
-            evaluation = self._evaluator.evaluate(state.params, batches)
+            count, sources = self._job.evaluate.batches, self._feed.sources
+            found = [
+                self._evaluator.evaluate(state.params, self._feed.held_out(count, source))
+                for source in range(len(sources))
+            ]
+            evaluation = combined(found, sources)
         if evaluation:
             self._report.evaluation(step, evaluation, time.perf_counter() - begin)
         self._completed_s = time.perf_counter()

@@ -4,20 +4,29 @@ import os
 import platform
 
 from trainer import versions
-from trainer.data import token_cache
+from trainer.data import mixture
+from trainer.data.mixture import Mixture
+from trainer.data.token_cache import Tokens
 from trainer.events import Events
 from trainer.spec.job import Job
 
 
-def prepare_data(job: Job, events: Events) -> token_cache.Tokens:
+def prepare_data(job: Job, events: Events) -> Tokens | Mixture:
     """The job's tokens, made where they are not there yet. Raises corpus.DataError."""
 
-    def progress(done: int, total: int) -> None:
-        events.emit("progress", done=done, total=total, unit="bytes")
+    waits_for = ""
+
+    def progress(done: int, total: int, maker: str) -> None:
+        nonlocal waits_for
+        unit = f"bytes that {maker} makes into tokens" if maker else "bytes"
+        events.emit("progress", done=done, total=total, unit=unit)
+        if maker and maker != waits_for:
+            waits_for = maker
+            print(f"waiting for {maker}, which tokenizes this corpus: {done / total:.0%} done")
 
     with events.phase("data"):
-        tokens = token_cache.load(job.data, progress)
-        token_cache.check(tokens, job.data)
+        tokens = mixture.load(job.data, progress)
+        mixture.check(tokens, job.data)
     return tokens
 
 
@@ -30,7 +39,7 @@ def check(job: Job, events: Events) -> None:
         versions=versions.versions(),
         code=versions.code_sha256(),
         corpus_sha256=tokens.corpus_sha256,
-        tokens=len(tokens.held_in),
+        tokens=tokens.count,
         sequences=tokens.sequences(job.data.seq_len),
         host={"name": platform.node(), "machine": platform.machine(), "cpus": os.cpu_count()},
     )

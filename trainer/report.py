@@ -36,11 +36,15 @@ class Report:
 
     def evaluation(self, step: int, evaluation: Evaluation, took_s: float) -> None:
         loss, perplexity = evaluation.eval_loss, evaluation.eval_perplexity
-        line = {"step": step, "eval_loss": loss, "eval_perplexity": perplexity}
+        line: dict[str, Any] = {"step": step, "eval_loss": loss, "eval_perplexity": perplexity}
+        if evaluation.eval_losses:
+            line["eval_losses"] = evaluation.eval_losses
         self._file.write({**line, "evaluation_s": took_s, "attempt": self._attempt})
         self._events.emit("evaluated", **line, evaluation_s=took_s)
+        of_each = "".join(f"  {name} {one:.4f}" for name, one in evaluation.eval_losses.items())
         self.say(
             f"step {step}/{self._job.steps}  eval_loss {loss:.4f}  perplexity {perplexity:.3f}"
+            + of_each
         )
 
     def saved(self, step: int, size: int, seconds: float, blocked_s: float) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from trainer import distributed
 from trainer import mesh as meshes
-from trainer.data import tokenizer
+from trainer.data.tokenizer import Tokenizer
 from trainer.model import Params
 from trainer.spec.job import Sample
 from trainer.train_step import Trainable
@@ -15,9 +15,8 @@ REPLICATE_BYTES = 2**30
 """Parameters up to this size are made whole on every device: no collective per token."""
 
 
-def sample(trainable: Trainable, params: Params, settings: Sample) -> str:
+def sample(trainable: Trainable, params: Params, settings: Sample, ours: Tokenizer) -> str:
     """The prompt and what follows, up to the end of the document. Every process must call it."""
-    ours = tokenizer.of(trainable.job.data)
     prompt = ours.encode(settings.prompt.encode()).astype(np.int32)
     length = len(prompt) + settings.tokens
     given = np.zeros(length, np.int32)

@@ -10,6 +10,7 @@ from trainer.checkpoint.errors import StoppedError
 from trainer.checkpoint.setup import Checkpoints, saving_of
 from trainer.checkpoint.start import begin
 from trainer.data.feed import Feed
+from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
 from trainer.environment import Environment
 from trainer.evaluate import Evaluator
@@ -51,7 +52,7 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     trainable = Trainable.of(job, plan, devices)
     with jax.set_mesh(devices):
         saved = Checkpoints.open(
-            job, plan, tokens.corpus_sha256, run_dir, environment.attempt, trainable.shapes()
+            job, plan, tokens, run_dir, environment.attempt, trainable.shapes()
         )
         restorer = saved.restorer(report) if saved else None
         with distributed.all_keep_compiled(on_cpu=plan.world.on_cpu):
@@ -70,11 +71,11 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
         except StoppedError:
             _leave_together("stopped")
             raise
-        text = _sample(trainable, state, events)
+        text = _sample(trainable, state, tokens, events)
     _finish(job, environment, run_dir, events, report, loss, text)
 
 
-def _check_corpus(plan: Plan, tokens: Tokens) -> None:
+def _check_corpus(plan: Plan, tokens: Tokens | Mixture) -> None:
     if plan.corpus.sha256 not in (None, tokens.corpus_sha256):
         raise DataError(
             f"the corpus here has the hash {tokens.corpus_sha256}, the planned one "
@@ -99,12 +100,14 @@ def _compiled(trainable: Trainable, feed: Feed, events: Events, report: Report) 
     return step
 
 
-def _sample(trainable: Trainable, state: State, events: Events) -> str | None:
+def _sample(
+    trainable: Trainable, state: State, tokens: Tokens | Mixture, events: Events
+) -> str | None:
     settings = trainable.job.sample
     if settings is None:
         return None
     with events.phase("sample"):
-        return sample(trainable, state.params, settings)
+        return sample(trainable, state.params, settings, tokens.tokenizer)
 
 
 def _finish(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trainer.spec.config import ConfigError, dump, load
-from trainer.spec.job import Job
+from trainer.spec.job import Job, Trained
 
 GOOD = """\
 name: run
@@ -226,3 +226,54 @@ def test_a_resolved_job_reads_back_equal():
 
 def test_a_resolved_job_holds_every_default():
     assert "final_fraction: 0.1" in dump(loaded().value)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.tokenizer={train: 4}", "expected a whole number of at least 257, found 4"),
+        ("data.tokenizer={trian: 400}", "data.tokenizer.trian: unknown key. Did you mean 'train'?"),
+        ("data.tokenizer=5", "expected text of at least 1 characters, found 5. Write '5'"),
+    ],
+)
+def test_of_a_choice_only_the_one_that_was_meant_is_told(override, message):
+    assert any(message in problem for problem in problems(GOOD, override))
+
+
+def test_a_tokenizer_is_named_or_trained():
+    assert loaded("data.tokenizer=a.json").value.data.tokenizer == "a.json"
+    job = loaded("data.tokenizer={train: 400}").value
+    assert job.data.tokenizer == Trained(train=400)
+    Path("again.yaml").write_text(dump(job))
+    assert load(Path("again.yaml"), Job).value == job
+
+
+PARTS = "{source: stdlib}, {source: text, path: a.txt, weight: 3}"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            f"source: stdlib, mixture: [{PARTS}]",
+            "data.source: the sources of a mixture are in it",
+        ),
+        ("source: mixture", "data.mixture: missing: a list of sources"),
+        ("mixture: [{source: stdlib}, {source: stdlib}]", "data.mixture: two sources are 'stdlib'"),
+        ("mixture: [{source: stdlib, wieght: 2}, {source: text}]", "Did you mean 'weight'?"),
+        ("mixture: [{source: stdlib, weight: 0.5}, {source: text}]", "data.mixture.0.weight: "),
+    ],
+)
+def test_what_is_wrong_with_a_mixture_is_told(data, message):
+    text = GOOD.replace("source: stdlib", data)
+    assert any(message in problem for problem in problems(text))
+
+
+def test_a_mixture_is_a_source():
+    job = loaded(text=GOOD.replace("source: stdlib", f"mixture: [{PARTS}]")).value
+    assert (job.data.source, [part.source for part in job.data.parts]) == (
+        "mixture",
+        ["stdlib", "text"],
+    )
+    Path("again.yaml").write_text(dump(job))
+    assert load(Path("again.yaml"), Job).value == job

@@ -97,3 +97,15 @@ def test_a_key_that_the_checkpoint_does_not_know_is_no_change() -> None:
     saved = BASE.model_dump(mode="json")
     del saved["optimizer"]["eps"], saved["storage"]
     assert compare(about_of(BASE, job=saved), changed(storage="/s"), None).notes == []
+
+
+def test_another_corpus_is_another_trained_tokenizer_whatever_is_allowed() -> None:
+    job = changed(**{"data.tokenizer": {"train": 300}, "checkpoint.on_data_change": "continue"})
+    (error,) = compare(about_of(job), job, "b" * 64).errors
+    assert "the tokenizer of step" in error and "tokenizer.json" in error
+
+
+def test_another_size_of_a_trained_tokenizer_is_another_model() -> None:
+    job, now = (changed(**{"data.tokenizer": {"train": size}}) for size in (300, 301))
+    (error,) = compare(about_of(job), now, "a" * 64).errors
+    assert error.startswith("data.tokenizer.train: 300 -> 301: the weights")

@@ -11,6 +11,7 @@ from tests.trainer.jobs import job_of
 from trainer.checkpoint.restore import Restored
 from trainer.checkpoint.saver import Progress, Saver
 from trainer.checkpoint.setup import Checkpoints
+from trainer.data import token_cache
 from trainer.environment import Environment
 from trainer.events import Events
 from trainer.report import Report
@@ -44,9 +45,8 @@ class Kept:
         job = job_of(**{"checkpoint": {"every_steps": 1, "keep": 10}, **changes})
         made = bench(job, devices)
         run_dir.mkdir(exist_ok=True)
-        opened = Checkpoints.open(
-            job, made.plan, "corpus", run_dir, attempt, made.trainable.shapes()
-        )
+        tokens = token_cache.load(job.data)
+        opened = Checkpoints.open(job, made.plan, tokens, run_dir, attempt, made.trainable.shapes())
         assert opened
         said = Said(job, run_dir)
         return cls(made, opened, Saver(opened.folder, opened.lease, opened.run, said), said)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.trainer.harness import bench
 from tests.trainer.jobs import job_of
 from trainer.data import packing, pipeline, token_cache, tokenizer
-from trainer.data.token_cache import Tokens, held_out_names
+from trainer.data.held_out import HeldOut, places
+from trainer.data.token_cache import Tokens
 from trainer.spec.corpus import DataError
 
 
@@ -79,7 +80,13 @@ def test_the_order_depends_on_the_seed():
 
 
 def test_epochs_count_from_one():
-    assert [pipeline.epoch_of(4 * step, 10) for step in (1, 2, 3, 5, 6)] == [1, 1, 2, 2, 3]
+    assert [pipeline.epoch_of(4 * step, _tokens(10, 2), 2) for step in (1, 2, 3, 5, 6)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+    ]
 
 
 def test_examples_are_the_consecutive_windows_of_the_stream():
@@ -113,15 +120,26 @@ def test_text_comes_back_from_its_tokens():
     assert tokenizer.BYTES.decode([*tokens[1:], tokenizer.BYTES.separator, 65]) == text
 
 
+def _held_out(names, share):
+    split, numbers = HeldOut(share), places(names)
+    for half in (numbers[::2], numbers[1::2]):
+        split.add(half)
+    return {name for name, number in zip(names, numbers, strict=True) if number < split.threshold}
+
+
 @given(st.sets(st.text(max_size=8), min_size=2, max_size=30), st.floats(0.01, 0.99))
 def test_both_parts_of_a_corpus_have_documents(names, share):
-    held_out = held_out_names(sorted(names), share)
+    held_out = _held_out(sorted(names), share)
     assert held_out and held_out < names
+
+
+def test_nothing_is_held_out_of_one_document_or_where_nothing_is_asked_for():
+    assert _held_out(["a"], 0.5) == _held_out(["a", "b"], 0.0) == set()
 
 
 def test_a_new_document_moves_no_other_one_between_the_parts():
     names = [f"file{number}.py" for number in range(500)]
-    before, after = held_out_names(names, 0.1), held_out_names([*names, "new.py"], 0.1)
+    before, after = _held_out(names, 0.1), _held_out([*names, "new.py"], 0.1)
     assert after - {"new.py"} == before
     assert 25 < len(before) < 75
 
@@ -130,7 +148,7 @@ def test_held_out_documents_are_never_trained_on(text_job):
     texts = [chr(65 + number) * 400 for number in range(20)]
     job = text_job(texts, data={"held_out": 0.2})
     tokens = token_cache.load(job.data)
-    trained, kept = set(tokens.held_in.tolist()), set(tokens.held_out.tolist())
+    trained, kept = set(tokens.held_in[:].tolist()), set(tokens.held_out[:].tolist())
     assert trained & kept == {tokenizer.BYTES.separator}
     assert trained | kept == {*range(65, 85), tokenizer.BYTES.separator}
 
@@ -138,8 +156,9 @@ def test_held_out_documents_are_never_trained_on(text_job):
 def test_the_cache_is_read_again_until_the_corpus_changes(text_job, tmp_path):
     job, calls = text_job(["a" * 300, "b" * 300]), []
 
-    def progress(done, total):
+    def progress(done, total, maker):
         calls.append((done, total))
+        assert not maker
 
     first = token_cache.load(job.data, progress)
     assert calls and calls[-1] == (600, 600)

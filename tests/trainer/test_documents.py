@@ -114,4 +114,22 @@ def test_progress_is_counted_in_bytes_of_the_files(tmp_path: Path) -> None:
         (tmp_path / f"{name}.jsonl").write_bytes(lines({"text": "x" * 90}))
     size = sum(path.stat().st_size for path in tmp_path.iterdir())
     found = list(documents(data(tmp_path / "*.jsonl"), BadRecords(0)))
-    assert [document.read for document in found] == [size // 2, size]
+    assert [document.end.read for document in found] == [size // 2, size]
+
+
+def test_documents_go_on_behind_any_other_one(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(lines({"text": "a"}) + b"\n" + lines({}, {"text": "b"}))
+    (tmp_path / "b.jsonl").write_bytes(lines({"text": "c"}, {}))
+    asked = data(tmp_path / "*.jsonl", max_bad_records=2)
+    found = list(documents(asked, BadRecords(2)))
+    assert len(found) == 3
+    for number, document in enumerate(found, 1):
+        assert list(documents(asked, BadRecords(2), document.end)) == found[number:]
+
+
+def test_files_go_on_behind_any_other_one(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(f"text of {name}")
+    asked = data(tmp_path / "*.txt", source="text")
+    first, *others = documents(asked, BadRecords(0))
+    assert list(documents(asked, BadRecords(0), first.end)) == others

@@ -125,7 +125,7 @@ def test_another_tokenizer_is_another_corpus(tmp_path: Path) -> None:
     one, other = (data(f, source="text", path=str(tmp_path / "*.txt")) for f in files)
     assert digest(other) != digest(one)
     first, second = token_cache.load(one), token_cache.load(other)
-    assert first.separator == vocabulary(one).separator
+    assert first.tokenizer.separator == vocabulary(one).separator
     assert len(first.held_in) < len(second.held_in)
 
 

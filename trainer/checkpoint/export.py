@@ -41,8 +41,10 @@ def _export(folder: epath.Path, to: Path) -> None:
     from trainer.checkpoint.weights import PARAMS, Arrays
 
     about = checkpoints.read(folder)
+    tokenizer = folder / checkpoints.TOKENIZER
+    trained = tokenizer.read_text(encoding="utf-8") if tokenizer.exists() else ""
     job = Job.model_validate(about.job, strict=False)
-    hugging_face.export(job, Arrays(folder, about, PARAMS), to)
+    hugging_face.export(job, Arrays(folder, about, PARAMS), to, trained=trained)
     print(f"step {about.step} of {job.name} is exported to {to}")
 
 

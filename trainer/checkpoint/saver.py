@@ -20,7 +20,7 @@ from trainer.checkpoint.lease import Lease
 from trainer.checkpoint.leaves import flatten
 from trainer.report import Report
 from trainer.spec import checkpoints
-from trainer.spec.checkpoints import ABOUT, About, Array, Score
+from trainer.spec.checkpoints import ABOUT, TOKENIZER, About, Array, Score
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
 from trainer.train_step import State
@@ -42,6 +42,8 @@ class Run:
     corpus_sha256: str
     run_id: str
     attempt: int
+    tokenizer: str = ""
+    """The file of a tokenizer that was trained for it."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,8 @@ class Saver:
     def _commit(self, written: epath.Path) -> None:
         """On process 0. Raises StaleError."""
         assert self._about
+        if self._run.tokenizer:
+            (written / TOKENIZER).write_text(self._run.tokenizer, encoding="utf-8")
         files = checkpoints.sizes(written)
         files.pop(UNLISTED, None)
         self._about = self._about.model_copy(update={"files": files})

@@ -14,6 +14,8 @@ from trainer.checkpoint.saver import Run, Saver
 from trainer.checkpoint.saving import NoSaving, Saving, ScheduledSaving
 from trainer.checkpoint.schedule import Schedule
 from trainer.data.feed import Feed
+from trainer.data.mixture import Mixture
+from trainer.data.token_cache import Tokens
 from trainer.report import Report
 from trainer.spec.checkpoints import folder_of
 from trainer.spec.job import Job
@@ -33,7 +35,13 @@ class Checkpoints:
 
     @classmethod
     def open(
-        cls, job: Job, plan: Plan, corpus_sha256: str, run_dir: Path, attempt: int, shapes: State
+        cls,
+        job: Job,
+        plan: Plan,
+        tokens: Tokens | Mixture,
+        run_dir: Path,
+        attempt: int,
+        shapes: State,
     ) -> "Checkpoints | None":
         """None where the job has no checkpoints; every process must call it.
 
@@ -46,7 +54,8 @@ class Checkpoints:
         run_id = folders.run_id(run_dir)
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in flatten(shapes).values())
         lease = folders.prepare(folder, run_id, attempt, size)
-        return cls(folder, lease, Run(job, plan, corpus_sha256, run_id, attempt))
+        run = Run(job, plan, tokens.corpus_sha256, run_id, attempt, tokens.trained)
+        return cls(folder, lease, run)
 
     def restorer(self, report: Report) -> Restorer:
         return Restorer(self.folder, self.run.job, self.run.corpus_sha256, report)

@@ -1,5 +1,6 @@
 """Weights without the rest: what `init_from` starts with, and what an export or a check reads."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,12 +13,13 @@ from trainer import agreement, hugging_face
 from trainer.checkpoint.errors import FolderError
 from trainer.checkpoint.restore import changed, read_arrays
 from trainer.spec import checkpoints
-from trainer.spec.checkpoints import ABOUT, About, BrokenError
+from trainer.spec.checkpoints import ABOUT, TOKENIZER, About, BrokenError
 from trainer.spec.config import ConfigError
 from trainer.spec.continuity import compare
 from trainer.spec.job import Job
 from trainer.spec.places import place
 from trainer.spec.plan import Plan
+from trainer.spec.vocabulary import vocabulary
 from trainer.train_step import Trainable
 
 PARAMS = "params."
@@ -90,7 +92,7 @@ def _read(path: epath.Path, trainable: Trainable, plan: Plan) -> dict[str, jax.A
         return hugging_face.load(Path(path), trainable.job, plan, shardings)
     folder = newest(path)
     about = checkpoints.read_about(folder)
-    _check_model(about, trainable.job)
+    _check_model(_of_its_tokenizer(folder, about, trainable.job), trainable.job)
     shapes = trainable.shapes().params
     flat = read_arrays(
         folder,
@@ -101,6 +103,25 @@ def _read(path: epath.Path, trainable: Trainable, plan: Plan) -> dict[str, jax.A
     if problem := changed(flat, about):
         raise BrokenError(f"{folder}: {problem}")
     return {name.removeprefix(PARAMS): array for name, array in flat.items()}
+
+
+def _of_its_tokenizer(folder: epath.Path, about: About, job: Job) -> About:
+    """The same of a job that names the tokenizer's file where the one of `folder` was trained.
+
+    Raises ConfigError where it is another tokenizer, as one that would be trained now may be.
+    """
+    file = folder / TOKENIZER
+    if not file.exists():
+        return about
+    if hashlib.sha256(file.read_bytes()).hexdigest() != vocabulary(job.data).sha256:
+        raise ConfigError(
+            [
+                f"the weights are of a tokenizer that was trained for them: say {file} "
+                "as data.tokenizer"
+            ]
+        )
+    data = {**about.job["data"], "tokenizer": job.data.tokenizer}
+    return about.model_copy(update={"job": {**about.job, "data": data}})
 
 
 def _check_model(about: About, job: Job) -> None:

@@ -1,7 +1,8 @@
-"""The documents of a corpus's files: whole files, or the records of JSON Lines."""
+"""The documents of a corpus's files: whole files, or their records."""
 
 import gzip
 import json
+import os
 import sys
 import zlib
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple, cast
 
+from trainer.data.containers import array_records, parquet_rows
 from trainer.spec.corpus import DataError, File, files, reading
 from trainer.spec.job import Data
 
@@ -18,12 +20,25 @@ else:
     from backports import zstd
 
 
+class Position(NamedTuple):
+    """Between two documents of a corpus."""
+
+    file: int
+    """Files that are over."""
+    line: int
+    """Lines of the next one that are over."""
+    read: int
+    """Bytes of the corpus's files that are read so far."""
+
+
+START = Position(0, 0, 0)
+
+
 class Document(NamedTuple):
     name: str
     """The same on every host; of a record with the number of its line, from 1."""
     text: bytes
-    read: int
-    """Bytes of the corpus's files that are read so far."""
+    end: Position
 
 
 @dataclass
@@ -51,31 +66,50 @@ class BadRecords:
         return f"{len(self.found):,} bad record{'s' * (len(self.found) > 1)}, as {first}"
 
 
-def documents(data: Data, bad: BadRecords) -> Iterator[Document]:
-    """All of them, in one order on every host. Raises DataError."""
-    before = 0
-    for file in files(data):
-        with reading(file) as raw, _unpacked(file, raw) as opened:
-            if data.source == "jsonl":
-                for name, text in _records(file, opened, data.text_field, bad):
-                    yield Document(name, text, before + raw.tell())
+def documents(data: Data, bad: BadRecords, start: Position = START) -> Iterator[Document]:
+    """All from `start` on, in one order on every host. Raises DataError."""
+    found = files(data)
+    before = sum(file.path.stat().st_size for file in found[: start.file])
+    for number, file in enumerate(found[start.file :], start.file):
+        over = start.line if number == start.file else 0
+        for line, text, read in _records(file, data, over):
+            if isinstance(text, bytes):
+                name = f"{file.name}:{line}" if line else file.name
+                yield Document(name, text, Position(number + (not line), line, before + read))
             else:
-                yield Document(file.name, opened.read(), before + raw.tell())
-            before += raw.tell()
+                bad.add(f"{file.path}:{line}: {text}")
+        before += file.path.stat().st_size
 
 
-def _records(
-    file: File, opened: BinaryIO, field_name: str, bad: BadRecords
-) -> Iterator[tuple[str, bytes]]:
-    """Name and text; empty lines are none."""
-    for number, line in enumerate(opened, 1):
-        if not line.strip():
-            continue
-        text = _text(line, field_name)
-        if isinstance(text, bytes):
-            yield f"{file.name}:{number}", text
+def _records(file: File, data: Data, over: int) -> Iterator[tuple[int, bytes | str, int]]:
+    """Those behind `over` lines: line, text or why it has none, and bytes of the file so far.
+
+    A file that is one document has no lines.
+    """
+    if data.source in ("parquet", "array_record"):
+        with reading(file) as raw:
+            size = os.fstat(raw.fileno()).st_size
+        rows = (
+            parquet_rows(file.path, data.text_field, over)
+            if data.source == "parquet"
+            else array_records(file.path, over)
+        )
+        for line, text, share in rows:
+            yield line, text, int(share * size)
+        return
+    with reading(file) as raw, _unpacked(file, raw) as opened:
+        if data.source == "jsonl":
+            for line, text in _lines(opened, data.text_field, over):
+                yield line, text, raw.tell()
         else:
-            bad.add(f"{file.path}:{number}: {text}")
+            yield 0, opened.read(), raw.tell()
+
+
+def _lines(opened: BinaryIO, field_name: str, over: int) -> Iterator[tuple[int, bytes | str]]:
+    """Empty ones are no records."""
+    for number, line in enumerate(opened, 1):
+        if number > over and line.strip():
+            yield number, _text(line, field_name)
 
 
 def _text(line: bytes, field_name: str) -> bytes | str:

@@ -7,6 +7,7 @@ import jax
 from jax.sharding import NamedSharding
 
 from trainer.data import pipeline
+from trainer.data.mixture import Mixture
 from trainer.data.packing import Batch
 from trainer.data.placement import place
 from trainer.data.token_cache import Tokens
@@ -18,7 +19,12 @@ class Feed:
     """This process's side of every global batch."""
 
     def __init__(
-        self, job: Job, split: BatchSplit, tokens: Tokens, sharding: NamedSharding, shift: int = 0
+        self,
+        job: Job,
+        split: BatchSplit,
+        tokens: Tokens | Mixture,
+        sharding: NamedSharding,
+        shift: int = 0,
     ):
         """`shift`: examples seen beyond `global_batch` a step, where it was another one before."""
         self._job, self._split, self._tokens, self._sharding = job, split, tokens, sharding
@@ -39,10 +45,16 @@ class Feed:
             self.wait_s = time.perf_counter() - begin
             yield batch
 
-    def held_out(self, batches: int) -> Iterator[Batch]:
+    @property
+    def sources(self) -> dict[str, int]:
+        """Name of each source -> its weight; one corpus has no name."""
+        return dict(zip(self._tokens.names, self._tokens.weights, strict=True))
+
+    def held_out(self, batches: int, source: int = 0) -> Iterator[Batch]:
         """The fixed batches of an evaluation, in the micro-batches that training has memory for."""
         data, micro_batches = self._job.data, self._split.micro_batches
-        for block in pipeline.held_out_batches(self._tokens, data, batches, self._block):
+        tokens = self._tokens.parts[source]
+        for block in pipeline.held_out_batches(tokens, data, batches, self._block):
             yield self._placed(block, micro_batches)
 
     def examples(self, step: int) -> int:
@@ -51,8 +63,7 @@ class Feed:
 
     def epoch(self, step: int) -> int:
         """Epoch (from 1) that `step` ends in."""
-        sequences = self._tokens.sequences(self._job.data.seq_len)
-        return pipeline.epoch_of(self.examples(step), sequences)
+        return pipeline.epoch_of(self.examples(step), self._tokens, self._job.data.seq_len)
 
     def _placed(self, block: Batch, micro_batches: int) -> Batch:
         return place(block, micro_batches, self._sharding, self._split.blocks)

@@ -6,13 +6,21 @@ where texts end), so every target belongs to the document of its input, or ends 
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 NO_TOKEN = -1
 Array = Any
 """Of numpy on the host, of jax on the devices; this module imports no jax."""
+
+
+class Stream(Protocol):
+    """Tokens in a row; a slice is an array."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> np.ndarray: ...
 
 
 class Batch(NamedTuple):
@@ -46,7 +54,7 @@ def example(window: np.ndarray, number: int, separator: int | None) -> Batch:
     )
 
 
-def held_out_example(stream: np.ndarray, number: int, seq_len: int, separator: int | None) -> Batch:
+def held_out_example(stream: Stream, number: int, seq_len: int, separator: int | None) -> Batch:
     """Example `number` of a stream, padded with targets of weight 0 where the stream ends."""
     window = stream[number * seq_len : (number + 1) * seq_len + 1]
     real = max(0, len(window) - 1)

@@ -1,16 +1,21 @@
 """The examples of every global batch, as a pure function of (seed, step), read through Grain.
 
 One shuffled sequence of examples, epoch after epoch, is cut into global batches; process p of n
-reads its block of each. Neither n nor the mesh changes which examples a step sees, and any step can
+reads its block of each. The sources of a mixture take turns in it, each shuffled by itself and in
+an epoch of its own. Neither n nor the mesh changes which examples a step sees, and any step can
 be reached at once.
 """
 
+from bisect import bisect
 from collections.abc import Iterator
+from itertools import accumulate
 
 import grain
 
+from trainer.data.mixture import Mixture
 from trainer.data.packing import Batch, example, held_out_example, stack
 from trainer.data.token_cache import Tokens
+from trainer.data.turns import Mixed, Turns
 from trainer.spec.job import Data
 from trainer.spec.plan import BatchSplit
 
@@ -20,6 +25,13 @@ READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)
 def example_order(sequences: int, seed: int) -> grain.MapDataset[int]:
     """Item i is the i-th example number ever trained on: a new permutation every epoch."""
     return grain.MapDataset.range(sequences).seed(seed).shuffle().repeat()
+
+
+def mixed_order(tokens: Tokens | Mixture, seq_len: int, seed: int) -> grain.MapDataset[int]:
+    """The same of all sources together; a source's examples are numbered after those before it."""
+    sizes = [part.sequences(seq_len) for part in tokens.parts]
+    orders = [example_order(size, seed + number) for number, size in enumerate(sizes)]
+    return orders[0] if len(orders) == 1 else Mixed(orders, sizes, Turns(tokens.weights))
 
 
 class BlockOfBatches(grain.MapDataset):
@@ -46,7 +58,7 @@ class BlockOfBatches(grain.MapDataset):
 
 
 def training_batches(
-    tokens: Tokens,
+    tokens: Tokens | Mixture,
     data: Data,
     seed: int,
     block: tuple[int, int],
@@ -57,13 +69,15 @@ def training_batches(
 
     `block` is (index, count). Arrays are (rows of the block, S); they are read ahead by a thread.
     """
-    order = example_order(tokens.sequences(data.seq_len), seed)
-    window, separator = data.seq_len + 1, tokens.boundary(data)
+    order = mixed_order(tokens, data.seq_len, seed)
+    firsts = [0, *accumulate(part.sequences(data.seq_len) for part in tokens.parts)]
+    window, parts = data.seq_len + 1, tokens.parts
 
     def read(number: int) -> Batch:
-        start = number * data.seq_len
-        stream = tokens.held_in[start : start + window]
-        return example(stream, number, separator)
+        source = bisect(firsts, number) - 1
+        start = (number - firsts[source]) * data.seq_len
+        stream = parts[source].held_in[start : start + window]
+        return example(stream, number, parts[source].boundary(data))
 
     rows = data.global_batch // block[1]
     blocks = BlockOfBatches(order, data.global_batch, *block, shift).map(read)
@@ -73,9 +87,11 @@ def training_batches(
     return iterator
 
 
-def epoch_of(examples: int, sequences: int) -> int:
-    """Epoch (from 1) of the last of `examples` examples."""
-    return (examples - 1) // sequences + 1
+def epoch_of(examples: int, tokens: Tokens | Mixture, seq_len: int) -> int:
+    """Epoch (from 1) of the last of `examples` examples; of a mixture, of whose is the latest."""
+    turns = Turns(tokens.weights).before(examples)
+    pairs = zip(turns, tokens.parts, strict=True)
+    return max((seen - 1) // part.sequences(seq_len) + 1 for seen, part in pairs if seen)
 
 
 def held_out_batches(

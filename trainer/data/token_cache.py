@@ -1,33 +1,33 @@
-"""A corpus as two streams of tokens on disk, made once by whichever process comes first."""
+"""A corpus as two streams of tokens on disk, made once by whichever process comes first.
 
-import fcntl
+tokens/KEY/          the streams, and what was left out
+tokens/KEY.making/   what is made so far: whoever comes next goes on with it
+tokens/KEY.lock      of the process that makes it
+"""
+
 import hashlib
 import json
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from trainer.data import tokenizer
-from trainer.data.documents import BadRecords, Document, documents
-from trainer.data.tokenizer import BYTES
+from trainer.data import bpe, lock, pieces, token_files, tokenizer
+from trainer.data.documents import BadRecords
+from trainer.data.lock import Progress
+from trainer.data.token_files import Stream
+from trainer.data.tokenizer import BYTES, Tokenizer
 from trainer.folders import cache_folder
 from trainer.spec import corpus
-from trainer.spec.job import Data
+from trainer.spec.job import Data, Trained
+from trainer.spec.vocabulary import vocabulary
 
-FORMAT = "2"
+FORMAT = "3"
 BAD_RECORDS = "bad_records.json"
-LOCK_DEADLINE_S = 900
-GROUP_BYTES = 1 << 20
-PROGRESS_EVERY_S = 0.5
-
-Progress = Callable[[int, int], None]
-"""Called with bytes done and bytes in all."""
+LEFTOVER_S = 7 * 86400
+"""Nobody has gone on for so long with what was interrupted: nobody will."""
 
 
 @dataclass(frozen=True)
@@ -35,35 +35,66 @@ class Tokens:
     """Streams of tokens, each document after its separator; the arrays stay on disk (mmap)."""
 
     corpus_sha256: str
-    held_in: np.ndarray
-    held_out: np.ndarray
+    held_in: np.ndarray | Stream
+    held_out: np.ndarray | Stream
     bad: BadRecords = field(default_factory=lambda: BadRecords(0))
     """What is left out."""
 
-    separator: int = BYTES.separator
+    tokenizer: Tokenizer = BYTES
+    trained: str = ""
+    """The `tokenizer.json` of a tokenizer that was trained; "": it was not."""
+
+    @property
+    def parts(self) -> "tuple[Tokens, ...]":
+        """Of a mixture there would be several."""
+        return (self,)
+
+    @property
+    def weights(self) -> tuple[int, ...]:
+        return (1,)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("",)
+
+    @property
+    def count(self) -> int:
+        """Tokens to train on."""
+        return len(self.held_in)
 
     def boundary(self, data: Data) -> int | None:
         """The token at which attention stops; None: at none."""
-        return self.separator if data.document_boundaries else None
+        return self.tokenizer.separator if data.document_boundaries else None
 
     def sequences(self, seq_len: int) -> int:
         """Training examples of `seq_len` tokens, each with the token that follows its last."""
         return max(0, (len(self.held_in) - 1) // seq_len)
 
 
-def load(data: Data, progress: Progress = lambda done, total: None) -> Tokens:
-    """The job's corpus, from the cache or tokenized now. Raises corpus.DataError."""
+def load(
+    data: Data, progress: Progress = lambda done, total, maker: None, trained: str = ""
+) -> Tokens:
+    """One corpus, from the cache or tokenized now, by the tokenizer that is `trained` already.
+
+    Raises corpus.DataError.
+    """
     sha256 = corpus.digest(data)
-    key = hashlib.sha256(f"{FORMAT} {sha256} {data.tokenizer} {data.held_out}".encode())
-    folder = cache_folder() / "tokens" / key.hexdigest()[:32]
+    if isinstance(data.tokenizer, Trained):
+        trained = trained or bpe.load([data], sha256, progress)
+        sha256 = hashlib.sha256(f"{sha256}\0{trained}".encode()).hexdigest()
+    encoder = tokenizer.of(data, trained)
+    if data.source == "tokens":
+        return Tokens(sha256, *token_files.load(data, vocabulary(data)), tokenizer=encoder)
+    key = hashlib.sha256(f"{FORMAT} {sha256} {data.held_out}".encode()).hexdigest()[:32]
+    folder = cache_folder() / "tokens" / key
     if not folder.is_dir():
-        _make(folder, data, progress)
+        _make(folder, data, encoder, progress)
     bad = BadRecords(data.max_bad_records, json.loads((folder / BAD_RECORDS).read_text()))
     bad.check()
     held_in, held_out = (
-        np.load(folder / f"{part}.npy", mmap_mode="r") for part in ("held_in", "held_out")
+        np.load(folder / name, mmap_mode="r") for name in (pieces.HELD_IN, pieces.HELD_OUT)
     )
-    return Tokens(sha256, held_in, held_out, bad, tokenizer.of(data).separator)
+    return Tokens(sha256, held_in, held_out, bad, encoder, trained)
 
 
 def check(tokens: Tokens, data: Data) -> None:
@@ -82,84 +113,33 @@ def check(tokens: Tokens, data: Data) -> None:
         )
 
 
-def held_out_names(names: list[str], share: float) -> set[str]:
-    """Documents kept for evaluation, chosen by a hash of their names.
-
-    Adding a document moves no other one between the parts, except that each part has at least one
-    document where there are two.
-    """
-    if share == 0 or len(names) < 2:
-        return set()
-    ordered = sorted(names, key=_place)
-    count = sum(_place(name) < share for name in names)
-    return set(ordered[: min(max(count, 1), len(names) - 1)])
-
-
-def _place(name: str) -> float:
-    """A number in [0, 1) that the name alone decides."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
-
-
-def _make(folder: Path, data: Data, progress: Progress) -> None:
+def _make(folder: Path, data: Data, encoder: Tokenizer, progress: Progress) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_suffix(".lock")):
+    making = folder.with_suffix(".making")
+    with lock.held(folder.with_suffix(".lock"), progress) as tell_others:
         if folder.is_dir():
             return
-        scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix="making-"))
-        try:
-            _write(scratch, data, progress)
-            scratch.rename(folder)
-        except BaseException:
-            shutil.rmtree(scratch, ignore_errors=True)
-            raise
+        _clean(folder.parent, making)
+        tell = lock.both(tell_others, progress)
+        bad = pieces.tokenize(making / "pieces", data, encoder, tell)
+        whole = making / "whole"
+        whole.mkdir(exist_ok=True)
+        pieces.join(making / "pieces", whole, data.held_out, encoder.dtype, tell)
+        (whole / BAD_RECORDS).write_text(json.dumps(bad.found))
+        whole.rename(folder)
+        shutil.rmtree(making)
 
 
-def _write(folder: Path, data: Data, progress: Progress) -> None:
-    total = sum(file.path.stat().st_size for file in corpus.files(data))
-    bad, shown = BadRecords(data.max_bad_records), 0.0
-    tokens: dict[str, np.ndarray] = {}
-    encoder = tokenizer.of(data)
-    for some in _groups(documents(data, bad)):
-        encoded = encoder.encode_all([document.text for document in some])
-        tokens.update(zip((document.name for document in some), encoded, strict=True))
-        if time.monotonic() - shown > PROGRESS_EVERY_S:
-            progress(some[-1].read, total)
-            shown = time.monotonic()
-    kept = held_out_names(list(tokens), data.held_out)
-    empty = np.empty(0, encoder.dtype)
-    for part, is_of_it in (("held_in", False), ("held_out", True)):
-        arrays = [array for name, array in tokens.items() if (name in kept) == is_of_it]
-        np.save(folder / f"{part}.npy", np.concatenate([empty, *arrays]))
-    (folder / BAD_RECORDS).write_text(json.dumps(bad.found))
-    progress(total, total)
+def _clean(folder: Path, mine: Path) -> None:
+    """Removes what others left half made, where nobody is at it and nobody will be again."""
+    for making in folder.glob("*.making"):
+        if making == mine:
+            continue
+        with lock.held_if_free(making.with_suffix(".lock")) as is_free:
+            if is_free and (making.with_suffix("").is_dir() or _is_old(making)):
+                shutil.rmtree(making)
 
 
-def _groups(found: Iterable[Document]) -> Iterator[list[Document]]:
-    """So many at a time that a tokenizer has work for all cores, and progress is seen."""
-    group: list[Document] = []
-    size = 0
-    for document in found:
-        group.append(document)
-        size += len(document.text)
-        if size >= GROUP_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock on `path`; TimeoutError where another process keeps it too long."""
-    deadline = time.monotonic() + LOCK_DEADLINE_S
-    with path.open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    text = f"another process has held {path} for {LOCK_DEADLINE_S} s"
-                    raise TimeoutError(text) from None
-                time.sleep(0.1)
-        yield
+def _is_old(making: Path) -> bool:
+    changed = max(path.stat().st_mtime for path in (making, *making.iterdir()))
+    return time.time() - changed > LEFTOVER_S

@@ -1,4 +1,4 @@
-"""Text as tokens and back: bytes, or what a `tokenizer.json` of Hugging Face says."""
+"""Text as tokens and back: bytes, or what a `tokenizer.json` says, given or trained."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 
 from trainer.spec.job import BYTES as BYTES_NAME
-from trainer.spec.job import Data
-from trainer.spec.vocabulary import OF_BYTES, vocabulary
+from trainer.spec.job import Data, Trained
+from trainer.spec.vocabulary import OF_BYTES, Vocabulary, vocabulary
 
 
 class Tokenizer(Protocol):
@@ -61,11 +61,10 @@ class FromFile:
     A text that is no UTF-8 is read with replacement signs.
     """
 
-    def __init__(self, data: Data) -> None:
+    def __init__(self, content: str, found: Vocabulary) -> None:
         from tokenizers import Tokenizer as Rust
 
-        found = vocabulary(data)
-        self._rust = Rust.from_file(str(Path(data.tokenizer).expanduser()))
+        self._rust = Rust.from_str(content)
         self._rust.no_truncation()
         self._rust.no_padding()
         self.separator = found.separator
@@ -87,6 +86,12 @@ class FromFile:
 BYTES = Bytes()
 
 
-def of(data: Data) -> Tokenizer:
-    """The job's. Raises VocabularyError."""
-    return BYTES if data.tokenizer == BYTES_NAME else FromFile(data)
+def of(data: Data, trained: str = "") -> Tokenizer:
+    """The job's; `trained` is the file of one that was trained. Raises VocabularyError."""
+    if data.tokenizer == BYTES_NAME:
+        return BYTES
+    found = vocabulary(data)
+    if not isinstance(data.tokenizer, Trained):
+        return FromFile(Path(data.tokenizer).expanduser().read_text(encoding="utf-8"), found)
+    assert trained, "made before the tokens are"
+    return FromFile(trained, found)

@@ -27,19 +27,21 @@ def export(
     to: Path,
     dtype: Literal["float32", "bfloat16"] = "float32",
     shard_bytes: int = SHARD_BYTES,
+    trained: str = "",
 ) -> None:
     """Writes the model of `job` with `params` into the folder `to`, which must be new or empty.
 
     Raises ConfigError where Hugging Face has no such model.
 
     Each value of `params` becomes a numpy array when its turn has come: in memory there are one
-    parameter and the tensors of one file. config.json is written last: without it a folder is none.
+    parameter and the tensors of one file. `trained` is the file of a tokenizer that was trained.
+    config.json is written last: without it a folder is none.
     """
     all_layouts = layouts(job.model, vocab_size(job))
     _check(all_layouts, params)
     _make_empty(to)
     _write_weights(_groups(all_layouts), params, to, jnp.dtype(dtype), shard_bytes)
-    for name, content in tokenizer.files(job.data).items():
+    for name, content in tokenizer.files(job.data, trained).items():
         _write_json(to / name, content)
     _write_json(to / config.CONFIG, config.make(job, dtype))
 

@@ -4,16 +4,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainer.spec.job import BYTES, Data
+from trainer.spec.job import BYTES, Data, Trained
 from trainer.spec.vocabulary import OF_BYTES, vocabulary
 
 SEPARATOR, SEPARATOR_TEXT = OF_BYTES.separator, OF_BYTES.separator_text
 
 
-def files(data: Data) -> dict[str, dict[str, Any]]:
-    """Name of each file -> what it holds; a tokenizer of the user's own stays as it is."""
+def files(data: Data, trained: str = "") -> dict[str, dict[str, Any]]:
+    """Name of each file -> what it holds; a file that is given or was trained stays as it is."""
     if data.tokenizer == BYTES:
         made = _tokenizer()
+    elif isinstance(data.tokenizer, Trained):
+        made = json.loads(trained)
     else:
         made = json.loads(Path(data.tokenizer).expanduser().read_text(encoding="utf-8"))
     return {"tokenizer.json": made, "tokenizer_config.json": _settings(data)}

@@ -1,6 +1,7 @@
 """What lies in a folder of checkpoints, read without loading an array: steps, and what they say.
 
-    CHECKPOINTS/400/           a committed step: Orbax's files, and about.json beside them
+    CHECKPOINTS/400/           a committed step: Orbax's files, and about.json beside them, and
+                               tokenizer.json where that was trained
     CHECKPOINTS/400.damaged/   one that was found to be damaged and moved aside
     CHECKPOINTS/lease.json     which attempt of which run may write here
 
@@ -22,6 +23,8 @@ AnyPath = Any
 """A pathlib.Path or an etils.epath.Path, which type checkers do not take for one."""
 
 ABOUT = "about.json"
+TOKENIZER = "tokenizer.json"
+"""In a step folder of a run whose tokenizer was trained."""
 DAMAGED = ".damaged"
 
 

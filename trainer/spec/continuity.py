@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.spec import yaml12
-from trainer.spec.checkpoints import About
-from trainer.spec.job import BYTES, Job
+from trainer.spec.checkpoints import TOKENIZER, About
+from trainer.spec.job import BYTES, Job, Trained
 from trainer.spec.vocabulary import OF_BYTES
 
 MODEL_KEYS = frozenset(
@@ -21,14 +21,16 @@ MODEL_KEYS = frozenset(
         "experts.count", "experts.per_token",
         "scaled_embedding", "logit_soft_cap",
     )
-) | {"data.tokenizer", "data.separator"}  # fmt: skip
+) | {"data.tokenizer", "data.tokenizer.train", "data.separator"}  # fmt: skip
 """The shape or the meaning of a parameter: with another value the checkpoint is of no use."""
 DATA_KEYS = frozenset(
     f"data.{key}"
     for key in (
         "source",
         "path",
+        "mixture",
         "text_field",
+        "dtype",
         "seq_len",
         "global_batch",
         "held_out",
@@ -63,7 +65,12 @@ def compare(about: About, job: Job, corpus_sha256: str | None) -> Continuity:
     is_allowed = job.checkpoint is not None and job.checkpoint.on_data_change == "continue"
     for key, saved, now in _changes(about, job, corpus_sha256):
         change = f"{key}: {_shown(saved)} -> {_shown(now)}"
-        if key in MODEL_KEYS:
+        if key == "corpus" and isinstance(job.data.tokenizer, Trained):
+            errors.append(
+                f"{change}: the tokenizer of step {about.step} was trained on other data, or by "
+                f"another version of `tokenizers`; its checkpoint has it as {TOKENIZER}"
+            )
+        elif key in MODEL_KEYS:
             errors.append(f"{change}: the weights of step {about.step} are of another model")
         elif key == OPTIMIZER_KEY:
             errors.append(

@@ -11,7 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
-from trainer.spec.job import BYTES, Data
+from trainer.spec.job import BYTES, Data, Trained
 from trainer.spec.vocabulary import Vocabulary, VocabularyError, vocabulary
 
 EXAMPLE = '"corpus/**/*.txt"'
@@ -56,8 +56,12 @@ def digest(data: Data) -> str:
     What else the tokens depend on is part of it. Raises DataError.
     """
     total = hashlib.sha256()
-    if data.source == "jsonl":
-        total.update(f"jsonl\0{data.text_field}\0".encode())
+    if data.source in ("jsonl", "parquet"):
+        total.update(f"{data.source}\0{data.text_field}\0".encode())
+    elif data.source == "array_record":
+        total.update(b"array_record\0")
+    elif data.source == "tokens":
+        total.update(f"tokens\0{data.dtype}\0".encode())
     if data.tokenizer != BYTES:
         found = _vocabulary(data)
         total.update(f"tokenizer\0{found.sha256}\0{found.separator}\0".encode())
@@ -68,6 +72,11 @@ def digest(data: Data) -> str:
             while chunk := opened.read(CHUNK_BYTES):
                 total.update(chunk)
     return total.hexdigest()
+
+
+def is_of_hosts(data: Data) -> bool:
+    """Whether only the hosts can say which tokens they have."""
+    return data.source != "stdlib" or isinstance(data.tokenizer, Trained)
 
 
 def _vocabulary(data: Data) -> Vocabulary:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Tag
 from pydantic.fields import FieldInfo
 
 from trainer.spec.suggest import suggest
@@ -129,8 +129,11 @@ def _locate(schema: type[BaseModel], loc: KeyPath) -> tuple[KeyPath, Any]:
     path: list[Any] = []
     here: Any = schema
     for part in loc:
-        sections = _sections(here)
+        sections, tagged = _sections(here), _tagged(here)
         if part == _KEY and not sections:
+            continue
+        if part in tagged:
+            here = tagged[part]
             continue
         if len(sections) > 1:
             here = next((s for s in sections if part in _tags(s)), None)
@@ -152,7 +155,7 @@ def _items(annotation: Any) -> tuple[Any, ...]:
     """The types inside a list, or of a dict's keys and values."""
     kinds = [kind for kind, _ in _members(annotation)]
     holders = [kind for kind in kinds if get_origin(kind) in (dict, list, tuple)]
-    return get_args(holders[0]) if holders else ()
+    return tuple(kind for kind in get_args(holders[0]) if kind is not ...) if holders else ()
 
 
 def _is_of_key(schema: type[BaseModel], loc: KeyPath) -> bool:
@@ -180,6 +183,21 @@ def _members(annotation: Any, outer: tuple[Any, ...] = ()) -> Iterator[tuple[Any
             yield from _members(member, outer)
     elif annotation is not None:
         yield annotation, _merged(outer)
+
+
+def _tagged(annotation: Any) -> dict[str, Any]:
+    """The members of a choice that a function makes, by the names that it gives them."""
+    while get_origin(annotation) is Annotated:
+        annotation, *_ = get_args(annotation)
+    if get_origin(annotation) not in (Union, UnionType):
+        return {}
+    return {
+        tag.tag: member
+        for member in get_args(annotation)
+        if get_origin(member) is Annotated
+        for tag in get_args(member)[1:]
+        if isinstance(tag, Tag)
+    }
 
 
 def _merged(metadata: tuple[Any, ...]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from trainer.spec import layout, rules, shapes
 from trainer.spec.corpus import EXAMPLE
-from trainer.spec.job import Job, Model
+from trainer.spec.job import Data, Job, Model
 from trainer.spec.job import Mesh as MeshSizes
 from trainer.spec.plan import ArrayPlan, BatchSplit, Corpus, Plan, World
 from trainer.spec.vocabulary import VocabularyError, vocabulary
@@ -93,12 +93,23 @@ def _check_job(job: Job, problems: _Problems) -> None:
         )
     except VocabularyError as error:
         problems.check(False, f"data.{error.key}", str(error))
+    _check_paths(data, problems)
+
+
+def _check_paths(data: Data, problems: _Problems) -> None:
+    for number, part in enumerate(data.parts):
+        key = "data.path" if data.mixture is None else f"data.mixture.{number}.path"
+        problems.check(
+            (part.source != "stdlib") == (part.path is not None),
+            key,
+            f"source '{part.source}' needs a path, such as {EXAMPLE}"
+            if part.source != "stdlib"
+            else f"source '{part.source}' takes no path: leave it out, or say source: text",
+        )
     problems.check(
-        (data.source != "stdlib") == (data.path is not None),
+        data.mixture is None or data.path is None,
         "data.path",
-        f"source '{data.source}' needs a path, such as {EXAMPLE}"
-        if data.source != "stdlib"
-        else f"source '{data.source}' takes no path: leave it out, or say source: text",
+        "the sources of a mixture have their own: leave this out",
     )
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trainer.spec.job import BYTES, Data
+from trainer.spec.job import BYTES, Data, Trained
 from trainer.spec.suggest import suggest
 
 ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
@@ -22,7 +22,7 @@ class Vocabulary:
     """Of the token that stands before every document, and so closes the one before."""
     separator_text: str
     sha256: str
-    """Of the tokenizer's file; "": there is none."""
+    """Of the tokenizer's file, or of how it is trained; "": there is neither."""
 
 
 class VocabularyError(ValueError):
@@ -34,6 +34,8 @@ class VocabularyError(ValueError):
 
 
 OF_BYTES = Vocabulary(size=257, separator=256, separator_text="<|document|>", sha256="")
+TRAINING = "1"
+"""Another one where the same documents would give another tokenizer."""
 
 
 def vocabulary(data: Data) -> Vocabulary:
@@ -42,6 +44,14 @@ def vocabulary(data: Data) -> Vocabulary:
         if data.separator is not None:
             raise VocabularyError("separator", "the bytes tokenizer has its own: leave this out")
         return OF_BYTES
+    if isinstance(data.tokenizer, Trained):
+        if data.separator is not None:
+            raise VocabularyError("separator", "a trained tokenizer has its own: leave this out")
+        if any(part.source == "tokens" for part in data.parts):
+            raise VocabularyError(
+                "tokenizer", "tokens are no text to train on: name the one that made them"
+            )
+        return _trained(data.tokenizer.train)
     sha256, ids = _read(Path(data.tokenizer).expanduser())
     known = [text for text in ENDS_OF_TEXT if text in ids]
     separator = data.separator or next(iter(known), None)
@@ -55,6 +65,12 @@ def vocabulary(data: Data) -> Vocabulary:
         hint = suggest(separator, known)
         raise VocabularyError("separator", f"{data.tokenizer} knows no token '{separator}'.{hint}")
     return Vocabulary(1 + max(ids.values()), ids[separator], separator, sha256)
+
+
+def _trained(size: int) -> Vocabulary:
+    """Known before it is trained: as many tokens as are asked for, the separator first."""
+    sha256 = hashlib.sha256(f"trained {TRAINING} {size}".encode()).hexdigest()
+    return Vocabulary(size, 0, ENDS_OF_TEXT[0], sha256)
 
 
 @lru_cache(maxsize=1)
