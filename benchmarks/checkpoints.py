@@ -99,15 +99,14 @@ class Setting:
     def __init__(self, options: argparse.Namespace) -> None:
         import jax
 
-        from trainer import distributed, mesh
+        from trainer import distributed, jax_config, mesh
         from trainer.checkpoint.setup import Checkpoints
         from trainer.environment import Environment
         from trainer.spec.plan import Corpus
         from trainer.spec.resolve import resolve
-        from trainer.train import _configure
         from trainer.train_step import Trainable
 
-        _configure()
+        jax_config.configure()
         self.environment = Environment.read(os.environ)
         distributed.start(self.environment, on_cpu=True)
         hosts = self.environment.processes

@@ -85,13 +85,21 @@ class Arrays(Mapping[str, np.ndarray]):
 
 
 def _read(path: epath.Path, trainable: Trainable, plan: Plan) -> dict[str, jax.Array]:
-    shardings = trainable.shardings.params
     if hugging_face.is_hugging_face(Path(path)):
+        shardings = trainable.shardings.params
         return hugging_face.load(Path(path), trainable.job, plan, shardings)
     folder = newest(path)
     about = checkpoints.read_about(folder)
     _check_model(about, trainable.job)
-    shapes = trainable.shapes().params
+    return read_params(folder, about, trainable)
+
+
+def read_params(folder: epath.Path, about: About, trainable: Trainable) -> dict[str, jax.Array]:
+    """The parameters of a checkpoint where a run has them.
+
+    Raises BrokenError where they have changed since the save, and what Orbax raises.
+    """
+    shardings, shapes = trainable.shardings.params, trainable.shapes().params
     flat = read_arrays(
         folder,
         about,

@@ -196,6 +196,7 @@ class Sample(Section):
     prompt: str = "def "
     tokens: Positive = 200
     temperature: Annotated[float, Field(ge=0)] = 0.8
+    every_steps: Positive | None = Field(default=None, description="on the way as well")
 
 
 class Retries(Section):
