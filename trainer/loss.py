@@ -9,8 +9,13 @@ from trainer.model.sharding import constrain, row_shards
 from trainer.spec.footprint import LOGIT_BYTES
 
 
-def loss_sum(model: Decoder, batch: Batch, dropout_keys_B: jax.Array | None = None) -> jax.Array:
-    """Sum over the targets of a batch (B, S) of weight times cross-entropy, in nats."""
+def loss_sum(
+    model: Decoder, batch: Batch, dropout_keys_B: jax.Array | None = None, z_loss: float = 0.0
+) -> jax.Array:
+    """Sum over the targets of a batch (B, S) of weight times cross-entropy, in nats.
+
+    `z_loss` is felt in the gradient alone: see `cross_entropy`.
+    """
     features_BSD = model(batch.tokens, batch.segments, batch.positions, dropout_keys_B)
     parts = jax.tree.map(_by_shard, (features_BSD, batch.targets, batch.weights))
     chunks = chunk_count(parts[1].shape[1], model.vocabulary.padded)
@@ -21,7 +26,7 @@ def loss_sum(model: Decoder, batch: Batch, dropout_keys_B: jax.Array | None = No
         @jax.checkpoint
         def one_chunk(total: jax.Array, chunk: tuple[jax.Array, jax.Array, jax.Array]):
             x_RTD, targets_RT, weights_RT = chunk
-            losses_RT = cross_entropy(model.logits(x_RTD, kernel_RDV), targets_RT)
+            losses_RT = cross_entropy(model.logits(x_RTD, kernel_RDV), targets_RT, z_loss)
             return total + jnp.sum(losses_RT * weights_RT), None
 
         if chunks == 1:
@@ -31,11 +36,19 @@ def loss_sum(model: Decoder, batch: Batch, dropout_keys_B: jax.Array | None = No
         return jax.lax.scan(one_chunk, jnp.float32(0), split, unroll=written_out)[0]
 
 
-def cross_entropy(logits_RTV: jax.Array, targets_RT: jax.Array) -> jax.Array:
-    """(R, T): nats per target. By comparison, not look-up: V may be split over devices."""
+def cross_entropy(logits_RTV: jax.Array, targets_RT: jax.Array, z_loss: float = 0.0) -> jax.Array:
+    """(R, T): nats per target. By comparison, not look-up: V may be split over devices.
+
+    The gradient is that of so much more as `z_loss` times the squared log of the softmax's sum,
+    which holds logits near zero; the value stays the plain cross-entropy.
+    """
     is_target_RTV = jnp.arange(logits_RTV.shape[-1]) == targets_RT[:, :, None]
     target_RT = jnp.sum(jnp.where(is_target_RTV, logits_RTV, 0), axis=-1)
-    return jax.nn.logsumexp(logits_RTV, axis=-1) - target_RT
+    log_sum_RT = jax.nn.logsumexp(logits_RTV, axis=-1)
+    if z_loss == 0:
+        return log_sum_RT - target_RT
+    pull_RT = z_loss * log_sum_RT**2
+    return log_sum_RT - target_RT + (pull_RT - jax.lax.stop_gradient(pull_RT))
 
 
 def chunk_count(tokens: int, vocab: int) -> int:

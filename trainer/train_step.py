@@ -199,7 +199,8 @@ def micro_batch_loss(
     keys = None
     if network.job.model.dropout > 0:
         keys = row_keys(network.job.seed, step, micro.examples)
-    return loss_sum(network.bind(params), micro, keys), jnp.sum(micro.weights)
+    loss = loss_sum(network.bind(params), micro, keys, network.job.optimizer.z_loss)
+    return loss, jnp.sum(micro.weights)
 
 
 def digest(examples: jax.Array) -> jax.Array:

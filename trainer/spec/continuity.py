@@ -38,7 +38,9 @@ SILENT = (
     "checkpoint.on_data_change",
 )  # fmt: skip
 """Changes nothing that a curve could show."""
-OPTIMIZER_KEY = "optimizer.name"
+OPTIMIZER_KEYS = frozenset({"optimizer.name", "optimizer.moments_dtype"})
+FIRST_OPTIMIZER = {"moments_dtype": "float32"}
+"""Of checkpoints that say nothing of it."""
 INIT = "a new run starts from its weights (checkpoint.init_from)"
 ALLOW = "checkpoint.on_data_change=continue goes on with it"
 
@@ -62,7 +64,7 @@ def compare(about: About, job: Job, corpus_sha256: str | None) -> Continuity:
         change = f"{key}: {_shown(saved)} -> {_shown(now)}"
         if key in MODEL_KEYS:
             errors.append(f"{change}: the weights of step {about.step} are of another model")
-        elif key == OPTIMIZER_KEY:
+        elif key in OPTIMIZER_KEYS:
             errors.append(
                 f"{change}: the moments of step {about.step} are of another optimizer; {INIT}"
             )
@@ -80,11 +82,11 @@ def _changes(about: About, job: Job, corpus_sha256: str | None) -> Iterator[tupl
 
 
 def _effective(job: Mapping[str, Any]) -> dict[str, Any]:
-    """With what an unsaid vocabulary means."""
+    """With what an unsaid vocabulary means, and what was no question before there was a key."""
     model = dict(job["model"])
     if model.get("vocab_size") is None and job["data"]["tokenizer"] == BYTES:
         model["vocab_size"] = OF_BYTES.size
-    return {**job, "model": model}
+    return {**job, "model": model, "optimizer": {**FIRST_OPTIMIZER, **job["optimizer"]}}
 
 
 def _differences(
