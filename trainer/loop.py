@@ -132,7 +132,7 @@ class Loop:
         begin = time.perf_counter()
         with self._events.phase("evaluate"):
             batches = self._feed.held_out(self._job.evaluate.batches)
-            evaluation = self._evaluator.evaluate(state.params, batches)
+            evaluation = self._evaluator.evaluate(state.weights, batches)
         if evaluation:
             self._report.evaluation(step, evaluation, time.perf_counter() - begin)
         self._completed_s = time.perf_counter()
@@ -146,7 +146,7 @@ class Loop:
     def _sample(self, step: int, state: State) -> None:
         assert self._sampler
         with self._events.phase("sample"):
-            text = self._sampler.sample(state.params)
+            text = self._sampler.sample(state.weights)
         self._report.sampled(step, text)
         self._completed_s = time.perf_counter()
 

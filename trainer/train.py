@@ -71,7 +71,7 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
         text = None
         if sampler:
             with events.phase("sample"):
-                text = sampler.sample(state.params)
+                text = sampler.sample(state.weights)
     _finish(job, environment, run_dir, events, report, loss, text)
 
 

@@ -100,6 +100,15 @@ def test_moments_of_another_type_are_refused_of_checkpoints_that_do_not_say_thei
     assert error.startswith("optimizer.moments_dtype: float32 -> bfloat16: the moments of step 10")
 
 
+def test_a_mean_of_the_weights_can_be_given_up_but_not_begun_later() -> None:
+    averaged = changed(**{"optimizer.ema": 0.9})
+    (error,) = compare(about_of(BASE), averaged, None).errors
+    assert error.startswith("optimizer.ema: null -> 0.9: step 10 has no mean of the weights; ")
+    for now in (None, 0.99):
+        found = compare(about_of(averaged), changed(**{"optimizer.ema": now}), None)
+        assert (found.errors, len(found.notes)) == ([], 1)
+
+
 def test_the_vocabulary_of_the_tokenizer_may_be_said_or_not() -> None:
     assert compare(about_of(BASE), changed(**{"model.vocab_size": 257}), None).errors == []
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax.contrib
 import pytest
+from etils import epath
 
 from tests.trainer.harness import bench
 from tests.trainer.jobs import corpus_of, job_of, world_of
@@ -15,7 +16,8 @@ from tests.trainer.saves import Kept
 from trainer import loss as losses
 from trainer import mesh as meshes
 from trainer import muon, optimizer
-from trainer.spec import optimizer_state
+from trainer.checkpoint.weights import read_params
+from trainer.spec import checkpoints, optimizer_state
 from trainer.spec.config import ConfigError
 from trainer.spec.resolve import PlanError, resolve
 from trainer.train_step import Trainable
@@ -75,11 +77,16 @@ def _trainable(devices: int, **changes: Any) -> tuple[Trainable, Any]:
 @pytest.mark.parametrize("moments_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["adamw", "lion", "muon"])
 def test_the_state_on_a_device_is_as_large_as_planned(name, moments_dtype):
-    settings = {"name": name, "moments_dtype": moments_dtype}
+    settings = {
+        "name": name,
+        "moments_dtype": moments_dtype,
+        "ema": 0.9 if name == "lion" else None,
+    }
     mesh = {"fsdp": 2, "tensor": 2}
     trainable, plan = _trainable(4, mesh=mesh, optimizer=settings)
-    leaves = jax.tree.leaves(trainable.shapes().optimizer)
-    shardings = jax.tree.leaves(trainable.shardings.optimizer)
+    kept, lie = trainable.shapes(), trainable.shardings
+    leaves = jax.tree.leaves((kept.optimizer, kept.average))
+    shardings = jax.tree.leaves((lie.optimizer, lie.average))
     held = sum(
         math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf, sharding in zip(leaves, shardings, strict=True)
@@ -202,3 +209,23 @@ def test_another_type_of_moments_is_refused(tmp_path):
         other.restore()
     assert "optimizer.name: muon -> adamw: the moments of step 1" in str(error.value)
     assert "optimizer.moments_dtype: float32 -> bfloat16: the moments of step 1" in str(error.value)
+
+
+def test_the_mean_of_the_weights_follows_them_and_is_what_a_checkpoint_gives_away(tmp_path):
+    changes = {"steps": STEPS, "mesh": MESHES["2x2"], **_changes(ema=0.9)}
+    kept = Kept.of(tmp_path, 4, **changes)
+    mean = jax.device_get(kept.made.initial().params)
+    for step in (1, 2, 3):
+        state = jax.device_get(kept.made.run(step)[0])
+        share = min(0.9, step / (step + 9))
+        mean = {n: share * mean[n] + (1 - share) * array for n, array in state.params.items()}
+    saved = kept.saved(3)
+    for name, array in mean.items():
+        np.testing.assert_allclose(saved.weights[name], array, atol=1e-6)
+    folder = epath.Path(kept.folder / "3")
+    given = read_params(folder, checkpoints.read(folder), _trainable(1, model=SMALL)[0])
+    jax.tree.map(np.testing.assert_array_equal, given, saved.average)
+    assert not np.array_equal(given["embedding.table"], saved.params["embedding.table"])
+    restored = kept.restore()
+    assert restored
+    jax.tree.map(np.testing.assert_array_equal, restored.state, saved)

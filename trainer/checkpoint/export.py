@@ -38,11 +38,11 @@ def main() -> int:
 
 def _export(folder: epath.Path, to: Path) -> None:
     from trainer import hugging_face
-    from trainer.checkpoint.weights import PARAMS, Arrays
+    from trainer.checkpoint.weights import Arrays, weights_prefix
 
     about = checkpoints.read(folder)
     job = Job.model_validate(about.job, strict=False)
-    hugging_face.export(job, Arrays(folder, about, PARAMS), to)
+    hugging_face.export(job, Arrays(folder, about, weights_prefix(about)), to)
     print(f"step {about.step} of {job.name} is exported to {to}")
 
 

@@ -20,7 +20,7 @@ from trainer.spec.places import place
 from trainer.spec.plan import Plan
 from trainer.train_step import Trainable
 
-PARAMS = "params."
+PARAMS, AVERAGE = "params.", "average."
 READ_TIMEOUT_S = 3600.0
 
 
@@ -54,6 +54,11 @@ def newest(path: epath.Path) -> epath.Path:
         except BrokenError:
             continue
     raise BrokenError(f"{path} is neither a checkpoint nor a folder with one")
+
+
+def weights_prefix(about: About) -> str:
+    """Of the names of a checkpoint's weights: their moving mean, where the run has one."""
+    return AVERAGE if any(name.startswith(AVERAGE) for name in about.arrays) else PARAMS
 
 
 class Arrays(Mapping[str, np.ndarray]):
@@ -95,20 +100,21 @@ def _read(path: epath.Path, trainable: Trainable, plan: Plan) -> dict[str, jax.A
 
 
 def read_params(folder: epath.Path, about: About, trainable: Trainable) -> dict[str, jax.Array]:
-    """The parameters of a checkpoint where a run has them.
+    """The weights of a checkpoint where a run has its parameters.
 
     Raises BrokenError where they have changed since the save, and what Orbax raises.
     """
     shardings, shapes = trainable.shardings.params, trainable.shapes().params
+    prefix = weights_prefix(about)
     flat = read_arrays(
         folder,
         about,
-        {PARAMS + name: shape for name, shape in shapes.items()},
-        {PARAMS + name: sharding for name, sharding in shardings.items()},
+        {prefix + name: shape for name, shape in shapes.items()},
+        {prefix + name: sharding for name, sharding in shardings.items()},
     )
     if problem := changed(flat, about):
         raise BrokenError(f"{folder}: {problem}")
-    return {name.removeprefix(PARAMS): array for name, array in flat.items()}
+    return {name.removeprefix(prefix): array for name, array in flat.items()}
 
 
 def _check_model(about: About, job: Job) -> None:

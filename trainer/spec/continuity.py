@@ -39,8 +39,9 @@ SILENT = (
 )  # fmt: skip
 """Changes nothing that a curve could show."""
 OPTIMIZER_KEYS = frozenset({"optimizer.name", "optimizer.moments_dtype"})
-FIRST_OPTIMIZER = {"moments_dtype": "float32"}
+FIRST_OPTIMIZER = {"moments_dtype": "float32", "ema": None}
 """Of checkpoints that say nothing of it."""
+AVERAGE_KEY = "optimizer.ema"
 INIT = "a new run starts from its weights (checkpoint.init_from)"
 ALLOW = "checkpoint.on_data_change=continue goes on with it"
 
@@ -68,6 +69,8 @@ def compare(about: About, job: Job, corpus_sha256: str | None) -> Continuity:
             errors.append(
                 f"{change}: the moments of step {about.step} are of another optimizer; {INIT}"
             )
+        elif key == AVERAGE_KEY and saved is None:
+            errors.append(f"{change}: step {about.step} has no mean of the weights; {INIT}")
         elif (key in DATA_KEYS or key == "corpus") and not is_allowed:
             errors.append(f"{change}: step {about.step} was trained on other data; {ALLOW}")
         elif not _is_silent(key):

@@ -156,6 +156,9 @@ class Optimizer(Section):
         default=0.0, description="how much the squared log of the softmax's sum counts"
     )
     moments_dtype: Literal["float32", "bfloat16"] = "float32"
+    ema: Fraction | None = Field(
+        default=None, description="of a mean of the weights, which is then evaluated and exported"
+    )
     groups: tuple[Group, ...] = Field(
         default=(), strict=False, description="of those that match a parameter the first counts"
     )

@@ -1,4 +1,4 @@
-"""What an optimizer keeps of each parameter, and how large that is."""
+"""What is kept of each parameter beside itself, and how large that is: moments, and a mean."""
 
 import math
 from collections.abc import Sequence
@@ -48,6 +48,7 @@ def bytes_in_all(optimizer: Optimizer, plan: Plan) -> int:
 
 
 def bytes_per_number(optimizer: Optimizer, array: ArrayPlan) -> int:
-    """Of a parameter: a mean of its gradients, and mostly one of their squares."""
+    """Of a parameter: a mean of its gradients, mostly one of their squares, and its own."""
     has_one = optimizer.name == "lion" or (optimizer.name == "muon" and matrix(array.axes))
-    return (1 if has_one else 2) * DTYPE_BYTES[optimizer.moments_dtype]
+    moments = (1 if has_one else 2) * DTYPE_BYTES[optimizer.moments_dtype]
+    return moments + (0 if optimizer.ema is None else FLOAT32_BYTES)
