@@ -74,14 +74,11 @@ def _trainable(devices: int, **changes: Any) -> tuple[Trainable, Any]:
     return Trainable.of(job, plan, mesh), plan
 
 
+@pytest.mark.parametrize("ema", [None, 0.9])
 @pytest.mark.parametrize("moments_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["adamw", "lion", "muon"])
-def test_the_state_on_a_device_is_as_large_as_planned(name, moments_dtype):
-    settings = {
-        "name": name,
-        "moments_dtype": moments_dtype,
-        "ema": 0.9 if name == "lion" else None,
-    }
+def test_the_state_on_a_device_is_as_large_as_planned(name, moments_dtype, ema):
+    settings = {"name": name, "moments_dtype": moments_dtype, "ema": ema}
     mesh = {"fsdp": 2, "tensor": 2}
     trainable, plan = _trainable(4, mesh=mesh, optimizer=settings)
     kept, lie = trainable.shapes(), trainable.shardings
