@@ -100,16 +100,15 @@ class Setting:
         import jax
         import numpy as np
 
-        from trainer import distributed, mesh
+        from trainer import distributed, jax_config, mesh
         from trainer.checkpoint.setup import Checkpoints
         from trainer.data.token_cache import Tokens
         from trainer.environment import Environment
         from trainer.spec.plan import Corpus
         from trainer.spec.resolve import resolve
-        from trainer.train import _configure
         from trainer.train_step import Trainable
 
-        _configure()
+        jax_config.configure()
         self.environment = Environment.read(os.environ)
         distributed.start(self.environment, on_cpu=True)
         hosts = self.environment.processes

@@ -52,8 +52,8 @@ def main() -> None:
         step = trainable.compiled_step(batch)
         turns = Turns(trainable, step, batch, rounds)
         loop = Loop(
-            job, feed, turns, Wishes(devices), Evaluator(trainable), NoSaving(), Rates(job, plan),
-            Profiling(job, environment, job_file.parent), report, events,
+            job, feed, turns, Wishes(devices), Evaluator(trainable), None, NoSaving(),
+            Rates(job, plan), Profiling(job, environment, job_file.parent), report, events,
         )  # fmt: skip
         loop.run(Start(trainable.initial_state()))
     if environment.process == 0:

@@ -208,6 +208,7 @@ def plan(
 
 
 app.add_typer(cli_checkpoints.app, name="checkpoints")
+app.command()(cli_checkpoints.sample)
 
 
 @app.command()

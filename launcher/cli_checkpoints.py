@@ -1,4 +1,4 @@
-"""`launch checkpoints`: list, verify, export."""
+"""`launch checkpoints`: list, verify, export; and `launch sample`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,6 +67,38 @@ def export_checkpoint(
     except RunFolderError as error:
         refuse(str(error), BAD_USAGE)
     raise typer.Exit(export(entry, to))
+
+
+def sample(
+    run: RunOrFolder,
+    prompt: Annotated[str, typer.Option(help="what the text begins with")],
+    tokens: Annotated[int, typer.Option(metavar="N", min=1, help="so many follow")] = 200,
+    temperature: Annotated[
+        float, typer.Option(metavar="T", min=0, help="0: always the likeliest token")
+    ] = 0.8,
+    seed: Annotated[
+        int | None, typer.Option(metavar="S", min=0, help="the job's by default")
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(metavar="N", help="the newest whole one by default")
+    ] = None,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Let the model of a checkpoint write, on this machine and without a cluster.
+
+    launch sample quickstart --prompt "def main(" --tokens 100 --temperature 0
+    """
+    from launcher.commands.checkpoints import pick
+    from launcher.commands.sample import Wish, folder_of_paths, write
+    from launcher.runs import RunFolderError
+
+    folder, found = _checkpoints_of(run, runs)
+    try:
+        entry = pick(found, folder, step)
+    except RunFolderError as error:
+        refuse(str(error), BAD_USAGE)
+    wish = Wish(prompt, tokens, temperature, seed)
+    raise typer.Exit(write(entry, wish, folder_of_paths(run, runs)))
 
 
 def _checkpoints_of(run: str, runs: Path) -> "tuple[str, list[Entry]]":

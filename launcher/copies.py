@@ -14,7 +14,8 @@ from launcher.providers.errors import ProviderError
 from launcher.ray_calls import bounded
 
 READ = ("job.yaml", "run_id", "plans/*.json")
-BY_THE_FIRST, MADE_BY_THE_FIRST = ["metrics.jsonl"], ["sample.txt"]
+BY_THE_FIRST = ["metrics.jsonl", "samples.jsonl"]
+MADE_BY_THE_FIRST = ["sample.txt"]
 """What process 0 adds to, and what it makes."""
 FETCH_S = 1.0
 LAST_TIMEOUT_S = 30.0

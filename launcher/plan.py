@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from launcher.cluster import Cluster, ClusterWords, find_cluster
 from launcher.command import CommandLaunch
 from launcher.launch import Launch
-from trainer.spec import accelerators, corpus, resolve
+from trainer.spec import accelerators, corpus, optimizer_state, resolve
 from trainer.spec.checkpoints import is_url
 from trainer.spec.command import CommandJob, load_job
 from trainer.spec.config import ConfigError, Loaded
@@ -75,12 +75,12 @@ class TrainingLaunch(Launch):
     @property
     def optimizer_bytes(self) -> int:
         """Optimizer moments on one device."""
-        return self.job.optimizer.moments * self.parameter_bytes
+        return optimizer_state.bytes_per_device(self.job.optimizer, self.plan)
 
     @property
     def state_bytes(self) -> int:
         """Parameters, gradients and moments on all devices together."""
-        return _state_copies(self.job) * self.parameter_bytes * self.plan.world.devices
+        return _state_bytes(self.job, self.plan) * self.plan.world.devices
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -88,7 +88,9 @@ class TrainingLaunch(Launch):
         if not self.saves:
             return 0
         elements = sum(math.prod(array.shape) for array in self.plan.parameters)
-        return (1 + self.job.optimizer.moments) * FLOAT32_BYTES * elements
+        return FLOAT32_BYTES * elements + optimizer_state.bytes_in_all(
+            self.job.optimizer, self.plan
+        )
 
 
 def prepare(
@@ -187,9 +189,10 @@ def _lacks_storage(job: Job, job_source: str, cluster: Loaded[Cluster], world: W
     )
 
 
-def _state_copies(job: Job) -> int:
-    """Parameters, gradients and moments, in sizes of the parameters."""
-    return 2 + job.optimizer.moments
+def _state_bytes(job: Job, plan: Plan) -> int:
+    """Parameters, gradients and moments on one device."""
+    parameters = sum(array.bytes_per_device for array in plan.parameters)
+    return 2 * parameters + optimizer_state.bytes_per_device(job.optimizer, plan)
 
 
 def _with_memory_warning(job: Job, plan: Plan) -> Plan:
@@ -198,7 +201,7 @@ def _with_memory_warning(job: Job, plan: Plan) -> Plan:
     if world.platform == "cpu":
         return plan
     hbm_bytes = accelerators.parse(world.accelerator, hosts=world.hosts_per_slice).hbm_bytes
-    needed = _state_copies(job) * sum(array.bytes_per_device for array in plan.parameters)
+    needed = _state_bytes(job, plan)
     if hbm_bytes is None or needed <= hbm_bytes:
         return plan
     warning = (

@@ -75,7 +75,7 @@ class Run:
         An `opened` event tells from when on its time is counted again.
         """
         run = cls(folder)
-        for name in ("events.jsonl", "metrics.jsonl"):
+        for name in ("events.jsonl", "metrics.jsonl", "samples.jsonl"):
             end_torn_line(folder / name)
         run._kept = {name: value for name, value in run.state.items() if name in KEPT}
         run.add_event({"event": "opened", "time": time.time()})
@@ -124,9 +124,8 @@ class Run:
 
     @property
     def launched_in(self) -> Path:
-        """The folder that its relative paths start from; this one where that one is gone."""
-        folder = Path(self.state.get("launched_in") or ".")
-        return folder if folder.is_dir() else Path()
+        """See `launched_in`."""
+        return launched_in(self.folder)
 
     def add_event(self, event: Mapping[str, Any]) -> None:
         """Append to events.jsonl, at once; hosts' events with `received`, the time here.
@@ -217,6 +216,12 @@ def find_run(name_or_path: str, runs: Path) -> Path:
         f"{name_or_path}: no run of this name in {runs} or elsewhere, and no run's folder by this "
         f"path.{hint}"
     )
+
+
+def launched_in(run: Path) -> Path:
+    """The folder that a run's relative paths start from; this one where that one is gone."""
+    folder = Path(read_object(run / "state.json").get("launched_in") or ".")
+    return folder if folder.is_dir() else Path()
 
 
 def is_alive(folder: Path) -> bool:

@@ -22,7 +22,7 @@ from trainer import mesh as meshes
 from trainer.collectives import Collective
 from trainer.data.packing import Batch
 from trainer.evaluate import Evaluator
-from trainer.spec import accelerators, rules
+from trainer.spec import accelerators, optimizer_state, rules
 from trainer.spec.chips import GiB
 from trainer.spec.config import load
 from trainer.spec.job import Job
@@ -143,7 +143,10 @@ def abstract_batch(job: Job, plan: Plan) -> Batch:
 
 def _state_bytes(job: Job, plan: Plan) -> dict[str, int]:
     parameters = sum(array.bytes_per_device for array in plan.parameters)
-    return {"parameters": parameters, "optimizer": job.optimizer.moments * parameters}
+    return {
+        "parameters": parameters,
+        "optimizer": optimizer_state.bytes_per_device(job.optimizer, plan),
+    }
 
 
 def _batch_bytes(batch: Batch, plan: Plan) -> int:

@@ -15,6 +15,7 @@ from trainer.events import Events
 from trainer.metrics import Rates
 from trainer.profiling import Profiling
 from trainer.report import Report
+from trainer.sample import Sampler
 from trainer.spec.job import Job
 from trainer.stop import Wishes
 from trainer.train_step import State, StepMetrics
@@ -31,10 +32,12 @@ class Loop:
 
     def __init__(
         self, job: Job, feed: Feed, step: Step, wishes: Wishes, evaluator: Evaluator,
-        saving: Saving, rates: Rates, profiling: Profiling, report: Report, events: Events,
+        sampler: Sampler | None, saving: Saving, rates: Rates, profiling: Profiling,
+        report: Report, events: Events,
     ):  # fmt: skip
         self._job, self._feed, self._step, self._wishes = job, feed, step, wishes
-        self._evaluator, self._saving, self._rates = evaluator, saving, rates
+        self._evaluator, self._sampler = evaluator, sampler
+        self._saving, self._rates = saving, rates
         self._profiling, self._report, self._events = profiling, report, events
         self._completed_s = self._sending_s = 0.0
 
@@ -59,14 +62,17 @@ class Loop:
                 if step < last:
                     batch, wait_s = self._next(batches)
                 evaluated, saved = self._is_evaluated(step), self._saving.is_due(step)
+                sampled = self._is_sampled(step)
                 stops = self._saving.stops and step < last
                 if self._profiling.ends_with(step):
                     loss, running = self._finish(*running), None
                     self._end_profile()
-                if running and (evaluated or saved):
+                if running and (evaluated or sampled or saved):
                     # Nothing that is not finite is saved.
                     loss, running = self._finish(*running), None
                 eval_loss = self._evaluate(step, state) if evaluated else None
+                if sampled:
+                    self._sample(step, state)
                 if saved:
                     self._save(step, state, loss, eval_loss)
                 if stops:
@@ -127,7 +133,7 @@ class Loop:
         with self._events.phase("evaluate"):
             count, sources = self._job.evaluate.batches, self._feed.sources
             found = [
-                self._evaluator.evaluate(state.params, self._feed.held_out(count, source))
+                self._evaluator.evaluate(state.weights, self._feed.held_out(count, source))
                 for source in range(len(sources))
             ]
             evaluation = combined(found, sources)
@@ -135,6 +141,18 @@ class Loop:
             self._report.evaluation(step, evaluation, time.perf_counter() - begin)
         self._completed_s = time.perf_counter()
         return evaluation.eval_loss if evaluation else None
+
+    def _is_sampled(self, step: int) -> bool:
+        """The sample of the last step comes after the loop, in every run that has one."""
+        every = self._job.sample and self._job.sample.every_steps
+        return bool(every) and step % every == 0 and step < self._job.steps
+
+    def _sample(self, step: int, state: State) -> None:
+        assert self._sampler
+        with self._events.phase("sample"):
+            text = self._sampler.sample(state.weights)
+        self._report.sampled(step, text)
+        self._completed_s = time.perf_counter()
 
     def _save(self, step: int, state: State, loss: float, eval_loss: float | None) -> None:
         with self._events.phase("save"):

@@ -9,10 +9,12 @@ from trainer.model.sharding import constrain, row_shards
 from trainer.spec.footprint import LOGIT_BYTES
 
 
-def loss_sum(model: Decoder, batch: Batch, dropout_keys_B: jax.Array | None = None) -> jax.Array:
+def loss_sum(
+    model: Decoder, batch: Batch, dropout_keys_B: jax.Array | None = None, z_loss: float = 0.0
+) -> jax.Array:
     """Sum over the targets of a batch (B, S) of weight times cross-entropy, in nats.
 
-    How uneven the work of experts is can be felt in the gradient alone.
+    `z_loss`, and how uneven the work of experts is, are felt in the gradient alone.
     """
     features_BSD, unevenness_B = model.features(
         batch.tokens, batch.segments, batch.positions, dropout_keys_B
@@ -27,7 +29,7 @@ def loss_sum(model: Decoder, batch: Batch, dropout_keys_B: jax.Array | None = No
         @jax.checkpoint
         def one_chunk(total: jax.Array, chunk: tuple[jax.Array, jax.Array, jax.Array]):
             x_RTD, targets_RT, weights_RT = chunk
-            losses_RT = cross_entropy(model.logits(x_RTD, kernel_RDV), targets_RT)
+            losses_RT = cross_entropy(model.logits(x_RTD, kernel_RDV), targets_RT, z_loss)
             return total + jnp.sum(losses_RT * weights_RT), None
 
         if chunks == 1:
@@ -42,15 +44,26 @@ def _balance(model: Decoder, unevenness_B: jax.Array | None, weights_BS: jax.Arr
     experts = model.model.experts
     if unevenness_B is None or experts is None:
         return jnp.float32(0)
-    pull = experts.balance_loss * jnp.sum(unevenness_B * jnp.sum(weights_BS, axis=1))
-    return pull - jax.lax.stop_gradient(pull)
+    return _felt(experts.balance_loss * jnp.sum(unevenness_B * jnp.sum(weights_BS, axis=1)))
 
 
-def cross_entropy(logits_RTV: jax.Array, targets_RT: jax.Array) -> jax.Array:
-    """(R, T): nats per target. By comparison, not look-up: V may be split over devices."""
+def cross_entropy(logits_RTV: jax.Array, targets_RT: jax.Array, z_loss: float = 0.0) -> jax.Array:
+    """(R, T): nats per target. By comparison, not look-up: V may be split over devices.
+
+    The gradient is that of so much more as `z_loss` times the squared log of the softmax's sum,
+    which holds logits near zero; the value stays the plain cross-entropy.
+    """
     is_target_RTV = jnp.arange(logits_RTV.shape[-1]) == targets_RT[:, :, None]
     target_RT = jnp.sum(jnp.where(is_target_RTV, logits_RTV, 0), axis=-1)
-    return jax.nn.logsumexp(logits_RTV, axis=-1) - target_RT
+    log_sum_RT = jax.nn.logsumexp(logits_RTV, axis=-1)
+    if z_loss == 0:
+        return log_sum_RT - target_RT
+    return log_sum_RT - target_RT + _felt(z_loss * log_sum_RT**2)
+
+
+def _felt(x: jax.Array) -> jax.Array:
+    """Zero, with the gradient of `x`."""
+    return x - jax.lax.stop_gradient(x)
 
 
 def chunk_count(tokens: int, vocab: int) -> int:

@@ -1,4 +1,4 @@
-"""What is reported of a step: rates, and the lines of metrics.jsonl."""
+"""What is reported of a step: rates, and the lines of metrics.jsonl and samples.jsonl."""
 
 import json
 import os
@@ -44,11 +44,11 @@ class Rates:
         }
 
 
-class MetricsFile:
-    """metrics.jsonl of a run: appended to by process 0, line by line; elsewhere nothing."""
+class LinesFile:
+    """A file of a run that process 0 appends to, line by line; elsewhere nothing."""
 
-    def __init__(self, run_dir: Path, process: int):
-        self._path = run_dir / "metrics.jsonl" if process == 0 else None
+    def __init__(self, path: Path, process: int):
+        self._path = path if process == 0 else None
         if self._path and _ends_torn(self._path):
             with self._path.open("a", encoding="utf-8") as file:
                 file.write("\n")

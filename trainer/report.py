@@ -7,10 +7,11 @@ from typing import Any
 from trainer.environment import Environment
 from trainer.evaluate import Evaluation
 from trainer.events import Events
-from trainer.metrics import MetricsFile
+from trainer.metrics import LinesFile
 from trainer.spec.job import Job
 
 PRINT_EVERY_S = 2.0
+EVENT_TEXT_CHARACTERS = 2000
 
 
 class Report:
@@ -19,7 +20,8 @@ class Report:
     def __init__(self, job: Job, environment: Environment, run_dir: Path, events: Events):
         self._job, self._attempt, self._events = job, environment.attempt, events
         self._is_first = environment.process == 0
-        self._file = MetricsFile(run_dir, environment.process)
+        self._file = LinesFile(run_dir / "metrics.jsonl", environment.process)
+        self._samples = LinesFile(run_dir / "samples.jsonl", environment.process)
         self._printed_s = 0.0
 
     def step(self, step: int, fields: dict[str, Any]) -> None:
@@ -46,6 +48,12 @@ class Report:
             f"step {step}/{self._job.steps}  eval_loss {loss:.4f}  perplexity {perplexity:.3f}"
             + of_each
         )
+
+    def sampled(self, step: int, text: str) -> None:
+        """What the model wrote after a step that was not the last one."""
+        self._samples.write({"step": step, "text": text, "attempt": self._attempt})
+        self._tell("sampled", step=step, text=text[:EVENT_TEXT_CHARACTERS])
+        self.say(f"sample of step {step}:\n{text}")
 
     def saved(self, step: int, size: int, seconds: float, blocked_s: float) -> None:
         """A checkpoint is committed; `blocked_s` of its `seconds` no step was made."""

@@ -1,5 +1,7 @@
 """Text that the trained model writes: one token at a time with a cache, in one compiled loop."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,48 +17,57 @@ REPLICATE_BYTES = 2**30
 """Parameters up to this size are made whole on every device: no collective per token."""
 
 
-def sample(trainable: Trainable, params: Params, settings: Sample, ours: Tokenizer) -> str:
-    """The prompt and what follows, up to the end of the document. Every process must call it."""
-    prompt = ours.encode(settings.prompt.encode()).astype(np.int32)
-    length = len(prompt) + settings.tokens
-    given = np.zeros(length, np.int32)
-    given[: len(prompt)] = prompt
+class Sampler:
+    """Compiled once, at the first sample; every process must call it."""
 
-    def write(params: Params, given: jax.Array) -> jax.Array:
-        return _decode(trainable, params, given, len(prompt), settings.temperature)
+    def __init__(self, trainable: Trainable, settings: Sample, tokenizer: Tokenizer):
+        self._trainable, self._temperature = trainable, settings.temperature
+        self._tokenizer = tokenizer
+        prompt = self._tokenizer.encode(settings.prompt.encode()).astype(np.int32)
+        self._prompt = len(prompt)
+        self._given = np.zeros(len(prompt) + settings.tokens, np.int32)
+        self._given[: len(prompt)] = prompt
+        self._whole = meshes.replicated(trainable.mesh)
+        self._made_whole = jax.jit(lambda params: params, out_shardings=self._whole)
+        self._compiled: Callable[[Params, np.ndarray], jax.Array] | None = None
 
-    whole = meshes.replicated(trainable.mesh)
-    placed = _replicated_if_small(trainable, params)
-    compiled = jax.jit(write, out_shardings=whole).lower(placed, given).compile()
-    # Collectives give up on a process that compiles longer than the others.
-    distributed.barrier("sample")
-    tokens = compiled(placed, given)
-    return ours.decode(np.asarray(tokens)[1:].tolist())
+    def sample(self, params: Params) -> str:
+        """The prompt and what follows, up to the end of the document."""
+        return self._tokenizer.decode(self.tokens(params)[1:].tolist())
 
+    def tokens(self, params: Params) -> np.ndarray:
+        """The separator, the prompt, and as many tokens as were asked for."""
+        placed = self._replicated_if_small(params)
+        return np.asarray(self._ready(placed)(placed, self._given))
 
-def _replicated_if_small(trainable: Trainable, params: Params) -> Params:
-    if sum(array.nbytes for array in params.values()) > REPLICATE_BYTES:
-        return params
-    return jax.jit(lambda p: p, out_shardings=meshes.replicated(trainable.mesh))(params)
+    def _ready(self, params: Params) -> Callable[[Params, np.ndarray], jax.Array]:
+        if self._compiled is None:
+            write = jax.jit(self._write, out_shardings=self._whole)
+            self._compiled = write.lower(params, self._given).compile()
+            # Collectives give up on a process that compiles longer than the others.
+            distributed.barrier("sample")
+        return self._compiled
 
+    def _replicated_if_small(self, params: Params) -> Params:
+        if sum(array.nbytes for array in params.values()) > REPLICATE_BYTES:
+            return params
+        return self._made_whole(params)
 
-def _decode(
-    trainable: Trainable, params: Params, given: jax.Array, prompt: int, temperature: float
-) -> jax.Array:
-    """`given` with all places from `prompt` on written by the model."""
-    model = trainable.network.bind(params)
-    window = trainable.job.data.seq_len
-    key = jax.random.key(trainable.job.seed)
+    def _write(self, params: Params, given: jax.Array) -> jax.Array:
+        """`given` with all places from the prompt's end on written by the model."""
+        model = self._trainable.network.bind(params)
+        window = self._trainable.job.data.seq_len
+        key = jax.random.key(self._trainable.job.seed)
 
-    def one_token(place: jax.Array, state: tuple[jax.Array, tuple[jax.Array, jax.Array]]):
-        tokens, cache = state
-        logits, cache = model.decode(tokens[place][None, None], place, cache, window)
-        chosen = _choose(logits[0, 0], jax.random.fold_in(key, place), temperature)
-        following = jnp.where(place + 1 < prompt, tokens[place + 1], chosen)
-        return tokens.at[place + 1].set(following), cache
+        def one_token(place: jax.Array, state: tuple[jax.Array, tuple[jax.Array, jax.Array]]):
+            tokens, cache = state
+            logits, cache = model.decode(tokens[place][None, None], place, cache, window)
+            chosen = _choose(logits[0, 0], jax.random.fold_in(key, place), self._temperature)
+            following = jnp.where(place + 1 < self._prompt, tokens[place + 1], chosen)
+            return tokens.at[place + 1].set(following), cache
 
-    start = (given, model.empty_cache(1, len(given)))
-    return jax.lax.fori_loop(0, len(given) - 1, one_token, start)[0]
+        start = (given, model.empty_cache(1, len(given)))
+        return jax.lax.fori_loop(0, len(given) - 1, one_token, start)[0]
 
 
 def _choose(logits_V: jax.Array, key: jax.Array, temperature: float) -> jax.Array:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-from trainer import distributed, mesh, versions
+from trainer import distributed, jax_config, mesh, versions
 from trainer.checkpoint.errors import StoppedError
 from trainer.checkpoint.setup import Checkpoints, saving_of
 from trainer.checkpoint.start import begin
@@ -15,21 +15,18 @@ from trainer.data.token_cache import Tokens
 from trainer.environment import Environment
 from trainer.evaluate import Evaluator
 from trainer.events import Events
-from trainer.folders import cache_folder
 from trainer.loop import Loop, Step
 from trainer.metrics import Rates
 from trainer.preflight import prepare_data
 from trainer.profiling import Profiling
-from trainer.report import Report
-from trainer.sample import sample
+from trainer.report import EVENT_TEXT_CHARACTERS, Report
+from trainer.sample import Sampler
 from trainer.spec.corpus import DataError
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
 from trainer.stop import StopSignal, Wishes
-from trainer.train_step import State, Trainable
+from trainer.train_step import Trainable
 from trainer.world import planned
-
-EVENT_SAMPLE_CHARACTERS = 2000
 
 
 def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> None:
@@ -37,7 +34,7 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     stop = StopSignal()
     if job.checkpoint:
         stop.listen()
-    _configure()
+    jax_config.configure()
     plan = planned(job, environment, run_dir)
     events.emit("started", versions=versions.versions(), code=versions.code_sha256())
     tokens = prepare_data(job, events)
@@ -62,16 +59,20 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
         saving = saving_of(saved, feed, stop, report)
         with distributed.all_keep_compiled(on_cpu=plan.world.on_cpu):
             step = _compiled(trainable, feed, events, report)
+        sampler = Sampler(trainable, job.sample, tokens.tokenizer) if job.sample else None
         loop = Loop(
-            job, feed, step, Wishes(devices), Evaluator(trainable), saving, Rates(job, plan),
-            Profiling(job, environment, run_dir), report, events,
+            job, feed, step, Wishes(devices), Evaluator(trainable), sampler, saving,
+            Rates(job, plan), Profiling(job, environment, run_dir), report, events,
         )  # fmt: skip
         try:
             state, loss = loop.run(start)
         except StoppedError:
             _leave_together("stopped")
             raise
-        text = _sample(trainable, state, tokens, events)
+        text = None
+        if sampler:
+            with events.phase("sample"):
+                text = sampler.sample(state.weights)
     _finish(job, environment, run_dir, events, report, loss, text)
 
 
@@ -81,13 +82,6 @@ def _check_corpus(plan: Plan, tokens: Tokens | Mixture) -> None:
             f"the corpus here has the hash {tokens.corpus_sha256}, the planned one "
             f"{plan.corpus.sha256}: the data has changed, or this host has other data"
         )
-
-
-def _configure() -> None:
-    jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    # Random numbers must not depend on how an array is split.
-    jax.config.update("jax_threefry_partitionable", True)
 
 
 def _compiled(trainable: Trainable, feed: Feed, events: Events, report: Report) -> Step:
@@ -100,16 +94,6 @@ def _compiled(trainable: Trainable, feed: Feed, events: Events, report: Report) 
     return step
 
 
-def _sample(
-    trainable: Trainable, state: State, tokens: Tokens | Mixture, events: Events
-) -> str | None:
-    settings = trainable.job.sample
-    if settings is None:
-        return None
-    with events.phase("sample"):
-        return sample(trainable, state.params, settings, tokens.tokenizer)
-
-
 def _finish(
     job: Job, environment: Environment, run_dir: Path, events: Events, report: Report,
     loss: float, text: str | None,
@@ -118,7 +102,7 @@ def _finish(
         (run_dir / "sample.txt").write_text(text, encoding="utf-8")
         report.say(f"sample:\n{text}")
     _leave_together("end")
-    shown = text and text[:EVENT_SAMPLE_CHARACTERS]
+    shown = text and text[:EVENT_TEXT_CHARACTERS]
     events.emit("finished", last_word=True, step=job.steps, loss=loss, sample=shown)
 
 

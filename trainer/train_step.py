@@ -32,6 +32,13 @@ class State(NamedTuple, Generic[Leaf]):
     params: dict[str, Leaf]
     optimizer: Any
     """optax's state, with the moments as dicts like `params`."""
+    average: dict[str, Leaf] | None = None
+    """A moving mean of the parameters, where the job has one."""
+
+    @property
+    def weights(self) -> dict[str, Leaf]:
+        """What is evaluated, writes text, and is exported."""
+        return self.params if self.average is None else self.average
 
 
 class StepMetrics(NamedTuple):
@@ -67,7 +74,8 @@ class Trainable:
         whole, params = meshes.replicated(mesh), meshes.parameter_shardings(plan, mesh)
         shapes = jax.eval_shape(network.initial)
         moments = optimizer.shardings(rule, shapes, params, whole)
-        return cls(job, mesh, network, rule, State(whole, params, moments))
+        average = None if job.optimizer.ema is None else params
+        return cls(job, mesh, network, rule, State(whole, params, moments, average))
 
     def initial_state(self) -> State[jax.Array]:
         """Step 0, made in place: no device ever holds a whole array."""
@@ -79,12 +87,8 @@ class Trainable:
 
     def fresh_state(self, params: Params) -> State[jax.Array]:
         """Step 0 with given parameters, which are taken over: no second copy is made."""
-
-        def fresh(params: Params) -> State[jax.Array]:
-            return State(jnp.int32(0), params, self.rule.init(params))
-
         with jax.set_mesh(self.mesh):
-            return jax.jit(fresh, out_shardings=self.shardings, donate_argnums=0)(params)
+            return jax.jit(self._fresh, out_shardings=self.shardings, donate_argnums=0)(params)
 
     def step_function(
         self,
@@ -111,8 +115,11 @@ class Trainable:
         return jax.eval_shape(self._initial)
 
     def _initial(self) -> State[jax.Array]:
-        params = self.network.initial()
-        return State(jnp.int32(0), params, self.rule.init(params))
+        return self._fresh(self.network.initial())
+
+    def _fresh(self, params: Params) -> State[jax.Array]:
+        average = None if self.job.optimizer.ema is None else jax.tree.map(jnp.copy, params)
+        return State(jnp.int32(0), params, self.rule.init(params), average)
 
     def step(
         self, state: State[jax.Array], batch: Batch, wishes: jax.Array
@@ -144,7 +151,10 @@ class Trainable:
         grads = jax.tree.map(lambda grad: scale * grad, grads)
         direction, moments = self.rule.update(grads, state.optimizer, state.params)
         params = jax.tree.map(lambda p, step: p - rate * step, state.params, direction)
-        return State(state.step + 1, params, moments)
+        average = state.average and optimizer.averaged(
+            self.job.optimizer, state.average, params, state.step
+        )
+        return State(state.step + 1, params, moments, average)
 
     def _sums(self, state: State[jax.Array], batch: Batch) -> tuple[Params, jax.Array, jax.Array]:
         """Over all targets of the global batch: gradients, loss, and the targets themselves."""
@@ -199,7 +209,8 @@ def micro_batch_loss(
     keys = None
     if network.job.model.dropout > 0:
         keys = row_keys(network.job.seed, step, micro.examples)
-    return loss_sum(network.bind(params), micro, keys), jnp.sum(micro.weights)
+    loss = loss_sum(network.bind(params), micro, keys, network.job.optimizer.z_loss)
+    return loss, jnp.sum(micro.weights)
 
 
 def digest(examples: jax.Array) -> jax.Array:

@@ -75,6 +75,15 @@ def test_the_run_is_on_disk(run, folder: Path) -> None:
             assert name in said
 
 
+def test_its_model_writes_when_it_is_asked_from_any_folder(
+    run, folder: Path, tmp_path: Path, traces: Traces
+) -> None:
+    words = ["sample", str(folder / "runs" / "small"), "--prompt", "def ", "--tokens", "5"]
+    written = run_launcher(tmp_path, traces.environment, *words)
+    assert written.returncode == 0, written.stderr
+    assert written.stdout == (folder / "runs" / "small" / "sample.txt").read_text() + "\n"
+
+
 def test_a_run_that_exists_is_not_overwritten(run, folder: Path, traces: Traces) -> None:
     again = launch(folder, traces)
     assert again.returncode == 2

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.spec.abouts import about_of
 from tests.spec.worlds import tiny_job
-from trainer.spec.continuity import DATA_KEYS, MODEL_KEYS, OPTIMIZER_KEY, compare
+from trainer.spec.continuity import DATA_KEYS, MODEL_KEYS, OPTIMIZER_KEYS, compare
 from trainer.spec.job import Job
 
 BASE = tiny_job()
@@ -21,6 +21,8 @@ NUMBERS = {
     "data.document_boundaries": False, "data.micro_batches": 2, "data.source": "text",
     "data.path": "x/*.txt", "mesh.tensor": 2, "mesh.data": 2,
     "optimizer.learning_rate": 1e-3, "optimizer.schedule": "linear", "optimizer.name": "lion",
+    "optimizer.moments_dtype": "bfloat16", "optimizer.z_loss": 1e-4,
+    "optimizer.groups": [{"pattern": "*norm*", "weight_decay": 0.1}],
     "evaluate": None,
     "evaluate.every_steps": 7, "sample": None, "checkpoint.keep": 9, "name": "other",
     "storage": "/shared",
@@ -49,7 +51,7 @@ def test_the_same_job_goes_on_without_a_word() -> None:
 @pytest.mark.parametrize("key", NUMBERS)
 def test_every_change_is_told_once_where_it_belongs(key: str) -> None:
     found = compare(about_of(BASE), changed(**{key: NUMBERS[key]}), None)
-    is_error = key in MODEL_KEYS | DATA_KEYS | {OPTIMIZER_KEY}
+    is_error = key in MODEL_KEYS | DATA_KEYS | OPTIMIZER_KEYS
     assert len(found.errors) == is_error
     assert len(found.notes) == (not is_error and key not in SILENT)
     assert all(text.startswith(f"{key}: ") for text in found.errors + found.notes)
@@ -87,6 +89,24 @@ def test_another_corpus_is_an_error_and_an_unseen_one_is_not() -> None:
     (error,) = compare(about_of(BASE), BASE, "b" * 64).errors
     assert error.startswith("corpus: aaaaaaaaaaaa -> bbbbbbbbbbbb: ")
     assert compare(about_of(BASE), BASE, None).errors == []
+
+
+def test_moments_of_another_type_are_refused_of_checkpoints_that_do_not_say_theirs() -> None:
+    saved = BASE.model_dump(mode="json")
+    del saved["optimizer"]["moments_dtype"]
+    about = about_of(BASE, job=saved)
+    assert compare(about, BASE, None).errors == []
+    (error,) = compare(about, changed(**{"optimizer.moments_dtype": "bfloat16"}), None).errors
+    assert error.startswith("optimizer.moments_dtype: float32 -> bfloat16: the moments of step 10")
+
+
+def test_a_mean_of_the_weights_can_be_given_up_but_not_begun_later() -> None:
+    averaged = changed(**{"optimizer.ema": 0.9})
+    (error,) = compare(about_of(BASE), averaged, None).errors
+    assert error.startswith("optimizer.ema: null -> 0.9: step 10 has no mean of the weights; ")
+    for now in (None, 0.99):
+        found = compare(about_of(averaged), changed(**{"optimizer.ema": now}), None)
+        assert (found.errors, len(found.notes)) == ([], 1)
 
 
 def test_the_vocabulary_of_the_tokenizer_may_be_said_or_not() -> None:

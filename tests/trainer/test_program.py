@@ -38,7 +38,7 @@ def test_by_hand_it_trains_on_this_machine_and_says_how_it_goes(tmp_path):
         tmp_path,
         steps=4,
         evaluate={"every_steps": 2, "batches": 2},
-        sample={"prompt": "def ", "tokens": 20},
+        sample={"prompt": "def ", "tokens": 20, "every_steps": 2},
     )
     assert ended.returncode == 0, ended.stderr
     assert "step 1/4  loss 5." in ended.stdout and "step 4/4" in ended.stdout
@@ -51,6 +51,8 @@ def test_by_hand_it_trains_on_this_machine_and_says_how_it_goes(tmp_path):
         "data_wait_s", "epoch", "attempt", "examples",
     } <= set(lines[0])  # fmt: skip
     assert (run / "sample.txt").read_text().startswith("def ")
+    (sampled,) = map(json.loads, (run / "samples.jsonl").read_text().splitlines())
+    assert sampled["step"] == 2 and sampled["text"].startswith("def ")
     again = _by_hand(tmp_path)
     assert again.returncode == 64 and "there is a run of this name already" in again.stderr
 

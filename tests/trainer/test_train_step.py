@@ -96,17 +96,6 @@ def test_weight_decay_leaves_norms_out():
     assert decayed == {name for name in params if not name.endswith("norm.scale")}
 
 
-@pytest.mark.parametrize("name", ["adamw", "lion"])
-def test_an_optimizer_keeps_as_many_moments_as_the_plan_counts(name):
-    made = bench(job_of(optimizer={"name": name}))
-    state = made.initial()
-    sizes = [
-        sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (state.params, state.optimizer)
-    ]
-    counters = sum(leaf.ndim == 0 for leaf in jax.tree.leaves(state.optimizer))
-    assert sizes[1] - counters == made.trainable.job.optimizer.moments * sizes[0]
-
-
 def test_lion_moves_every_weight_by_the_rate_alone():
     """Its direction is a sign: whatever the gradient's size, before any decay."""
     made = bench(job_of(optimizer={"name": "lion", "weight_decay": 0.0, "schedule": "constant"}))

@@ -38,13 +38,12 @@ def main() -> int:
 
 def _export(folder: epath.Path, to: Path) -> None:
     from trainer import hugging_face
-    from trainer.checkpoint.weights import PARAMS, Arrays
+    from trainer.checkpoint.weights import Arrays, weights_prefix
 
     about = checkpoints.read(folder)
-    tokenizer = folder / checkpoints.TOKENIZER
-    trained = tokenizer.read_text(encoding="utf-8") if tokenizer.exists() else ""
     job = Job.model_validate(about.job, strict=False)
-    hugging_face.export(job, Arrays(folder, about, PARAMS), to, trained=trained)
+    prefix, trained = weights_prefix(about), checkpoints.trained_tokenizer(folder)
+    hugging_face.export(job, Arrays(folder, about, prefix), to, trained=trained)
     print(f"step {about.step} of {job.name} is exported to {to}")
 
 

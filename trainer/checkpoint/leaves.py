@@ -1,6 +1,7 @@
 """A state as a flat dict of readable names, the form in which it is saved.
 
-    step, params.layers.attention.query.kernel, optimizer.mu.embedding.table, optimizer.count, ...
+    step, params.layers.attention.query.kernel, optimizer.mu.embedding.table, optimizer.count,
+    average.embedding.table, ...
 
 Places in optax's chain are left out: another link in it does not change the names.
 """

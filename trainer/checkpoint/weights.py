@@ -22,7 +22,7 @@ from trainer.spec.plan import Plan
 from trainer.spec.vocabulary import vocabulary
 from trainer.train_step import Trainable
 
-PARAMS = "params."
+PARAMS, AVERAGE = "params.", "average."
 READ_TIMEOUT_S = 3600.0
 
 
@@ -58,6 +58,11 @@ def newest(path: epath.Path) -> epath.Path:
     raise BrokenError(f"{path} is neither a checkpoint nor a folder with one")
 
 
+def weights_prefix(about: About) -> str:
+    """Of the names of a checkpoint's weights: their moving mean, where the run has one."""
+    return AVERAGE if any(name.startswith(AVERAGE) for name in about.arrays) else PARAMS
+
+
 class Arrays(Mapping[str, np.ndarray]):
     """The arrays of a checkpoint, each read from the files when it is asked for, and checked.
 
@@ -87,22 +92,31 @@ class Arrays(Mapping[str, np.ndarray]):
 
 
 def _read(path: epath.Path, trainable: Trainable, plan: Plan) -> dict[str, jax.Array]:
-    shardings = trainable.shardings.params
     if hugging_face.is_hugging_face(Path(path)):
+        shardings = trainable.shardings.params
         return hugging_face.load(Path(path), trainable.job, plan, shardings)
     folder = newest(path)
     about = checkpoints.read_about(folder)
     _check_model(_of_its_tokenizer(folder, about, trainable.job), trainable.job)
-    shapes = trainable.shapes().params
+    return read_params(folder, about, trainable)
+
+
+def read_params(folder: epath.Path, about: About, trainable: Trainable) -> dict[str, jax.Array]:
+    """The weights of a checkpoint where a run has its parameters.
+
+    Raises BrokenError where they have changed since the save, and what Orbax raises.
+    """
+    shardings, shapes = trainable.shardings.params, trainable.shapes().params
+    prefix = weights_prefix(about)
     flat = read_arrays(
         folder,
         about,
-        {PARAMS + name: shape for name, shape in shapes.items()},
-        {PARAMS + name: sharding for name, sharding in shardings.items()},
+        {prefix + name: shape for name, shape in shapes.items()},
+        {prefix + name: sharding for name, sharding in shardings.items()},
     )
     if problem := changed(flat, about):
         raise BrokenError(f"{folder}: {problem}")
-    return {name.removeprefix(PARAMS): array for name, array in flat.items()}
+    return {name.removeprefix(prefix): array for name, array in flat.items()}
 
 
 def _of_its_tokenizer(folder: epath.Path, about: About, job: Job) -> About:

@@ -145,6 +145,12 @@ def read_about(folder: AnyPath) -> About:
         raise BrokenError(f"{ABOUT} cannot be read: {str(error).splitlines()[0]}") from None
 
 
+def trained_tokenizer(folder: AnyPath) -> str:
+    """The file of the tokenizer that was trained for a step folder's run; "": there is none."""
+    file = folder / TOKENIZER
+    return file.read_text(encoding="utf-8") if file.exists() else ""
+
+
 def expired(scores: Iterable[Score], policy: Policy) -> list[int]:
     """Steps that may go: not among the newest, not one of every k-th, not among the best."""
     newest_first = sorted(scores, key=lambda score: score.step, reverse=True)

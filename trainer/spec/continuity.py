@@ -43,7 +43,10 @@ SILENT = (
     "checkpoint.on_data_change",
 )  # fmt: skip
 """Changes nothing that a curve could show."""
-OPTIMIZER_KEY = "optimizer.name"
+OPTIMIZER_KEYS = frozenset({"optimizer.name", "optimizer.moments_dtype"})
+FIRST_OPTIMIZER = {"moments_dtype": "float32", "ema": None}
+"""Of checkpoints that say nothing of it."""
+AVERAGE_KEY = "optimizer.ema"
 INIT = "a new run starts from its weights (checkpoint.init_from)"
 ALLOW = "checkpoint.on_data_change=continue goes on with it"
 
@@ -72,10 +75,12 @@ def compare(about: About, job: Job, corpus_sha256: str | None) -> Continuity:
             )
         elif key in MODEL_KEYS:
             errors.append(f"{change}: the weights of step {about.step} are of another model")
-        elif key == OPTIMIZER_KEY:
+        elif key in OPTIMIZER_KEYS:
             errors.append(
                 f"{change}: the moments of step {about.step} are of another optimizer; {INIT}"
             )
+        elif key == AVERAGE_KEY and saved is None:
+            errors.append(f"{change}: step {about.step} has no mean of the weights; {INIT}")
         elif (key in DATA_KEYS or key == "corpus") and not is_allowed:
             errors.append(f"{change}: step {about.step} was trained on other data; {ALLOW}")
         elif not _is_silent(key):
@@ -90,11 +95,11 @@ def _changes(about: About, job: Job, corpus_sha256: str | None) -> Iterator[tupl
 
 
 def _effective(job: Mapping[str, Any]) -> dict[str, Any]:
-    """With what an unsaid vocabulary means."""
+    """With what an unsaid vocabulary means, and what was no question before there was a key."""
     model = dict(job["model"])
     if model.get("vocab_size") is None and job["data"]["tokenizer"] == BYTES:
         model["vocab_size"] = OF_BYTES.size
-    return {**job, "model": model}
+    return {**job, "model": model, "optimizer": {**FIRST_OPTIMIZER, **job["optimizer"]}}
 
 
 def _differences(

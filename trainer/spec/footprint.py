@@ -7,6 +7,7 @@ seen to do, and `tests/trainer/test_footprint.py` holds it against the compiler:
 
 from dataclasses import asdict, dataclass
 
+from trainer.spec import optimizer_state
 from trainer.spec.activations import kept_per_token, worked_on_per_token
 from trainer.spec.job import Job
 from trainer.spec.plan import ArrayPlan, Plan
@@ -51,7 +52,7 @@ def footprint(job: Job, plan: Plan) -> Footprint:
     tokens = plan.batch.rows_per_device * job.data.seq_len
     accumulates = plan.batch.micro_batches > 1
     return Footprint(
-        state=(1 + job.optimizer.moments) * parameters,
+        state=parameters + optimizer_state.bytes_per_device(job.optimizer, plan),
         batch=BATCH_BYTES * tokens * plan.batch.micro_batches,
         gradients=(2 if accumulates else 1) * parameters,
         kept=job.model.layers * tokens * kept_per_token(job, plan),

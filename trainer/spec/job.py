@@ -24,6 +24,12 @@ NonNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 AxisSize = Annotated[int, Field(ge=-1)]
+SLOWEST_BFLOAT16_MEAN = 0.996
+"""A number of 8 bits changes by 1/256 of itself or not at all."""
+KEPT_MEANS = {
+    "adamw": ("beta1", "beta2"), "lion": ("beta2",), "muon": ("momentum", "beta1", "beta2"),
+}  # fmt: skip
+"""What says how slowly the means of each optimizer move."""
 BYTES = "bytes"
 """The tokenizer that needs no file."""
 
@@ -244,8 +250,20 @@ class Mesh(Section):
     tensor: AxisSize = 1
 
 
+class Group(Section):
+    """Parameters with a learning rate or a weight decay of their own."""
+
+    pattern: Annotated[str, Field(min_length=1)] = Field(
+        description="of their names, such as layers.*_norm.scale"
+    )
+    learning_rate_factor: Annotated[float, Field(ge=0)] = 1.0
+    weight_decay: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="null: as without the group"
+    )
+
+
 class Optimizer(Section):
-    name: Literal["adamw", "lion"] = "adamw"
+    name: Literal["adamw", "lion", "muon"] = "adamw"
     learning_rate: Annotated[float, Field(gt=0)] = 3e-4
     schedule: Literal["cosine", "linear", "constant", "wsd"] = Field(
         default="cosine", description="wsd: warm up, stay, and fall in the last decay_steps"
@@ -257,14 +275,35 @@ class Optimizer(Section):
     final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
     beta1: Fraction = 0.9
     beta2: Fraction = 0.95
+    momentum: Fraction = Field(default=0.95, description="of muon's matrices; the rest is adamw's")
     eps: Annotated[float, Field(gt=0)] = Field(default=1e-8, description="of adamw")
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    z_loss: Annotated[float, Field(ge=0)] = Field(
+        default=0.0, description="how much the squared log of the softmax's sum counts"
+    )
+    moments_dtype: Literal["float32", "bfloat16"] = "float32"
+    ema: Fraction | None = Field(
+        default=None, description="of a mean of the weights, which is then evaluated and exported"
+    )
+    groups: tuple[Group, ...] = Field(
+        default=(), strict=False, description="of those that match a parameter the first counts"
+    )
 
-    @property
-    def moments(self) -> int:
-        """Float32 numbers that it keeps of a parameter: a mean, and adamw the mean of squares."""
-        return {"adamw": 2, "lion": 1}[self.name]
+    @model_validator(mode="after")
+    def _means_move(self) -> "Optimizer":
+        """A mean whose steps are all below the rounding of bfloat16 stays where it is."""
+        kept = KEPT_MEANS[self.name]
+        slow = [name for name in kept if getattr(self, name) > SLOWEST_BFLOAT16_MEAN]
+        if self.moments_dtype == "bfloat16" and slow:
+            raise KeyedError(
+                *(
+                    (name, f"above {SLOWEST_BFLOAT16_MEAN} a mean in bfloat16 no longer moves: "
+                     "take less, or moments_dtype: float32")
+                    for name in slow
+                )
+            )  # fmt: skip
+        return self
 
 
 class Evaluate(Section):
@@ -323,6 +362,7 @@ class Sample(Section):
     prompt: str = "def "
     tokens: Positive = 200
     temperature: Annotated[float, Field(ge=0)] = 0.8
+    every_steps: Positive | None = Field(default=None, description="on the way as well")
 
 
 class Retries(Section):

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trainer.spec import layout, rules, shapes
+from trainer.spec import groups, layout, rules, shapes
 from trainer.spec.corpus import EXAMPLE
 from trainer.spec.job import Data, Job, Model
 from trainer.spec.job import Mesh as MeshSizes
@@ -57,6 +57,8 @@ def resolve(job: Job, world: World, corpus: Corpus) -> Plan:
     problems.stop()
     vocab = shapes.padded_vocab(vocab_size(job), mesh["tensor"])
     parameters = shapes.parameters(job.model, vocab)
+    problems.found += groups.problems(job.optimizer, [array.name for array in parameters])
+    problems.stop()
     return Plan(
         world=world,
         mesh=mesh,

@@ -9,7 +9,7 @@ waits for) makes it slower, never faster.
 import math
 from dataclasses import dataclass
 
-from trainer.spec import accelerators
+from trainer.spec import accelerators, optimizer_state
 from trainer.spec.activations import least_kept_per_token
 from trainer.spec.job import Job
 from trainer.spec.plan import ArrayPlan, Plan, World
@@ -161,7 +161,8 @@ def _hbm_bytes(job: Job, plan: Plan) -> float:
     tokens = batch.rows_per_device * batch.micro_batches * job.data.seq_len
     kept = job.model.layers * tokens * least_kept_per_token(job, plan)
     # An update moves a parameter and its moments, in and out.
-    return 2 * (1 + job.optimizer.moments) * shards + USES * (batch.micro_batches * read + kept)
+    state = shards + optimizer_state.bytes_per_device(job.optimizer, plan)
+    return 2 * state + USES * (batch.micro_batches * read + kept)
 
 
 def _ici_bytes(job: Job, plan: Plan) -> float:

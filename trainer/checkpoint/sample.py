@@ -1,0 +1,76 @@
+"""`python -m trainer.checkpoint.sample STEP_FOLDER --prompt=TEXT`: text from a checkpoint.
+
+On all devices of this machine; on standard output is the text alone. Ends with 1 where the
+checkpoint is not whole, with 2 where its job cannot be used here.
+"""
+
+import argparse
+import sys
+
+from etils import epath
+
+from trainer.spec import checkpoints
+from trainer.spec.checkpoints import BrokenError
+from trainer.spec.config import ConfigError
+from trainer.spec.job import Job, Mesh, Sample
+from trainer.spec.places import place
+from trainer.spec.plan import Corpus
+from trainer.spec.resolve import PlanError, resolve
+
+
+def main() -> int:
+    """Writes what the command line asks for."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.checkpoint.sample", description=__doc__
+    )
+    defaults = Sample()
+    parser.add_argument("folder", metavar="STEP_FOLDER")
+    parser.add_argument("--prompt", default=defaults.prompt)
+    parser.add_argument("--tokens", type=int, default=defaults.tokens)
+    parser.add_argument("--temperature", type=float, default=defaults.temperature)
+    parser.add_argument("--seed", type=int, help="another one than the job's")
+    options = parser.parse_args()
+    settings = Sample(prompt=options.prompt, tokens=options.tokens, temperature=options.temperature)
+    try:
+        print(_write(place(options.folder), settings, options.seed))
+    except BrokenError as error:
+        print(f"{options.folder}: {error}", file=sys.stderr)
+        return 1
+    except (ConfigError, PlanError) as error:
+        print(f"{options.folder}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _write(folder: epath.Path, settings: Sample, seed: int | None) -> str:
+    import jax
+
+    from trainer import jax_config, mesh
+    from trainer.checkpoint.weights import read_params
+    from trainer.data import tokenizer
+    from trainer.sample import Sampler
+    from trainer.train_step import Trainable
+    from trainer.world import this_machine
+
+    about = checkpoints.read(folder)
+    jax_config.configure()
+    world = this_machine()
+    job = _on(world.devices, Job.model_validate(about.job, strict=False), seed)
+    plan = resolve(job, world, Corpus(source=job.data.source, sha256=None))
+    devices = mesh.build(plan)
+    trainable = Trainable.of(job, plan, devices)
+    ours = tokenizer.of(job.data, checkpoints.trained_tokenizer(folder))
+    with jax.set_mesh(devices):
+        return Sampler(trainable, settings, ours).sample(read_params(folder, about, trainable))
+
+
+def _on(devices: int, job: Job, seed: int | None) -> Job:
+    """The job on any number of devices: what it says of hosts and batches is of no matter here."""
+    data = job.data.model_copy(update={"global_batch": devices, "micro_batches": 1})
+    seed = job.seed if seed is None else seed
+    changes = {"data": data, "mesh": Mesh(data=1), "profile": None, "seed": seed}
+    return job.model_copy(update=changes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
