@@ -132,7 +132,7 @@ def test_the_z_loss_is_felt_in_the_gradient_and_not_in_the_loss():
 
 def _pulled(*groups: dict[str, Any]) -> dict[str, float]:
     """By how much of itself each parameter is pulled to zero where there is no gradient."""
-    job = job_of(optimizer={"weight_decay": 0.5, "groups": groups})
+    job = job_of(model={"biases": "qkv"}, optimizer={"weight_decay": 0.5, "groups": groups})
     arrays = resolve(job, world_of(), corpus_of(job)).parameters
     rule = optimizer.make(job, arrays)
     params = {array.name: jnp.ones(array.shape) for array in arrays}
@@ -150,7 +150,7 @@ def test_groups_have_their_own_learning_rate_and_decay_and_the_first_counts():
     )
     assert pulled["embedding.table"] == 0.25
     assert pulled["layers.attention_norm.scale"] == 0.25
-    assert pulled["final_norm.scale"] == 0
+    assert pulled["final_norm.scale"] == pulled["layers.attention.query.bias"] == 0
     assert pulled["layers.feed_forward.up.kernel"] == 0
     assert pulled["layers.attention.query.kernel"] == 0
     assert _pulled()["layers.attention.query.kernel"] == 0.5

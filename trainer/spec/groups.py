@@ -18,9 +18,11 @@ class Pull(NamedTuple):
 def pull(optimizer: Optimizer, name: str, axes: Collection[str]) -> Pull:
     """Of a parameter with these logical axes.
 
-    Without a word, weight decay leaves norms out: they are scales around one, not weights.
+    Without a word, weight decay leaves norms and biases out: scales around one and offsets, which
+    are no weights.
     """
-    decay = 0.0 if "norm" in axes else optimizer.weight_decay
+    is_weight = "norm" not in axes and not name.endswith(".bias")
+    decay = optimizer.weight_decay if is_weight else 0.0
     for group in optimizer.groups:
         if fnmatchcase(name, group.pattern):
             own = decay if group.weight_decay is None else group.weight_decay
