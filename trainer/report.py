@@ -9,6 +9,7 @@ from trainer.evaluate import Evaluation
 from trainer.events import Events
 from trainer.metrics import LinesFile
 from trainer.spec.job import Job
+from trainer.tensorboard import Board
 
 PRINT_EVERY_S = 2.0
 EVENT_TEXT_CHARACTERS = 2000
@@ -22,12 +23,14 @@ class Report:
         self._is_first = environment.process == 0
         self._file = LinesFile(run_dir / "metrics.jsonl", environment.process)
         self._samples = LinesFile(run_dir / "samples.jsonl", environment.process)
+        self._board = Board(job, run_dir) if self._is_first else None
         self._printed_s = 0.0
 
     def step(self, step: int, fields: dict[str, Any]) -> None:
         last = self._job.steps
         if step % self._job.log_every == 0 or step in (1, last):
             self._file.write({"step": step, **fields, "attempt": self._attempt})
+            self._show(step, fields)
         self._events.emit("step", step=step, **fields)
         if step in (1, last) or time.monotonic() - self._printed_s > PRINT_EVERY_S:
             self._printed_s = time.monotonic()
@@ -42,6 +45,7 @@ class Report:
         if evaluation.eval_losses:
             line["eval_losses"] = evaluation.eval_losses
         self._file.write({**line, "evaluation_s": took_s, "attempt": self._attempt})
+        self._show(step, {"eval_loss": loss, "eval_perplexity": perplexity})
         self._events.emit("evaluated", **line, evaluation_s=took_s)
         of_each = "".join(f"  {name} {one:.4f}" for name, one in evaluation.eval_losses.items())
         self.say(
@@ -52,8 +56,23 @@ class Report:
     def sampled(self, step: int, text: str) -> None:
         """What the model wrote after a step that was not the last one."""
         self._samples.write({"step": step, "text": text, "attempt": self._attempt})
+        self._show(step, {}, text)
         self._tell("sampled", step=step, text=text[:EVENT_TEXT_CHARACTERS])
         self.say(f"sample of step {step}:\n{text}")
+
+    def finished(self, text: str | None) -> None:
+        """With what the model wrote after the last step."""
+        self._show(self._job.steps, {}, text)
+        if self._board:
+            self._board.close()
+        if text is not None:
+            self.say(f"sample:\n{text}")
+
+    def _show(self, step: int, fields: dict[str, Any], text: str | None = None) -> None:
+        if self._board:
+            self._board.numbers(step, fields)
+            if text is not None:
+                self._board.text("sample", step, text)
 
     def saved(self, step: int, size: int, seconds: float, blocked_s: float) -> None:
         """A checkpoint is committed; `blocked_s` of its `seconds` no step was made."""

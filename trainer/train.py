@@ -100,7 +100,7 @@ def _finish(
 ) -> None:  # fmt: skip
     if text is not None and environment.process == 0:
         (run_dir / "sample.txt").write_text(text, encoding="utf-8")
-        report.say(f"sample:\n{text}")
+    report.finished(text)
     _leave_together("end")
     shown = text and text[:EVENT_TEXT_CHARACTERS]
     events.emit("finished", last_word=True, step=job.steps, loss=loss, sample=shown)

@@ -39,7 +39,7 @@ DATA_KEYS = frozenset(
 ) | {"seed"}
 """Which examples a step sees: with another value some are seen twice, others never."""
 SILENT = (
-    "mesh", "name", "sample", "log_every", "retries", "profile", "model.preset",
+    "mesh", "name", "sample", "log_every", "tensorboard", "retries", "profile", "model.preset",
     "checkpoint.on_data_change",
 )  # fmt: skip
 """Changes nothing that a curve could show."""

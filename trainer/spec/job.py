@@ -397,6 +397,9 @@ class Job(BaseJob):
     steps: Positive
     seed: NonNegative = 0
     log_every: Positive = 1
+    tensorboard: bool = Field(
+        default=False, description="event files in the run's folder; takes the extra of that name"
+    )
     model: Model
     data: Data
     mesh: Mesh = Mesh()
