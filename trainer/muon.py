@@ -1,7 +1,7 @@
 """Muon: momentum whose matrices are made orthogonal, so that an update moves all directions alike.
 
-Of the weights between a layer's features alone: see `matrix` in trainer/spec/optimizer_state.py. The
-polynomial's coefficients and the size of an update are those of arXiv:2502.16982.
+Of the weights between a layer's features alone: see `matrix` in trainer/spec/optimizer_state.py.
+The polynomial's coefficients and the size of an update are those of arXiv:2502.16982.
 """
 
 import math
