@@ -24,6 +24,20 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 120.0) -> Non
         time.sleep(0.02)
 
 
+def written(*folders: Path) -> list[Path]:
+    """Files in them, environments left out."""
+    found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    return [path for path in found if "environments" not in path.parts]
+
+
+def holds(path: Path, text: str) -> bool:
+    """False for what has gone meanwhile."""
+    try:
+        return text.encode() in path.read_bytes()
+    except OSError:
+        return False
+
+
 def run_launcher(
     folder: Path, environment: Mapping[str, str], *words: str
 ) -> subprocess.CompletedProcess[str]:

@@ -4,6 +4,7 @@ Two slices of two TPU hosts each, and a head; the last test that uses it takes a
 """
 
 import json
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from tests.faults import matrix
 from tests.faults.launches import Launch, Launcher
-from tests.leftovers import Traces, wait_until
+from tests.leftovers import Traces, holds, wait_until, written
 from tests.ray_clusters import RayCluster
 from tests.spec.worlds import cpu_world, tpu_world
 
@@ -88,15 +89,30 @@ def assert_as_it_was(cluster: RayCluster, traces: Traces) -> None:
 
 
 def test_a_job_has_the_curve_of_a_simulated_run_and_gives_everything_back(
-    launch: Launcher, cluster: RayCluster, traces: Traces, unbroken: list
+    launch: Launcher,
+    cluster: RayCluster,
+    traces: Traces,
+    unbroken: list,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its hosts do not share the run's folder; what they write comes into it all the same."""
+    """Its hosts do not share the run's folder; what they write comes into it all the same.
+
+    Nothing that is written or printed has the cluster's token or the job's secret.
+    """
+    secret, token = secrets.token_hex(16), cluster.token_path.read_text()
+    monkeypatch.setenv("A_SECRET", secret)
     (launch.folder / "job.yaml").write_text(matrix.JOB)
-    run = start(launch, cluster, "joined", CPU, "--runs", str(cluster.apart))
+    words = ["--runs", str(cluster.apart), "secrets=[A_SECRET]"]
+    run = start(launch, cluster, "joined", CPU, *words)
     run.run_dir = cluster.apart / "joined"
     matrix.assert_finished(run, unbroken, traces)
     assert run.log(0).count("compiled in") == 1
     assert run.log(1)
+    files = written(run.run_dir, launch.folder)
+    assert run.run_dir / "plans" in {path.parent for path in files}
+    assert [path for path in files if holds(path, token) or holds(path, secret)] == []
+    assert token not in run.output
+    assert secret not in run.output
     assert_as_it_was(cluster, traces)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.exits import NO_CLUSTER, OK
 from tests.faults.launches import Launch
-from tests.leftovers import Traces, run_launcher, wait_until
+from tests.leftovers import Traces, holds, run_launcher, wait_until, written
 from tests.ssh.machines import NEEDED, WHY_NOT, Machines, machines
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not NEEDED, reason=WHY_NOT)]
@@ -53,20 +53,6 @@ def knowing(secret: str, traces: Traces) -> int:
     """How many processes that train have it in their environment."""
     training = [p for p, command in traces.processes().items() if "-m trainer" in command]
     return sum(holds(Path(f"/proc/{process}/environ"), secret) for process in training)
-
-
-def written(*folders: Path) -> list[Path]:
-    """Files in them, environments left out."""
-    found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    return [path for path in found if "environments" not in path.parts]
-
-
-def holds(path: Path, text: str) -> bool:
-    """False for what has gone meanwhile."""
-    try:
-        return text.encode() in path.read_bytes()
-    except OSError:
-        return False
 
 
 def test_a_host_without_python_is_named_and_what_the_others_have_got_stays(
