@@ -29,7 +29,7 @@ def test_a_program_gets_the_same_as_json(folder: Path) -> None:
     result = launch(folder, *WORDS, "--simulate", "-o", "json")
     assert result.returncode == 0, result.stderr
     content = json.loads(result.stdout)
-    assert content["plan"]["mesh"] == {"data": 1, "fsdp": 8, "tensor": 2}
+    assert content["plan"]["mesh"] == {"data": 1, "fsdp": 8, "expert": 1, "tensor": 2}
     found = content["explicit"]
     assert [one["bytes"] for one in found] == sorted((one["bytes"] for one in found), reverse=True)
     assert {one["kind"] for one in found} == {"ambiguous", "constraint"}

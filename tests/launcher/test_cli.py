@@ -117,7 +117,7 @@ def test_the_plan_as_json_holds_what_would_be_started(folder: Path) -> None:
         folder, "plan", "-c", "tpu-v4-32", "--simulate", "job.yaml", "mesh.tensor=2", "-o", "json"
     )
     plan = json.loads(result.stdout)
-    assert plan["plan"]["mesh"] == {"data": 1, "fsdp": 8, "tensor": 2}
+    assert plan["plan"]["mesh"] == {"data": 1, "fsdp": 8, "expert": 1, "tensor": 2}
     assert [process["host"] for process in plan["processes"]] == [0, 1, 2, 3]
     environment = plan["processes"][3]["environment"]
     assert environment["SLIPWAY_PROCESS_ID"] == "3"

@@ -58,6 +58,7 @@ def test_losses_do_not_depend_on_the_mesh(settings):
         np.testing.assert_allclose(_losses(settings, 4, mesh), alone, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [ROUNDED, {"name": "muon"}], ids=["adamw", "muon"])
 def test_a_checkpoint_has_the_state_and_another_mesh_takes_it_up(tmp_path, settings):
     changes = {"steps": STEPS, **_changes(**settings)}
