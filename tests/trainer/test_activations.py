@@ -66,5 +66,9 @@ def test_a_layer_keeps_what_jax_asks_for(remat: str, model: dict[str, Any]) -> N
     job = job_of(remat, **model)
     per_token = kept_per_token(job, resolve(job, world_of("v5e-1"), CORPUS))
     kept = kept_by_jax(job)
+    ours = per_token * LAYERS * ROWS * LENGTH
     # With `none` there are numbers of which there is one for a row's position or head besides.
-    assert per_token * LAYERS * ROWS * LENGTH == pytest.approx(kept, rel=0.02)
+    assert ours > 0.98 * kept
+    # From 0.12 on JAX keeps one copy less of what goes through a tanh.
+    has_tanh = model.get("feed_forward") or model.get("attention_soft_cap")
+    assert ours < (1.12 if has_tanh else 1.02) * kept
