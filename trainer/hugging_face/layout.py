@@ -15,13 +15,10 @@ import numpy as np
 from trainer.hugging_face.families import family
 from trainer.hugging_face.places import Place
 from trainer.spec.job import Model
-from trainer.spec.shapes import Parameter, parameters
+from trainer.spec.shapes import STACKED, Parameter, parameters
 
 Box = tuple[slice, ...]
 """A start and a stop for each dim, without steps."""
-
-STACKED = ("layer", "expert")
-"""Axes of ours that are tensors of theirs."""
 
 STRIP = 256
 """Rows that are transposed at once: what stays in the processor's cache goes 7 times as fast."""

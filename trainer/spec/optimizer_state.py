@@ -7,9 +7,7 @@ from typing import NamedTuple
 from trainer.spec.job import Optimizer
 from trainer.spec.plan import ArrayPlan, Plan
 from trainer.spec.resolve import DTYPE_BYTES, FLOAT32_BYTES
-
-STACKED = ("layer", "expert")
-"""Axes that count matrices of the same kind."""
+from trainer.spec.shapes import STACKED
 
 
 class Matrix(NamedTuple):

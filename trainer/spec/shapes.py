@@ -11,6 +11,8 @@ from trainer.spec.job import Experts, Model
 # Lanes of a TPU register and a common tile of GPU matrix units: a vocabulary that is a multiple of
 # it pads to nothing inside the compiler.
 VOCAB_MULTIPLE = 128
+STACKED = ("layer", "expert")
+"""Axes that count arrays of the same kind."""
 QUERY_KEY = ("query", "key")
 """What `query_key_norm` is of."""
 
