@@ -47,12 +47,12 @@ def main() -> None:
     trainable = Trainable.of(job, plan, devices)
     report = Report(job, environment, job_file.parent, events)
     with jax.set_mesh(devices):
-        feed = Feed(job, plan.batch, tokens, mesh.batch_sharding(devices))
+        feed = Feed(job, plan.batch, tokens, mesh.batch_shardings(devices))
         batch = next(feed.training(first_step=1))
         step = trainable.compiled_step(batch)
         turns = Turns(trainable, step, batch, rounds)
         loop = Loop(
-            job, feed, turns, Wishes(devices), Evaluator(trainable), None, NoSaving(),
+            job, feed, turns, Wishes(devices), Evaluator(trainable), None, None, NoSaving(),
             Rates(job, plan), Profiling(job, environment, job_file.parent), report, events,
         )  # fmt: skip
         loop.run(Start(trainable.initial_state()))

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from launcher import cli_checkpoints, cli_runs
 from launcher.cli_options import (
+    Agreed,
     CompileCheck,
     Detach,
     Output,
@@ -100,9 +101,13 @@ def run(
         bool, typer.Option("--fresh", help="move an earlier run of this name aside and start anew")
     ] = False,
     detach: Detach = False,
+    yes: Agreed = False,
     compile_check: CompileCheck = True,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print the plan and start nothing: launch plan")
+        bool,
+        typer.Option(
+            "--dry-run", help="start nothing: print the plan, or what Kubernetes would be asked for"
+        ),
     ] = False,
     output: OutputOption = Output.text,
 ) -> None:
@@ -112,12 +117,13 @@ def run(
     """
     launch = _prepare(job, overrides, cluster, simulate, simulate_hosts, runs)
     if dry_run:
-        _print_plan(launch, output, shardings=False)
+        _print_dry_run(launch, output)
         return
     from launcher.commands.run import run_job
+    from launcher.commands.shown import Shown
 
-    as_json = output is Output.json
-    code = run_job(launch, fresh=fresh, detached=detach, as_json=as_json, compiled=compile_check)
+    shown = Shown(detach, output is Output.json, yes)
+    code = run_job(launch, fresh=fresh, shown=shown, compiled=compile_check)
     raise typer.Exit(code)
 
 
@@ -131,6 +137,7 @@ def resume(
     simulate: Simulate = False,
     simulate_hosts: SimulateHosts = None,
     detach: Detach = False,
+    yes: Agreed = False,
     compile_check: CompileCheck = True,
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
@@ -140,6 +147,7 @@ def resume(
     launch resume quickstart --detach steps=600
     """
     from launcher.commands.run import resume_run
+    from launcher.commands.shown import Shown
 
     code = resume_run(
         run,
@@ -148,8 +156,7 @@ def resume(
         cluster=cluster,
         simulate=simulate,
         simulate_hosts=simulate_hosts,
-        detached=detach,
-        as_json=output is Output.json,
+        shown=Shown(detach, output is Output.json, yes),
         compiled=compile_check,
     )
     raise typer.Exit(code)
@@ -243,12 +250,12 @@ def up(
 
 @app.command()
 def down(
-    cluster: Annotated[str, typer.Argument(help="the cluster that `launch up` started")],
+    cluster: Annotated[str, typer.Argument(help="a cluster that is up, or one of a cloud")],
 ) -> None:
-    """End a cluster that `launch up` keeps warm."""
-    from launcher.commands.up_down import end_warm
+    """End a cluster that `launch up` keeps warm; give hosts of a cloud back, whatever they run."""
+    from launcher.commands.up_down import end
 
-    raise typer.Exit(end_warm(Path(cluster).stem))
+    raise typer.Exit(end(cluster))
 
 
 def _prepare(
@@ -279,6 +286,18 @@ def _find_cluster(name: str) -> "Loaded[Cluster]":
         return find_cluster(name)
     except ConfigError as error:
         refuse(str(error), BAD_USAGE)
+
+
+def _print_dry_run(launch: "Launch", output: Output) -> None:
+    from launcher.cluster import Kubernetes
+
+    provider, world = launch.cluster.provider, launch.plan.world
+    if not isinstance(provider, Kubernetes) or world.simulated or output is Output.json:
+        _print_plan(launch, output, shardings=False)
+        return
+    from launcher.providers.kubernetes.allocation import manifest_text
+
+    print(manifest_text(launch.run_dir.name, world, provider), end="")
 
 
 def _print_plan(launch: "Launch", output: Output, *, shardings: bool) -> None:

@@ -27,6 +27,9 @@ SimulateHosts = Annotated[
 Detach = Annotated[
     bool, typer.Option("--detach", "-d", help="return once it runs; no terminal ends it then")
 ]
+Agreed = Annotated[
+    bool, typer.Option("--yes", "-y", help="do not ask whether to pay for hosts of a cloud")
+]
 CompileCheck = Annotated[
     bool,
     typer.Option(

@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from launcher.providers.kubernetes import gke
 from trainer.spec import accelerators
 from trainer.spec.accelerators import Accelerator
 from trainer.spec.config import ConfigError, Loaded, load
 from trainer.spec.explain import KeyedError, found
-from trainer.spec.job import NonNegative, Positive, Section
 from trainer.spec.plan import World
+from trainer.spec.section import NonNegative, Positive, Section
 from trainer.spec.suggest import suggest
 
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -89,24 +90,75 @@ class Ssh(Section):
 
 
 class Gcp(Section):
-    """Cloud TPU slices; what is not given is asked of gcloud's own configuration."""
+    """Cloud TPU slices; project and zone that are not given are those of gcloud's configuration."""
 
     kind: Literal["gcp"]
-    zone: str | None = None
-    project: str | None = None
-    runtime_version: str | None = None
-    spot: bool = False
-    reservation: str | None = None
-    network: str | None = None
+    zone: Text | None = None
+    project: Text | None = None
+    accelerator_type: Text | None = Field(
+        default=None, description="as gcloud calls it; else it follows from `accelerator`"
+    )
+    runtime_version: Text | None = Field(
+        default=None, description="of the hosts' software; else that of the generation, for JAX"
+    )
+    spot: bool = Field(default=False, description="cheaper, and taken away at any moment")
+    reservation: Text | None = Field(default=None, description="its name")
+    valid_minutes: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="how long to wait for capacity; null: as long as it takes"
+    )
+    network: Text | None = None
+    subnetwork: Text | None = None
+    internal_ips: bool = Field(
+        default=False, description="hosts have no address outside of their network"
+    )
+    service_account: Text | None = Field(
+        default=None, description="e-mail address of who the hosts are; else the project's default"
+    )
+    labels: dict[Text, str] = Field(default={}, description="of the resources, for the bill")
+    autostop_minutes: Annotated[float, Field(ge=0)] = Field(
+        default=30.0, description="how long the hosts stay after a run that failed, to look at them"
+    )
+    price_per_chip_hour: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="in US dollars; else the list price, where one is known"
+    )
+    user: Text | None = Field(default=None, description="on the hosts; else one is made there")
+    identity: Text | None = Field(
+        default=None, description="file with that user's private key; else a key of its own"
+    )
+    jump: Text | None = Field(default=None, description="hosts to go through: as of ssh -J")
+    folder: Text = Field(default="~/.cache/slipway", description="as for ssh")
+    endpoint: Text | None = Field(
+        default=None, description="host:port of a server without TLS that speaks the same API"
+    )
+
+    @model_validator(mode="after")
+    def _has_one_tier(self) -> "Gcp":
+        if self.spot and self.reservation:
+            raise KeyedError(("reservation", "with spot: true: say one of the two"))
+        return self
 
 
 class Kubernetes(Section):
-    """A Ray cluster made by KubeRay."""
+    """Pods of a Kubernetes cluster that has KubeRay; a Ray cluster of its own for each run."""
 
     kind: Literal["kubernetes"]
-    namespace: str = "default"
-    context: str | None = None
-    image: str | None = None
+    image: Text = Field(description="with the launcher's Python, Slipway and the folder it is in")
+    namespace: Text = "default"
+    context: Text | None = Field(default=None, description="of the kubeconfig; else its current")
+    service_account: Text | None = Field(default=None, description="of all pods")
+    queue: Text | None = Field(default=None, description="of Kueue, which then lets the run in")
+    cpu: Positive | None = Field(default=None, description="of each host's pod")
+    memory: Text | None = Field(default=None, description='of each host\'s pod: "64Gi"')
+    node_selector: dict[Text, str] = Field(default={}, description="of the hosts' pods")
+    tolerations: list[Text] = Field(
+        default=[], description="keys of taints, beside those of TPUs and GPUs"
+    )
+    claims: dict[Text, Text] = Field(
+        default={}, description="path in all pods: the PersistentVolumeClaim that is mounted there"
+    )
+    start_timeout_s: Seconds = Field(
+        default=1200.0, description="for the pods to be ready, once no queue keeps them back"
+    )
 
 
 class Slurm(Section):
@@ -189,6 +241,14 @@ class Cluster(Section):
             if given != wanted:
                 message = f"{given} are named, but {self.accelerator} needs {wanted}"
                 raise KeyedError(("provider", f"hosts: {message}"))
+        unsaid = isinstance(self.provider, Gcp) and not self.provider.accelerator_type
+        if unsaid and self.slice.platform != "tpu":
+            message = f"accelerator_type: missing; {self.accelerator} is no TPU"
+            raise KeyedError(("provider", message))
+        if isinstance(self.provider, Kubernetes) and not gke.has(self.slice):
+            known = ", ".join(gke.ACCELERATORS)
+            message = f"GKE has no nodes of TPU {self.slice.generation}; it has those of {known}"
+            raise KeyedError(("accelerator", message))
         return self
 
     @property
@@ -199,11 +259,6 @@ class Cluster(Section):
             hosts=self.hosts and self.hosts.max,
             devices_per_host=self.devices_per_host,
         )
-
-    @property
-    def built(self) -> bool:
-        """Whether the provider works in this version."""
-        return self.provider.kind in ("local", "attach", "ssh", "slurm")
 
     def accelerator_for(self, simulate_hosts: int | None) -> Accelerator:
         """One slice where all slices together have `simulate_hosts` hosts (None: as many as real).

@@ -1,6 +1,7 @@
 """What `launch plan` shows: tables and the mesh picture, and the same facts as JSON."""
 
 import json
+import math
 import shlex
 from typing import Any
 
@@ -14,9 +15,11 @@ from launcher.agent import SEARCH_PATHS
 from launcher.launch import Launch, Planned
 from launcher.plan import COORDINATOR_PLACEHOLDER, TrainingLaunch
 from trainer.spec import accelerators, rules
-from trainer.spec.plan import ArrayPlan
+from trainer.spec.plan import ArrayPlan, Plan
 from trainer.spec.roofline import Bounds, bounds
 
+INSIDE = ("expert", "context", "tensor")
+"""Mesh axes that the picture's headers do not name: its lines do."""
 HOST_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 
 
@@ -132,7 +135,7 @@ def mesh_picture(launch: TrainingLaunch, width: int) -> RenderableType:
             grids.append(_grid_header(data, fsdp, cell))
             grids += [
                 _grid_line(launch, data, fsdp, inside, cell)
-                for inside in range(mesh["expert"] * mesh["tensor"])
+                for inside in range(math.prod(mesh[axis] for axis in INSIDE))
             ]
     return Group(*grids)
 
@@ -143,17 +146,26 @@ def _grid_header(data: int, fsdp: range, cell: int) -> Text:
 
 
 def _grid_line(launch: TrainingLaunch, data: int, fsdp: range, inside: int, cell: int) -> Text:
-    """`inside`: a place along the axes that are in no header, `expert` and `tensor`."""
+    """`inside`: a place along the axes that are in no header."""
     mesh, world = launch.plan.mesh, launch.plan.world
-    expert, tensor = divmod(inside, mesh["tensor"])
-    name = f"ex {expert} te {tensor}" if mesh["expert"] > 1 else f"tensor {tensor:<3}"
-    line = Text(f"  {name} ".ljust(13), style="dim")
+    line = Text(f"  {_place_inside(mesh, inside)} ".ljust(13), style="dim")
     for column in fsdp:
-        above = (data * mesh["fsdp"] + column) * mesh["expert"] * mesh["tensor"]
+        above = (data * mesh["fsdp"] + column) * math.prod(mesh[axis] for axis in INSIDE)
         position = above + inside
         host = launch.plan.device_order[position] // world.devices_per_host
         line.append(f"{host:>{cell}}", style=f"not dim {host_color(host)}")
     return line
+
+
+def _place_inside(mesh: dict[str, int], inside: int) -> str:
+    """As `tensor 1`; where there are rare axes, as `co 0 te 1`."""
+    places = dict[str, int]()
+    for axis in reversed(INSIDE):
+        inside, places[axis] = divmod(inside, mesh[axis])
+    if all(mesh[axis] == 1 for axis in rules.RARE_AXES):
+        return f"tensor {places['tensor']:<3}"
+    shown = [axis for axis in INSIDE if axis == "tensor" or mesh[axis] > 1]
+    return " ".join(f"{axis[:2]} {places[axis]}" for axis in shown)
 
 
 def _facts(launch: TrainingLaunch) -> Table:
@@ -165,8 +177,7 @@ def _facts(launch: TrainingLaunch) -> Table:
     corpus = plan.corpus.sha256
     seen = f"sha256 {corpus[:16]}" if corpus else "seen by the hosts only"
     table.add_row("corpus", f"{plan.corpus.source}, {seen}")
-    count = sum(_size(array) for array in plan.parameters)
-    table.add_row("parameters", f"{count:,} in float32, compute in {plan.compute_dtype}")
+    table.add_row("parameters", _parameters_text(plan))
     sizes = _bytes_per_device(launch)
     shown = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
     table.add_row("per device", shown)
@@ -209,8 +220,15 @@ def _bytes_per_device(launch: TrainingLaunch) -> dict[str, int]:
     return {
         "parameters": launch.parameter_bytes,
         "optimizer": launch.optimizer_bytes,
-        "gradients": launch.parameter_bytes,
+        "gradients": launch.gradient_bytes,
     }
+
+
+def _parameters_text(plan: Plan) -> str:
+    trained = sum(_size(array) for array in plan.trained)
+    others = sum(_size(array) for array in plan.parameters) - trained
+    text = f"{trained:,} in float32, compute in {plan.compute_dtype}"
+    return f"{text}; beside {others:,} that stay as they are" if others else text
 
 
 def _size(array: ArrayPlan) -> int:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Self
 
 from launcher.candidates import places, usable
-from launcher.cluster import Attach, Slurm
+from launcher.cluster import Attach, Kubernetes, Slurm
 from launcher.display import count
 from launcher.gang import Gang
 from launcher.gather import assembled, connected
@@ -14,6 +14,7 @@ from launcher.listener import Listener
 from launcher.providers import attach, local, warm
 from launcher.providers.errors import ProviderError
 from launcher.providers.hosts import Hosts
+from launcher.providers.kubernetes.allocation import hosts_of_ray_cluster
 from launcher.providers.slurm.allocation import hosts_of_job
 from trainer.spec.plan import World
 
@@ -96,6 +97,9 @@ class Hosting:
         elif isinstance(provider, Slurm) and not launch.words.simulated:
             self._listener.on_status("starting Ray on the hosts of this job")
             got = hosts_of_job(launch.plan.world, self._listener.on_status)
+        elif isinstance(provider, Kubernetes) and not launch.words.simulated:
+            world, folder = launch.plan.world, launch.run_dir
+            got = hosts_of_ray_cluster(world, provider, folder, self._listener)
         else:
             got = self._simulated(launch)
         hosts = self._held.enter_context(got)

@@ -69,8 +69,13 @@ class TrainingLaunch(Launch):
 
     @property
     def parameter_bytes(self) -> int:
-        """Parameters on one device; the gradients have the same size."""
+        """Parameters on one device."""
         return sum(array.bytes_per_device for array in self.plan.parameters)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Gradients on one device: as large as what they are of."""
+        return _gradient_bytes(self.plan)
 
     @property
     def optimizer_bytes(self) -> int:
@@ -84,10 +89,10 @@ class TrainingLaunch(Launch):
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Parameters and moments, each once; 0: none is saved."""
+        """What is trained, with its moments, each once; 0: none is saved."""
         if not self.saves:
             return 0
-        elements = sum(math.prod(array.shape) for array in self.plan.parameters)
+        elements = sum(math.prod(array.shape) for array in self.plan.trained)
         return FLOAT32_BYTES * elements + optimizer_state.bytes_in_all(
             self.job.optimizer, self.plan
         )
@@ -153,7 +158,7 @@ def _plan(job: Job, where: Callable[[str], str], world: World) -> Plan:
 
 
 def _shrunken(job: Job, whole: Plan, world: World) -> Plan | None:
-    """The plan on fewer hosts: the same global batch, and no more rows on a device at a time.
+    """The plan on fewer hosts: the same global batch, and no more tokens on a device at a time.
 
     What one device has too much it does one after the other, in more micro-batches. None: the mesh
     or the batch does not fit.
@@ -164,7 +169,7 @@ def _shrunken(job: Job, whole: Plan, world: World) -> Plan | None:
             plan = resolve.resolve(job.model_copy(update={"data": data}), world, whole.corpus)
         except resolve.PlanError:
             continue
-        if plan.batch.rows_per_device <= whole.batch.rows_per_device:
+        if plan.batch.tokens_per_device <= whole.batch.tokens_per_device:
             return _with_memory_warning(job, plan)
     return None
 
@@ -179,8 +184,11 @@ def _with_storage(job: AnyJob, cluster: Cluster) -> AnyJob:
 
 def _lacks_storage(job: Job, job_source: str, cluster: Loaded[Cluster], world: World) -> str:
     """Hosts that are machines of their own do not see each other's run folder; Slurm's do."""
-    own_machines = not world.simulated and cluster.value.provider.kind not in ("local", "slurm")
-    if job.storage or job.checkpoint is None or not own_machines or world.processes == 1:
+    kind = cluster.value.provider.kind
+    own_machines = not world.simulated and kind not in ("local", "slurm")
+    if job.storage or job.checkpoint is None or not own_machines:
+        return ""
+    if world.processes == 1 and kind != "gcp":  # where the disk goes with the host
         return ""
     return (
         f"storage: missing, in {job_source} and in {cluster.source}: say in one of them where the "
@@ -192,7 +200,12 @@ def _lacks_storage(job: Job, job_source: str, cluster: Loaded[Cluster], world: W
 def _state_bytes(job: Job, plan: Plan) -> int:
     """Parameters, gradients and moments on one device."""
     parameters = sum(array.bytes_per_device for array in plan.parameters)
-    return 2 * parameters + optimizer_state.bytes_per_device(job.optimizer, plan)
+    state = parameters + optimizer_state.bytes_per_device(job.optimizer, plan)
+    return state + _gradient_bytes(plan)
+
+
+def _gradient_bytes(plan: Plan) -> int:
+    return sum(array.bytes_per_device for array in plan.trained)
 
 
 def _with_memory_warning(job: Job, plan: Plan) -> Plan:

@@ -252,6 +252,8 @@ def print_summary(console: Console, launch: Planned, display: RunDisplay, second
         line.append(f", loss {first_loss:.4f} -> {loss:.4f}", style="not bold default")
     if eval_loss is not None:
         line.append(f", held-out loss {eval_loss:.4f}", style="not bold default")
+    if (accuracy := number(display.evaluated, "accuracy")) is not None:
+        line.append(f", accuracy {accuracy:.1%}", style="not bold default")
     if display.checkpoint:
         line.append(f", checkpoint of step {display.checkpoint.step}", style="not bold default")
     console.print(line)

@@ -1,6 +1,7 @@
 """`python -m trainer JOB_FILE`: one process of a run, under the launcher or by hand."""
 
 import argparse
+import errno
 import faulthandler
 import os
 import re
@@ -26,6 +27,7 @@ PEERS = re.compile(
     re.IGNORECASE,
 )
 """What JAX says of processes that it cannot reach any more."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
 ALIKE = (BAD_CONFIGURATION, BAD_DATA, STOPPED)
 LEAVE_S = 1.0
 """What all processes find at the same time: the first one leaves last, because it holds the
@@ -90,6 +92,9 @@ def _translate(error: BaseException) -> tuple[int, str, str | None]:
         return BAD_DATA, str(error), None
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, "interrupted", None
+    if isinstance(error, OSError) and error.errno in FULL:
+        where = error.filename or "the run's folder"
+        return FAILED, f"{where} cannot be written: {error.strerror}", None
     # By name: to import its module would import jax.
     if type(error).__name__ == "PortTakenError":
         return FAILED, str(error), "port_taken"

@@ -103,7 +103,7 @@ def estimate(job: Job, plan: Plan) -> Verdict:
 def _with_evaluation(verdict: Verdict, trainable: Trainable, batch: Batch) -> Verdict:
     """It is made in the same micro-batches, beside the state that training goes on with."""
     began = time.perf_counter()
-    params = trainable.shapes().params
+    params = trainable.shapes().weights
     with jax.set_mesh(trainable.mesh):
         compiled = Evaluator(trainable).compiled(params, batch)
     found = compiled.memory_analysis()
@@ -150,8 +150,9 @@ def _state_bytes(job: Job, plan: Plan) -> dict[str, int]:
 
 
 def _batch_bytes(batch: Batch, plan: Plan) -> int:
-    shards = rules.row_shards(plan.mesh)
-    return sum(array.size * array.dtype.itemsize for array in batch) // shards
+    *of_tokens, examples = (array.size * array.dtype.itemsize for array in batch)
+    by_row = examples // rules.row_shards(plan.mesh)
+    return sum(of_tokens) // rules.token_shards(plan.mesh) + by_row
 
 
 if __name__ == "__main__":

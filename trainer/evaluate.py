@@ -55,8 +55,8 @@ class Evaluator:
         self._add = jax.jit(
             self._sums,
             in_shardings=(
-                trainable.shardings.params,
-                meshes.batch_sharding(trainable.mesh),
+                trainable.shardings.weights,
+                meshes.batch_shardings(trainable.mesh),
                 (whole, whole),
             ),
             out_shardings=(whole, whole),

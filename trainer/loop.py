@@ -8,6 +8,7 @@ import jax
 from trainer.checkpoint.errors import StoppedError
 from trainer.checkpoint.saving import Saving
 from trainer.checkpoint.start import Start
+from trainer.choose import Chooser
 from trainer.data.feed import Feed
 from trainer.data.packing import Batch
 from trainer.evaluate import Evaluator, combined
@@ -32,11 +33,11 @@ class Loop:
 
     def __init__(
         self, job: Job, feed: Feed, step: Step, wishes: Wishes, evaluator: Evaluator,
-        sampler: Sampler | None, saving: Saving, rates: Rates, profiling: Profiling,
-        report: Report, events: Events,
+        chooser: Chooser | None, sampler: Sampler | None, saving: Saving, rates: Rates,
+        profiling: Profiling, report: Report, events: Events,
     ):  # fmt: skip
         self._job, self._feed, self._step, self._wishes = job, feed, step, wishes
-        self._evaluator, self._sampler = evaluator, sampler
+        self._evaluator, self._chooser, self._sampler = evaluator, chooser, sampler
         self._saving, self._rates = saving, rates
         self._profiling, self._report, self._events = profiling, report, events
         self._completed_s = self._sending_s = 0.0
@@ -137,8 +138,9 @@ class Loop:
                 for source in range(len(sources))
             ]
             evaluation = combined(found, sources)
-        if evaluation:
-            self._report.evaluation(step, evaluation, time.perf_counter() - begin)
+            choices = self._chooser and self._chooser.evaluate(state.weights, self._feed)
+        if evaluation or choices:
+            self._report.evaluation(step, evaluation, time.perf_counter() - begin, choices)
         self._completed_s = time.perf_counter()
         return evaluation.eval_loss if evaluation else None
 

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from trainer.data.packing import Batch
 from trainer.spec import layout, rules
 from trainer.spec.plan import Plan, World
 
@@ -32,9 +33,13 @@ def parameter_shardings(plan: Plan, mesh: Mesh) -> dict[str, NamedSharding]:
     }
 
 
-def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Of arrays (micro-batches, rows, ...): each device has its rows of every micro-batch."""
-    return NamedSharding(mesh, PartitionSpec(None, rules.BATCH_AXES))
+def batch_shardings(mesh: Mesh) -> Batch:
+    """Of arrays (micro-batches, rows, positions), and of the examples' numbers, which have no dim
+    for positions: each device has its positions of its rows of every micro-batch.
+    """
+    rows = NamedSharding(mesh, PartitionSpec(None, rules.BATCH_AXES))
+    tokens = NamedSharding(mesh, PartitionSpec(None, rules.BATCH_AXES, rules.RULES["sequence"]))
+    return Batch(tokens, tokens, tokens, tokens, tokens, examples=rows)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

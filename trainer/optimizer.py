@@ -13,7 +13,8 @@ from trainer.model import Params
 from trainer.muon import scale_by_muon
 from trainer.spec import groups
 from trainer.spec.groups import Pull
-from trainer.spec.job import Job, Optimizer
+from trainer.spec.job import Job
+from trainer.spec.optimizer import Optimizer
 from trainer.spec.optimizer_state import matrix
 from trainer.spec.plan import ArrayPlan
 

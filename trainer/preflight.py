@@ -4,7 +4,7 @@ import os
 import platform
 
 from trainer import versions
-from trainer.data import mixture
+from trainer.data import mixture, questions
 from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
 from trainer.events import Events
@@ -33,6 +33,7 @@ def prepare_data(job: Job, events: Events) -> Tokens | Mixture:
 def check(job: Job, events: Events) -> None:
     """Sends `checked` with all that the hosts must agree on. Raises corpus.DataError."""
     tokens = prepare_data(job, events)
+    questions.load(job, tokens.tokenizer)
     events.emit(
         "checked",
         last_word=True,

@@ -1,9 +1,11 @@
 """Where a run's numbers go: metrics.jsonl, the launcher's events, and a line now and then."""
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from trainer.choose import Choices
 from trainer.environment import Environment
 from trainer.evaluate import Evaluation
 from trainer.events import Events
@@ -39,19 +41,30 @@ class Report:
                 f"lr {fields['learning_rate']:.2e}  {fields['tokens_per_s']:,.0f} tok/s"
             )
 
-    def evaluation(self, step: int, evaluation: Evaluation, took_s: float) -> None:
-        loss, perplexity = evaluation.eval_loss, evaluation.eval_perplexity
-        line: dict[str, Any] = {"step": step, "eval_loss": loss, "eval_perplexity": perplexity}
-        if evaluation.eval_losses:
-            line["eval_losses"] = evaluation.eval_losses
+    def evaluation(
+        self,
+        step: int,
+        evaluation: Evaluation | None,
+        took_s: float,
+        choices: Choices | None = None,
+    ) -> None:
+        """Of what is held out, and of multiple choice, as far as there are such."""
+        numbers, said = dict[str, float](), f"step {step}/{self._job.steps}"
+        losses = evaluation.eval_losses if evaluation else {}
+        if evaluation:
+            loss, perplexity = evaluation.eval_loss, evaluation.eval_perplexity
+            numbers |= {"eval_loss": loss, "eval_perplexity": perplexity}
+            said += f"  eval_loss {loss:.4f}  perplexity {perplexity:.3f}"
+            said += "".join(f"  {name} {one:.4f}" for name, one in losses.items())
+        if choices:
+            numbers |= asdict(choices)
+            said += f"  accuracy {choices.accuracy:.2%}"
+            said += f"  normalized by length {choices.accuracy_normalized:.2%}"
+        line = {"step": step, **numbers, **({"eval_losses": losses} if losses else {})}
         self._file.write({**line, "evaluation_s": took_s, "attempt": self._attempt})
-        self._show(step, {"eval_loss": loss, "eval_perplexity": perplexity})
+        self._show(step, numbers)
         self._events.emit("evaluated", **line, evaluation_s=took_s)
-        of_each = "".join(f"  {name} {one:.4f}" for name, one in evaluation.eval_losses.items())
-        self.say(
-            f"step {step}/{self._job.steps}  eval_loss {loss:.4f}  perplexity {perplexity:.3f}"
-            + of_each
-        )
+        self.say(said)
 
     def sampled(self, step: int, text: str) -> None:
         """What the model wrote after a step that was not the last one."""

@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.collectives import Collective
+from trainer.spec import rules
 from trainer.spec.job import Job
-from trainer.spec.plan import ArrayPlan, Plan
-from trainer.spec.resolve import FLOAT32_BYTES
+from trainer.spec.plan import Plan
 from trainer.spec.roofline import (
     ALL_REDUCES_PER_LAYER,
     DTYPE_BYTES,
-    GATHERS_AND_SCATTERS,
     alike,
+    keys_and_values,
+    moves,
+    own_bytes,
     to_experts,
 )
 
@@ -31,8 +33,8 @@ class Share:
 
 
 def shares(found: Sequence[Collective], job: Job, plan: Plan) -> dict[str, Share]:
-    """By strategy: `fsdp`, `tensor`, `data`, `expert` where there is an axis of it, and `other`,
-    which must send nothing.
+    """By strategy: `fsdp`, `tensor`, `data`, `expert` and `context` where there are axes of them,
+    and `other`, which must send nothing.
     """
     must = {
         "fsdp": _fsdp(plan),
@@ -41,7 +43,9 @@ def shares(found: Sequence[Collective], job: Job, plan: Plan) -> dict[str, Share
         "other": 0,
     }
     if plan.mesh["expert"] > 1:
-        must["expert"] = _expert(job, plan)
+        must["expert"] = int(to_experts(job, plan)) + _sums(plan)
+    if plan.mesh["context"] > 1:
+        must["context"] = int(keys_and_values(job, plan)) + _sums(plan)
     sent = dict.fromkeys(must, 0)
     for one in found:
         sent[_strategy(one)] += one.bytes
@@ -51,8 +55,9 @@ def shares(found: Sequence[Collective], job: Job, plan: Plan) -> dict[str, Share
 def _strategy(one: Collective) -> str:
     if one.axis == "tensor" and one.part in LAYERS:
         return "tensor"
-    if "expert" in one.axis.split("+"):
-        return "expert"
+    for axis in rules.RARE_AXES:
+        if axis in one.axis.split("+"):
+            return axis
     if one.axis == "fsdp" and one.part in WITH_WEIGHTS:
         return "fsdp"
     if one.axis.startswith("data") and one.backward:
@@ -62,33 +67,30 @@ def _strategy(one: Collective) -> str:
 
 def _fsdp(plan: Plan) -> int:
     """Each micro-batch gathers a weight for both passes, and scatters its gradient."""
-    own = sum(_bytes(array, plan) for array in plan.parameters if "fsdp" in array.spec)
-    return GATHERS_AND_SCATTERS * plan.batch.micro_batches * own * (plan.mesh["fsdp"] - 1)
+    own = sum(
+        moves(array) * own_bytes(array, plan) for array in plan.parameters if "fsdp" in array.spec
+    )
+    return plan.batch.micro_batches * own * (plan.mesh["fsdp"] - 1)
 
 
 def _tensor(job: Job, plan: Plan) -> int:
     batch, tensor = plan.batch, plan.mesh["tensor"]
-    rows = batch.rows_per_device * batch.micro_batches
-    activations = rows * job.data.seq_len * job.model.d_model * DTYPE_BYTES[plan.compute_dtype]
+    tokens = batch.tokens_per_device * batch.micro_batches
+    activations = tokens * job.model.d_model * DTYPE_BYTES[plan.compute_dtype]
     times = ALL_REDUCES_PER_LAYER + (RECOMPUTED if job.model.remat == "full" else 0)
     return times * job.model.layers * 2 * activations * (tensor - 1) // tensor
 
 
 def _data(plan: Plan) -> int:
     """The sum of all gradients, as their parameters lie."""
-    data, own = plan.mesh["data"], sum(_bytes(array, plan) for array in plan.parameters)
+    data, own = plan.mesh["data"], sum(own_bytes(array, plan) for array in plan.trained)
     return 2 * own * (data - 1) // data
 
 
-def _expert(job: Job, plan: Plan) -> int:
-    """Tokens there and back, and the gradients of what all experts' devices have."""
+def _sums(plan: Plan) -> int:
+    """Of the gradients of what all devices along a rare axis have."""
     sums = 0.0
-    for array in plan.parameters:
+    for array in plan.trained:
         ways = alike(array, plan)
-        sums += 2 * _bytes(array, plan) * (ways - 1) / ways
-    return int(to_experts(job, plan) + sums)
-
-
-def _bytes(array: ArrayPlan, plan: Plan) -> int:
-    """Of a device's part of a weight, in the type of the products."""
-    return array.bytes_per_device * DTYPE_BYTES[plan.compute_dtype] // FLOAT32_BYTES
+        sums += 2 * own_bytes(array, plan) * (ways - 1) / ways
+    return int(sums)

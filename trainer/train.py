@@ -9,6 +9,8 @@ from trainer import distributed, jax_config, mesh, versions
 from trainer.checkpoint.errors import StoppedError
 from trainer.checkpoint.setup import Checkpoints, saving_of
 from trainer.checkpoint.start import begin
+from trainer.choose import Chooser
+from trainer.data import questions
 from trainer.data.feed import Feed
 from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
@@ -38,14 +40,16 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     plan = planned(job, environment, run_dir)
     events.emit("started", versions=versions.versions(), code=versions.code_sha256())
     tokens = prepare_data(job, events)
+    asked = questions.load(job, tokens.tokenizer)
     _check_corpus(plan, tokens)
     distributed.start(environment, on_cpu=plan.world.on_cpu)
     distributed.check_world(plan.world, environment.process)
     devices = mesh.build(plan)
     events.emit("initialized", processes=jax.process_count(), devices=jax.device_count())
     report = Report(job, environment, run_dir, events)
-    if tokens.bad.found:
-        report.warn(f"left out: {tokens.bad}")
+    for bad in (tokens.bad, *([asked.bad] if asked else [])):
+        if bad.found:
+            report.warn(f"left out: {bad}")
     trainable = Trainable.of(job, plan, devices)
     with jax.set_mesh(devices):
         saved = Checkpoints.open(
@@ -55,14 +59,15 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
         with distributed.all_keep_compiled(on_cpu=plan.world.on_cpu):
             start = begin(trainable, plan, restorer, report, events)
         shift = start.examples - start.step * job.data.global_batch
-        feed = Feed(job, plan.batch, tokens, mesh.batch_sharding(devices), shift)
-        saving = saving_of(saved, feed, stop, report)
+        feed = Feed(job, plan.batch, tokens, mesh.batch_shardings(devices), shift)
+        saving = saving_of(saved, feed, start.base, stop, report)
         with distributed.all_keep_compiled(on_cpu=plan.world.on_cpu):
             step = _compiled(trainable, feed, events, report)
+        chooser = Chooser(trainable, asked) if asked else None
         sampler = Sampler(trainable, job.sample, tokens.tokenizer) if job.sample else None
         loop = Loop(
-            job, feed, step, Wishes(devices), Evaluator(trainable), sampler, saving,
-            Rates(job, plan), Profiling(job, environment, run_dir), report, events,
+            job, feed, step, Wishes(devices), Evaluator(trainable), chooser, sampler,
+            saving, Rates(job, plan), Profiling(job, environment, run_dir), report, events,
         )  # fmt: skip
         try:
             state, loss = loop.run(start)

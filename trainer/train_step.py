@@ -1,6 +1,6 @@
 """One optimizer update as a pure function of (state, batch), and the state it moves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -34,11 +34,18 @@ class State(NamedTuple, Generic[Leaf]):
     """optax's state, with the moments as dicts like `params`."""
     average: dict[str, Leaf] | None = None
     """A moving mean of the parameters, where the job has one."""
+    base: dict[str, Leaf] | None = None
+    """Of a job that trains adapters: the model beside which they are. It is never saved."""
 
     @property
     def weights(self) -> dict[str, Leaf]:
         """What is evaluated, writes text, and is exported."""
-        return self.params if self.average is None else self.average
+        return {**(self.base or {}), **(self.params if self.average is None else self.average)}
+
+    @property
+    def moving(self) -> "State[Leaf]":
+        """What a step changes and a checkpoint holds."""
+        return self._replace(base=None)
 
 
 class StepMetrics(NamedTuple):
@@ -65,17 +72,22 @@ class Trainable:
     network: Network
     rule: optax.GradientTransformation
     shardings: State[NamedSharding]
+    kept_as: dict[str, jnp.dtype]
+    """Of each parameter that is not trained: the type in which it waits."""
 
     @classmethod
     def of(cls, job: Job, plan: Plan, mesh: Mesh) -> "Trainable":
         """Call it outside `jax.set_mesh`: NNX would take logical axes for those of the mesh."""
         network = Network.of(job, plan)
-        rule = optimizer.make(job, plan.parameters)
-        whole, params = meshes.replicated(mesh), meshes.parameter_shardings(plan, mesh)
-        shapes = jax.eval_shape(network.initial)
+        rule = optimizer.make(job, plan.trained)
+        whole, lie = meshes.replicated(mesh), meshes.parameter_shardings(plan, mesh)
+        kept_as = {one.name: jnp.dtype(one.dtype) for one in plan.parameters if not one.is_trained}
+        params, base = _parted(lie, kept_as)
+        shapes, _ = _parted(jax.eval_shape(network.initial), kept_as)
         moments = optimizer.shardings(rule, shapes, params, whole)
         average = None if job.optimizer.ema is None else params
-        return cls(job, mesh, network, rule, State(whole, params, moments, average))
+        shardings = State(whole, params, moments, average, base)
+        return cls(job, mesh, network, rule, shardings, kept_as)
 
     def initial_state(self) -> State[jax.Array]:
         """Step 0, made in place: no device ever holds a whole array."""
@@ -86,15 +98,23 @@ class Trainable:
             return jax.jit(self._initial, out_shardings=self.shardings, compiler_options=options)()
 
     def fresh_state(self, params: Params) -> State[jax.Array]:
-        """Step 0 with given parameters, which are taken over: no second copy is made."""
+        """Step 0 with given parameters, which are taken over: no second copy is made.
+
+        Adapters that are not among them begin as they do from the job's seed.
+        """
+
+        def fresh(params: Params) -> State[jax.Array]:
+            new = self.network.initial() if self.kept_as else {}
+            return self._fresh({**new, **params})
+
         with jax.set_mesh(self.mesh):
-            return jax.jit(self._fresh, out_shardings=self.shardings, donate_argnums=0)(params)
+            return jax.jit(fresh, out_shardings=self.shardings, donate_argnums=0)(params)
 
     def step_function(
         self,
     ) -> Callable[[State[jax.Array], Batch, jax.Array], tuple[State[jax.Array], StepMetrics]]:
         """The jitted step. The state is donated and comes back where it was."""
-        batch = meshes.batch_sharding(self.mesh)
+        batch = meshes.batch_shardings(self.mesh)
         whole = meshes.replicated(self.mesh)
         return jax.jit(
             self.step,
@@ -118,14 +138,17 @@ class Trainable:
         return self._fresh(self.network.initial())
 
     def _fresh(self, params: Params) -> State[jax.Array]:
+        params, base = _parted(params, self.kept_as)
+        base = base and {name: array.astype(self.kept_as[name]) for name, array in base.items()}
         average = None if self.job.optimizer.ema is None else jax.tree.map(jnp.copy, params)
-        return State(jnp.int32(0), params, self.rule.init(params), average)
+        return State(jnp.int32(0), params, self.rule.init(params), average, base)
 
     def step(
         self, state: State[jax.Array], batch: Batch, wishes: jax.Array
     ) -> tuple[State[jax.Array], StepMetrics]:
         """The update of a global batch (M, B, S); skipped where it is not finite."""
         grads, loss, tokens = self._sums(state, batch)
+        tokens = jnp.maximum(tokens, 1)  # of conversations a small batch may have no answer
         # Of the mean over all targets. Their number is summed beside the loss, in one collective.
         with jax.named_scope("clipping"):
             loss, grad_norm = loss / tokens, optax.tree.norm(grads) / tokens
@@ -135,19 +158,19 @@ class Trainable:
         scale = optimizer.clipping(settings, grad_norm) / tokens
         with jax.named_scope("optimizer"):
             moved = self._moved(state, grads, scale, rate)
-        new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state)
+        new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state.moving)
         # After the loop over micro-batches, whose collectives they could overtake: see the model's
         # parameters.py. The added term is always 0.
         never = (grad_norm < -1).astype(wishes.dtype)
         with jax.named_scope("bookkeeping"):
             examples, wish = self._of_all_devices(batch.examples, wishes + never)
         metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, finite, wish)
-        return new, metrics
+        return new._replace(base=state.base), metrics
 
     def _moved(
         self, state: State[jax.Array], grads: Params, scale: jax.Array, rate: jax.Array
     ) -> State[jax.Array]:
-        """The state after an update by `scale` times the gradients."""
+        """What moves, after an update by `scale` times the gradients."""
         grads = jax.tree.map(lambda grad: scale * grad, grads)
         direction, moments = self.rule.update(grads, state.optimizer, state.params)
         params = jax.tree.map(lambda p, step: p - rate * step, state.params, direction)
@@ -160,7 +183,8 @@ class Trainable:
         """Over all targets of the global batch: gradients, loss, and the targets themselves."""
 
         def total_loss(params: Params, micro: Batch) -> tuple[jax.Array, jax.Array]:
-            return micro_batch_loss(self.network, params, micro, state.step)
+            weights = {**(state.base or {}), **params}
+            return micro_batch_loss(self.network, weights, micro, state.step)
 
         gradient = jax.value_and_grad(total_loss, has_aux=True)
         if batch.tokens.shape[0] == 1:
@@ -192,7 +216,7 @@ class Trainable:
             wished = jnp.sum(wishes[:, None] == kinds, axis=0, dtype=own.dtype)
             return jax.lax.psum(jnp.append(own, wished), axes)
 
-        specs = (meshes.batch_sharding(self.mesh).spec, stop.sharding(self.mesh).spec)
+        specs = (meshes.batch_shardings(self.mesh).examples.spec, stop.sharding(self.mesh).spec)
         sums = jax.shard_map(total, mesh=self.mesh, in_specs=specs, out_specs=PartitionSpec())
         digest_of_all, *wished = sums(examples, wishes)
         return digest_of_all, jnp.max(jnp.where(jnp.stack(wished) > 0, kinds, 0))
@@ -200,6 +224,14 @@ class Trainable:
     def _placed(self, grads: Params) -> Params:
         """Gradients as their parameters lie, so that they are summed straight into their shards."""
         return jax.lax.with_sharding_constraint(grads, self.shardings.params)
+
+
+def _parted(
+    leaves: dict[str, Leaf], kept_as: Mapping[str, Any]
+) -> tuple[dict[str, Leaf], dict[str, Leaf] | None]:
+    """What is trained, and the rest; None where that is nothing."""
+    base = {name: leaf for name, leaf in leaves.items() if name in kept_as}
+    return {n: leaf for n, leaf in leaves.items() if n not in kept_as}, base or None
 
 
 def micro_batch_loss(

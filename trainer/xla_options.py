@@ -19,6 +19,9 @@ SCATTER_ON_SPARSE_CORE = {
     "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": "true",
     "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter": "true",
     "xla_tpu_use_tc_device_shape_on_sc": "true",
+    # Else the parts of some large gradients do not suit it, as of llama3-70b's feed-forward weights
+    # in 256 parts: those are scattered by all-reduces, too.
+    "xla_jf_cross_replica_sharding_also_try_reducing_min_span_by_factor": "8",
 }
 """Gradients are scattered there, beside the products. Without it the compiler scatters those of a
 v6e, and of a v5p from 4x4x4 chips on, by all-reduces, twice the bytes."""

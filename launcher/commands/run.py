@@ -12,7 +12,7 @@ from rich.text import Text
 
 from launcher import job_secrets
 from launcher.attempts import Attempts
-from launcher.cluster import Attach, Cluster, Slurm
+from launcher.cluster import Attach, Cluster, Kubernetes, Slurm
 from launcher.commands import status
 from launcher.commands.compile_check import DoesNotFitError, refuse_unless_it_fits
 from launcher.commands.detach import detach
@@ -34,6 +34,7 @@ from launcher.outcome import Outcome
 from launcher.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
 from launcher.providers import attach, memory
 from launcher.providers.errors import ProviderError
+from launcher.providers.kubernetes import allocation as kubernetes
 from launcher.record.goodput import goodput
 from launcher.runs import Run, RunFolderError, find_run, resume_command
 from trainer.spec.config import ConfigError
@@ -42,29 +43,29 @@ from trainer.spec.plan import World
 REFUSALS = (ConfigError, RunFolderError, ProviderError, DoesNotFitError)
 
 
-def run_job(launch: Launch, *, fresh: bool, detached: bool, as_json: bool, compiled: bool) -> int:
+def run_job(launch: Launch, *, fresh: bool, shown: Shown, compiled: bool) -> int:
     """Run a job, here or in a process of its own; returns the exit code of `launch`.
 
-    `as_json`: in the end standard output gets the run's status as JSON, and nothing else.
+    Where standard output is for JSON it gets the run's status in the end, and nothing else.
     `compiled`: on real TPUs the compiler is asked first whether the step fits.
     """
-    console = Console(stderr=as_json)
+    console = shown.console
     try:
         _refuse(launch)
         if compiled:
             _check_that_it_fits(launch)
         if launch.is_remote:
-            return run_remotely(launch, fresh=fresh, shown=Shown(detached, as_json))
+            return run_remotely(launch, fresh=fresh, shown=shown)
         if launch.is_queued:
-            code = hand_over_new(launch, fresh=fresh, shown=Shown(detached, as_json))
-            return _end(launch.run_dir, code, as_json)
+            code = hand_over_new(launch, fresh=fresh, shown=shown)
+            return _end(launch.run_dir, code, shown.as_json)
         with Run.create(launch, fresh=fresh) as run:
-            code = _go(launch, run, None, console, detached)
+            code = _go(launch, run, None, console, shown.detached)
     except REFUSALS as error:
         return _tell_refusal(error)
     except OSError as error:
         return _tell_disk(error, launch.run_dir)
-    return _end(launch.run_dir, code, as_json)
+    return _end(launch.run_dir, code, shown.as_json)
 
 
 def resume_run(
@@ -75,15 +76,14 @@ def resume_run(
     cluster: str | None,
     simulate: bool,
     simulate_hosts: int | None,
-    detached: bool,
-    as_json: bool,
+    shown: Shown,
     compiled: bool,
 ) -> int:
     """Go on with a run, here or in a process of its own; returns the exit code of `launch`.
 
-    `as_json`, `compiled`: as of `run_job`.
+    `shown`, `compiled`: as of `run_job`.
     """
-    console = Console(stderr=as_json)
+    console = shown.console
     try:
         folder = find_run(name, runs)
         if there := still_there(folder):
@@ -92,7 +92,6 @@ def resume_run(
             words = cluster_words(run.words, cluster, simulate, simulate_hosts)
             os.chdir(run.launched_in)
             if remote := remote_cluster(words):
-                shown = Shown(detached, as_json)
                 return resume_remotely(run.folder, overrides, remote, words, shown)
             resumed = plan_resume(run, overrides, words)
             if compiled and not resumed.is_complete:
@@ -100,32 +99,25 @@ def resume_run(
             if resumed.launch.is_queued and not resumed.is_complete:
                 _refuse(resumed.launch)
                 _tell_resumed(resumed, console)
-                code = hand_over(run, resumed.launch, overrides, Shown(detached, as_json))
+                code = hand_over(run, resumed.launch, overrides, shown)
             else:
-                code = _resume(resumed, run, console, detached)
+                code = _resume(resumed, run, console, shown.detached)
     except REFUSALS as error:
         return _tell_refusal(error)
     except OSError as error:
         return _tell_disk(error, folder)
-    return _end(run.folder, code, as_json)
+    return _end(run.folder, code, shown.as_json)
 
 
 def refuse_unreachable(cluster: Cluster, world: World) -> None:
-    """Raise ProviderError for hosts that this version has no way to reach."""
-    is_here = cluster.provider.kind == "local"
-    if world.simulated or (cluster.built and not is_here):
+    """Raise ProviderError for hosts that are not this machine, where no provider is named."""
+    if world.simulated or cluster.provider.kind != "local":
         return
-    if is_here and (world.on_cpu or world.processes == 1):
-        return
-    if is_here:
+    if not world.on_cpu and world.processes > 1:
         raise ProviderError(
             f"{world.accelerator} has {world.processes} hosts, and this machine is one of them at "
             "most: name a provider in a cluster file, or simulate the hosts here with --simulate"
         )
-    raise ProviderError(
-        f"{cluster.provider.kind}: this version of Slipway cannot get hosts this way yet. "
-        "What works: --simulate runs the same job, host by host, on this machine"
-    )
 
 
 def _refuse(launch: Launch) -> None:
@@ -137,8 +129,11 @@ def _refuse(launch: Launch) -> None:
     refuse_unreachable(launch.cluster, world)
     if isinstance(provider, Attach) and not world.simulated:
         attach.check(provider)
+    elif isinstance(provider, Kubernetes) and not world.simulated:
+        kubernetes.check(provider)
     elif not launch.is_remote and not isinstance(provider, Slurm):
-        memory.refuse_if_too_large(world, launch.state_bytes)
+        # Chips have memory of their own.
+        memory.refuse_if_too_large(world, launch.state_bytes if world.on_cpu else 0)
 
 
 def _check_that_it_fits(launch: Launch) -> None:
@@ -295,5 +290,6 @@ def _tell_disk(error: OSError, folder: Path) -> int:
 
 
 def _tell_refusal(error: Exception) -> int:
-    codes = {ProviderError: NO_CLUSTER, DoesNotFitError: JOB_FAILED}
-    return fail(Console(stderr=True), str(error), codes.get(type(error), BAD_USAGE))
+    codes = ((ProviderError, NO_CLUSTER), (DoesNotFitError, JOB_FAILED))
+    code = next((code for kind, code in codes if isinstance(error, kind)), BAD_USAGE)
+    return fail(Console(stderr=True), str(error), code)

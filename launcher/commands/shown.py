@@ -11,6 +11,8 @@ class Shown:
 
     detached: bool
     as_json: bool
+    agreed: bool = False
+    """To what it costs: nothing is asked."""
 
     @property
     def console(self) -> Console:

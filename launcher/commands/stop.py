@@ -13,6 +13,7 @@ from launcher.display import format_seconds
 from launcher.exits import INTERRUPTED, JOB_FAILED, OK, fail
 from launcher.files import read_object, read_objects
 from launcher.known_process import KnownProcess
+from launcher.providers.kubernetes.made import give_back
 from launcher.record.history import history
 from launcher.record.snapshot import describe, take
 from launcher.runs import Run, RunFolderError, is_alive, run_word
@@ -29,10 +30,12 @@ def stop_run(folder: Path, *, now: bool, aside: bool = False) -> int:
     """End a run, with a checkpoint or at once; returns the exit code of `launch`.
 
     `aside`: what happens is told on standard error. Raises RunFolderError where the run's process
-    cannot be signalled from here.
+    cannot be signalled from here, ProviderError where what a dead one left cannot be deleted.
     """
     console, errors = Console(stderr=aside), Console(stderr=True)
     if not is_alive(folder):
+        if give_back(folder):
+            console.print(Text("what it had left in Kubernetes is deleted"), soft_wrap=True)
         console.print(Text(f"not running: {describe(take(folder))}"), soft_wrap=True)
         return OK
     try:

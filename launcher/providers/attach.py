@@ -43,20 +43,28 @@ def join(settings: Attach, listener: Listener) -> Hosts:
     address = _reachable_address(settings)
     if settings.own and settings.token_path:
         return Hosts(address, address.rpartition(":")[0], Path(settings.token_path))
+    driver_ip = _node_here(address, ask(address, variables, listener))
+    return Hosts(address, driver_ip, None, shared=Shared(variables, settings.labels))
+
+
+def ask(address: str, variables: Mapping[str, str], listener: Listener) -> dict[str, Any]:
+    """Who is in a Ray cluster, see ray_probe.py; `variables`: what lets us in.
+
+    Raises ProviderError where it does not let us in, or is of other versions.
+    """
     listener.on_status(f"asking the Ray cluster at {address} who is there")
     anonymous = _Probe(address, NO_TOKEN)
     known = anonymous if variables == NO_TOKEN else _Probe(address, variables)
     try:
         answer = known.answer()
         _check_versions(address, answer)
-        driver_ip = _node_here(address, answer)
         if anonymous.lets_in:
             _warn(listener, f"the Ray cluster at {address} takes orders from whoever reaches it: "
                   "it was started without a token (RAY_AUTH_MODE=token)")  # fmt: skip
     finally:
         known.end()
         anonymous.end()
-    return Hosts(address, driver_ip, None, shared=Shared(variables, settings.labels))
+    return answer
 
 
 class _Probe:

@@ -66,6 +66,8 @@ def environment(token_path: Path) -> dict[str, str]:
         # A node starts one process at a time: one that hangs while it starts holds up all others
         # until the raylet kills it, after 60 s by default.
         "RAY_worker_register_timeout_seconds": "30",
+        # By default Ray's workers, and so the trainer, come after all else that a host does.
+        "RAY_worker_niceness": "0",
     }
 
 
@@ -73,6 +75,15 @@ def head(ip: str, port: int, folder: Path, environment: Mapping[str, str]) -> di
     """The node of the driver: it has no resources, so that nothing else is ever placed there."""
     flags = [*_head_flags(port), "--num-cpus=0"]
     return _node("head", ip, folder, flags, environment, after=None)
+
+
+def driver(
+    ip: str, head_address: tuple[str, int], folder: Path, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """The node of a driver that is on another machine than the head; it has no resources either."""
+    head_ip, port = head_address
+    flags = [f"--address={head_ip}:{port}", "--num-cpus=0", "--num-gpus=0"]
+    return _node("driver", ip, folder, flags, environment, after=None)
 
 
 def host(

@@ -13,7 +13,7 @@ from tests.faults.sabotage import sabotage
 from tests.faults.victims import node_of
 from tests.leftovers import Traces
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.slow
 
 
 def provisioning(launch: Launch, traces: Traces) -> None:

@@ -13,7 +13,7 @@ from tests.faults.launches import Launcher
 from tests.faults.victims import trainer_of
 from tests.leftovers import Traces
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.slow
 
 
 def test_a_host_whose_program_is_killed_is_named(launch: Launcher, traces: Traces) -> None:

@@ -11,7 +11,7 @@ from launcher.cluster import find_cluster
 from launcher.providers import local
 from tests.leftovers import wait_until
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.slow
 
 
 def raylet(reaper: int) -> int:

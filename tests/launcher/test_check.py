@@ -7,6 +7,7 @@ import pytest
 
 from tests.launcher.plans import COMMAND_JOB
 from tests.launcher.test_cli import folder, launch
+from tests.spec.worlds import mesh_of
 
 __all__ = ["folder"]
 WORDS = ["plan", "-c", "tpu-v4-32", "job.yaml", "mesh.tensor=2", "--check", "explicit"]
@@ -29,7 +30,7 @@ def test_a_program_gets_the_same_as_json(folder: Path) -> None:
     result = launch(folder, *WORDS, "--simulate", "-o", "json")
     assert result.returncode == 0, result.stderr
     content = json.loads(result.stdout)
-    assert content["plan"]["mesh"] == {"data": 1, "fsdp": 8, "expert": 1, "tensor": 2}
+    assert content["plan"]["mesh"] == mesh_of(fsdp=8, tensor=2)
     found = content["explicit"]
     assert [one["bytes"] for one in found] == sorted((one["bytes"] for one in found), reverse=True)
     assert {one["kind"] for one in found} == {"ambiguous", "constraint"}

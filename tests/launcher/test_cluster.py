@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import Cluster, Local, find_cluster, known_clusters
+from launcher.cluster import Attach, Cluster, Local, find_cluster, known_clusters
 from trainer.spec.config import ConfigError, Loaded, load
 
 # Name: platform, slices, hosts per slice, devices per host, topology.
@@ -53,15 +53,11 @@ def test_a_cluster_that_ships_is_the_world_that_its_name_says(name, folder):
     assert world.simulated
 
 
-def test_of_the_clusters_that_ship_those_in_the_cloud_are_not_built_yet(folder):
-    built = [name for name in SHIPPED if find_cluster(name).value.built]
-    assert built == ["gpu-h100-16", "local"]
-
-
 @pytest.mark.parametrize("address", ["auto", "head:6379", "[fd00::1]:6379"])
 def test_a_running_ray_cluster_is_named_by_its_head(address, folder):
     found = cluster(f"accelerator: h100-16\nprovider: {{kind: attach, address: '{address}'}}\n")
-    assert found.value.built
+    assert isinstance(found.value.provider, Attach)
+    assert found.value.provider.address == address
 
 
 @pytest.mark.parametrize("address", ["head", "ray://head:10001", "head:port", ":6379", "head:0"])
@@ -152,20 +148,37 @@ def test_a_host_that_differs_is_named_by_number(folder):
     ]
 
 
-@pytest.mark.parametrize(
-    "provider",
-    [
-        "{kind: gcp, zone: us-central2-b, project: mine, spot: true}",
-        "{kind: kubernetes, namespace: jobs}",
-    ],
-)
-def test_providers_to_come_are_read_already(provider, folder):
-    assert not cluster(f"accelerator: h100-16\nprovider: {provider}\n").value.built
+def test_cloud_tpu_has_tpus_or_is_told_which(folder):
+    text = "accelerator: %s\nprovider: {kind: gcp%s}\n"
+    assert cluster(text % ("v4-32", "")).value
+    assert cluster(text % ("cpu\nhosts: 2\ndevices_per_host: 1", ", accelerator_type: v4-16"))
+    assert problems(text % ("h100-16", "")) == [
+        "c.yaml:2: provider: accelerator_type: missing; h100-16 is no TPU"
+    ]
+
+
+def test_a_slice_is_spot_or_reserved(folder):
+    text = "accelerator: v4-32\nprovider: {kind: gcp, spot: true, reservation: ours}\n"
+    assert problems(text) == ["c.yaml:2: provider.reservation: with spot: true: say one of the two"]
+
+
+def test_a_cluster_of_pods_must_say_their_image(folder):
+    text = "accelerator: h100-16\nprovider: {kind: kubernetes, namespace: jobs%s}\n"
+    assert cluster(text % ", image: mine").value
+    assert problems(text % "") == ["c.yaml: provider.image: missing"]
+
+
+def test_a_generation_of_tpu_that_gke_has_not_is_refused(folder):
+    text = "accelerator: v2-32\nprovider: {kind: kubernetes, image: mine}\n"
+    known = "v4, v5e, v5p, v6e, v7x"
+    assert problems(text) == [
+        f"c.yaml:1: accelerator: GKE has no nodes of TPU v2; it has those of {known}"
+    ]
 
 
 def test_hosts_reached_by_ssh_are_as_many_as_the_accelerator_has(folder):
     text = "accelerator: h100-16\nprovider: {kind: ssh, hosts: [%s], user: me}\n"
-    assert cluster(text % "a, b").value.built
+    assert cluster(text % "a, b").value
     assert problems(text % "a, b, c") == [
         "c.yaml:2: provider: hosts: 3 are named, but h100-16 needs 2"
     ]

@@ -101,6 +101,11 @@ def test_programs_see_nothing_of_ray(crew: Gang, seen: Seen) -> None:
     assert [event["names"] for event in seen.events] == [[], []]
 
 
+def test_programs_have_the_priority_of_what_started_them(crew: Gang, seen: Seen) -> None:
+    crew.run(Script("say(event='here', nice=os.nice(0))"))
+    assert [event["nice"] for event in seen.events] == [os.nice(0)] * 2
+
+
 def test_output_goes_to_a_log_per_host_and_to_the_caller(
     crew: Gang, seen: Seen, folder: Path
 ) -> None:

@@ -111,4 +111,6 @@ def test_where_slurm_is_not_the_command_says_so_and_leaves_no_run(
 def test_a_cluster_file_of_slurm_is_read(tmp_path: Path) -> None:
     path = tmp_path / "gpus.yaml"
     path.write_text("accelerator: h100-16\nprovider: {kind: slurm, partition: gpu}\n")
-    assert find_cluster(str(path)).value.built
+    provider = find_cluster(str(path)).value.provider
+    assert isinstance(provider, Slurm)
+    assert provider.partition == "gpu"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.spec.test_roofline import job_of, world_of
-from tests.spec.worlds import CORPUS, V4_32, cpu_world, tiny_job
+from tests.spec.worlds import CORPUS, V4_32, cpu_world, mesh_of, tiny_job
 from trainer.spec.alternatives import Alternative, alternatives
 from trainer.spec.config import dump, load
 from trainer.spec.job import Job
@@ -36,7 +36,7 @@ def planned(draw: st.DrawFn) -> tuple[Job, Plan]:
     tensor = draw(st.sampled_from([n for n in (1, 2, 4) if world.devices % n == 0]))
     groups = world.devices // tensor // world.slices
     data = world.slices * draw(st.sampled_from(divisors(groups)))
-    mesh = {"data": data, "fsdp": world.devices // tensor // data, "expert": 1, "tensor": tensor}
+    mesh = mesh_of(data=data, fsdp=world.devices // tensor // data, tensor=tensor)
     if free := draw(st.sampled_from(["", *mesh])):
         mesh[free] = -1
     micro_batches = draw(st.sampled_from([1, 2, 3]))
@@ -108,16 +108,22 @@ def test_an_axis_that_takes_what_is_left_is_not_said_anew() -> None:
 
 def test_every_mesh_that_the_job_fits_on_is_there() -> None:
     _, found = of(tiny_job())
-    meshes = {tuple(one.plan.mesh.values()) for one in found}
-    ways = [(d, f, 1, t) for d in SIZES for f in SIZES for t in SIZES if d * f * t == 16]
-    assert meshes == {mesh for mesh in ways if mesh[3] <= 4}, "4 heads, 16 rows"
+    meshes = [one.plan.mesh for one in found]
+    ways = [(d, f, t) for d in SIZES for f in SIZES for t in SIZES if d * f * t == 16]
+    wanted = [mesh_of(data=d, fsdp=f, tensor=t) for d, f, t in ways if t <= 4]
+    assert all(mesh in wanted for mesh in meshes), "4 heads, 16 rows"
+    assert all(mesh in meshes for mesh in wanted)
+
+
+def test_an_axis_of_parts_of_sequences_stays_as_it_is() -> None:
+    _, found = of(tiny_job(mesh={"context": 2}))
+    assert {one.plan.mesh["context"] for one in found} == {2}
+    assert {one.plan.mesh["fsdp"] for one in found} == {1, 2, 4, 8}
 
 
 def test_micro_batches_go_down_to_one_row_at_a_time() -> None:
     _, found = of(tiny_job(mesh={"tensor": 4}))
-    own_mesh = [
-        one for one in found if one.plan.mesh == {"data": 1, "fsdp": 4, "expert": 1, "tensor": 4}
-    ]
+    own_mesh = [one for one in found if one.plan.mesh == mesh_of(fsdp=4, tensor=4)]
     assert {one.plan.batch.micro_batches for one in own_mesh} == {1, 2, 4}
 
 

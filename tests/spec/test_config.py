@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from trainer.spec.config import ConfigError, dump, load
-from trainer.spec.job import Job, Trained
+from trainer.spec.data import Trained
+from trainer.spec.job import Job
 
 GOOD = """\
 name: run

@@ -82,7 +82,9 @@ def test_messages_have_both_values() -> None:
         "checkpoint.on_data_change=continue goes on with it",
     ]
     found = compare(about_of(BASE), changed(evaluate=None), None)
-    assert found.notes == ["evaluate: {every_steps: 100, batches: 8} -> null"]
+    assert found.notes == [
+        "evaluate: {every_steps: 100, batches: 8, multiple_choice: null} -> null"
+    ]
 
 
 def test_another_corpus_is_an_error_and_an_unseen_one_is_not() -> None:

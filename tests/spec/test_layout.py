@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.spec.worlds import TWO_V5E_16, V4_32, V5E_16, cpu_world, tpu_world
+from tests.spec.worlds import TWO_V5E_16, V4_32, V5E_16, cpu_world, mesh_of, tpu_world
 from trainer.spec.layout import device_coords, device_order
 from trainer.spec.plan import World
 
@@ -23,7 +23,9 @@ def worlds_and_meshes(draw: st.DrawFn) -> tuple[World, dict[str, int]]:
     tensor = draw(st.sampled_from([n for n in range(1, per_slice + 1) if per_slice % n == 0]))
     rest = per_slice // tensor
     data = draw(st.sampled_from([n for n in range(1, rest + 1) if rest % n == 0]))
-    return world, {"data": data * slices, "fsdp": rest // data, "expert": 1, "tensor": tensor}
+    context = draw(st.sampled_from([n for n in (1, 2, 4) if rest // data % n == 0]))
+    fsdp = rest // data // context
+    return world, mesh_of(data=data * slices, fsdp=fsdp, context=context, tensor=tensor)
 
 
 def distance(a: tuple[int, ...], b: tuple[int, ...]) -> int:
@@ -56,26 +58,25 @@ def test_a_tensor_group_covers_as_few_hosts_as_it_can(case: tuple[World, dict[st
 
 
 def test_data_stays_on_slices() -> None:
-    order = device_order(TWO_V5E_16, {"data": 2, "fsdp": 16, "expert": 1, "tensor": 1})
+    order = device_order(TWO_V5E_16, mesh_of(data=2, fsdp=16))
     assert set(order[:16]) == set(range(16))
     assert set(order[16:]) == set(range(16, 32))
 
 
 def test_fsdp_crosses_slices_when_data_does_not() -> None:
-    order = device_order(TWO_V5E_16, {"data": 1, "fsdp": 32, "expert": 1, "tensor": 1})
+    order = device_order(TWO_V5E_16, mesh_of(fsdp=32))
     assert {device // 16 for device in order[:16]} == {0}
 
 
 def test_slices_that_do_not_divide_are_refused() -> None:
     world = TWO_V5E_16.model_copy(update={"slices": 3})
     with pytest.raises(ValueError, match="3 slices do not divide over data 2 and fsdp 16"):
-        device_order(world, {"data": 2, "fsdp": 16, "expert": 1, "tensor": 1})
+        device_order(world, mesh_of(data=2, fsdp=16))
 
 
 def test_without_a_torus_devices_keep_their_order() -> None:
-    assert device_order(cpu_world(2, 4), {"data": 2, "fsdp": 2, "expert": 1, "tensor": 2}) == tuple(
-        range(8)
-    )
+    mesh = mesh_of(data=2, fsdp=2, tensor=2)
+    assert device_order(cpu_world(2, 4), mesh) == tuple(range(8))
 
 
 def test_a_v4_32_is_numbered_as_libtpu_numbers_it() -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from tests.spec.test_roofline import CORPUS, world_of
 from tests.spec.worlds import cpu_world, tiny_job
-from trainer.spec.job import Job, Model
+from trainer.spec.job import Job
+from trainer.spec.model import Model
 from trainer.spec.presets import PRESETS
 from trainer.spec.resolve import PlanError, resolve
 from trainer.spec.roofline import flops_per_token

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.spec.worlds import CORPUS, TWO_V5E_16, V4_32, cpu_world, tiny_job
+from tests.spec.worlds import CORPUS, TWO_V5E_16, V4_32, cpu_world, mesh_of, tiny_job
 from trainer.spec.plan import Plan
 from trainer.spec.resolve import PlanError, resolve
 
@@ -21,12 +21,12 @@ def data(**changes) -> dict:
 
 def test_the_free_axis_takes_what_is_left() -> None:
     plan = resolve(tiny_job(mesh={"tensor": 2}), V4_32, CORPUS)
-    assert plan.mesh == {"data": 1, "fsdp": 8, "expert": 1, "tensor": 2}
+    assert plan.mesh == mesh_of(fsdp=8, tensor=2)
 
 
 def test_data_counts_the_slices_by_default() -> None:
     plan = resolve(tiny_job(data=data(global_batch=32)), TWO_V5E_16, CORPUS)
-    assert plan.mesh == {"data": 2, "fsdp": 16, "expert": 1, "tensor": 1}
+    assert plan.mesh == mesh_of(data=2, fsdp=16)
 
 
 def test_a_mesh_that_does_not_fit_names_the_sizes_that_do() -> None:
@@ -87,14 +87,43 @@ def test_hosts_that_hold_the_same_rows_read_the_same_block() -> None:
     assert plan.batch.rows_per_process == 8
 
 
+def test_parts_of_a_row_are_read_as_a_whole_by_each_host_that_has_some() -> None:
+    plan = resolve(tiny_job(mesh={"context": 4}), cpu_world(4, 2), CORPUS)
+    assert plan.batch.block_of_process == (0, 0, 1, 1)
+    assert (plan.batch.rows_per_device, plan.batch.positions_per_device) == (8, 16)
+
+
+def test_context_groups_that_cut_hosts_apart_are_refused() -> None:
+    sections = {"mesh": {"context": 2}, "data": data(global_batch=12)}
+    message = problems_of(cpu_world(2, 3), **sections)["mesh.context"]
+    assert message.startswith("context 2 x tensor 1 would cover parts of hosts of 3 devices")
+
+
+def test_a_sequence_that_does_not_divide_names_the_sizes_that_do() -> None:
+    message = problems_of(mesh={"context": 16}, data=data(seq_len=40))["mesh.context"]
+    assert message == (
+        "seq_len 40 does not divide by context 16; sizes that fit: 1, 2, 4, 5, 8, 10, 20, 40"
+    )
+
+
+def test_experts_have_whole_sequences() -> None:
+    model = {"preset": "tiny", "experts": {"count": 4}}
+    message = problems_of(mesh={"context": 2}, model=model)["mesh.context"]
+    assert message.endswith("whose room is counted in whole sequences: leave it out")
+
+
 @given(
     hosts=st.sampled_from([1, 2, 3, 4]),
     devices=st.sampled_from([1, 2, 4]),
+    context=st.sampled_from([1, 2, 4]),
     tensor=st.sampled_from([1, 2, 4]),
     micro=st.sampled_from([1, 2, 4]),
 )
-def test_the_blocks_of_a_plan_make_up_the_global_batch(hosts, devices, tensor, micro) -> None:
-    job = tiny_job(mesh={"tensor": tensor}, data=data(global_batch=96, micro_batches=micro))
+def test_the_blocks_of_a_plan_make_up_the_global_batch(
+    hosts, devices, context, tensor, micro
+) -> None:
+    mesh = {"context": context, "tensor": tensor}
+    job = tiny_job(mesh=mesh, data=data(global_batch=96, micro_batches=micro))
     try:
         plan = resolve(job, cpu_world(hosts, devices), CORPUS)
     except PlanError:

@@ -86,6 +86,14 @@ def test_tensor_parallelism_sums_activations_four_times_a_layer() -> None:
     assert best.link_s == pytest.approx(expected / 600e9, rel=1e-3)
 
 
+def test_parts_of_sequences_gather_keys_and_values_and_sum_all_gradients() -> None:
+    best = found(job_of(8, "full", fsdp=8, context=4), world_of("v5p-64"))
+    matrices = 2 * (KERNELS + 2 * OUTPUT) / 8
+    keys = 1024 * 8 * 128 * 2
+    expected = 3 * matrices * 7 + 2 * matrices * 3 / 4 + 32 * 6 * keys * 3
+    assert best.link_s == pytest.approx(expected / 600e9, rel=1e-3)
+
+
 def test_gradients_of_slices_are_summed_over_the_network() -> None:
     best = found(job_of(512), world_of("v5e-256", slices=2))
     per_host = 2 * 2 * LLAMA / 2 / 64

@@ -4,6 +4,7 @@ from typing import Any
 
 from trainer.spec.job import Job
 from trainer.spec.plan import Corpus, World
+from trainer.spec.rules import MESH_AXES
 
 CORPUS = Corpus(source="stdlib", sha256=None)
 
@@ -38,6 +39,11 @@ def tpu_world(
         topology=topology,
         host_bounds=host_bounds,
     )
+
+
+def mesh_of(**sizes: int) -> dict[str, int]:
+    """A plan's mesh: what is not said has one device."""
+    return dict.fromkeys(MESH_AXES, 1) | sizes
 
 
 V4_32 = tpu_world("v4-32", (2, 2, 4), (2, 2, 1))

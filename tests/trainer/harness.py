@@ -35,7 +35,7 @@ class Bench:
         plan = resolve(job, world, corpus_of(job))
         mesh = meshes.build(plan, jax.devices()[: world.devices])
         trainable = Trainable.of(job, plan, mesh)
-        feed = Feed(job, plan.batch, token_cache.load(job.data), meshes.batch_sharding(mesh))
+        feed = Feed(job, plan.batch, token_cache.load(job.data), meshes.batch_shardings(mesh))
         step = trainable.compiled_step(next(feed.training(1)))
         nothing = Wishes(mesh).array(Wish.NOTHING)
 

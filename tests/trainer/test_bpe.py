@@ -16,10 +16,10 @@ from tests.trainer.jobs import corpus_of, job_of, world_of
 from tests.trainer.saves import Kept
 from trainer.checkpoint import export
 from trainer.checkpoint.errors import FolderError
-from trainer.checkpoint.weights import initial_params
+from trainer.checkpoint.weights import initial
 from trainer.data import lock, token_cache
 from trainer.spec.corpus import DataError
-from trainer.spec.job import Data
+from trainer.spec.data import Data
 from trainer.spec.resolve import PlanError, resolve, vocab_size
 from trainer.spec.vocabulary import vocabulary
 from trainer.train_step import Trainable
@@ -28,7 +28,7 @@ SIZE = 300
 LOAD = """
 import sys
 from trainer.data import token_cache
-from trainer.spec.job import Data
+from trainer.spec.data import Data
 
 print(token_cache.load(Data.model_validate_json(sys.argv[1])).corpus_sha256)
 """
@@ -178,9 +178,9 @@ def test_a_checkpoint_has_it_and_an_export_takes_it_along(
 def test_whoever_starts_from_its_weights_names_the_file(run: Kept) -> None:
     made = run.made.trainable
     with pytest.raises(FolderError, match=r"say .*1/tokenizer\.json as data\.tokenizer"):
-        initial_params(str(run.folder), made, run.made.plan)
+        initial(str(run.folder), made)
     file = str(run.folder / "1" / "tokenizer.json")
     data = made.job.data.model_copy(update={"tokenizer": file})
     job = made.job.model_copy(update={"data": data})
     named = Trainable.of(job, run.made.plan, made.mesh)
-    assert set(initial_params(str(run.folder), named, run.made.plan)) == set(made.shapes().params)
+    assert set(initial(str(run.folder), named).params) == set(made.shapes().params)

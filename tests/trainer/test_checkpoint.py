@@ -59,6 +59,12 @@ def test_arrays_saved_in_pieces_are_put_together(tmp_path, monkeypatch):
     assert restored and _equal(restored.state, state)
 
 
+def test_a_run_on_parts_of_sequences_goes_on_without_them(tmp_path):
+    state = Kept.of(tmp_path, devices=4, mesh={"context": 2}).saved(1)
+    restored = Kept.of(tmp_path, devices=2, attempt=2, mesh={"tensor": 2}).restore()
+    assert restored and _equal(restored.state, state)
+
+
 def test_a_restore_reads_a_part_of_the_arrays_at_a_time(tmp_path):
     shapes = {name: jax.ShapeDtypeStruct((100 + n,), "float32") for n, name in enumerate("abcdef")}
     shardings = dict.fromkeys(shapes, jax.sharding.SingleDeviceSharding(jax.devices()[0]))

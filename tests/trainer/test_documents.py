@@ -10,7 +10,7 @@ import pytest
 from trainer.data import token_cache
 from trainer.data.documents import BadRecords, documents, zstd
 from trainer.spec.corpus import DataError, digest
-from trainer.spec.job import Data
+from trainer.spec.data import Data
 
 
 def data(path: Path, **settings: Any) -> Data:

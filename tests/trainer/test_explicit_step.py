@@ -110,3 +110,15 @@ def test_micro_batches_count() -> None:
     assert twice.batch.micro_batches == 2 * once.batch.micro_batches
     gathered, gathered_again = (sum(one.bytes for one in gathers(each)) for each in (found, again))
     assert gathered_again == 2 * gathered > 0
+
+
+def test_parts_of_sequences_gather_keys_and_values_in_each_layer() -> None:
+    _, found = step(4, mesh={"fsdp": 1, "context": 4})
+    forward = [
+        one
+        for one in found
+        if not one.backward and any(frame.function == "whole_sequences" for frame in one.place)
+    ]
+    assert sum(one.times for one in forward) == 2 * LAYERS
+    keys = 8 * 32 * 32 * 4
+    assert sum(one.bytes for one in forward) == 2 * LAYERS * keys * 3 // 4

@@ -19,7 +19,7 @@ from trainer.data.token_cache import Tokens
 from trainer.data.turns import Turns
 from trainer.evaluate import Evaluation, combined
 from trainer.spec.corpus import DataError
-from trainer.spec.job import Data
+from trainer.spec.data import Data
 from trainer.spec.resolve import PlanError, resolve
 
 SEQ_LEN = 2

@@ -118,6 +118,26 @@ def test_the_loss_in_chunks_is_the_loss_of_the_whole(made, params, monkeypatch):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3), whole_grads, grads)
 
 
+def test_logits_are_multiplied_out_once_for_the_loss_and_its_gradient(made, params):
+    """Of three products of the kernel's size, one for the loss and two for the gradients."""
+    batch, vocab = _packed(b"a text of thirty-one characters"), made.plan.padded_vocab
+    loss = lambda params: losses.loss_sum(made.trainable.network.bind(params), batch)  # noqa: E731
+    program = jax.make_jaxpr(jax.value_and_grad(loss))(params)
+    products = [e for e in _equations(program.jaxpr) if e.primitive.name == "dot_general"]
+    shapes = [{dim for var in (*e.invars, *e.outvars) for dim in var.aval.shape} for e in products]
+    assert sum(vocab in dims for dims in shapes) == 3
+
+
+def _equations(jaxpr):
+    """Also those of the programs inside of it."""
+    for equation in jaxpr.eqns:
+        yield equation
+        is_program = lambda value: hasattr(value, "eqns") or hasattr(value, "jaxpr")  # noqa: E731
+        inner = jax.tree.leaves(list(equation.params.values()), is_leaf=is_program)
+        for program in filter(is_program, inner):
+            yield from _equations(getattr(program, "jaxpr", program))
+
+
 def test_bfloat16_computes_close_to_float32_and_keeps_float32_parameters():
     exact, rounded = (
         bench(job_of(model={"compute_dtype": dtype})).run(3) for dtype in ("float32", "bfloat16")

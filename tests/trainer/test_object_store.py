@@ -20,7 +20,7 @@ from tests.trainer.jobs import job_of, world_of
 from tests.trainer.saves import Kept
 from trainer.checkpoint import verify
 from trainer.checkpoint.errors import FolderError, OtherRunError, StaleError
-from trainer.checkpoint.weights import initial_params
+from trainer.checkpoint.weights import initial
 from trainer.spec import checkpoints
 from trainer.spec.places import place
 
@@ -234,7 +234,7 @@ def test_one_that_is_read_only_is_refused(tmp_path, storage, bucket):
 def test_weights_alone_are_read_and_checked(tmp_path, storage, monkeypatch, capsys):
     kept = Kept.of(tmp_path, storage=storage)
     state = kept.saved(1)
-    params = initial_params(f"{storage}/tiny", kept.made.trainable, kept.made.plan)
+    params = initial(f"{storage}/tiny", kept.made.trainable).params
     assert _equal(params, state.params)
     monkeypatch.setattr(sys, "argv", ["verify", f"{storage}/{STEPS}/1"])
     assert verify.main() == 0

@@ -14,7 +14,7 @@ import pytest
 from trainer.data import token_cache
 from trainer.data.documents import BadRecords, documents
 from trainer.spec.corpus import DataError, digest
-from trainer.spec.job import Data
+from trainer.spec.data import Data
 
 pytestmark = pytest.mark.parquet
 

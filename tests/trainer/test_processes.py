@@ -17,6 +17,8 @@ GRID = {
     "2x2, data 2, fsdp 2": (2, 2, {"data": 2}, {}),
     "4x1, fsdp 4": (4, 1, {}, {}),
     "4x1, fsdp 2, tensor 2 across hosts": (4, 1, {"tensor": 2}, {}),
+    "2x2, context 4 across hosts": (2, 2, {"context": 4}, {}),
+    "4x1, fsdp 2, context 2 across hosts": (4, 1, {"context": 2}, {}),
     "2x4, fsdp 8": (2, 4, {}, {}),
     "2x4, on a torus": (2, 4, {"tensor": 2}, V4_16),
     "4x2, fsdp 4, tensor 2": (4, 2, {"tensor": 2}, {}),
@@ -53,6 +55,8 @@ def test_every_shape_of_hosts_gives_the_numbers_of_one_device(
         [line["eval_loss"] for line in run.lines() if "eval_loss" in line] for run in (ended, alone)
     ]
     np.testing.assert_allclose(*evaluations, rtol=1e-4)
+    samples = [(run.run_dir / "sample.txt").read_text() for run in (ended, alone)]
+    assert samples[0] == samples[1]
 
 
 @pytest.mark.slow

@@ -63,8 +63,12 @@ def test_on_the_same_mesh_it_is_equal_to_the_last_bit(whole, half):
 
 @pytest.mark.parametrize(
     ("world", "mesh"),
-    [(world_of(1, 1), {}), (world_of(4, 1), {"tensor": 2})],
-    ids=["one device", "4 x 1, tensor across hosts"],
+    [
+        (world_of(1, 1), {}),
+        (world_of(4, 1), {"tensor": 2}),
+        (world_of(2, 2), {"context": 2}),
+    ],
+    ids=["one device", "4 x 1, tensor across hosts", "2 x 2, context"],
 )
 def test_on_another_mesh_losses_and_examples_are_the_same(whole, half, world, mesh):
     ended = _resumed(half, world, mesh=mesh)

@@ -12,6 +12,9 @@ MESHES = {
     "tensor 2, fsdp 2": (4, {"tensor": 2, "fsdp": 2}),
     "tensor 4, kv heads replicated": (4, {"tensor": 4}),
     "data 2, fsdp 2, tensor 2": (8, {"data": 2, "fsdp": 2, "tensor": 2}),
+    "context 4": (4, {"context": 4}),
+    "fsdp 2, context 2, tensor 2": (8, {"context": 2, "tensor": 2}),
+    "context 2, tensor 4, kv heads replicated": (8, {"context": 2, "tensor": 4}),
 }
 TORUS = {"platform": "tpu", "accelerator": "v4-16", "simulated": True,
          "topology": (2, 2, 2), "host_bounds": (2, 2, 2)}  # fmt: skip
@@ -55,7 +58,7 @@ def test_losses_in_the_device_order_of_a_torus_are_those_of_one_device(alone):
 def test_dropout_does_not_depend_on_the_mesh():
     model = {"dropout": 0.2}
     one = _losses(bench(_job(model=model)), 5)
-    many = _losses(bench(_job(model=model, mesh={"tensor": 2}), 8), 5)
+    many = _losses(bench(_job(model=model, mesh={"context": 2, "tensor": 2}), 8), 5)
     without = _losses(bench(_job()), 5)
     np.testing.assert_allclose(one, many, rtol=1e-5)
     assert np.all(np.abs(one - without) > 1e-4)

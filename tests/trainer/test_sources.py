@@ -13,7 +13,7 @@ from trainer.data import pipeline, token_cache
 from trainer.data.documents import BadRecords, documents
 from trainer.data.token_files import Stream
 from trainer.spec.corpus import DataError, digest
-from trainer.spec.job import Data
+from trainer.spec.data import Data
 from trainer.spec.resolve import PlanError, resolve
 
 SEPARATOR = 256

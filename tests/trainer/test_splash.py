@@ -51,12 +51,24 @@ def test_values_and_gradients_are_those_of_plain_attention(arrays, segments, win
     assert_close(value_and_gradients(kernel, arrays), wanted)
 
 
-def test_on_a_mesh_each_device_computes_its_own_rows_and_heads(arrays, segments):
-    wanted = value_and_gradients(attend("plain", segments), arrays)
-    job = job_of(mesh={"data": 2, "fsdp": 2, "tensor": 2})
+@pytest.mark.parametrize(
+    ("mesh", "window"),
+    [
+        ({"data": 2, "fsdp": 2, "tensor": 2}, None),
+        ({"fsdp": 2, "context": 2, "tensor": 2}, None),
+        ({"fsdp": 4, "context": 2}, 100),
+    ],
+)
+def test_on_a_mesh_each_device_computes_its_own_rows_positions_and_heads(
+    arrays, segments, mesh, window, monkeypatch
+):
+    # More than one block: a device of a context axis has keys that it need not look at.
+    monkeypatch.setattr(splash, "LARGEST_BLOCK", 128)
+    wanted = value_and_gradients(attend("plain", segments, window), arrays)
+    job = job_of(mesh=mesh)
     plan = resolve(job, world_of(1, 8), corpus_of(job))
     with jax.set_mesh(meshes.build(plan)):
-        found = value_and_gradients(splash.attend(segments, interpret=True), arrays)
+        found = value_and_gradients(splash.attend(segments, window, interpret=True), arrays)
     assert_close(found, wanted)
 
 
@@ -67,6 +79,8 @@ def test_on_a_mesh_each_device_computes_its_own_rows_and_heads(arrays, segments)
         ({"simulated": True}, {}, "plain"),
         ({}, {"seq_len": 200}, "plain"),
         ({}, {"head_dim": 64}, "plain"),
+        ({}, {"context": 2}, "splash"),
+        ({}, {"context": 4}, "plain"),
     ],
 )
 def test_the_plan_names_it_where_the_chips_and_the_shapes_allow_it(facts, sizes, kind):
@@ -76,6 +90,8 @@ def test_the_plan_names_it_where_the_chips_and_the_shapes_allow_it(facts, sizes,
         | facts
     )
     job = job_of(
-        model={"head_dim": sizes.get("head_dim", 128)}, data={"seq_len": sizes.get("seq_len", 256)}
+        model={"head_dim": sizes.get("head_dim", 128)},
+        data={"seq_len": sizes.get("seq_len", 256)},
+        mesh={"context": sizes.get("context", 1)},
     )
     assert resolve(job, world, corpus_of(job)).attention == kind

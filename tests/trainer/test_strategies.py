@@ -26,6 +26,7 @@ checkpoint: null
 TWO_SLICES = "{accelerator: v5e-16, slices: 2, provider: {kind: gcp}}"
 MESHES = {
     "fsdp and tensor": ["-c", "v5e-16", "mesh.tensor=2"],
+    "parts of sequences": ["-c", "v5e-16", "mesh.context=4"],
     "two slices, each fsdp": ["-c", "two.yaml"],
 }
 

@@ -18,14 +18,14 @@ from tokenizers import Tokenizer, models
 from tests.leftovers import wait_until
 from trainer.data import lock, pieces, token_cache
 from trainer.spec.corpus import DataError
-from trainer.spec.job import Data
+from trainer.spec.data import Data
 
 PIECE_BYTES = 1000
 MAKER = """
 import sys, time
 from pathlib import Path
 from trainer.data import lock, pieces, token_cache
-from trainer.spec.job import Data
+from trainer.spec.data import Data
 
 pieces.PIECE_BYTES = int(sys.argv[2])
 lock.PROGRESS_EVERY_S = 0.0

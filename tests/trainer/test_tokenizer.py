@@ -13,7 +13,7 @@ from tests.trainer.jobs import corpus_of, job_of, world_of
 from trainer.data import token_cache, tokenizer
 from trainer.hugging_face import tokenizer as interchange
 from trainer.spec.corpus import digest
-from trainer.spec.job import Data
+from trainer.spec.data import Data
 from trainer.spec.resolve import PlanError, resolve, vocab_size
 from trainer.spec.vocabulary import VocabularyError, vocabulary
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.spec.worlds import tpu_world
+from tests.spec.worlds import mesh_of, tpu_world
 from tests.trainer.jobs import corpus_of, job_of
 from trainer import mesh as meshes
 from trainer import topology
@@ -60,7 +60,7 @@ def test_the_mesh_follows_the_wires_of_the_real_pod(name: str, slices: int, tens
     )
     mesh = meshes.build(resolve(job, world, corpus_of(job)), devices)
     fsdp = len(devices) // slices // tensor
-    assert mesh.shape == {"data": slices, "fsdp": fsdp, "expert": 1, "tensor": tensor}
+    assert mesh.shape == mesh_of(data=slices, fsdp=fsdp, tensor=tensor)
     assert {device.id for device in mesh.devices.flat} == {device.id for device in devices}
     for on_one_slice in mesh.devices:
         assert len({getattr(device, "slice_index", 0) for device in on_one_slice.flat}) == 1

@@ -11,7 +11,7 @@ from trainer.checkpoint import export, verify
 from trainer.checkpoint.errors import FolderError
 from trainer.checkpoint.leaves import flatten
 from trainer.checkpoint.start import begin
-from trainer.checkpoint.weights import initial_params
+from trainer.checkpoint.weights import initial
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_weights_of_another_model_are_refused(saved, tmp_path):
 def test_a_place_without_weights_is_refused(saved, tmp_path):
     kept, _, _ = saved
     with pytest.raises(FolderError, match="neither a checkpoint nor a folder with one"):
-        initial_params(str(tmp_path), kept.made.trainable, kept.made.plan)
+        initial(str(tmp_path), kept.made.trainable)
 
 
 def test_verify_reads_every_byte(tmp_path, capsys, monkeypatch):

@@ -1,12 +1,14 @@
 """`python -m trainer.checkpoint.export STEP_FOLDER --to DIR`: a checkpoint's weights for others.
 
-Writes what `transformers` loads; see trainer/hugging_face. Ends with 1 where
+Writes what `transformers` loads; see trainer/hugging_face. Adapters become part of the model that
+they were trained beside. Ends with 1 where
 the checkpoint is not whole, with 2 where DIR is not empty.
 """
 
 import argparse
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from etils import epath
@@ -38,12 +40,15 @@ def main() -> int:
 
 def _export(folder: epath.Path, to: Path) -> None:
     from trainer import hugging_face
+    from trainer.checkpoint.merged import Merged
     from trainer.checkpoint.weights import Arrays, weights_prefix
 
     about = checkpoints.read(folder)
     job = Job.model_validate(about.job, strict=False)
     prefix, trained = weights_prefix(about), checkpoints.trained_tokenizer(folder)
-    hugging_face.export(job, Arrays(folder, about, prefix), to, trained=trained)
+    arrays = Arrays(folder, about, prefix)
+    with Merged.opened(job, about.base, arrays) if about.base else nullcontext(arrays) as weights:
+        hugging_face.export(job, weights, to, trained=trained)
     print(f"step {about.step} of {job.name} is exported to {to}")
 
 

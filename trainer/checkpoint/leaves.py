@@ -15,8 +15,8 @@ from trainer.train_step import State
 
 
 def flatten(state: State[Any]) -> dict[str, Any]:
-    """Name -> leaf, in the tree's order; a name that comes again gets a number."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    """Name -> leaf of what moves, in the tree's order; a name that comes again gets a number."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state.moving)
     flat: dict[str, Any] = {}
     for path, leaf in leaves:
         name = plain = _name(path)
@@ -28,8 +28,9 @@ def flatten(state: State[Any]) -> dict[str, Any]:
 
 
 def unflatten(like: State[Any], flat: dict[str, Any]) -> State[Any]:
-    """The state of the form of `like` whose `flatten` is `flat`."""
-    return jax.tree.unflatten(jax.tree.structure(like), [flat[name] for name in flatten(like)])
+    """The state of the form of `like`, without a base, whose `flatten` is `flat`."""
+    tree = jax.tree.structure(like.moving)
+    return jax.tree.unflatten(tree, [flat[name] for name in flatten(like)])
 
 
 def _name(path: KeyPath) -> str:

@@ -9,6 +9,7 @@ import sys
 
 from etils import epath
 
+from trainer.checkpoint.errors import FolderError
 from trainer.spec import checkpoints
 from trainer.spec.checkpoints import BrokenError
 from trainer.spec.config import ConfigError
@@ -33,7 +34,7 @@ def main() -> int:
     settings = Sample(prompt=options.prompt, tokens=options.tokens, temperature=options.temperature)
     try:
         print(_write(place(options.folder), settings, options.seed))
-    except BrokenError as error:
+    except (BrokenError, FolderError) as error:
         print(f"{options.folder}: {error}", file=sys.stderr)
         return 1
     except (ConfigError, PlanError) as error:
@@ -46,7 +47,7 @@ def _write(folder: epath.Path, settings: Sample, seed: int | None) -> str:
     import jax
 
     from trainer import jax_config, mesh
-    from trainer.checkpoint.weights import read_params
+    from trainer.checkpoint.weights import initial, read_params
     from trainer.data import tokenizer
     from trainer.sample import Sampler
     from trainer.train_step import Trainable
@@ -61,7 +62,10 @@ def _write(folder: epath.Path, settings: Sample, seed: int | None) -> str:
     trainable = Trainable.of(job, plan, devices)
     ours = tokenizer.of(job.data, checkpoints.trained_tokenizer(folder))
     with jax.set_mesh(devices):
-        return Sampler(trainable, settings, ours).sample(read_params(folder, about, trainable))
+        weights = read_params(folder, about, trainable)
+        if about.base:
+            weights |= initial(about.base.source, trainable, about.base).params
+        return Sampler(trainable, settings, ours).sample(weights)
 
 
 def _on(devices: int, job: Job, seed: int | None) -> Job:

@@ -20,7 +20,7 @@ from trainer.checkpoint.lease import Lease
 from trainer.checkpoint.leaves import flatten
 from trainer.report import Report
 from trainer.spec import checkpoints
-from trainer.spec.checkpoints import ABOUT, TOKENIZER, About, Array, Score
+from trainer.spec.checkpoints import ABOUT, TOKENIZER, About, Array, Base, Score
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
 from trainer.train_step import State
@@ -44,6 +44,8 @@ class Run:
     attempt: int
     tokenizer: str = ""
     """The file of a tokenizer that was trained for it."""
+    base: Base | None = None
+    """What its adapters are beside."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ class Saver:
             versions=versions.versions(),
             arrays=self._arrays(flat),
             files={},
+            base=run.base,
         )
 
     def _arrays(self, flat: dict[str, jax.Array]) -> dict[str, Array]:

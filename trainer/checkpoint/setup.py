@@ -1,6 +1,6 @@
 """A run's checkpoints, from its job: the folder checked and taken, what restores and what saves."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
@@ -17,7 +17,7 @@ from trainer.data.feed import Feed
 from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
 from trainer.report import Report
-from trainer.spec.checkpoints import folder_of
+from trainer.spec.checkpoints import Base, folder_of
 from trainer.spec.job import Job
 from trainer.spec.places import place
 from trainer.spec.plan import Plan
@@ -60,18 +60,18 @@ class Checkpoints:
     def restorer(self, report: Report) -> Restorer:
         return Restorer(self.folder, self.run.job, self.run.corpus_sha256, report)
 
-    def saving(self, feed: Feed, stop: StopSignal, report: Report) -> Saving:
+    def saving(self, feed: Feed, base: Base | None, stop: StopSignal, report: Report) -> Saving:
         """Saves by the job's schedule; SIGTERM asks for one, and for the end."""
         job = self.run.job
         assert job.checkpoint
         first = jax.process_index() == 0
         schedule = Schedule(job.checkpoint, job.steps, stop, keeps_time=first)
-        saver = Saver(self.folder, self.lease, self.run, report)
+        saver = Saver(self.folder, self.lease, replace(self.run, base=base), report)
         return ScheduledSaving(schedule, saver, feed)
 
 
 def saving_of(
-    checkpoints: Checkpoints | None, feed: Feed, stop: StopSignal, report: Report
+    checkpoints: Checkpoints | None, feed: Feed, base: Base | None, stop: StopSignal, report: Report
 ) -> Saving:
-    """Of a run with or without checkpoints."""
-    return checkpoints.saving(feed, stop, report) if checkpoints else NoSaving()
+    """Of a run with or without checkpoints, and with or without a model beside its adapters."""
+    return checkpoints.saving(feed, base, stop, report) if checkpoints else NoSaving()

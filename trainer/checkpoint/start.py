@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import jax
 
 from trainer.checkpoint.restore import Restorer, moved
-from trainer.checkpoint.weights import initial_params
+from trainer.checkpoint.weights import initial
 from trainer.events import Events
 from trainer.report import Report
+from trainer.spec.checkpoints import Base
 from trainer.spec.plan import Plan
 from trainer.train_step import State, Trainable
 
@@ -24,6 +25,8 @@ class Start:
     """Examples trained on."""
     loss: float = math.nan
     """Of the last step done."""
+    base: Base | None = None
+    """What the adapters are beside."""
 
 
 def begin(
@@ -31,8 +34,9 @@ def begin(
 ) -> Start:
     """The newest good checkpoint's state, or step 0.
 
-    Raises what `Restorer.newest` and `initial_params` raise.
+    Raises what `Restorer.newest` and `initial` raise.
     """
+    source = trainable.job.checkpoint and trainable.job.checkpoint.init_from
     if restorer:
         with events.phase("restore"):
             restored = restorer.newest(trainable.shapes(), trainable.shardings)
@@ -41,11 +45,20 @@ def begin(
             report.restored(about.step, about.examples, moved(about, plan.world, plan.mesh))
             for note in restored.notes:
                 report.say(f"changed since then: {note}")
-            return Start(restored.state, about.step, about.examples, about.loss)
+            state, base = restored.state, None
+            if about.base and source:
+                # Of a run whose newest step is another one by now, the one that it was.
+                is_same = about.job["checkpoint"]["init_from"] == source
+                place = about.base.source if is_same else source
+                model, base = initial(place, trainable, about.base)
+                state = state._replace(base=model)
+            return Start(state, about.step, about.examples, about.loss, base)
         report.say_if_resumed("no checkpoint was committed before: starting from step 1")
-    settings = trainable.job.checkpoint
-    if settings and settings.init_from:
-        params = initial_params(settings.init_from, trainable, plan)
-        report.say(f"weights from {settings.init_from}; the optimizer and the data begin anew")
-        return Start(trainable.fresh_state(params))
-    return Start(trainable.initial_state())
+    if source is None:
+        return Start(trainable.initial_state())
+    params, base = initial(source, trainable)
+    if trainable.job.lora:
+        report.say(f"adapters are trained beside the weights from {base.source}")
+        return Start(trainable.fresh_state(params), base=base)
+    report.say(f"weights from {source}; the optimizer and the data begin anew")
+    return Start(trainable.fresh_state(params))

@@ -2,23 +2,26 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from etils import epath
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Sharding, SingleDeviceSharding
 
 from trainer import agreement, hugging_face
+from trainer.checkpoint.digest import digests
 from trainer.checkpoint.errors import FolderError
 from trainer.checkpoint.restore import changed, read_arrays
 from trainer.spec import checkpoints
-from trainer.spec.checkpoints import ABOUT, TOKENIZER, About, BrokenError
+from trainer.spec.checkpoints import ABOUT, TOKENIZER, About, Base, BrokenError
 from trainer.spec.config import ConfigError
 from trainer.spec.continuity import compare
 from trainer.spec.job import Job
 from trainer.spec.places import place
-from trainer.spec.plan import Plan
 from trainer.spec.vocabulary import vocabulary
 from trainer.train_step import Trainable
 
@@ -26,19 +29,106 @@ PARAMS, AVERAGE = "params.", "average."
 READ_TIMEOUT_S = 3600.0
 
 
-def initial_params(source: str, trainable: Trainable, plan: Plan) -> dict[str, jax.Array]:
-    """Parameters from a run, its checkpoints, one checkpoint, or a Hugging Face folder.
+class Initial(NamedTuple):
+    """What a run starts with, or goes on beside."""
 
-    Raises FolderError, on all processes alike, where they are not there, damaged, or of another
-    model.
+    params: dict[str, jax.Array]
+    base: Base
+    """Where they were, and what they are."""
+
+
+def initial(source: str, trainable: Trainable, known: Base | None = None) -> Initial:
+    """A model's parameters from a run, its checkpoints, one checkpoint, or a Hugging Face folder.
+
+    They lie where the job has its parameters, or the model that adapters are beside. Raises
+    FolderError, on all processes alike, where they are not there, damaged, of another model, or not
+    the `known` ones.
     """
-    params, error = {}, None
+    shapes, shardings = trainable.shapes(), trainable.shardings
+    wanted, lie = shapes.base or shapes.params, shardings.base or shardings.params
+    params, numbers = {}, {}
+    with ExitStack() as stack:
+        with _agreed("opened"):
+            found = stack.enter_context(opened(place(source), trainable.job))
+        for name, like in wanted.items():
+            with _agreed(name):
+                array = found.read(name, like.shape, lie[name])
+            (numbers[name],) = digests([array])
+            params[name] = _kept_as(like.dtype, array, lie[name])
+    with _agreed("whole"):
+        found.check(numbers, known)
+    return Initial(params, Base(source=found.source, step=found.step, digests=numbers))
+
+
+@contextmanager
+def _agreed(part: str) -> Iterator[None]:
+    """What goes wrong on one process is raised on all."""
+    error = None
     try:
-        params = _read(place(source), trainable, plan)
-    except (ConfigError, BrokenError, OSError) as problem:
+        yield
+    except (ConfigError, BrokenError, OSError, ValueError) as problem:
         error = FolderError(f"checkpoint.init_from: {problem}")
-    agreement.agree("init_from", error, (FolderError,), READ_TIMEOUT_S)
-    return params
+    agreement.agree(f"init_from/{part}", error, (FolderError,), READ_TIMEOUT_S)
+
+
+def _kept_as(dtype: np.dtype, array: jax.Array, sharding: Sharding) -> jax.Array:
+    if array.dtype == dtype:
+        return array
+    return jax.block_until_ready(jax.jit(lambda x: x.astype(dtype), out_shardings=sharding)(array))
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model's parameters in a place, none of which is read yet."""
+
+    source: str
+    """The folder that has them."""
+    step: int | None
+    read: hugging_face.Read
+    saved: dict[str, int]
+    """Their digests, as far as the place tells them."""
+
+    def check(self, numbers: Mapping[str, int], known: Base | None) -> None:
+        """Raises BrokenError for digests of what was read that are not what they should be."""
+        if wrong := _differing(numbers, self.saved):
+            raise BrokenError(f"{self.source}: the data of {wrong} has changed since it was saved")
+        if known and (wrong := _differing(numbers, known.digests)):
+            raise BrokenError(
+                f"{self.source} is not the model that the adapters were trained beside, which was "
+                f"in {known.source}: {wrong} differ"
+            )
+
+
+@contextmanager
+def opened(path: epath.Path, job: Job) -> Iterator[Source]:
+    """Raises ConfigError for another model than the job's, BrokenError where there is none."""
+    if hugging_face.is_hugging_face(Path(path)):
+        with hugging_face.opened(Path(path), job) as read:
+            yield Source(str(path), None, read, {})
+        return
+    folder = newest(path)
+    about = checkpoints.read_about(folder)
+    if about.base:
+        raise ConfigError(
+            [
+                f"{folder} holds adapters alone: start from what `launch checkpoints export` makes "
+                "of them"
+            ]
+        )
+    _check_model(_of_its_tokenizer(folder, about, job), job)
+    prefix = weights_prefix(about)
+
+    def read_saved(name: str, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
+        full = prefix + name
+        like = jax.ShapeDtypeStruct(shape, np.float32)
+        return read_arrays(folder, about, {full: like}, {full: sharding})[full]
+
+    saved = {n.removeprefix(prefix): a.digest for n, a in about.arrays.items()}
+    yield Source(str(folder), about.step, read_saved, saved)
+
+
+def _differing(numbers: Mapping[str, int], wanted: Mapping[str, int]) -> str:
+    return ", ".join(n for n, number in numbers.items() if wanted.get(n, number) != number)
 
 
 def newest(path: epath.Path) -> epath.Path:
@@ -91,18 +181,8 @@ class Arrays(Mapping[str, np.ndarray]):
         return np.asarray(flat[full])
 
 
-def _read(path: epath.Path, trainable: Trainable, plan: Plan) -> dict[str, jax.Array]:
-    if hugging_face.is_hugging_face(Path(path)):
-        shardings = trainable.shardings.params
-        return hugging_face.load(Path(path), trainable.job, plan, shardings)
-    folder = newest(path)
-    about = checkpoints.read_about(folder)
-    _check_model(_of_its_tokenizer(folder, about, trainable.job), trainable.job)
-    return read_params(folder, about, trainable)
-
-
 def read_params(folder: epath.Path, about: About, trainable: Trainable) -> dict[str, jax.Array]:
-    """The weights of a checkpoint where a run has its parameters.
+    """The weights of a checkpoint where a run has its parameters; of adapters, theirs.
 
     Raises BrokenError where they have changed since the save, and what Orbax raises.
     """
@@ -139,9 +219,11 @@ def _of_its_tokenizer(folder: epath.Path, about: About, job: Job) -> About:
 
 
 def _check_model(about: About, job: Job) -> None:
-    """Raises ConfigError for another model; the data may be any."""
+    """Raises ConfigError for another model; the data may be any, and the optimizer is new."""
     assert job.checkpoint
     policy = job.checkpoint.model_copy(update={"on_data_change": "continue"})
-    errors = compare(about, job.model_copy(update={"checkpoint": policy}), None).errors
+    job = job.model_copy(update={"checkpoint": policy, "lora": None})
+    now = {"optimizer": job.optimizer.model_dump(mode="json")}
+    errors = compare(about.model_copy(update={"job": {**about.job, **now}}), job, None).errors
     if errors:
         raise ConfigError(errors)

@@ -15,7 +15,7 @@ from trainer.data.lock import Progress
 from trainer.folders import cache_folder
 from trainer.spec import corpus
 from trainer.spec.corpus import DataError
-from trainer.spec.job import Data
+from trainer.spec.data import Data
 from trainer.spec.vocabulary import vocabulary
 
 TEXT_BYTES = 1 << 30

@@ -1,23 +1,29 @@
 """The documents of a corpus's files: whole files, or their records."""
 
 import gzip
-import json
 import os
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple, cast
 
+from trainer.data import records
+from trainer.data.chat import Chats, Conversation
 from trainer.data.containers import array_records, parquet_rows
+from trainer.data.tokenizer import Span
 from trainer.spec.corpus import DataError, File, files, reading
-from trainer.spec.job import Data
+from trainer.spec.data import Data
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
+
+
+Found = bytes | Conversation | str | records.BadRecordError
+"""A text, or why there is none."""
 
 
 class Position(NamedTuple):
@@ -39,6 +45,8 @@ class Document(NamedTuple):
     """The same on every host; of a record with the number of its line, from 1."""
     text: bytes
     end: Position
+    answers: tuple[Span, ...] | None = None
+    """Where what is learned begins and ends in the text; None: all is."""
 
 
 @dataclass
@@ -68,21 +76,25 @@ class BadRecords:
 
 def documents(data: Data, bad: BadRecords, start: Position = START) -> Iterator[Document]:
     """All from `start` on, in one order on every host. Raises DataError."""
-    found = files(data)
-    before = sum(file.path.stat().st_size for file in found[: start.file])
-    for number, file in enumerate(found[start.file :], start.file):
+    every = files(data)
+    before = sum(file.path.stat().st_size for file in every[: start.file])
+    for number, file in enumerate(every[start.file :], start.file):
         over = start.line if number == start.file else 0
-        for line, text, read in _records(file, data, over):
-            if isinstance(text, bytes):
-                name = f"{file.name}:{line}" if line else file.name
-                yield Document(name, text, Position(number + (not line), line, before + read))
-            else:
-                bad.add(f"{file.path}:{line}: {text}")
+        for line, found, read in _records(file, data, over):
+            name = f"{file.name}:{line}" if line else file.name
+            end = Position(number + (not line), line, before + read)
+            match found:
+                case bytes():
+                    yield Document(name, found, end)
+                case Conversation():
+                    yield Document(name, found.text, end, found.answers)
+                case why:
+                    bad.add(f"{file.path}:{line}: {why}")
         before += file.path.stat().st_size
 
 
-def _records(file: File, data: Data, over: int) -> Iterator[tuple[int, bytes | str, int]]:
-    """Those behind `over` lines: line, text or why it has none, and bytes of the file so far.
+def _records(file: File, data: Data, over: int) -> Iterator[tuple[int, Found, int]]:
+    """Those behind `over` lines: line, what is there, and bytes of the file so far.
 
     A file that is one document has no lines.
     """
@@ -97,43 +109,22 @@ def _records(file: File, data: Data, over: int) -> Iterator[tuple[int, bytes | s
         for line, text, share in rows:
             yield line, text, int(share * size)
         return
-    with reading(file) as raw, _unpacked(file, raw) as opened:
-        if data.source == "jsonl":
-            for line, text in _lines(opened, data.text_field, over):
-                yield line, text, raw.tell()
+    with reading(file) as raw, unpacked(file, raw) as opened:
+        if data.source in ("jsonl", "chat"):
+            for line, found in records.lines(opened, _reader(data), over):
+                yield line, found, raw.tell()
         else:
             yield 0, opened.read(), raw.tell()
 
 
-def _lines(opened: BinaryIO, field_name: str, over: int) -> Iterator[tuple[int, bytes | str]]:
-    """Empty ones are no records."""
-    for number, line in enumerate(opened, 1):
-        if number > over and line.strip():
-            yield number, _text(line, field_name)
-
-
-def _text(line: bytes, field_name: str) -> bytes | str:
-    """Of a record, as bytes; else why it has none."""
-    try:
-        record = json.loads(line)
-    except UnicodeDecodeError:
-        return "not UTF-8"
-    except ValueError as error:
-        return f"not JSON: {error}"
-    if not isinstance(record, dict):
-        return f"a record is an object, found {json.dumps(record)[:40]}"
-    if field_name not in record:
-        return f"no field {field_name!r}; there are: {', '.join(record) or 'none'}"
-    if not isinstance(record[field_name], str):
-        return f"{field_name!r} is no text: {json.dumps(record[field_name])[:40]}"
-    try:
-        return record[field_name].encode()
-    except UnicodeEncodeError:
-        return f"{field_name!r} has half of a surrogate pair"
+def _reader(data: Data) -> Callable[[records.Record], bytes | Conversation]:
+    if data.source == "chat":
+        return Chats(data).read
+    return lambda record: records.text(record, data.text_field).encode()
 
 
 @contextmanager
-def _unpacked(file: File, raw: BinaryIO) -> Iterator[BinaryIO]:
+def unpacked(file: File, raw: BinaryIO) -> Iterator[BinaryIO]:
     """What the file holds, by the end of its name. Raises DataError where it is torn."""
     try:
         match file.path.suffix:

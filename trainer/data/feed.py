@@ -1,14 +1,14 @@
 """Global batches on the devices, in order, with the next one always on its way."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
-from jax.sharding import NamedSharding
+import numpy as np
 
 from trainer.data import pipeline
 from trainer.data.mixture import Mixture
-from trainer.data.packing import Batch
+from trainer.data.packing import Batch, stack
 from trainer.data.placement import place
 from trainer.data.token_cache import Tokens
 from trainer.spec.job import Job
@@ -23,11 +23,14 @@ class Feed:
         job: Job,
         split: BatchSplit,
         tokens: Tokens | Mixture,
-        sharding: NamedSharding,
+        shardings: Batch,
         shift: int = 0,
     ):
-        """`shift`: examples seen beyond `global_batch` a step, where it was another one before."""
-        self._job, self._split, self._tokens, self._sharding = job, split, tokens, sharding
+        """`shardings` are those of trainer/mesh.py.
+
+        `shift`: examples seen beyond `global_batch` a step, where it was another one before.
+        """
+        self._job, self._split, self._tokens, self._shardings = job, split, tokens, shardings
         self._shift = shift
         self._block = pipeline.block_of(split, jax.process_index())
         self.wait_s = 0.0
@@ -57,6 +60,17 @@ class Feed:
         for block in pipeline.held_out_batches(tokens, data, batches, self._block):
             yield self._placed(block, micro_batches)
 
+    def given(self, examples: Sequence[Batch]) -> Iterator[Batch]:
+        """Global batches of these examples in order; what fills up the last one has number -1."""
+        size, (index, count) = self._job.data.global_batch, self._block
+        nothing = examples[0]._replace(
+            weights=np.zeros_like(examples[0].weights), examples=np.int32(-1)
+        )
+        full = [*examples, *[nothing] * (-len(examples) % size)]
+        for start in range(index * size // count, len(full), size):
+            block = stack(full[start : start + size // count])
+            yield self._placed(block, self._split.micro_batches)
+
     def examples(self, step: int) -> int:
         """Examples trained on after `step`: the whole data position."""
         return step * self._job.data.global_batch + self._shift
@@ -66,4 +80,4 @@ class Feed:
         return pipeline.epoch_of(self.examples(step), self._tokens, self._job.data.seq_len)
 
     def _placed(self, block: Batch, micro_batches: int) -> Batch:
-        return place(block, micro_batches, self._sharding, self._split.blocks)
+        return place(block, micro_batches, self._shardings, self._split.blocks)

@@ -10,7 +10,7 @@ from trainer.data.token_cache import Tokens
 from trainer.data.tokenizer import Tokenizer
 from trainer.spec import corpus
 from trainer.spec.corpus import DataError
-from trainer.spec.job import Data, Trained
+from trainer.spec.data import Data, Trained
 
 
 @dataclass(frozen=True)

@@ -34,22 +34,27 @@ class Batch(NamedTuple):
     segments: Array
     positions: Array
     weights: Array
-    """Of each target in the loss: 1, or 0 for padding."""
+    """Of each target in the loss: 1, or 0 for padding and for what is not learned."""
     examples: Array
     """Number of each example in the corpus; no dim for positions."""
 
 
 def example(window: np.ndarray, number: int, separator: int | None) -> Batch:
-    """The example of `S + 1` consecutive tokens; without a separator it is one segment."""
-    tokens = window[:-1].astype(np.int32)
+    """The example of `S + 1` consecutive tokens; without a separator it is one segment.
+
+    ~token stands for one that is not learned.
+    """
+    given = window.astype(np.int32)
+    known = np.where(given < 0, ~given, given)
+    tokens = known[:-1]
     places = np.arange(len(tokens), dtype=np.int32)
     opens = tokens == (NO_TOKEN if separator is None else separator)
     return Batch(
         tokens=tokens,
-        targets=window[1:].astype(np.int32),
+        targets=known[1:],
         segments=np.cumsum(opens, dtype=np.int32),
         positions=places - np.maximum.accumulate(np.where(opens, places, 0)).astype(np.int32),
-        weights=np.ones(len(tokens), np.float32),
+        weights=(given[1:] >= 0).astype(np.float32),
         examples=np.int32(number),
     )
 
@@ -60,7 +65,7 @@ def held_out_example(stream: Stream, number: int, seq_len: int, separator: int |
     real = max(0, len(window) - 1)
     padded = np.concatenate([window, np.zeros(seq_len + 1 - len(window), window.dtype)])
     whole = example(padded, number, separator)
-    return whole._replace(weights=(np.arange(seq_len) < real).astype(np.float32))
+    return whole._replace(weights=whole.weights * (np.arange(seq_len) < real))
 
 
 def stack(examples: Sequence[Batch]) -> Batch:

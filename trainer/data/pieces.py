@@ -21,7 +21,7 @@ from trainer.data.held_out import HeldOut, places
 from trainer.data.lock import Tell
 from trainer.data.tokenizer import Tokenizer
 from trainer.spec import corpus
-from trainer.spec.job import Data
+from trainer.spec.data import Data
 
 PIECE_BYTES = 8 << 20
 """Of text. For each, the Rust library takes some 40 bytes of memory."""
@@ -94,7 +94,7 @@ def _groups(found: Iterable[Document], bad: BadRecords) -> Iterator[Group]:
 
 
 def _save(path: Path, group: list[Document], encoder: Tokenizer, bad: list[str]) -> None:
-    encoded = list(encoder.encode_all([document.text for document in group]))
+    encoded = list(_encoded(group, encoder))
     unfinished = path.with_suffix(".unfinished")
     with unfinished.open("wb") as file:
         np.savez(
@@ -107,6 +107,13 @@ def _save(path: Path, group: list[Document], encoder: Tokenizer, bad: list[str])
         )
         _settle(file)
     unfinished.rename(path)
+
+
+def _encoded(group: list[Document], encoder: Tokenizer) -> Iterator[np.ndarray]:
+    texts = [document.text for document in group]
+    if group[0].answers is None:
+        return encoder.encode_all(texts)
+    return encoder.encode_answers(texts, [document.answers or () for document in group])
 
 
 def _finished(folder: Path) -> Iterator[np.lib.npyio.NpzFile]:

@@ -16,7 +16,7 @@ from trainer.data.mixture import Mixture
 from trainer.data.packing import Batch, example, held_out_example, stack
 from trainer.data.token_cache import Tokens
 from trainer.data.turns import Mixed, Turns
-from trainer.spec.job import Data
+from trainer.spec.data import Data
 from trainer.spec.plan import BatchSplit
 
 READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)

@@ -21,7 +21,7 @@ from trainer.data.token_files import Stream
 from trainer.data.tokenizer import BYTES, Tokenizer
 from trainer.folders import cache_folder
 from trainer.spec import corpus
-from trainer.spec.job import Data, Trained
+from trainer.spec.data import Data, Trained
 from trainer.spec.vocabulary import vocabulary
 
 FORMAT = "3"
@@ -32,7 +32,10 @@ LEFTOVER_S = 7 * 86400
 
 @dataclass(frozen=True)
 class Tokens:
-    """Streams of tokens, each document after its separator; the arrays stay on disk (mmap)."""
+    """Streams of tokens, each document after its separator; the arrays stay on disk (mmap).
+
+    ~token stands for one that is read and not learned.
+    """
 
     corpus_sha256: str
     held_in: np.ndarray | Stream
@@ -124,7 +127,8 @@ def _make(folder: Path, data: Data, encoder: Tokenizer, progress: Progress) -> N
         bad = pieces.tokenize(making / "pieces", data, encoder, tell)
         whole = making / "whole"
         whole.mkdir(exist_ok=True)
-        pieces.join(making / "pieces", whole, data.held_out, encoder.dtype, tell)
+        dtype = np.int32 if data.source == "chat" else encoder.dtype
+        pieces.join(making / "pieces", whole, data.held_out, dtype, tell)
         (whole / BAD_RECORDS).write_text(json.dumps(bad.found))
         whole.rename(folder)
         shutil.rmtree(making)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trainer.spec.corpus import DataError, File, files, reading
-from trainer.spec.job import Data
+from trainer.spec.data import Data
 from trainer.spec.vocabulary import Vocabulary
 
 KINDS = (np.dtype(np.uint16), np.dtype(np.uint32))

@@ -7,9 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
-from trainer.spec.job import BYTES as BYTES_NAME
-from trainer.spec.job import Data, Trained
+from trainer.spec.data import BYTES as BYTES_NAME
+from trainer.spec.data import Data, Trained
 from trainer.spec.vocabulary import OF_BYTES, Vocabulary, vocabulary
+
+Span = tuple[int, int]
+"""Where a part of a text begins and ends, in bytes."""
 
 
 class Tokenizer(Protocol):
@@ -24,6 +27,12 @@ class Tokenizer(Protocol):
 
     def encode_all(self, texts: Sequence[bytes]) -> Iterator[np.ndarray]:
         """Each of them, on all cores where that is faster."""
+        ...
+
+    def encode_answers(
+        self, texts: Sequence[bytes], answers: Sequence[Sequence[Span]]
+    ) -> Iterator[np.ndarray]:
+        """The same as int32, with ~token for every token that does not begin in an answer."""
         ...
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -46,6 +55,12 @@ class Bytes:
     def encode_all(self, texts: Sequence[bytes]) -> Iterator[np.ndarray]:
         return map(self.encode, texts)
 
+    def encode_answers(
+        self, texts: Sequence[bytes], answers: Sequence[Sequence[Span]]
+    ) -> Iterator[np.ndarray]:
+        for text, spans in zip(texts, answers, strict=True):
+            yield _marked(self.encode(text), np.arange(len(text)), spans)
+
     def decode(self, tokens: Iterable[int]) -> str:
         text = bytes(takewhile(_is_byte, tokens))
         return text.decode("utf-8", errors="replace")
@@ -67,6 +82,8 @@ class FromFile:
         self._rust = Rust.from_str(content)
         self._rust.no_truncation()
         self._rust.no_padding()
+        # It would add the template's tokens, and cut spaces off the places of others.
+        self._rust.post_processor = None
         self.separator = found.separator
         self.dtype = np.uint16 if found.size <= 1 << 16 else np.uint32
 
@@ -75,12 +92,35 @@ class FromFile:
         return tokens
 
     def encode_all(self, texts: Sequence[bytes]) -> Iterator[np.ndarray]:
-        decoded = [text.decode("utf-8", errors="replace") for text in texts]
+        decoded = list(map(_decoded, texts))
         for encoded in self._rust.encode_batch_fast(decoded, add_special_tokens=False):
             yield np.array([self.separator, *encoded.ids], self.dtype)
 
+    def encode_answers(
+        self, texts: Sequence[bytes], answers: Sequence[Sequence[Span]]
+    ) -> Iterator[np.ndarray]:
+        found = self._rust.encode_batch(list(map(_decoded, texts)), add_special_tokens=False)
+        for text, spans, encoded in zip(texts, answers, found, strict=True):
+            in_signs = [(len(_decoded(text[:a])), len(_decoded(text[:b]))) for a, b in spans]
+            begins = np.array([begin for begin, _ in encoded.offsets])
+            yield _marked(np.array([self.separator, *encoded.ids]), begins, in_signs)
+
     def decode(self, tokens: Iterable[int]) -> str:
         return self._rust.decode(list(takewhile(lambda token: token != self.separator, tokens)))
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", errors="replace")
+
+
+def _marked(tokens: np.ndarray, begins: np.ndarray, spans: Iterable[Span]) -> np.ndarray:
+    """A separator, which is learned, and tokens that begin at these places."""
+    is_learned = np.zeros(len(tokens), bool)
+    is_learned[0] = True
+    for start, stop in spans:
+        is_learned[1:] |= (begins >= start) & (begins < stop)
+    tokens = tokens.astype(np.int32)
+    return np.where(is_learned, tokens, ~tokens)
 
 
 BYTES = Bytes()

@@ -1,6 +1,6 @@
 """A job's training step under explicit axis types: loss and gradient, on the mesh of a plan."""
 
-from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +21,25 @@ def check_step(job: Job, plan: Plan) -> Report:
     mesh = AbstractMesh(sizes, rules.MESH_AXES, axis_types=(AxisType.Auto,) * len(sizes))
     specs = {array.name: PartitionSpec(*array.spec) for array in plan.parameters}
     network = Network.of(job, plan)
-    params = {
-        name: _placed(leaf, mesh, specs[name])
+    kept_as = {array.name: array.dtype for array in plan.parameters}
+    weights = {
+        name: _placed(jax.ShapeDtypeStruct(leaf.shape, kept_as[name]), mesh, specs[name])
         for name, leaf in jax.eval_shape(network.initial).items()
     }
-    rows = PartitionSpec(rules.BATCH_AXES)
-    micro = Batch(*(_placed(leaf, mesh, rows) for leaf in _micro_batch(job, plan)))
+    params = {array.name: weights.pop(array.name) for array in plan.trained}
+    micro = Batch(
+        *(
+            # The numbers of examples have no dim for positions.
+            _placed(leaf, mesh, PartitionSpec(*(rules.BATCH_AXES, "context")[: len(leaf.shape)]))
+            for leaf in _micro_batch(job, plan)
+        )
+    )
     step = _placed(jax.ShapeDtypeStruct((), jnp.int32), mesh, PartitionSpec())
-    loss = partial(micro_batch_loss, network)
-    return check(loss, mesh, params, micro, step, times=plan.batch.micro_batches)
+
+    def loss(params: Any, base: Any, micro: Batch, step: jax.Array) -> Any:
+        return micro_batch_loss(network, {**base, **params}, micro, step)
+
+    return check(loss, mesh, params, weights, micro, step, times=plan.batch.micro_batches)
 
 
 def _micro_batch(job: Job, plan: Plan) -> Batch:

@@ -6,6 +6,6 @@ FOLDER/tokenizer.json, tokenizer_config.json
 """
 
 from trainer.hugging_face.exporter import export
-from trainer.hugging_face.importer import is_hugging_face, load
+from trainer.hugging_face.importer import Read, is_hugging_face, opened
 
-__all__ = ["export", "is_hugging_face", "load"]
+__all__ = ["Read", "export", "is_hugging_face", "opened"]

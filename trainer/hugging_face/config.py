@@ -9,7 +9,8 @@ from typing import Any
 from trainer.hugging_face.families import Family, family
 from trainer.spec.config import ConfigError
 from trainer.spec.explain import found
-from trainer.spec.job import Job, Model
+from trainer.spec.job import Job
+from trainer.spec.model import Model
 from trainer.spec.resolve import vocab_size
 from trainer.spec.vocabulary import vocabulary
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainer.hugging_face.places import GEMMA, GPT2, LLAMA, MIXTRAL, Places
 from trainer.spec.config import ConfigError
-from trainer.spec.job import Model
+from trainer.spec.model import Model
 
 PLAIN: dict[str, Any] = {
     "norm": "rms", "positions": "rotary", "feed_forward": "swiglu", "biases": "none",

@@ -1,23 +1,25 @@
 """A Hugging Face folder as a trainer's parameters, each host reading what its devices hold."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Sharding
 
 from trainer.hugging_face import config
 from trainer.hugging_face.layout import Box, Layout, layouts
 from trainer.hugging_face.weights import FLOATS, Weights
 from trainer.spec.config import ConfigError
 from trainer.spec.job import Job
-from trainer.spec.plan import Plan
 from trainer.spec.resolve import vocab_size
 
 Bounds = tuple[tuple[int, int], ...]
 """A start and a stop for each dim; unlike slices, something that a dict can hold."""
+Read = Callable[[str, tuple[int, ...], Sharding], jax.Array]
+"""(name, shape, sharding) -> a parameter in float32, each process reading what it holds."""
 
 COMPUTED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 """Tensors of old folders that follow from the config."""
@@ -28,30 +30,29 @@ def is_hugging_face(path: Path) -> bool:
     return (path / config.CONFIG).is_file()
 
 
-def load(
-    path: Path, job: Job, plan: Plan, shardings: dict[str, NamedSharding]
-) -> dict[str, jax.Array]:
-    """Parameters in float32, laid out by `shardings`; tokens that only pad are zeros.
+@contextmanager
+def opened(path: Path, job: Job) -> Iterator[Read]:
+    """What reads parameters in float32, one by one; tokens that only pad are zeros.
 
     Raises ConfigError with every key of the config that is not the job's, else with every tensor
     that is missing, unexpected, or of another shape.
     """
     config.check(path, job)
-    shapes = {parameter.name: parameter.shape for parameter in plan.parameters}
-    params: dict[str, jax.Array] = {}
     with Weights.open(path) as weights:
         all_layouts = layouts(job.model, vocab_size(job))
         _check(path, weights, all_layouts)
-        for layout in all_layouts:
-            name = layout.name
-            array = _array(weights, layout, shapes[name], shardings[name])
+        layout_of = {layout.name: layout for layout in all_layouts}
+
+        def read(name: str, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
+            array = _array(weights, layout_of[name], shape, sharding)
             # The host's copies of one parameter go before those of the next come.
-            params[name] = jax.block_until_ready(array)
-    return params
+            return jax.block_until_ready(array)
+
+        yield read
 
 
 def _array(
-    weights: Weights, layout: Layout, shape: tuple[int, ...], sharding: NamedSharding
+    weights: Weights, layout: Layout, shape: tuple[int, ...], sharding: Sharding
 ) -> jax.Array:
     """One part in host memory at a time, each read once however many devices hold it."""
     devices_of = defaultdict(list)

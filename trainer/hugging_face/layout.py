@@ -14,7 +14,7 @@ import numpy as np
 
 from trainer.hugging_face.families import family
 from trainer.hugging_face.places import Place
-from trainer.spec.job import Model
+from trainer.spec.model import Model
 from trainer.spec.shapes import STACKED, Parameter, parameters
 
 Box = tuple[slice, ...]

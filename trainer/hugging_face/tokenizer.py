@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainer.spec.job import BYTES, Data, Trained
+from trainer.spec.chat import chat_template
+from trainer.spec.data import BYTES, Data, Trained
 from trainer.spec.vocabulary import OF_BYTES, vocabulary
 
 SEPARATOR, SEPARATOR_TEXT = OF_BYTES.separator, OF_BYTES.separator_text
@@ -22,7 +23,7 @@ def files(data: Data, trained: str = "") -> dict[str, dict[str, Any]]:
 
 
 def _settings(data: Data) -> dict[str, Any]:
-    separator = vocabulary(data).separator_text
+    separator, template = vocabulary(data).separator_text, chat_template(data)
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": separator,
@@ -33,6 +34,7 @@ def _settings(data: Data) -> dict[str, Any]:
         "clean_up_tokenization_spaces": False,
         # The separator's name inside a text is text: bytes as all others.
         "split_special_tokens": data.tokenizer == BYTES,
+        **({"chat_template": template.text, **template.tokens} if template else {}),
     }
 
 

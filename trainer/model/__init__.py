@@ -6,7 +6,7 @@ Letters in array names, here and wherever arrays are named by their dims:
     H query heads         K key/value heads            h head_dim    F d_ff
     L layers              W positions in a decoding cache            M micro-batches
     G parts of a head's pairs in rotary positions (h / 2)
-    R row shards (data x fsdp)   T tokens of one of them
+    R token shards (over all axes that split tokens)   T tokens of one of them
 """
 
 from trainer.model.decoder import Cache, Decoder

@@ -10,8 +10,8 @@ from trainer.model.attend import Attend, plain
 from trainer.model.norm import Norm
 from trainer.model.projection import Projection
 from trainer.model.rotary import rotate
-from trainer.model.sharding import constrain
-from trainer.spec.job import Model
+from trainer.model.sharding import constrain, whole_sequences
+from trainer.spec.model import Model
 
 KeyValue = tuple[jax.Array, jax.Array]
 
@@ -43,6 +43,7 @@ class Attention(nnx.Module):
     def __call__(self, x_BSD: jax.Array, positions_BS: jax.Array, attend: Attend) -> jax.Array:
         """(B, S, D); a position sees what `attend` lets it see."""
         query_BSHh, key_BSKh, value_BSKh = self._project(x_BSD, positions_BS)
+        key_BSKh, value_BSKh = (whole_sequences(x, "kv_heads") for x in (key_BSKh, value_BSKh))
         return self._mix(query_BSHh, key_BSKh, value_BSKh, attend)
 
     def decode(
@@ -65,9 +66,9 @@ class Attention(nnx.Module):
     def _project(
         self, x_BSD: jax.Array, positions_BS: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        query_BSHh = constrain(self.query(x_BSD), "batch", None, "heads", None)
-        key_BSKh = constrain(self.key(x_BSD), "batch", None, "kv_heads", None)
-        value_BSKh = constrain(self.value(x_BSD), "batch", None, "kv_heads", None)
+        query_BSHh = constrain(self.query(x_BSD), "batch", "sequence", "heads", None)
+        key_BSKh = constrain(self.key(x_BSD), "batch", "sequence", "kv_heads", None)
+        value_BSKh = constrain(self.value(x_BSD), "batch", "sequence", "kv_heads", None)
         if self.model.query_key_norm:
             query_BSHh, key_BSKh = self.query_norm(query_BSHh), self.key_norm(key_BSKh)
         if self.model.positions == "rotary":
@@ -83,7 +84,7 @@ class Attention(nnx.Module):
         heads = query_BSHh.shape[2]
         key, value = (_for_heads(x_BWKh, heads) for x_BWKh in (key_BWKh, value_BWKh))
         mixed_BSHh = attend(query_BSHh, key, value)
-        return self.output(constrain(mixed_BSHh, "batch", None, "heads", None))
+        return self.output(constrain(mixed_BSHh, "batch", "sequence", "heads", None))
 
 
 def residual_gain(model: Model) -> float:
@@ -102,4 +103,6 @@ def _for_heads(x_BSKh: jax.Array, heads: int) -> jax.Array:
     if mesh.empty or kv_heads % mesh.shape["tensor"] == 0:
         return x_BSKh
     repeated = jnp.repeat(x_BSKh, heads // kv_heads, axis=2)
+    if mesh.shape["context"] > 1:
+        return whole_sequences(repeated, "heads")
     return constrain(repeated, "batch", None, "heads", None)

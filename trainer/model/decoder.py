@@ -15,8 +15,8 @@ from trainer.model.attention import Attention, KeyValue
 from trainer.model.experts import Experts
 from trainer.model.feed_forward import FeedForward
 from trainer.model.norm import Norm
-from trainer.model.sharding import constrain, gathered, row_shards
-from trainer.spec.job import Model
+from trainer.model.sharding import constrain, gathered, token_shards
+from trainer.spec.model import Model
 
 Cache = KeyValue
 """Keys and values of all layers, each (L, B, W, K, h)."""
@@ -64,14 +64,14 @@ class Layer(nnx.Module):
             mixed_BSD = self.attention(normal_BSD, positions_BS, attend)
         place = dropout.ATTENTION
         x_BSD = x_BSD + dropout.dropout(mixed_BSD, dropout_keys_B, number, place, self.rate)
-        x_BSD = constrain(x_BSD, "batch", None, None)
+        x_BSD = constrain(x_BSD, "batch", "sequence", None)
         with jax.named_scope("norm"):
             normal_BSD = self.feed_forward_norm(x_BSD)
         with jax.named_scope("feed_forward"):
             fed_BSD, unevenness_B = self._feed(normal_BSD)
         place = dropout.FEED_FORWARD
         x_BSD = x_BSD + dropout.dropout(fed_BSD, dropout_keys_B, number, place, self.rate)
-        return constrain(x_BSD, "batch", None, None), unevenness_B
+        return constrain(x_BSD, "batch", "sequence", None), unevenness_B
 
     def _feed(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         if isinstance(self.feed_forward, Experts):
@@ -99,7 +99,7 @@ class Embedding(nnx.Module):
         """(B, S, D) in `dtype`."""
         with jax.named_scope("embedding"):
             table_VD = gathered(self.table[...].astype(dtype), ("vocab", "embed"))
-            return constrain(table_VD[tokens_BS], "batch", None, None)
+            return constrain(table_VD[tokens_BS], "batch", "sequence", None)
 
 
 class Positions(nnx.Module):
@@ -112,7 +112,8 @@ class Positions(nnx.Module):
     def __call__(self, positions_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
         """(B, S, D) in `dtype`; a position after the last row has the last row."""
         table_PD = gathered(self.table[...].astype(dtype), ("position", "embed"))
-        return constrain(jnp.take(table_PD, positions_BS, axis=0, mode="clip"), "batch", None, None)
+        rows_BSD = jnp.take(table_PD, positions_BS, axis=0, mode="clip")
+        return constrain(rows_BSD, "batch", "sequence", None)
 
 
 class Output(nnx.Module):
@@ -190,33 +191,36 @@ class Decoder(nnx.Module):
             x_BSD = x_BSD + self.positions(positions_BS, self.dtype)
         return x_BSD
 
-    def output_kernels(self) -> jax.Array:
-        """(R, D, V): a copy for each row shard.
+    def output_kernels(self, kernel_DV: jax.Array) -> jax.Array:
+        """(R, D, V): a copy of `output_kernel` for each token shard, in the type of the products.
 
         Inside a loop each device then works with a whole kernel of its own, and sums its gradient
         by itself: it is gathered once before the loop and scattered once after it.
         """
-        kernel_DV = self._output_kernel()
-        copies_RDV = jnp.broadcast_to(kernel_DV, (row_shards(), *kernel_DV.shape))
-        return constrain(copies_RDV, "batch", None, "vocab")
+        kernel_DV = self._gathered(kernel_DV)
+        copies_RDV = jnp.broadcast_to(kernel_DV, (token_shards(), *kernel_DV.shape))
+        return constrain(copies_RDV, "tokens", None, "vocab")
 
     def logits(self, x_BSD: jax.Array, kernel: jax.Array | None = None) -> jax.Array:
         """(B, S, V) in float32; padded tokens get a logit that no softmax notices.
 
-        `kernel` is `output_kernels()`, where it was made before: B is then R.
+        `kernel` is that of `output_kernels`, where it was made before: B is then R.
         """
-        kernel = self._output_kernel() if kernel is None else kernel
+        split = ("batch", "sequence") if kernel is None else ("tokens", None)
+        kernel = self._gathered(self.output_kernel) if kernel is None else kernel
         logits_BSV = jnp.matmul(x_BSD, kernel, preferred_element_type=jnp.float32)
-        logits_BSV = constrain(logits_BSV, "batch", None, "vocab")
+        logits_BSV = constrain(logits_BSV, *split, "vocab")
         logits_BSV = soft_capped(logits_BSV, self.model.logit_soft_cap)
         return jnp.where(jnp.arange(kernel.shape[-1]) < self.vocabulary.size, logits_BSV, MASKED)
 
-    def _output_kernel(self) -> jax.Array:
-        """(D, V)."""
+    @property
+    def output_kernel(self) -> jax.Array:
+        """(D, V), as it is stored."""
         if self.model.tied_embeddings:
-            kernel_DV = self.embedding.table[...].T
-        else:
-            kernel_DV = self.output.kernel[...]
+            return self.embedding.table[...].T
+        return self.output.kernel[...]
+
+    def _gathered(self, kernel_DV: jax.Array) -> jax.Array:
         return gathered(kernel_DV.astype(self.dtype), ("embed", "vocab"))
 
     def empty_cache(self, rows: int, positions: int) -> Cache:

@@ -20,7 +20,7 @@ from trainer.model.attention import residual_gain
 from trainer.model.feed_forward import ACTIVATIONS
 from trainer.model.projection import Projection
 from trainer.model.sharding import constrain, gathered
-from trainer.spec.job import Model
+from trainer.spec.model import Model
 from trainer.spec.shapes import hidden_parts, room
 
 BY_ROWS, BY_EXPERTS = ("batch", None), ("expert_batch", "expert")

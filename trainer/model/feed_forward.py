@@ -9,7 +9,7 @@ from flax import nnx
 from trainer.model.attention import residual_gain
 from trainer.model.projection import Projection
 from trainer.model.sharding import constrain
-from trainer.spec.job import Model
+from trainer.spec.model import Model
 from trainer.spec.shapes import hidden_parts
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -38,4 +38,4 @@ class FeedForward(nnx.Module):
         hidden_BSF = ACTIVATIONS[self.kind](first)
         for other in rest:
             hidden_BSF = hidden_BSF * other
-        return self.down(constrain(hidden_BSF, "batch", None, "mlp"))
+        return self.down(constrain(hidden_BSF, "batch", "sequence", "mlp"))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainer.spec.job import Model
+from trainer.spec.model import Model
 
 
 class Norm(nnx.Module):

@@ -10,12 +10,17 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from trainer.model.adapter import attach
 from trainer.model.decoder import Decoder, Vocabulary
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
 from trainer.spec.resolve import vocab_size
+from trainer.spec.shapes import parameters
 
 Params = dict[str, jax.Array]
+
+ADAPTERS = 0x10124
+"""Apart from the numbers that NNX gives to the draws of a model."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,7 @@ class Network:
     def initial(self) -> Params:
         """Parameters in float32 from the job's seed alone; call it under jit."""
         with nnx.use_eager_sharding(False):
-            key = jax.random.key(self.job.seed)
-            module = Decoder(nnx.Rngs(params=key), self.job.model, self.vocabulary, self.dtype)
+            module = _decoder(self.job, self.vocabulary, self.dtype)
         return {name: variable[...] for name, variable in named_parameters(module).items()}
 
     def bind(self, params: Params) -> Decoder:
@@ -65,12 +69,20 @@ def abstract(
     job: Job, vocabulary: Vocabulary, dtype: jnp.dtype, attention: str = "plain"
 ) -> Decoder:
     """The module with shapes in place of arrays; nothing is computed."""
-
-    def decoder() -> Decoder:
-        return Decoder(nnx.Rngs(params=0), job.model, vocabulary, dtype, attention)
-
     with nnx.use_eager_sharding(False):
-        return nnx.eval_shape(decoder)
+        return nnx.eval_shape(lambda: _decoder(job, vocabulary, dtype, attention))
+
+
+def _decoder(
+    job: Job, vocabulary: Vocabulary, dtype: jnp.dtype, attention: str = "plain"
+) -> Decoder:
+    """With the job's adapters, which change nothing of how the rest begins."""
+    key = jax.random.key(job.seed)
+    module = Decoder(nnx.Rngs(params=key), job.model, vocabulary, dtype, attention)
+    if job.lora:
+        rngs = nnx.Rngs(params=jax.random.fold_in(key, ADAPTERS))
+        attach(module, rngs, job.lora, parameters(job.model, vocabulary.padded))
+    return module
 
 
 def named_parameters(module: Decoder) -> dict[str, nnx.Param]:

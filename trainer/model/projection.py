@@ -7,11 +7,15 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from trainer.model.adapter import Adapter
 from trainer.model.sharding import gathered
 
 
 class Projection(nnx.Module):
-    """Contracts the last `contracted` dims of its input with the first ones of its kernel."""
+    """Contracts the last `contracted` dims of its input with the first ones of its kernel.
+
+    `lora` is an adapter of it: see adapter.py.
+    """
 
     def __init__(
         self,
@@ -27,6 +31,7 @@ class Projection(nnx.Module):
         deviation = gain / math.sqrt(math.prod(shape[:contracted]))
         kernel = deviation * jax.random.normal(rngs.params(), tuple(shape))
         self.kernel = nnx.Param(kernel, out_sharding=self.axes)
+        self.lora: Adapter | None = nnx.data(None)
         if bias:
             zeros = jnp.zeros(tuple(shape[contracted:]))
             self.bias = nnx.Param(zeros, out_sharding=self.axes[contracted:])
@@ -35,6 +40,8 @@ class Projection(nnx.Module):
         """The product in the dtype of `x`."""
         kernel = gathered(self.kernel[...].astype(x.dtype), self.axes)
         product = jnp.tensordot(x, kernel, self.contracted)
+        if self.lora is not None:
+            product = product + self.lora(x)
         if not self.has_bias:
             return product
         return product + gathered(self.bias[...].astype(x.dtype), self.axes[self.contracted :])

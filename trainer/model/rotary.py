@@ -5,7 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from trainer.spec.job import RopeScaling
+from trainer.spec.model import RopeScaling
 
 
 def rotate(

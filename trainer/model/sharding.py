@@ -12,7 +12,8 @@ from trainer.spec import rules
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """`x` laid out by the logical axis of each dim; None is whole, "batch" is split by rows.
 
-    "expert_batch" are the rows where a dim beside them is split by experts.
+    "expert_batch" are the rows where a dim beside them is split by experts; "tokens" has a place
+    for each token shard.
 
     Follows the mesh of `jax.set_mesh`; without one nothing happens. A dim that does not divide by
     its mesh axis stays whole, as in the plan.
@@ -20,16 +21,34 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return x
-    spec = [
-        _mesh_axes(dim, axis, dict(mesh.shape)) for dim, axis in zip(x.shape, axes, strict=True)
-    ]
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
+    return jax.lax.with_sharding_constraint(x, _spec(x, *axes))
 
 
 def row_shards() -> int:
-    """Into how many parts the rows of a batch are split: R."""
+    """Into how many parts the rows of a batch are split."""
     mesh = jax.sharding.get_abstract_mesh()
     return 1 if mesh.empty else rules.row_shards(dict(mesh.shape))
+
+
+def token_shards() -> int:
+    """Into how many parts the tokens of a batch are split: R."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return 1 if mesh.empty else rules.token_shards(dict(mesh.shape))
+
+
+def whole_sequences(x_BSHh: jax.Array, heads: str) -> jax.Array:
+    """Keys or values with all positions of their rows on each device that has some of them.
+
+    They are gathered here, once for each pass; the gradient, of which each device has a part from
+    its own queries, is summed as it is scattered. `heads` is the logical axis of the third dim.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.shape["context"] == 1:
+        return x_BSHh
+    split, whole = (
+        _spec(x_BSHh, "batch", positions, heads, None) for positions in ("sequence", None)
+    )
+    return _between(x_BSHh, split, whole)
 
 
 def gathered(weight: jax.Array, axes: Sequence[str]) -> jax.Array:
@@ -48,15 +67,13 @@ def gathered(weight: jax.Array, axes: Sequence[str]) -> jax.Array:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _between(weight: jax.Array, stored: PartitionSpec, whole: PartitionSpec) -> jax.Array:
+def _between(x: jax.Array, stored: PartitionSpec, whole: PartitionSpec) -> jax.Array:
     """From one layout to another, and the gradient back: a plain constraint keeps its gradient."""
-    return jax.lax.with_sharding_constraint(weight, whole)
+    return jax.lax.with_sharding_constraint(x, whole)
 
 
-def _forward(
-    weight: jax.Array, stored: PartitionSpec, whole: PartitionSpec
-) -> tuple[jax.Array, None]:
-    return _between(weight, stored, whole), None
+def _forward(x: jax.Array, stored: PartitionSpec, whole: PartitionSpec) -> tuple[jax.Array, None]:
+    return _between(x, stored, whole), None
 
 
 def _backward(
@@ -68,11 +85,20 @@ def _backward(
 _between.defvjp(_forward, _backward)
 
 
+def _spec(x: jax.Array, *axes: str | None) -> PartitionSpec:
+    mesh = dict(jax.sharding.get_abstract_mesh().shape)
+    return PartitionSpec(
+        *(_mesh_axes(dim, axis, mesh) for dim, axis in zip(x.shape, axes, strict=True))
+    )
+
+
 def _mesh_axes(dim: int, axis: str | None, mesh: dict[str, int]) -> str | tuple[str, ...] | None:
     if axis is None:
         return None
     if axis == "batch":
-        return rules.BATCH_AXES if dim % row_shards() == 0 else None
+        return rules.BATCH_AXES if dim % rules.row_shards(mesh) == 0 else None
+    if axis == "tokens":
+        return rules.TOKEN_AXES if dim % rules.token_shards(mesh) == 0 else None
     if axis == "expert_batch":
-        return rules.EXPERT_BATCH_AXES if dim % row_shards() == 0 else None
+        return rules.EXPERT_BATCH_AXES if dim % rules.row_shards(mesh) == 0 else None
     return rules.partition((dim,), (axis,), mesh)[0]

@@ -1,7 +1,9 @@
 """Activations of a layer in a step: what is kept for the backward pass, and what is worked on."""
 
+import math
 from dataclasses import dataclass
 
+from trainer.spec import lora, rules, shapes
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
 from trainer.spec.resolve import DTYPE_BYTES, FLOAT32_BYTES
@@ -21,8 +23,8 @@ def kept_per_token(job: Job, plan: Plan) -> int:
     if job.model.remat == "full":
         return of.stream
     if job.model.remat == "dots":
-        return of.of_products
-    return 2 * of.stream + of.norms + of.attention + of.feed_forward
+        return of.of_products + of.adapters + of.adapted
+    return 2 * of.stream + of.norms + of.attention + of.feed_forward + of.adapters
 
 
 def least_kept_per_token(job: Job, plan: Plan) -> int:
@@ -58,6 +60,8 @@ class _Activations:
     query: int
     key_value: int
     """Keys and values together."""
+    seen_key_value: int
+    """Those that attention works on: of whole sequences, over the tokens that the device has."""
     scores: int
     """Of attention, over all positions: in float32, and as they multiply the values.
 
@@ -69,6 +73,10 @@ class _Activations:
     """What its products gave, and what was made of that."""
     feed_forward_products: int
     """What its products with one matrix gave, but for the last: those of experts have many."""
+    adapters: int
+    """What the first matrices of adapters gave."""
+    adapted: int
+    """What their second ones gave, but for the last."""
 
     @property
     def of_products(self) -> int:
@@ -78,7 +86,7 @@ class _Activations:
     @property
     def attention(self) -> int:
         """With what the values were mixed to, which is of the queries' size."""
-        return 2 * self.query + self.key_value + self.head_norms + self.scores
+        return 2 * self.query + self.seen_key_value + self.head_norms + self.scores
 
     @classmethod
     def of(cls, job: Job, plan: Plan) -> "_Activations":
@@ -91,7 +99,7 @@ class _Activations:
         scores = 1 if model.attention_soft_cap is None else 3
         positions = job.data.seq_len if plan.attention == "plain" else 0
         hidden = width * (model.d_ff // tensor if model.d_ff % tensor == 0 else model.d_ff)
-        stream = width * model.d_model
+        stream, key_value = width * model.d_model, width * 2 * kv_heads * model.head_dim
         if experts := model.experts:
             places = experts.count * room(experts, job.data.seq_len) / job.data.seq_len
             chosen = places + experts.per_token
@@ -100,11 +108,14 @@ class _Activations:
             )
         else:
             feed_forward = HIDDEN_ARRAYS[model.feed_forward] * hidden
+        adapted = lora.targets(job.lora, shapes.parameters(model, plan.padded_vocab))
+        made = [_split(one, plan) for one in adapted if not one.name.endswith(".down.kernel")]
         return cls(
             stream=stream,
             norms=6 * FLOAT32_BYTES * model.d_model,
             query=width * heads * model.head_dim,
-            key_value=width * 2 * kv_heads * model.head_dim,
+            key_value=key_value,
+            seen_key_value=key_value * plan.mesh["context"],
             scores=(scores * FLOAT32_BYTES + width) * heads * positions,
             head_norms=3
             * FLOAT32_BYTES
@@ -113,4 +124,15 @@ class _Activations:
             * model.query_key_norm,
             feed_forward=feed_forward,
             feed_forward_products=0 if experts else len(hidden_parts(model)) * hidden,
+            adapters=width * job.lora.rank * len(adapted) if job.lora else 0,
+            adapted=width * sum(made),
         )
+
+
+def _split(kernel: shapes.Parameter, plan: Plan) -> int:
+    """Numbers that a device makes of a token with a kernel."""
+    cut = 1 + lora.inputs(kernel)
+    shape, axes = kernel.shape[cut:], kernel.axes[cut:]
+    split = rules.partition(shape, axes, plan.mesh)
+    parts = plan.mesh["tensor"] if "tensor" in split else 1
+    return math.prod(shape) // parts

@@ -4,13 +4,16 @@ None of it changes a number of the run but by rounding: the same examples in the
 same global batch, the same update.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, get_args
 
-from trainer.spec.job import Job, Model
+from trainer.spec.job import Job
+from trainer.spec.model import Model
 from trainer.spec.plan import Plan
 from trainer.spec.resolve import PlanError, divisors, resolve
+from trainer.spec.rules import RARE_AXES
 
 T = TypeVar("T")
 
@@ -66,14 +69,14 @@ def _meshes(plan: Plan) -> Iterator[dict[str, int]]:
     """Ways to split the devices, the plan's own first.
 
     Of the others `data` goes over all slices, so that no parameter is gathered between them, and
-    `tensor` stays inside a host of GPUs. `expert` stays as it is.
+    `tensor` stays inside a host of GPUs. Rare axes stay as they are.
     """
     yield plan.mesh
-    world = plan.world
+    world, rare = plan.world, math.prod(plan.mesh[axis] for axis in RARE_AXES)
     for tensor in divisors(world.devices):
         if world.platform == "gpu" and tensor > world.devices_per_host:
             continue
-        rest, beside = divmod(world.devices // tensor, plan.mesh["expert"])
+        rest, beside = divmod(world.devices // tensor, rare)
         for fsdp in divisors(rest) if not beside else ():
             mesh = {**plan.mesh, "data": rest // fsdp, "fsdp": fsdp, "tensor": tensor}
             if mesh["data"] % world.slices == 0 and mesh != plan.mesh:

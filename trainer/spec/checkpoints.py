@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer.spec.job import Checkpoint as Policy
-from trainer.spec.job import Job, Section
+from trainer.spec.job import Job
 from trainer.spec.plan import World
+from trainer.spec.section import Section
 
 AnyPath = Any
 """A pathlib.Path or an etils.epath.Path, which type checkers do not take for one."""
@@ -35,6 +36,17 @@ class Array(Section):
     dtype: str
     digest: int
     """Modulo 2^32, the same on every mesh: see trainer/checkpoint/digest.py."""
+
+
+class Base(Section):
+    """The model that adapters are beside; a checkpoint of them does not hold it."""
+
+    source: str
+    """A step folder or a Hugging Face folder: a whole path, or a URL."""
+    step: int | None
+    """Of a step folder."""
+    digests: dict[str, int]
+    """Of each of its parameters in float32: another base is noticed."""
 
 
 class About(Section):
@@ -59,6 +71,8 @@ class About(Section):
     arrays: dict[str, Array]
     files: dict[str, int]
     """Path in the folder -> bytes."""
+    base: Base | None = None
+    """None: its weights are a model's, not adapters."""
 
     @property
     def bytes(self) -> int:

@@ -9,7 +9,8 @@ from typing import Any
 
 from trainer.spec import yaml12
 from trainer.spec.checkpoints import TOKENIZER, About
-from trainer.spec.job import BYTES, Job, Trained
+from trainer.spec.data import BYTES, Trained
+from trainer.spec.job import Job
 from trainer.spec.vocabulary import OF_BYTES
 
 MODEL_KEYS = frozenset(
@@ -30,6 +31,9 @@ DATA_KEYS = frozenset(
         "path",
         "mixture",
         "text_field",
+        "fields.messages",
+        "fields.prompt",
+        "fields.answer",
         "dtype",
         "seq_len",
         "global_batch",
@@ -47,6 +51,7 @@ OPTIMIZER_KEYS = frozenset({"optimizer.name", "optimizer.moments_dtype"})
 FIRST_OPTIMIZER = {"moments_dtype": "float32", "ema": None}
 """Of checkpoints that say nothing of it."""
 AVERAGE_KEY = "optimizer.ema"
+ADAPTER_KEYS = frozenset({"lora", "lora.rank", "lora.alpha", "lora.targets"})
 INIT = "a new run starts from its weights (checkpoint.init_from)"
 ALLOW = "checkpoint.on_data_change=continue goes on with it"
 
@@ -79,6 +84,10 @@ def compare(about: About, job: Job, corpus_sha256: str | None) -> Continuity:
             errors.append(
                 f"{change}: the moments of step {about.step} are of another optimizer; {INIT}"
             )
+        elif key in ADAPTER_KEYS:
+            errors.append(
+                f"{change}: step {about.step} has not these adapters; a new run can have them"
+            )
         elif key == AVERAGE_KEY and saved is None:
             errors.append(f"{change}: step {about.step} has no mean of the weights; {INIT}")
         elif (key in DATA_KEYS or key == "corpus") and not is_allowed:
@@ -99,7 +108,8 @@ def _effective(job: Mapping[str, Any]) -> dict[str, Any]:
     model = dict(job["model"])
     if model.get("vocab_size") is None and job["data"]["tokenizer"] == BYTES:
         model["vocab_size"] = OF_BYTES.size
-    return {**job, "model": model, "optimizer": {**FIRST_OPTIMIZER, **job["optimizer"]}}
+    optimizer = {**FIRST_OPTIMIZER, **job["optimizer"]}
+    return {"lora": None, **job, "model": model, "optimizer": optimizer}
 
 
 def _differences(

@@ -2,6 +2,7 @@
 
 import glob
 import hashlib
+import json
 import os
 import sysconfig
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
-from trainer.spec.job import BYTES, Data, Trained
+from trainer.spec.chat import chat_template
+from trainer.spec.data import BYTES, Data, Trained
 from trainer.spec.vocabulary import Vocabulary, VocabularyError, vocabulary
 
 EXAMPLE = '"corpus/**/*.txt"'
@@ -58,6 +60,8 @@ def digest(data: Data) -> str:
     total = hashlib.sha256()
     if data.source in ("jsonl", "parquet"):
         total.update(f"{data.source}\0{data.text_field}\0".encode())
+    elif data.source == "chat":
+        total.update(f"chat\0{data.fields.model_dump_json()}\0{_template(data)}\0".encode())
     elif data.source == "array_record":
         total.update(b"array_record\0")
     elif data.source == "tokens":
@@ -80,8 +84,22 @@ def is_of_hosts(data: Data) -> bool:
 
 
 def _vocabulary(data: Data) -> Vocabulary:
-    try:
+    with told_as_data():
         return vocabulary(data)
+
+
+def _template(data: Data) -> str:
+    """All of it, as one text."""
+    with told_as_data():
+        found = chat_template(data)
+    return json.dumps(found and [found.text, dict(found.tokens)])
+
+
+@contextmanager
+def told_as_data() -> Iterator[None]:
+    """Raises DataError for VocabularyError: on the hosts a file has changed since the plan."""
+    try:
+        yield
     except VocabularyError as error:
         raise DataError(f"data.{error.key}: {error}") from None
 

@@ -38,7 +38,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_evaluation(line: Line) -> bool:
-    return "eval_loss" in line
+    return "loss" not in line
 
 
 def _firsts(lines: Iterable[Line], *, evaluations: bool = True) -> dict[int, int]:

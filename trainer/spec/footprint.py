@@ -12,6 +12,7 @@ from trainer.spec.activations import kept_per_token, worked_on_per_token
 from trainer.spec.job import Job
 from trainer.spec.plan import ArrayPlan, Plan
 from trainer.spec.resolve import DTYPE_BYTES, FLOAT32_BYTES
+from trainer.spec.roofline import own_bytes
 
 BATCH_BYTES = 5 * 4
 """Of a token: its id, target, segment, position and weight."""
@@ -49,12 +50,13 @@ class Footprint:
 def footprint(job: Job, plan: Plan) -> Footprint:
     """Of a training step; evaluation needs less."""
     parameters = sum(array.bytes_per_device for array in plan.parameters)
-    tokens = plan.batch.rows_per_device * job.data.seq_len
+    trained = sum(array.bytes_per_device for array in plan.trained)
+    tokens = plan.batch.tokens_per_device
     accumulates = plan.batch.micro_batches > 1
     return Footprint(
         state=parameters + optimizer_state.bytes_per_device(job.optimizer, plan),
         batch=BATCH_BYTES * tokens * plan.batch.micro_batches,
-        gradients=(2 if accumulates else 1) * parameters,
+        gradients=(2 if accumulates else 1) * trained,
         kept=job.model.layers * tokens * kept_per_token(job, plan),
         working=max(_of_a_layer(job, plan, tokens), _of_logits(job, plan, tokens)),
     )
@@ -64,7 +66,7 @@ def _of_a_layer(job: Job, plan: Plan, tokens: int) -> int:
     """Its activations while they are differentiated, its gathered weights, and their gradients."""
     layers = [array for array in plan.parameters if array.name.startswith("layers.")]
     weights = sum(_gathered_bytes(array, plan) for array in layers) // job.model.layers
-    return tokens * worked_on_per_token(job, plan) + 2 * weights
+    return tokens * worked_on_per_token(job, plan) + weights
 
 
 def _of_logits(job: Job, plan: Plan, tokens: int) -> int:
@@ -72,10 +74,11 @@ def _of_logits(job: Job, plan: Plan, tokens: int) -> int:
     width = DTYPE_BYTES[plan.compute_dtype]
     logits = min(FLOAT32_BYTES * tokens * plan.padded_vocab, LOGIT_BYTES) // plan.mesh["tensor"]
     weights = width * plan.padded_vocab * job.model.d_model // plan.mesh["tensor"]
-    return logits + logits * width // FLOAT32_BYTES + 2 * weights
+    copies = 1 if job.lora else 2
+    return logits + logits * width // FLOAT32_BYTES + copies * weights
 
 
 def _gathered_bytes(array: ArrayPlan, plan: Plan) -> int:
-    """Of a parameter in the compute type, whole but for what tensor parallelism splits."""
-    own = array.bytes_per_device * DTYPE_BYTES[plan.compute_dtype] // FLOAT32_BYTES
-    return own * (plan.mesh["fsdp"] if "fsdp" in array.spec else 1)
+    """Of a parameter and its gradient, whole but for what tensor parallelism splits."""
+    copies = 2 if array.is_trained else 1
+    return copies * own_bytes(array, plan) * (plan.mesh["fsdp"] if "fsdp" in array.spec else 1)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from trainer.spec.job import Optimizer
+from trainer.spec.optimizer import Optimizer
 from trainer.spec.suggest import suggest
 
 
@@ -31,7 +31,7 @@ def pull(optimizer: Optimizer, name: str, axes: Collection[str]) -> Pull:
 
 
 def problems(optimizer: Optimizer, names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """(key, message) of every group that no parameter is in."""
+    """(key, message) of every group that no parameter is in; `names` are what is trained."""
     seen: set[str] = set()
     for number, group in enumerate(optimizer.groups):
         matched = {name for name in names if fnmatchcase(name, group.pattern)}

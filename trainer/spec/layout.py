@@ -32,13 +32,13 @@ def device_coords(world: World) -> list[tuple[int, ...]]:
 
 
 def device_order(world: World, mesh: dict[str, int]) -> tuple[int, ...]:
-    """Device numbers in the C order of a mesh (data, fsdp, expert, tensor).
+    """Device numbers in the C order of a mesh (data, fsdp, expert, context, tensor).
 
     `data` is split over the slices first, then `fsdp` where the slices are more; inside a slice
-    `tensor` lies on the nearest chips, then `expert`. Raises ValueError where the slices do not
-    divide.
+    `tensor` lies on the nearest chips, then `context`, then `expert`. Raises ValueError where the
+    slices do not divide.
     """
-    inside = (mesh["expert"], mesh["tensor"])
+    inside = (mesh["expert"], mesh["context"], mesh["tensor"])
     return _order(world, mesh["data"], mesh["fsdp"], inside)  # pyright: ignore[reportArgumentType] (frozen: it has a hash)
 
 

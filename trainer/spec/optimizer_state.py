@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trainer.spec.job import Optimizer
+from trainer.spec.optimizer import Optimizer
 from trainer.spec.plan import ArrayPlan, Plan
 from trainer.spec.resolve import DTYPE_BYTES, FLOAT32_BYTES
 from trainer.spec.shapes import STACKED
@@ -19,13 +19,14 @@ class Matrix(NamedTuple):
 
 
 def matrix(axes: Sequence[str]) -> Matrix | None:
-    """Of a weight between a layer's features, by its logical axes; None: it is none.
+    """Of a weight between a layer's features, or of an adapter; None: it is none.
 
     The vocabulary's weights are none: their rows are told apart by tokens, and turn up one by one.
     """
     dims = range(len(axes))
     stacked = tuple(dim for dim in dims if axes[dim] in STACKED)
-    rows = tuple(dim for dim in dims if axes[dim] == "embed")
+    side = "rank" if "rank" in axes else "embed"
+    rows = tuple(dim for dim in dims if axes[dim] == side)
     columns = tuple(dim for dim in dims if dim not in (*stacked, *rows))
     return Matrix(stacked, rows, columns) if "layer" in axes and rows and columns else None
 
@@ -34,14 +35,14 @@ def bytes_per_device(optimizer: Optimizer, plan: Plan) -> int:
     """It is split over devices as its parameters are."""
     return sum(
         array.bytes_per_device // FLOAT32_BYTES * bytes_per_number(optimizer, array)
-        for array in plan.parameters
+        for array in plan.trained
     )
 
 
 def bytes_in_all(optimizer: Optimizer, plan: Plan) -> int:
     """Each number once, as in a checkpoint."""
     return sum(
-        math.prod(array.shape) * bytes_per_number(optimizer, array) for array in plan.parameters
+        math.prod(array.shape) * bytes_per_number(optimizer, array) for array in plan.trained
     )
 
 

@@ -6,7 +6,7 @@ that file and checks that the world it wakes up in is the planned one.
 
 from typing import Literal
 
-from trainer.spec.job import Section
+from trainer.spec.section import Section
 
 
 class World(Section):
@@ -48,11 +48,20 @@ class BatchSplit(Section):
     micro_batches: int
     rows_per_device: int
     """Of one micro-batch."""
+    positions_per_device: int
+    """Of a row: all of them, but for a `context` axis."""
     rows_per_process: int
     """Of the global batch: the size of the block that a process reads."""
     blocks: int
     block_of_process: tuple[int, ...]
-    """Processes that hold the same rows (tensor parallelism across hosts) read the same block."""
+    """Processes that hold the same rows, or parts of them (`tensor`, `context` across hosts), read
+    the same block.
+    """
+
+    @property
+    def tokens_per_device(self) -> int:
+        """Of one micro-batch."""
+        return self.rows_per_device * self.positions_per_device
 
 
 class ArrayPlan(Section):
@@ -65,6 +74,10 @@ class ArrayPlan(Section):
     spec: tuple[str | None, ...]
     """Mesh axis of each dim; None: not split."""
     bytes_per_device: int
+    is_trained: bool = True
+    """False: of the model that adapters are beside. It has no gradient and no moments."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """As it is kept: what is not trained waits in the compute type, but for norms."""
 
 
 class Corpus(Section):
@@ -84,7 +97,7 @@ class Plan(BasePlan):
     """Of a training job."""
 
     mesh: dict[str, int]
-    """Axis name -> size, slowest first: data, fsdp, tensor."""
+    """Axis name -> size, slowest first."""
     device_order: tuple[int, ...]
     """Device numbers in the mesh's C order."""
     batch: BatchSplit
@@ -94,3 +107,8 @@ class Plan(BasePlan):
     """`splash`: by JAX's kernel for TPUs, block by block; `plain`: scores as whole arrays."""
     padded_vocab: int
     corpus: Corpus
+
+    @property
+    def trained(self) -> tuple[ArrayPlan, ...]:
+        """The parameters that a step moves, and a checkpoint holds."""
+        return tuple(array for array in self.parameters if array.is_trained)

@@ -9,16 +9,20 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trainer.spec import groups, layout, rules, shapes
+from trainer.spec import groups, layout, lora, rules, shapes
+from trainer.spec.chat import chat_template
 from trainer.spec.corpus import EXAMPLE
-from trainer.spec.job import Data, Job, Model
+from trainer.spec.data import Data
+from trainer.spec.job import Job
 from trainer.spec.job import Mesh as MeshSizes
+from trainer.spec.model import Model
 from trainer.spec.plan import ArrayPlan, BatchSplit, Corpus, Plan, World
 from trainer.spec.vocabulary import VocabularyError, vocabulary
 
 FLOAT32_BYTES = 4
 TPU_LANES = 128
 DTYPE_BYTES = {"float32": FLOAT32_BYTES, "bfloat16": 2}
+Dtype = Literal["float32", "bfloat16"]
 
 
 class PlanError(ValueError):
@@ -56,20 +60,27 @@ def resolve(job: Job, world: World, corpus: Corpus) -> Plan:
     batch = _batch_split(job, world, mesh, order, problems)
     problems.stop()
     vocab = shapes.padded_vocab(vocab_size(job), mesh["tensor"])
-    parameters = shapes.parameters(job.model, vocab)
-    problems.found += groups.problems(job.optimizer, [array.name for array in parameters])
+    model = shapes.parameters(job.model, vocab)
+    adapters = lora.adapters(job.lora, model)
+    base = job.checkpoint and job.checkpoint.init_from
+    problems.found += lora.problems(job.lora, base, model)
+    problems.found += groups.problems(job.optimizer, [one.name for one in adapters or model])
     problems.stop()
+    dtype = _compute_dtype(job, world)
     return Plan(
         world=world,
         mesh=mesh,
         device_order=order,
         batch=batch,
-        parameters=tuple(_array_plan(parameter, mesh) for parameter in parameters),
-        compute_dtype=_compute_dtype(job, world),
-        attention=_attention(job, world),
+        parameters=tuple(
+            [_frozen(one, mesh, dtype) if adapters else _array_plan(one, mesh) for one in model]
+            + [_array_plan(one, mesh) for one in adapters]
+        ),
+        compute_dtype=dtype,
+        attention=_attention(job, world, batch),
         padded_vocab=vocab,
         corpus=corpus,
-        warnings=tuple(_warnings(job, world, mesh, parameters)),
+        warnings=tuple(_warnings(job, world, mesh, model + adapters)),
     )
 
 
@@ -96,6 +107,24 @@ def _check_job(job: Job, problems: _Problems) -> None:
     except VocabularyError as error:
         problems.check(False, f"data.{error.key}", str(error))
     _check_paths(data, problems)
+    _check_chats(data, problems)
+
+
+def _check_chats(data: Data, problems: _Problems) -> None:
+    for number, part in enumerate(data.parts):
+        if part.source != "chat":
+            continue
+        try:
+            has_template = chat_template(part) is not None
+        except VocabularyError as error:
+            problems.check(False, f"data.{error.key}", str(error))
+            continue
+        problems.check(
+            has_template or part.fields.prompt is not None,
+            "data.fields" if data.mixture is None else f"data.mixture.{number}.fields",
+            "messages need a chat template, and the tokenizer has none (chat_template in the "
+            "tokenizer_config.json beside it): say which fields are prompt and answer",
+        )
 
 
 def _check_paths(data: Data, problems: _Problems) -> None:
@@ -181,7 +210,7 @@ def _check_profile(job: Job, world: World, problems: _Problems) -> None:
 def _mesh_sizes(asked: MeshSizes, world: World, problems: _Problems) -> dict[str, int]:
     """Axis sizes with the -1 filled in; empty where they cannot fit the devices."""
     data = world.slices if asked.data is None else asked.data
-    sizes = {"data": data, "fsdp": asked.fsdp, "expert": asked.expert, "tensor": asked.tensor}
+    sizes = {axis: getattr(asked, axis) for axis in rules.MESH_AXES} | {"data": data}
     free = [axis for axis, size in sizes.items() if size == -1]
     for axis, size in sizes.items():
         problems.check(
@@ -227,6 +256,7 @@ def _check_mesh(job: Job, mesh: dict[str, int], problems: _Problems) -> None:
         if experts
         else f"found {parts}, and the model has no experts (model.experts): leave it out",
     )
+    _check_context(job, mesh["context"], problems)
     data, shards = job.data, rules.row_shards(mesh)
     unit = shards * data.micro_batches
     below = data.global_batch // unit * unit
@@ -242,19 +272,36 @@ def _check_mesh(job: Job, mesh: dict[str, int], problems: _Problems) -> None:
     )
 
 
+def _check_context(job: Job, parts: int, problems: _Problems) -> None:
+    length = job.data.seq_len
+    problems.check(
+        length % parts == 0,
+        "mesh.context",
+        f"seq_len {length} does not divide by context {parts}; sizes that fit: "
+        f"{', '.join(map(str, divisors(length)))}",
+    )
+    problems.check(
+        parts == 1 or job.model.experts is None,
+        "mesh.context",
+        f"found {parts}, and the model has experts, whose room is counted in whole sequences: "
+        "leave it out",
+    )
+
+
 def _batch_split(
     job: Job, world: World, mesh: dict[str, int], order: tuple[int, ...], problems: _Problems
 ) -> BatchSplit:
     shards = rules.row_shards(mesh)
+    alike = {axis: mesh[axis] for axis in rules.MESH_AXES if axis not in rules.BATCH_AXES}
     rows_of: list[set[int]] = [set() for _ in range(world.processes)]
-    for position, device in enumerate(order):
-        rows_of[device // world.devices_per_host].add(position // mesh["tensor"])
+    for place, device in enumerate(order):
+        rows_of[device // world.devices_per_host].add(place // math.prod(alike.values()))
     block_of = [frozenset(rows) for rows in rows_of]
     blocks = {block: number for number, block in enumerate(dict.fromkeys(block_of))}
     problems.check(
         sum(len(block) for block in blocks) == shards,
-        "mesh.tensor",
-        f"tensor {mesh['tensor']} would cover parts of hosts of {world.devices_per_host} devices; "
+        "mesh.tensor" if mesh["context"] == 1 else "mesh.context",
+        f"{rules.mesh_text(alike)} would cover parts of hosts of {world.devices_per_host} devices; "
         "take a divisor or a multiple of that",
     )
     rows_per_shard = job.data.global_batch // shards
@@ -262,6 +309,7 @@ def _batch_split(
         global_batch=job.data.global_batch,
         micro_batches=job.data.micro_batches,
         rows_per_device=rows_per_shard // job.data.micro_batches,
+        positions_per_device=job.data.seq_len // mesh["context"],
         rows_per_process=rows_per_shard * len(block_of[0]),
         blocks=len(blocks),
         block_of_process=tuple(blocks[block] for block in block_of),
@@ -280,16 +328,25 @@ def _array_plan(parameter: shapes.Parameter, mesh: dict[str, int]) -> ArrayPlan:
     )
 
 
-def _compute_dtype(job: Job, world: World) -> Literal["float32", "bfloat16"]:
+def _frozen(parameter: shapes.Parameter, mesh: dict[str, int], dtype: Dtype) -> ArrayPlan:
+    """Of a model that is not trained. Norms are computed in float32, and are small."""
+    kept: Dtype = "float32" if "norm" in parameter.axes else dtype
+    plan = _array_plan(parameter, mesh)
+    size = plan.bytes_per_device // FLOAT32_BYTES * DTYPE_BYTES[kept]
+    return plan.model_copy(update={"bytes_per_device": size, "is_trained": False, "dtype": kept})
+
+
+def _compute_dtype(job: Job, world: World) -> Dtype:
     """`auto` is bfloat16 on chips made for it; CPUs are slower at it than at float32."""
     if job.model.compute_dtype != "auto":
         return job.model.compute_dtype
     return "float32" if world.on_cpu else "bfloat16"
 
 
-def _attention(job: Job, world: World) -> Literal["plain", "splash"]:
+def _attention(job: Job, world: World, batch: BatchSplit) -> Literal["plain", "splash"]:
     """The kernel works on whole vectors of a TPU, of positions and of a head's numbers."""
-    fits = all(size % TPU_LANES == 0 for size in (job.data.seq_len, job.model.head_dim))
+    sizes = (batch.positions_per_device, job.model.head_dim)
+    fits = all(size % TPU_LANES == 0 for size in sizes)
     return "splash" if world.platform == "tpu" and not world.on_cpu and fits else "plain"
 
 

@@ -9,17 +9,19 @@ waits for) makes it slower, never faster.
 import math
 from dataclasses import dataclass
 
-from trainer.spec import accelerators, optimizer_state
+from trainer.spec import accelerators, lora, optimizer_state, rules
 from trainer.spec.activations import least_kept_per_token
 from trainer.spec.job import Job
 from trainer.spec.plan import ArrayPlan, Plan, World
-from trainer.spec.resolve import DTYPE_BYTES, FLOAT32_BYTES
+from trainer.spec.resolve import DTYPE_BYTES
 from trainer.spec.shapes import room
 
 USES = 2
 """Of a weight in a micro-batch: forward and backward."""
 GATHERS_AND_SCATTERS = 3
 """Of a weight in a micro-batch: gathered for each use, its gradient scattered."""
+LAST = (".down.kernel", f".down{lora.B}")
+"""What a layer ends with."""
 EXCHANGES_PER_LAYER = 4
 """Of tokens with experts elsewhere: there and back, in both directions."""
 ALL_REDUCES_PER_LAYER = 4
@@ -96,11 +98,14 @@ def flops_per_token(job: Job, plan: Plan) -> float:
 
     6 N + 6 L S H h: N counts the weights of matrix products that a token meets (the output's too
     where it is tied to the embedding, whose look-up is free; of experts those of its choice; no
-    norms and biases); attention's two products over S positions are 12 L S H h, halved because a
+    norms and biases), and is 4 N of those that adapters are beside, which have no gradient of their
+    own; attention's two products over S positions are 12 L S H h, halved because a
     position sees only those before it, and in a window fewer. Work done again by rematerialization
     is not counted.
     """
-    return 6.0 * _met(job, _kernels(job, plan)) + 6.0 * _attention(job)
+    kernels = _kernels(job, plan)
+    frozen = [array for array in kernels if not array.is_trained]
+    return 6.0 * _met(job, kernels) - 2.0 * _met(job, frozen) + 6.0 * _attention(job)
 
 
 def _recomputed_per_token(job: Job, plan: Plan) -> float:
@@ -116,7 +121,7 @@ def _recomputed_per_token(job: Job, plan: Plan) -> float:
         array
         for array in _kernels(job, plan)
         if array.name.startswith("layers.")
-        and not array.name.endswith(".down.kernel")
+        and not array.name.endswith(LAST)
         and (job.model.remat == "full" or "expert" in array.axes)
     ]
     return 2.0 * _met(job, again) + 2.0 * _attention(job)
@@ -128,7 +133,8 @@ def _kernels(job: Job, plan: Plan) -> list[ArrayPlan]:
     return [
         array
         for array in plan.parameters
-        if array.name.endswith(".kernel") or (is_tied and array.name == "embedding.table")
+        if array.name.endswith((lora.KERNEL, lora.A, lora.B))
+        or (is_tied and array.name == "embedding.table")
     ]
 
 
@@ -151,14 +157,14 @@ def _hbm_bytes(job: Job, plan: Plan) -> float:
 
     Activations that wait for the backward pass are written once and read once.
     """
-    shards = sum(array.bytes_per_device for array in plan.parameters)
+    shards = sum(array.bytes_per_device for array in plan.trained)
     read = sum(
-        _own_bytes(array, plan) * (plan.mesh["fsdp"] if "fsdp" in array.spec else 1)
+        own_bytes(array, plan) * (plan.mesh["fsdp"] if "fsdp" in array.spec else 1)
         for array in plan.parameters
         if not array.name.endswith(".table")
     )
     batch = plan.batch
-    tokens = batch.rows_per_device * batch.micro_batches * job.data.seq_len
+    tokens = batch.tokens_per_device * batch.micro_batches
     kept = job.model.layers * tokens * least_kept_per_token(job, plan)
     # An update moves a parameter and its moments, in and out.
     state = shards + optimizer_state.bytes_per_device(job.optimizer, plan)
@@ -175,20 +181,22 @@ def _ici_bytes(job: Job, plan: Plan) -> float:
     fsdp, data = plan.mesh["fsdp"] // islands_fsdp, plan.mesh["data"] // islands_data
     total = 0.0
     for array in plan.parameters:
-        own = _own_bytes(array, plan)
+        own = own_bytes(array, plan)
         if "fsdp" in array.spec:
-            total += GATHERS_AND_SCATTERS * plan.batch.micro_batches * own * (fsdp - 1)
-        total += 2 * own * (data * alike(array, plan) - 1) / (data * alike(array, plan))
+            total += moves(array) * plan.batch.micro_batches * own * (fsdp - 1)
+        if array.is_trained:
+            total += 2 * own * (data * alike(array, plan) - 1) / (data * alike(array, plan))
     tensor, batch = plan.mesh["tensor"], plan.batch
-    rows = batch.rows_per_device * batch.micro_batches
-    width = job.data.seq_len * job.model.d_model * DTYPE_BYTES[plan.compute_dtype]
-    sums = ALL_REDUCES_PER_LAYER * job.model.layers * rows * width
-    return total + 2 * sums * (tensor - 1) / tensor + to_experts(job, plan)
+    tokens = batch.tokens_per_device * batch.micro_batches
+    width = job.model.d_model * DTYPE_BYTES[plan.compute_dtype]
+    sums = ALL_REDUCES_PER_LAYER * job.model.layers * tokens * width
+    others = to_experts(job, plan) + keys_and_values(job, plan)
+    return total + 2 * sums * (tensor - 1) / tensor + others
 
 
 def alike(array: ArrayPlan, plan: Plan) -> int:
-    """Devices along the experts' axis with the same part of a parameter."""
-    return 1 if "expert" in array.spec else plan.mesh["expert"]
+    """Devices along the rare axes with the same part of a parameter."""
+    return math.prod(plan.mesh[axis] for axis in rules.RARE_AXES if axis not in array.spec)
 
 
 def to_experts(job: Job, plan: Plan) -> float:
@@ -200,6 +208,22 @@ def to_experts(job: Job, plan: Plan) -> float:
     places = rows * experts.count * room(experts, length)
     width = job.model.d_model * DTYPE_BYTES[plan.compute_dtype]
     return EXCHANGES_PER_LAYER * job.model.layers * places * width * (axis - 1) / axis
+
+
+def keys_and_values(job: Job, plan: Plan) -> float:
+    """Bytes that a device sends so that all that share a sequence have its keys and values.
+
+    Gathered for each pass, their gradients scattered. Where the tensor axis does not split them,
+    the gradients are of the copies that each query head has of them.
+    """
+    model, axis, tensor = job.model, plan.mesh["context"], plan.mesh["tensor"]
+    is_split = model.kv_heads % tensor == 0
+    gathered = model.kv_heads // tensor if is_split else model.kv_heads
+    scattered = gathered if is_split else model.heads // tensor
+    passes = 1 if model.remat == "none" else 2
+    own = 2 * plan.batch.tokens_per_device * plan.batch.micro_batches * model.head_dim
+    arrays = model.layers * (passes * gathered + scattered)
+    return float(arrays * own * DTYPE_BYTES[plan.compute_dtype] * (axis - 1))
 
 
 def _dcn_bytes(plan: Plan) -> float:
@@ -214,9 +238,10 @@ def _dcn_bytes(plan: Plan) -> float:
     for array in plan.parameters:
         whole = _size(array) * DTYPE_BYTES[plan.compute_dtype]
         if "fsdp" in array.spec:
-            times = GATHERS_AND_SCATTERS * plan.batch.micro_batches
+            times = moves(array) * plan.batch.micro_batches
             total += times * whole * (islands_fsdp - 1) / islands_fsdp
-        total += 2 * whole / islands_fsdp * (islands_data - 1) / islands_data
+        if array.is_trained:
+            total += 2 * whole / islands_fsdp * (islands_data - 1) / islands_data
     return total / hosts
 
 
@@ -227,9 +252,15 @@ def _islands(world: World, mesh: dict[str, int]) -> tuple[int, int]:
     return over_data, islands // over_data
 
 
-def _own_bytes(array: ArrayPlan, plan: Plan) -> float:
+def own_bytes(array: ArrayPlan, plan: Plan) -> int:
     """Of a device's shard, in the type that products and collectives use."""
-    return array.bytes_per_device * DTYPE_BYTES[plan.compute_dtype] / FLOAT32_BYTES
+    kept, used = DTYPE_BYTES[array.dtype], DTYPE_BYTES[plan.compute_dtype]
+    return array.bytes_per_device * used // kept
+
+
+def moves(array: ArrayPlan) -> int:
+    """Of a weight in a micro-batch over `fsdp`: gathered for each use, its gradient scattered."""
+    return GATHERS_AND_SCATTERS if array.is_trained else USES
 
 
 def _size(array: ArrayPlan) -> int:

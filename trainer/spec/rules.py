@@ -7,11 +7,17 @@ data parallel, fully sharded, tensor parallel or a mix.
 import math
 from collections.abc import Mapping
 
-MESH_AXES = ("data", "fsdp", "expert", "tensor")
+MESH_AXES = ("data", "fsdp", "expert", "context", "tensor")
 """Slowest first: `data` crosses slices, `tensor` stays on the nearest neighbours."""
 
 BATCH_AXES = ("data", "fsdp", "expert")
 """The mesh axes over which the rows of a batch are split."""
+
+TOKEN_AXES = (*BATCH_AXES, "context")
+"""Those over which its tokens are split: `context` splits the positions of each row."""
+
+RARE_AXES = ("expert", "context")
+"""Those that few jobs have: shown where there are any, and left as they are by the search."""
 
 EXPERT_BATCH_AXES = ("data", "fsdp")
 """The same where experts are split: each has its tokens of all rows along its own axis."""
@@ -24,8 +30,10 @@ RULES: dict[str, str | None] = {
     "vocab": "tensor",
     "head_dim": None,
     "position": None,
+    "sequence": "context",
     "expert": "expert",
     "router": None,
+    "rank": None,
     "norm": None,
     # Layers are scanned: to split them would move every layer's weights in every step.
     "layer": None,
@@ -37,9 +45,14 @@ def row_shards(mesh: Mapping[str, int]) -> int:
     return math.prod(mesh[axis] for axis in BATCH_AXES)
 
 
+def token_shards(mesh: Mapping[str, int]) -> int:
+    """Into how many parts the tokens of a batch are split."""
+    return math.prod(mesh[axis] for axis in TOKEN_AXES)
+
+
 def mesh_text(mesh: Mapping[str, int]) -> str:
-    """A mesh in words; of experts' axis only where there is one."""
-    shown = {axis: size for axis, size in mesh.items() if axis != "expert" or size > 1}
+    """A mesh in words; of rare axes only those that there are."""
+    shown = {axis: size for axis, size in mesh.items() if axis not in RARE_AXES or size > 1}
     return " x ".join(f"{axis} {size}" for axis, size in shown.items())
 
 

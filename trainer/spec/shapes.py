@@ -6,7 +6,7 @@ A test holds this table against the NNX modules in `trainer/model/`.
 import math
 from dataclasses import dataclass
 
-from trainer.spec.job import Experts, Model
+from trainer.spec.model import Experts, Model
 
 # Lanes of a TPU register and a common tile of GPU matrix units: a vocabulary that is a multiple of
 # it pads to nothing inside the compiler.

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trainer.spec.job import BYTES, Data, Trained
+from trainer.spec.data import BYTES, Data, Trained
 from trainer.spec.suggest import suggest
 
 ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")

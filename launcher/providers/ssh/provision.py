@@ -24,8 +24,8 @@ from launcher.providers.ssh.uv_binary import Uv
 
 LOOK_TIMEOUT_S, SEND_TIMEOUT_S, ENVIRONMENT_TIMEOUT_S = 40.0, 600.0, 1200.0
 COMPLETE = ".complete"
-EXTRAS = {"tpu": "tpu", "gpu": "cuda"}
-"""Of a project, by the accelerator, where it has them: what brings JAX's own libraries for it."""
+EXTRAS = {"tpu": "tpu", "gpu": "cuda", "gs:": "gcs"}
+"""Of a project, by accelerator and storage, where it has them: what brings the libraries for it."""
 
 LOOK = """
 base={folder}; umask 077
@@ -153,10 +153,15 @@ class _Provisioning:
 
 
 def provision(
-    hosts: Sequence[Host], code: Code, uv: Uv, platform: str, on_status: Callable[[str], None]
+    hosts: Sequence[Host],
+    code: Code,
+    uv: Uv,
+    platform: str,
+    on_status: Callable[[str], None],
+    storage: str | None,
 ) -> Provisioned:
     """Everything on every host, in parallel. Raises ProviderError with each that cannot have it."""
-    work = _Provisioning(hosts, code, uv, _extras(code, platform))
+    work = _Provisioning(hosts, code, uv, _extras(code, platform, storage or ""))
     on_status("looking at the hosts")
     looks = everywhere(hosts, work.look)
     _refuse_unlike(hosts, looks)
@@ -193,10 +198,11 @@ def _refuse_unlike(hosts: Sequence[Host], looks: Sequence[_Look]) -> None:
         seen[look.address] = host.name
 
 
-def _extras(code: Code, platform: str) -> list[str]:
+def _extras(code: Code, platform: str, storage: str) -> list[str]:
     project = tomllib.loads((code.root / "pyproject.toml").read_text(encoding="utf-8"))
     known = project.get("project", {}).get("optional-dependencies", {})
-    return [extra for kind, extra in EXTRAS.items() if kind == platform and extra in known]
+    needed = (platform, storage.partition("//")[0])
+    return [extra for kind, extra in EXTRAS.items() if kind in needed and extra in known]
 
 
 def _folder(given: str) -> str:

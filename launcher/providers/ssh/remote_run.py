@@ -1,10 +1,12 @@
 """A run whose folder is on another machine, as this machine remembers it."""
 
 import hashlib
+import io
 import json
 import shlex
 import socket
 import subprocess
+import tarfile
 from pathlib import Path, PurePosixPath
 from typing import Self
 
@@ -72,8 +74,13 @@ class RemoteRun(BaseModel):
 
         SSH_FAILED: the connection could not be had or was lost.
         """
+        with self.start(verb, *words, terminal=terminal) as process:
+            return process.wait()
+
+    def start(self, verb: str, *words: str, terminal: bool) -> subprocess.Popen[bytes]:
+        """See `launch`; does not wait for its end."""
         typed = self._command(verb, *words)
-        return subprocess.run(self.head.words(typed, terminal=terminal)).returncode
+        return subprocess.Popen(self.head.words(typed, terminal=terminal))
 
     def is_over(self) -> bool:
         """Whether nobody runs it any more. Raises ProviderError where the head cannot be asked."""
@@ -86,12 +93,33 @@ class RemoteRun(BaseModel):
 
         Raises ProviderError where the head does not give it.
         """
-        command = _packing(f"{self.runs}/{self.name}")
-        everywhere([self.head], lambda _: self.head.fetch(command, folder, COPY_TIMEOUT_S))
+        self.copy(folder)
+        self.settle(folder)
+
+    def settle(self, folder: Path) -> None:
+        """What was copied into a folder is a run of here."""
         here = {"cluster": self.words.model_dump(), "launched_in": self.launched_in}
         state = read_object(folder / "state.json")
         replace_file(folder / "state.json", json.dumps({**state, **here}))
-        (folder / REMOTE).unlink()
+        (folder / REMOTE).unlink(missing_ok=True)
+
+    def copy(self, folder: Path) -> None:
+        """What the run's folder has there, but for its checkpoints. Raises ProviderError."""
+        command = _packing(f"{self.runs}/{self.name}")
+        everywhere([self.head], lambda _: self.head.fetch(command, folder, COPY_TIMEOUT_S))
+
+    def send(self, folder: Path) -> None:
+        """Such a copy to a head that does not have it: from there the run goes on.
+
+        Raises ProviderError.
+        """
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
+            for path in sorted(folder.iterdir()):
+                if path.name not in (REMOTE, "checkpoints") and not path.name.startswith("."):
+                    archive.add(path, path.name)
+        command, data = _unpacking(f"{self.runs}/{self.name}"), packed.getvalue()
+        everywhere([self.head], lambda _: self.head.run(command, COPY_TIMEOUT_S, data))
 
     def _command(self, verb: str, *words: str) -> str:
         """Typed where `runs` is, as here: what it says of further commands is then true here."""
@@ -103,3 +131,9 @@ def _packing(folder: str) -> str:
     """For a host's shell: what is in a folder as a compressed tar file."""
     left_out = shlex.join(f"--exclude=./{name}" for name in LEFT_THERE)
     return shell(f"cd {shlex.quote(folder)} && tar -czf - {left_out} .")
+
+
+def _unpacking(folder: str) -> str:
+    """For a host's shell: the other way round."""
+    there = shlex.quote(folder)
+    return shell(f"umask 077; mkdir -p {there} && cd {there} && tar -xzf -")

@@ -1,0 +1,71 @@
+"""How the pods of a RayCluster stand, by what the API says of them (pure)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Object = Mapping[str, Any]
+HOPELESS = frozenset(
+    {"InvalidImageName", "ImagePullBackOff", "CrashLoopBackOff", "CreateContainerError"}
+)
+"""Reasons why a container waits that no waiting ends: the kubelet has tried several times."""
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether its containers run and say that they are ready."""
+    return any(
+        one["type"] == "Ready" and one["status"] == "True" for one in _status(pod, "conditions")
+    )
+
+
+def head_ip(pods: Sequence[Object]) -> str | None:
+    """Of the head's pod, once it is ready."""
+    heads = [p for p in pods if p["metadata"]["labels"].get("ray.io/node-type") == "head"]
+    return next((pod["status"].get("podIP") for pod in heads if is_ready(pod)), None)
+
+
+def waiting(pods: Sequence[Object]) -> list[str]:
+    """Of each pod that is not ready, its name and why."""
+    return [f"{_name(pod)}: {_why(pod)}" for pod in pods if not is_ready(pod)]
+
+
+def hopeless(cluster: Object, pods: Sequence[Object]) -> str:
+    """Why the cluster will not come up however long one waits; "": it may."""
+    for one in (cluster.get("status") or {}).get("conditions") or []:
+        is_full = "exceeded quota" in one.get("message", "")
+        if one["type"] == "ReplicaFailure" and one["status"] == "True" and is_full:
+            return one["message"]
+    for pod in pods:
+        reasons = {reason for reason, _ in _containers_wait(pod)}
+        if reasons & HOPELESS:
+            return f"{_name(pod)}: {_why(pod)}"
+    return ""
+
+
+def is_suspended(cluster: Object) -> bool:
+    """Whether a queue keeps it back."""
+    return bool(cluster["spec"].get("suspend"))
+
+
+def _why(pod: Object) -> str:
+    for reason, message in _containers_wait(pod):
+        return f"{reason}: {message}" if message else reason
+    for one in _status(pod, "conditions"):
+        if one["type"] == "PodScheduled" and one["status"] == "False":
+            return f"{one.get('reason', 'not scheduled')}: {one.get('message', '')}".rstrip(": ")
+    said = pod["status"].get("message") or pod["status"].get("reason")
+    return said or str(pod["status"].get("phase", "Pending")).lower()
+
+
+def _containers_wait(pod: Object) -> list[tuple[str, str]]:
+    """Reason and message of each container that waits."""
+    both = [*_status(pod, "initContainerStatuses"), *_status(pod, "containerStatuses")]
+    states = [one.get("state", {}).get("waiting") for one in both]
+    return [(state["reason"], state.get("message", "")) for state in states if state]
+
+
+def _status(pod: Object, key: str) -> Sequence[Object]:
+    return pod["status"].get(key) or []
+
+
+def _name(pod: Object) -> str:
+    return pod["metadata"]["name"]

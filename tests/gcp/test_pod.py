@@ -1,0 +1,134 @@
+"""Slices that are asked for, waited for and given back; and the ways in which none are had."""
+
+import threading
+from pathlib import Path
+
+import grpc
+import pytest
+
+from launcher.cluster import ClusterWords, find_cluster
+from launcher.providers.errors import ProviderError
+from launcher.providers.gcp import api, pod
+from launcher.providers.gcp.pod import Pod, noted_pods
+from tests.gcp.conftest import cluster_file
+from tests.gcp.stand_in import StandIn
+
+
+@pytest.fixture
+def a_pod(cloud: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
+    """Written down, and not asked for yet."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(api, "LOOK_S", 0.01)
+    monkeypatch.setattr(pod, "LOOK_S", 0.01)
+    cluster = find_cluster(str(cluster_file(tmp_path, cloud))).value
+    found = Pod.of(cluster, ClusterWords(name="pod"), tmp_path / "runs" / "small", losses=0)
+    found.note_it()
+    return found
+
+
+def test_it_is_written_down_before_it_is_asked_for(a_pod: Pod, cloud: StandIn) -> None:
+    ((folder, note),) = noted_pods()
+    assert (folder, note.resource_id) == (a_pod.folder, a_pod.note.resource_id)
+    assert not cloud.asked
+
+
+def test_its_hosts_are_reached_with_a_key_that_nobody_else_has(a_pod: Pod, cloud: StandIn) -> None:
+    told: list[str] = []
+    a_pod.ask()
+    settings = a_pod.wait(told.append)
+    assert settings.hosts == ["worker-0", "worker-1"]
+    config = Path(settings.config or "").read_text()
+    assert "Host worker-1\n  HostName 10.0.0.2\n" in config
+    assert (a_pod.folder / "key").stat().st_mode & 0o077 == 0
+    (request,) = cloud.asked
+    keys = request.queued_resource.tpu.node_spec[0].node.metadata["ssh-keys"]
+    assert keys == f"slipway:{(a_pod.folder / 'key.pub').read_text().strip()}"
+    assert [line.split("(")[-1].split(",")[0] for line in told] == [
+        "WAITING_FOR_RESOURCES", "PROVISIONING"
+    ]  # fmt: skip
+
+
+def test_given_back_it_is_deleted_and_forgotten(a_pod: Pod, cloud: StandIn) -> None:
+    a_pod.ask()
+    a_pod.wait(lambda text: None)
+    assert not a_pod.is_lost()
+    a_pod.give_back()
+    assert cloud.deleted == [a_pod.note.resource_id]
+    assert not a_pod.folder.exists() and not list(noted_pods())
+    a_pod.give_back()  # by two at once: nothing more to do
+
+
+def test_what_is_made_without_an_answer_is_given_back_when_it_comes(
+    a_pod: Pod, cloud: StandIn
+) -> None:
+    late = threading.Timer(0.5, a_pod.ask)
+    late.start()
+    a_pod.give_back()
+    late.join()
+    assert cloud.deleted == [a_pod.note.resource_id] and not cloud.held
+
+
+def test_one_that_is_preempted_is_lost(a_pod: Pod, cloud: StandIn) -> None:
+    a_pod.ask()
+    a_pod.wait(lambda text: None)
+    cloud.preempt()
+    assert a_pod.is_lost()
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "remedy"),
+    [
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "Quota 'TPUV4sPodPerProject' exhausted. Limit 0",
+         "IAM & Admin > Quotas"),
+        (grpc.StatusCode.PERMISSION_DENIED, "Permission 'tpu.nodes.create' denied",
+         "gcloud services enable tpu.googleapis.com"),
+        (grpc.StatusCode.INVALID_ARGUMENT, "no such accelerator",
+         "gcloud compute tpus accelerator-types list"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_what_was_asked_where_what_came_back_and_what_to_do(
+    status: grpc.StatusCode, said: str, remedy: str, a_pod: Pod, cloud: StandIn
+) -> None:
+    cloud.refuse_with = (status, said)
+    with pytest.raises(ProviderError) as caught:
+        a_pod.ask()
+    message = str(caught.value)
+    assert "v4-16 (on demand) in us-central2-b, project mine" in message
+    assert said in message and remedy in message
+    assert not list(noted_pods())
+
+
+def test_an_answer_that_does_not_come_leaves_it_to_be_given_back(
+    a_pod: Pod, cloud: StandIn
+) -> None:
+    cloud.refuse_with = (grpc.StatusCode.UNAVAILABLE, "try later")
+    with pytest.raises(ProviderError, match="can this machine reach the API"):
+        a_pod.ask()
+    assert list(noted_pods())
+
+
+def test_without_capacity_in_time_the_wait_ends(a_pod: Pod, cloud: StandIn) -> None:
+    cloud.fail_with = "valid_until expired"
+    a_pod.ask()
+    with pytest.raises(ProviderError, match="FAILED: valid_until expired\n  ask for another zone"):
+        a_pod.wait(lambda text: None)
+
+
+def test_hosts_that_are_not_those_of_the_plan_are_refused(a_pod: Pod, cloud: StandIn) -> None:
+    cloud.free = [0]
+    a_pod.ask()
+    with pytest.raises(ProviderError, match="1 hosts, and the plan is for 2 a slice"):
+        a_pod.wait(lambda text: None)
+
+
+def test_without_credentials_it_says_how_to_log_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cloud: StandIn
+) -> None:
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    cluster = find_cluster(str(cluster_file(tmp_path, cloud))).value
+    real = cluster.provider.model_copy(update={"endpoint": None})
+    cluster = cluster.model_copy(update={"provider": real})
+    with pytest.raises(ProviderError, match="gcloud auth application-default login"):
+        Pod.of(cluster, ClusterWords(name="pod"), tmp_path, losses=0)

@@ -1,0 +1,93 @@
+"""Multiple choice by likelihood: which choice the model finds the likeliest to follow."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from trainer import agreement, distributed
+from trainer import mesh as meshes
+from trainer.data.feed import Feed
+from trainer.data.packing import Batch
+from trainer.data.questions import Question, Questions
+from trainer.loss import row_losses
+from trainer.model import Params
+from trainer.spec.corpus import DataError
+from trainer.train_step import Trainable
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Shares of the questions whose choice is the right one."""
+
+    accuracy: float
+    """By the log-likelihood of a choice's tokens together."""
+    accuracy_normalized: float
+    """By that divided by the choice's characters, as `acc_norm` of lm-evaluation-harness."""
+
+
+class Chooser:
+    """Compiled once, at the first evaluation; every process must call all of it.
+
+    Raises DataError where the hosts have other questions.
+    """
+
+    def __init__(self, trainable: Trainable, questions: Questions) -> None:
+        self._network, self._questions = trainable.network, questions
+        whole = meshes.replicated(trainable.mesh)
+        places = (trainable.shardings.params, meshes.batch_shardings(trainable.mesh))
+        self._score = jax.jit(self._scores, in_shardings=places, out_shardings=(whole, whole))
+        self._compiled: Callable[[Params, Batch], tuple[jax.Array, jax.Array]] | None = None
+        _check_all_alike(questions)
+
+    def evaluate(self, params: Params, feed: Feed) -> Choices:
+        scores = np.zeros(len(self._questions.examples), np.float32)
+        for batch in feed.given(self._questions.examples):
+            numbers, found = jax.device_get(self._ready(params, batch)(params, batch))
+            is_real = numbers >= 0
+            scores[numbers[is_real]] = found[is_real]
+        return judged(self._questions.every, scores)
+
+    def _ready(
+        self, params: Params, batch: Batch
+    ) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
+        if self._compiled is None:
+            self._compiled = self._score.lower(params, batch).compile()
+            # Collectives give up on a process that compiles longer than the others.
+            distributed.barrier("first choice")
+        return self._compiled
+
+    def _scores(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """(M, B) both: numbers of the examples, and their log-likelihoods in nats."""
+
+        def score(_: None, micro: Batch) -> tuple[None, tuple[jax.Array, jax.Array]]:
+            losses_B = row_losses(self._network.bind(params), micro)
+            return None, (micro.examples, -losses_B)
+
+        if batch.tokens.shape[0] == 1:
+            found = score(None, jax.tree.map(lambda x: x[0], batch))[1]
+            return found[0][None], found[1][None]
+        return jax.lax.scan(score, None, batch)[1]
+
+
+def judged(questions: Sequence[Question], scores: np.ndarray) -> Choices:
+    """`scores` are of the first question's choices, then of the second's; the first of equals."""
+    right = np.zeros(2, int)
+    first = 0
+    for question in questions:
+        of_it = scores[first : first + len(question.choices)]
+        lengths = [len(choice) for choice in question.choices]
+        chosen = np.array([np.argmax(of_it), np.argmax(of_it / lengths)])
+        right, first = right + (chosen == question.answer), first + len(question.choices)
+    accuracy, normalized = (right / len(questions)).tolist()
+    return Choices(accuracy, normalized)
+
+
+def _check_all_alike(questions: Questions) -> None:
+    own = questions.sha256
+    first = agreement.tell("questions", own if jax.process_index() == 0 else None)
+    error = None
+    if own != first:
+        error = DataError("evaluate.multiple_choice.path: not the file that host-0000 has")
+    agreement.agree("questions alike", error, [DataError])

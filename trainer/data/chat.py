@@ -1,0 +1,86 @@
+"""Records of `source: chat`: conversations as texts, of which only the answers are learned."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from trainer.data import templates
+from trainer.data.records import BadRecordError, Record, text, value
+from trainer.data.tokenizer import Span
+from trainer.spec.chat import chat_template
+from trainer.spec.corpus import told_as_data
+from trainer.spec.data import BYTES, Data
+from trainer.spec.vocabulary import vocabulary
+
+USER, ASSISTANT = "user", "assistant"
+
+
+class Conversation(NamedTuple):
+    text: bytes
+    answers: tuple[Span, ...]
+    """Where they begin and end in the text, in bytes."""
+
+
+class Chats:
+    """Reads the records of a source. Raises DataError for a template that is none of Jinja."""
+
+    def __init__(self, data: Data) -> None:
+        self._fields = data.fields
+        with told_as_data():
+            found = chat_template(data)
+            known = vocabulary(data)
+        self._template = found and templates.Template(found)
+        self._separator = "" if data.tokenizer == BYTES else known.separator_text
+
+    def read(self, record: Record) -> Conversation:
+        """Raises BadRecordError."""
+        if self._fields.prompt is None or self._fields.answer is None:
+            return self._rendered(_messages(record, self._fields.messages))
+        prompt, answer = text(record, self._fields.prompt), text(record, self._fields.answer)
+        if self._template is None:
+            return self._conversation(prompt + answer, [(len(prompt), len(prompt + answer))])
+        asked, answered = (
+            {"role": USER, "content": prompt},
+            {"role": ASSISTANT, "content": answer},
+        )
+        return self._rendered([asked, answered])
+
+    def _rendered(self, messages: Sequence[Record]) -> Conversation:
+        """An answer is what the template writes from where the model would be asked for it."""
+        assert self._template, "the plan asks for one"
+        whole, spans = self._template.render(messages), []
+        for number, message in enumerate(messages):
+            if message["role"] == ASSISTANT:
+                before = self._template.render(messages[:number], asks=True)
+                through = self._template.render(messages[: number + 1])
+                if not (whole.startswith(through) and through.startswith(before)):
+                    raise BadRecordError(
+                        f"the chat template writes message {number + 1} in another way when it is "
+                        "the last one, or asked for: which part is the answer cannot be told"
+                    )
+                spans.append((len(before), len(through)))
+        return self._conversation(whole, spans)
+
+    def _conversation(self, whole: str, spans: Sequence[Span]) -> Conversation:
+        inner = whole.strip().removeprefix(self._separator).removesuffix(self._separator)
+        if self._separator and self._separator in inner:
+            raise BadRecordError(
+                f"{self._separator!r} is in it, which stands between documents: name another token "
+                "as data.separator, or mend the record"
+            )
+        in_bytes = [(len(whole[:a].encode()), len(whole[:b].encode())) for a, b in spans]
+        return Conversation(whole.encode(), tuple(in_bytes))
+
+
+def _messages(record: Record, field: str) -> list[Record]:
+    found = value(record, field)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found) or not found:
+        raise BadRecordError(f"{field!r} is no list of messages")
+    for number, message in enumerate(found, 1):
+        try:
+            for key in ("role", "content"):
+                text(message, key)
+        except BadRecordError as error:
+            raise BadRecordError(f"message {number} of {field!r}: {error}") from None
+    if (role := found[-1]["role"]) != ASSISTANT:
+        raise BadRecordError(f"the last message is of {role!r}, not of {ASSISTANT!r}")
+    return found

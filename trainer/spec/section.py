@@ -1,0 +1,20 @@
+"""What the sections of every file are: strict, frozen, and with the types that most of them use."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Section(BaseModel):
+    """A block of a file: unknown keys are errors, types are not coerced, values do not change."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True
+    )
+    not_here: ClassVar[Mapping[str, str]] = {}
+    """Keys that belong elsewhere, and what to say of each."""
