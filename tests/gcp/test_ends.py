@@ -13,6 +13,8 @@ from tests.gcp.conftest import cluster_file, noted
 from tests.gcp.stand_in import StandIn, State
 from tests.leftovers import Traces, run_launcher, wait_until
 
+pytestmark = pytest.mark.gcp
+
 WORDS = ("checkpoint=null", "data.global_batch=20")
 
 

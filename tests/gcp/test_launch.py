@@ -17,7 +17,7 @@ from tests.leftovers import Traces, run_launcher, wait_until
 from tests.ssh.machines import NEEDED, WHY_NOT, Machines, machines
 from tests.ssh.test_launch import curve, start
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not NEEDED, reason=WHY_NOT)]
+pytestmark = [pytest.mark.gcp, pytest.mark.skipif(not NEEDED, reason=WHY_NOT)]
 
 
 @pytest.fixture(scope="module")

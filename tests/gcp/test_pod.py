@@ -13,6 +13,8 @@ from launcher.providers.gcp.pod import Pod, noted_pods
 from tests.gcp.conftest import cluster_file
 from tests.gcp.stand_in import StandIn
 
+pytestmark = pytest.mark.gcp
+
 
 @pytest.fixture
 def a_pod(cloud: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:

@@ -11,6 +11,8 @@ from launcher.providers.gcp.prices import cost_line
 from launcher.providers.gcp.request import LABELS, new_id, node_ids, request
 from launcher.providers.gcp.settings import Wanted, wanted
 
+pytestmark = pytest.mark.gcp
+
 KEY = "ssh-ed25519 AAAA slipway"
 
 
