@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Its stand-in is made of the client's own types: without the group `gcp` there is nothing to import.
+# Its stand-in is made of the client's own types: without the group there is nothing to import.
 collect_ignore = [] if find_spec("grpc") else ["gcp"]
 
 # A slow machine is no bug, and a failure must come again: no deadline, the same examples each run.

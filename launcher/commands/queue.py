@@ -99,7 +99,7 @@ def follow(folder: Path, job: SlurmJob, shown: Shown) -> int:
 def stop_job(folder: Path, job: SlurmJob, *, now: bool, aside: bool) -> int:
     """With a checkpoint, at once, or before it has begun. Raises ProviderError."""
     console, errors = Console(stderr=aside), Console(stderr=True)
-    job.model_copy(update={"is_to_end": True}).note(folder)
+    job.model_copy(update={"is_to_end": True}).write(folder)
     found = job.look()
     in_order = not now and found is not None and found.state == "RUNNING" and is_alive(folder)
     grace_s = read_object(folder / "state.json").get("grace_s") or 0.0

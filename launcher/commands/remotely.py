@@ -123,7 +123,7 @@ class Remotely:
                 self._console.print(Text(answer["output"].strip()), soft_wrap=True)
                 return answer["ended"]
             self.has_begun = self.is_there = True
-            run.note(self.folder)
+            run.write(self.folder)
             registry.note(self.folder)
             watch.began()
             if not self.shown.detached:

@@ -102,7 +102,9 @@ def take(folder: Path) -> Snapshot:
     """Look at a run's folder."""
     alive = is_alive(folder)  # before the state: the last one is written before the lock is free
     about = read_object(folder / "state.json")
-    elsewhere = f"on {where}" if (where := read_object(folder / REMOTE).get("head")) else BY_HAND
+    elsewhere = (
+        f"on {where}" if (where := read_object(folder / REMOTE).get("head_name")) else BY_HAND
+    )
     state = about.get("state", elsewhere)
     if not alive and state not in (*EXIT_CODES, elsewhere):
         alive = is_alive(folder)  # it may have begun between the two looks

@@ -70,7 +70,7 @@ def queued_run(folder: Path) -> Path:
     run.mkdir()
     (run / "job.yaml").write_text("name: small\n")
     (run / "state.json").write_text(json.dumps({"state": QUEUED}))
-    SlurmJob(job_id=JOB_ID).note(run)
+    SlurmJob(job_id=JOB_ID).write(run)
     return run
 
 

@@ -64,7 +64,7 @@ def hosts_of_ray_cluster(
     """
     give_back(run_dir, listener.on_status)  # of a launch that ended with its machine
     api, name, token = api_of(settings), new_name(run_dir.name), new_token()
-    Made(name=name, namespace=settings.namespace, context=settings.context).note(run_dir)
+    Made(name=name, namespace=settings.namespace, context=settings.context).write(run_dir)
     folder = private_folder()
     reaped = Reaped(folders=[folder], cleanup=[[sys.executable, "-m", CLEAN, str(run_dir)]])
     try:

@@ -3,38 +3,26 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import ClassVar
 
-from pydantic import BaseModel
-
-from launcher.files import replace_file
 from launcher.providers.errors import ProviderError
 from launcher.providers.kubernetes.api import Api
 from launcher.providers.kubernetes.errors import RefusedError, UnreachableError
+from launcher.providers.note import Note
 
-NOTE = "kubernetes.json"
 ENDING_TIMEOUT_S, UNREACHABLE_TIMEOUT_S = 120.0, 30.0
 """A pod that is told to end has 30 s for it, by default."""
 LOOK_S = 0.5
 
 
-class Made(BaseModel):
+class Made(Note):
     """A RayCluster and a Secret of one name; noted before they are made."""
+
+    FILE: ClassVar = "kubernetes.json"
 
     name: str
     namespace: str
     context: str | None
-
-    @classmethod
-    def read(cls, folder: Path) -> Self | None:
-        """None: the run has nothing in Kubernetes."""
-        try:
-            return cls.model_validate_json((folder / NOTE).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-
-    def note(self, folder: Path) -> None:
-        replace_file(folder / NOTE, self.model_dump_json())
 
 
 def give_back(folder: Path, on_status: Callable[[str], None] = lambda text: None) -> bool:
@@ -56,7 +44,7 @@ def give_back(folder: Path, on_status: Callable[[str], None] = lambda text: None
                 f"{made.name}`; `launch stop {folder}` tries again"
             )
         time.sleep(LOOK_S)
-    (folder / NOTE).unlink(missing_ok=True)
+    (folder / Made.FILE).unlink(missing_ok=True)
     return True
 
 

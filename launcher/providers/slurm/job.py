@@ -4,14 +4,11 @@ import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar
 
-from pydantic import BaseModel
-
-from launcher.files import replace_file
 from launcher.providers.errors import ProviderError
+from launcher.providers.note import Note
 
-NOTE = "slurm.json"
 COMMAND_TIMEOUT_S = 60.0
 """A controller that is busy answers late."""
 INSIDE = "SLIPWAY_SLURM_JOB"
@@ -37,23 +34,14 @@ class Queued:
         return f"queued ({told})" if told else "queued"
 
 
-class SlurmJob(BaseModel):
-    """Of one run."""
+class SlurmJob(Note):
+    """Of one run: the one that it was handed to last."""
+
+    FILE: ClassVar = "slurm.json"
 
     job_id: str
     is_to_end: bool = False
     """Its user has asked it to stop: it is not requeued after that."""
-
-    @classmethod
-    def read(cls, folder: Path) -> Self | None:
-        """The one that a run was handed to last; None: it never was."""
-        try:
-            return cls.model_validate_json((folder / NOTE).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-
-    def note(self, folder: Path) -> None:
-        replace_file(folder / NOTE, self.model_dump_json())
 
     def look(self) -> Queued | None:
         """None: it is not in the queue any more. Raises ProviderError: Slurm does not answer."""

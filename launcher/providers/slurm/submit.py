@@ -20,7 +20,7 @@ def submit(
     """A job that goes on with the run in `folder`, with this environment. Raises ProviderError."""
     told = command(*sbatch_words(folder, world, settings, grace_s, overrides))
     job = SlurmJob(job_id=told.strip().partition(";")[0])
-    job.note(folder)
+    job.write(folder)
     return job
 
 

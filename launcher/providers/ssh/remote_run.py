@@ -8,12 +8,13 @@ import socket
 import subprocess
 import tarfile
 from pathlib import Path, PurePosixPath
-from typing import Self
+from typing import ClassVar, Self
 
-from pydantic import BaseModel
+from pydantic import computed_field
 
 from launcher.cluster import ClusterWords, Ssh
 from launcher.files import read_object, replace_file
+from launcher.providers.note import Note
 from launcher.providers.ssh.connection import Host, hosts_of
 from launcher.providers.ssh.everywhere import everywhere
 from launcher.providers.ssh.provision import Provisioned, shell
@@ -24,8 +25,10 @@ LEFT_THERE = ("checkpoints", ".*")
 """What is of use on the head only."""
 
 
-class RemoteRun(BaseModel):
-    """Where a run is, and how a command of `launch` is typed there."""
+class RemoteRun(Note):
+    """Where a run is, and how a command of `launch` is typed there; beside the run's copy here."""
+
+    FILE: ClassVar = REMOTE
 
     settings: Ssh
     name: str
@@ -52,18 +55,11 @@ class RemoteRun(BaseModel):
             launched_in=str(Path.cwd()),
         )
 
-    @classmethod
-    def read(cls, folder: Path) -> Self | None:
-        """Of the run that `folder` is the copy of; None: it is no copy, or all of it is here."""
-        try:
-            return cls.model_validate_json((folder / REMOTE).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-
-    def note(self, folder: Path) -> None:
-        """Remember it beside its copy."""
-        about = {"head": self.head.name, **self.model_dump(mode="json")}
-        replace_file(folder / REMOTE, json.dumps(about, indent=2))
+    @computed_field
+    @property
+    def head_name(self) -> str:
+        """For those who read the file without this class."""
+        return self.head.name
 
     @property
     def head(self) -> Host:
