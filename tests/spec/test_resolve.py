@@ -106,10 +106,10 @@ def test_a_sequence_that_does_not_divide_names_the_sizes_that_do() -> None:
     )
 
 
-def test_experts_have_whole_sequences() -> None:
-    model = {"preset": "tiny", "experts": {"count": 4}}
+def test_the_room_of_experts_is_in_whole_sequences() -> None:
+    model = {"preset": "tiny", "experts": {"count": 4, "capacity_factor": 1.25}}
     message = problems_of(mesh={"context": 2}, model=model)["mesh.context"]
-    assert message.endswith("whose room is counted in whole sequences: leave it out")
+    assert message.endswith("leave it out, or say model.experts.capacity_factor=null")
 
 
 @given(

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.sharding import AxisType
 
 from tests.trainer.jobs import job_of
 from tests.trainer.model_folders import plan_of
@@ -12,6 +13,7 @@ from trainer import loss as losses
 from trainer.data import packing, tokenizer
 from trainer.model import Network
 from trainer.model.experts import Experts
+from trainer.spec.rules import MESH_AXES
 from trainer.spec.shapes import room
 
 EXPERTS, PER_TOKEN, LENGTH = 4, 2, 8
@@ -26,9 +28,9 @@ def room_of(model):
     return room(model.experts, LENGTH)
 
 
-def experts_of(model):
+def experts_of(model, kind="room"):
     with nnx.use_eager_sharding(False):
-        return Experts(nnx.Rngs(params=0), model)
+        return Experts(nnx.Rngs(params=0), model, kind)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +82,28 @@ def test_gradients_are_those_by_hand(factor, x_BSD):
         return jnp.sum(jnp.sin(by_hand(nnx.merge(graph, weights), x, places)))
 
     found, wanted = (jax.grad(f, argnums=(0, 1))(weights, x_BSD[:1]) for f in (ours, theirs))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, wanted)
+
+
+@pytest.mark.parametrize(
+    "mesh", [{}, {"fsdp": 2}, {"expert": 2, "context": 2}, {"fsdp": 2, "expert": 2, "tensor": 2}]
+)
+def test_groups_of_rows_give_what_places_for_all_give(mesh, x_BSD):
+    x_BSD = jnp.concatenate([x_BSD, x_BSD[::-1] + 1])  # a row for each of four devices
+
+    def out_and_gradients(kind):
+        graph, weights = nnx.split(experts_of(model_of(), kind))
+
+        def loss(weights, x_BSD):
+            return jnp.sum(jnp.sin(nnx.merge(graph, weights)(x_BSD)[0]))
+
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(weights, x_BSD)
+
+    wanted = out_and_gradients("room")
+    sizes = [mesh.get(axis, 1) for axis in MESH_AXES]
+    automatic = (AxisType.Auto,) * len(sizes)
+    with jax.set_mesh(jax.make_mesh(sizes, MESH_AXES, axis_types=automatic)):
+        found = out_and_gradients("ragged")
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, wanted)
 
 

@@ -36,6 +36,7 @@ MESHES = {
         (4, {"fsdp": 2, "tensor": 2}),
         (4, {"expert": 4}),
         (8, {"fsdp": 2, "expert": 2, "tensor": 2}),
+        (8, {"expert": 2, "context": 2, "tensor": 2}),
     ],
 }
 """By whether there are experts: devices and meshes of them."""

@@ -42,12 +42,15 @@ class Vocabulary:
 class Layer(nnx.Module):
     """Attention and a feed-forward part, each on a normalized copy of the residual stream."""
 
-    def __init__(self, rngs: nnx.Rngs, model: Model):
+    def __init__(self, rngs: nnx.Rngs, model: Model, experts: str):
         self.rate = model.dropout
         self.attention_norm = Norm(model, model.d_model)
         self.attention = Attention(rngs, model)
         self.feed_forward_norm = Norm(model, model.d_model)
-        self.feed_forward = (Experts if model.experts else FeedForward)(rngs, model)
+        has_experts = model.experts is not None
+        self.feed_forward = (
+            Experts(rngs, model, experts) if has_experts else FeedForward(rngs, model)
+        )
 
     def __call__(
         self,
@@ -134,11 +137,13 @@ class Decoder(nnx.Module):
         vocabulary: Vocabulary,
         dtype: jnp.dtype,
         attention: str = "plain",
+        experts: str = "room",
     ):
+        """`attention` and `experts`: how they are computed, by the names that the plan has."""
         self.model, self.vocabulary, self.dtype = model, vocabulary, dtype
         self.attention = attention
         self.embedding = Embedding(rngs, vocabulary, model.d_model)
-        self.layers = _stacked_layers(rngs, model)
+        self.layers = _stacked_layers(rngs, model, experts)
         self.final_norm = Norm(model, model.d_model)
         if not model.tied_embeddings:
             self.output = Output(rngs, vocabulary, model.d_model)
@@ -256,13 +261,13 @@ class Decoder(nnx.Module):
         return jax.checkpoint(body, policy=REMAT_POLICIES[self.model.remat], prevent_cse=False)
 
 
-def _stacked_layers(rngs: nnx.Rngs, model: Model) -> Layer:
+def _stacked_layers(rngs: nnx.Rngs, model: Model, experts: str) -> Layer:
     """All layers as one module whose arrays have a leading dim for the layer."""
 
     @nnx.split_rngs(splits=model.layers)
     @nnx.vmap(transform_metadata={nnx.PARTITION_NAME: "layer"})
     def layers(rngs: nnx.Rngs) -> Layer:
-        return Layer(rngs, model)
+        return Layer(rngs, model, experts)
 
     return layers(rngs)
 

@@ -6,20 +6,21 @@ Letters besides those of `trainer/model/__init__.py`:
     C room of an expert in a sequence     P places in all (E C)
 
 Room is counted in each sequence by itself, so that what a token gets depends neither on the mesh
-nor on the sequences beside it.
+nor on the sequences beside it. Where there is room for all, dropless.py does without places.
 """
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from trainer.model import dropless
 from trainer.model.attention import residual_gain
 from trainer.model.feed_forward import ACTIVATIONS
+from trainer.model.look_up import LookUp, taken
 from trainer.model.projection import Projection
-from trainer.model.sharding import constrain, gathered
+from trainer.model.sharding import constrain, gathered, rows_are_split
 from trainer.spec.model import Model
 from trainer.spec.shapes import hidden_parts, room
 
@@ -28,47 +29,54 @@ BY_ROWS, BY_EXPERTS = ("batch", None), ("expert_batch", "expert")
 the tokens of its experts from more rows."""
 
 
-class LookUp(NamedTuple):
-    """What each of some rows takes of others: both arrays are (B, rows)."""
-
-    row: jax.Array
-    is_there: jax.Array
-    """False: zeros."""
-
-
 class Experts(nnx.Module):
     """Stands where a feed-forward part does."""
 
-    def __init__(self, rngs: nnx.Rngs, model: Model):
+    def __init__(self, rngs: nnx.Rngs, model: Model, kind: str = "room"):
+        """`kind`: how tokens come to their experts, by the name that the plan has for it."""
         assert model.experts
-        self.settings = model.experts
+        self.settings, self.by = model.experts, kind
         self.parts, self.kind = hidden_parts(model), model.feed_forward
         width, hidden, count = model.d_model, model.d_ff, self.settings.count
         self.router = Projection(rngs, (width, count), ("embed", "router"))
         for part in self.parts:
-            setattr(self, part, _Kernel(rngs, (count, width, hidden), ("expert", "embed", "mlp")))
-        outward = ((count, hidden, width), ("expert", "mlp", "embed"))
-        self.down = _Kernel(rngs, *outward, gain=residual_gain(model))
+            setattr(self, part, _Kernel(rngs, (count, width, hidden), dropless.INWARD))
+        gain = residual_gain(model)
+        self.down = _Kernel(rngs, (count, hidden, width), dropless.OUTWARD, gain)
 
     def __call__(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
         """(B, S, D), and of each sequence how uneven its choices are (B,): 1 is even."""
-        per_token = self.settings.per_token
         logits_BSE = self.router(x_BSD).astype(jnp.float32)
-        chosen_BSk, experts_BSk = jax.lax.top_k(logits_BSE, per_token)
-        experts_BN = experts_BSk.reshape(len(x_BSD), -1)
+        chosen_BSk, experts_BSk = jax.lax.top_k(logits_BSE, self.settings.per_token)
+        weights_BSk = jax.nn.softmax(chosen_BSk, axis=-1).astype(x_BSD.dtype)
+        unevenness_B = _unevenness(logits_BSE, experts_BSk.reshape(len(x_BSD), -1))
+        if self.by == "ragged" and rows_are_split(len(x_BSD)):
+            return self._in_groups(x_BSD, experts_BSk, weights_BSk), unevenness_B
+        return self._in_places(x_BSD, experts_BSk, weights_BSk), unevenness_B
+
+    def _in_groups(
+        self, x_BSD: jax.Array, experts_BSk: jax.Array, weights_BSk: jax.Array
+    ) -> jax.Array:
+        inward_EDF = [getattr(self, part).cast(x_BSD.dtype) for part in self.parts]
+        down_EFD, activation = self.down.cast(x_BSD.dtype), ACTIVATIONS[self.kind]
+        return dropless.feed(activation, x_BSD, experts_BSk, weights_BSk, inward_EDF, down_EFD)
+
+    def _in_places(
+        self, x_BSD: jax.Array, experts_BSk: jax.Array, weights_BSk: jax.Array
+    ) -> jax.Array:
         places = room(self.settings, x_BSD.shape[1])
+        experts_BN = experts_BSk.reshape(len(x_BSD), -1)
         of_places, of_choices = _look_ups(experts_BN, self.settings.count, places)
 
-        choices_BND = constrain(jnp.repeat(x_BSD, per_token, axis=1), "batch", None, None)
-        placed_BPD = _taken(choices_BND, of_places, of_choices)
+        repeated_BND = jnp.repeat(x_BSD, self.settings.per_token, axis=1)
+        placed_BPD = taken(constrain(repeated_BND, "batch", None, None), of_places, of_choices)
         placed_BECD = placed_BPD.reshape(len(x_BSD), -1, places, x_BSD.shape[-1])
         fed_BECD = _exchanged(self._feed(_exchanged(placed_BECD, *BY_EXPERTS)), *BY_ROWS)
-        back_BND = _taken(fed_BECD.reshape(placed_BPD.shape), of_choices, of_places)
+        back_BND = taken(fed_BECD.reshape(placed_BPD.shape), of_choices, of_places)
 
-        weights_BSk = jax.nn.softmax(chosen_BSk, axis=-1).astype(x_BSD.dtype)
         back_BSkD = back_BND.reshape(*weights_BSk.shape, -1)
         mixed_BSD = jnp.einsum("bskd,bsk->bsd", back_BSkD, weights_BSk)
-        return constrain(mixed_BSD, "batch", None, None), _unevenness(logits_BSE, experts_BN)
+        return constrain(mixed_BSD, "batch", None, None)
 
     def _feed(self, x_BECD: jax.Array) -> jax.Array:
         """Every expert on what has a place with it."""
@@ -94,7 +102,11 @@ class _Kernel(nnx.Module):
         self.kernel = nnx.Param(kernel, out_sharding=axes)
 
     def __call__(self, dtype: jnp.dtype) -> jax.Array:
-        return gathered(self.kernel[...].astype(dtype), self.axes)
+        return gathered(self.cast(dtype), self.axes)
+
+    def cast(self, dtype: jnp.dtype) -> jax.Array:
+        """As it is stored."""
+        return self.kernel[...].astype(dtype)
 
 
 def _look_ups(experts_BN: jax.Array, count: int, places: int) -> tuple[LookUp, LookUp]:
@@ -127,32 +139,6 @@ def _exchanged(x_BECD: jax.Array, *first: str | None) -> jax.Array:
     """
     before = BY_EXPERTS if first == BY_ROWS else BY_ROWS
     return constrain(constrain(x_BECD, *before, None, None), *first, None, None)
-
-
-@jax.custom_vjp
-def _taken(x: jax.Array, look_up: LookUp, back: LookUp) -> jax.Array:
-    """The rows of `x` (B, ..., D) that are looked up.
-
-    The gradient is looked up by `back`: JAX's own would add rows to rows, one by one.
-    """
-    rows = jnp.take_along_axis(x, look_up.row[:, :, None], axis=1)
-    return jnp.where(look_up.is_there[:, :, None], rows, 0)
-
-
-def _taken_forward(
-    x: jax.Array, look_up: LookUp, back: LookUp
-) -> tuple[jax.Array, tuple[LookUp, LookUp]]:
-    return _taken(x, look_up, back), (look_up, back)
-
-
-def _taken_backward(
-    look_ups: tuple[LookUp, LookUp], gradient: jax.Array
-) -> tuple[jax.Array, None, None]:
-    look_up, back = look_ups
-    return _taken(gradient, back, look_up), None, None
-
-
-_taken.defvjp(_taken_forward, _taken_backward)
 
 
 def _unevenness(logits_BSE: jax.Array, experts_BN: jax.Array) -> jax.Array:

@@ -39,7 +39,7 @@ class Network:
             job = _written_out(job)
         vocabulary = Vocabulary(vocab_size(job), plan.padded_vocab)
         dtype = jnp.dtype(plan.compute_dtype)
-        module = abstract(job, vocabulary, dtype, plan.attention)
+        module = abstract(job, vocabulary, dtype, plan.attention, plan.experts)
         return cls(job, vocabulary, dtype, nnx.graphdef(module))
 
     def initial(self) -> Params:
@@ -66,19 +66,27 @@ def _written_out(job: Job) -> Job:
 
 
 def abstract(
-    job: Job, vocabulary: Vocabulary, dtype: jnp.dtype, attention: str = "plain"
+    job: Job,
+    vocabulary: Vocabulary,
+    dtype: jnp.dtype,
+    attention: str = "plain",
+    experts: str = "room",
 ) -> Decoder:
     """The module with shapes in place of arrays; nothing is computed."""
     with nnx.use_eager_sharding(False):
-        return nnx.eval_shape(lambda: _decoder(job, vocabulary, dtype, attention))
+        return nnx.eval_shape(lambda: _decoder(job, vocabulary, dtype, attention, experts))
 
 
 def _decoder(
-    job: Job, vocabulary: Vocabulary, dtype: jnp.dtype, attention: str = "plain"
+    job: Job,
+    vocabulary: Vocabulary,
+    dtype: jnp.dtype,
+    attention: str = "plain",
+    experts: str = "room",
 ) -> Decoder:
     """With the job's adapters, which change nothing of how the rest begins."""
     key = jax.random.key(job.seed)
-    module = Decoder(nnx.Rngs(params=key), job.model, vocabulary, dtype, attention)
+    module = Decoder(nnx.Rngs(params=key), job.model, vocabulary, dtype, attention, experts)
     if job.lora:
         rngs = nnx.Rngs(params=jax.random.fold_in(key, ADAPTERS))
         attach(module, rngs, job.lora, parameters(job.model, vocabulary.padded))

@@ -21,13 +21,26 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return x
-    return jax.lax.with_sharding_constraint(x, _spec(x, *axes))
+    return jax.lax.with_sharding_constraint(x, spec(x, *axes))
+
+
+def spec(x: jax.Array, *axes: str | None) -> PartitionSpec:
+    """Where the rules lay `x` on the mesh, by the logical axis of each dim: see `constrain`."""
+    mesh = dict(jax.sharding.get_abstract_mesh().shape)
+    return PartitionSpec(
+        *(_mesh_axes(dim, axis, mesh) for dim, axis in zip(x.shape, axes, strict=True))
+    )
 
 
 def row_shards() -> int:
     """Into how many parts the rows of a batch are split."""
     mesh = jax.sharding.get_abstract_mesh()
     return 1 if mesh.empty else rules.row_shards(dict(mesh.shape))
+
+
+def rows_are_split(rows: int) -> bool:
+    """Whether there is a mesh, and so many rows divide by it."""
+    return not jax.sharding.get_abstract_mesh().empty and rows % row_shards() == 0
 
 
 def token_shards() -> int:
@@ -46,7 +59,7 @@ def whole_sequences(x_BSHh: jax.Array, heads: str) -> jax.Array:
     if mesh.empty or mesh.shape["context"] == 1:
         return x_BSHh
     split, whole = (
-        _spec(x_BSHh, "batch", positions, heads, None) for positions in ("sequence", None)
+        spec(x_BSHh, "batch", positions, heads, None) for positions in ("sequence", None)
     )
     return _between(x_BSHh, split, whole)
 
@@ -83,13 +96,6 @@ def _backward(
 
 
 _between.defvjp(_forward, _backward)
-
-
-def _spec(x: jax.Array, *axes: str | None) -> PartitionSpec:
-    mesh = dict(jax.sharding.get_abstract_mesh().shape)
-    return PartitionSpec(
-        *(_mesh_axes(dim, axis, mesh) for dim, axis in zip(x.shape, axes, strict=True))
-    )
 
 
 def _mesh_axes(dim: int, axis: str | None, mesh: dict[str, int]) -> str | tuple[str, ...] | None:

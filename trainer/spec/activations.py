@@ -102,6 +102,9 @@ class _Activations:
         stream, key_value = width * model.d_model, width * 2 * kv_heads * model.head_dim
         if experts := model.experts:
             places = experts.count * room(experts, job.data.seq_len) / job.data.seq_len
+            if plan.experts == "ragged":
+                # Those of the devices along `expert` are together on each.
+                places = experts.per_token * plan.mesh["expert"]
             chosen = places + experts.per_token
             feed_forward = int(
                 HIDDEN_ARRAYS[model.feed_forward] * hidden * places + stream * chosen

@@ -105,6 +105,9 @@ class Plan(BasePlan):
     compute_dtype: Literal["float32", "bfloat16"]
     attention: Literal["plain", "splash"] = "plain"
     """`splash`: by JAX's kernel for TPUs, block by block; `plain`: scores as whole arrays."""
+    experts: Literal["room", "ragged"] = "room"
+    """Of a mixture: `ragged`: each expert's matrix is multiplied with the rows that chose it;
+    `room`: with so many places for each sequence."""
     padded_vocab: int
     corpus: Corpus
 

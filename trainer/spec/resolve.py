@@ -78,6 +78,7 @@ def resolve(job: Job, world: World, corpus: Corpus) -> Plan:
         ),
         compute_dtype=dtype,
         attention=_attention(job, world, batch),
+        experts=_experts(job, world, mesh),
         padded_vocab=vocab,
         corpus=corpus,
         warnings=tuple(_warnings(job, world, mesh, model + adapters)),
@@ -281,10 +282,10 @@ def _check_context(job: Job, parts: int, problems: _Problems) -> None:
         f"{', '.join(map(str, divisors(length)))}",
     )
     problems.check(
-        parts == 1 or job.model.experts is None,
+        parts == 1 or job.model.experts is None or job.model.experts.capacity_factor is None,
         "mesh.context",
-        f"found {parts}, and the model has experts, whose room is counted in whole sequences: "
-        "leave it out",
+        f"found {parts}, and room of the model's experts is counted in whole sequences: leave it "
+        "out, or say model.experts.capacity_factor=null",
     )
 
 
@@ -348,6 +349,13 @@ def _attention(job: Job, world: World, batch: BatchSplit) -> Literal["plain", "s
     sizes = (batch.positions_per_device, job.model.head_dim)
     fits = all(size % TPU_LANES == 0 for size in sizes)
     return "splash" if world.platform == "tpu" and not world.on_cpu and fits else "plain"
+
+
+def _experts(job: Job, world: World, mesh: dict[str, int]) -> Literal["room", "ragged"]:
+    """TPUs have a kernel for rows in groups; room is counted in whole sequences."""
+    has_room = job.model.experts is not None and job.model.experts.capacity_factor is None
+    on_tpu = world.platform == "tpu" and not world.on_cpu
+    return "ragged" if has_room and (on_tpu or mesh["context"] > 1) else "room"
 
 
 def _warnings(

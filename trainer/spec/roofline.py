@@ -204,10 +204,11 @@ def to_experts(job: Job, plan: Plan) -> float:
     experts, axis, length = job.model.experts, plan.mesh["expert"], job.data.seq_len
     if experts is None:
         return 0.0
-    rows = plan.batch.rows_per_device * plan.batch.micro_batches
-    places = rows * experts.count * room(experts, length)
-    width = job.model.d_model * DTYPE_BYTES[plan.compute_dtype]
-    return EXCHANGES_PER_LAYER * job.model.layers * places * width * (axis - 1) / axis
+    batch, width = plan.batch, job.model.d_model * DTYPE_BYTES[plan.compute_dtype]
+    places = batch.rows_per_device * experts.count * room(experts, length) / axis
+    sent = batch.tokens_per_device if plan.experts == "ragged" else places
+    exchanges = EXCHANGES_PER_LAYER * job.model.layers * batch.micro_batches
+    return exchanges * sent * width * (axis - 1)
 
 
 def keys_and_values(job: Job, plan: Plan) -> float:
