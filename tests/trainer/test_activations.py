@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.spec.test_roofline import CORPUS, world_of
+from trainer import mesh as meshes
 from trainer.data.packing import Batch
 from trainer.loss import loss_sum
 from trainer.model import Network, Params
@@ -31,7 +32,8 @@ def job_of(remat: str, **model: Any) -> Job:
 
 def kept_by_jax(job: Job) -> int:
     """Bytes of all that has a leading dim for the layer and is no weight."""
-    network = Network.of(job, resolve(job, world_of("v5e-1"), CORPUS))
+    plan = resolve(job, world_of("v5e-1"), CORPUS)
+    network = Network.of(job, plan)
 
     def backward(params: Params):
         numbers = jnp.zeros((ROWS, LENGTH), jnp.int32)
@@ -39,7 +41,8 @@ def kept_by_jax(job: Job) -> int:
         return jax.vjp(lambda params: loss_sum(network.bind(params), batch), params)[1]
 
     params = jax.eval_shape(network.initial)
-    leaves = jax.tree.leaves(jax.eval_shape(backward, params))
+    with jax.set_mesh(meshes.build(plan, jax.devices()[:1])):
+        leaves = jax.tree.leaves(jax.eval_shape(backward, params))
     weights = {array.shape for array in params.values()}
     return sum(
         x.size * x.dtype.itemsize
