@@ -12,6 +12,7 @@ from trainer.events import Events
 from trainer.metrics import LinesFile
 from trainer.spec.job import Job
 from trainer.tensorboard import Board
+from trainer.wandb_run import WandbRun
 
 PRINT_EVERY_S = 2.0
 EVENT_TEXT_CHARACTERS = 2000
@@ -25,8 +26,19 @@ class Report:
         self._is_first = environment.process == 0
         self._file = LinesFile(run_dir / "metrics.jsonl", environment.process)
         self._samples = LinesFile(run_dir / "samples.jsonl", environment.process)
-        self._board = Board(job, run_dir) if self._is_first else None
+        self._boards = self._opened(run_dir) if self._is_first else []
         self._printed_s = 0.0
+
+    def _opened(self, run_dir: Path) -> list[Board | WandbRun]:
+        boards: list[Board | WandbRun] = [Board(self._job, run_dir)]
+        if self._job.wandb:
+            boards += [WandbRun(self._job, self._job.wandb, run_dir, self.say, self.warn)]
+        return boards
+
+    def close(self) -> None:
+        """Whatever the end: what was reported is written."""
+        for board in self._boards:
+            board.close()
 
     def step(self, step: int, fields: dict[str, Any]) -> None:
         last = self._job.steps
@@ -76,16 +88,14 @@ class Report:
     def finished(self, text: str | None) -> None:
         """With what the model wrote after the last step."""
         self._show(self._job.steps, {}, text)
-        if self._board:
-            self._board.close()
         if text is not None:
             self.say(f"sample:\n{text}")
 
     def _show(self, step: int, fields: dict[str, Any], text: str | None = None) -> None:
-        if self._board:
-            self._board.numbers(step, fields)
+        for board in self._boards:
+            board.numbers(step, fields)
             if text is not None:
-                self._board.text("sample", step, text)
+                board.text("sample", step, text)
 
     def saved(self, step: int, size: int, seconds: float, blocked_s: float) -> None:
         """A checkpoint is committed; `blocked_s` of its `seconds` no step was made."""

@@ -1,6 +1,7 @@
 """A whole run on one process: from the plan to the sample."""
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 import jax
@@ -51,7 +52,7 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
         if bad.found:
             report.warn(f"left out: {bad}")
     trainable = Trainable.of(job, plan, devices)
-    with jax.set_mesh(devices):
+    with closing(report), jax.set_mesh(devices):
         saved = Checkpoints.open(
             job, plan, tokens, run_dir, environment.attempt, trainable.shapes()
         )
@@ -78,7 +79,8 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
         if sampler:
             with events.phase("sample"):
                 text = sampler.sample(state.weights)
-    _finish(job, environment, run_dir, events, report, loss, text)
+        report.finished(text)
+    _finish(job, environment, run_dir, events, loss, text)
 
 
 def _check_corpus(plan: Plan, tokens: Tokens | Mixture) -> None:
@@ -100,12 +102,10 @@ def _compiled(trainable: Trainable, feed: Feed, events: Events, report: Report) 
 
 
 def _finish(
-    job: Job, environment: Environment, run_dir: Path, events: Events, report: Report,
-    loss: float, text: str | None,
+    job: Job, environment: Environment, run_dir: Path, events: Events, loss: float, text: str | None
 ) -> None:  # fmt: skip
     if text is not None and environment.process == 0:
         (run_dir / "sample.txt").write_text(text, encoding="utf-8")
-    report.finished(text)
     _leave_together("end")
     shown = text and text[:EVENT_TEXT_CHARACTERS]
     events.emit("finished", last_word=True, step=job.steps, loss=loss, sample=shown)

@@ -39,6 +39,7 @@ def test_it_has_the_numbers_the_samples_and_the_job(tmp_path):
     report.sampled(2, "def f():")
     report.evaluation(3, Evaluation(0.5), took_s=1.0)
     report.finished("def g():")
+    report.close()
     shown = {(step, name.removesuffix("/text_summary")): v for step, name, v in _values(tmp_path)}
     assert [shown[step, "loss"] for step in (1, 2, 3)] == [3, 2, 1]
     assert shown[3, "eval_loss"] == 0.5 and (3, "examples") not in shown
@@ -49,5 +50,5 @@ def test_it_has_the_numbers_the_samples_and_the_job(tmp_path):
 def test_without_a_wish_and_on_other_processes_there_is_nothing(tmp_path):
     for report in (_report(tmp_path), _report(tmp_path, process=1, tensorboard=True)):
         report.step(1, {"loss": 1.0, "learning_rate": 0.5, "tokens_per_s": 1.0})
-        report.finished(None)
+        report.close()
     assert not (tmp_path / "tensorboard").exists()

@@ -5,7 +5,6 @@ Orbax would hang for 20 minutes on a folder that the hosts do not share. A look 
 
 import json
 import os
-import secrets
 import shutil
 import time
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from pathlib import Path
 import jax
 from etils import epath
 
-from trainer import agreement
+from trainer import agreement, folders
 from trainer.checkpoint.errors import FolderError, OtherRunError, StaleError
 from trainer.checkpoint.lease import LEASE, Lease
 from trainer.spec.checkpoints import is_committed, is_url, steps
@@ -48,14 +47,9 @@ def prepare(folder: epath.Path, run_id: str, attempt: int, state_bytes: int) -> 
 
 
 def run_id(run_dir: Path) -> str:
-    """The run's own random name, made where it has none: a folder's name is no identity."""
-    path = run_dir / "run_id"
-    if not path.exists() and jax.process_index() == 0:
-        made = path.with_name(f".{path.name}")
-        made.write_text(secrets.token_hex(16), encoding="utf-8")
-        made.replace(path)
-    text = path.read_text(encoding="utf-8") if jax.process_index() == 0 else None
-    return agreement.tell("run_id", text).strip()
+    """That of process 0's folder, on all processes."""
+    is_first = jax.process_index() == 0
+    return agreement.tell("run_id", folders.run_id(run_dir) if is_first else None)
 
 
 def remove_unfinished(folder: epath.Path) -> None:

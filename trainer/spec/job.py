@@ -88,6 +88,14 @@ class Profile(Section):
         return self
 
 
+class Wandb(Section):
+    """Where W&B shows the run; `secrets: [WANDB_API_KEY]` gives the hosts the key."""
+
+    project: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1)] | None = Field(default=None, description="the job's")
+    mode: Literal["online", "offline"] = "online"
+
+
 class Sample(Section):
     """Text that the trained model writes at the end of a run."""
 
@@ -131,6 +139,9 @@ class Job(BaseJob):
     log_every: Positive = 1
     tensorboard: bool = Field(
         default=False, description="event files in the run's folder; takes the extra of that name"
+    )
+    wandb: Wandb | None = Field(
+        default=None, description="the same at Weights & Biases; takes the extra of that name"
     )
     model: Model
     lora: Lora | None = Field(
