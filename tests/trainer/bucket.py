@@ -11,8 +11,10 @@ import json
 import math
 import re
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -61,6 +63,7 @@ class Bucket:
         return {
             "kind": "storage#object", "bucket": NAME, "name": name, "size": str(len(content)),
             "generation": str(generation), "metageneration": "1",
+            "md5Hash": b64encode(md5(content).digest()).decode(),
             "timeCreated": "2030-01-01T00:00:00.000Z", "updated": "2030-01-01T00:00:00.000Z",
         }  # fmt: skip
 

@@ -45,3 +45,35 @@ def text_job(tmp_path):
         return job_of(data=data, **changes)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def served():
+    """One for the session: tensorstore and gcsfs read only once where the store is."""
+    from fsspec.config import conf
+
+    from tests.trainer import bucket as stand_in
+
+    bucket, server = stand_in.serve()
+    variables = stand_in.environment(server)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        # fsspec has read its variables long ago.
+        patch.setitem(conf, "gcs", {"token": variables["FSSPEC_GCS_TOKEN"]})
+        yield bucket
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def bucket(served):
+    yield served
+    served.status, served.writes_left = 200, float("inf")
+
+
+@pytest.fixture
+def storage(bucket, tmp_path) -> str:
+    from tests.trainer.bucket import NAME
+
+    return f"gs://{NAME}/{tmp_path.name}"

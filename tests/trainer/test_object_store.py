@@ -7,7 +7,6 @@ Not selected by default: gcsfs brings 30 packages. See bucket.py for what the st
 
 import json
 import sys
-from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -27,34 +26,6 @@ from trainer.spec.places import place
 pytestmark = pytest.mark.object_store
 
 STEPS = "tiny/checkpoints"
-
-
-@pytest.fixture(scope="session")
-def served() -> Iterator[Bucket]:
-    """One for the session: tensorstore and gcsfs read only once where the store is."""
-    from fsspec.config import conf
-
-    bucket, server = stand_in.serve()
-    variables = stand_in.environment(server)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        # fsspec has read its variables long ago.
-        patch.setitem(conf, "gcs", {"token": variables["FSSPEC_GCS_TOKEN"]})
-        yield bucket
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture
-def bucket(served) -> Iterator[Bucket]:
-    yield served
-    served.status, served.writes_left = 200, float("inf")
-
-
-@pytest.fixture
-def storage(bucket, tmp_path) -> str:
-    return f"gs://{stand_in.NAME}/{tmp_path.name}"
 
 
 def _equal(one, other) -> bool:

@@ -70,7 +70,7 @@ def _train(parts: Sequence[Data], tell: lock.Tell) -> str:
 
 def _texts(parts: Sequence[Data], tell: lock.Tell) -> Iterator[str]:
     """What is trained on; all is read twice, because all names decide what is held out."""
-    sizes = [sum(file.path.stat().st_size for file in corpus.files(data)) for data in parts]
+    sizes = [sum(file.size for file in corpus.files(data)) for data in parts]
     total, before = sum(sizes), 0
     share = min(1.0, TEXT_BYTES / max(total, 1))
     for data, size in zip(parts, sizes, strict=True):

@@ -1,7 +1,6 @@
 """The documents of a corpus's files: whole files, or their records."""
 
 import gzip
-import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -77,7 +76,7 @@ class BadRecords:
 def documents(data: Data, bad: BadRecords, start: Position = START) -> Iterator[Document]:
     """All from `start` on, in one order on every host. Raises DataError."""
     every = files(data)
-    before = sum(file.path.stat().st_size for file in every[: start.file])
+    before = sum(file.size for file in every[: start.file])
     for number, file in enumerate(every[start.file :], start.file):
         over = start.line if number == start.file else 0
         for line, found, read in _records(file, data, over):
@@ -90,7 +89,7 @@ def documents(data: Data, bad: BadRecords, start: Position = START) -> Iterator[
                     yield Document(name, found.text, end, found.answers)
                 case why:
                     bad.add(f"{file.path}:{line}: {why}")
-        before += file.path.stat().st_size
+        before += file.size
 
 
 def _records(file: File, data: Data, over: int) -> Iterator[tuple[int, Found, int]]:
@@ -99,15 +98,11 @@ def _records(file: File, data: Data, over: int) -> Iterator[tuple[int, Found, in
     A file that is one document has no lines.
     """
     if data.source in ("parquet", "array_record"):
-        with reading(file) as raw:
-            size = os.fstat(raw.fileno()).st_size
-        rows = (
-            parquet_rows(file.path, data.text_field, over)
-            if data.source == "parquet"
-            else array_records(file.path, over)
-        )
+        rows = parquet_rows(file, data.text_field, over)
+        if data.source == "array_record":
+            rows = array_records(file, over)
         for line, text, share in rows:
-            yield line, text, int(share * size)
+            yield line, text, int(share * file.size)
         return
     with reading(file) as raw, unpacked(file, raw) as opened:
         if data.source in ("jsonl", "chat"):

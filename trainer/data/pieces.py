@@ -42,7 +42,7 @@ def tokenize(folder: Path, data: Data, encoder: Tokenizer, tell: Tell) -> BadRec
     Raises DataError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    total = sum(file.path.stat().st_size for file in corpus.files(data))
+    total = sum(file.size for file in corpus.files(data))
     bad, start, number = BadRecords(data.max_bad_records), START, 0
     for piece in _finished(folder):
         bad.found += json.loads(str(piece["bad"]))

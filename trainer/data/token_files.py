@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from trainer.data.on_disk import on_disk
 from trainer.spec.corpus import DataError, File, files, reading
 from trainer.spec.data import Data
 from trainer.spec.vocabulary import Vocabulary
@@ -71,9 +72,9 @@ def _mapped(file: File, data: Data) -> np.ndarray:
     try:
         match file.path.suffix:
             case ".npy":
-                array = np.load(file.path, mmap_mode="r")
+                array = np.load(on_disk(file), mmap_mode="r")
             case ".bin":
-                array = np.memmap(file.path, data.dtype, "r")
+                array = np.memmap(on_disk(file), data.dtype, "r")
             case _:
                 raise ValueError("the name of a file of tokens ends in .npy or .bin")
     except (ValueError, EOFError) as error:

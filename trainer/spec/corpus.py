@@ -12,7 +12,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
+from trainer.spec import objects
 from trainer.spec.chat import chat_template
+from trainer.spec.checkpoints import AnyPath, is_url
 from trainer.spec.data import BYTES, Data, Trained
 from trainer.spec.vocabulary import Vocabulary, VocabularyError, vocabulary
 
@@ -30,7 +32,15 @@ class DataError(ValueError):
 class File:
     name: str
     """The same on every host: the path below the corpus's root."""
-    path: Path
+    path: AnyPath
+    mark: str | None = None
+    """What an object store says of the content; None: it is a file of this host."""
+    object_bytes: int = 0
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.path.stat().st_size if self.mark is None else self.object_bytes
 
 
 def files(data: Data) -> list[File]:
@@ -46,16 +56,18 @@ def files(data: Data) -> list[File]:
 def reading(file: File) -> Iterator[BinaryIO]:
     """The file, open. Raises DataError where it cannot be read."""
     try:
-        with file.path.open("rb") as opened:
+        with file.path.open("rb") if file.mark is None else objects.opened(file.path) as opened:
             yield opened
     except OSError as error:
-        raise DataError(f"data.path: {file.path} cannot be read: {error.strerror}") from None
+        why = error.strerror or error
+        raise DataError(f"data.path: {file.path} cannot be read: {why}") from None
 
 
 def digest(data: Data) -> str:
     """sha256 over name, length and bytes of every file: equal where the corpora are.
 
-    What else the tokens depend on is part of it. Raises DataError.
+    For the bytes of objects stands what the store says of them. What else the tokens depend on is
+    part of it. Raises DataError.
     """
     total = hashlib.sha256()
     if data.source in ("jsonl", "parquet"):
@@ -70,6 +82,9 @@ def digest(data: Data) -> str:
         found = _vocabulary(data)
         total.update(f"tokenizer\0{found.sha256}\0{found.separator}\0".encode())
     for file in files(data):
+        if file.mark is not None:
+            total.update(os.fsencode(f"{file.name}\0{file.size}\0{file.mark}\0"))
+            continue
         with reading(file) as opened:
             size = os.fstat(opened.fileno()).st_size
             total.update(os.fsencode(f"{file.name}\0{size}\0"))
@@ -131,6 +146,8 @@ def _matching(data: Data) -> list[File]:
     pattern = data.path
     if not pattern:
         raise DataError(f"data.path: missing; source: {data.source} needs a glob, as {EXAMPLE}")
+    if is_url(pattern):
+        return _on_store(pattern)
     expanded = str(Path(pattern).expanduser())
     root = _fixed_part(expanded)
     # Path.glob takes no absolute pattern.
@@ -139,6 +156,21 @@ def _matching(data: Data) -> list[File]:
     _check_some(pattern, matched, paths)
     found = [File(path.relative_to(root).as_posix(), path) for path in paths]
     return sorted(found, key=lambda file: file.name)
+
+
+def _on_store(pattern: str) -> list[File]:
+    try:
+        found = objects.matching(pattern)
+    except OSError as error:
+        raise DataError(f"data.path: '{pattern}' cannot be listed: {error}") from None
+    if not found:
+        raise DataError(
+            f"data.path: nothing that is shown to you matches '{pattern}'; ** stands for folders "
+            "at any depth"
+        )
+    if not any(one.size for one in found):
+        raise DataError(f"data.path: all that matches '{pattern}' is empty ({len(found)} objects)")
+    return [File(one.name, one.path, one.mark, one.size) for one in found]
 
 
 def _fixed_part(pattern: str) -> Path:

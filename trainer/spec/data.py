@@ -73,7 +73,8 @@ class Data(Section):
         default=None, strict=False, description="several corpora, each with its weight"
     )
     path: str | None = Field(
-        default=None, description="a glob on the hosts, of files that may be .gz or .zst"
+        default=None,
+        description="a glob on the hosts or gs://..., of files that may be .gz or .zst",
     )
     text_field: str = Field(
         default="text", description="of the records of source: jsonl; of parquet the column"

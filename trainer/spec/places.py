@@ -1,4 +1,4 @@
-"""Where checkpoints can lie: in a folder that all hosts share, or on Google Cloud Storage."""
+"""Where checkpoints and data can lie: in folders, or on Google Cloud Storage."""
 
 import importlib.util
 
@@ -19,7 +19,7 @@ def place(text: str) -> AnyPath:
     if not is_url(text):
         return epath.Path(text).expanduser().resolve()
     if not text.startswith(GCS):
-        raise ConfigError([f"{text}: checkpoints are kept in folders and on {GCS}, nowhere else"])
+        raise ConfigError([f"{text}: files are kept in folders and on {GCS}, nowhere else"])
     if not text.removeprefix(GCS).split("/")[0]:
         raise ConfigError([f"{text} names no bucket: {GCS}BUCKET/FOLDER"])
     if importlib.util.find_spec("gcsfs") is None:
