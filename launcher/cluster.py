@@ -1,5 +1,6 @@
 """The cluster file's schema: where a job runs, and how its hosts come to be."""
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,10 @@ def is_address(text: str) -> bool:
     return bool(host) and "/" not in host and port.isdecimal() and 0 < int(port) < 65536
 
 
+def _is_url(text: str) -> bool:
+    return re.fullmatch(r"https?://[^/@?#\s]+/?", text) is not None
+
+
 class Local(Section):
     """Hosts simulated on this machine, one Ray node each."""
 
@@ -43,11 +48,13 @@ class Local(Section):
 
 
 class Attach(Section):
-    """A Ray cluster that already runs, and that this machine is a node of."""
+    """A Ray cluster that already runs; this machine is a node of it, or speaks to its Jobs API."""
 
     kind: Literal["attach"]
     address: Text = Field(
-        default="auto", description="host:port of its head; auto: RAY_ADDRESS, or the one here"
+        default="auto",
+        description="host:port of its head; auto: RAY_ADDRESS, or the one here; or http://... of "
+        "its Jobs API",
     )
     token_path: Text | None = Field(
         default=None, description="file with the cluster's token; else as Ray finds it"
@@ -58,9 +65,15 @@ class Attach(Section):
     @field_validator("address")
     @classmethod
     def _is_of_a_head(cls, address: str) -> str:
-        if address != "auto" and not is_address(address):
-            raise ValueError(f"expected host:port of a Ray head, or auto, found {found(address)}")
+        if address != "auto" and not is_address(address) and not _is_url(address):
+            wanted = "host:port of a Ray head, http://host:8265 of its Jobs API, or auto"
+            raise ValueError(f"expected {wanted}, found {found(address)}")
         return address
+
+    @property
+    def is_by_http(self) -> bool:
+        """Whether it is spoken to through its Jobs API alone."""
+        return _is_url(self.address)
 
 
 class Ssh(Section):
@@ -250,6 +263,14 @@ class Cluster(Section):
             message = f"GKE has no nodes of TPU {self.slice.generation}; it has those of {known}"
             raise KeyedError(("accelerator", message))
         return self
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether a run is seen to on one of its hosts, and shown from there."""
+        provider = self.provider
+        return isinstance(provider, Ssh | Gcp) or (
+            isinstance(provider, Attach) and provider.is_by_http
+        )
 
     @property
     def slice(self) -> Accelerator:

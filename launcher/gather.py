@@ -21,6 +21,8 @@ from trainer.spec.plan import World
 CONNECT_TIMEOUT_S, LEAVE_TIMEOUT_S = 60.0, 45.0
 RESERVE_TIMEOUT_S = 20.0
 """Providers hand over hosts that are up: who is missing or busy now has a reason."""
+JOB_OF_RAY = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Within a job of the cluster's Jobs API: that its code goes to all hosts."""
 
 
 @contextmanager
@@ -126,7 +128,8 @@ def _keeping_logs(hosts: Hosts, run_dir: Path) -> Iterator[None]:
 def import_ray(hosts: Hosts) -> None:
     """Import Ray for this cluster: nothing of the user's environment may lead it to another one."""
     variables = hosts.ray_variables
-    for name in [name for name in os.environ if name.startswith("RAY_")]:
+    kept = JOB_OF_RAY if hosts.shared else ""
+    for name in [n for n in os.environ if n.startswith("RAY_") and n != kept]:
         del os.environ[name]
     os.environ.update(variables)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"

@@ -54,7 +54,7 @@ class Launch(Planned, ABC):
     @property
     def is_remote(self) -> bool:
         """Whether its hosts are others than this machine: the first of them sees to the run."""
-        return self.cluster.provider.kind in ("ssh", "gcp") and not self.plan.world.simulated
+        return self.cluster.is_elsewhere and not self.plan.world.simulated
 
     @property
     def is_queued(self) -> bool:

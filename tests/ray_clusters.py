@@ -50,7 +50,9 @@ class RayCluster:
     Its hosts do not share the folder `apart`, where this machine allows that.
     """
 
-    def __init__(self, world: World, *, with_token: bool = True) -> None:
+    def __init__(
+        self, world: World, *, with_token: bool = True, with_dashboard: bool = False
+    ) -> None:
         self.traces = Traces()
         """Of its nodes, and of all that runs on them."""
         folder = self.traces.temporary / "ray"
@@ -66,6 +68,7 @@ class RayCluster:
         """Of the addresses of its nodes: .1 is the head's, .2 the first host's."""
         self.head_ip, port = f"{self.network}.1", 20_000 + secrets.randbelow(10_000)
         self.address = f"{self.head_ip}:{port}"
+        self.dashboard = f"http://{self.head_ip}:{port + 1}"
 
         def host(process: int, generation: int) -> Node:
             ip, at = f"{self.network}.{process + 2}", (self.head_ip, port)
@@ -75,6 +78,12 @@ class RayCluster:
 
         nodes = Nodes(self._reaped, folder, self.environment, host, None)
         head = simulated.head(self.head_ip, port, folder, self.environment)
+        if with_dashboard:
+            no_dashboard = head["flags"].index("--include-dashboard=false")
+            flags = ["--include-dashboard=true", f"--dashboard-port={port + 1}"]
+            head["flags"][no_dashboard : no_dashboard + 1] = [
+                *flags, f"--dashboard-host={self.head_ip}", "--dashboard-agent-listen-port=0"
+            ]  # fmt: skip
         nodes.start(head, world.processes, self._inside)
         nodes.wait_until_up(lambda text: None)
 

@@ -10,15 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher import job_secrets
-from launcher.cluster import Cluster, ClusterWords, Gcp, Ssh, find_cluster
+from launcher.cluster import Attach, Cluster, ClusterWords, Ssh, find_cluster
+from launcher.commands import by_http
 from launcher.commands.cloud import OnPods
 from launcher.commands.remotely import Begin, Remotely, Watch
 from launcher.commands.shown import Shown
-from launcher.files import replace_file
+from launcher.files import read_object, replace_file
 from launcher.launch import Launch
+from launcher.providers.elsewhere import Elsewhere
 from launcher.providers.errors import ProviderError
+from launcher.providers.jobs.job import RayJob
 from launcher.providers.ssh.remote_run import RemoteRun
-from launcher.runs import RunFolderError, make_folder
+from launcher.runs import REMOTE, RunFolderError, make_folder
 from trainer.spec.command import load_job
 from trainer.spec.config import ConfigError, Loaded, dump
 
@@ -53,7 +56,8 @@ def resume_remotely(
 
     def go() -> int:
         job = load_job(folder / "job.yaml", overrides).value
-        if problems := job_secrets.missing(job):
+        by_http = isinstance(cluster.value.provider, Attach)  # see `_refuse` of run.py
+        if not by_http and (problems := job_secrets.missing(job)):
             raise ConfigError(problems)
         return _go(remotely, Begin(job, None, overrides))
 
@@ -61,8 +65,10 @@ def resume_remotely(
 
 
 def _go(remotely: Remotely, begin: Begin) -> int:
-    """On the hosts of the cluster file, or on slices that are got for this run."""
+    """By the Jobs API, on the hosts of the cluster file, or on slices that are got for this run."""
     provider = remotely.cluster.provider
+    if isinstance(provider, Attach):
+        return by_http.go(remotely, begin, provider)
     if isinstance(provider, Ssh):
         return remotely.go(begin, provider, Watch())
     return OnPods(remotely).go(begin)
@@ -71,16 +77,16 @@ def _go(remotely: Remotely, begin: Begin) -> int:
 def remote_cluster(words: ClusterWords) -> Loaded[Cluster] | None:
     """Where a run's hosts are others; else None. Raises ConfigError."""
     cluster = find_cluster(words.name)
-    is_remote = isinstance(cluster.value.provider, Ssh | Gcp) and not words.simulated
-    return cluster if is_remote else None
+    return cluster if cluster.value.is_elsewhere and not words.simulated else None
 
 
-def still_there(folder: Path) -> RemoteRun | None:
+def still_there(folder: Path) -> Elsewhere | None:
     """The run of a folder, where it is on another machine; one that is over is copied here first.
 
     Raises RunFolderError where its host cannot be asked.
     """
-    run = RemoteRun.read(folder)
+    kind = RayJob if "submission_id" in read_object(folder / REMOTE) else RemoteRun
+    run = kind.read(folder)
     try:
         if run is not None and run.is_over():
             run.bring_home(folder)

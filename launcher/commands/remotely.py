@@ -14,13 +14,14 @@ from launcher.commands.shown import Shown
 from launcher.exits import BAD_USAGE, INTERRUPTED, NO_CLUSTER, OK, fail
 from launcher.interrupts import ending_on_signals
 from launcher.providers.code import pack
+from launcher.providers.elsewhere import Elsewhere
 from launcher.providers.errors import ProviderError
 from launcher.providers.ssh.connection import SSH_FAILED, hosts_of
 from launcher.providers.ssh.provision import provision
 from launcher.providers.ssh.remote_run import RemoteRun
 from launcher.providers.ssh.sessions import Sessions
 from launcher.providers.ssh.uv_binary import find_uv
-from launcher.providers.ssh.work import Work
+from launcher.providers.work import Work
 from launcher.runs import RunFolderError, run_word
 from trainer.spec.config import ConfigError
 from trainer.spec.job import BaseJob
@@ -105,16 +106,7 @@ class Remotely:
         run = RemoteRun.of(self.folder, settings, provisioned, self.words)
         if begin.text is None and watch.takes_the_run_along:
             run.send(self.folder)
-        work = Work(
-            job=begin.text,
-            secrets=job_secrets.values(begin.job),
-            overrides=list(begin.overrides),
-            fresh=begin.fresh,
-            cluster=self.cluster.model_dump(mode="json"),
-            cluster_name=self._cluster_name,
-            runs=run.runs,
-            name=run.name,
-        )
+        work = self.work(begin, run.runs, job_secrets.values(begin.job))
         with Sessions(hosts, provisioned) as sessions:
             sessions.start(world, tell)
             tell(f"starting the run on {run.head.name}")
@@ -128,8 +120,21 @@ class Remotely:
             watch.began()
             if not self.shown.detached:
                 return self._follow(run, sessions, watch)
-        self._tell_where(run)
+        self.tell_where(run)
         return run.launch("status", "-o", "json", terminal=False) if self.shown.as_json else OK
+
+    def work(self, begin: Begin, runs: str, secrets: dict[str, str]) -> Work:
+        """The same in words for another machine, where the run's folder is in `runs`."""
+        return Work(
+            job=begin.text,
+            secrets=secrets,
+            overrides=list(begin.overrides),
+            fresh=begin.fresh,
+            cluster=self.cluster.model_dump(mode="json"),
+            cluster_name=self._cluster_name,
+            runs=runs,
+            name=self.folder.name,
+        )
 
     def _follow(self, run: RemoteRun, sessions: Sessions, watch: Watch) -> int:
         """Show it until it ends; Ctrl-C only lets go of it."""
@@ -147,7 +152,7 @@ class Remotely:
         if ended is None:
             if said:
                 self.tell(said)
-            self._tell_where(run)
+            self.tell_where(run)
             return NO_CLUSTER if shown == SSH_FAILED else INTERRUPTED
         self.tell(f"copying the run's folder to {self.folder}")
         run.bring_home(self.folder)
@@ -179,9 +184,10 @@ class Remotely:
     def tell(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)
 
-    def _tell_where(self, run: RemoteRun) -> None:
+    def tell_where(self, run: Elsewhere) -> None:
+        """How it is found again."""
         word = run_word(self.folder)
-        self.tell(f"{run.name} runs on {run.head.name}, in {run.runs}/{run.name}")
+        self.tell(f"{run.name} runs on {run.head_name}, in {run.runs}/{run.name}")
         self.tell(f"  follow it                     launch attach {word}")
         self.tell(f"  see how it stands             launch status {word}")
         self.tell(f"  stop it, with a checkpoint    launch stop {word}")

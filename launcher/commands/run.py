@@ -34,6 +34,7 @@ from launcher.outcome import Outcome
 from launcher.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
 from launcher.providers import attach, memory
 from launcher.providers.errors import ProviderError
+from launcher.providers.jobs import job as jobs
 from launcher.providers.kubernetes import allocation as kubernetes
 from launcher.record.goodput import goodput
 from launcher.runs import Run, RunFolderError, find_run, resume_command
@@ -87,7 +88,7 @@ def resume_run(
     try:
         folder = find_run(name, runs)
         if there := still_there(folder):
-            raise RunFolderError(f"{folder}: this run is running now, on {there.head.name}")
+            raise RunFolderError(f"{folder}: this run is running now, on {there.head_name}")
         with Run.open(folder) as run:
             words = cluster_words(run.words, cluster, simulate, simulate_hosts)
             os.chdir(run.launched_in)
@@ -123,12 +124,15 @@ def refuse_unreachable(cluster: Cluster, world: World) -> None:
 def _refuse(launch: Launch) -> None:
     """Raise one of REFUSALS for what can be known not to work before anything is made."""
     problems = [launch.lacks_storage] if launch.lacks_storage else []
-    if problems := problems + job_secrets.missing(launch.job):
-        raise ConfigError(problems)
     world, provider = launch.plan.world, launch.cluster.provider
+    by_http = launch.is_remote and isinstance(provider, Attach)
+    if not by_http:  # that would show secrets to all who read it: they are looked for there
+        problems += job_secrets.missing(launch.job)
+    if problems:
+        raise ConfigError(problems)
     refuse_unreachable(launch.cluster, world)
     if isinstance(provider, Attach) and not world.simulated:
-        attach.check(provider)
+        jobs.check(provider) if by_http else attach.check(provider)
     elif isinstance(provider, Kubernetes) and not world.simulated:
         kubernetes.check(provider)
     elif not launch.is_remote and not isinstance(provider, Slurm):

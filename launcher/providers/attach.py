@@ -30,7 +30,7 @@ RAY_FIRST = "is Ray started there? (ray start --head, then ray start --address=.
 
 def check(settings: Attach) -> None:
     """Raises ProviderError for what can be known not to work before anything is made."""
-    _ray_variables(settings, os.environ)
+    ray_variables(settings)
     _reachable_address(settings)
 
 
@@ -39,7 +39,7 @@ def join(settings: Attach, listener: Listener) -> Hosts:
 
     Raises ProviderError with what was tried and what to do.
     """
-    variables = _ray_variables(settings, os.environ)
+    variables = ray_variables(settings)
     address = _reachable_address(settings)
     if settings.own and settings.token_path:
         return Hosts(address, address.rpartition(":")[0], Path(settings.token_path))
@@ -132,14 +132,14 @@ class _Probe:
         )
 
 
-def _ray_variables(settings: Attach, environment: Mapping[str, str]) -> dict[str, str]:
+def ray_variables(settings: Attach) -> dict[str, str]:
     """What lets us in: the cluster file's token, else the one that Ray would find by itself.
 
     Raises ProviderError for a file that cannot be read or is empty.
     """
-    if settings.token_path is None and environment.get("RAY_AUTH_TOKEN"):
-        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": environment["RAY_AUTH_TOKEN"]}
-    named = settings.token_path or environment.get("RAY_AUTH_TOKEN_PATH")
+    if settings.token_path is None and os.environ.get("RAY_AUTH_TOKEN"):
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.environ["RAY_AUTH_TOKEN"]}
+    named = settings.token_path or os.environ.get("RAY_AUTH_TOKEN_PATH")
     path = Path(named or DEFAULT_TOKEN).expanduser().absolute()
     if named is None and not path.is_file():
         return dict(NO_TOKEN)

@@ -6,19 +6,20 @@ it owns the run's `launch`, and all ends with that. The other hosts let go of th
 when Ray's head has ended.
 """
 
-import json
 import os
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from launcher.host.processes import ReaperError
 from launcher.providers.errors import ProviderError
 from launcher.providers.host_node import LOOK_S, Node, exits, serve_node
 from launcher.providers.orders import Order, Orders, tell
-from launcher.providers.ssh.work import Work
+from launcher.providers.work import Place, Work
 from launcher.runs import is_alive
 
 LAST_WORDS_S = 60.0
@@ -38,8 +39,10 @@ def serve_run(node: Node, orders: Orders) -> None:
         for order in orders.wait(LOOK_S, node.reaped.fileno()):
             if "run" in order:
                 run = start_run(node, Work.model_validate(order["run"]))
+            if "look" in order:
+                look(node, Place.model_validate(order["look"]))
         for name, status in exits(node.reaped):
-            if name == LAUNCH and run:
+            if name == LAUNCH:
                 end_run(node, run, status)
                 return
             give_up_at = time.monotonic() + LAST_WORDS_S
@@ -61,28 +64,30 @@ def leave_connection() -> None:
 
 def start_run(node: Node, work: Work) -> Path:
     """`launch` on the node's own Ray; returns the run's folder."""
-    address = f"{node.head[0]}:{node.head[1]}"
-    token_path = str(node.token_path)
-    provider = {"kind": "attach", "address": address, "token_path": token_path, "own": True}
-    cluster = node.folder / f"{work.cluster_name}.yaml"
-    cluster.write_text(json.dumps({**work.cluster, "provider": provider}))
-    if work.job is None:
-        words = ["resume", work.name, *work.overrides]
-    else:
-        job = node.folder / "job.yaml"
-        job.write_text(work.job)
-        words = ["run", str(job), *(["--fresh"] * work.fresh)]
-    words += ["--cluster", str(cluster), "--runs", work.runs]
-    command = [sys.executable, "-m", "launcher", *words]
-    environment = {**os.environ, **work.secrets}
-    node.reaped.start(LAUNCH, command, environment, node.folder / "launch.log", Path.cwd())
+    start(node, work.words(node.folder, own_ray(node)), work.secrets)
     return Path(work.runs) / work.name
 
 
-def end_run(node: Node, run: Path, status: int) -> None:
+def look(node: Node, place: Place) -> None:
+    """`launch doctor` on the node's own Ray."""
+    start(node, ["doctor", "-c", place.cluster_file(node.folder, own_ray(node)), "-o", "json"], {})
+
+
+def own_ray(node: Node) -> dict[str, Any]:
+    """As a provider."""
+    address, token_path = f"{node.head[0]}:{node.head[1]}", str(node.token_path)
+    return {"kind": "attach", "address": address, "token_path": token_path, "own": True}
+
+
+def start(node: Node, words: list[str], secrets: Mapping[str, str]) -> None:
+    command, environment = [sys.executable, "-m", "launcher", *words], {**os.environ, **secrets}
+    node.reaped.start(LAUNCH, command, environment, node.folder / "launch.log", Path.cwd())
+
+
+def end_run(node: Node, run: Path | None, status: int) -> None:
     """Keep what it printed, and tell it."""
     printed = node.folder / "launch.log"
-    if run.is_dir():
+    if run is not None and run.is_dir():
         shutil.copyfile(printed, run / "logs" / printed.name)
     output = printed.read_text(errors="replace")
     tell(ended=os.waitstatus_to_exitcode(status), output=output)

@@ -11,7 +11,7 @@ from launcher.providers.orders import Order
 from launcher.providers.ssh.connection import Connection, Host, HostError
 from launcher.providers.ssh.everywhere import everywhere
 from launcher.providers.ssh.provision import Provisioned
-from launcher.providers.ssh.work import Work
+from launcher.providers.work import Place, Work
 from launcher.providers.workspace import new_token
 from trainer.spec.plan import World
 
@@ -70,6 +70,15 @@ class Sessions:
             with suppress(HostError):  # a host that is lost now is the run's to see to
                 self._connections[number].tell(begun=True)
         return answer
+
+    def look(self, place: Place) -> dict[str, Any]:
+        """What `launch doctor` says on the head, as of `begin`. Raises ProviderError."""
+        head = self._connections[0]
+        try:
+            head.tell(look=place.model_dump(mode="json"))
+            return head.answer("ended", timeout_s=BEGIN_TIMEOUT_S)
+        except HostError as error:
+            raise ProviderError(f"{self._hosts[0].name}: {error}") from None
 
     def ended(self, timeout_s: float) -> dict[str, Any] | None:
         """The head's word on the end of the run; None: it has not ended, or cannot be heard."""

@@ -1,0 +1,211 @@
+"""A run that is a job of a Ray cluster, as this machine remembers it and asks for it."""
+
+import base64
+import io
+import json
+import shlex
+import tarfile
+import time
+import uuid
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import computed_field
+
+from launcher.cluster import Attach, ClusterWords
+from launcher.exits import INTERRUPTED
+from launcher.providers.code import Code
+from launcher.providers.elsewhere import Elsewhere, runs_below
+from launcher.providers.errors import ProviderError
+from launcher.providers.jobs.api import JobsApi, UnreachableError
+from launcher.providers.jobs.there import BEGINS, FOLDER
+from launcher.providers.work import Work
+
+BASE = "~/.cache/slipway"
+"""On the head: runs."""
+MODULE = "launcher.providers.jobs.there"
+OVER = ("SUCCEEDED", "FAILED", "STOPPED")
+ENDING_S = 3600
+"""For a job that is asked to stop, until Ray kills it; `launch` there ends its programs sooner."""
+LOOK_S, LOOK_SHARE = 0.5, 10
+"""A job's log comes as a whole: reading it takes one part of so many of the time."""
+LOST_S = 60.0
+"""Without an answer."""
+TAIL_LINES = 10
+FIRST_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+class RayJob(Elsewhere):
+    """Of a run, on a cluster that is reached by HTTP alone."""
+
+    settings: Attach
+    submission_id: str
+    package: str
+    """The code, as the cluster has it."""
+    below: str
+    """In the code: where the command was typed."""
+
+    @classmethod
+    def of(cls, folder: Path, settings: Attach, code: Code, words: ClusterWords) -> Self:
+        """A run that is to have its copy in `folder`."""
+        return cls(
+            settings=settings,
+            name=folder.name,
+            runs=runs_below(BASE, folder),
+            submission_id=_new_id(folder.name),
+            package=f"_ray_pkg_slipway_{code.sha256[:16]}.zip",
+            below=str(code.below),
+            words=words,
+            launched_in=str(Path.cwd()),
+        )
+
+    @computed_field
+    @property
+    def head_name(self) -> str:
+        return self.settings.address
+
+    def send(self, code: Code) -> None:
+        """The code, where the cluster does not have it yet. Raises ProviderError."""
+        if not self._api.has_package(self.package):
+            self._api.send_package(self.package, _zipped(code))
+
+    def begin(self, work: Work) -> None:
+        """Raises ProviderError where Ray does not take the job."""
+        self._submit(self.submission_id, work=work.model_dump(mode="json"))
+
+    def stop(self) -> None:
+        """Ask it to save and end. Raises ProviderError."""
+        self._api.stop(self.submission_id)
+
+    def launch(self, verb: str, *words: str, terminal: bool) -> int:
+        """As a job of its own. Raises ProviderError."""
+        del terminal  # a job has none
+        name = _new_id(verb)
+        self._submit(name, words=[verb, self.name, *words])
+        following = Following(self._api, name)
+        following.until_over(print)
+        return following.exit_code
+
+    def following(self) -> "Following":
+        """Its log, from the beginning."""
+        return Following(self._api, self.submission_id)
+
+    def is_over(self) -> bool:
+        job = self._api.job(self.submission_id)
+        return job is None or job["status"] in OVER
+
+    def bring_home(self, folder: Path) -> None:
+        following = self.following()
+        following.until_over(lambda line: None)
+        following.unpack(folder)
+        self.settle(folder)
+
+    def _submit(self, name: str, **order: Any) -> None:
+        typed = json.dumps({"below": self.below, "runs": self.runs, **order})
+        self._api.submit(
+            {
+                "submission_id": name,
+                "entrypoint": f"exec python -m {MODULE} {shlex.quote(typed)}",
+                "runtime_env": {
+                    "working_dir": f"gcs://{self.package}",
+                    "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(ENDING_S)},
+                },
+            }
+        )
+
+    @property
+    def _api(self) -> JobsApi:
+        return JobsApi(self.settings)
+
+
+class Following:
+    """The log of a job, line by line."""
+
+    def __init__(self, api: JobsApi, submission_id: str) -> None:
+        self.has_begun = False
+        """Whether anything of ours has said a word there."""
+        self._api, self._id = api, submission_id
+        self._seen, self._packed, self._job = 0, "", {}
+        self._before: list[str] = []
+
+    def until_over(self, on_line: Callable[[str], None]) -> None:
+        """Raises ProviderError for a job that is not known, did not begin, or does not answer."""
+        answered_at = time.monotonic()
+        while self._job.get("status") not in OVER:
+            began = time.monotonic()
+            try:
+                self._look(on_line)
+                answered_at = time.monotonic()
+            except UnreachableError:
+                if time.monotonic() - answered_at > LOST_S:
+                    raise
+            time.sleep(max(LOOK_S, LOOK_SHARE * (time.monotonic() - began)))
+        if not self.has_begun:
+            said = "\n".join(f"  {line}" for line in self._before[-TAIL_LINES:])
+            why = self._job.get("message") or "no reason is given"
+            raise ProviderError(f"the job did not begin on {self._api.address}: {why}\n{said}")
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command; a job that was stopped has none."""
+        code = self._job.get("driver_exit_code")
+        return INTERRUPTED if code is None else code
+
+    @property
+    def has_folder(self) -> bool:
+        """Whether it came to a run."""
+        return bool(self._packed)
+
+    def unpack(self, folder: Path) -> None:
+        """The run's folder, into a folder and nowhere else. Raises ProviderError."""
+        try:
+            packed = io.BytesIO(base64.b64decode(self._packed, validate=True))
+            with tarfile.open(fileobj=packed, mode="r:gz") as archive:
+                archive.extractall(folder, filter="data")
+        except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+            raise ProviderError(
+                f"the job {self._id} on {self._api.address} has ended without handing over the "
+                f"run's folder: {error}"
+            ) from None
+
+    def _look(self, on_line: Callable[[str], None]) -> None:
+        job = self._api.job(self._id)  # before its log: the last words are not missed
+        if job is None:
+            raise ProviderError(f"{self._api.address} knows no job {self._id} any more")
+        log = self._api.log(self._id)
+        end = log.rfind("\n") + 1
+        new, self._seen = log[self._seen : end], end
+        for line in new.splitlines():
+            if line.startswith(FOLDER):
+                self._packed = line.removeprefix(FOLDER)
+            elif self.has_begun:
+                on_line(line)
+            elif line == BEGINS:
+                self.has_begun = True
+            else:
+                self._before.append(line)
+        self._job = job
+
+
+def check(settings: Attach) -> None:
+    """Raises ProviderError where nobody answers, or does not let us in."""
+    JobsApi(settings).version()
+
+
+def _new_id(what: str) -> str:
+    return f"slipway-{what}-{uuid.uuid4().hex[:8]}"
+
+
+def _zipped(code: Code) -> bytes:
+    """The same files as Ray takes them; from the same code always the same bytes."""
+    zipped = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(code.archive), mode="r:gz") as names,
+        zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for name in names.getnames():
+            if (path := code.root / name).is_file():
+                archive.writestr(zipfile.ZipInfo(name, FIRST_DATE), path.read_bytes())
+    return zipped.getvalue()

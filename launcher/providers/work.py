@@ -1,0 +1,53 @@
+"""What `launch` tells hosts that are elsewhere, beside what orders.py has for all providers.
+
+Orders: {"run": Work} or {"look": Place} to the head, {"begun": true} to the others and, at the end,
+{"end": true}.
+Answers of the head: {"running": true}; {"ended": exit code, "output": what `launch` printed}.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+
+class Place(BaseModel):
+    """The cluster whose head is told."""
+
+    cluster: dict[str, Any]
+    """As its file would have it; the head puts its own Ray in place of the provider."""
+    cluster_name: str
+
+    def cluster_file(self, folder: Path, provider: Mapping[str, Any]) -> str:
+        """With that provider; written into `folder`."""
+        path = folder / f"{self.cluster_name}.yaml"
+        path.write_text(json.dumps({**self.cluster, "provider": provider}))
+        return str(path)
+
+
+class Work(Place):
+    """The run that the head sees to."""
+
+    job: str | None
+    """As YAML; None: a run that is there goes on."""
+    overrides: list[str] = []
+    """Of a run that goes on."""
+    secrets: dict[str, str] = Field(default={}, repr=False)
+    """Of the job, for `launch` there."""
+    fresh: bool = False
+    """Move an earlier run of the name aside."""
+    runs: str
+    name: str
+
+    def words(self, folder: Path, provider: Mapping[str, Any]) -> list[str]:
+        """What `launch` is called with there, on hosts of that provider; its files in `folder`."""
+        cluster = self.cluster_file(folder, provider)
+        if self.job is None:
+            words = ["resume", self.name, *self.overrides]
+        else:
+            job = folder / "job.yaml"
+            job.write_text(self.job)
+            words = ["run", str(job), *(["--fresh"] * self.fresh)]
+        return [*words, "--cluster", cluster, "--runs", self.runs]
