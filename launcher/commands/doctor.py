@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cluster import ClusterWords, find_cluster
+from launcher.commands.look_there import look_there
 from launcher.commands.run import refuse_unreachable
 from launcher.display import count, format_bytes
 from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
@@ -61,19 +62,15 @@ def _visit(words: ClusterWords, folder: Path) -> Launch:
     cluster = find_cluster(words.name)
     launch = make_launch(Loaded(job, "doctor", {}), cluster, folder, words)
     refuse_unreachable(launch.cluster, launch.plan.world)
-    if launch.is_remote:
-        raise ProviderError(
-            "hosts that are reached by SSH are looked at by a launch, before its program starts: "
-            "the doctor does not go there yet"
-        )
-    if launch.is_queued:
-        raise ProviderError("hosts that Slurm allots are looked at by a launch, before it starts")
     launch.run_dir.mkdir()
     return launch
 
 
 def _look(launch: Launch, status: Status) -> tuple[dict[int, Seen], float]:
     """What was seen, and the seconds that looking took."""
+    if launch.is_remote or launch.is_queued:
+        began = time.monotonic()
+        return look_there(launch, status.update), time.monotonic() - began
     with Hosting(_Told(status)) as hosting:
         gang = hosting.gang(launch)
         status.update(f"looking at {count(gang.size, 'host')}")

@@ -68,6 +68,16 @@ def test_a_job_has_the_curve_of_simulated_hosts_and_leaves_nothing(
     assert not [p for p in files for token in tokens if token.encode() in p.read_bytes()]
 
 
+def test_the_doctor_looks_at_hosts_that_it_gets_from_the_queue(
+    project: Path, traces: Traces
+) -> None:
+    words = ("doctor", "-c", "slurm.yaml", "-o", "json")
+    looked = run_launcher(project, traces.environment, *words)
+    assert looked.returncode == OK, looked.stdout + looked.stderr
+    assert [host["process"] for host in json.loads(looked.stdout)["hosts"]] == [0, 1]
+    assert not list(project.glob(".slipway-*"))
+
+
 def test_a_preempted_job_saves_is_requeued_and_goes_on(project: Path, traces: Traces) -> None:
     run = start(project, traces, "moved", SAVING, "steps=300")
     run.wait_for_event("checkpoint_saved")

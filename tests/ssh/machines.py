@@ -38,16 +38,26 @@ class Machines:
     key: str
     """The file with the private key that they take."""
 
-    def cluster(self, hosts: Sequence[str] = ()) -> Path:
-        """A cluster file."""
+    def cluster(self, hosts: Sequence[str] = (), more: str = "") -> Path:
+        """A cluster file; `more`: lines of its provider."""
         names = list(hosts or self.names)
         path = self.config.with_name("machines.yaml")
         path.write_text(
             f"accelerator: cpu\nhosts: {len(names)}\ndevices_per_host: 1\n"
             f"provider:\n  kind: ssh\n  hosts: [{', '.join(names)}]\n"
-            f"  config: {self.config}\n  folder: {self.disk}\n"
+            f"  config: {self.config}\n  folder: {self.disk}\n{more}"
         )
         return path
+
+    @contextmanager
+    def hidden(self, number: int) -> Iterator[None]:
+        """One of them can be reached from the others only, not from the machine that launches."""
+        route = ["unreachable", self.network.ip(number)]
+        subprocess.run(["ip", "route", "add", *route], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["ip", "route", "del", *route], check=True)
 
     def configure(self, name: str, **options: str) -> None:
         """One more name, by which `ssh` finds something."""

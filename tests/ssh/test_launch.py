@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,24 @@ def test_a_host_without_python_is_named_and_what_the_others_have_got_stays(
     assert [path for path in files if holds(path, token) or holds(path, secret)] == []
     assert token not in run.output
     assert secret not in run.output
+
+
+def test_the_doctor_looks_at_hosts_also_through_a_jump_and_leaves_them_as_they_were(
+    two: Machines, project: Path, traces: Traces
+) -> None:
+    def doctor(more: str = "") -> subprocess.CompletedProcess[str]:
+        words = ("doctor", "-c", str(two.cluster(more=more)), "-o", "json")
+        return run_launcher(project, traces.environment, *words)
+
+    with two.hidden(1):
+        lost = doctor()
+        assert lost.returncode == NO_CLUSTER
+        assert "  beta: is it up, and reachable from here (provider.jump)?" in lost.stderr
+        looked = doctor("  jump: alpha\n")
+    assert looked.returncode == OK, looked.stdout + looked.stderr
+    addresses = [host["look"]["address"] for host in json.loads(looked.stdout)["hosts"]]
+    assert addresses == [two.network.ip(0), two.network.ip(1)]
+    traces.assert_nothing_left()
 
 
 def test_kill_9_of_the_command_before_the_run_has_begun_leaves_nothing(

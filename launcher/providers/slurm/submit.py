@@ -2,13 +2,15 @@
 
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.cluster import Slurm
-from launcher.providers.slurm.job import SlurmJob, command
+from launcher.providers.slurm.job import INSIDE, SlurmJob, command
 from trainer.spec.plan import World
 
+LOOK_S = 1.0
 BATCH = "launcher.providers.slurm.batch"
 ENDING_S = 60.0
 """Beyond what the program may take to save, before the job's time is over."""
@@ -24,11 +26,42 @@ def submit(
     return job
 
 
+def look(folder: Path, cluster: str, world: World, settings: Slurm) -> str:
+    """What `launch doctor` prints on hosts that are got for it; raises ProviderError.
+
+    `folder`: one that they share. Waits in the queue as long as it takes.
+    """
+    log = folder / "doctor.log"
+    typed = shlex.join([sys.executable, "-m", "launcher", "doctor", "-c", cluster, "-o", "json"])
+    script = f"{INSIDE}=$SLURM_JOB_ID exec {typed}"
+    words = [*_job_words("slipway-doctor", world, settings), f"--output={log}", f"--wrap={script}"]
+    job = SlurmJob(job_id=command(*words).strip().partition(";")[0])
+    try:
+        while job.look() is not None:
+            time.sleep(LOOK_S)
+    except BaseException:
+        job.cancel()
+        raise
+    return log.read_text(errors="replace") if log.exists() else ""
+
+
 def sbatch_words(
     folder: Path, world: World, settings: Slurm, grace_s: float, overrides: Sequence[str]
 ) -> list[str]:
     """One task on each host; SIGTERM in time before the end, so that a checkpoint is saved."""
     script = shlex.join([sys.executable, "-m", BATCH, str(folder), *overrides])
+    return [
+        *_job_words(folder.name, world, settings),
+        f"--signal=B:TERM@{ENDING_S + grace_s:.0f}",
+        f"--output={folder}/logs/slurm.log",
+        "--open-mode=append",
+        "--requeue",
+        f"--wrap=exec {script}",
+    ]
+
+
+def _job_words(name: str, world: World, settings: Slurm) -> list[str]:
+    """One task on each host."""
     named = {
         "partition": settings.partition,
         "account": settings.account,
@@ -39,14 +72,9 @@ def sbatch_words(
     return [
         "sbatch",
         "--parsable",
-        f"--job-name={folder.name}",
+        f"--job-name={name}",
         f"--nodes={world.processes}",
         "--ntasks-per-node=1",
-        f"--signal=B:TERM@{ENDING_S + grace_s:.0f}",
-        f"--output={folder}/logs/slurm.log",
-        "--open-mode=append",
-        "--requeue",
         *[f"--{name}={value}" for name, value in named.items() if value is not None],
         *settings.options,
-        f"--wrap=exec {script}",
     ]
