@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.exits import NO_CLUSTER, OK
+from launcher.exits import JOB_FAILED, NO_CLUSTER, OK
+from tests.faults.launches import Launch
 from tests.gcp.conftest import cluster_file, noted
 from tests.gcp.stand_in import StandIn, kill, serving
 from tests.leftovers import Traces, run_launcher, wait_until
@@ -18,6 +19,25 @@ from tests.ssh.machines import NEEDED, WHY_NOT, Machines, machines
 from tests.ssh.test_launch import curve, start
 
 pytestmark = [pytest.mark.gcp, pytest.mark.skipif(not NEEDED, reason=WHY_NOT)]
+
+SLICES = """\
+accelerator: v4-8
+slices: 2
+provider:
+  kind: gcp
+  project: mine
+  zone: us-central2-b
+  endpoint: {endpoint}
+"""
+PROGRAM = """\
+import json, os, pathlib, sys, time
+print(json.dumps({name: value for name, value in os.environ.items() if "MEGASCALE" in name}))
+spoken = pathlib.Path(sys.argv[1])
+(spoken / os.environ["SLIPWAY_PROCESS_ID"]).touch()
+while len(list(spoken.iterdir())) < 2:
+    time.sleep(0.05)
+sys.exit(7)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +116,28 @@ def test_a_preempted_pod_is_replaced_and_its_keeper_sees_to_a_run_that_was_let_g
     assert json.loads((run.run_dir / "state.json").read_text())["state"] == "stopped"
     restored = [event["step"] for event in run.events() if event["event"] == "restored"]
     assert restored and all(step >= 20 for step in restored)
+
+
+def test_two_slices_know_each_other_and_stay_for_a_while_after_a_run_that_failed(
+    pods: tuple[StandIn, Machines], project: Path, traces: Traces, tmp_path: Path
+) -> None:
+    stand_in, found = pods
+    more = f"  user: root\n  folder: {found.disk}\n  autostop_minutes: 0.1\n"
+    cluster = project / "slices.yaml"
+    cluster.write_text(SLICES.format(endpoint=stand_in.endpoint) + more)
+    (project / "program.py").write_text(PROGRAM)
+    (project / "any.yaml").write_text(f"name: any\ncommand: [python, -u, program.py, {tmp_path}]\n")
+    words = ["-c", str(cluster), "any.yaml", "name=slices", "retries.failures=0"]
+    run = Launch(project, traces, "slices", words)
+    assert run.wait() == JOB_FAILED, run.output
+    assert "the hosts stay for 6.0 s, about $0.04, to look at them: ssh -F" in run.output
+    hosts = [json.loads(run.log(process).splitlines()[0]) for process in (0, 1)]
+    assert [host["MEGASCALE_SLICE_ID"] for host in hosts] == ["0", "1"]
+    assert {host["MEGASCALE_NUM_SLICES"] for host in hosts} == {"2"}
+    (coordinator,) = {host["MEGASCALE_COORDINATOR_ADDRESS"] for host in hosts}
+    assert coordinator.startswith(found.network.ip(0))
+    wait_until(lambda: not stand_in.held and not noted())
+    traces.assert_nothing_left(timeout_s=60.0)
 
 
 def test_a_pod_whose_hosts_cannot_be_used_is_given_back(

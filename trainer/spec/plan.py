@@ -6,6 +6,8 @@ that file and checks that the world it wakes up in is the planned one.
 
 from typing import Literal
 
+from pydantic import Field
+
 from trainer.spec.section import Section
 
 
@@ -22,9 +24,9 @@ class World(Section):
     slices: int
     hosts_per_slice: int
     devices_per_host: int
-    topology: tuple[int, ...] | None
+    topology: tuple[int, ...] | None = Field(strict=False)
     """Chips of one slice along the axes of its torus, e.g. (2, 2, 4); None where there is none."""
-    host_bounds: tuple[int, ...] | None
+    host_bounds: tuple[int, ...] | None = Field(strict=False)
     """Chips of one host along the same axes, e.g. (2, 2, 1)."""
 
     @property
