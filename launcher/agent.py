@@ -14,11 +14,14 @@ from pathlib import Path
 
 from launcher.host import preflight
 from launcher.host.copied_folder import CopiedFolder
+from launcher.host.notices import Notices
 from launcher.host.preflight import Look
 from launcher.host.program import Batch, Program
 
 LEASE_S = 60.0
 LOOK_S = 0.5
+NOTICE = "preemption_notice"
+"""The event of a host that is about to be taken away."""
 NOT_FOR_PROGRAMS = ("RAY_",)
 SEARCH_PATHS = ("PATH", "PYTHONPATH")
 """Of these a program's go before the host's: what is installed there stays within reach."""
@@ -32,6 +35,7 @@ class Agent:
         self._program: Program | None = None
         self._copied: CopiedFolder | None = None
         self._asked_at = time.monotonic()
+        self._notices = Notices()
         threading.Thread(target=self._end_when_alone, daemon=True).start()
 
     def address(self) -> str:
@@ -107,7 +111,10 @@ class Agent:
         """What the program said since; waits up to `wait_s` for something."""
         self._asked_at = time.monotonic()
         assert self._program is not None
-        return self._program.poll(wait_s)
+        batch = self._program.poll(wait_s)
+        for text in self._notices.take():
+            batch.events.append({"event": NOTICE, "time": time.time(), "message": text})
+        return batch
 
     def stop(self, grace_s: float | None = None) -> None:
         """End the program, at once or with time to save; `poll` tells when it is gone."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from launcher.agent import LEASE_S
+from launcher.agent import LEASE_S, NOTICE
 from launcher.attendant import Attendant
 from launcher.endings import classify
 from launcher.gang import GangError, LostError
@@ -196,7 +196,7 @@ class _Attendant(Attendant):
         self._processes = launch.plan.world.processes
         self._tells_events = launch.tells_events
         self.started()
-        self._has_saved = False
+        self._has_saved = self._is_about_to_go = False
         self._looked_s = 0.0
 
     def on_event(self, event: Mapping[str, Any]) -> None:
@@ -204,6 +204,7 @@ class _Attendant(Attendant):
         if event.get("event") == "step" and isinstance(event.get("step"), int):
             self.step = event["step"]
         self._has_saved = self._has_saved or event.get("event") == "checkpoint_saved"
+        self._is_about_to_go = self._is_about_to_go or event.get("event") == NOTICE
 
     def started(self) -> None:
         self._watch = Watch(self._processes, expects_events=self._tells_events)
@@ -212,10 +213,15 @@ class _Attendant(Attendant):
         self._watch.on_end(process)
 
     def stop_asked(self) -> bool:
-        """By the user; or by the supervisor, right after a save, to go on with more hosts."""
+        """By the user, by whoever takes a host away, or by the supervisor to go on with more hosts.
+
+        The last one right after a save.
+        """
         if self._interrupts.asked:
             self._display.stopping()
             self.asked = Kind.STOPPED
+        elif self._is_about_to_go:
+            self.asked = Kind.PREEMPTED
         elif self._has_saved and self._is_time() and self._attempts.wants_to_grow():
             self.asked = Kind.RESIZED
         return self.asked is not None

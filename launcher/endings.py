@@ -7,13 +7,18 @@ from launcher.outcome import STALE, Outcome, describe_exit
 from launcher.supervisor import Ending, Kind
 
 FINAL_CODES = (64, 65)
+WHY = {
+    Kind.RESIZED: "stopped to go on with more hosts",
+    Kind.PREEMPTED: "stopped because a host is about to be taken away",
+}
 BY_SIGTERM = int(signal.SIGTERM)
 
 
 def classify(outcome: Outcome, asked: Kind | None, step: int | None) -> Ending:
     """The end of an attempt whose last completed step is `step`.
 
-    `asked`: STOPPED or RESIZED where the hosts were asked to stop; None: nobody here did.
+    `asked`: STOPPED, RESIZED or PREEMPTED where the hosts were asked to stop; None: nobody here
+    did that.
     """
     if hang := outcome.hang:
         first = hang.behind[0]
@@ -30,8 +35,7 @@ def classify(outcome: Outcome, asked: Kind | None, step: int | None) -> Ending:
 
 def _stopped(outcome: Outcome, asked: Kind | None, step: int | None) -> Ending:
     if asked is not None:
-        why = outcome.reason if asked is Kind.STOPPED else "stopped to go on with more hosts"
-        return Ending(asked, outcome.cut_off or why, step=step)
+        return Ending(asked, outcome.cut_off or WHY.get(asked, outcome.reason), step=step)
     reason = "the hosts were asked to stop by somebody else (SIGTERM): taken for a preemption"
     return Ending(Kind.PREEMPTED, reason, "SIGTERM", step=step)
 

@@ -152,6 +152,8 @@ class RunDisplay:
                 self._print(f"hang: {event.get('reason')}", style="bold yellow")
             case {"event": "straggler"}:
                 self._print(f"warning: {event.get('message')}", style="yellow")
+            case {"event": "preemption_notice"}:
+                self._print(f"host {process} is about to be taken away: {event.get('message')}")
             case {"event": "warning"}:
                 self._print(f"host {process} warning: {event.get('message')}", style="yellow")
             case {"event": "error"}:
