@@ -15,7 +15,8 @@ from launcher.agent import SEARCH_PATHS
 from launcher.launch import Launch, Planned
 from launcher.plan import COORDINATOR_PLACEHOLDER, TrainingLaunch
 from trainer.spec import accelerators, rules
-from trainer.spec.plan import ArrayPlan, Plan
+from trainer.spec.model import OwnModel
+from trainer.spec.plan import ArrayPlan
 from trainer.spec.roofline import Bounds, bounds
 
 INSIDE = ("expert", "context", "tensor")
@@ -177,7 +178,7 @@ def _facts(launch: TrainingLaunch) -> Table:
     corpus = plan.corpus.sha256
     seen = f"sha256 {corpus[:16]}" if corpus else "seen by the hosts only"
     table.add_row("corpus", f"{plan.corpus.source}, {seen}")
-    table.add_row("parameters", _parameters_text(plan))
+    table.add_row("parameters", _parameters_text(launch))
     sizes = _bytes_per_device(launch)
     shown = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
     table.add_row("per device", shown)
@@ -224,9 +225,12 @@ def _bytes_per_device(launch: TrainingLaunch) -> dict[str, int]:
     }
 
 
-def _parameters_text(plan: Plan) -> str:
+def _parameters_text(launch: TrainingLaunch) -> str:
+    plan, model = launch.plan, launch.job.model
     trained = sum(_size(array) for array in plan.trained)
     others = sum(_size(array) for array in plan.parameters) - trained
+    if isinstance(model, OwnModel):
+        return f"{trained:,} in float32, of {model.module}"
     text = f"{trained:,} in float32, compute in {plan.compute_dtype}"
     return f"{text}; beside {others:,} that stay as they are" if others else text
 

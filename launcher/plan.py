@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from launcher import own_model
 from launcher.cluster import Cluster, ClusterWords, find_cluster
 from launcher.command import CommandLaunch
 from launcher.launch import Launch
@@ -149,7 +150,8 @@ def _plan(job: Job, where: Callable[[str], str], world: World) -> Plan:
     data = job.data
     try:
         seen_here = None if corpus.is_of_hosts(data) else corpus.digest(data)
-        plan = resolve.resolve(job, world, Corpus(source=data.source, sha256=seen_here))
+        corpus_seen = Corpus(source=data.source, sha256=seen_here)
+        plan = resolve.resolve(job, world, corpus_seen, own_model.parameters)
     except resolve.PlanError as error:
         raise ConfigError(
             [f"{where(key)}: {key}: {message}" for key, message in error.problems]
@@ -166,7 +168,10 @@ def _shrunken(job: Job, whole: Plan, world: World) -> Plan | None:
     for micro_batches in range(job.data.micro_batches, job.data.global_batch + 1):
         data = job.data.model_copy(update={"micro_batches": micro_batches})
         try:
-            plan = resolve.resolve(job.model_copy(update={"data": data}), world, whole.corpus)
+            other = job.model_copy(update={"data": data})
+            plan = resolve.resolve(
+                other, world, whole.corpus, lambda _: own_model.planned(whole.parameters)
+            )
         except resolve.PlanError:
             continue
         if plan.batch.tokens_per_device <= whole.batch.tokens_per_device:

@@ -26,6 +26,7 @@ from trainer.spec import accelerators, optimizer_state, rules
 from trainer.spec.chips import GiB
 from trainer.spec.config import load
 from trainer.spec.job import Job
+from trainer.spec.model import Model
 from trainer.spec.plan import Plan
 from trainer.strategy import Share, shares
 from trainer.train_step import Trainable
@@ -50,7 +51,7 @@ class Verdict:
     collectives: list[Collective] | None = None
     """The most bytes first; None: there is no program, or it is not understood."""
     strategies: dict[str, Share] | None = None
-    """What each kind of parallelism must send and sends."""
+    """What each kind of parallelism must send and sends; None: of a model of the user's own too."""
     evaluation_bytes: int | None = None
     """That an evaluation needs, with the optimizer's moments beside it; None: the job has none."""
 
@@ -95,7 +96,8 @@ def estimate(job: Job, plan: Plan) -> Verdict:
     memory |= {"temporaries": temporaries, "program": program}
     needed = found.peak_memory_in_bytes + program
     sent = _collectives(compiled.as_text() or "", plan)
-    strategies = None if sent is None else shares(sent, job, plan)
+    is_known = isinstance(job.model, Model)
+    strategies = None if sent is None or not is_known else shares(sent, job, plan)
     verdict = Verdict(True, needed, available, memory, compile_s, "", sent, strategies)
     return _with_evaluation(verdict, trainable, batch) if job.evaluate else verdict
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from trainer.data.packing import Batch
 from trainer.model import Decoder
+from trainer.model.own import own_losses
 from trainer.model.sharding import constrain, row_shards, token_shards
 from trainer.spec.footprint import LOGIT_BYTES
 
@@ -18,14 +20,17 @@ Chunk = Callable[[jax.Array, jax.Array, Rest], jax.Array]
 
 
 def loss_sum(
-    model: Decoder, batch: Batch, dropout_keys_B: jax.Array | None = None, z_loss: float = 0.0
+    model: Decoder | nnx.Module, batch: Batch, keys_B: jax.Array | None = None, z_loss: float = 0.0
 ) -> jax.Array:
     """Sum over the targets of a batch (B, S) of weight times cross-entropy, in nats.
 
-    `z_loss`, and how uneven the work of experts is, are felt in the gradient alone.
+    `z_loss`, and how uneven the work of experts is, are felt in the gradient alone. The loss of a
+    model of the user's own is what it says.
     """
+    if not isinstance(model, Decoder):
+        return jnp.sum(own_losses(model, batch, keys_B))
     features_BSD, unevenness_B = model.features(
-        batch.tokens, batch.segments, batch.positions, dropout_keys_B
+        batch.tokens, batch.segments, batch.positions, keys_B
     )
     balance = _balance(model, unevenness_B, batch.weights)
     with jax.named_scope("loss"):
@@ -44,8 +49,10 @@ def loss_sum(
         return balance + total
 
 
-def row_losses(model: Decoder, batch: Batch) -> jax.Array:
+def row_losses(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
     """(B,): of each row the weighted sum of its tokens' losses. It has no gradient of use."""
+    if not isinstance(model, Decoder):
+        return jnp.sum(own_losses(model, batch), axis=1)
     features_BSD, _ = model.features(batch.tokens, batch.segments, batch.positions)
     with jax.named_scope("loss"):
         kernel_RDV = model.output_kernels(model.output_kernel)

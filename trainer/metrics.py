@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trainer.spec import accelerators
 from trainer.spec.job import Job
+from trainer.spec.model import Model
 from trainer.spec.plan import Plan, World
 from trainer.spec.roofline import flops_per_token
 
@@ -30,8 +31,9 @@ class Rates:
     def __init__(self, job: Job, plan: Plan):
         self._seq_len = job.data.seq_len
         self._tokens = job.data.global_batch * job.data.seq_len
-        self._flops = self._tokens * flops_per_token(job, plan)
-        self._peak = peak_flops(plan.world)
+        peak = peak_flops(plan.world)
+        self._peak = peak if isinstance(job.model, Model) else None
+        self._flops = self._tokens * flops_per_token(job, plan) if self._peak else 0.0
 
     def of(self, examples: int, step_time_s: float) -> dict[str, object]:
         """Fields `tokens` (of all `examples` so far), `step_time_s`, `tokens_per_s` and `mfu`."""

@@ -9,7 +9,7 @@ import numpy as np
 from trainer import distributed
 from trainer import mesh as meshes
 from trainer.data.tokenizer import Tokenizer
-from trainer.model import Params
+from trainer.model import Decoder, Params
 from trainer.spec.job import Sample
 from trainer.train_step import Trainable
 
@@ -56,6 +56,7 @@ class Sampler:
     def _write(self, params: Params, given: jax.Array) -> jax.Array:
         """`given` with all places from the prompt's end on written by the model."""
         model = self._trainable.network.bind(params)
+        assert isinstance(model, Decoder)
         window = self._trainable.job.data.seq_len
         key = jax.random.key(self._trainable.job.seed)
 

@@ -76,9 +76,9 @@ def _fsdp(plan: Plan) -> int:
 def _tensor(job: Job, plan: Plan) -> int:
     batch, tensor = plan.batch, plan.mesh["tensor"]
     tokens = batch.tokens_per_device * batch.micro_batches
-    activations = tokens * job.model.d_model * DTYPE_BYTES[plan.compute_dtype]
-    times = ALL_REDUCES_PER_LAYER + (RECOMPUTED if job.model.remat == "full" else 0)
-    return times * job.model.layers * 2 * activations * (tensor - 1) // tensor
+    activations = tokens * job.decoder.d_model * DTYPE_BYTES[plan.compute_dtype]
+    times = ALL_REDUCES_PER_LAYER + (RECOMPUTED if job.decoder.remat == "full" else 0)
+    return times * job.decoder.layers * 2 * activations * (tensor - 1) // tensor
 
 
 def _data(plan: Plan) -> int:

@@ -13,7 +13,7 @@ from trainer import mesh as meshes
 from trainer import optimizer, stop, xla_options
 from trainer.data.packing import Batch
 from trainer.loss import loss_sum
-from trainer.model import Network, Params
+from trainer.model import AnyNetwork, Params, network_of
 from trainer.model.dropout import row_keys
 from trainer.spec import rules
 from trainer.spec.job import Job
@@ -69,7 +69,7 @@ class Trainable:
 
     job: Job
     mesh: Mesh
-    network: Network
+    network: AnyNetwork
     rule: optax.GradientTransformation
     shardings: State[NamedSharding]
     kept_as: dict[str, jnp.dtype]
@@ -78,7 +78,7 @@ class Trainable:
     @classmethod
     def of(cls, job: Job, plan: Plan, mesh: Mesh) -> "Trainable":
         """Call it outside `jax.set_mesh`: NNX would take logical axes for those of the mesh."""
-        network = Network.of(job, plan)
+        network = network_of(job, plan)
         rule = optimizer.make(job, plan.trained)
         whole, lie = meshes.replicated(mesh), meshes.parameter_shardings(plan, mesh)
         kept_as = {one.name: jnp.dtype(one.dtype) for one in plan.parameters if not one.is_trained}
@@ -235,11 +235,11 @@ def _parted(
 
 
 def micro_batch_loss(
-    network: Network, params: Params, micro: Batch, step: jax.Array
+    network: AnyNetwork, params: Params, micro: Batch, step: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Of a micro-batch (B, S) in a step: loss, summed over its targets, and the targets."""
     keys = None
-    if network.job.model.dropout > 0:
+    if network.is_random:
         keys = row_keys(network.job.seed, step, micro.examples)
     loss = loss_sum(network.bind(params), micro, keys, network.job.optimizer.z_loss)
     return loss, jnp.sum(micro.weights)

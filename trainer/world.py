@@ -5,6 +5,7 @@ from pathlib import Path
 import jax
 
 from trainer.environment import Environment
+from trainer.model import own
 from trainer.spec.job import Job
 from trainer.spec.plan import Corpus, Plan, World
 from trainer.spec.resolve import resolve
@@ -19,7 +20,8 @@ def planned(job: Job, environment: Environment, run_dir: Path) -> Plan:
     path = run_dir / "plans" / f"{environment.attempt:04d}.json"
     if environment.processes > 1 or path.exists():
         return Plan.model_validate_json(path.read_text(encoding="utf-8"))
-    return resolve(job, this_machine(), Corpus(source=job.data.source, sha256=None))
+    corpus = Corpus(source=job.data.source, sha256=None)
+    return resolve(job, this_machine(), corpus, own.parameters)
 
 
 def this_machine() -> World:

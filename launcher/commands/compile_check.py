@@ -17,6 +17,7 @@ from launcher.plan import TrainingLaunch
 from trainer import versions
 from trainer.spec.compiler import lacks_compiler
 from trainer.spec.config import dump
+from trainer.spec.model import OwnModel
 
 TIMEOUT_S = 600.0
 SKIP = "--no-compile-check"
@@ -36,7 +37,9 @@ def refuse_unless_it_fits(launch: Launch, console: Console) -> None:
         return
     memory = _memory(launch)
     try:
-        verdict = _remembered(memory) or _ask(launch, memory, console)
+        # The code of a model of the user's own is in no key.
+        known = None if isinstance(launch.job.model, OwnModel) else _remembered(memory)
+        verdict = known or _ask(launch, memory, console)
     except NoVerdictError as error:
         console.print(Text(f"not checked whether it fits: {error}", style="yellow"), soft_wrap=True)
         return

@@ -14,8 +14,9 @@ from launcher.runs import Run
 from trainer.spec.checkpoints import About, folder_of
 from trainer.spec.command import CommandJob, load_job
 from trainer.spec.config import ConfigError
-from trainer.spec.continuity import Continuity, compare
+from trainer.spec.continuity import PARAMS, Continuity, compare, other_parameters
 from trainer.spec.job import BaseJob, Job
+from trainer.spec.model import OwnModel
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,11 @@ def cluster_words(
 def _compare(about: About | None, planned: TrainingLaunch) -> Continuity:
     if about is None:
         return Continuity([], [])
-    return compare(about, planned.job, planned.plan.corpus.sha256)
+    found = compare(about, planned.job, planned.plan.corpus.sha256)
+    if found.errors or not isinstance(planned.job.model, OwnModel):
+        return found
+    shapes = {array.name: array.shape for array in planned.plan.trained}
+    return Continuity(other_parameters(about, shapes, PARAMS), found.notes)
 
 
 def _renamed(before: BaseJob, job: BaseJob) -> list[str]:

@@ -18,6 +18,7 @@ from launcher.interrupts import ending_on_signals
 from launcher.launch import Launch
 from launcher.plan import TrainingLaunch
 from trainer.spec.compiler import lacks_compiler
+from trainer.spec.model import OwnModel
 from trainer.spec.ranking import Ranking, rank
 
 ROWS = 10
@@ -31,6 +32,9 @@ def search(launch: Launch, *, compiled: bool | None, as_json: bool) -> int:
     errors = Console(stderr=True)
     if not isinstance(launch, TrainingLaunch):
         return fail(errors, "--search: what a command runs is not known", BAD_USAGE)
+    if isinstance(launch.job.model, OwnModel):
+        message = "--search: of the decoder alone; of your own model (model.module): --compile"
+        return fail(errors, message, BAD_USAGE)
     ranking = rank(launch.job, launch.plan)
     if ranking is None:
         message = "--search: it is for a real accelerator: name one, and leave out --simulate"
@@ -155,7 +159,7 @@ def _finding_as_json(finding: Finding) -> dict[str, Any]:
     return {
         "overrides": one.alternative.overrides,
         "mesh": plan.mesh,
-        "remat": one.alternative.job.model.remat,
+        "remat": one.alternative.job.decoder.remat,
         "micro_batches": plan.batch.micro_batches,
         "rows_per_device": plan.batch.rows_per_device,
         "bounds": bounds_as_json(one.bounds),

@@ -61,7 +61,8 @@ def _print(console: Console, verdict: dict[str, Any], advice: Advice | None) -> 
     if collectives := verdict["collectives"]:
         console.print(Padding(traffic.table(collectives), (1, 0, 0, 0)))
         console.print(Text(traffic.summary(collectives)), soft_wrap=True)
-        console.print(Text(traffic.shares(verdict["strategies"])), soft_wrap=True)
+        if strategies := verdict["strategies"]:
+            console.print(Text(traffic.shares(strategies)), soft_wrap=True)
     if advice:
         console.print(Text(advice.text), soft_wrap=True)
 

@@ -62,7 +62,7 @@ def test_every_alternative_resolves_to_its_plan(case: tuple[Job, Plan]) -> None:
 def test_nothing_that_changes_the_numbers_of_the_run_is_changed(case: tuple[Job, Plan]) -> None:
     job, plan = case
     for one in alternatives(job, plan):
-        model = one.job.model.model_copy(update={"remat": job.model.remat})
+        model = one.job.decoder.model_copy(update={"remat": job.decoder.remat})
         data = one.job.data.model_copy(update={"micro_batches": job.data.micro_batches})
         changes = {"mesh": job.mesh, "model": model, "data": data}
         assert one.job.model_copy(update=changes) == job
@@ -75,7 +75,7 @@ def test_no_two_are_the_same_program(case: tuple[Job, Plan]) -> None:
     job, plan = case
     found = alternatives(job, plan)
     programs = {
-        (*one.plan.mesh.values(), one.plan.batch.micro_batches, one.job.model.remat)
+        (*one.plan.mesh.values(), one.plan.batch.micro_batches, one.job.decoder.remat)
         for one in found
     }
     assert len(programs) == len(found)

@@ -29,7 +29,7 @@ PUBLISHED = {
 
 
 def model_of(**keys: Any) -> Model:
-    return tiny_job(model={"preset": "tiny", **keys}).model
+    return tiny_job(model={"preset": "tiny", **keys}).decoder
 
 
 def problems_of(**keys: Any) -> dict[str, str]:

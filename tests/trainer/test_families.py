@@ -55,7 +55,7 @@ def test_logits_are_those_of_hugging_faces_own_code(kind, tmp_path):
     job = job_of(model={**FAMILIES[kind], **SHAPES[kind]}, data={"seq_len": len(TOKENS)})
     tensors = {
         name: weights(name, layout.tensor_shape)
-        for layout in layouts(job.model, vocab_size(job))
+        for layout in layouts(job.decoder, vocab_size(job))
         for name in layout.tensors
     }
     save_file(tensors, tmp_path / "model.safetensors")

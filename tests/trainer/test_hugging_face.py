@@ -212,7 +212,7 @@ PARTS = {
 def test_a_devices_part_is_all_that_is_read(exported, read, name, bounds):
     job = job_of(model=MODELS["untied"])
     folder, params = exported(job)
-    wanted = next(one for one in layout.layouts(job.model, 257) if one.name == name)
+    wanted = next(one for one in layout.layouts(job.decoder, 257) if one.name == name)
     with Weights.open(folder) as weights:
         got = importer.part_of(weights, wanted, bounds)
     there = tuple(slice(*bound) for bound in bounds)

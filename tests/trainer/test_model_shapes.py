@@ -25,13 +25,13 @@ MODELS = {
 @pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
 def test_names_shapes_and_axes_are_those_of_the_spec(changes):
     job = job_of(model=changes)
-    vocabulary = Vocabulary(job.model.vocab_size or 257, 128_256 if job.model.preset else 384)
+    vocabulary = Vocabulary(job.decoder.vocab_size or 257, 128_256 if job.decoder.preset else 384)
     module = abstract(job, vocabulary, jnp.dtype("float32"))
     made = {
         name: (variable.shape, variable.get_metadata()["out_sharding"], variable.dtype)
         for name, variable in named_parameters(module).items()
     }
     planned = {
-        p.name: (p.shape, p.axes, jnp.float32) for p in parameters(job.model, vocabulary.padded)
+        p.name: (p.shape, p.axes, jnp.float32) for p in parameters(job.decoder, vocabulary.padded)
     }
     assert made == planned

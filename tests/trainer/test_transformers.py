@@ -159,7 +159,7 @@ def _small(params):
 
 def _their_model(torch, transformers, job):
     """A random Llama made by `transformers` from its own names for the job's model."""
-    model = job.model
+    model = job.decoder
     config = transformers.LlamaConfig(
         hidden_size=model.d_model,
         intermediate_size=model.d_ff,

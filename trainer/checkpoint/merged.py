@@ -41,7 +41,7 @@ class Merged(Mapping[str, np.ndarray]):
     @property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Without tokens that only pad."""
-        return {one.name: one.shape for one in parameters(self.job.model, vocab_size(self.job))}
+        return {one.name: one.shape for one in parameters(self.job.decoder, vocab_size(self.job))}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)

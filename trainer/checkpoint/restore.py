@@ -19,8 +19,9 @@ from trainer.report import Report
 from trainer.spec import checkpoints
 from trainer.spec.checkpoints import About, BrokenError
 from trainer.spec.config import ConfigError
-from trainer.spec.continuity import compare
+from trainer.spec.continuity import PARAMS, compare, other_parameters
 from trainer.spec.job import Job
+from trainer.spec.model import OwnModel
 from trainer.spec.plan import World
 from trainer.train_step import State
 
@@ -57,8 +58,9 @@ class Restorer:
         number = 0
         while (about := self._choose(number)) is not None:
             continuity = compare(about, self._job, self._corpus_sha256)
-            if continuity.errors:
-                raise ConfigError(continuity.errors)
+            errors = continuity.errors or self._other_parameters(about, like)
+            if errors:
+                raise ConfigError(errors)
             source = self._folder / str(about.step)
             flat, problem = self._read(source, about, flatten(like), flatten(shardings), number)
             if not problem:
@@ -71,6 +73,11 @@ class Restorer:
                 "Nothing was deleted; start anew with another name or --fresh"
             )
         return None
+
+    def _other_parameters(self, about: About, like: State[Any]) -> list[str]:
+        if not isinstance(self._job.model, OwnModel):
+            return []
+        return other_parameters(about, {n: one.shape for n, one in like.params.items()}, PARAMS)
 
     def _choose(self, number: int) -> About | None:
         """Process 0 looks for the newest step whose files are all there, and tells the others."""

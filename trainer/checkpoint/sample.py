@@ -44,6 +44,9 @@ def main() -> int:
 
 
 def _write(folder: epath.Path, settings: Sample, seed: int | None) -> str:
+    about = checkpoints.read(folder)
+    if "module" in about.job["model"]:
+        raise ConfigError(["model.module: a model of your own writes no text"])
     import jax
 
     from trainer import jax_config, mesh
@@ -53,7 +56,6 @@ def _write(folder: epath.Path, settings: Sample, seed: int | None) -> str:
     from trainer.train_step import Trainable
     from trainer.world import this_machine
 
-    about = checkpoints.read(folder)
     jax_config.configure()
     world = this_machine()
     job = _on(world.devices, Job.model_validate(about.job, strict=False), seed)

@@ -19,13 +19,14 @@ from trainer.checkpoint.restore import changed, read_arrays
 from trainer.spec import checkpoints
 from trainer.spec.checkpoints import ABOUT, TOKENIZER, About, Base, BrokenError
 from trainer.spec.config import ConfigError
-from trainer.spec.continuity import compare
+from trainer.spec.continuity import PARAMS, compare, other_parameters
 from trainer.spec.job import Job
+from trainer.spec.model import OwnModel
 from trainer.spec.places import place
 from trainer.spec.vocabulary import vocabulary
 from trainer.train_step import Trainable
 
-PARAMS, AVERAGE = "params.", "average."
+AVERAGE = "average."
 READ_TIMEOUT_S = 3600.0
 
 
@@ -50,6 +51,8 @@ def initial(source: str, trainable: Trainable, known: Base | None = None) -> Ini
     with ExitStack() as stack:
         with _agreed("opened"):
             found = stack.enter_context(opened(place(source), trainable.job))
+            if isinstance(trainable.job.model, OwnModel):
+                found.check_shapes({name: like.shape for name, like in wanted.items()})
         for name, like in wanted.items():
             with _agreed(name):
                 array = found.read(name, like.shape, lie[name])
@@ -87,6 +90,15 @@ class Source:
     read: hugging_face.Read
     saved: dict[str, int]
     """Their digests, as far as the place tells them."""
+    about: About | None = None
+    """Of a step folder."""
+
+    def check_shapes(self, wanted: Mapping[str, tuple[int, ...]]) -> None:
+        """Raises ConfigError for parameters of another model."""
+        if self.about:
+            errors = other_parameters(self.about, wanted, weights_prefix(self.about))
+            if errors:
+                raise ConfigError(errors)
 
     def check(self, numbers: Mapping[str, int], known: Base | None) -> None:
         """Raises BrokenError for digests of what was read that are not what they should be."""
@@ -124,7 +136,7 @@ def opened(path: epath.Path, job: Job) -> Iterator[Source]:
         return read_arrays(folder, about, {full: like}, {full: sharding})[full]
 
     saved = {n.removeprefix(prefix): a.digest for n, a in about.arrays.items()}
-    yield Source(str(folder), about.step, read_saved, saved)
+    yield Source(str(folder), about.step, read_saved, saved, about)
 
 
 def _differing(numbers: Mapping[str, int], wanted: Mapping[str, int]) -> str:

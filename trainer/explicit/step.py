@@ -8,7 +8,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from trainer.data.packing import Batch
 from trainer.explicit.check import Report, check
-from trainer.model import Network
+from trainer.model import network_of
 from trainer.spec import rules
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
@@ -20,7 +20,7 @@ def check_step(job: Job, plan: Plan) -> Report:
     sizes = tuple(plan.mesh[axis] for axis in rules.MESH_AXES)
     mesh = AbstractMesh(sizes, rules.MESH_AXES, axis_types=(AxisType.Auto,) * len(sizes))
     specs = {array.name: PartitionSpec(*array.spec) for array in plan.parameters}
-    network = Network.of(job, plan)
+    network = network_of(job, plan)
     kept_as = {array.name: array.dtype for array in plan.parameters}
     weights = {
         name: _placed(jax.ShapeDtypeStruct(leaf.shape, kept_as[name]), mesh, specs[name])

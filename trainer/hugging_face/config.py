@@ -29,16 +29,16 @@ OF_LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embed
 
 def make(job: Job, dtype: str) -> dict[str, Any]:
     """The config of a job's model, with weights stored in `dtype`."""
-    ours = family(job.model)
+    ours = family(job.decoder)
     separator = vocabulary(job.data).separator
-    scaling = {"rope_scaling": _rope(job.model)} if job.model.rope_scaling else {}
+    scaling = {"rope_scaling": _rope(job.decoder)} if job.decoder.rope_scaling else {}
     return {
         "architectures": [ours.architecture],
         "model_type": ours.kind,
         **_shape(ours, job),
         **scaling,
         **{key: known[0] for key, known in ours.fixed.items()},
-        "max_position_embeddings": job.model.max_positions or job.data.seq_len,
+        "max_position_embeddings": job.decoder.max_positions or job.data.seq_len,
         "bos_token_id": separator,
         "eos_token_id": separator,
         "torch_dtype": dtype,
@@ -48,7 +48,7 @@ def make(job: Job, dtype: str) -> dict[str, Any]:
 def check(folder: Path, job: Job) -> None:
     """Raises ConfigError with every key in which the folder's config is not the job's model."""
     source = folder / CONFIG
-    ours = family(job.model)
+    ours = family(job.decoder)
     given = _filled_in(ours, _read(source))
     problems = [f"{source}: {problem}" for problem in _differences(ours, given, job)]
     if problems:
@@ -95,7 +95,7 @@ def _differences(ours: Family, given: dict[str, Any], job: Job) -> Iterator[str]
             name = f"model.{ours.keys[key]}"
             yield f"{key} is {found(given.get(key))}, the job's {name} is {found(value)}"
     if "rope_theta" in wanted:
-        for key, value in _rope(job.model).items():
+        for key, value in _rope(job.decoder).items():
             if given.get(key) != value:
                 name = f"model.rope_scaling.{ROPE_KEYS[key]}"
                 yield f"{key} is {found(given.get(key))}, the job's {name} is {found(value)}"
@@ -106,7 +106,7 @@ def _differences(ours: Family, given: dict[str, Any], job: Job) -> Iterator[str]
 
 
 def _shape(ours: Family, job: Job) -> dict[str, Any]:
-    model = job.model.model_copy(update={"vocab_size": vocab_size(job)})
+    model = job.decoder.model_copy(update={"vocab_size": vocab_size(job)})
     return {theirs: attrgetter(key)(model) for theirs, key in ours.keys.items()}
 
 

@@ -12,7 +12,9 @@ import numpy as np
 from trainer.hugging_face import config, tokenizer, weights
 from trainer.hugging_face.layout import Layout, layouts
 from trainer.hugging_face.weights import Tensor
+from trainer.spec.config import ConfigError
 from trainer.spec.job import Job
+from trainer.spec.model import OwnModel
 from trainer.spec.resolve import vocab_size
 
 SHARD_BYTES = 5 * 10**9
@@ -37,6 +39,8 @@ def export(
     parameter and the tensors of one file. `trained` is the file of a tokenizer that was trained.
     config.json is written last: without it a folder is none.
     """
+    if isinstance(job.model, OwnModel):
+        raise ConfigError([f"model.module: `transformers` does not know {job.model.module}"])
     all_layouts = layouts(job.model, vocab_size(job))
     _check(all_layouts, params)
     _make_empty(to)

@@ -39,7 +39,7 @@ def opened(path: Path, job: Job) -> Iterator[Read]:
     """
     config.check(path, job)
     with Weights.open(path) as weights:
-        all_layouts = layouts(job.model, vocab_size(job))
+        all_layouts = layouts(job.decoder, vocab_size(job))
         _check(path, weights, all_layouts)
         layout_of = {layout.name: layout for layout in all_layouts}
 

@@ -10,6 +10,22 @@ Letters in array names, here and wherever arrays are named by their dims:
 """
 
 from trainer.model.decoder import Cache, Decoder
+from trainer.model.own import OwnNetwork
 from trainer.model.parameters import Network, Params
+from trainer.spec.job import Job
+from trainer.spec.model import OwnModel
+from trainer.spec.plan import Plan
 
-__all__ = ["Cache", "Decoder", "Network", "Params"]
+AnyNetwork = Network | OwnNetwork
+
+
+def network_of(job: Job, plan: Plan) -> AnyNetwork:
+    """Of the decoder, or of the user's own model. Raises PlanError where that is not as planned."""
+    if not isinstance(job.model, OwnModel):
+        return Network.of(job, plan)
+    network = OwnNetwork.of(job)
+    network.check_planned(plan.parameters)
+    return network
+
+
+__all__ = ["AnyNetwork", "Cache", "Decoder", "Network", "OwnNetwork", "Params", "network_of"]

@@ -32,6 +32,11 @@ class Network:
     dtype: jnp.dtype
     graph: nnx.GraphDef
 
+    @property
+    def is_random(self) -> bool:
+        """Whether a step takes random keys."""
+        return self.job.decoder.dropout > 0
+
     @classmethod
     def of(cls, job: Job, plan: Plan) -> "Network":
         """The network of a job, with the vocabulary and the compute dtype of its plan."""
@@ -62,7 +67,7 @@ def _written_out(job: Job) -> Job:
     Then all wait for ever. (The collectives' edges in XLA's ThunkExecutor end when a thunk has been
     scheduled, and a loop counts as scheduled while it still runs.)
     """
-    return job.model_copy(update={"model": job.model.model_copy(update={"scan_layers": False})})
+    return job.model_copy(update={"model": job.decoder.model_copy(update={"scan_layers": False})})
 
 
 def abstract(
@@ -86,10 +91,10 @@ def _decoder(
 ) -> Decoder:
     """With the job's adapters, which change nothing of how the rest begins."""
     key = jax.random.key(job.seed)
-    module = Decoder(nnx.Rngs(params=key), job.model, vocabulary, dtype, attention, experts)
+    module = Decoder(nnx.Rngs(params=key), job.decoder, vocabulary, dtype, attention, experts)
     if job.lora:
         rngs = nnx.Rngs(params=jax.random.fold_in(key, ADAPTERS))
-        attach(module, rngs, job.lora, parameters(job.model, vocabulary.padded))
+        attach(module, rngs, job.lora, parameters(job.decoder, vocabulary.padded))
     return module
 
 

@@ -20,9 +20,9 @@ def kept_per_token(job: Job, plan: Plan) -> int:
     all that JAX's gradients ask for.
     """
     of = _Activations.of(job, plan)
-    if job.model.remat == "full":
+    if job.decoder.remat == "full":
         return of.stream
-    if job.model.remat == "dots":
+    if job.decoder.remat == "dots":
         return of.of_products + of.adapters + of.adapted
     return 2 * of.stream + of.norms + of.attention + of.feed_forward + of.adapters
 
@@ -33,7 +33,7 @@ def least_kept_per_token(job: Job, plan: Plan) -> int:
     With `none` a compiler may make everything else again where it is needed, as `dots` does.
     """
     of = _Activations.of(job, plan)
-    return of.stream if job.model.remat == "full" else of.of_products
+    return of.stream if job.decoder.remat == "full" else of.of_products
 
 
 def worked_on_per_token(job: Job, plan: Plan) -> int:
@@ -44,7 +44,7 @@ def worked_on_per_token(job: Job, plan: Plan) -> int:
     it. With `none` a copy of all that was kept is read beside the gradients of the scores.
     """
     of = _Activations.of(job, plan)
-    if job.model.remat == "none":
+    if job.decoder.remat == "none":
         return kept_per_token(job, plan) + of.scores
     return 2 * of.norms // 3 + max(of.attention, of.feed_forward)
 
@@ -90,7 +90,7 @@ class _Activations:
 
     @classmethod
     def of(cls, job: Job, plan: Plan) -> "_Activations":
-        model, tensor = job.model, plan.mesh["tensor"]
+        model, tensor = job.decoder, plan.mesh["tensor"]
         width = DTYPE_BYTES[plan.compute_dtype]
         heads = model.heads // tensor
         is_split = model.kv_heads % tensor == 0

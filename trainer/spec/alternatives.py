@@ -60,8 +60,8 @@ def _with_each_policy(
         other = resolve(_changed(job, changes), plan.world, plan.corpus)
     except PlanError:
         return
-    for remat in _own_first(REMAT_POLICIES, job.model.remat):
-        own = {} if remat == job.model.remat else {"model.remat": remat}
+    for remat in _own_first(REMAT_POLICIES, job.decoder.remat):
+        own = {} if remat == job.decoder.remat else {"model.remat": remat}
         yield Alternative(_changed(job, changes | own), other, changes | own)
 
 

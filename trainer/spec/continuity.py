@@ -22,7 +22,7 @@ MODEL_KEYS = frozenset(
         "experts.count", "experts.per_token",
         "scaled_embedding", "logit_soft_cap",
     )
-) | {"data.tokenizer", "data.tokenizer.train", "data.separator"}  # fmt: skip
+) | {"model", "data.tokenizer", "data.tokenizer.train", "data.separator"}  # fmt: skip
 """The shape or the meaning of a parameter: with another value the checkpoint is of no use."""
 DATA_KEYS = frozenset(
     f"data.{key}"
@@ -47,6 +47,8 @@ SILENT = (
     "model.preset", "checkpoint.on_data_change",
 )  # fmt: skip
 """Changes nothing that a curve could show."""
+PARAMS = "params."
+"""Before the names of what is trained, in a checkpoint."""
 OPTIMIZER_KEYS = frozenset({"optimizer.name", "optimizer.moments_dtype"})
 FIRST_OPTIMIZER = {"moments_dtype": "float32", "ema": None}
 """Of checkpoints that say nothing of it."""
@@ -97,7 +99,28 @@ def compare(about: About, job: Job, corpus_sha256: str | None) -> Continuity:
     return Continuity(errors, notes)
 
 
+def other_parameters(about: About, shapes: Mapping[str, tuple[int, ...]], prefix: str) -> list[str]:
+    """Errors where the parameters that a checkpoint has, as PREFIX NAME, are not those of `shapes`.
+
+    For a model of the user's own, of which nothing else tells that it is the same.
+    """
+    saved = {
+        name.removeprefix(prefix): array.shape
+        for name, array in about.arrays.items()
+        if name.startswith(prefix)
+    }
+    return [
+        f"model.module: {name}: {saved.get(name, 'none')} -> {shapes.get(name, 'none')}: the "
+        f"weights of step {about.step} are of another model"
+        for name in {**saved, **shapes}
+        if saved.get(name) != shapes.get(name)
+    ]
+
+
 def _changes(about: About, job: Job, corpus_sha256: str | None) -> Iterator[tuple[str, Any, Any]]:
+    saved, now = (one["model"].get("module") for one in (about.job, job.model_dump()))
+    if (saved is None) != (now is None):
+        yield "model", saved or "the decoder", now or "the decoder"
     yield from _differences(_effective(about.job), _effective(job.model_dump(mode="json")))
     if corpus_sha256 not in (None, about.corpus_sha256):
         yield "corpus", about.corpus_sha256[:12], corpus_sha256[:12]

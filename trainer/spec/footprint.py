@@ -57,7 +57,7 @@ def footprint(job: Job, plan: Plan) -> Footprint:
         state=parameters + optimizer_state.bytes_per_device(job.optimizer, plan),
         batch=BATCH_BYTES * tokens * plan.batch.micro_batches,
         gradients=(2 if accumulates else 1) * trained,
-        kept=job.model.layers * tokens * kept_per_token(job, plan),
+        kept=job.decoder.layers * tokens * kept_per_token(job, plan),
         working=max(_of_a_layer(job, plan, tokens), _of_logits(job, plan, tokens)),
     )
 
@@ -65,7 +65,7 @@ def footprint(job: Job, plan: Plan) -> Footprint:
 def _of_a_layer(job: Job, plan: Plan, tokens: int) -> int:
     """Its activations while they are differentiated, its gathered weights, and their gradients."""
     layers = [array for array in plan.parameters if array.name.startswith("layers.")]
-    weights = sum(_gathered_bytes(array, plan) for array in layers) // job.model.layers
+    weights = sum(_gathered_bytes(array, plan) for array in layers) // job.decoder.layers
     return tokens * worked_on_per_token(job, plan) + weights
 
 
@@ -73,7 +73,7 @@ def _of_logits(job: Job, plan: Plan, tokens: int) -> int:
     """Of a chunk: logits and their gradient; and the weights that they are products of."""
     width = DTYPE_BYTES[plan.compute_dtype]
     logits = min(FLOAT32_BYTES * tokens * plan.padded_vocab, LOGIT_BYTES) // plan.mesh["tensor"]
-    weights = width * plan.padded_vocab * job.model.d_model // plan.mesh["tensor"]
+    weights = width * plan.padded_vocab * job.decoder.d_model // plan.mesh["tensor"]
     copies = 1 if job.lora else 2
     return logits + logits * width // FLOAT32_BYTES + copies * weights
 

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from trainer.spec.data import Data
 from trainer.spec.explain import KeyedError
 from trainer.spec.lora import Lora
-from trainer.spec.model import Model
+from trainer.spec.model import AnyModel, Model
 from trainer.spec.optimizer import Optimizer
 from trainer.spec.section import NonNegative, Positive, Section
 
@@ -143,7 +143,7 @@ class Job(BaseJob):
     wandb: Wandb | None = Field(
         default=None, description="the same at Weights & Biases; takes the extra of that name"
     )
-    model: Model
+    model: AnyModel
     lora: Lora | None = Field(
         default=None, description="adapters are trained, and the model stays as it is"
     )
@@ -154,3 +154,18 @@ class Job(BaseJob):
     sample: Sample | None = Sample()
     checkpoint: Checkpoint | None = Checkpoint.model_validate({})
     profile: Profile | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, given: Any) -> Any:
+        """A model of the user's own writes no text."""
+        model = given.get("model") if isinstance(given, dict) else None
+        if isinstance(model, dict) and "module" in model:
+            return {"sample": None, **given}
+        return given
+
+    @property
+    def decoder(self) -> Model:
+        """The model of a job that has none of its own."""
+        assert isinstance(self.model, Model)
+        return self.model

@@ -1,12 +1,23 @@
-"""The job file's `model`: the kinds and sizes of a decoder, with what a preset fills in."""
+"""The job file's `model`: the kinds and sizes of a decoder, or where the user's own model is."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ModelWrapValidatorHandler, model_validator
+from pydantic import (
+    Discriminator,
+    Field,
+    ModelWrapValidatorHandler,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from trainer.spec.explain import KeyedError
 from trainer.spec.presets import PRESETS
 from trainer.spec.section import Fraction, Positive, Section
+
+GIVEN = ("vocab_size", "rngs")
+"""Arguments that Slipway gives to a model of the user's own."""
 
 
 class RopeScaling(Section):
@@ -90,3 +101,34 @@ class Model(Section):
             message = f"{d_model} does not divide by {heads} heads; say head_dim, or change one"
             raise KeyedError(("d_model", message))
         return model
+
+
+class OwnModel(Section):
+    """A model of the user's own, which only the trainer imports: see trainer/own_model.py."""
+
+    not_here: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        Model.model_fields,
+        "belongs to the decoder, and this model is a module: what its function takes stands in "
+        "model.args",
+    )
+    module: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")] = Field(
+        description="package.module:function, as the folder here or Python has it"
+    )
+    args: dict[str, Any] = Field(default={}, description="arguments of the function, by name")
+
+    @field_validator("args")
+    @classmethod
+    def _leave_given_ones(cls, args: dict[str, Any]) -> dict[str, Any]:
+        if taken := [name for name in GIVEN if name in args]:
+            raise KeyedError(*((name, "Slipway gives it: leave it out") for name in taken))
+        return args
+
+
+def _kind(given: Any) -> str:
+    is_own = isinstance(given, OwnModel) or (isinstance(given, dict) and "module" in given)
+    return "own" if is_own else "decoder"
+
+
+AnyModel = Annotated[
+    Annotated[Model, Tag("decoder")] | Annotated[OwnModel, Tag("own")], Discriminator(_kind)
+]

@@ -6,16 +6,17 @@ one process that it is.
 
 import math
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trainer.spec import groups, layout, lora, rules, shapes
+from trainer.spec import groups, layout, lora, own_model, rules, shapes
 from trainer.spec.chat import chat_template
 from trainer.spec.corpus import EXAMPLE
 from trainer.spec.data import Data
 from trainer.spec.job import Job
 from trainer.spec.job import Mesh as MeshSizes
-from trainer.spec.model import Model
+from trainer.spec.model import Model, OwnModel
 from trainer.spec.plan import ArrayPlan, BatchSplit, Corpus, Plan, World
 from trainer.spec.vocabulary import VocabularyError, vocabulary
 
@@ -23,6 +24,8 @@ FLOAT32_BYTES = 4
 TPU_LANES = 128
 DTYPE_BYTES = {"float32": FLOAT32_BYTES, "bfloat16": 2}
 Dtype = Literal["float32", "bfloat16"]
+Build = Callable[[Job], Sequence[shapes.Parameter]]
+"""The parameters of a model of the user's own. Raises PlanError."""
 
 
 class PlanError(ValueError):
@@ -46,8 +49,11 @@ class _Problems:
             raise PlanError(self.found)
 
 
-def resolve(job: Job, world: World, corpus: Corpus) -> Plan:
-    """The plan of a job on a world. Raises PlanError with everything that does not fit."""
+def resolve(job: Job, world: World, corpus: Corpus, build: Build | None = None) -> Plan:
+    """The plan of a job on a world. Raises PlanError with everything that does not fit.
+
+    `build` is asked for a model of the user's own, once all else fits.
+    """
     problems = _Problems()
     _check_job(job, problems)
     _check_schedule(job, problems)
@@ -59,8 +65,9 @@ def resolve(job: Job, world: World, corpus: Corpus) -> Plan:
     order = layout.device_order(world, mesh)
     batch = _batch_split(job, world, mesh, order, problems)
     problems.stop()
-    vocab = shapes.padded_vocab(vocab_size(job), mesh["tensor"])
-    model = shapes.parameters(job.model, vocab)
+    vocab, model = _model(job, mesh, build)
+    problems.found += own_model.axis_problems(model)
+    problems.stop()
     adapters = lora.adapters(job.lora, model)
     base = job.checkpoint and job.checkpoint.init_from
     problems.found += lora.problems(job.lora, base, model)
@@ -87,23 +94,32 @@ def resolve(job: Job, world: World, corpus: Corpus) -> Plan:
 
 def vocab_size(job: Job) -> int:
     """Tokens that the model tells apart, before padding. Raises VocabularyError."""
-    return job.model.vocab_size or vocabulary(job.data).size
+    given = None if isinstance(job.model, OwnModel) else job.decoder.vocab_size
+    return given or vocabulary(job.data).size
+
+
+def _model(
+    job: Job, mesh: dict[str, int], build: Build | None
+) -> tuple[int, list[shapes.Parameter]]:
+    """Its vocabulary, padded where that is ours to do, and its parameters."""
+    if isinstance(job.model, OwnModel):
+        assert build
+        return vocab_size(job), list(build(job))
+    vocab = shapes.padded_vocab(vocab_size(job), mesh["tensor"])
+    return vocab, shapes.parameters(job.decoder, vocab)
 
 
 def _check_job(job: Job, problems: _Problems) -> None:
-    model, data = job.model, job.data
-    problems.check(
-        model.heads % model.kv_heads == 0,
-        "model.kv_heads",
-        f"{model.heads} query heads do not divide by {model.kv_heads} key/value heads",
-    )
-    _check_model(model, data.seq_len, problems)
+    data = job.data
+    problems.found += own_model.problems(job)
+    if isinstance(job.model, Model):
+        _check_model(job.model, data.seq_len, problems)
     try:
         tokens = vocabulary(data).size
         problems.check(
             vocab_size(job) >= tokens,
             "model.vocab_size",
-            f"the tokenizer has {tokens} tokens, found {model.vocab_size}",
+            f"the tokenizer has {tokens} tokens, found {vocab_size(job)}",
         )
     except VocabularyError as error:
         problems.check(False, f"data.{error.key}", str(error))
@@ -146,6 +162,11 @@ def _check_paths(data: Data, problems: _Problems) -> None:
 
 
 def _check_model(model: Model, seq_len: int, problems: _Problems) -> None:
+    problems.check(
+        model.heads % model.kv_heads == 0,
+        "model.kv_heads",
+        f"{model.heads} query heads do not divide by {model.kv_heads} key/value heads",
+    )
     is_rotary, rows = model.positions == "rotary", model.max_positions
     problems.check(
         not is_rotary or model.head_dim % 2 == 0,
@@ -240,15 +261,15 @@ def _mesh_sizes(asked: MeshSizes, world: World, problems: _Problems) -> dict[str
     return {}
 
 
-def _check_mesh(job: Job, mesh: dict[str, int], problems: _Problems) -> None:
-    heads, tensor = job.model.heads, mesh["tensor"]
+def _check_mesh_of(model: Model, mesh: dict[str, int], problems: _Problems) -> None:
+    heads, tensor = model.heads, mesh["tensor"]
     fitting = ", ".join(str(n) for n in divisors(heads))
     problems.check(
         heads % tensor == 0,
         "mesh.tensor",
         f"{heads} query heads do not divide by tensor {tensor}; sizes that fit: {fitting}",
     )
-    experts, parts = job.model.experts, mesh["expert"]
+    experts, parts = model.experts, mesh["expert"]
     problems.check(
         parts == 1 or (experts is not None and experts.count % parts == 0),
         "mesh.expert",
@@ -257,7 +278,24 @@ def _check_mesh(job: Job, mesh: dict[str, int], problems: _Problems) -> None:
         if experts
         else f"found {parts}, and the model has no experts (model.experts): leave it out",
     )
-    _check_context(job, mesh["context"], problems)
+    problems.check(
+        mesh["context"] == 1 or experts is None or experts.capacity_factor is None,
+        "mesh.context",
+        f"found {mesh['context']}, and room of the model's experts is counted in whole sequences: "
+        "leave it out, or say model.experts.capacity_factor=null",
+    )
+
+
+def _check_mesh(job: Job, mesh: dict[str, int], problems: _Problems) -> None:
+    if isinstance(job.model, Model):
+        _check_mesh_of(job.model, mesh, problems)
+    length, parts = job.data.seq_len, mesh["context"]
+    problems.check(
+        length % parts == 0,
+        "mesh.context",
+        f"seq_len {length} does not divide by context {parts}; sizes that fit: "
+        f"{', '.join(map(str, divisors(length)))}",
+    )
     data, shards = job.data, rules.row_shards(mesh)
     unit = shards * data.micro_batches
     below = data.global_batch // unit * unit
@@ -270,22 +308,6 @@ def _check_mesh(job: Job, mesh: dict[str, int], problems: _Problems) -> None:
         "data.global_batch",
         f"{data.global_batch} does not divide over {axes} = {unit}; the nearest that does: "
         f"{nearest}",
-    )
-
-
-def _check_context(job: Job, parts: int, problems: _Problems) -> None:
-    length = job.data.seq_len
-    problems.check(
-        length % parts == 0,
-        "mesh.context",
-        f"seq_len {length} does not divide by context {parts}; sizes that fit: "
-        f"{', '.join(map(str, divisors(length)))}",
-    )
-    problems.check(
-        parts == 1 or job.model.experts is None or job.model.experts.capacity_factor is None,
-        "mesh.context",
-        f"found {parts}, and room of the model's experts is counted in whole sequences: leave it "
-        "out, or say model.experts.capacity_factor=null",
     )
 
 
@@ -338,22 +360,30 @@ def _frozen(parameter: shapes.Parameter, mesh: dict[str, int], dtype: Dtype) -> 
 
 
 def _compute_dtype(job: Job, world: World) -> Dtype:
-    """`auto` is bfloat16 on chips made for it; CPUs are slower at it than at float32."""
-    if job.model.compute_dtype != "auto":
-        return job.model.compute_dtype
+    """`auto` is bfloat16 on chips made for it; CPUs are slower at it than at float32.
+
+    A model of the user's own computes as it likes.
+    """
+    if isinstance(job.model, OwnModel):
+        return "float32"
+    if job.decoder.compute_dtype != "auto":
+        return job.decoder.compute_dtype
     return "float32" if world.on_cpu else "bfloat16"
 
 
 def _attention(job: Job, world: World, batch: BatchSplit) -> Literal["plain", "splash"]:
     """The kernel works on whole vectors of a TPU, of positions and of a head's numbers."""
-    sizes = (batch.positions_per_device, job.model.head_dim)
+    if isinstance(job.model, OwnModel):
+        return "plain"
+    sizes = (batch.positions_per_device, job.decoder.head_dim)
     fits = all(size % TPU_LANES == 0 for size in sizes)
     return "splash" if world.platform == "tpu" and not world.on_cpu and fits else "plain"
 
 
 def _experts(job: Job, world: World, mesh: dict[str, int]) -> Literal["room", "ragged"]:
     """TPUs have a kernel for rows in groups; room is counted in whole sequences."""
-    has_room = job.model.experts is not None and job.model.experts.capacity_factor is None
+    experts = job.model.experts if isinstance(job.model, Model) else None
+    has_room = experts is not None and experts.capacity_factor is None
     on_tpu = world.platform == "tpu" and not world.on_cpu
     return "ragged" if has_room and (on_tpu or mesh["context"] > 1) else "room"
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from trainer.spec import accelerators, lora, optimizer_state, rules
 from trainer.spec.activations import least_kept_per_token
 from trainer.spec.job import Job
+from trainer.spec.model import Model
 from trainer.spec.plan import ArrayPlan, Plan, World
 from trainer.spec.resolve import DTYPE_BYTES
 from trainer.spec.shapes import room
@@ -75,9 +76,14 @@ class Bounds:
 
 
 def bounds(job: Job, plan: Plan) -> Bounds | None:
-    """Of a step on the real accelerator; None on CPU devices, of which no facts are known."""
+    """Of a step on the real accelerator.
+
+    None on CPU devices, of which no facts are known, and of a model of the user's own, of which it
+    is not known how it computes.
+    """
     world = plan.world
-    chip = None if world.on_cpu else accelerators.parse(world.accelerator)
+    is_known = isinstance(job.model, Model) and not world.on_cpu
+    chip = None if not is_known else accelerators.parse(world.accelerator)
     if chip is None or not (chip.peak_bf16_flops and chip.hbm_bytes_per_s and chip.ici_bytes_per_s):
         return None
     tokens = job.data.global_batch * job.data.seq_len
@@ -115,21 +121,21 @@ def _recomputed_per_token(job: Job, plan: Plan) -> float:
     experts; with `full` all products of the layers. Never the last one, which no gradient needs the
     result of.
     """
-    if job.model.remat == "none":
+    if job.decoder.remat == "none":
         return 0.0
     again = [
         array
         for array in _kernels(job, plan)
         if array.name.startswith("layers.")
         and not array.name.endswith(LAST)
-        and (job.model.remat == "full" or "expert" in array.axes)
+        and (job.decoder.remat == "full" or "expert" in array.axes)
     ]
     return 2.0 * _met(job, again) + 2.0 * _attention(job)
 
 
 def _kernels(job: Job, plan: Plan) -> list[ArrayPlan]:
     """The weights of matrix products."""
-    is_tied = job.model.tied_embeddings
+    is_tied = job.decoder.tied_embeddings
     return [
         array
         for array in plan.parameters
@@ -140,14 +146,14 @@ def _kernels(job: Job, plan: Plan) -> list[ArrayPlan]:
 
 def _met(job: Job, arrays: list[ArrayPlan]) -> float:
     """Weights of them that a token meets."""
-    experts = job.model.experts
+    experts = job.decoder.experts
     share = experts.per_token / experts.count if experts else 1.0
     return sum(_size(array) * (share if "expert" in array.axes else 1.0) for array in arrays)
 
 
 def _attention(job: Job) -> float:
     """L S H h, with twice the positions that one sees in the mean for S."""
-    model, length = job.model, job.data.seq_len
+    model, length = job.decoder, job.data.seq_len
     window = min(model.window or length, length)
     return model.layers * window * (2 - window / length) * model.heads * model.head_dim
 
@@ -165,7 +171,7 @@ def _hbm_bytes(job: Job, plan: Plan) -> float:
     )
     batch = plan.batch
     tokens = batch.tokens_per_device * batch.micro_batches
-    kept = job.model.layers * tokens * least_kept_per_token(job, plan)
+    kept = job.decoder.layers * tokens * least_kept_per_token(job, plan)
     # An update moves a parameter and its moments, in and out.
     state = shards + optimizer_state.bytes_per_device(job.optimizer, plan)
     return 2 * state + USES * (batch.micro_batches * read + kept)
@@ -188,8 +194,8 @@ def _ici_bytes(job: Job, plan: Plan) -> float:
             total += 2 * own * (data * alike(array, plan) - 1) / (data * alike(array, plan))
     tensor, batch = plan.mesh["tensor"], plan.batch
     tokens = batch.tokens_per_device * batch.micro_batches
-    width = job.model.d_model * DTYPE_BYTES[plan.compute_dtype]
-    sums = ALL_REDUCES_PER_LAYER * job.model.layers * tokens * width
+    width = job.decoder.d_model * DTYPE_BYTES[plan.compute_dtype]
+    sums = ALL_REDUCES_PER_LAYER * job.decoder.layers * tokens * width
     others = to_experts(job, plan) + keys_and_values(job, plan)
     return total + 2 * sums * (tensor - 1) / tensor + others
 
@@ -201,13 +207,13 @@ def alike(array: ArrayPlan, plan: Plan) -> int:
 
 def to_experts(job: Job, plan: Plan) -> float:
     """Bytes that a device sends to experts elsewhere and back, in both directions."""
-    experts, axis, length = job.model.experts, plan.mesh["expert"], job.data.seq_len
+    experts, axis, length = job.decoder.experts, plan.mesh["expert"], job.data.seq_len
     if experts is None:
         return 0.0
-    batch, width = plan.batch, job.model.d_model * DTYPE_BYTES[plan.compute_dtype]
+    batch, width = plan.batch, job.decoder.d_model * DTYPE_BYTES[plan.compute_dtype]
     places = batch.rows_per_device * experts.count * room(experts, length) / axis
     sent = batch.tokens_per_device if plan.experts == "ragged" else places
-    exchanges = EXCHANGES_PER_LAYER * job.model.layers * batch.micro_batches
+    exchanges = EXCHANGES_PER_LAYER * job.decoder.layers * batch.micro_batches
     return exchanges * sent * width * (axis - 1)
 
 
@@ -217,7 +223,7 @@ def keys_and_values(job: Job, plan: Plan) -> float:
     Gathered for each pass, their gradients scattered. Where the tensor axis does not split them,
     the gradients are of the copies that each query head has of them.
     """
-    model, axis, tensor = job.model, plan.mesh["context"], plan.mesh["tensor"]
+    model, axis, tensor = job.decoder, plan.mesh["context"], plan.mesh["tensor"]
     is_split = model.kv_heads % tensor == 0
     gathered = model.kv_heads // tensor if is_split else model.kv_heads
     scattered = gathered if is_split else model.heads // tensor
