@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from trainer.spec.config import ConfigError, Loaded, dump, load
 from trainer.spec.job import Job
+from trainer.spec.model import Model, OwnModel
 from trainer.spec.yaml12 import dump as dump_yaml
 
 KEYS = sorted(
@@ -15,7 +16,9 @@ KEYS = sorted(
         name if section is None else f"{section}.{name}"
         for section, schema in [
             (None, Job),
-            *((k, Job.model_fields[k].annotation) for k in ("model", "data", "mesh", "optimizer")),
+            ("model", Model),
+            ("model", OwnModel),
+            *((k, Job.model_fields[k].annotation) for k in ("data", "mesh", "optimizer")),
         ]
         for name in schema.model_fields
     }

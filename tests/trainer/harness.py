@@ -10,6 +10,7 @@ from trainer import mesh as meshes
 from trainer.data import token_cache
 from trainer.data.feed import Feed
 from trainer.data.packing import Batch
+from trainer.model import own
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan, World
 from trainer.spec.resolve import resolve
@@ -32,7 +33,7 @@ class Bench:
 
     @classmethod
     def of(cls, job: Job, world: World) -> "Bench":
-        plan = resolve(job, world, corpus_of(job))
+        plan = resolve(job, world, corpus_of(job), own.parameters)
         mesh = meshes.build(plan, jax.devices()[: world.devices])
         trainable = Trainable.of(job, plan, mesh)
         feed = Feed(job, plan.batch, token_cache.load(job.data), meshes.batch_shardings(mesh))

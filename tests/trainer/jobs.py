@@ -21,7 +21,7 @@ def job_of(**changes: Any) -> Job:
         "checkpoint": None,
     }
     for key, value in changes.items():
-        both = isinstance(value, dict) and isinstance(job.get(key), dict)
+        both = isinstance(value, dict) and isinstance(job.get(key), dict) and "module" not in value
         job[key] = {**job[key], **value} if both else value
     return Job.model_validate(job)
 

@@ -51,7 +51,6 @@ class OwnNetwork:
         build = imported(own)
         with nnx.use_eager_sharding(False), telling(own.module):
             module = nnx.eval_shape(lambda: _built(build, job))
-        _check_kind(module, own)
         variables = _variables(module)
         parameters = [_parameter(name, variable) for name, (_, variable) in variables.items()]
         paths = {name: path for name, (path, _) in variables.items()}
@@ -108,7 +107,10 @@ def own_losses(model: Any, batch: Batch, keys_B: jax.Array | None = None) -> jax
 
 
 def _built(build: Build, job: Job) -> Any:
-    return build(vocab_size=vocab_size(job), rngs=nnx.Rngs(job.seed), **_own(job).args)
+    own = _own(job)
+    module = build(vocab_size=vocab_size(job), rngs=nnx.Rngs(job.seed), **own.args)
+    _check_kind(module, own)
+    return module
 
 
 def _own(job: Job) -> OwnModel:
