@@ -100,6 +100,10 @@ def test_ci_runs_the_test_commands_of_the_readme() -> None:
     assert [command for command in TESTS if f"step {command}" not in steps] == []
 
 
+def test_the_model_that_is_shown_is_the_one_that_is_there() -> None:
+    assert (ROOT / "jobs" / "own_model.py").read_text(encoding="utf-8") in README
+
+
 def test_the_map_has_every_file() -> None:
     tree = README.partition("## Map\n")[2].partition("\n```\n\n")[0]
     named = Counter(re.findall(r"\w+\.py", tree))

@@ -1,0 +1,82 @@
+"""A model of the user's own through `launch`: planned, trained on two hosts, resumed on one."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.leftovers import Traces, run_launcher
+
+MODEL = Path(__file__).parents[2] / "jobs" / "own_model.py"
+JOB = """\
+name: own
+steps: 4
+model: {module: mine.model:build, args: {width: 8, hidden: 16}}
+data: {source: stdlib, seq_len: 16, global_batch: 4}
+optimizer: {schedule: constant}
+evaluate: {every_steps: 4, batches: 1}
+checkpoint: {every_steps: 2}
+"""
+CLUSTER = "{accelerator: cpu, hosts: %d, devices_per_host: 1, provider: {kind: local}}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "mine").mkdir()
+    (folder / "mine" / "model.py").write_text(MODEL.read_text())
+    (folder / "job.yaml").write_text(JOB)
+    for hosts in (1, 2):
+        (folder / f"hosts-{hosts}.yaml").write_text(CLUSTER % hosts)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def traces() -> Iterator[Traces]:
+    traces = Traces()
+    yield traces
+    traces.remove()
+
+
+def test_its_memory_is_planned(folder: Path, traces: Traces) -> None:
+    words = ["plan", "-c", "hosts-2.yaml", "job.yaml", "-o", "json"]
+    shown = run_launcher(folder, traces.environment, *words)
+    assert shown.returncode == 0, shown.stderr
+    arrays = {one["name"]: one for one in json.loads(shown.stdout)["arrays"]}
+    assert arrays["up"]["spec"] == [None, "fsdp", None]
+    assert arrays["up"]["bytes_per_device"] == 4 * 8 * 16 * 4 / 2
+
+
+def test_what_is_wrong_with_it_is_told_with_both_lines(folder: Path, traces: Traces) -> None:
+    (folder / "mine" / "broken.py").write_text("import jax\n\nraise OSError('no such table')\n")
+    words = ["-c", "hosts-2.yaml", "job.yaml", "model.module=mine.broken:build"]
+    refused = run_launcher(folder, traces.environment, *words)
+    assert refused.returncode == 2
+    assert "mine/broken.py:3 in <module>: OSError: no such table" in refused.stderr
+    assert "override model.module=mine.broken:build" in refused.stderr
+    assert not (folder / "runs" / "own").exists()
+
+
+@pytest.mark.slow
+def test_it_trains_on_two_hosts_and_goes_on_with_one(folder: Path, traces: Traces) -> None:
+    words = ["-c", "hosts-2.yaml", "job.yaml", "--runs"]
+    trained = run_launcher(folder, traces.environment, *words, "runs")
+    assert trained.returncode == 0, trained.stdout + trained.stderr
+    other = ["resume", "own", "-c", "hosts-1.yaml", "steps=6"]
+    refused = run_launcher(folder, traces.environment, *other, "model.args.hidden=32")
+    assert refused.returncode == 2
+    assert "the weights of step 4 are of another model" in refused.stderr
+    resumed = run_launcher(folder, traces.environment, *other)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    whole = run_launcher(folder, traces.environment, *words, "whole", "steps=6")
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+    assert losses(folder / "runs") == pytest.approx(losses(folder / "whole"), rel=1e-4)
+    for command in (["sample", "own"], ["checkpoints", "export", "own", "--to", "exported"]):
+        told = run_launcher(folder, traces.environment, *command)
+        assert (told.returncode, "model.module" in told.stderr) == (2, True), told.stderr
+
+
+def losses(runs: Path) -> list[float]:
+    lines = (runs / "own" / "metrics.jsonl").read_text().splitlines()
+    return [line["loss"] for line in map(json.loads, lines) if "loss" in line]
