@@ -31,7 +31,7 @@ def build(vocab_size, rngs):
 """
 WRONG = {
     "a line that is no Python": ("import jax.numpy as jnp", "import =", r"\.py:1: SyntaxError"),
-    "a module that is not there": ("import jax.numpy as jnp", "import nowhere", "module .nowhere"),
+    "a module that is not there": ("import jax.numpy as jnp", "import nowhere", "'nowhere'"),
     "no such function": ("def build", "def make", "has no function 'build'"),
     "an exception": (
         "    return Model(vocab_size, rngs)",
