@@ -186,6 +186,10 @@ def plan(
         Check | None,
         typer.Option("--check", help="where shardings are ambiguous, or operations reshard"),
     ] = None,
+    draw: Annotated[
+        str | None,
+        typer.Option("--draw", metavar="NAME", help="which devices hold which part of an array"),
+    ] = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Show where everything would go, without starting anything: hosts, mesh, batch, bytes.
@@ -198,7 +202,12 @@ def plan(
     """
     if check and compiled:
         refuse("--check and --compile: one of them at a time", BAD_USAGE)
+    if draw and output is Output.json:
+        refuse("--draw: a picture is no JSON", BAD_USAGE)
     launch = _prepare(job, overrides, cluster, simulate, simulate_hosts, runs)
+    if draw:
+        _draw(launch, draw)
+        return
     if check:
         from launcher.commands.check import tell
 
@@ -212,6 +221,22 @@ def plan(
 
         raise typer.Exit(tell(launch, shardings=shardings, as_json=output is Output.json))
     _print_plan(launch, output, shardings=shardings)
+
+
+def _draw(launch: "Launch", pattern: str) -> None:
+    from rich.console import Console
+
+    from launcher import drawing
+    from launcher.plan import TrainingLaunch
+
+    if not isinstance(launch, TrainingLaunch):
+        refuse("--draw: a job with `command` has no arrays that are planned", BAD_USAGE)
+    try:
+        arrays = drawing.matching(launch.plan, pattern)
+    except drawing.NoSuchArrayError as error:
+        refuse(f"--draw {error}", BAD_USAGE)
+    for array in arrays:
+        Console().print(drawing.picture(array, launch.plan))
 
 
 app.add_typer(cli_checkpoints.app, name="checkpoints")

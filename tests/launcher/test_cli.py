@@ -141,6 +141,15 @@ def test_the_plan_lists_every_parameter_on_request(folder: Path) -> None:
     assert "64 embed=fsdp" in result.stdout
 
 
+def test_one_array_is_drawn_and_names_near_an_unknown_one_are_told(folder: Path) -> None:
+    words = ["plan", "-c", "tpu-v4-32", "--simulate", "job.yaml", "mesh.tensor=2", "--draw"]
+    drawn = launch(folder, *words, "layers.feed_forward.gate.kernel").stdout
+    assert "layers.feed_forward.gate.kernel" in drawn and "16 parts" in drawn
+    refused = launch(folder, *words, "layers.feed_forward.gates.kernel")
+    assert refused.returncode == 2
+    assert "near it are layers.feed_forward.gate.kernel" in refused.stderr
+
+
 def test_the_plan_knows_the_corpus_by_its_hash(folder: Path) -> None:
     result = launch(folder, "plan", "job.yaml", "-o", "json")
     assert len(json.loads(result.stdout)["plan"]["corpus"]["sha256"]) == 64

@@ -4,6 +4,7 @@ import jax
 import pytest
 from jax.sharding import PartitionSpec
 
+from launcher.drawing import holders
 from tests.trainer.harness import bench
 from tests.trainer.jobs import job_of
 
@@ -27,6 +28,16 @@ def test_every_parameter_lies_as_planned(stepped):
     made, state = stepped
     for array in made.plan.parameters:
         assert _spec(state.params[array.name]) == array.spec, array.name
+
+
+def test_the_picture_of_an_array_is_as_jax_has_it(stepped):
+    made, state = stepped
+    for array in made.plan.parameters:
+        parts = {}
+        for shard in state.params[array.name].addressable_shards:
+            parts.setdefault(str(shard.index), set()).add(shard.device.id)
+        drawn = holders(array, made.plan).values()
+        assert sorted(map(sorted, parts.values())) == sorted(drawn), array.name
 
 
 def test_every_moment_lies_as_its_parameter(stepped):
