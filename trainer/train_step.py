@@ -15,7 +15,8 @@ from trainer.data.packing import Batch
 from trainer.loss import loss_sum
 from trainer.model import AnyNetwork, Params, network_of
 from trainer.model.dropout import row_keys
-from trainer.spec import rules
+from trainer.model.sharding import scattering_by_rows
+from trainer.spec import layout, rules
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
 
@@ -74,6 +75,7 @@ class Trainable:
     shardings: State[NamedSharding]
     kept_as: dict[str, jnp.dtype]
     """Of each parameter that is not trained: the type in which it waits."""
+    fsdp_rows: int
 
     @classmethod
     def of(cls, job: Job, plan: Plan, mesh: Mesh) -> "Trainable":
@@ -87,7 +89,8 @@ class Trainable:
         moments = optimizer.shardings(rule, shapes, params, whole)
         average = None if job.optimizer.ema is None else params
         shardings = State(whole, params, moments, average, base)
-        return cls(job, mesh, network, rule, shardings, kept_as)
+        rows = layout.fsdp_rows(plan.world, plan.mesh)
+        return cls(job, mesh, network, rule, shardings, kept_as, rows)
 
     def initial_state(self) -> State[jax.Array]:
         """Step 0, made in place: no device ever holds a whole array."""
@@ -147,7 +150,8 @@ class Trainable:
         self, state: State[jax.Array], batch: Batch, wishes: jax.Array
     ) -> tuple[State[jax.Array], StepMetrics]:
         """The update of a global batch (M, B, S); skipped where it is not finite."""
-        grads, loss, tokens = self._sums(state, batch)
+        with scattering_by_rows(self.fsdp_rows):
+            grads, loss, tokens = self._sums(state, batch)
         tokens = jnp.maximum(tokens, 1)  # of conversations a small batch may have no answer
         # Of the mean over all targets. Their number is summed beside the loss, in one collective.
         with jax.named_scope("clipping"):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.spec.worlds import TWO_V5E_16, V4_32, V5E_16, cpu_world, mesh_of, tpu_world
-from trainer.spec.layout import device_coords, device_order
+from trainer.spec.layout import device_coords, device_order, fsdp_rows
 from trainer.spec.plan import World
 
 
@@ -55,6 +55,28 @@ def test_a_tensor_group_covers_as_few_hosts_as_it_can(case: tuple[World, dict[st
     for start in range(0, len(order), tensor):
         hosts = {device // world.devices_per_host for device in order[start : start + tensor]}
         assert len(hosts) == fewest
+
+
+def test_rows_that_gradients_are_scattered_by_are_lines_of_chips_and_so_are_their_columns() -> None:
+    world, mesh = tpu_world("v5e-128", (8, 16), (2, 2), slices=2), mesh_of(data=2, fsdp=128)
+    coords = [device_coords(world)[device] for device in device_order(world, mesh)[:128]]
+    assert fsdp_rows(world, mesh) == 8
+    rows = [coords[start : start + 16] for start in range(0, 128, 16)]
+    assert rows == [[(x, y, 0) for y in range(16)] for x in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("world", "mesh"),
+    [
+        (TWO_V5E_16, mesh_of(data=2, fsdp=16)),
+        (tpu_world("v5e-64", (8, 8), (2, 2), slices=2), mesh_of(fsdp=128)),
+        (tpu_world("v5e-64", (8, 8), (2, 2)), mesh_of(fsdp=16, tensor=4)),
+        (tpu_world("v6e-64", (8, 8), (2, 2)), mesh_of(fsdp=64)),
+    ],
+    ids=["few chips", "over slices", "a part of a slice", "another generation"],
+)
+def test_gradients_are_scattered_at_once_elsewhere(world: World, mesh: dict[str, int]) -> None:
+    assert fsdp_rows(world, mesh) == 1
 
 
 def test_data_stays_on_slices() -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from tests.trainer.harness import bench
 from tests.trainer.jobs import job_of
+from trainer.spec import layout
 
 STEPS = 20
 MESHES = {
@@ -53,6 +54,12 @@ def test_losses_in_the_device_order_of_a_torus_are_those_of_one_device(alone):
     made = bench(_job(mesh={"tensor": 2}), 8, **TORUS)
     assert list(made.plan.device_order) != sorted(made.plan.device_order)
     np.testing.assert_allclose(_losses(made), [m.loss for m in alone], rtol=1e-5)
+
+
+def test_losses_do_not_depend_on_how_gradients_are_scattered(alone, monkeypatch):
+    monkeypatch.setattr(layout, "fsdp_rows", lambda world, mesh: 2)
+    by_rows = _losses(bench(_job(), 8), 5)
+    np.testing.assert_allclose(by_rows, [m.loss for m in alone[:5]], rtol=1e-5)
 
 
 def test_dropout_does_not_depend_on_the_mesh():

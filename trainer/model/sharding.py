@@ -1,12 +1,29 @@
 """Where activations and gathered weights lie, by the same table of rules as the parameters."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 
 import jax
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from trainer.spec import rules
+
+_fsdp_rows: ContextVar[int] = ContextVar("fsdp_rows", default=1)
+
+
+@contextmanager
+def scattering_by_rows(rows: int) -> Iterator[None]:
+    """For a model traced inside: gradients are scattered over so many rows of `fsdp`, then in each.
+
+    1: over all of `fsdp` at once. See `fsdp_rows` in trainer/spec/layout.py.
+    """
+    token = _fsdp_rows.set(rows)
+    try:
+        yield
+    finally:
+        _fsdp_rows.reset(token)
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
@@ -61,7 +78,7 @@ def whole_sequences(x_BSHh: jax.Array, heads: str) -> jax.Array:
     split, whole = (
         spec(x_BSHh, "batch", positions, heads, None) for positions in ("sequence", None)
     )
-    return _between(x_BSHh, split, whole)
+    return _between(x_BSHh, split, whole, 1)
 
 
 def gathered(weight: jax.Array, axes: Sequence[str]) -> jax.Array:
@@ -76,23 +93,38 @@ def gathered(weight: jax.Array, axes: Sequence[str]) -> jax.Array:
         return weight
     stored = rules.partition(weight.shape, tuple(axes), dict(mesh.shape))
     whole = tuple(None if axis == "fsdp" else axis for axis in stored)
-    return _between(weight, PartitionSpec(*stored), PartitionSpec(*whole))
+    return _between(weight, PartitionSpec(*stored), PartitionSpec(*whole), _fsdp_rows.get())
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _between(x: jax.Array, stored: PartitionSpec, whole: PartitionSpec) -> jax.Array:
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _between(x: jax.Array, stored: PartitionSpec, whole: PartitionSpec, rows: int) -> jax.Array:
     """From one layout to another, and the gradient back: a plain constraint keeps its gradient."""
     return jax.lax.with_sharding_constraint(x, whole)
 
 
-def _forward(x: jax.Array, stored: PartitionSpec, whole: PartitionSpec) -> tuple[jax.Array, None]:
-    return _between(x, stored, whole), None
+def _forward(
+    x: jax.Array, stored: PartitionSpec, whole: PartitionSpec, rows: int
+) -> tuple[jax.Array, None]:
+    return _between(x, stored, whole, rows), None
 
 
 def _backward(
-    stored: PartitionSpec, whole: PartitionSpec, _: None, gradient: jax.Array
+    stored: PartitionSpec, whole: PartitionSpec, rows: int, _: None, gradient: jax.Array
 ) -> tuple[jax.Array]:
+    if rows > 1:
+        gradient = jax.lax.with_sharding_constraint(gradient, _over_rows(stored, rows))
     return (jax.lax.with_sharding_constraint(gradient, stored),)
+
+
+def _over_rows(stored: PartitionSpec, rows: int) -> NamedSharding:
+    """Split by the rows of `fsdp` where `stored` is split by all of it."""
+    sizes: dict[str, int] = {}
+    for axis, size in jax.sharding.get_abstract_mesh().shape.items():
+        sizes |= {"rows": rows, axis: size // rows} if axis == "fsdp" else {axis: size}
+    kinds = (AxisType.Auto,) * len(sizes)
+    mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=kinds)
+    axes = ("rows" if axis == "fsdp" else axis for axis in stored)
+    return NamedSharding(mesh, PartitionSpec(*axes))
 
 
 _between.defvjp(_forward, _backward)

@@ -9,9 +9,14 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+from trainer.spec import accelerators
 from trainer.spec.plan import World
 
 Shape = tuple[int, ...]
+
+SCATTERED_BY_ROWS = ("v5e", 64)
+"""Generation, and chips of a slice from which its compiler scatters over rows and columns of chips,
+but not over all of them at once: it would sum whole gradients, twice the bytes."""
 
 
 def device_coords(world: World) -> list[tuple[int, ...]]:
@@ -40,6 +45,24 @@ def device_order(world: World, mesh: dict[str, int]) -> tuple[int, ...]:
     """
     inside = (mesh["expert"], mesh["context"], mesh["tensor"])
     return _order(world, mesh["data"], mesh["fsdp"], inside)  # pyright: ignore[reportArgumentType] (frozen: it has a hash)
+
+
+def fsdp_rows(world: World, mesh: dict[str, int]) -> int:
+    """Into how many rows of chips `fsdp` parts, each of which scatters by itself; 1: none."""
+    is_whole_slice = mesh["fsdp"] * world.slices == world.devices
+    by_rows = is_whole_slice and _scatters_by_rows(world, mesh["fsdp"])
+    return min(world.topology or (1,)) if by_rows else 1
+
+
+def _scatters_by_rows(world: World, fsdp: int) -> bool:
+    """Where `fsdp` takes all chips of a slice, or those of several."""
+    generation, least = SCATTERED_BY_ROWS
+    per_slice = world.devices // world.slices
+    return (
+        world.topology is not None
+        and accelerators.parse(world.accelerator).generation == generation
+        and fsdp >= per_slice >= least
+    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -79,7 +102,8 @@ def _slice_order(world: World, mesh_shape: Shape) -> list[int]:
         boxes.insert(0, box)
         grid = tuple(g // b for g, b in zip(grid, box, strict=True))
         host_left = tuple(max(1, h // b) for h, b in zip(host_left, box, strict=True))
-    walks = [_walk(box) for box in boxes]
+    turns = not _scatters_by_rows(world, mesh_shape[1])
+    walks = [_walk(box, turns=turns) for box in boxes]
     return [number[_place(steps, boxes)] for steps in itertools.product(*walks)]
 
 
@@ -105,17 +129,18 @@ def _boxes(size: int, grid: Shape) -> Iterator[Shape]:
                 yield (side, *rest)
 
 
-def _walk(box: Shape) -> list[Shape]:
+def _walk(box: Shape, *, turns: bool) -> list[Shape]:
     """All places of a box, each a neighbour of the one before: there and back along the long sides.
 
-    Short sides change slowest, so that a box of 2 x n closes into a ring.
+    Short sides change slowest, so that a box of 2 x n closes into a ring. Without `turns` each row
+    begins where the one before did.
     """
     dims = sorted(range(len(box)), key=lambda dim: box[dim])
     places: list[list[int]] = [[0] * len(box)]
     for dim in reversed(dims):
         there_and_back: list[list[int]] = []
         for step in range(box[dim]):
-            for place in places if step % 2 == 0 else reversed(places):
+            for place in reversed(places) if turns and step % 2 else places:
                 there_and_back.append([*place[:dim], step, *place[dim + 1 :]])
         places = there_and_back
     return [tuple(place) for place in places]
