@@ -1,4 +1,4 @@
-"""AdamW, Lion or Muon with a schedule, from a job's `optimizer` section."""
+"""AdamW, Lion, Muon or Adafactor with a schedule, from a job's `optimizer` section."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ import optax
 from jax.tree_util import DictKey, KeyPath
 from jax.typing import DTypeLike
 
+from trainer.adafactor import scale_by_adafactor
 from trainer.model import Params
 from trainer.muon import scale_by_muon
 from trainer.spec import groups
@@ -64,6 +65,8 @@ def make(job: Job, arrays: Sequence[ArrayPlan]) -> optax.GradientTransformation:
 def _rule(settings: Optimizer, arrays: Sequence[ArrayPlan]) -> optax.GradientTransformation:
     if settings.name == "lion":
         return optax.scale_by_lion(settings.beta1, settings.beta2)
+    if settings.name == "adafactor":
+        return scale_by_adafactor({array.name: array.axes for array in arrays})
     adam = optax.scale_by_adam(settings.beta1, settings.beta2, settings.eps)
     if settings.name == "adamw":
         return adam
@@ -155,10 +158,18 @@ def shardings(
     param_shardings: dict[str, jax.sharding.NamedSharding],
     whole: jax.sharding.NamedSharding,
 ) -> optax.OptState:
-    """For every leaf of the optimizer's state: moments as their parameter, counters whole."""
+    """For every leaf of the optimizer's state: moments as their parameter, counters whole.
 
-    def place(path: KeyPath, _: jax.ShapeDtypeStruct) -> jax.sharding.NamedSharding:
+    So are dims that are summed away.
+    """
+
+    def place(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> jax.sharding.NamedSharding:
         names = [key.key for key in path if isinstance(key, DictKey)]
-        return param_shardings.get(names[-1], whole) if names else whole
+        if not names:
+            return whole
+        like, shape = param_shardings[names[-1]], params[names[-1]].shape
+        sizes = zip(like.spec, shape, leaf.shape, strict=True)
+        spec = (axis if size == kept else None for axis, size, kept in sizes)
+        return jax.sharding.NamedSharding(like.mesh, jax.sharding.PartitionSpec(*spec))
 
     return jax.tree_util.tree_map_with_path(place, jax.eval_shape(rule.init, params))

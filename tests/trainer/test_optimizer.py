@@ -1,6 +1,7 @@
 """What moves the weights: the same on every mesh, kept in checkpoints, as large as planned."""
 
 import math
+from itertools import product
 from typing import Any
 
 import jax
@@ -13,9 +14,9 @@ from etils import epath
 from tests.trainer.harness import bench
 from tests.trainer.jobs import corpus_of, job_of, world_of
 from tests.trainer.saves import Kept
+from trainer import adafactor, muon, optimizer
 from trainer import loss as losses
 from trainer import mesh as meshes
-from trainer import muon, optimizer
 from trainer.checkpoint.weights import read_params
 from trainer.spec import checkpoints, optimizer_state
 from trainer.spec.config import ConfigError
@@ -32,6 +33,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw, all options": ROUNDED,
     "lion in bfloat16": {"name": "lion", "moments_dtype": "bfloat16", "learning_rate": 1e-3},
     "muon": {"name": "muon"},
+    "adafactor": {"name": "adafactor"},
 }
 MESHES = {"2x2": {"fsdp": 2, "tensor": 2}, "4x1": {"fsdp": 4}}
 SMALL = {"layers": 1, "d_model": 16, "heads": 2, "kv_heads": 2, "d_ff": 32}
@@ -59,7 +61,11 @@ def test_losses_do_not_depend_on_the_mesh(settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [ROUNDED, {"name": "muon"}], ids=["adamw", "muon"])
+@pytest.mark.parametrize(
+    "settings",
+    [ROUNDED, {"name": "muon"}, {"name": "adafactor"}],
+    ids=["adamw", "muon", "adafactor"],
+)
 def test_a_checkpoint_has_the_state_and_another_mesh_takes_it_up(tmp_path, settings):
     changes = {"steps": STEPS, **_changes(**settings)}
     state = Kept.of(tmp_path, 4, mesh=MESHES["2x2"], **changes).saved(2)
@@ -76,8 +82,13 @@ def _trainable(devices: int, **changes: Any) -> tuple[Trainable, Any]:
 
 
 @pytest.mark.parametrize("ema", [None, 0.9])
-@pytest.mark.parametrize("moments_dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["adamw", "lion", "muon"])
+@pytest.mark.parametrize(
+    ("name", "moments_dtype"),
+    [
+        *product(["adamw", "lion", "muon"], ["float32", "bfloat16"]),
+        ("adafactor", "float32"),
+    ],
+)
 def test_the_state_on_a_device_is_as_large_as_planned(name, moments_dtype, ema):
     settings = {"name": name, "moments_dtype": moments_dtype, "ema": ema}
     mesh = {"fsdp": 2, "tensor": 2}
@@ -189,6 +200,36 @@ def test_muon_gives_its_matrices_the_directions_of_optax():
     )
     scale = muon.RMS * query.shape[1] ** 0.5
     np.testing.assert_allclose(one["w"] / scale, other["w"], atol=1e-4)  # type: ignore[index]
+
+
+def _steps_of(rule: Any, arrays: Any, updates: int = 3) -> Any:
+    """Of the last of some updates."""
+    state, steps = rule.init(arrays), {}
+    for number in range(updates):
+        grads = {name: jnp.sin((number + 1) * array) for name, array in arrays.items()}
+        steps, state = rule.update(grads, state, arrays)
+    return steps
+
+
+def test_adafactor_gives_a_matrix_the_direction_of_optax():
+    ours = adafactor.scale_by_adafactor({"w": ("vocab", "embed"), "b": ("norm",)})
+    theirs = optax.chain(
+        optax.scale_by_factored_rms(min_dim_size_to_factor=1), optax.clip_by_block_rms(1.0)
+    )
+    keys = jax.random.split(jax.random.key(0))
+    arrays = {"w": jax.random.normal(keys[0], (12, 8)), "b": jax.random.normal(keys[1], (8,))}
+    one, other = (_steps_of(rule, arrays) for rule in (ours, theirs))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), one, other)
+
+
+def test_rows_that_only_pad_change_nothing_of_adafactors_steps_and_stay_zero():
+    rule = adafactor.scale_by_adafactor({"w": ("vocab", "embed")})
+    array = jax.random.normal(jax.random.key(0), (12, 8))
+    (step, padded) = (
+        _steps_of(rule, {"w": jnp.pad(array, ((0, rows), (0, 0)))})["w"] for rows in (0, 20)
+    )
+    np.testing.assert_allclose(padded[:12], step, rtol=1e-5)
+    assert not np.any(padded[12:])
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 32), (3, 32, 8), (1, 16, 16)])

@@ -11,6 +11,7 @@ SLOWEST_BFLOAT16_MEAN = 0.996
 """A number of 8 bits changes by 1/256 of itself or not at all."""
 KEPT_MEANS = {
     "adamw": ("beta1", "beta2"), "lion": ("beta2",), "muon": ("momentum", "beta1", "beta2"),
+    "adafactor": (),
 }  # fmt: skip
 """What says how slowly the means of each optimizer move."""
 
@@ -28,7 +29,7 @@ class Group(Section):
 
 
 class Optimizer(Section):
-    name: Literal["adamw", "lion", "muon"] = "adamw"
+    name: Literal["adamw", "lion", "muon", "adafactor"] = "adamw"
     learning_rate: Annotated[float, Field(gt=0)] = 3e-4
     schedule: Literal["cosine", "linear", "constant", "wsd"] = Field(
         default="cosine", description="wsd: warm up, stay, and fall in the last decay_steps"
@@ -58,6 +59,9 @@ class Optimizer(Section):
     @model_validator(mode="after")
     def _means_move(self) -> "Optimizer":
         """A mean whose steps are all below the rounding of bfloat16 stays where it is."""
+        if self.moments_dtype == "bfloat16" and self.name == "adafactor":
+            message = "adafactor's means move ever more slowly, and are small: leave it out"
+            raise KeyedError(("moments_dtype", message))
         kept = KEPT_MEANS[self.name]
         slow = [name for name in kept if getattr(self, name) > SLOWEST_BFLOAT16_MEAN]
         if self.moments_dtype == "bfloat16" and slow:

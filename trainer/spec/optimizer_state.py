@@ -1,7 +1,7 @@
 """What is kept of each parameter beside itself, and how large that is: moments, and a mean."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from trainer.spec.optimizer import Optimizer
@@ -17,37 +17,63 @@ class Matrix(NamedTuple):
     rows: tuple[int, ...]
     columns: tuple[int, ...]
 
+    @property
+    def is_one(self) -> bool:
+        """A vector has no rows, or no columns."""
+        return bool(self.rows and self.columns)
+
+
+def sides(axes: Sequence[str]) -> Matrix:
+    """Of any parameter: features, or an adapter's rank, on one side, all else on the other."""
+    dims = range(len(axes))
+    stacked = tuple(dim for dim in dims if axes[dim] in STACKED)
+    side = "rank" if "rank" in axes else "embed"
+    rows = tuple(dim for dim in dims if axes[dim] == side)
+    return Matrix(stacked, rows, tuple(dim for dim in dims if dim not in (*stacked, *rows)))
+
 
 def matrix(axes: Sequence[str]) -> Matrix | None:
     """Of a weight between a layer's features, or of an adapter; None: it is none.
 
     The vocabulary's weights are none: their rows are told apart by tokens, and turn up one by one.
     """
-    dims = range(len(axes))
-    stacked = tuple(dim for dim in dims if axes[dim] in STACKED)
-    side = "rank" if "rank" in axes else "embed"
-    rows = tuple(dim for dim in dims if axes[dim] == side)
-    columns = tuple(dim for dim in dims if dim not in (*stacked, *rows))
-    return Matrix(stacked, rows, columns) if "layer" in axes and rows and columns else None
+    found = sides(axes)
+    return found if "layer" in axes and found.is_one else None
 
 
 def bytes_per_device(optimizer: Optimizer, plan: Plan) -> int:
-    """It is split over devices as its parameters are."""
-    return sum(
-        array.bytes_per_device // FLOAT32_BYTES * bytes_per_number(optimizer, array)
-        for array in plan.trained
-    )
+    """It is split over devices as its parameters are; dims that are summed away are whole."""
+    return _bytes(optimizer, plan, plan.mesh)
 
 
 def bytes_in_all(optimizer: Optimizer, plan: Plan) -> int:
     """Each number once, as in a checkpoint."""
+    return _bytes(optimizer, plan, dict.fromkeys(plan.mesh, 1))
+
+
+def _bytes(optimizer: Optimizer, plan: Plan, mesh: Mapping[str, int]) -> int:
+    moment, mean = DTYPE_BYTES[optimizer.moments_dtype], FLOAT32_BYTES
     return sum(
-        math.prod(array.shape) * bytes_per_number(optimizer, array) for array in plan.trained
+        sum(moment * _size(shape, array, mesh) for shape in moments(optimizer, array))
+        + (0 if optimizer.ema is None else mean * _size(array.shape, array, mesh))
+        for array in plan.trained
     )
 
 
-def bytes_per_number(optimizer: Optimizer, array: ArrayPlan) -> int:
-    """Of a parameter: a mean of its gradients, mostly one of their squares, and its own."""
+def moments(optimizer: Optimizer, array: ArrayPlan) -> list[tuple[int, ...]]:
+    """The shapes of what an update leaves for the next one."""
+    if optimizer.name == "adafactor":
+        dims = sides(array.axes)
+        summed = (dims.columns, dims.rows) if dims.is_one else ((),)
+        return [tuple(1 if d in gone else n for d, n in enumerate(array.shape)) for gone in summed]
     has_one = optimizer.name == "lion" or (optimizer.name == "muon" and matrix(array.axes))
-    moments = (1 if has_one else 2) * DTYPE_BYTES[optimizer.moments_dtype]
-    return moments + (0 if optimizer.ema is None else FLOAT32_BYTES)
+    return [array.shape] * (1 if has_one else 2)
+
+
+def _size(shape: tuple[int, ...], array: ArrayPlan, mesh: Mapping[str, int]) -> int:
+    """Numbers on a device, of an array that lies as its parameter."""
+    parts = (
+        mesh[axis] if axis and size == whole else 1
+        for size, whole, axis in zip(shape, array.shape, array.spec, strict=True)
+    )
+    return math.prod(shape) // math.prod(parts)
