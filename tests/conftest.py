@@ -20,9 +20,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Without `-n`: two, as on the smallest machine; faults are for a machine that is idle."""
-    return 0 if config.option.markexpr == "faults" else 2
+def pytest_xdist_auto_num_workers() -> int:
+    """Without `-n`: two, as on the smallest machine, on any other one too."""
+    return 2
 
 
 @pytest.fixture(scope="session", autouse=True)
