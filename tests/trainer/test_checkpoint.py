@@ -22,6 +22,10 @@ from trainer.checkpoint.errors import (
 from trainer.spec import checkpoints
 from trainer.spec.config import ConfigError
 
+# Writes of a failed save that tensorstore still had under way come back, later, to an event loop
+# that Orbax has closed.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 def _equal(one, other) -> bool:
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
@@ -246,11 +250,6 @@ def _fill(disk: Path) -> None:
             file.write(b"x" * 4096)
 
 
-# Writes that tensorstore still had under way come back to an event loop that Orbax has closed.
-late_writes = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@late_writes
 def test_a_full_disk_fails_one_save_and_the_next_succeeds_when_there_is_room(tmp_path, small_disk):
     kept = Kept.of(tmp_path / "run", storage=str(small_disk))
     kept.saved(1)
@@ -266,7 +265,6 @@ def test_a_full_disk_fails_one_save_and_the_next_succeeds_when_there_is_room(tmp
     assert restored and _equal(restored.state, state)
 
 
-@late_writes
 def test_a_failed_save_ends_the_run_where_the_job_says_so(tmp_path, small_disk):
     policy = {"every_steps": 1, "on_save_error": "stop"}
     kept = Kept.of(tmp_path / "run", storage=str(small_disk), checkpoint=policy)

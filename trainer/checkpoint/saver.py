@@ -70,6 +70,7 @@ class Saver:
         self._pending: Future[Exception | None] | None = None
         self._about: About | None = None
         self._number = self._barriers = 0
+        self._has_failed = False
 
     def save(self, progress: Progress, state: State[jax.Array]) -> None:
         """Begin to save; returns when the arrays are copied. Raises SaveError, StaleError."""
@@ -168,6 +169,7 @@ class Saver:
             return
         lines = str(error).strip().splitlines()
         self._report.save_failed(step, lines[0] if lines else repr(error))
+        self._has_failed = True
         try:
             self._lease.check(self._folder)
             folders.remove_unfinished(self._folder)
@@ -198,6 +200,9 @@ class Saver:
     def _after_commit(self) -> None:
         """On process 0: what the policy does not keep goes."""
         try:
+            if self._has_failed:  # its last writes may have come after it was removed
+                folders.remove_unfinished(self._folder)
+                self._has_failed = False
             scores = [
                 Score(s, _eval_loss(self._folder / str(s))) for s in checkpoints.steps(self._folder)
             ]
