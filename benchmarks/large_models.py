@@ -5,7 +5,8 @@
 For each case: how long the arithmetic plan and the compiled one take, the memory of this machine
 that the compiler needed, the memory of a device, and for each kind of parallelism the bytes that
 the program sends in a step over those that it must; `others` is the share of all bytes that no kind
-of parallelism needs. Exit code 1 where a bound of LIMITS does not hold.
+of parallelism needs, with what `data` sends beyond a sum of gradients. Exit code 1 where `fsdp` or
+`tensor` is off by more than LIMIT, or others are above OTHERS.
 
 Two cases are held against MaxText 0.2.5: the same model, mesh, batch and rematerialization compiled
 for the same pod by its own `train_compile`, on the same two cores.
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GB = 1e9
-LIMITS = {"fsdp": 1.1, "tensor": 1.1, "data": 1.1}
+BOUND, LIMIT = ("fsdp", "tensor"), 0.1
 OTHERS = 0.05
 
 
@@ -113,16 +114,18 @@ def parts(memory: dict[str, int]) -> str:
 
 def shares(strategies: dict[str, dict[str, int]]) -> bool:
     """Prints each kind of parallelism; returns whether the limits hold."""
-    total = sum(share["sent"] for share in strategies.values())
-    kept = True
-    for name, limit in LIMITS.items():
-        must, sent = strategies[name]["must"], strategies[name]["sent"]
-        if must:
-            kept &= sent <= limit * must
-            print(f"  {name}: {sent / GB:.2f} GB a step, {sent / must:.3f} times what it must")
-    others = strategies["other"]["sent"] / total
+    total, data = sum(share["sent"] for share in strategies.values()), strategies["data"]
+    others = (strategies["other"]["sent"] + max(0, data["sent"] - data["must"])) / total
+    ratios = {
+        name: strategies[name]["sent"] / strategies[name]["must"]
+        for name in (*BOUND, "data")
+        if strategies[name]["must"]
+    }
+    for name, ratio in ratios.items():
+        sent = strategies[name]["sent"] / GB
+        print(f"  {name}: {sent:.2f} GB a step, {ratio:.3f} times what it must")
     print(f"  others: {others:.2%}")
-    return kept and others < OTHERS
+    return others < OTHERS and all(abs(ratios.get(name, 1) - 1) <= LIMIT for name in BOUND)
 
 
 if __name__ == "__main__":

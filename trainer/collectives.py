@@ -43,6 +43,8 @@ LISTED = re.compile(r"replica_groups=(\{\{.*?\}\})")
 COUNTED = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 MESHED = re.compile(r"replica_groups=mesh\[([^]]*)\](?:, device_ids=\(([^)]*\)?)\))? \{([^}]*)\}")
 PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\})")
+BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+"""Of a send through the host, which is how a TPU's program has a collective between slices."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def _instructions(program: Program) -> Iterator[tuple[int, _Found]]:
             continue
         for one in computation.values():
             if kind := _kind(one, name):
-                is_started = one.opcode.endswith("-start") or _is_start(caller)
+                is_started = one.opcode.endswith(("-start", "send")) or _is_start(caller)
                 scope = _scope(program, name, one)
                 size = sum(computation[operand].bytes for operand in one.operands)
                 yield program.runs[name], _Found(one, kind, scope, is_started, size)
@@ -197,6 +199,9 @@ class _Places:
     def groups(self, instruction: Instruction) -> np.ndarray:
         """(groups, members): partitions that work together; of a permute, all that send and get."""
         text = instruction.attributes
+        if instruction.opcode == "send":
+            slices = [np.flatnonzero(self.island == island) for island in np.unique(self.island)]
+            return np.stack(slices, axis=1)
         if pairs := PAIRS.search(text):
             return _braces(pairs[1])
         if listed := LISTED.search(text):
@@ -221,6 +226,8 @@ class _Places:
 
 def _kind(instruction: Instruction, computation: str) -> str | None:
     kind = instruction.opcode.removesuffix("-start")
+    if kind == "send" and (between := BETWEEN_SLICES.search(instruction.attributes)):
+        kind = between[1].lower().replace("_", "-")
     if kind == "all-reduce" and computation.startswith(SCATTERING):
         return "reduce-scatter"
     return kind if kind in KINDS else None

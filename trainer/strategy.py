@@ -60,7 +60,9 @@ def _strategy(one: Collective) -> str:
             return axis
     if one.axis == "fsdp" and one.part in WITH_WEIGHTS:
         return "fsdp"
-    if one.axis.startswith("data") and one.backward:
+    # Sent a layer later, as between slices, gradients have lost where they come from.
+    is_sum_of_replicas = one.axis == "data" and one.kind == "all-reduce"
+    if is_sum_of_replicas or (one.axis.startswith("data") and one.backward):
         return "data"
     return "other"
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec
 
+from tests.spec.worlds import TWO_V5E_16
 from tests.trainer.jobs import corpus_of, job_of, world_of
 from trainer import collectives
 from trainer import mesh as meshes
@@ -133,6 +134,25 @@ def test_what_leaves_an_island_crosses_the_network() -> None:
     for groups, link in (("[4,2]<=[2,4]T(1,0)", "dcn"), ("[4,2]<=[8]", "ici")):
         one = only(collectives.of(program_with(f"replica_groups={groups}"), plan))
         assert one.link == link
+
+
+BETWEEN_SLICES = """\
+ENTRY %main (x: bf16[64,8]) -> token[] {
+  %x = bf16[64,8]{1,0} parameter(0)
+  %after = token[] after-all()
+  %send = (bf16[64,8]{1,0}, u32[], token[]) send(%x, %after), channel_id=1, is_host_transfer=true, \
+frontend_attributes={_xla_megascale_target="{1,2}x{0:15}",_xla_megascale_transfer_type="ALL_REDUCE"}
+  ROOT %sent = token[] send-done(%send), channel_id=1, is_host_transfer=true
+}
+"""
+
+
+def test_a_sum_over_slices_is_sent_through_the_hosts() -> None:
+    job = job_of(mesh={"data": 2}, data={"global_batch": 32})
+    plan = resolve(job, TWO_V5E_16, corpus_of(job))
+    one = only(collectives.of(BETWEEN_SLICES, plan))
+    assert (one.kind, one.axis, one.link, one.overlapped) == ("all-reduce", "data", "dcn", True)
+    assert one.bytes == 64 * 8 * 2
 
 
 ON_SPARSE_CORE = """\
