@@ -63,12 +63,13 @@ def test_rows_that_gradients_are_scattered_by_are_lines_of_chips_and_so_are_thei
     assert fsdp_rows(world, mesh) == 8
     rows = [coords[start : start + 16] for start in range(0, 128, 16)]
     assert rows == [[(x, y, 0) for y in range(16)] for x in range(8)]
+    assert fsdp_rows(TWO_V5E_16, mesh_of(data=2, fsdp=16)) == 4
 
 
 @pytest.mark.parametrize(
     ("world", "mesh"),
     [
-        (TWO_V5E_16, mesh_of(data=2, fsdp=16)),
+        (tpu_world("v5e-16", (4, 4), (2, 2)), mesh_of(fsdp=16)),
         (tpu_world("v5e-64", (8, 8), (2, 2), slices=2), mesh_of(fsdp=128)),
         (tpu_world("v5e-64", (8, 8), (2, 2)), mesh_of(fsdp=16, tensor=4)),
         (tpu_world("v6e-64", (8, 8), (2, 2)), mesh_of(fsdp=64)),

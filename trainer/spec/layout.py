@@ -14,9 +14,10 @@ from trainer.spec.plan import World
 
 Shape = tuple[int, ...]
 
-SCATTERED_BY_ROWS = ("v5e", 64)
-"""Generation, and chips of a slice from which its compiler scatters over rows and columns of chips,
-but not over all of them at once: it would sum whole gradients, twice the bytes."""
+SCATTERED_BY_ROWS, LEAST_CHIPS, LEAST_OF_SEVERAL = "v5e", 64, 16
+"""Generation, and chips of a slice, alone or of several, from which its compiler scatters over rows
+and columns of chips, but not over all of them at once: it would sum whole gradients, twice the
+bytes."""
 
 
 def device_coords(world: World) -> list[tuple[int, ...]]:
@@ -56,11 +57,11 @@ def fsdp_rows(world: World, mesh: dict[str, int]) -> int:
 
 def _scatters_by_rows(world: World, fsdp: int) -> bool:
     """Where `fsdp` takes all chips of a slice, or those of several."""
-    generation, least = SCATTERED_BY_ROWS
+    least = LEAST_CHIPS if world.slices == 1 else LEAST_OF_SEVERAL
     per_slice = world.devices // world.slices
     return (
         world.topology is not None
-        and accelerators.parse(world.accelerator).generation == generation
+        and accelerators.parse(world.accelerator).generation == SCATTERED_BY_ROWS
         and fsdp >= per_slice >= least
     )
 
