@@ -14,7 +14,7 @@ from launcher.outcome import host_name
 from tests.leftovers import LAUNCH_TIMEOUT_S, Traces
 from tests.scale.crowding import MOST_NODES
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.scale
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 180.0
 """From the start of the first Ray node until every host has met the others and made a step."""
