@@ -9,9 +9,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.compilation import POLL_S, Compilation, NoVerdictError
+from launcher.compilation import compilation
 from launcher.plan import TrainingLaunch
 from launcher.providers.memory import available_bytes
+from launcher.trainer_call import POLL_S, NoAnswerError, TrainerCall
 from trainer.spec.ranking import Candidate, Ranking
 
 WANTED = 3
@@ -40,24 +41,24 @@ class Finding:
 def ask_about_the_best(
     launch: TrainingLaunch, ranking: Ranking, on_finding: Callable[[], None]
 ) -> list[Finding]:
-    """Down the ranking until enough fit. Raises NoVerdictError where there is no compiler.
+    """Down the ranking until enough fit. Raises NoAnswerError where there is no compiler.
 
     All processes have ended afterwards, whatever happens.
     """
     waiting = deque([*ranking.fitting, *ranking.doubtful])
     findings: list[Finding] = []
-    running: dict[Compilation, Candidate] = {}
+    running: dict[TrainerCall, Candidate] = {}
     slots = at_once()
-    with ExitStack() as compilations:
+    with ExitStack() as calls:
         while True:
             while len(running) < slots and (one := next_to_ask(waiting, findings, len(running))):
                 asked = replace(launch, job=one.alternative.job, plan=one.alternative.plan)
-                running[compilations.enter_context(Compilation(asked))] = one
+                running[calls.enter_context(compilation(asked))] = one
             if not running:
                 return findings
             time.sleep(POLL_S)
-            for compilation in [one for one in running if one.is_over]:
-                findings.append(_finding(running.pop(compilation), compilation))
+            for call in [one for one in running if one.is_over]:
+                findings.append(_finding(running.pop(call), call))
                 on_finding()
 
 
@@ -85,8 +86,8 @@ def next_to_ask(
     return None
 
 
-def _finding(candidate: Candidate, compilation: Compilation) -> Finding:
+def _finding(candidate: Candidate, call: TrainerCall) -> Finding:
     try:
-        return Finding(candidate, compilation.verdict())
-    except NoVerdictError as error:
+        return Finding(candidate, call.answer())
+    except NoAnswerError as error:
         return Finding(candidate, failure=str(error))

@@ -1,32 +1,22 @@
 """`launch plan --check explicit`: where the step's shardings are ambiguous or would change."""
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from launcher.compilation import of_training
 from launcher.display import count, format_bytes, plan_as_json, print_plan
 from launcher.exits import BAD_USAGE, INTERRUPTED, OK, fail
-from launcher.host.reaper import die_with_parent
 from launcher.interrupts import ending_on_signals
 from launcher.launch import Launch
-from launcher.plan import TrainingLaunch
-from trainer.spec.config import dump
+from launcher.trainer_call import NoAnswerError, TrainerCall
 
 TIMEOUT_S = 600.0
 CALLERS = 2
 """Frames that are shown of a place."""
 STYLES = {"ambiguous": "bold red", "reshard": "yellow", "constraint": "dim"}
-
-
-class NotCheckedError(Exception):
-    """The step cannot be traced; says why."""
 
 
 def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
@@ -38,7 +28,7 @@ def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
         status = errors.status("tracing the step under explicit axis types")
         with status, ending_on_signals():
             report = ask(launch)
-    except NotCheckedError as error:
+    except NoAnswerError as error:
         return fail(errors, f"--check explicit: {error}", BAD_USAGE)
     except KeyboardInterrupt:
         return fail(errors, "interrupted; the trace is ended", INTERRUPTED)
@@ -54,34 +44,10 @@ def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
 
 
 def ask(launch: Launch) -> dict[str, Any]:
-    """What trainer.explicit prints. Raises NotCheckedError."""
-    if not isinstance(launch, TrainingLaunch):
-        raise NotCheckedError("what a command runs is not known")
-    with tempfile.TemporaryDirectory(prefix="slipway-check-") as folder:
-        job, plan = Path(folder) / "job.yaml", Path(folder) / "plan.json"
-        job.write_text(dump(launch.job), encoding="utf-8")
-        plan.write_text(launch.plan.model_dump_json(), encoding="utf-8")
-        child = _trace(job, plan)
-    if child.returncode:
-        said = child.stderr.strip().splitlines() or [f"exit code {child.returncode}"]
-        raise NotCheckedError(said[-1])
-    return json.loads(child.stdout)
-
-
-def _trace(job: Path, plan: Path) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            [sys.executable, "-m", "trainer.explicit", str(job), str(plan)],
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            preexec_fn=die_with_parent(os.getpid()),
-        )
-    except subprocess.TimeoutExpired:
-        minutes = f"{TIMEOUT_S / 60:.0f} minutes"
-        raise NotCheckedError(f"the trace was not done in {minutes}") from None
+    """What trainer.explicit prints. Raises NoAnswerError."""
+    training = of_training(launch)
+    with TrainerCall("trainer.explicit", training.job, training.plan, TIMEOUT_S) as call:
+        return call.answer()
 
 
 def _print(console: Console, found: list[dict[str, Any]]) -> None:

@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.text import Text
 
 from launcher.commands.verdict import refusal
-from launcher.compilation import Compilation, NoVerdictError
+from launcher.compilation import compilation
 from launcher.files import replace_file, state_folder
 from launcher.launch import Launch
 from launcher.plan import TrainingLaunch
+from launcher.trainer_call import NoAnswerError
 from trainer import versions
 from trainer.spec.compiler import lacks_compiler
 from trainer.spec.config import dump
@@ -40,7 +41,7 @@ def refuse_unless_it_fits(launch: Launch, console: Console) -> None:
         # The code of a model of the user's own is in no key.
         known = None if isinstance(launch.job.model, OwnModel) else _remembered(memory)
         verdict = known or _ask(launch, memory, console)
-    except NoVerdictError as error:
+    except NoAnswerError as error:
         console.print(Text(f"not checked whether it fits: {error}", style="yellow"), soft_wrap=True)
         return
     if not verdict["fits"]:
@@ -52,8 +53,8 @@ def refuse_unless_it_fits(launch: Launch, console: Console) -> None:
 
 def _ask(launch: TrainingLaunch, memory: Path, console: Console) -> dict[str, Any]:
     what = f"compiling the step for {launch.plan.world.accelerator}: does it fit? ({SKIP} skips it)"
-    with console.status(what), Compilation(launch, TIMEOUT_S) as compilation:
-        verdict = compilation.verdict()
+    with console.status(what), compilation(launch, TIMEOUT_S) as call:
+        verdict = call.answer()
     memory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     replace_file(memory, json.dumps(verdict))
     return verdict

@@ -10,13 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.commands.advice import nothing_fits
-from launcher.compilation import NoVerdictError
 from launcher.compilations import MOST, Finding, ask_about_the_best
 from launcher.display import bounds_as_json, describe_world, format_bytes
 from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, OK, fail
 from launcher.interrupts import ending_on_signals
 from launcher.launch import Launch
 from launcher.plan import TrainingLaunch
+from launcher.trainer_call import NoAnswerError
 from trainer.spec.compiler import lacks_compiler
 from trainer.spec.model import OwnModel
 from trainer.spec.ranking import Ranking, rank
@@ -42,7 +42,7 @@ def search(launch: Launch, *, compiled: bool | None, as_json: bool) -> int:
     lack = lacks_compiler(launch.plan.world) if compiled is not False else "--no-compile"
     try:
         asked = [] if lack and not compiled else _compile(errors, launch, ranking)
-    except NoVerdictError as error:
+    except NoAnswerError as error:
         return fail(errors, f"--compile: {error}", BAD_USAGE)
     except KeyboardInterrupt:
         return fail(errors, "interrupted; the compiler is ended", INTERRUPTED)

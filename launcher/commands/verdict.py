@@ -10,12 +10,13 @@ from rich.text import Text
 
 from launcher.commands import traffic
 from launcher.commands.advice import Advice, advise
-from launcher.compilation import Compilation, NoVerdictError
+from launcher.compilation import compilation
 from launcher.display import format_bytes, format_seconds, plan_as_json, print_plan
 from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, OK, fail
 from launcher.interrupts import ending_on_signals
 from launcher.launch import Launch
 from launcher.plan import TrainingLaunch
+from launcher.trainer_call import NoAnswerError
 from trainer.spec.chips import GiB
 
 
@@ -28,7 +29,7 @@ def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
         status = errors.status(f"compiling the step for {launch.plan.world.accelerator}")
         with status, ending_on_signals():
             verdict = ask(launch)
-    except NoVerdictError as error:
+    except NoAnswerError as error:
         return fail(errors, f"--compile: {error}", BAD_USAGE)
     except KeyboardInterrupt:
         return fail(errors, "interrupted; the compiler is ended", INTERRUPTED)
@@ -43,9 +44,9 @@ def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
 
 
 def ask(launch: Launch) -> dict[str, Any]:
-    """The fields of trainer.estimate.Verdict. Raises NoVerdictError."""
-    with Compilation(launch) as compilation:
-        return compilation.verdict()
+    """The fields of trainer.estimate.Verdict. Raises NoAnswerError."""
+    with compilation(launch) as call:
+        return call.answer()
 
 
 def _print(console: Console, verdict: dict[str, Any], advice: Advice | None) -> None:
