@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from tests.spec.test_roofline import job_of, world_of
 from tests.spec.worlds import CORPUS, V4_32, cpu_world, mesh_of, tiny_job
 from trainer.spec.alternatives import Alternative, alternatives
+from trainer.spec.checks import divisors
 from trainer.spec.config import dump, load
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan, World
-from trainer.spec.resolve import divisors, resolve
+from trainer.spec.resolve import resolve
 
 DATA = {"source": "stdlib", "seq_len": 64}
 SIZES = (1, 2, 4, 8, 16)

@@ -7,7 +7,8 @@ from safetensors.numpy import load_file
 from tests.trainer.jobs import corpus_of, world_of
 from trainer import hugging_face
 from trainer import mesh as meshes
-from trainer.spec.resolve import resolve, vocab_size
+from trainer.spec.resolve import resolve
+from trainer.spec.vocabulary import vocab_size
 
 
 def plan_of(job, devices=1):

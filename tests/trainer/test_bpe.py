@@ -20,8 +20,8 @@ from trainer.checkpoint.weights import initial
 from trainer.data import lock, token_cache
 from trainer.spec.corpus import DataError
 from trainer.spec.data import Data
-from trainer.spec.resolve import PlanError, resolve, vocab_size
-from trainer.spec.vocabulary import vocabulary
+from trainer.spec.resolve import PlanError, resolve
+from trainer.spec.vocabulary import vocab_size, vocabulary
 from trainer.train_step import Trainable
 
 SIZE = 300

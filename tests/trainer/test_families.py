@@ -19,7 +19,7 @@ from trainer import collectives, hugging_face, strategy
 from trainer.hugging_face.layout import layouts
 from trainer.model import Network
 from trainer.spec.config import ConfigError
-from trainer.spec.resolve import vocab_size
+from trainer.spec.vocabulary import vocab_size
 
 REFERENCE = json.loads(Path(__file__).with_name("reference_logits.json").read_text())
 VOCABULARY = CONFIGS["llama"]["vocab_size"]

@@ -14,8 +14,8 @@ from trainer.data import token_cache, tokenizer
 from trainer.hugging_face import tokenizer as interchange
 from trainer.spec.corpus import digest
 from trainer.spec.data import Data
-from trainer.spec.resolve import PlanError, resolve, vocab_size
-from trainer.spec.vocabulary import VocabularyError, vocabulary
+from trainer.spec.resolve import PlanError, resolve
+from trainer.spec.vocabulary import VocabularyError, vocab_size, vocabulary
 
 TEXTS = ["the cat sat on the mat", "the dog sät on the log", "a cat and a dog"]
 END = "<|endoftext|>"

@@ -16,8 +16,8 @@ from trainer.spec.checkpoints import Base
 from trainer.spec.job import Job
 from trainer.spec.lora import KERNEL, A, B
 from trainer.spec.places import place
-from trainer.spec.resolve import vocab_size
 from trainer.spec.shapes import parameters
+from trainer.spec.vocabulary import vocab_size
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from trainer.spec.config import ConfigError
 from trainer.spec.explain import found
 from trainer.spec.job import Job
 from trainer.spec.model import Model
-from trainer.spec.resolve import vocab_size
-from trainer.spec.vocabulary import vocabulary
+from trainer.spec.vocabulary import vocab_size, vocabulary
 
 CONFIG = "config.json"
 

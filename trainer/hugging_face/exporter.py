@@ -15,7 +15,7 @@ from trainer.hugging_face.weights import Tensor
 from trainer.spec.config import ConfigError
 from trainer.spec.job import Job
 from trainer.spec.model import OwnModel
-from trainer.spec.resolve import vocab_size
+from trainer.spec.vocabulary import vocab_size
 
 SHARD_BYTES = 5 * 10**9
 

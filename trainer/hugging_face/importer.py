@@ -14,7 +14,7 @@ from trainer.hugging_face.layout import Box, Layout, layouts
 from trainer.hugging_face.weights import FLOATS, Weights
 from trainer.spec.config import ConfigError
 from trainer.spec.job import Job
-from trainer.spec.resolve import vocab_size
+from trainer.spec.vocabulary import vocab_size
 
 Bounds = tuple[tuple[int, int], ...]
 """A start and a stop for each dim; unlike slices, something that a dict can hold."""

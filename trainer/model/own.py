@@ -24,8 +24,8 @@ from trainer.spec.job import Job
 from trainer.spec.model import OwnModel
 from trainer.spec.own_model import known
 from trainer.spec.plan import ArrayPlan
-from trainer.spec.resolve import vocab_size
 from trainer.spec.shapes import Parameter
+from trainer.spec.vocabulary import vocab_size
 
 Params = dict[str, jax.Array]
 Build = Callable[..., Any]

@@ -14,8 +14,8 @@ from trainer.model.adapter import attach
 from trainer.model.decoder import Decoder, Vocabulary
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
-from trainer.spec.resolve import vocab_size
 from trainer.spec.shapes import parameters
+from trainer.spec.vocabulary import vocab_size
 
 Params = dict[str, jax.Array]
 

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, get_args
 
+from trainer.spec.checks import divisors
 from trainer.spec.job import Job
 from trainer.spec.model import Model
 from trainer.spec.plan import Plan
-from trainer.spec.resolve import PlanError, divisors, resolve
+from trainer.spec.resolve import PlanError, resolve
 from trainer.spec.rules import RARE_AXES
 
 T = TypeVar("T")

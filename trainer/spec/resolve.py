@@ -1,4 +1,4 @@
-"""Job + World -> Plan: the mesh, the batch split and every cross-check, decided once.
+"""Job + World -> Plan: the mesh, the batch split and each array's place, decided once.
 
 The launcher calls it before anything starts; a trainer that was started by hand calls it for the
 one process that it is.
@@ -10,15 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trainer.spec import groups, layout, lora, own_model, rules, shapes
-from trainer.spec.chat import chat_template
-from trainer.spec.corpus import EXAMPLE
-from trainer.spec.data import Data
+from trainer.spec import checks, groups, layout, lora, own_model, rules, shapes
 from trainer.spec.job import Job
 from trainer.spec.job import Mesh as MeshSizes
 from trainer.spec.model import Model, OwnModel
 from trainer.spec.plan import ArrayPlan, BatchSplit, Corpus, Plan, World
-from trainer.spec.vocabulary import VocabularyError, vocabulary
+from trainer.spec.vocabulary import vocab_size
 
 FLOAT32_BYTES = 4
 TPU_LANES = 128
@@ -55,12 +52,10 @@ def resolve(job: Job, world: World, corpus: Corpus, build: Build | None = None) 
     `build` is asked for a model of the user's own, once all else fits.
     """
     problems = _Problems()
-    _check_job(job, problems)
-    _check_schedule(job, problems)
-    _check_profile(job, world, problems)
+    problems.found += checks.job_problems(job, world)
     mesh = _mesh_sizes(job.mesh, world, problems)
     if mesh:
-        _check_mesh(job, mesh, problems)
+        problems.found += checks.mesh_problems(job, mesh)
     problems.stop()
     order = layout.device_order(world, mesh)
     batch = _batch_split(job, world, mesh, order, problems)
@@ -92,12 +87,6 @@ def resolve(job: Job, world: World, corpus: Corpus, build: Build | None = None) 
     )
 
 
-def vocab_size(job: Job) -> int:
-    """Tokens that the model tells apart, before padding. Raises VocabularyError."""
-    given = None if isinstance(job.model, OwnModel) else job.decoder.vocab_size
-    return given or vocabulary(job.data).size
-
-
 def _model(
     job: Job, mesh: dict[str, int], build: Build | None
 ) -> tuple[int, list[shapes.Parameter]]:
@@ -107,126 +96,6 @@ def _model(
         return vocab_size(job), list(build(job))
     vocab = shapes.padded_vocab(vocab_size(job), mesh["tensor"])
     return vocab, shapes.parameters(job.decoder, vocab)
-
-
-def _check_job(job: Job, problems: _Problems) -> None:
-    data = job.data
-    problems.found += own_model.problems(job)
-    if isinstance(job.model, Model):
-        _check_model(job.model, data.seq_len, problems)
-    try:
-        tokens = vocabulary(data).size
-        problems.check(
-            vocab_size(job) >= tokens,
-            "model.vocab_size",
-            f"the tokenizer has {tokens} tokens, found {vocab_size(job)}",
-        )
-    except VocabularyError as error:
-        problems.check(False, f"data.{error.key}", str(error))
-    _check_paths(data, problems)
-    _check_chats(data, problems)
-
-
-def _check_chats(data: Data, problems: _Problems) -> None:
-    for number, part in enumerate(data.parts):
-        if part.source != "chat":
-            continue
-        try:
-            has_template = chat_template(part) is not None
-        except VocabularyError as error:
-            problems.check(False, f"data.{error.key}", str(error))
-            continue
-        problems.check(
-            has_template or part.fields.prompt is not None,
-            "data.fields" if data.mixture is None else f"data.mixture.{number}.fields",
-            "messages need a chat template, and the tokenizer has none (chat_template in the "
-            "tokenizer_config.json beside it): say which fields are prompt and answer",
-        )
-
-
-def _check_paths(data: Data, problems: _Problems) -> None:
-    for number, part in enumerate(data.parts):
-        key = "data.path" if data.mixture is None else f"data.mixture.{number}.path"
-        problems.check(
-            (part.source != "stdlib") == (part.path is not None),
-            key,
-            f"source '{part.source}' needs a path, such as {EXAMPLE}"
-            if part.source != "stdlib"
-            else f"source '{part.source}' takes no path: leave it out, or say source: text",
-        )
-    problems.check(
-        data.mixture is None or data.path is None,
-        "data.path",
-        "the sources of a mixture have their own: leave this out",
-    )
-
-
-def _check_model(model: Model, seq_len: int, problems: _Problems) -> None:
-    problems.check(
-        model.heads % model.kv_heads == 0,
-        "model.kv_heads",
-        f"{model.heads} query heads do not divide by {model.kv_heads} key/value heads",
-    )
-    is_rotary, rows = model.positions == "rotary", model.max_positions
-    problems.check(
-        not is_rotary or model.head_dim % 2 == 0,
-        "model.head_dim",
-        f"rotary positions turn pairs: {model.head_dim} is odd",
-    )
-    problems.check(
-        is_rotary or model.rope_scaling is None,
-        "model.rope_scaling",
-        "it is of positions: rotary, and the model's are learned",
-    )
-    problems.check(
-        is_rotary == (rows is None),
-        "model.max_positions",
-        "rotary positions need none: leave it out, or say positions: learned"
-        if is_rotary
-        else f"learned positions need it: say how many there are, at least seq_len {seq_len}",
-    )
-    problems.check(
-        rows is None or seq_len <= rows,
-        "data.seq_len",
-        f"{seq_len} is more than the model's {rows} learned positions",
-    )
-    if experts := model.experts:
-        problems.check(
-            experts.per_token <= experts.count,
-            "model.experts.per_token",
-            f"found {experts.per_token}, and there are {experts.count} experts",
-        )
-        problems.check(model.biases != "all", "model.biases", "experts have none: say qkv or none")
-
-
-def _check_schedule(job: Job, problems: _Problems) -> None:
-    settings = job.optimizer
-    falling = settings.decay_steps
-    problems.check(
-        falling is None or settings.schedule == "wsd",
-        "optimizer.decay_steps",
-        f"schedule '{settings.schedule}' has none: say schedule: wsd, or leave it out",
-    )
-    problems.check(
-        falling is None or settings.warmup_steps + falling <= job.steps,
-        "optimizer.decay_steps",
-        f"{falling} and {settings.warmup_steps} of warm-up are more than the run's {job.steps}",
-    )
-
-
-def _check_profile(job: Job, world: World, problems: _Problems) -> None:
-    if job.profile is None:
-        return
-    last = job.profile.steps[1]
-    problems.check(
-        last <= job.steps, "profile.steps", f"the last is {last}, and the run has {job.steps}"
-    )
-    most = max(job.profile.processes, default=0)
-    problems.check(
-        most < world.processes,
-        "profile.processes",
-        f"found {most}; with {world.processes} hosts they count from 0 to {world.processes - 1}",
-    )
 
 
 def _mesh_sizes(asked: MeshSizes, world: World, problems: _Problems) -> dict[str, int]:
@@ -256,59 +125,9 @@ def _mesh_sizes(asked: MeshSizes, world: World, problems: _Problems) -> dict[str
         False,
         "mesh",
         f"{shown} {hint} of {world.processes} hosts x {world.devices_per_host}; "
-        f"sizes that fit divide {world.devices}: {', '.join(map(str, divisors(world.devices)))}",
+        f"sizes that fit divide {world.devices}: {checks.sizes_text(world.devices)}",
     )
     return {}
-
-
-def _check_mesh_of(model: Model, mesh: dict[str, int], problems: _Problems) -> None:
-    heads, tensor = model.heads, mesh["tensor"]
-    fitting = ", ".join(str(n) for n in divisors(heads))
-    problems.check(
-        heads % tensor == 0,
-        "mesh.tensor",
-        f"{heads} query heads do not divide by tensor {tensor}; sizes that fit: {fitting}",
-    )
-    experts, parts = model.experts, mesh["expert"]
-    problems.check(
-        parts == 1 or (experts is not None and experts.count % parts == 0),
-        "mesh.expert",
-        f"{experts.count} experts do not divide by {parts}; sizes that fit: "
-        f"{', '.join(map(str, divisors(experts.count)))}"
-        if experts
-        else f"found {parts}, and the model has no experts (model.experts): leave it out",
-    )
-    problems.check(
-        mesh["context"] == 1 or experts is None or experts.capacity_factor is None,
-        "mesh.context",
-        f"found {mesh['context']}, and room of the model's experts is counted in whole sequences: "
-        "leave it out, or say model.experts.capacity_factor=null",
-    )
-
-
-def _check_mesh(job: Job, mesh: dict[str, int], problems: _Problems) -> None:
-    if isinstance(job.model, Model):
-        _check_mesh_of(job.model, mesh, problems)
-    length, parts = job.data.seq_len, mesh["context"]
-    problems.check(
-        length % parts == 0,
-        "mesh.context",
-        f"seq_len {length} does not divide by context {parts}; sizes that fit: "
-        f"{', '.join(map(str, divisors(length)))}",
-    )
-    data, shards = job.data, rules.row_shards(mesh)
-    unit = shards * data.micro_batches
-    below = data.global_batch // unit * unit
-    nearest = f"{below} or {below + unit}" if below else f"{unit}"
-    axes = rules.mesh_text({axis: mesh[axis] for axis in rules.BATCH_AXES})
-    if data.micro_batches > 1:
-        axes += f" x {data.micro_batches} micro-batches"
-    problems.check(
-        data.global_batch % unit == 0,
-        "data.global_batch",
-        f"{data.global_batch} does not divide over {axes} = {unit}; the nearest that does: "
-        f"{nearest}",
-    )
 
 
 def _batch_split(
@@ -418,8 +237,3 @@ def _replicated(mesh: dict[str, int], parameters: list[shapes.Parameter]) -> lis
         f"{cause}: replicated over that axis ({size / 2**20:,.3g} MiB of parameters per device)"
         for cause, size in costs.most_common()
     ]
-
-
-def divisors(n: int) -> list[int]:
-    """Ascending."""
-    return [d for d in range(1, n + 1) if n % d == 0]

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.spec.data import BYTES, Data, Trained
+from trainer.spec.job import Job
+from trainer.spec.model import OwnModel
 from trainer.spec.suggest import suggest
 
 ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
@@ -65,6 +67,12 @@ def vocabulary(data: Data) -> Vocabulary:
         hint = suggest(separator, known)
         raise VocabularyError("separator", f"{data.tokenizer} knows no token '{separator}'.{hint}")
     return Vocabulary(1 + max(ids.values()), ids[separator], separator, sha256)
+
+
+def vocab_size(job: Job) -> int:
+    """Tokens that the model tells apart, before padding. Raises VocabularyError."""
+    given = None if isinstance(job.model, OwnModel) else job.decoder.vocab_size
+    return given or vocabulary(job.data).size
 
 
 def _trained(size: int) -> Vocabulary:
