@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 AT_ONCE, NODES, FAILS = 2, 6, 1
@@ -49,6 +48,5 @@ def test_few_nodes_start_at_once_and_one_that_fails_holds_up_nobody(tmp_path: Pa
     for number in range(AT_ONCE, NODES):
         coming = [n for n in range(number) if n != FAILS and up[n] > began[number]]
         assert len(coming) < AT_ONCE
-    assert all(began[one] <= began[other] for one, other in pairwise(began))
     ended = [json.loads(line)["ended"] for line in done.stdout.splitlines()]
     assert sorted(ended) == [node["name"] for node in nodes]
