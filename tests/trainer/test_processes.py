@@ -12,9 +12,7 @@ V4_16 = {"simulated": True, "platform": "tpu", "accelerator": "v4-16", "topology
 GRID = {
     "2x2, fsdp 4": (2, 2, {}, {}),
     "2x2, tensor 4 across hosts": (2, 2, {"tensor": 4}, {}),
-    "2x2, data 2, fsdp 2": (2, 2, {"data": 2}, {}),
     "4x1, fsdp 4": (4, 1, {}, {}),
-    "4x1, fsdp 2, tensor 2 across hosts": (4, 1, {"tensor": 2}, {}),
     "2x2, context 4 across hosts": (2, 2, {"context": 4}, {}),
     "4x1, fsdp 2, context 2 across hosts": (4, 1, {"context": 2}, {}),
     "2x4, on a torus": (2, 4, {"tensor": 2}, V4_16),
