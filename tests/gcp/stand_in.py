@@ -48,6 +48,8 @@ class StandIn:
         self.refuse_with: tuple[grpc.StatusCode, str] | None = None
         self.fail_with = ""
         """Why the next resource fails after it was queued."""
+        self.silent = 0
+        """So many of the next questions get no answer."""
         self.on_taken: Callable[[list[int]], None] = lambda machines: None
         """What becomes of machines that are preempted or deleted."""
         self.endpoint = ""
@@ -79,6 +81,9 @@ class StandIn:
 
     def get(self, request: Any, context: grpc.ServicerContext) -> Any:
         with self._lock:
+            if self.silent:
+                self.silent -= 1
+                context.abort(grpc.StatusCode.UNAVAILABLE, "try later")
             held = self._find(request.name, context)
             state = held.states.pop(0) if len(held.states) > 1 else held.states[0]
             if state == State.ACTIVE and not held.nodes:

@@ -116,6 +116,14 @@ def test_without_capacity_in_time_the_wait_ends(a_pod: Pod, cloud: StandIn) -> N
         a_pod.wait(lambda text: None)
 
 
+def test_a_place_in_the_queue_is_kept_while_the_api_gives_no_answer(
+    a_pod: Pod, cloud: StandIn
+) -> None:
+    a_pod.ask()
+    cloud.silent = 2
+    assert a_pod.wait(lambda text: None).hosts == ["worker-0", "worker-1"]
+
+
 def test_hosts_that_are_not_those_of_the_plan_are_refused(a_pod: Pod, cloud: StandIn) -> None:
     cloud.free = [0]
     a_pod.ask()

@@ -9,8 +9,9 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO, Literal, Self
+from typing import IO, Literal, Self, TypeVar
 
 from pydantic import BaseModel
 
@@ -22,7 +23,11 @@ from launcher.providers.gcp.api import LOST_NODE, OVER, Api, RefusedError
 from launcher.providers.gcp.request import new_id, node_ids, request
 from launcher.providers.gcp.settings import Wanted, wanted
 
+T = TypeVar("T")
 LOOK_S = 2.0
+SILENT_S = 600.0
+"""How long the API may give no answer while hosts are waited for: a place in the queue may be worth
+days."""
 TELL_S = 30.0
 """How often a wait is told of anew, where nothing changes."""
 VISIBLE_S = 30.0
@@ -130,7 +135,7 @@ class Pod:
         """
         began, said, said_at = time.monotonic(), "", 0.0
         while True:
-            state, why = self._api.state(self.note.resource_id)
+            state, why = _patiently(lambda: self._api.state(self.note.resource_id))
             if state in OVER or state == "GONE":
                 raise self._refused(state, why)
             if state == "ACTIVE" and (addresses := self._addresses()):
@@ -181,7 +186,7 @@ class Pod:
         """Name and address of every host in rank order, by slice and worker; empty: not yet."""
         found = []
         for number, node_id in enumerate(self._node_ids):
-            node = self._api.node(node_id)
+            node = _patiently(partial(self._api.node, node_id))
             if node is None or node.state.name != "READY":
                 return []
             if len(node.network_endpoints) != self.wanted.hosts_per_slice:
@@ -225,6 +230,20 @@ class Pod:
             "  ask for another zone, fewer chips, or another tier (provider.spot, "
             "provider.reservation)"
         )
+
+
+def _patiently(ask: Callable[[], T]) -> T:
+    """What the API answers, asked anew while it gives none. Raises ProviderError."""
+    deadline = time.monotonic() + SILENT_S
+    while True:
+        try:
+            return ask()
+        except RefusedError:
+            raise
+        except ProviderError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(LOOK_S)
 
 
 def noted_pods() -> Iterator[tuple[Path, Note]]:
