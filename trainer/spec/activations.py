@@ -40,13 +40,14 @@ def worked_on_per_token(job: Job, plan: Plan) -> int:
     """Bytes on a device of a token's activations in the layer that is differentiated.
 
     As the TPU compiler has been seen to arrange them: what attention needs is gone when the feed-
-    forward part is made again, or the other way round, with two thirds of what norms need beside
-    it. With `none` a copy of all that was kept is read beside the gradients of the scores.
+    forward part is made again, or the other way round. Of what that and the norms need two thirds
+    are there at once. With `none` a copy of all that was kept is read beside the gradients of the
+    scores.
     """
     of = _Activations.of(job, plan)
     if job.decoder.remat == "none":
         return kept_per_token(job, plan) + of.scores
-    return 2 * of.norms // 3 + max(of.attention, of.feed_forward)
+    return 2 * of.norms // 3 + max(of.attention, 2 * of.feed_forward // 3)
 
 
 @dataclass(frozen=True)
