@@ -9,6 +9,7 @@ from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
 from trainer.events import Events
 from trainer.spec.job import Job
+from trainer.spec.model import OwnModel
 
 
 def prepare_data(job: Job, events: Events) -> Tokens | Mixture:
@@ -30,6 +31,12 @@ def prepare_data(job: Job, events: Events) -> Tokens | Mixture:
     return tokens
 
 
+def code_of(job: Job) -> str:
+    """The hash of all code that computes it."""
+    own = job.model.module if isinstance(job.model, OwnModel) else ""
+    return versions.code_sha256(own.partition(":")[0])
+
+
 def check(job: Job, events: Events) -> None:
     """Sends `checked` with all that the hosts must agree on. Raises corpus.DataError."""
     tokens = prepare_data(job, events)
@@ -38,7 +45,7 @@ def check(job: Job, events: Events) -> None:
         "checked",
         last_word=True,
         versions=versions.versions(),
-        code=versions.code_sha256(),
+        code=code_of(job),
         corpus_sha256=tokens.corpus_sha256,
         tokens=tokens.count,
         sequences=tokens.sequences(job.data.seq_len),

@@ -20,7 +20,7 @@ from trainer.evaluate import Evaluator
 from trainer.events import Events
 from trainer.loop import Loop, Step
 from trainer.metrics import Rates
-from trainer.preflight import prepare_data
+from trainer.preflight import code_of, prepare_data
 from trainer.profiling import Profiling
 from trainer.report import EVENT_TEXT_CHARACTERS, Report
 from trainer.sample import Sampler
@@ -39,7 +39,7 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
         stop.listen()
     jax_config.configure()
     plan = planned(job, environment, run_dir)
-    events.emit("started", versions=versions.versions(), code=versions.code_sha256())
+    events.emit("started", versions=versions.versions(), code=code_of(job))
     tokens = prepare_data(job, events)
     asked = questions.load(job, tokens.tokenizer)
     _check_corpus(plan, tokens)

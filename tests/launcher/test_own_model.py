@@ -16,10 +16,15 @@ name: own
 steps: 4
 model: {module: mine.model:build, args: {width: 8, hidden: 16}}
 data: {source: stdlib, seq_len: 16, global_batch: 4}
-optimizer: {schedule: constant}
-evaluate: {every_steps: 4, batches: 1}
+optimizer: {schedule: constant, learning_rate: 0.03}
+evaluate: {every_steps: 4, batches: 1, multiple_choice: {path: questions.jsonl}}
 checkpoint: {every_steps: 2}
 """
+QUESTIONS = [
+    {"question": "import", "choices": ["os", "3"], "answer": 0},
+    {"question": "for i", "choices": ["in", "or", "if"], "answer": 0},
+    {"question": "x =", "choices": ["1", ")"], "answer": 1},
+]
 CLUSTER = "{accelerator: cpu, hosts: %d, devices_per_host: 1, provider: {kind: local}}"
 
 
@@ -29,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "mine").mkdir()
     (folder / "mine" / "model.py").write_text(MODEL.read_text())
     (folder / "job.yaml").write_text(JOB)
+    (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, QUESTIONS)))
     for hosts in (1, 2):
         (folder / f"hosts-{hosts}.yaml").write_text(CLUSTER % hosts)
     return folder
@@ -70,17 +76,20 @@ def test_it_trains_on_two_hosts_and_goes_on_with_one(folder: Path, traces: Trace
     assert "the weights of step 4 are of another model" in refused.stderr
     resumed = run_launcher(folder, traces.environment, *other)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    by_hand = [sys.executable, "-m", "trainer", "job.yaml", "name=whole", "steps=6"]
-    subprocess.run(by_hand, cwd=folder, env=traces.environment, check=True)
-    assert losses(folder, "own") == pytest.approx(losses(folder, "whole"), rel=1e-4)
+    by_hand = [sys.executable, "-m", "trainer", "job.yaml"]
+    for words in (["name=whole", "steps=6"], ["name=more", "checkpoint.init_from=runs/own"]):
+        subprocess.run([*by_hand, *words], cwd=folder, env=traces.environment, check=True)
+    assert told(folder, "own", "loss") == pytest.approx(told(folder, "whole", "loss"), rel=1e-4)
+    assert told(folder, "own", "accuracy") == told(folder, "whole", "accuracy") != []
+    assert told(folder, "more", "loss")[0] < told(folder, "own", "loss")[0] - 0.1
     for command in (
         ["sample", "own", "--prompt", "a"],
         ["checkpoints", "export", "own", "--to", "exported"],
     ):
-        told = run_launcher(folder, traces.environment, *command)
-        assert (told.returncode, "model.module" in told.stderr) == (2, True), told.stderr
+        refused = run_launcher(folder, traces.environment, *command)
+        assert (refused.returncode, "model.module" in refused.stderr) == (2, True), refused.stderr
 
 
-def losses(folder: Path, name: str) -> list[float]:
+def told(folder: Path, name: str, key: str) -> list[float]:
     lines = (folder / "runs" / name / "metrics.jsonl").read_text().splitlines()
-    return [line["loss"] for line in map(json.loads, lines) if "loss" in line]
+    return [line[key] for line in map(json.loads, lines) if key in line]

@@ -10,6 +10,7 @@ from tests.trainer.harness import bench
 from tests.trainer.jobs import corpus_of, job_of, world_of
 from trainer.evaluate import Evaluator
 from trainer.model import own
+from trainer.preflight import code_of
 from trainer.spec.model import OwnModel
 from trainer.spec.resolve import PlanError, resolve
 
@@ -134,6 +135,27 @@ def test_other_code_than_the_planned_one_is_told(written):
     changed = written(GOOD.replace("4)", "8)"))
     with pytest.raises(PlanError, match=r"has other parameters here than .*: table"):
         own.OwnNetwork.of(changed).check_planned(planned)
+
+
+@pytest.mark.parametrize(
+    ("module", "its_file"),
+    [
+        ("model", "model.py"),
+        ("package.model", "package/layers/norm.py"),
+        ("folder.model", "folder/model.py"),
+    ],
+)
+def test_a_host_with_another_source_of_it_has_other_code(tmp_path, monkeypatch, module, its_file):
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("model.py", "package/__init__.py", "package/layers/norm.py", "folder/model.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("raise AssertionError('imported')")
+    job = job_of(model={"module": f"{module}:build"})
+    before = code_of(job)
+    (tmp_path / "folder/other.py").write_text("")
+    assert code_of(job) == before
+    (tmp_path / its_file).write_text("")
+    assert code_of(job) != before
 
 
 def test_what_only_the_decoder_can_do_is_refused(tmp_path):

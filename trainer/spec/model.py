@@ -104,7 +104,7 @@ class Model(Section):
 
 
 class OwnModel(Section):
-    """A model of the user's own, which only the trainer imports: see trainer/own_model.py."""
+    """A model of the user's own, which only the trainer imports: see trainer/model/own.py."""
 
     not_here: ClassVar[Mapping[str, str]] = dict.fromkeys(
         Model.model_fields,
