@@ -53,7 +53,7 @@ def _losses(devices: int, mesh: dict[str, int]) -> list[float]:
 def test_losses_are_the_same_on_every_mesh():
     alone = _losses(1, {})
     assert alone[-1] < alone[0] - 0.1
-    for mesh in MESHES.values():
+    for mesh in (*MESHES.values(), {"fsdp": 2, "context": 2}):
         np.testing.assert_allclose(_losses(4, mesh), alone, rtol=0, atol=1e-4)
 
 
@@ -265,6 +265,26 @@ def test_an_export_is_the_model_with_its_adapters(adapted, tmp_path, monkeypatch
     without = {name: jnp.zeros_like(array) for name, array in state.params.items()}
     plain = logits_of(network, {**state.weights, **without}, tokens_BS)
     assert np.abs(plain - ours).max() > 1e-2
+
+
+def test_the_base_can_be_a_folder_of_hugging_face(base, adapted, tmp_path, monkeypatch):
+    _, folder, _, losses = adapted
+
+    def exported(checkpoint: Path, name: str) -> Path:
+        monkeypatch.setattr("sys.argv", ["export", str(checkpoint), "--to", str(tmp_path / name)])
+        assert export.main() == 0
+        return tmp_path / name
+
+    model, run_dir = exported(base / "checkpoints" / "2", "model"), tmp_path / "run"
+    run = Adapted.of(run_dir, model)
+    state, first = run.train(2)
+    saved = run.save(2, state)
+    assert first + Adapted.of(run_dir, model, attempt=2).train(4)[1] == losses
+    ours, theirs = (
+        loaded(exported(one, name), job_of(model=SMALL))
+        for one, name in ((saved, "ours"), (folder, "theirs"))
+    )
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
 @pytest.mark.slow
