@@ -43,15 +43,15 @@ class Node:
             "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEADLESS_S),
         }
 
-        def make(process: int, generation: int) -> dict[str, Any]:
+        def make(_: int, generation: int) -> dict[str, Any]:
             node = simulated.host(
-                order.world, process, generation, order.ip, self.head, self.folder, environment,
-                is_head=order.head is None,
+                order.world, order.process, generation, order.ip, self.head, self.folder,
+                environment, is_head=order.head is None,
             )  # fmt: skip
             return {**node, "flags": [*node["flags"], *MORE_FLAGS]}
 
         nodes = Nodes(self.reaped, self.folder, environment, make, None)
-        nodes.start(make(order.process, 1), hosts=0)
+        nodes.start(None, hosts=1)
         nodes.wait_until_up(lambda text: None)
         self._is_up.set()
         tell(up=True)

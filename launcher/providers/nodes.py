@@ -31,7 +31,7 @@ RAYLET_ERROR = re.compile(r"^\[.*\] [EF] .*|.*Check failed.*", re.MULTILINE)
 
 
 class Nodes:
-    """A head and one node per host, in the care of a reaper.
+    """A head, where it is not elsewhere, and one node per host, in the care of a reaper.
 
     `make(process, generation)` describes a host's node; the replacement of a lost one is of the
     next generation. `replace_after_s`: how long after a loss it is started; None: never.
@@ -48,7 +48,8 @@ class Nodes:
         self._reaped, self._folder, self._environment = reaped, folder, environment
         self._make, self._replace_after_s = make, replace_after_s
         self._inside: Callable[[int], list[str]] | None = None
-        self._head: Node = {}
+        self._heads: list[Node] = []
+        """One or none."""
         self._hosts: list[Node] = []
         self._generations: list[int] = []
         self._lost_at_s: dict[int, float] = {}
@@ -57,16 +58,16 @@ class Nodes:
         self._exited: set[str] = set()
 
     def start(
-        self, head: Node, hosts: int, inside: Callable[[int], list[str]] | None = None
+        self, head: Node | None, hosts: int, inside: Callable[[int], list[str]] | None = None
     ) -> None:
         """All nodes at once; `inside(process)` is the prefix of commands in a host's namespace."""
-        self._head, self._inside = head, inside
+        self._heads, self._inside = [head] if head else [], inside
         self._generations = [1] * hosts
         self._hosts = [self._make(process, 1) for process in range(hosts)]
         if inside is None:
-            self._run("nodes", [head, *self._hosts], [])
+            self._run("nodes", self._all, [])
             return
-        self._run("head", [head], [])
+        self._run("head", self._heads, [])
         for process, node in enumerate(self._hosts):
             self._run(node["name"], [node], inside(process))
 
@@ -76,12 +77,12 @@ class Nodes:
         A host's node that ends before it was up is started once more: of some of its own
         processes Ray waits a fixed time only, too short for a machine that is busy.
         """
-        total = 1 + len(self._hosts)
+        total = len(self._all)
         limit_s = START_TIMEOUT_S + START_TIMEOUT_PER_HOST_S * total
         deadline = time.monotonic() + limit_s
         up = 0
         while up < total:
-            waiting = [node for node in [self._head, *self._hosts] if not is_up(node)]
+            waiting = [node for node in self._all if not is_up(node)]
             if total - len(waiting) > up:
                 up = total - len(waiting)
                 on_status(f"{up} of {total} Ray nodes are up")
@@ -106,14 +107,18 @@ class Nodes:
 
     def _start_again(self, node: Node) -> bool:
         """False: it is the head, or was started as often as it may be."""
-        if node is self._head or self._generations[self._hosts.index(node)] >= STARTS:
+        if node in self._heads or self._generations[self._hosts.index(node)] >= STARTS:
             return False
         self._replace(self._hosts.index(node))
         return True
 
     @property
+    def _all(self) -> list[Node]:
+        return [*self._heads, *self._hosts]
+
+    @property
     def is_headless(self) -> bool:
-        return self._has_ended(self._head)
+        return any(map(self._has_ended, self._heads))
 
     def alive(self) -> set[int]:
         """The hosts whose nodes are up."""

@@ -78,12 +78,16 @@ def head(ip: str, port: int, folder: Path, environment: Mapping[str, str]) -> di
 
 
 def driver(
-    ip: str, head_address: tuple[str, int], folder: Path, environment: Mapping[str, str]
+    generation: int,
+    ip: str,
+    head_address: tuple[str, int],
+    folder: Path,
+    environment: Mapping[str, str],
 ) -> dict[str, Any]:
     """The node of a driver that is on another machine than the head; it has no resources either."""
     head_ip, port = head_address
     flags = [f"--address={head_ip}:{port}", "--num-cpus=0", "--num-gpus=0"]
-    return _node("driver", ip, folder, flags, environment, after=None)
+    return _node(_name("driver", generation), ip, folder, flags, environment, after=None)
 
 
 def host(
@@ -110,9 +114,13 @@ def host(
         f"--labels={HOST_LABEL}={process}",
         *resources,
     ]
-    name = f"host-{process:04d}" + (f"-{generation}" if generation > 1 else "")
+    name = _name(f"host-{process:04d}", generation)
     after = None if is_head else head_address
     return _node(name, ip, folder, flags, {**environment, **more_environment}, after)
+
+
+def _name(of: str, generation: int) -> str:
+    return of + (f"-{generation}" if generation > 1 else "")
 
 
 def _head_flags(port: int) -> list[str]:

@@ -27,7 +27,7 @@ from launcher.providers.kubernetes.manifest import (
     ray_cluster,
     token_secret,
 )
-from launcher.providers.nodes import Nodes
+from launcher.providers.nodes import Node, Nodes
 from launcher.providers.workspace import new_token, private_folder, write_token
 from trainer.spec.plan import World
 
@@ -137,9 +137,13 @@ def _joined(
     attach.ask(address, variables, listener)
     ip = _own_address(address)
     environment = simulated.environment(token_path)
-    nodes = Nodes(reaped, folder, environment, lambda *_: {}, None)
     host, _, port = address.rpartition(":")
-    nodes.start(simulated.driver(ip, (host, int(port)), folder, environment), hosts=0)
+
+    def driver(_: int, generation: int) -> Node:
+        return simulated.driver(generation, ip, (host, int(port)), folder, environment)
+
+    nodes = Nodes(reaped, folder, environment, driver, None)
+    nodes.start(None, hosts=1)
     nodes.wait_until_up(lambda text: None)
     return Hosts(address, ip, None, folder=folder, shared=Shared(variables))
 
