@@ -258,7 +258,7 @@ def print_summary(console: Console, launch: Planned, display: RunDisplay, second
         line.append(f", accuracy {accuracy:.1%}", style="not bold default")
     if display.checkpoint:
         line.append(f", checkpoint of step {display.checkpoint.step}", style="not bold default")
-    console.print(line)
+    console.print(line, soft_wrap=True)
     console.print(Text(f"written to {launch.run_dir}"), soft_wrap=True)
     files = sorted(path.name + "/" * path.is_dir() for path in launch.run_dir.iterdir())
     console.print(Text(f"  {', '.join(files)}", style="dim"), soft_wrap=True)
