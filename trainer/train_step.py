@@ -124,14 +124,14 @@ class Trainable:
             in_shardings=(self.shardings, batch, stop.sharding(self.mesh)),
             out_shardings=(self.shardings, whole),
             donate_argnums=0,
-            compiler_options=xla_options.of_step(self.mesh),
         )
 
     def compiled_step(self, batch: Batch) -> jax.stages.Compiled:
         """The step, compiled for batches like `batch`, of which only shapes are used."""
         with jax.set_mesh(self.mesh):
             wishes = jax.ShapeDtypeStruct((self.mesh.size,), jnp.int32)
-            return self.step_function().lower(self.shapes(), batch, wishes).compile()
+            lowered = self.step_function().lower(self.shapes(), batch, wishes)
+            return xla_options.compiled(lowered, self.mesh)
 
     def shapes(self) -> State[jax.ShapeDtypeStruct]:
         """The state's shapes and dtypes; nothing is computed."""

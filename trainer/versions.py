@@ -3,20 +3,24 @@
 import functools
 import hashlib
 import platform
+from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "grain", "orbax-checkpoint", "numpy", "tokenizers")
+PLUGINS = ("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin")
+"""Of hosts with such devices."""
 
 
 @functools.cache
 def versions() -> dict[str, str]:
     """Python's and the packages' versions, as installed."""
-    return {
-        "python": platform.python_version(),
-        **{package: metadata.version(package) for package in PACKAGES},
-    }
+    packages = {package: metadata.version(package) for package in PACKAGES}
+    for plugin in PLUGINS:
+        with suppress(metadata.PackageNotFoundError):
+            packages[plugin] = metadata.version(plugin)
+    return {"python": platform.python_version(), **packages}
 
 
 def code_sha256(module: str = "") -> str:

@@ -5,6 +5,10 @@ beside those after them. How a chip does that is its generation's: `tests/traine
 asks the compiler of each.
 """
 
+import re
+import warnings
+
+import jax
 from jax.sharding import Mesh
 
 GATHER = {
@@ -39,11 +43,28 @@ KINDS = {
     "TPU v6 lite": AS_A_WHOLE | ON_SPARSE_CORES,
 }
 """By the kind of device."""
+UNKNOWN = re.compile(r"No such compile option: '(\w+)'")
 
 
-def of_step(mesh: Mesh) -> dict[str, str] | None:
-    """For the mesh's devices; None: nothing."""
+def of_step(mesh: Mesh) -> dict[str, str]:
+    """For the mesh's devices."""
     device = mesh.devices.flat[0]
     if device.platform != "tpu":
-        return None
+        return {}
     return GATHER | KINDS.get(device.device_kind, AS_A_WHOLE)
+
+
+def compiled(lowered: jax.stages.Lowered, mesh: Mesh) -> jax.stages.Compiled:
+    """For the mesh's devices. What their compiler does not know, as one of another version may not,
+    is left out with a warning: it is about speed. Raises JaxRuntimeError for anything else.
+    """
+    options: dict[str, str | bool] = {**of_step(mesh)}
+    while True:
+        try:
+            return lowered.compile(compiler_options=options)
+        except jax.errors.JaxRuntimeError as error:
+            unknown = UNKNOWN.search(str(error))
+            if unknown is None or options.pop(unknown[1], None) is None:
+                raise
+            said = f"compiled without {unknown[1]}: this compiler has no such option"
+            warnings.warn(said, stacklevel=2)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,7 @@ def _memory(launch: TrainingLaunch) -> Path:
         dump(launch.job),
         launch.plan.model_dump_json(),
         versions.code_sha256(),
-        json.dumps(versions.versions() | {"libtpu": metadata.version("libtpu")}),
+        json.dumps(versions.versions()),
     )
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return state_folder() / "verdicts" / f"{key}.json"

@@ -11,6 +11,7 @@ import pytest
 
 from tests.trainer import gang
 from tests.trainer.jobs import job_of, world_of
+from trainer import versions
 from trainer.spec.config import dump
 
 DEADLINE_S = 200
@@ -107,6 +108,14 @@ def test_the_check_says_what_hosts_must_agree_on(tmp_path, events):
     assert len(checked["code"]) == len(checked["corpus_sha256"]) == 64
     assert checked["tokens"] > 1_000_000
     assert checked["sequences"] == (checked["tokens"] - 1) // 32
+
+
+def test_a_plugin_of_jax_that_is_installed_is_among_the_versions(tmp_path, monkeypatch):
+    about = tmp_path / "libtpu-9.9.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: libtpu\nVersion: 9.9\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert versions.versions.__wrapped__()["libtpu"] == "9.9"
 
 
 def test_the_check_names_data_that_cannot_serve_the_job(tmp_path, events):

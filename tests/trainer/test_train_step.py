@@ -8,9 +8,21 @@ from jax import monitoring
 
 from tests.trainer.harness import bench
 from tests.trainer.jobs import job_of
-from trainer import optimizer, stop
+from trainer import optimizer, stop, xla_options
 from trainer.stop import Wish, Wishes
 from trainer.train_step import digest
+
+
+def test_what_a_compiler_does_not_know_is_left_out_and_told(monkeypatch):
+    options = {"xla_of_another_version": "true", "xla_backend_optimization_level": "0"}
+    monkeypatch.setattr(xla_options, "of_step", lambda _: options)
+    mesh, lowered = jax.make_mesh((1,), ("fsdp",)), jax.jit(lambda x: x + 1).lower(1.0)
+    with pytest.warns(UserWarning, match="compiled without xla_of_another_version"):
+        assert xla_options.compiled(lowered, mesh)(1.0) == 2.0
+    options.update(xla_backend_optimization_level="low")
+    del options["xla_of_another_version"]
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_backend_optimization_level"):
+        xla_options.compiled(lowered, mesh)
 
 
 def test_twenty_steps_compile_once():
