@@ -1,6 +1,6 @@
 """What crosses the wires of a real pod, for every kind of parallelism, as its compiler decides.
 
-uv run --group tpu_compiler pytest -m compiles
+uv run --group tpu_compiler pytest -m tpu_compiler
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.compiles
+pytestmark = pytest.mark.tpu_compiler
 JOB = """\
 name: strategies
 steps: 10
