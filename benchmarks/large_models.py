@@ -25,6 +25,7 @@ from pathlib import Path
 GB = 1e9
 BOUND, LIMIT = ("fsdp", "tensor"), 0.1
 OTHERS = 0.05
+DOES_NOT_FIT = 1
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,8 @@ def run(command: list[str], folder: Path) -> tuple[float, int, str]:
         child = subprocess.Popen(command, cwd=folder, env=environment, stdout=output)
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode not in (0, DOES_NOT_FIT):
+            sys.exit(child.returncode)  # it said why
         output.seek(0)
         return time.perf_counter() - began, usage.ru_maxrss * 1024, output.read()
 

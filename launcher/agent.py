@@ -16,15 +16,13 @@ from launcher.host import preflight
 from launcher.host.copied_folder import CopiedFolder
 from launcher.host.notices import Notices
 from launcher.host.preflight import Look
-from launcher.host.program import Batch, Program
+from launcher.host.program import SEARCH_PATHS, Batch, Program
 
 LEASE_S = 60.0
 LOOK_S = 0.5
 NOTICE = "preemption_notice"
 """The event of a host that is about to be taken away."""
 NOT_FOR_PROGRAMS = ("RAY_",)
-SEARCH_PATHS = ("PATH", "PYTHONPATH")
-"""Of these a program's go before the host's: what is installed there stays within reach."""
 
 
 class Agent:

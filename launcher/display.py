@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher import job_secrets
-from launcher.agent import SEARCH_PATHS
+from launcher.host.program import SEARCH_PATHS
 from launcher.launch import Launch, Planned
 from launcher.plan import COORDINATOR_PLACEHOLDER, TrainingLaunch
 from trainer.spec import accelerators, rules

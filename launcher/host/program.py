@@ -22,6 +22,8 @@ from launcher.host.stack_dump import dump_stacks
 
 EVENTS_PIPE_BYTES = 1 << 20  # some 4000 events: what the driver may be late by
 LOOK_S, GATHER_S = 0.05, 0.03
+SEARCH_PATHS = ("PATH", "PYTHONPATH")
+"""Of these a program's go before the host's: what is installed there stays within reach."""
 NOT_STARTED = 127 << 8
 """The wait status that a shell gives for a program that it does not find."""
 
