@@ -169,7 +169,7 @@ class Attempts(Listener):
                 self.outcome = gang.run(launch, port, attendant)
         finally:
             self._attendant = None
-        return classify(self.outcome, attendant.asked, attendant.step)
+        return classify(self.outcome, attendant.asked, attendant.steps)
 
     def _tell(self, problems: Sequence[Problem]) -> None:
         """Raises GangError with those that no run can do well with."""
@@ -190,8 +190,8 @@ class _Attendant(Attendant):
         self.grace_s = launch.grace_s
         self.asked: Kind | None = None
         """Why the hosts were asked to stop."""
-        self.step: int | None = None
-        """The last one that is completed."""
+        self.steps: dict[int, int] = {}
+        """The last one that each host completed, of those that tell."""
         self._attempts, self._interrupts, self._display = attempts, interrupts, display
         self._processes = launch.plan.world.processes
         self._tells_events = launch.tells_events
@@ -202,7 +202,7 @@ class _Attendant(Attendant):
     def on_event(self, event: Mapping[str, Any]) -> None:
         self._watch.on_event(event, time.monotonic())
         if event.get("event") == "step" and isinstance(event.get("step"), int):
-            self.step = event["step"]
+            self.steps[event["process"]] = event["step"]
         self._has_saved = self._has_saved or event.get("event") == "checkpoint_saved"
         self._is_about_to_go = self._is_about_to_go or event.get("event") == NOTICE
 

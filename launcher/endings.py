@@ -1,9 +1,11 @@
 """From what the hosts reported to what the supervisor must know: why did the attempt end? Pure."""
 
 import signal
+from collections.abc import Mapping
 
+from launcher.health.watch import Hang
 from launcher.host.processes import describe_status
-from launcher.outcome import STALE, Outcome, describe_exit
+from launcher.outcome import STALE, Exit, Outcome, describe_exit
 from launcher.supervisor import Ending, Kind
 
 FINAL_CODES = (64, 65)
@@ -14,23 +16,30 @@ WHY = {
 BY_SIGTERM = int(signal.SIGTERM)
 
 
-def classify(outcome: Outcome, asked: Kind | None, step: int | None) -> Ending:
-    """The end of an attempt whose last completed step is `step`.
+def classify(outcome: Outcome, asked: Kind | None, steps: Mapping[int, int]) -> Ending:
+    """The end of an attempt; `steps`: the last that each host completed, of those that told.
 
     `asked`: STOPPED, RESIZED or PREEMPTED where the hosts were asked to stop; None: nobody here
     did that.
     """
+    furthest = max(steps.values(), default=None)
     if hang := outcome.hang:
-        first = hang.behind[0]
-        return Ending(Kind.HANG, str(hang), f"hang in {first.phase}", first.process, step)
+        return _hung(hang, steps.get(hang.behind[0].process, furthest))
     if outcome.ok:
-        return Ending(Kind.FINISHED, outcome.reason, step=step)
+        return Ending(Kind.FINISHED, outcome.reason, step=furthest)
     if stale := _saying(outcome, STALE):
         reason = "another attempt of this run has taken over its checkpoints"
-        return Ending(Kind.FINAL, reason, STALE, stale[0], step)
-    if outcome.stopped:
-        return _stopped(outcome, asked, step)
-    return _failed(outcome, asked, step)
+        return Ending(Kind.FINAL, reason, STALE, stale[0], furthest)
+    failed = outcome.failed_process
+    if failed is None:
+        return _stopped(outcome, asked, furthest)
+    # Its own, for others may get a step further before they miss it, or not.
+    return _failed(failed, outcome.exits[failed], asked, steps.get(failed, furthest))
+
+
+def _hung(hang: Hang, step: int | None) -> Ending:
+    first = hang.behind[0]
+    return Ending(Kind.HANG, str(hang), f"hang in {first.phase}", first.process, step)
 
 
 def _stopped(outcome: Outcome, asked: Kind | None, step: int | None) -> Ending:
@@ -40,10 +49,7 @@ def _stopped(outcome: Outcome, asked: Kind | None, step: int | None) -> Ending:
     return Ending(Kind.PREEMPTED, reason, "SIGTERM", step=step)
 
 
-def _failed(outcome: Outcome, asked: Kind | None, step: int | None) -> Ending:
-    process = outcome.failed_process
-    assert process is not None
-    ended = outcome.exits[process]
+def _failed(process: int, ended: Exit, asked: Kind | None, step: int | None) -> Ending:
     reason = describe_exit(process, ended)
     if ended.status is None:
         return Ending(Kind.LOST, reason, "lost", process, step)

@@ -51,7 +51,7 @@ class Ending:
     """What two failures in the same way have in common: an exit code, a signal, a phase."""
     process: int | None = None
     step: int | None = None
-    """The last one that was completed in this attempt."""
+    """The last one that was completed in this attempt, by the host that it ended with."""
 
 
 @dataclass(frozen=True)

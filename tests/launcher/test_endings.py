@@ -8,6 +8,7 @@ from launcher.outcome import Exit, Outcome, first_failure
 from launcher.supervisor import Kind
 
 FINISHED, STOPPED = Exit(0, 1.0), Exit(75 << 8, 1.0)
+CRASHED = Exit(1 << 8, 1.0)
 
 
 def outcome(*exits: Exit, hang: Hang | None = None) -> Outcome:
@@ -16,7 +17,7 @@ def outcome(*exits: Exit, hang: Hang | None = None) -> Outcome:
 
 
 def kind(*exits: Exit, asked: Kind | None = None) -> Kind:
-    return classify(outcome(*exits), asked, step=3).kind
+    return classify(outcome(*exits), asked, {}).kind
 
 
 def test_all_hosts_finished() -> None:
@@ -25,7 +26,7 @@ def test_all_hosts_finished() -> None:
 
 def test_a_stop_that_was_asked_for_is_of_who_asked() -> None:
     assert kind(STOPPED, STOPPED, asked=Kind.STOPPED) is Kind.STOPPED
-    ending = classify(outcome(STOPPED, STOPPED), Kind.RESIZED, step=3)
+    ending = classify(outcome(STOPPED, STOPPED), Kind.RESIZED, {})
     assert (ending.kind, ending.reason) == (Kind.RESIZED, "stopped to go on with more hosts")
 
 
@@ -34,11 +35,21 @@ def test_a_stop_that_nobody_here_asked_for_is_a_preemption() -> None:
     assert kind(Exit(signal.SIGTERM, 1.0), FINISHED) is Kind.PREEMPTED
 
 
-def test_an_exit_code_or_a_signal_is_a_crash_with_its_step() -> None:
-    ending = classify(outcome(FINISHED, Exit(1 << 8, 1.0)), None, step=3)
-    assert (ending.kind, ending.process, ending.step) == (Kind.CRASH, 1, 3)
+def test_an_exit_code_or_a_signal_is_a_crash() -> None:
+    ending = classify(outcome(FINISHED, CRASHED), None, {})
+    assert (ending.kind, ending.process, ending.step) == (Kind.CRASH, 1, None)
     assert ending.how == "exited with code 1"
     assert kind(Exit(signal.SIGSEGV, 1.0)) is Kind.CRASH
+
+
+def test_the_step_of_a_crash_is_that_of_the_host_that_failed_first() -> None:
+    """How far the others got before they missed it is chance."""
+    crashed = outcome(Exit(1 << 8, 2.0, said="peer_lost"), CRASHED)
+    assert classify(crashed, None, {0: 49, 1: 48}).step == 48
+
+
+def test_the_step_of_a_host_that_tells_none_is_that_of_the_others() -> None:
+    assert classify(outcome(FINISHED, CRASHED), None, {0: 49}).step == 49
 
 
 def test_bad_configuration_data_or_numbers_are_final() -> None:
@@ -46,11 +57,11 @@ def test_bad_configuration_data_or_numbers_are_final() -> None:
 
 
 def test_a_failure_while_the_user_stops_the_run_is_not_tried_again() -> None:
-    assert kind(Exit(1 << 8, 1.0), STOPPED, asked=Kind.STOPPED) is Kind.FINAL
+    assert kind(CRASHED, STOPPED, asked=Kind.STOPPED) is Kind.FINAL
 
 
 def test_a_failure_while_hosts_make_room_for_more_is_tried_again() -> None:
-    assert kind(Exit(1 << 8, 1.0), STOPPED, asked=Kind.RESIZED) is Kind.CRASH
+    assert kind(CRASHED, STOPPED, asked=Kind.RESIZED) is Kind.CRASH
 
 
 def test_a_host_without_a_status_is_lost() -> None:
@@ -64,6 +75,7 @@ def test_an_attempt_that_was_overtaken_by_another_one_ends_the_run() -> None:
 def test_a_hang_names_the_host_that_is_behind_and_its_phase() -> None:
     hang = Hang((Behind(1, "data", 7, 12.0),), silent=False, deadline_s=10.0, everybody=False)
     killed = Exit(signal.SIGKILL, 1.0, stopped=True)
-    ending = classify(outcome(killed, killed, hang=hang), None, step=7)
+    ending = classify(outcome(killed, killed, hang=hang), None, {0: 8, 1: 7})
     assert (ending.kind, ending.process, ending.how) == (Kind.HANG, 1, "hang in data")
+    assert ending.step == 7
     assert "host-0001: no progress in data after step 7 for 12 s" in ending.reason
