@@ -19,7 +19,10 @@ from pathlib import Path
 from launcher.host.log_files import LogFile
 from launcher.host.reaper import descendants
 
-ANSWER_S, QUIET_S, LOOK_S = 2.0, 0.2, 0.02
+ANSWER_S, LOOK_S = 2.0, 0.02
+QUIET_S = 0.5
+"""An answer is whole when no more of it came for so long. The main thread's stack, which tells what
+the program does, comes last, and a busy machine may halt the program in between."""
 ATTEMPTS = 3
 """py-spy does not halt the process that it reads (a stopped one could not be halted), and what it
 sees may change under its eyes."""
