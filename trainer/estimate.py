@@ -31,8 +31,9 @@ from trainer.spec.plan import Plan
 from trainer.strategy import Share, shares
 from trainer.train_step import Trainable
 
-TEMPORARIES = re.compile(r"HLO temporaries \(([\d.]+)G\)")
-"""In what the compiler says of a program that does not fit."""
+TOO_LARGE = re.compile(r"\(([\d.]+)([GT])\) exceeds available HBM \(([\d.]+)G\)")
+"""In what the compiler says of a program that does not fit. It calls the first size "HLO
+temporaries", and counts the arguments in it: 17.00G of x + 1, where x has 17 GiB and is donated."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,7 @@ def estimate(job: Job, plan: Plan) -> Verdict:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         message = str(error).splitlines()[0]
-        stated = TEMPORARIES.search(message)
-        memory |= {"temporaries": int(float(stated[1]) * GiB)} if stated else {}
-        needed = sum(memory.values()) if stated else None
-        return Verdict(False, needed, available, memory, time.perf_counter() - began, message)
+        return _refused(message, memory, available, time.perf_counter() - began)
     compile_s = time.perf_counter() - began
     found = compiled.memory_analysis()
     assert found is not None
@@ -100,6 +98,16 @@ def estimate(job: Job, plan: Plan) -> Verdict:
     strategies = None if sent is None or not is_known else shares(sent, job, plan)
     verdict = Verdict(True, needed, available, memory, compile_s, "", sent, strategies)
     return _with_evaluation(verdict, trainable, batch) if job.evaluate else verdict
+
+
+def _refused(message: str, memory: dict[str, int], available: int, compile_s: float) -> Verdict:
+    """What is there is less than all of the chip's memory: some is libtpu's own."""
+    needed = None
+    if stated := TOO_LARGE.search(message):
+        needed = int(float(stated[1]) * GiB) * {"G": 1, "T": 1024}[stated[2]]
+        available = int(float(stated[3]) * GiB)
+        memory |= {"temporaries": max(0, needed - sum(memory.values()))}
+    return Verdict(False, needed, available, memory, compile_s, message)
 
 
 def _with_evaluation(verdict: Verdict, trainable: Trainable, batch: Batch) -> Verdict:

@@ -43,9 +43,10 @@ def advise(launch: TrainingLaunch, verdict: Mapping[str, Any]) -> Advice | None:
 
 def nothing_fits(ranking: Ranking, scale: float = 1.0) -> str:
     """How far from it the job is. `scale`: of the estimates."""
-    least = format_bytes(scale * ranking.least.footprint.total)
+    least = scale * ranking.least.footprint.total
+    word = "fits" if least > ranking.hbm_bytes else "surely fits"
     return (
-        f"nothing legal on this cluster fits: the least needs about {least} of "
+        f"nothing legal on this cluster {word}: the least needs about {format_bytes(least)} of "
         f"{format_bytes(ranking.hbm_bytes)} per device; take more devices or a smaller model"
     )
 

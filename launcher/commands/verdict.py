@@ -18,6 +18,8 @@ from launcher.launch import Launch
 from launcher.plan import TrainingLaunch
 from launcher.trainer_call import NoAnswerError
 from trainer.spec.chips import GiB
+from trainer.spec.footprint import footprint
+from trainer.spec.model import Model
 
 
 def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
@@ -34,6 +36,7 @@ def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
     except KeyboardInterrupt:
         return fail(errors, "interrupted; the compiler is ended", INTERRUPTED)
     assert isinstance(launch, TrainingLaunch), "else there is no verdict"
+    verdict["estimate"] = _estimate(launch)
     advice = advise(launch, verdict)
     if as_json:
         verdict["advice"] = asdict(advice) if advice else None
@@ -49,14 +52,24 @@ def ask(launch: Launch) -> dict[str, Any]:
         return call.answer()
 
 
+def _estimate(launch: TrainingLaunch) -> dict[str, int] | None:
+    """Bytes by part, which the compiler does not tell; None: of a model of the user's own."""
+    if not isinstance(launch.job.model, Model):
+        return None
+    return footprint(launch.job, launch.plan).parts
+
+
 def _print(console: Console, verdict: dict[str, Any], advice: Advice | None) -> None:
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in verdict["memory"].items())
-    lines = [
-        f"compiled in {format_seconds(verdict['compile_s'])}; per device: {parts}",
-        verdict["message"] or f"fits: needs {_of(verdict)}",
-    ]
+    lines = [f"compiled in {format_seconds(verdict['compile_s'])}; per device: {parts}"]
+    if estimate := verdict["estimate"]:
+        lines.append(
+            f"of the temporaries, by estimate: gradients {format_bytes(estimate['gradients'])}, "
+            f"activations kept for the backward pass {format_bytes(estimate['kept'])}"
+        )
     if verdict["evaluation_bytes"]:
-        lines.insert(1, f"an evaluation needs {format_bytes(verdict['evaluation_bytes'])}")
+        lines.append(f"an evaluation needs {format_bytes(verdict['evaluation_bytes'])}")
+    lines.append(verdict["message"] or f"fits: needs {_of(verdict)}")
     for line in lines:
         console.print(Text(line), soft_wrap=True)
     if collectives := verdict["collectives"]:

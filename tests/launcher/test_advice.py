@@ -10,6 +10,7 @@ from launcher.commands.advice import advise
 from launcher.plan import TrainingLaunch, prepare
 from trainer.spec.chips import GiB
 from trainer.spec.footprint import footprint
+from trainer.spec.ranking import rank
 
 JOB = """\
 name: large
@@ -62,6 +63,16 @@ def test_where_nothing_legal_fits_it_is_said(tmp_path: Path) -> None:
     advice = advise(launch, verdict(False, None))
     assert advice and advice.overrides == ()
     assert "nothing legal on this cluster fits: the least needs about" in advice.text
+
+
+def test_what_may_fit_but_is_too_close_to_count_on_is_no_advice(tmp_path: Path) -> None:
+    launch = planned(tmp_path, "v5p-64")
+    ranking = rank(launch.job, launch.plan)
+    assert ranking
+    times = ranking.own.footprint.total / ranking.least.footprint.total
+    close, over = (advise(launch, verdict(False, times * 95 * share)) for share in (0.95, 1.05))
+    assert close and close.text.startswith("nothing legal on this cluster surely fits")
+    assert over and over.text.startswith("nothing legal on this cluster fits")
 
 
 def test_what_fits_is_told_what_is_clearly_faster(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from trainer.spec.chips import GiB
+
 pytestmark = pytest.mark.tpu_compiler
 # 67 million parameters a layer; with moments and gradients 1 GiB.
 JOB = """\
@@ -34,11 +36,14 @@ def test_what_fits_is_needed_where_the_plan_says(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     assert found["fits"]
-    assert found["hbm_needed_bytes"] <= found["hbm_available_bytes"] == 16 << 30
+    assert found["hbm_needed_bytes"] <= found["hbm_available_bytes"] == 16 * GiB
     for part in ("parameters", "optimizer"):
         assert found["memory"][part] == found["bytes_per_device"][part]
     # The parts are the plan's and the compiler's; the sum is the compiler's alone.
     assert sum(found["memory"].values()) == pytest.approx(found["hbm_needed_bytes"], rel=0.02)
+    estimate = found["estimate"]
+    assert estimate["gradients"] == found["bytes_per_device"]["gradients"]
+    assert 0 < estimate["kept"] < found["memory"]["temporaries"] - estimate["gradients"]
 
 
 def test_an_evaluation_is_compiled_too(tmp_path: Path) -> None:
@@ -51,12 +56,14 @@ def test_an_evaluation_is_compiled_too(tmp_path: Path) -> None:
     assert state < found["evaluation_bytes"] < found["hbm_needed_bytes"]
 
 
-def test_what_is_a_little_too_large_is_refused(tmp_path: Path) -> None:
-    result = compiled(tmp_path, "-c", "v5e-1", "model.layers=16")
-    assert result.returncode == 1, result.stdout
-    assert "RESOURCE_EXHAUSTED" in result.stdout
-    assert "does not fit: needs" in result.stderr
-    assert "of 16.0 GiB HBM per device" in result.stderr
+def test_what_is_a_little_too_large_is_refused_as_a_little_too_large(tmp_path: Path) -> None:
+    result = compiled(tmp_path, "-c", "v5e-1", "model.layers=14", "-o", "json")
+    assert result.returncode == 1, result.stderr
+    assert "does not fit: needs 16.1 GiB of 15.8 GiB HBM per device" in result.stderr
+    found = json.loads(result.stdout)
+    assert "RESOURCE_EXHAUSTED" in found["message"]
+    assert found["hbm_available_bytes"] == int(15.75 * GiB), "libtpu keeps some for itself"
+    assert sum(found["memory"].values()) == found["hbm_needed_bytes"]
 
 
 def test_two_slices_of_it_are_compiled_as_one_program(tmp_path: Path) -> None:
