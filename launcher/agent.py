@@ -14,7 +14,9 @@ from pathlib import Path
 
 from launcher.host import preflight
 from launcher.host.copied_folder import CopiedFolder
+from launcher.host.direct import reach_directly
 from launcher.host.notices import Notices
+from launcher.host.oom_score import outlive_programs
 from launcher.host.preflight import Look
 from launcher.host.program import SEARCH_PATHS, Batch, Program
 
@@ -33,6 +35,7 @@ class Agent:
         self._program: Program | None = None
         self._copied: CopiedFolder | None = None
         self._asked_at = time.monotonic()
+        outlive_programs()
         self._notices = Notices()
         threading.Thread(target=self._end_when_alone, daemon=True).start()
 
@@ -43,16 +46,20 @@ class Agent:
         self._asked_at = time.monotonic()
         return ray.util.get_node_ip_address()
 
-    def free_port(self, wanted: int | None) -> int:
-        """`wanted` if it is free on this host, else one that is; asked right before it is bound."""
-        self._asked_at = time.monotonic()
+    def listening_address(self, wanted: int | None) -> tuple[str, int]:
+        """Where the coordinator listens: at the address that the hosts use, and nowhere else.
+
+        Its port is `wanted` where that is free, else one that is. The address is "" (all of them)
+        where the one that the hosts use is none of this host's own, as behind NAT.
+        """
+        address = preflight.own_address(self.address())
         for port in (wanted, 0) if wanted else (0,):
             with socket.socket() as probe:
                 try:
-                    probe.bind(("", port))
+                    probe.bind((address, port))
                 except OSError:
                     continue
-                return probe.getsockname()[1]
+                return address, probe.getsockname()[1]
         raise OSError("no free port")
 
     def look(self, folder: str, platform: str) -> Look:
@@ -62,7 +69,7 @@ class Agent:
     def listen(self) -> int:
         """A port where others can try whether they reach this host."""
         self._asked_at = time.monotonic()
-        return preflight.listen()
+        return preflight.listen(self.address())
 
     def unreachable(self, address: str, port: int) -> str:
         """Why another host cannot be reached from this one; "": it can."""
@@ -99,10 +106,14 @@ class Agent:
         log: str,
         cwd: str,
         grace_s: float,
+        hosts: Sequence[str],
     ) -> None:
-        """Start the host's program; `environment` is added to the host's own."""
+        """Start the host's program; `environment` is added to the host's own.
+
+        `hosts`: the addresses of all hosts, which the program reaches without a proxy.
+        """
         self._asked_at = time.monotonic()
-        whole = add(environment, host_environment())
+        whole = reach_directly(hosts, add(environment, host_environment()))
         self._program = Program(command, whole, Path(log), Path(cwd), grace_s)
 
     def poll(self, wait_s: float) -> Batch:

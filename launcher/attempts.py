@@ -7,10 +7,10 @@ from typing import Any
 
 from launcher.agent import LEASE_S, NOTICE
 from launcher.attendant import Attendant
-from launcher.endings import classify
-from launcher.gang import GangError, LostError
+from launcher.endings import AGENT_FAILED, classify
+from launcher.gang import AgentError, Gang, GangError, LostError
 from launcher.health.stragglers import Straggler
-from launcher.health.watch import Hang, Watch
+from launcher.health.watch import Hang, Limits, Watch
 from launcher.hosting import Hosting
 from launcher.interrupts import Interrupts
 from launcher.launch import Launch
@@ -24,6 +24,9 @@ from launcher.supervisor import Decision, Ending, Kind, Over, Policy, Start, Sup
 
 LOOK_S = 0.2
 LOOK_AT_HOSTS_S = 1.0
+HELD_S, HELD_LOOK_S = 30.0, 2.0
+"""How long a host of a later attempt may take to become able to serve the run: processes of the
+attempt before may still hold its chips, and its disk may still be emptied."""
 WAITING = {
     "backing_off": "starting again in {:.0f} s",
     "waiting_for_hosts": "waiting {:.0f} s at most for hosts",
@@ -129,7 +132,9 @@ class Attempts(Listener):
             self._display.attempt(launch)
         self._number += 1
         self._supervisor.began(launch.plan.world.processes)
+        began = time.monotonic()
         ending = self._run_attempt(launch)
+        ending = replace(ending, ran_s=time.monotonic() - began)
         self._run.end_attempt(ending)
         self._supervisor.ended(ending, time.monotonic())
         self._display.attempt_ended(ending)
@@ -137,16 +142,31 @@ class Attempts(Listener):
         if lost or ending.kind is Kind.RESIZED:
             self._hosting.dismiss()
 
+    def _is_first(self, launch: Launch) -> bool:
+        """Whether it is this command's first attempt: what is wrong then is the user's to know."""
+        return launch.attempt == self._whole.attempt
+
     def _run_attempt(self, launch: Launch) -> Ending:
-        """Lost hosts end an attempt; before the first one they are the user's to know."""
+        """Whatever keeps the programs from running is the end of the attempt.
+
+        Raises ProviderError and GangError where hosts are missing or unfit for the first attempt.
+        """
         self.outcome = None
         try:
             return self._run_programs(launch)
         except LostError as error:
             return Ending(Kind.LOST, str(error), "lost")
+        except AgentError as error:
+            self._hosting.dismiss(error.suspects)
+            return Ending(Kind.CRASH, str(error), AGENT_FAILED)
+        except GangError as error:
+            if self._is_first(launch):
+                raise
+            self._hosting.dismiss(error.suspects)
+            return Ending(Kind.CRASH, str(error), "hosts that cannot serve the run")
         except ProviderError as error:
             self._hosting.check_head()
-            if launch.attempt == self._whole.attempt:
+            if self._is_first(launch):
                 raise
             return Ending(Kind.LOST, str(error), "lost")
 
@@ -156,7 +176,7 @@ class Attempts(Listener):
         self._run.set_state("starting")
         if not self._hosting.is_known(gang):
             self._display.status("looking at every host")
-            self._tell(judge(gang.look(launch.plan.world.platform), needs_of(launch)))
+            self._tell(self._look(launch, gang))
             self._display.status("checking versions, code and data on every host")
             _check_corpus(launch, gang.check(launch))
             self._hosting.know(gang)
@@ -171,14 +191,26 @@ class Attempts(Listener):
             self._attendant = None
         return classify(self.outcome, attendant.asked, attendant.steps)
 
+    def _look(self, launch: Launch, gang: Gang) -> list[Problem]:
+        """What is wrong with the hosts; in a later attempt, what has not passed after HELD_S."""
+        given_up = time.monotonic() + (0.0 if self._is_first(launch) else HELD_S)
+        while True:
+            problems = judge(gang.look(launch.plan.world.platform), needs_of(launch))
+            fatal = [str(problem) for problem in problems if problem.is_fatal]
+            if not fatal or self._interrupts.asked or time.monotonic() >= given_up:
+                return problems
+            self._display.status(f"waiting {HELD_S:.0f} s at most for {'; '.join(fatal)}")
+            time.sleep(HELD_LOOK_S)
+
     def _tell(self, problems: Sequence[Problem]) -> None:
         """Raises GangError with those that no run can do well with."""
         for problem in problems:
             if not problem.is_fatal:
                 about = {"process": problem.process, "kind": "host", "message": problem.text}
                 self.on_event({"event": "warning", "time": time.time(), **about})
-        if fatal := [str(problem) for problem in problems if problem.is_fatal]:
-            raise GangError("\n".join(["the hosts cannot serve this run:", *fatal]))
+        if fatal := [problem for problem in problems if problem.is_fatal]:
+            text = "\n".join(["the hosts cannot serve this run:", *map(str, fatal)])
+            raise GangError(text, [problem.process for problem in fatal])
 
 
 class _Attendant(Attendant):
@@ -194,6 +226,7 @@ class _Attendant(Attendant):
         """The last one that each host completed, of those that tell."""
         self._attempts, self._interrupts, self._display = attempts, interrupts, display
         self._processes = launch.plan.world.processes
+        self._limits = Limits.of(launch.job.deadlines)
         self._tells_events = launch.tells_events
         self.started()
         self._has_saved = self._is_about_to_go = False
@@ -207,7 +240,7 @@ class _Attendant(Attendant):
         self._is_about_to_go = self._is_about_to_go or event.get("event") == NOTICE
 
     def started(self) -> None:
-        self._watch = Watch(self._processes, expects_events=self._tells_events)
+        self._watch = Watch(self._processes, self._limits, expects_events=self._tells_events)
 
     def ended(self, process: int) -> None:
         self._watch.on_end(process)
@@ -249,5 +282,6 @@ def _check_corpus(launch: Launch, reports: dict[int, dict[str, Any]]) -> None:
         if planned and seen != planned:
             raise GangError(
                 f"{host_name(process)} has another corpus than this machine ({seen} here, planned "
-                f"{planned}): the hosts need the Python version of the launcher for 'stdlib'"
+                f"{planned}): the hosts need the Python version of the launcher for 'stdlib'",
+                [process],
             )

@@ -26,6 +26,8 @@ from launcher.cli_options import (
     refuse,
 )
 from launcher.exits import BAD_USAGE
+from launcher.files import NoLocksError, NoStateFolderError
+from launcher.output import prepare
 from trainer.spec.suggest import suggest
 
 if TYPE_CHECKING:
@@ -37,6 +39,11 @@ if TYPE_CHECKING:
 class DefaultToRun(TyperGroup):
     """`launch --cluster C job.yaml` is `launch run --cluster C job.yaml`."""
 
+    def main(self, *args: Any, **options: Any) -> Any:
+        """No command fails because of what its output cannot encode, or because it is closed."""
+        prepare()
+        return super().main(*args, **options)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own_options = {"--help", "-h", "--install-completion", "--show-completion"}
         if args and args[0] not in self.commands and not own_options.intersection(args[:1]):
@@ -46,6 +53,15 @@ class DefaultToRun(TyperGroup):
                 refuse(f"launch: '{verb}' is neither a command nor a job file.{hint}", BAD_USAGE)
             args = ["run", *args]
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Ends with one line where nothing can be kept between commands."""
+        try:
+            return super().invoke(ctx)
+        except NoStateFolderError as error:
+            refuse(str(error), BAD_USAGE)
+        except NoLocksError as error:
+            refuse(f"{error}. Set XDG_STATE_HOME to a folder of another one", BAD_USAGE)
 
 
 def _looks_like_a_verb(word: str) -> bool:
@@ -269,18 +285,30 @@ def up(
     """Start a simulated cluster and keep it warm for later runs."""
     from launcher.commands.up_down import keep_warm
 
-    found = _find_cluster(cluster)
-    raise typer.Exit(keep_warm(Path(found.source).stem, found.value, simulate_hosts))
+    raise typer.Exit(keep_warm(_find_cluster(cluster), cluster, simulate_hosts))
 
 
 @app.command()
 def down(
-    cluster: Annotated[str, typer.Argument(help="a cluster that is up, or one of a cloud")],
+    cluster: Annotated[
+        str, typer.Argument(help="a cluster that is up, one of a cloud, or the name of a pod")
+    ],
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="do not ask before runs are stopped or hosts go")
+    ] = False,
 ) -> None:
-    """End a cluster that `launch up` keeps warm; give hosts of a cloud back, whatever they run."""
+    """End a cluster that `launch up` keeps warm; give hosts of a cloud back.
+
+    Runs on it are stopped with a checkpoint. On a terminal the command asks first; elsewhere it
+    needs --yes.
+
+    launch down pod.yaml
+
+    launch down slipway-small-98334a0e --yes
+    """
     from launcher.commands.up_down import end
 
-    raise typer.Exit(end(cluster))
+    raise typer.Exit(end(cluster, agreed=yes))
 
 
 def _prepare(

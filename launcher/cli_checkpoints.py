@@ -1,4 +1,4 @@
-"""`launch checkpoints`: list, verify, export; and `launch sample`."""
+"""`launch checkpoints`: list, verify, restore-damaged, export; and `launch sample`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,8 +46,22 @@ def list_checkpoints(
     if output is Output.json:
         print(as_json(found))
     else:
-        show(found, folder)
+        show(found, folder, run)
     raise typer.Exit(JOB_FAILED if verify and any(entry.problem for entry in found) else 0)
+
+
+@app.command("restore-damaged")
+def restore_damaged(run: RunOrFolder, runs: Runs = Path("runs")) -> None:
+    """Verify what was moved aside as damaged, and put back the checkpoints that are whole."""
+    from launcher.commands.checkpoints import put_back
+
+    folder, found = _checkpoints_of(run, runs)
+    results = list(put_back(found))
+    for entry, why in results:
+        print(f"{entry.folder.name}: {f'stays aside: {why}' if why else 'whole, and put back'}")
+    if not results:
+        print(f"{folder}: no checkpoint was moved aside")
+    raise typer.Exit(JOB_FAILED if any(why for _, why in results) else 0)
 
 
 @app.command("export")

@@ -31,6 +31,7 @@ def list_runs(runs: Runs = Path("runs"), output: OutputOption = Output.text) -> 
 
     launch list -o json | jq -r '.[] | select(.alive) | .name'
     """
+    from launcher.commands.held import print_held
     from launcher.commands.listing import as_json, show
     from launcher.record.snapshot import take_all
 
@@ -39,6 +40,7 @@ def list_runs(runs: Runs = Path("runs"), output: OutputOption = Output.text) -> 
         print(as_json(found))
     else:
         show(found, runs)
+    print_held()
 
 
 def status(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
@@ -46,11 +48,13 @@ def status(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Outpu
 
     launch status quickstart
     """
+    from launcher.commands.held import print_held
     from launcher.commands.status import as_json, read, show
     from launcher.runs import find_run
 
     with _refusals():
         folder = find_run(run, runs)
+        print_held(folder)
         _if_elsewhere(folder, "status", *_asked(output))
         found = read(folder)
     if output is Output.json:
@@ -134,7 +138,7 @@ def stop(
     with _refusals():
         folder = find_run(run, runs)
         _if_elsewhere(folder, "stop", *["--now"] * now, *_asked(output))
-        if job := _job_in_queue(folder):
+        if job := _job_in_queue(folder, or_late=True):
             from launcher.commands.queue import stop_job
 
             code = stop_job(folder, job, now=now, aside=output is Output.json)
@@ -168,12 +172,13 @@ def _if_elsewhere(folder: Path, *words: str) -> None:
         raise typer.Exit(there.launch(*words, terminal=sys.stdout.isatty()))
 
 
-def _job_in_queue(folder: Path) -> "SlurmJob | None":
-    """Where a run is a job of Slurm's that has not ended."""
+def _job_in_queue(folder: Path, *, or_late: bool = False) -> "SlurmJob | None":
+    """Where a run is a job of Slurm's that has not ended; `or_late`: or that may yet come."""
     from launcher.providers.slurm.job import SlurmJob
 
     job = SlurmJob.read(folder)
-    return job if job and job.look() else None
+    is_late = job is not None and not job.job_id and not job.is_to_end
+    return job if job and ((or_late and is_late) or job.look()) else None
 
 
 @contextmanager

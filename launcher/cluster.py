@@ -3,11 +3,14 @@
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from launcher.providers.ipv4 import NEEDED, is_ipv6
 from launcher.providers.kubernetes import gke
 from trainer.spec import accelerators
 from trainer.spec.accelerators import Accelerator
@@ -30,6 +33,15 @@ def is_address(text: str) -> bool:
 
 def _is_url(text: str) -> bool:
     return re.fullmatch(r"https?://[^/@?#\s]+/?", text) is not None
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether the name or address is this machine's own."""
+    if host == "localhost":
+        return True
+    with suppress(ValueError):
+        return ip_address(host or "").is_loopback
+    return False
 
 
 class Local(Section):
@@ -59,16 +71,33 @@ class Attach(Section):
     token_path: Text | None = Field(
         default=None, description="file with the cluster's token; else as Ray finds it"
     )
+    proxy: Text | None = Field(
+        default=None, description="http://host:port to reach https://... through; else none"
+    )
     labels: dict[Text, str] = Field(default={}, description="of the nodes that may be hosts")
     own: bool = Field(default=False, description="nodes that Slipway has started, as for ssh")
 
     @field_validator("address")
     @classmethod
     def _is_of_a_head(cls, address: str) -> str:
+        if is_address(address) and is_ipv6(address.rpartition(":")[0]):
+            raise ValueError(f"found {found(address)}. {NEEDED}")
         if address != "auto" and not is_address(address) and not _is_url(address):
             wanted = "host:port of a Ray head, http://host:8265 of its Jobs API, or auto"
             raise ValueError(f"expected {wanted}, found {found(address)}")
         return address
+
+    @model_validator(mode="after")
+    def _keeps_the_token(self) -> "Attach":
+        if self.proxy is None:
+            return self
+        if not _is_url(self.proxy):
+            raise KeyedError(("proxy", f"expected http://host:port, found {found(self.proxy)}"))
+        host = urlsplit(self.address).hostname
+        if not self.address.startswith("https://") or is_loopback(host):
+            message = "only https://... of another machine is reached through a proxy"
+            raise KeyedError(("proxy", f"{message}: any other one would show it the token"))
+        return self
 
     @property
     def is_by_http(self) -> bool:
@@ -129,7 +158,18 @@ class Gcp(Section):
     )
     labels: dict[Text, str] = Field(default={}, description="of the resources, for the bill")
     autostop_minutes: Annotated[float, Field(ge=0)] = Field(
-        default=30.0, description="how long the hosts stay after a run that failed, to look at them"
+        default=30.0,
+        description="How long the hosts stay after a run that failed. For as long, a run that is "
+        "over and whose folder cannot be copied keeps them. 0 gives them back at once.",
+    )
+    max_hours: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="How long slices may be held. Then the run is stopped with a checkpoint, and "
+        "they are given back. null sets no limit.",
+    )
+    unreachable_minutes: Annotated[float, Field(gt=0)] = Field(
+        default=30.0,
+        description="Slices whose hosts have not answered by SSH for so long are given back.",
     )
     price_per_chip_hour: Annotated[float, Field(ge=0)] | None = Field(
         default=None, description="in US dollars; else the list price, where one is known"
@@ -356,6 +396,17 @@ def find_cluster(name_or_path: str) -> Loaded[Cluster]:
         if path.stem == name_or_path:
             return load(path, Cluster)
     return Loaded(_slice_of(name_or_path), name_or_path, places={})
+
+
+def cluster_key(name_or_path: str) -> str:
+    """The absolute path of a cluster's file; the name of one that ships, or of an accelerator.
+
+    Two projects may each have a clusters/pod.yaml.
+    """
+    if is_path(name_or_path):
+        return str(Path(name_or_path).absolute())
+    here = Path("clusters") / f"{name_or_path}.yaml"
+    return str(here.absolute()) if here.is_file() else name_or_path
 
 
 def is_path(name: str) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from launcher.health.watch import Hang
 from launcher.host.processes import describe_status
-from launcher.outcome import STALE, Exit, Outcome, describe_exit
+from launcher.outcome import ON_REQUEST, STALE, Exit, Outcome, describe_exit
 from launcher.supervisor import Ending, Kind
 
 FINAL_CODES = (64, 65)
@@ -14,6 +14,7 @@ WHY = {
     Kind.PREEMPTED: "stopped because a host is about to be taken away",
 }
 BY_SIGTERM = int(signal.SIGTERM)
+AGENT_FAILED = "its agent failed"
 
 
 def classify(outcome: Outcome, asked: Kind | None, steps: Mapping[int, int]) -> Ending:
@@ -32,7 +33,7 @@ def classify(outcome: Outcome, asked: Kind | None, steps: Mapping[int, int]) -> 
         return Ending(Kind.FINAL, reason, STALE, stale[0], furthest)
     failed = outcome.failed_process
     if failed is None:
-        return _stopped(outcome, asked, furthest)
+        return _stopped(outcome, asked, steps)
     # Its own, for others may get a step further before they miss it, or not.
     return _failed(failed, outcome.exits[failed], asked, steps.get(failed, furthest))
 
@@ -42,22 +43,36 @@ def _hung(hang: Hang, step: int | None) -> Ending:
     return Ending(Kind.HANG, str(hang), f"hang in {first.phase}", first.process, step)
 
 
-def _stopped(outcome: Outcome, asked: Kind | None, step: int | None) -> Ending:
+def _stopped(outcome: Outcome, asked: Kind | None, steps: Mapping[int, int]) -> Ending:
+    furthest = max(steps.values(), default=None)
     if asked is not None:
-        return Ending(asked, outcome.cut_off or WHY.get(asked, outcome.reason), step=step)
-    reason = "the hosts were asked to stop by somebody else (SIGTERM): taken for a preemption"
-    return Ending(Kind.PREEMPTED, reason, "SIGTERM", step=step)
+        return Ending(asked, outcome.cut_off or WHY.get(asked, outcome.reason), step=furthest)
+    stopped = [p for p, ended in outcome.exits.items() if ended.code == ON_REQUEST]
+    first = min(stopped, key=lambda process: (outcome.exits[process].ended_at, process))
+    step = steps.get(first, furthest)
+    return _unexplained(first, outcome.exits[first], step)
 
 
 def _failed(process: int, ended: Exit, asked: Kind | None, step: int | None) -> Ending:
     reason = describe_exit(process, ended)
-    if ended.status is None:
+    # A run that is stopped ends all the same, whether a host is lost then or its agent alone.
+    if ended.status is None and (asked is Kind.STOPPED or not ended.host_lives):
         return Ending(Kind.LOST, reason, "lost", process, step)
-    how = describe_status(ended.status)
+    how = AGENT_FAILED if ended.status is None else describe_status(ended.status)
     if asked is Kind.STOPPED or ended.code in FINAL_CODES:
         return Ending(Kind.FINAL, reason, how, process, step)
-    kind = Kind.PREEMPTED if ended.status == BY_SIGTERM else Kind.CRASH
-    return Ending(kind, reason, how, process, step)
+    if ended.status != BY_SIGTERM:
+        return Ending(Kind.CRASH, reason, how, process, step)
+    if asked is Kind.PREEMPTED:
+        return Ending(Kind.PREEMPTED, reason, process=process, step=step)
+    return _unexplained(process, ended, step)
+
+
+def _unexplained(process: int, ended: Exit, step: int | None) -> Ending:
+    """A stop that the platform may have asked for, or that the program only looks like."""
+    reason = f"{describe_exit(process, ended)}; this launch did not ask for that"
+    assert ended.status is not None
+    return Ending(Kind.PREEMPTED, reason, describe_status(ended.status), process, step)
 
 
 def _saying(outcome: Outcome, word: str) -> list[int]:

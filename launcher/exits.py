@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from launcher.printable import plain
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -10,5 +12,5 @@ OK, JOB_FAILED, BAD_USAGE, NO_CLUSTER, INTERRUPTED = 0, 1, 2, 3, 130
 
 def fail(errors: "Console", message: str, code: int) -> int:
     """Say why, and return the code."""
-    errors.print(message, style="bold red", soft_wrap=True, markup=False, highlight=False)
+    errors.print(plain(message), style="bold red", soft_wrap=True, markup=False, highlight=False)
     return code

@@ -1,30 +1,75 @@
 """Small things that are done with files, each in one way."""
 
+import errno
 import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
+
+from trainer.spec import durable
 
 LOCK_TIMEOUT_S = 0.5
 """Whoever asks whether a file is locked holds it for a moment too."""
 RETRY_S = 0.01
 LAST_BYTES = 1 << 18
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""From a file system without flock: Lustre without `-o flock`, NFS whose lock daemon is down."""
+
+
+class NoLocksError(OSError):
+    """The file system of a file has no locks: whether another process holds it is not known."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: its file system has no locks (flock: {self.strerror})"
+
+
+class NoStateFolderError(OSError):
+    """What is remembered between commands cannot be kept; says which variable names a folder."""
 
 
 def state_folder() -> Path:
-    """Where Slipway remembers things between commands, by the XDG rules."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "slipway"
+    """Where Slipway remembers things between commands, by the XDG rules.
+
+    Raises NoStateFolderError for a user without a home.
+    """
+    base = os.environ.get("XDG_STATE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".local" / "state") / "slipway"
+    except RuntimeError:
+        raise NoStateFolderError(
+            "HOME is not set, and this user has no home: set XDG_STATE_HOME to a folder that "
+            "Slipway may write to"
+        ) from None
+
+
+def make_state_folder(name: str) -> Path:
+    """One of its folders, which only this user can read. Raises NoStateFolderError."""
+    folder = state_folder() / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise NoStateFolderError(
+            f"{folder} cannot be written: {error.strerror}. Set XDG_STATE_HOME to another folder"
+        ) from None
+    return folder
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    """Writes a file so that a reader, or a loss of power, meets the old one or the new one."""
+    durable.replace(path, text, str(os.getpid()))
+
+
+def free_name(folder: Path) -> Path:
+    """FOLDER.1, FOLDER.2, ...: the first that is not there."""
+    number = 1
+    while (free := folder.with_name(f"{folder.name}.{number}")).exists():
+        number += 1
+    return free
 
 
 def end_torn_line(path: Path) -> None:
@@ -40,9 +85,12 @@ def end_torn_line(path: Path) -> None:
         pass  # it has not come to its first line
 
 
-def lock(file: IO[Any]) -> bool:
-    """Take the lock of an open file, until this process ends or closes it; False: it is taken."""
-    deadline = time.monotonic() + LOCK_TIMEOUT_S
+def lock(file: IO[Any], timeout_s: float = LOCK_TIMEOUT_S) -> bool:
+    """Take the lock of an open file, until this process ends or closes it; False: it is taken.
+
+    Raises NoLocksError.
+    """
+    deadline = time.monotonic() + timeout_s
     while not _try_lock(file, fcntl.LOCK_EX):
         if time.monotonic() >= deadline:
             return False
@@ -51,10 +99,15 @@ def lock(file: IO[Any]) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a living process holds the file's lock; the file is not changed or made."""
+    """Whether a living process holds the file's lock; the file is not changed or made.
+
+    Raises NoLocksError.
+    """
     try:
         with path.open("rb") as file:
             return not _try_lock(file, fcntl.LOCK_SH)
+    except NoLocksError:
+        raise
     except OSError:
         return False
 
@@ -65,15 +118,6 @@ def read_object(path: Path) -> dict[str, Any]:
         return parse_object(path.read_bytes()) or {}
     except OSError:
         return {}
-
-
-def read_objects(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file with one on each line; torn lines are left out."""
-    try:
-        with path.open("rb") as lines:
-            yield from filter(None, map(parse_object, lines))
-    except OSError:
-        return
 
 
 def last_object(path: Path, is_wanted: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
@@ -102,4 +146,8 @@ def _try_lock(file: IO[Any], kind: int) -> bool:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        raise NoLocksError(error.errno, error.strerror, file.name) from None
     return True

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from launcher.agent_ends import explain
 from launcher.attendant import ENDING_TIMEOUT_S, GRACE_S, Attendant, Stop
 from launcher.copies import Copies, log_of
 from launcher.health.silence import SILENCE_S, Silence
@@ -42,9 +43,18 @@ COMPARED = ("versions", "code", "corpus_sha256")
 class GangError(Exception):
     """The hosts cannot run the program together; says which one and why."""
 
+    def __init__(self, message: str, suspects: Collection[int] = ()) -> None:
+        """`suspects`: the processes whose hosts are the reason."""
+        super().__init__(message)
+        self.suspects = suspects
+
 
 class LostError(GangError):
     """A host does not answer any more."""
+
+
+class AgentError(GangError):
+    """The agent of a host failed, not the host."""
 
 
 class Program(Protocol):
@@ -79,6 +89,7 @@ class Gang:
         """Those whose agents do not answer."""
         self._run_dir, self._listener = run_dir, listener
         self._copies = Copies(agents, apart, run_dir)
+        self._addresses: list[str] = []
 
     @property
     def size(self) -> int:
@@ -88,7 +99,11 @@ class Gang:
     @property
     def silent_places(self) -> list[Place]:
         """Of hosts that have stopped answering."""
-        return [self._places[process] for process in self._lost]
+        return self.places_of(self._lost)
+
+    def places_of(self, processes: Collection[int]) -> list[Place]:
+        """Where the hosts of these processes are."""
+        return [self._places[process] for process in processes]
 
     def run(
         self,
@@ -176,21 +191,25 @@ class Gang:
 
     def _environments(self, program: Program, coordinator_port: int | None) -> list[dict[str, str]]:
         """Of every process: the program's own, and where the first one listens."""
-        address = self._coordinator(coordinator_port)
+        first = self._hosts()[0]
+        call = self._agents[0].listening_address.remote(coordinator_port)
+        ((bound, port),) = _answers([call], [0])
+        coordinator = {"JAX_COORDINATOR_ADDRESS": f"{first}:{port}"}
+        if bound:
+            coordinator["JAX_COORDINATOR_BIND_ADDRESS"] = f"{bound}:{port}"
         environments = [
-            {**program.environment(process), "JAX_COORDINATOR_ADDRESS": address}
-            for process in range(len(self._agents))
+            {**program.environment(process), **coordinator} for process in range(len(self._agents))
         ]
         for environment in environments:
             if "MEGASCALE_NUM_SLICES" in environment:
-                environment["MEGASCALE_COORDINATOR_ADDRESS"] = address.rpartition(":")[0]
+                environment["MEGASCALE_COORDINATOR_ADDRESS"] = first
         return environments
 
-    def _coordinator(self, wanted_port: int | None) -> str:
-        first = self._agents[0]
-        calls = [first.address.remote(), first.free_port.remote(wanted_port)]
-        address, port = _answers(calls, [0, 0])
-        return f"{address}:{port}"
+    def _hosts(self) -> list[str]:
+        """The addresses of all hosts, in the order of processes. Raises LostError."""
+        if not self._addresses:
+            self._addresses = self._ask(lambda agent: agent.address.remote())
+        return self._addresses
 
     def _run(
         self,
@@ -200,9 +219,10 @@ class Gang:
         attendant: Attendant,
     ) -> Outcome:
         self._send_folder()
+        hosts = self._hosts()
         starts = [
             agent.start.remote(
-                command, environment, str(self._log(process)), str(Path.cwd()), GRACE_S
+                command, environment, str(self._log(process)), str(Path.cwd()), GRACE_S, hosts
             )
             for process, (agent, command, environment) in enumerate(
                 zip(self._agents, commands, environments, strict=True)
@@ -210,23 +230,34 @@ class Gang:
         ]
         _answers(starts, range(len(starts)))
         said: dict[int, str] = {}
+        initializing: set[int] = set()
 
         def listen(event: Event) -> None:
             note(event)
             if event.get("kind") in (PEER_LOST, STALE):
                 said[event["process"]] = event["kind"]
+            if event["event"] == "started":
+                initializing.add(event["process"])
+            elif event["event"] == "initialized":
+                initializing.discard(event["process"])
 
         exits, hang = self._watch(listen, attendant)
-        exits = {p: replace(ended, said=said.get(p, "")) for p, ended in exits.items()}
+        exits = {
+            p: replace(ended, said=said.get(p, ""), initializing=p in initializing)
+            for p, ended in exits.items()
+        }
         return Outcome(exits, first_failure(exits), hang)
 
     def _send_folder(self) -> None:
         """Raises GangError with the hosts that cannot hold a copy of the run's folder."""
         sent = self._copies.send()
         problems = _answers([call for _, call in sent], [process for process, _ in sent])
-        told = [f"{host_name(p)}: {why}" for (p, _), why in zip(sent, problems, strict=True) if why]
-        if told:
-            raise GangError("; ".join(told))
+        failures = [
+            f"{host_name(p)}: {why}" for (p, _), why in zip(sent, problems, strict=True) if why
+        ]
+        if failures:
+            suspects = [process for (process, _), why in zip(sent, problems, strict=True) if why]
+            raise GangError("; ".join(failures), suspects)
 
     def _watch(
         self, note: Callable[[Event], None], attendant: Attendant
@@ -234,6 +265,7 @@ class Gang:
         """Forward what the hosts say until all have ended; process -> its end."""
         attendant.started()
         exits: dict[int, Exit] = {}
+        errors: dict[int, Exception] = {}
         hang: Hang | None = None
         stop, look_at = Stop(self._agents, attendant), 0.0
         silence = Silence(len(self._agents), time.monotonic())
@@ -242,6 +274,9 @@ class Gang:
             for reference in answered(list(polls), LOOK_S):
                 process = polls.pop(reference)
                 batch = _fetch(reference)
+                if isinstance(batch, Exception):
+                    errors[process] = batch
+                    batch = Batch(ended_ago_s=0.0, over=True)
                 silence.broken(process)
                 self._forward(process, batch, note)
                 if batch.ended_ago_s is not None:
@@ -266,6 +301,8 @@ class Gang:
                     stop.at_once()
         for process in polls.values():
             exits.setdefault(process, Exit(None, time.monotonic(), True, [], "it did not end"))
+        for process, error in errors.items():
+            exits[process] = _agent_exit(exits[process], error)
         self._copies.finish({process for process, ended in exits.items() if ended.status is None})
         return exits, hang
 
@@ -304,16 +341,16 @@ class CheckError(GangError):
     def __init__(self, outcome: Outcome, message: str | None) -> None:
         self.outcome = outcome
         process = outcome.failed_process or 0
-        super().__init__(f"{host_name(process)}: {message}" if message else outcome.reason)
+        text = f"{host_name(process)}: {message}" if message else outcome.reason
+        super().__init__(text, [process])
 
 
 def compare(reports: Mapping[int, Event]) -> None:
     """Raise GangError unless all hosts have the same versions, code and data."""
-    odd = odd_ones({p: {k: r.get(k) for k in COMPARED} for p, r in reports.items()})
+    odd, suspects = odd_ones({p: {k: r.get(k) for k in COMPARED} for p, r in reports.items()})
     if odd:
-        raise GangError(
-            "the hosts are not alike: " + "; ".join(odd) + ". Install the same on all of them."
-        )
+        text = "the hosts are not alike: " + "; ".join(odd) + ". Install the same on all of them."
+        raise GangError(text, suspects)
 
 
 def _ahead(clock_s: float, here_s: float, within_s: float) -> float:
@@ -325,16 +362,25 @@ def _ahead(clock_s: float, here_s: float, within_s: float) -> float:
 def _answers(calls: Sequence[Any], processes: Sequence[int]) -> list[Any]:
     """What the agents of `processes` answered. Raises LostError with those that did not in time."""
     import ray
-    from ray.exceptions import RayError
 
     _, late = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_TIMEOUT_S)
     if late:
         names = {host_name(processes[calls.index(call)]) for call in late}
         raise LostError(f"no answer from {', '.join(sorted(names))} in {ANSWER_TIMEOUT_S:.0f} s")
+    return [_answer(call, process) for call, process in zip(calls, processes, strict=True)]
+
+
+def _answer(call: Any, process: int) -> Any:
+    """What an agent answered. Raises LostError, or AgentError where its host lives."""
+    import ray
+    from ray.exceptions import RayError
+
     try:
-        return ray.get(list(calls))
+        return ray.get(call)
     except RayError as error:
-        raise LostError(f"an agent failed: {str(error).strip().splitlines()[0]}") from error
+        end = explain(error)
+        kind = AgentError if end.host_lives else LostError
+        raise kind(f"{host_name(process)}: {end.why}", [process]) from error
 
 
 def _stacks_of(call: Any) -> str:
@@ -348,25 +394,36 @@ def _stacks_of(call: Any) -> str:
         return ""
 
 
-def _fetch(reference: Any) -> Batch:
-    """A host that cannot be reached any more has ended."""
+def _fetch(reference: Any) -> Batch | Exception:
+    """What a host said, or why nothing more comes from its agent."""
     import ray
     from ray.exceptions import RayError
 
     try:
         return ray.get(reference)
     except RayError as error:
-        line = str(error).strip().splitlines()[0]
-        lost = Batch(ended_ago_s=0.0, over=True)
-        lost.tail = [f"the agent of this host is gone: {line}"]
-        return lost
+        return error
+
+
+def _agent_exit(exit: Exit, error: Exception) -> Exit:
+    end = explain(error)
+    return replace(exit, lost=end.why, host_lives=end.host_lives)
 
 
 def _exit(batch: Batch, before: Exit | None) -> Exit:
     """When a host is heard again after its program's end, the time of that does not change."""
-    lost = "" if batch.status is not None else "\n".join(batch.tail) or "its processes were killed"
+    lives = batch.status is None  # an agent that says so is there
+    lost = batch.lost or "the processes of its program were killed" if lives else ""
     ended_at = before.ended_at if before else time.monotonic() - (batch.ended_ago_s or 0.0)
-    return Exit(batch.status, ended_at, batch.stopped, batch.tail, lost)
+    return Exit(
+        batch.status,
+        ended_at,
+        batch.stopped,
+        batch.tail,
+        lost,
+        cause=batch.cause,
+        host_lives=lives,
+    )
 
 
 def _silent_exit() -> Exit:

@@ -21,6 +21,15 @@ from trainer.spec.plan import World
 CONNECT_TIMEOUT_S, LEAVE_TIMEOUT_S = 60.0, 45.0
 RESERVE_TIMEOUT_S = 20.0
 """Providers hand over hosts that are up: who is missing or busy now has a reason."""
+BEFORE_RAY = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Under `uv run` Ray would pack up this folder and start every agent through uv again.
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # a call without a connection starts no new cluster
+    # Its handler aborts this process 3 s after a SIGTERM, in the middle of a save.
+    "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
+}
+"""What Ray reads when it is imported."""
 JOB_OF_RAY = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Within a job of the cluster's Jobs API: that its code goes to all hosts."""
 
@@ -127,17 +136,10 @@ def _keeping_logs(hosts: Hosts, run_dir: Path) -> Iterator[None]:
 
 def import_ray(hosts: Hosts) -> None:
     """Import Ray for this cluster: nothing of the user's environment may lead it to another one."""
-    variables = hosts.ray_variables
     kept = JOB_OF_RAY if hosts.shared else ""
     for name in [n for n in os.environ if n.startswith("RAY_") and n != kept]:
         del os.environ[name]
-    os.environ.update(variables)
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # Under `uv run` Ray would pack up this folder and start every agent through uv again.
-    os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
-    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a call without a connection starts no new cluster
-    # Its handler aborts this process 3 s after a SIGTERM, in the middle of a save.
-    os.environ["RAY_DISABLE_FAILURE_SIGNAL_HANDLER"] = "1"
+    os.environ.update({**hosts.ray_variables, **BEFORE_RAY})
     import ray  # noqa: F401
 
 

@@ -1,6 +1,7 @@
 """A run's hosts and the agents on them, kept from one attempt to the next while they live."""
 
 import time
+from collections.abc import Collection
 from contextlib import AbstractContextManager, ExitStack
 from typing import Self
 
@@ -54,11 +55,15 @@ class Hosting:
     def know(self, gang: Gang) -> None:
         self._known |= gang.nodes
 
-    def dismiss(self) -> None:
-        """End the agents, not the hosts: one of them is lost, or others are needed."""
+    def dismiss(self, suspects: Collection[int] = ()) -> None:
+        """End the agents, not the hosts: one of them is lost, or others are needed.
+
+        `suspects`: processes whose hosts are taken again only where there are no others.
+        """
         if self._gang is not None and self._hosts is not None:
             self._hosts.suspect(self._gang.silent_places)
             self._hosts.avoid(self._gang.silent_places)
+            self._hosts.avoid(self._gang.places_of(suspects))
         self._gang = None
         self._assembly.close()
         self._assembly = ExitStack()
@@ -112,6 +117,8 @@ class Hosting:
         listener.on_status(f"starting {count(world.processes, 'host')}")
         settings = local.settings_of(launch.cluster)
         kept = warm.find(launch.cluster_name, warm.settings_of(world, settings))
+        if kept is not None:
+            self._held.enter_context(warm.use(launch.cluster_name, launch.run_dir))
         return kept or local.start(world, settings, listener.on_status)
 
     def _assemble(self, launch: Launch, hosts: Hosts) -> AbstractContextManager[Gang]:

@@ -1,14 +1,20 @@
-"""What Ctrl-C, SIGTERM and a closed terminal do to a command."""
+"""What Ctrl-C, SIGTERM, a closed terminal and Ctrl-Z do to a command."""
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from launcher.exits import INTERRUPTED
+from launcher.output import replace_by_null
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NOT_SUSPENDED = (
+    "launch cannot be suspended, because its hosts would end: Ctrl-C stops the run. "
+    "To have the terminal free, start with --detach"
+)
 
 
 class Interrupts:
@@ -22,6 +28,8 @@ class Interrupts:
         self.signal: int | None = None
         """The first one; None: there was none yet."""
         self._in_order = False
+        self._terminals = [number for number in (0, 1, 2) if os.isatty(number)]
+        """Found now: a terminal that has hung up does not look like one."""
 
     @property
     def asked(self) -> bool:
@@ -39,7 +47,7 @@ class Interrupts:
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            _forget_terminal()
+            replace_by_null(self._terminals)  # what is still printed must not fail
         if self.asked:
             if number != signal.SIGHUP:
                 os._exit(INTERRUPTED)
@@ -61,18 +69,20 @@ def ending_on_signals() -> Iterator[Interrupts]:
             signal.signal(number, handler)
 
 
-def _forget_terminal() -> None:
-    """What is still printed must not fail: the run is about to be saved."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):
-        if os.isatty(number) or not _is_open(number):
-            os.dup2(nowhere, number)
-    os.close(nowhere)
+@contextmanager
+def refusing_suspension() -> Iterator[None]:
+    """Within it Ctrl-Z prints why the command is not suspended.
 
-
-def _is_open(number: int) -> bool:
+    Nor does output stop it while it is in the background of a terminal with `tostop`.
+    """
+    handlers = {signal.SIGTSTP: _refuse_suspension, signal.SIGTTOU: signal.SIG_IGN}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _refuse_suspension(_number: int, _frame: FrameType | None) -> None:
+    print(NOT_SUSPENDED, file=sys.stderr)

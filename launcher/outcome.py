@@ -19,11 +19,13 @@ MEANINGS = {
     65: "bad data or numbers",
     ON_REQUEST: "stopped on request",
     127: "the program could not be started",
-    -signal.SIGABRT: "initialization failed, see above",
+    -signal.SIGABRT: "an abort in native code, see above",
     -signal.SIGKILL: "by hand, or by the kernel for want of memory",
     -signal.SIGSEGV: "a crash in native code",
 }
 """Of exit codes and, negative, signals."""
+NO_INITIALIZATION = "initialization failed, see above"
+"""What SIGABRT means before the processes have found each other: JAX ends a program so."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,12 @@ class Exit:
     """Why nothing more is known, where `status` is None."""
     said: str = ""
     """The kind of the program's last word, where it has one: `peer_lost`, `stale`."""
+    initializing: bool = False
+    """Whether the program had reported its start, and not yet that the processes are connected."""
+    cause: str = ""
+    """What the host knows of the cause of a signal; "": nothing."""
+    host_lives: bool = False
+    """Whether only the agent failed, where `status` is None: the host itself is there."""
 
     @property
     def code(self) -> int | None:
@@ -58,12 +66,14 @@ class Exit:
         return not (self.in_order or self.stopped)
 
     @property
+    def is_aborted(self) -> bool:
+        status = self.status
+        return status is not None and os.waitstatus_to_exitcode(status) == -signal.SIGABRT
+
+    @property
     def is_collateral(self) -> bool:
         """Whether this end follows from that of another host: it lost its peers."""
-        aborted = self.status is not None and (
-            os.waitstatus_to_exitcode(self.status) == -signal.SIGABRT
-        )
-        return aborted or self.said == PEER_LOST
+        return self.is_aborted or self.said == PEER_LOST
 
 
 @dataclass(frozen=True)
@@ -125,9 +135,12 @@ def host_name(process: int) -> str:
 def describe_exit(process: int, ended: Exit) -> str:
     """What happened to a host, with what its exit status means where that is known."""
     if ended.status is None:
-        return f"{host_name(process)} was lost: {ended.lost}"
+        end = "failed" if ended.host_lives else "was lost"
+        return f"{host_name(process)} {end}: {ended.lost}"
     text = f"{host_name(process)} {describe_status(ended.status)}"
-    meaning = MEANINGS.get(os.waitstatus_to_exitcode(ended.status))
+    meaning = ended.cause or MEANINGS.get(os.waitstatus_to_exitcode(ended.status))
+    if ended.is_aborted and ended.initializing:
+        meaning = NO_INITIALIZATION
     return f"{text} ({meaning})" if meaning else text
 
 
@@ -141,19 +154,22 @@ def first_failure(exits: Mapping[int, Exit]) -> int | None:
     )
 
 
-def odd_ones(reports: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """One sentence for every value in which some hosts differ from most (or the first)."""
+def odd_ones(reports: Mapping[int, Mapping[str, Any]]) -> tuple[list[str], set[int]]:
+    """Values in which hosts differ from most (or the first), a sentence each, and those hosts."""
     flat = {process: dict(_flatten(reports[process])) for process in sorted(reports)}
-    names = sorted({name for report in flat.values() for name in report})
-    return [text for name in names if (text := _difference(name, flat))]
+    texts: list[str] = []
+    processes: set[int] = set()
+    for name in sorted({name for report in flat.values() for name in report}):
+        values = {process: str(report.get(name, "missing")) for process, report in flat.items()}
+        common, _ = Counter(values.values()).most_common(1)[0]
+        odd = {process: value for process, value in values.items() if value != common}
+        if odd:
+            texts.append(_difference(name, odd, common))
+            processes |= odd.keys()
+    return texts, processes
 
 
-def _difference(name: str, flat: Mapping[int, Mapping[str, Any]]) -> str:
-    values = {process: str(report.get(name, "missing")) for process, report in flat.items()}
-    common, _ = Counter(values.values()).most_common(1)[0]
-    odd = {process: value for process, value in values.items() if value != common}
-    if not odd:
-        return ""
+def _difference(name: str, odd: Mapping[int, str], common: str) -> str:
     others = ", ".join(f"{host_name(p)} has {_short(value)}" for p, value in odd.items())
     return f"{name} differs: {others}; the other hosts have {_short(common)}"
 

@@ -22,6 +22,7 @@ from trainer.spec.config import ConfigError, Loaded
 from trainer.spec.job import BaseJob, Job
 from trainer.spec.plan import BasePlan, Corpus, Plan, World
 from trainer.spec.resolve import FLOAT32_BYTES
+from trainer.spec.transient import StorageError
 
 AnyJob = TypeVar("AnyJob", bound=BaseJob)
 
@@ -156,6 +157,8 @@ def _plan(job: Job, where: Callable[[str], str], world: World) -> Plan:
         raise ConfigError(
             [f"{where(key)}: {key}: {message}" for key, message in error.problems]
         ) from error
+    except StorageError as error:
+        raise ConfigError([str(error)]) from error
     return _with_memory_warning(job, plan)
 
 

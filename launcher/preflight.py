@@ -8,6 +8,7 @@ from launcher.display import format_bytes
 from launcher.host.preflight import Look
 from launcher.launch import Launch
 from launcher.outcome import host_name
+from launcher.providers.ipv4 import NEEDED, is_ipv6
 from trainer.spec import accelerators
 from trainer.spec.plan import World
 
@@ -83,6 +84,8 @@ def judge(seen: Mapping[int, Seen], needs: Needs) -> list[Problem]:
 
 def _addresses(process: int, one: Seen, machines: set[str], first: str) -> Iterator[Problem]:
     address = one.look.address
+    if is_ipv6(address):
+        yield Problem(process, f"its address is {address}: {NEEDED}")
     if len(machines) > 1 and ipaddress.ip_address(address).is_loopback:
         yield Problem(
             process,

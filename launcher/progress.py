@@ -7,8 +7,7 @@ import re
 import statistics
 import time
 from collections import Counter, deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,6 +20,8 @@ from rich.text import Text
 
 from launcher.display import describe_world, format_seconds, host_color
 from launcher.launch import Planned
+from launcher.printable import coloured, plain
+from launcher.record.history import LastCheckpoint
 from launcher.runs import resume_command
 from launcher.supervisor import Ending, Kind
 from trainer.spec.curve import curve
@@ -44,20 +45,6 @@ STOPPING = "stopping: saving a checkpoint (second Ctrl-C ends at once)"
 STOPPING_UNSAVED = "stopping (second Ctrl-C ends at once)"
 
 
-@dataclass(frozen=True)
-class LastCheckpoint:
-    """The newest checkpoint that a run could go on from."""
-
-    step: int
-    time: float | None
-    """When it was saved, in seconds since the epoch; None: not known."""
-
-    def __str__(self) -> str:
-        if self.time is None:
-            return f"step {self.step}"
-        return f"step {self.step}, {format_seconds(max(0.0, time.time() - self.time))} ago"
-
-
 class RunDisplay:
     """Shows one run; use as a context manager around it."""
 
@@ -78,6 +65,9 @@ class RunDisplay:
         self._status = "starting"
         self._stopping = ""
         self._save_failed: Event = {}
+        self._saving, self._saving_step = "", 0
+        self._written: dict[int, int] = {}
+        """Bytes of the save under way, by process."""
         self._host_states: dict[int, str] = {}
         self._step_times_s: deque[float] = deque(maxlen=ETA_STEPS)
         self._budget = _LineBudget()
@@ -125,6 +115,10 @@ class RunDisplay:
         if ending.kind.is_failure or ending.kind.is_loss or ending.kind is Kind.RESIZED:
             self._print(f"attempt {self._launch.attempt} ended: {ending.reason}", "bold yellow")
 
+    def hosts_do(self, phases: Mapping[int, str]) -> None:
+        """What hosts do whose own events are not read, by process."""
+        self._host_states.update(phases)
+
     def on_event(self, event: Event) -> None:
         """Take in one event of the contract, from any host; what a program leaves out is not shown.
 
@@ -141,6 +135,13 @@ class RunDisplay:
                 self._host_states[process] = phase if isinstance(phase, str) else "starting"
             case {"event": "progress", "done": int(done), "total": int(total)}:
                 self._status = f"{event.get('unit', 'data')}: {done:,} of {total:,}"
+            case {
+                "event": "save_progress",
+                "step": int(step),
+                "written": int(written),
+                "total": int(total),
+            }:
+                self._on_save_progress(process, step, written, total)
             case {"event": "evaluated"}:
                 self.evaluated = event
             case {"event": "finished"}:
@@ -168,9 +169,17 @@ class RunDisplay:
             self._step_times_s.append(step_time_s)
         self._status = "training"
 
+    def _on_save_progress(self, process: int, step: int, written: int, total: int) -> None:
+        if step != self._saving_step:
+            self._saving_step, self._written = step, {}
+        self._written[process] = written
+        done = min(sum(self._written.values()), total)
+        unit, size = ("GB", 1e9) if total >= 1e9 else ("MB", 1e6)
+        self._saving = f"saving step {step}: {done / size:,.0f} of {total / size:,.0f} {unit}"
+
     def _on_checkpoint(self, name: str, process: int, event: Event) -> None:
         """Every host may tell of the same save: it is shown once."""
-        step = event["step"]
+        step, self._saving = event["step"], ""
         if name == "checkpoint_saved":
             when = event.get("received", time.time())
             self.checkpoint, self._save_failed = LastCheckpoint(step, when), {}
@@ -191,10 +200,10 @@ class RunDisplay:
         if not self._budget.take():
             return
         prefix = Text(f"host {process} ", style=host_color(process))
-        self._console.print(prefix + Text.from_ansi(line[:2000]), soft_wrap=True)
+        self._console.print(prefix + Text.from_ansi(coloured(line[:2000])), soft_wrap=True)
 
     def _print(self, text: str, style: str = "") -> None:
-        self._console.print(Text(text, style=style), soft_wrap=True)
+        self._console.print(Text(plain(text), style=style), soft_wrap=True)
 
     def _panel(self) -> RenderableType:
         simulated = " (simulated)" if self._launch.plan.world.simulated else ""
@@ -206,10 +215,12 @@ class RunDisplay:
             table.add_row("", self._numbers())
         if self._launch.saves or self.checkpoint:
             table.add_row("", Text(f"checkpoint: {self.checkpoint or 'none yet'}"))
+        if self._saving:
+            table.add_row("", Text(self._saving))
         if self._save_failed:
-            table.add_row("", Text(_save_failure(self._save_failed), style="bold red"))
-        table.add_row("state", Text(self._stopping or self._status))
-        table.add_row("hosts", Text(self._hosts()))
+            table.add_row("", Text(plain(_save_failure(self._save_failed)), style="bold red"))
+        table.add_row("state", Text(plain(self._stopping or self._status)))
+        table.add_row("hosts", Text(plain(self._hosts())))
         return Panel(table, title=title, title_align="left", border_style="dim")
 
     def _bar(self) -> RenderableType:
@@ -263,7 +274,7 @@ def print_summary(console: Console, launch: Planned, display: RunDisplay, second
     files = sorted(path.name + "/" * path.is_dir() for path in launch.run_dir.iterdir())
     console.print(Text(f"  {', '.join(files)}", style="dim"), soft_wrap=True)
     if isinstance(finished.get("sample"), str):
-        console.print(Panel(Text(finished["sample"]), title="sample", title_align="left"))
+        console.print(Panel(Text(plain(finished["sample"])), title="sample", title_align="left"))
 
 
 def describe_stop(launch: Planned, display: RunDisplay) -> str:

@@ -2,17 +2,27 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from launcher.files import read_object, replace_file, state_folder
+from launcher.files import (
+    NoStateFolderError,
+    make_state_folder,
+    read_object,
+    replace_file,
+    state_folder,
+)
 
 
-def note(folder: Path) -> None:
-    """Remember a run by its folder, for commands that are called elsewhere."""
-    runs = state_folder() / "runs"
+def note(folder: Path, secrets: Sequence[str]) -> None:
+    """Records a run by its folder, for commands that are called elsewhere.
+
+    `secrets`: the names that its job gives; a later change of job.yaml does not add to them.
+    """
+    record = {"folder": str(folder), "secrets": [*secrets]}
     try:
-        runs.mkdir(parents=True, exist_ok=True, mode=0o700)
-        replace_file(runs / _file_name(folder), json.dumps({"folder": str(folder)}))
+        replace_file(make_state_folder("runs") / _file_name(folder), json.dumps(record))
     except OSError:
         pass  # no home to write to: the run is found by its path
 
@@ -20,17 +30,31 @@ def note(folder: Path) -> None:
 def noted() -> list[Path]:
     """The folders of all runs that are still there; what is gone is forgotten."""
     found = []
-    for entry in sorted((state_folder() / "runs").glob("*.json")):
+    try:
+        entries = sorted((state_folder() / "runs").glob("*.json"))
+    except NoStateFolderError:
+        return []
+    for entry in entries:
         folder = Path(read_object(entry).get("folder", ""))
         if is_run(folder):
             found.append(folder)
         else:
-            entry.unlink(missing_ok=True)
+            with suppress(OSError):  # a home that cannot be written
+                entry.unlink(missing_ok=True)
     return found
 
 
+def secrets_of(folder: Path) -> list[str]:
+    """The names that are recorded for a run; empty for a run of another machine or user."""
+    try:
+        return read_object(state_folder() / "runs" / _file_name(folder)).get("secrets", [])
+    except NoStateFolderError:
+        return []
+
+
 def is_run(folder: Path) -> bool:
-    return (folder / "job.yaml").is_file()
+    """Not one that is being made, which has a hidden name."""
+    return not folder.name.startswith(".") and (folder / "job.yaml").is_file()
 
 
 def _file_name(folder: Path) -> str:

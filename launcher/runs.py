@@ -1,21 +1,36 @@
 """The run directory: what is written where. See "A run on disk" in the README."""
 
+import errno
 import json
 import os
 import shlex
+import shutil
+import threading
 import time
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from launcher import registry
+from launcher import registry, storage
 from launcher.cluster import ClusterWords
-from launcher.files import end_torn_line, is_locked, lock, read_object, replace_file
+from launcher.files import (
+    LOCK_TIMEOUT_S,
+    NoLocksError,
+    end_torn_line,
+    free_name,
+    is_locked,
+    lock,
+    read_object,
+    replace_file,
+)
 from launcher.host.processes import start_time
 from launcher.launch import Launch
-from launcher.providers.slurm.job import queued
+from launcher.providers.kubernetes.made import Made
+from launcher.providers.slurm.job import INSIDE, queued
+from launcher.record import live
+from launcher.record.phases import is_kept
 from launcher.supervisor import Ending
 from trainer.spec.config import dump
 from trainer.spec.suggest import suggest
@@ -26,8 +41,13 @@ QUEUED = "queued"
 """The state of a run that a queue is to start."""
 POSITION = ("step", "checkpoint")
 """What state.json says of how far a run has come."""
+RUN_ID = "SLIPWAY_RUN_ID"
+"""In the environment of a `launch` that another machine has started: the run's id."""
 REMOTE = "remote.json"
 """In a folder that is to have the copy of a run on another machine: where that is."""
+LEFT = (REMOTE, Made.FILE)
+"""In a run's folder while the run may have something elsewhere: `launch stop` ends it."""
+REQUEUED_LOCK_TIMEOUT_S = 300.0
 
 
 class RunFolderError(ValueError):
@@ -45,10 +65,14 @@ class Run:
         self.folder = folder
         self._kept: dict[str, Any] = {}
         self._noted: dict[str, Any] = {}
+        self._writing = threading.Lock()
+        self._live = live.LiveFiles(lambda: self.folder)
         self._events = (folder / "events.jsonl").open("a", encoding="utf-8")
-        if not lock(self._events):
+        try:
+            _lock(folder, self._events)
+        except RunFolderError:
             self._events.close()
-            raise RunFolderError(f"{folder}: this run is running now")
+            raise
 
     @classmethod
     def create(cls, launch: Launch, *, fresh: bool = False) -> "Run":
@@ -57,16 +81,31 @@ class Run:
         An earlier run of the name is moved aside with `fresh`. Raises RunFolderError where there is
         one without, where it is running, and where the folder cannot be made.
         """
-        run = cls.make(launch.run_dir, fresh=fresh)
+        run = cls.make(launch, fresh=fresh)
         run.begin(launch)
         return run
 
     @classmethod
-    def make(cls, folder: Path, *, fresh: bool) -> "Run":
-        """The folder of a run that does not begin yet. Raises RunFolderError, see `create`."""
-        make_folder(folder, fresh=fresh)
-        replace_file(folder / "run_id", uuid.uuid4().hex + "\n")
-        return cls(folder)
+    def make(cls, launch: Launch, *, fresh: bool) -> "Run":
+        """The folder of a run that does not begin yet. Raises RunFolderError, see `create`.
+
+        It is complete and locked before it has its name.
+        """
+        folder = launch.run_dir
+        earlier = _earlier(folder, fresh=fresh)
+        try:
+            storage.refuse_others(launch, earlier)
+            with _complete(folder, dump(launch.job)) as making:
+                run_id = os.environ.get(RUN_ID) or uuid.uuid4().hex
+                replace_file(making / "run_id", run_id + "\n")
+                run = cls(making)
+                if earlier:
+                    storage.move_aside(launch, earlier)
+                    earlier.rename(free_name(earlier))
+        except storage.StorageError as error:
+            raise RunFolderError(str(error)) from None
+        run.folder = folder
+        return run
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -77,6 +116,8 @@ class Run:
         run = cls(folder)
         for name in ("events.jsonl", "metrics.jsonl", "samples.jsonl"):
             end_torn_line(folder / name)
+        if heard := live.read(folder).heard:
+            run.add_event({"event": "heard", "time": heard})
         run._kept = {name: value for name, value in run.state.items() if name in KEPT}
         run.add_event({"event": "opened", "time": time.time()})
         return run
@@ -97,7 +138,7 @@ class Run:
     def _keep(self, launch: Launch) -> None:
         replace_file(self.folder / "job.yaml", dump(launch.job))
         (self.folder / "logs").mkdir(exist_ok=True)
-        registry.note(self.folder)
+        registry.note(self.folder, launch.job.secrets)
         self._kept = {
             "attempt": launch.attempt,
             "cluster": launch.words.model_dump(),
@@ -128,14 +169,18 @@ class Run:
         return launched_in(self.folder)
 
     def add_event(self, event: Mapping[str, Any]) -> None:
-        """Append to events.jsonl, at once; hosts' events with `received`, the time here.
+        """Append to events.jsonl, at once, what a run keeps; see `is_kept`.
 
-        Their own `time` is by clocks that may be off.
+        Hosts' events get `received`, the time here: their own `time` is by clocks that may be off.
         """
         if "process" in event:
-            event = {**event, "received": time.time()}
-        self._events.write(json.dumps(event) + "\n")
-        self._events.flush()
+            received = time.time()
+            self._live.on_event(event, received)
+            event = {**event, "received": received}
+        if is_kept(event):
+            with self._writing:
+                self._live.on_written(self._events.write(json.dumps(event) + "\n"))
+                self._events.flush()
 
     def set_state(self, state: str, **fields: Any) -> None:
         """Replace state.json, and append a `state` event where the state, or its reason, changes.
@@ -162,6 +207,7 @@ class Run:
         self.set_state(**self.state)
 
     def close(self) -> None:
+        self._live.close()
         with suppress(OSError):  # what a full disk did not take has been told of
             self._events.close()
 
@@ -172,27 +218,15 @@ class Run:
         self.close()
 
 
-def make_folder(folder: Path, *, fresh: bool) -> None:
-    """A new run's; an earlier one of the name is moved aside with `fresh`.
+def make_folder(folder: Path, job: str, *, fresh: bool) -> None:
+    """A folder for the copy of a run, with its job; an earlier one is moved aside with `fresh`.
 
     Raises RunFolderError, see `Run.create`.
     """
-    if fresh and folder.exists():
-        _move_aside(folder)
-    try:
-        folder.mkdir(parents=True)
-        (folder / "logs").mkdir()
-    except FileExistsError:
-        raise RunFolderError(
-            f"{folder}: there is a run of this name already. Go on with it "
-            f"({resume_command(folder)}), give this one another name (name=...), or move the "
-            "old one aside and start anew (--fresh)"
-        ) from None
-    except OSError as error:
-        raise RunFolderError(
-            f"{folder}: the run's folder cannot be made: {error.strerror}. "
-            "Say --runs DIR for another place"
-        ) from None
+    earlier = _earlier(folder, fresh=fresh)
+    with _complete(folder, job):
+        if earlier:
+            earlier.rename(free_name(earlier))
 
 
 def find_run(name_or_path: str, runs: Path) -> Path:
@@ -225,8 +259,11 @@ def launched_in(run: Path) -> Path:
 
 
 def is_alive(folder: Path) -> bool:
-    """Whether a process runs this run now."""
-    return is_locked(folder / "events.jsonl")
+    """Whether a process runs this run now. Raises RunFolderError where that cannot be known."""
+    try:
+        return is_locked(folder / "events.jsonl")
+    except NoLocksError as error:
+        raise _no_locks(folder, error) from None
 
 
 def run_word(folder: Path) -> str:
@@ -241,6 +278,11 @@ def resume_command(folder: Path) -> str:
     return f"launch resume {run_word(folder)}"
 
 
+def stop_command(folder: Path) -> str:
+    """The words that end a run, and delete what it has left."""
+    return f"launch stop {run_word(folder)}"
+
+
 def _refuse_queued(folder: Path) -> None:
     """Raises RunFolderError where a job of Slurm's is to run it."""
     if found := queued(folder):
@@ -250,14 +292,75 @@ def _refuse_queued(folder: Path) -> None:
         )
 
 
-def _move_aside(folder: Path) -> None:
-    """To NAME.1, NAME.2, ...; never a run that is alive."""
+def _lock(folder: Path, events: IO[str]) -> None:
+    """Raises RunFolderError where another process has the run's lock.
+
+    A requeued job waits for it: a file server drops the lock of a dead host after minutes.
+    """
+    timeout_s = REQUEUED_LOCK_TIMEOUT_S if INSIDE in os.environ else LOCK_TIMEOUT_S
+    try:
+        if not lock(events, timeout_s):
+            raise RunFolderError(f"{folder}: this run is running now")
+    except NoLocksError as error:
+        raise _no_locks(folder, error) from None
+
+
+def _no_locks(folder: Path, error: NoLocksError) -> RunFolderError:
+    return RunFolderError(
+        f"{folder}: its file system has no locks (flock: {error.strerror}), so that two processes "
+        "could run one run. Name a folder on another one with --runs DIR, or mount this one with "
+        "locks (Lustre: -o flock)"
+    )
+
+
+def _earlier(folder: Path, *, fresh: bool) -> Path | None:
+    """What has the run's name already, and may be moved aside. Raises RunFolderError."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
+    if not fresh and not registry.is_run(folder):
+        raise RunFolderError(
+            f"{folder} exists and is no run's folder. Give this run another name (name=...), or "
+            "move the folder aside (--fresh)"
+        )
+    if not fresh:
+        raise RunFolderError(
+            f"{folder}: there is a run of this name already. Go on with it "
+            f"({resume_command(folder)}), give this one another name (name=...), or move the "
+            "old one aside and start anew (--fresh)"
+        )
     _refuse_queued(folder)
     if is_alive(folder):
         raise RunFolderError(
             f"{folder}: this run is running now. End it first, or say name=... for another one"
         )
-    number = 1
-    while (moved := folder.with_name(f"{folder.name}.{number}")).exists():
-        number += 1
-    folder.rename(moved)
+    if left := next((name for name in LEFT if (folder / name).exists()), ""):
+        raise RunFolderError(
+            f"{folder}: this run may still have hosts elsewhere ({left} says which). End it first "
+            f"(launch stop {run_word(folder)}), or say name=... for another one"
+        )
+    return folder
+
+
+@contextmanager
+def _complete(folder: Path, job: str) -> Iterator[Path]:
+    """Gives a folder that gets the name of `folder` at the end, and is removed after an error.
+
+    Raises RunFolderError where it cannot be made.
+    """
+    making = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        (making / "logs").mkdir(parents=True)
+        replace_file(making / "job.yaml", job)
+        yield making
+        making.rename(folder)
+    except OSError as error:
+        shutil.rmtree(making, ignore_errors=True)
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise RunFolderError(f"{folder}: another command has made it just now") from None
+        raise RunFolderError(
+            f"{folder}: the run's folder cannot be made: {error.strerror}. "
+            "Say --runs DIR for another place"
+        ) from None
+    except BaseException:
+        shutil.rmtree(making, ignore_errors=True)
+        raise

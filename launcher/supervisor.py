@@ -8,13 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-SAME_FAILURES = 3
-"""The same step failing so often in a row, in the same way, will fail for ever."""
+SAME_ENDS = 3
+"""An attempt that ends so often in a row after the same step, in the same way, always will."""
+LOSSES_IN_VAIN = 20
+"""Attempts that may lose a host, or make room for more hosts, without progress between them.
+
+With the growing back-off they take an hour and more. A platform that takes hosts away faster than a
+run can save leaves nothing to wait for."""
+ADVICE = "; a program that fails must end with another code than 75, and not by SIGTERM"
+LONG_S = 3600.0
+"""An attempt that ran so long counts as progress where its program reports no steps."""
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 2.0, 300.0
 
 
 class Kind(Enum):
-    """How an attempt ended."""
+    """The end of an attempt."""
 
     FINISHED = "finished"
     STOPPED = "stopped"
@@ -24,8 +32,9 @@ class Kind(Enum):
     CRASH = "crash"
     HANG = "hang"
     LOST = "lost"
-    """A host, with all that it ran."""
+    """A host is gone, with all that it ran."""
     PREEMPTED = "preempted"
+    """The programs were asked to stop, but not by the user."""
     FINAL = "final"
     """It would fail in the same way again: bad configuration, bad data or numbers."""
 
@@ -52,6 +61,13 @@ class Ending:
     process: int | None = None
     step: int | None = None
     """The last one that was completed in this attempt, by the host that it ended with."""
+    ran_s: float = 0.0
+    """How long the attempt took."""
+
+    @property
+    def is_unexplained(self) -> bool:
+        """A stop that neither this launch nor a notice of the platform asked for."""
+        return self.kind is Kind.PREEMPTED and bool(self.how)
 
 
 @dataclass(frozen=True)
@@ -115,8 +131,11 @@ class Supervisor:
         self._policy = policy
         self._in_a_row = 0
         """Attempts that ended early since the last checkpoint."""
-        self._committed = 0
-        self._same, self._last_failure = 0, ("", None)
+        self._committed = self._furthest = 0
+        """The newest checkpoint, and the last step that any attempt completed."""
+        self._losses_in_vain = self._unexplained = self._same = 0
+        """Since the last progress: a new checkpoint, or a step further than any before."""
+        self._last_end: tuple[str, int | None] = ("", None)
         self._running_on: int | None = None
         self._not_before_s = 0.0
         self._missed_at_s: float | None = None
@@ -134,6 +153,8 @@ class Supervisor:
         """A checkpoint is safe: what was lost before it is lost no more."""
         if step > self._committed:
             self._committed, self.failures, self._in_a_row = step, 0, 0
+            self._furthest = max(self._furthest, step)
+            self._note_progress()
 
     def wants_to_grow(self, alive: int) -> bool:
         """Whether the attempt that runs should make room for one on more hosts."""
@@ -143,11 +164,15 @@ class Supervisor:
     def ended(self, ending: Ending, now_s: float) -> None:
         """The attempt is over, with every process of it."""
         self._running_on, self._why = None, ending.reason
+        if self._got_further(ending):
+            self._note_progress()
         if ending.kind in (Kind.FINISHED, Kind.STOPPED):
             self._over = Over(ending.kind.value, ending.reason)
         elif ending.kind is Kind.FINAL:
             self._over = Over("failed", ending.reason)
-        elif ending.kind is not Kind.RESIZED:
+        elif ending.kind is Kind.RESIZED:
+            self._count_in_vain(ending)
+        else:
             self._charge(ending)
             self._not_before_s = now_s + self._back_off_s()
 
@@ -185,24 +210,61 @@ class Supervisor:
         return max((size for size in self._policy.sizes if size <= alive), default=None)
 
     def _charge(self, ending: Ending) -> None:
-        """To the budget that pays for this kind of end; the run is over where that is spent."""
-        policy = self._policy
+        """Charge the budget that pays for this kind of end; the run is over where that is spent."""
         self._in_a_row += 1
-        if ending.kind.is_loss:
-            self.losses += 1
-            if policy.preemptions is not None and self.losses > policy.preemptions:
-                self._give_up(ending, f"retries.preemptions: {policy.preemptions} is spent")
-            return
+        if ending.kind is not Kind.LOST and ending.how:
+            self._count_repeats(ending)
+        self._unexplained += ending.is_unexplained
+        if ending.kind.is_loss and not (ending.is_unexplained and self._unexplained > 1):
+            self._charge_preemptions(ending)
+        else:
+            self._charge_failures(ending)
+
+    def _got_further(self, ending: Ending) -> bool:
+        if ending.step is None:
+            return ending.ran_s >= LONG_S
+        is_further = ending.step > self._furthest
+        self._furthest = max(self._furthest, ending.step)
+        return is_further
+
+    def _note_progress(self) -> None:
+        self._losses_in_vain = self._unexplained = self._same = 0
+
+    def _count_repeats(self, ending: Ending) -> None:
+        end = (ending.how, ending.step)
+        self._same = self._same + 1 if end == self._last_end else 1
+        self._last_end = end
+
+    def _count_in_vain(self, ending: Ending) -> None:
+        self._losses_in_vain += 1
+        if self._losses_in_vain > LOSSES_IN_VAIN:
+            self._give_up(
+                ending,
+                f"{self._losses_in_vain} attempts without a new checkpoint or step between them: "
+                "use hosts that last longer, or save more often with checkpoint.every_steps",
+            )
+
+    def _charge_preemptions(self, ending: Ending) -> None:
+        self.losses += 1
+        limit = self._policy.preemptions
+        if limit is not None and self.losses > limit:
+            self._give_up(ending, f"retries.preemptions: {limit} is spent")
+        else:
+            self._count_in_vain(ending)
+
+    def _charge_failures(self, ending: Ending) -> None:
+        limit = self._policy.failures
         self.failures += 1
-        failure = (ending.how, ending.step)
-        self._same = self._same + 1 if failure == self._last_failure else 1
-        self._last_failure = failure
-        if self.failures > policy.failures:
-            spent = f"retries.failures: {policy.failures} is spent"
-            self._give_up(ending, spent if policy.failures else "")
-        elif self._same >= SAME_FAILURES:
+        spent = f"retries.failures: {limit} is spent"
+        if self._same >= SAME_ENDS:
             step = "before its first step" if ending.step is None else f"after step {ending.step}"
-            self._give_up(ending, f"{self._same} times in a row, each time {step}: deterministic")
+            why = f"{self._same} times in a row, each time {step}: deterministic"
+            self._give_up(ending, why + ADVICE * ending.is_unexplained)
+        elif self.failures > limit and ending.is_unexplained:
+            why = f"{self._unexplained} times without a new checkpoint or step between them"
+            self._give_up(ending, f"{why}; {spent}{ADVICE}")
+        elif self.failures > limit:
+            self._give_up(ending, spent if limit else "")
 
     def _give_up(self, ending: Ending, why: str) -> None:
         self._over = Over("failed", f"{ending.reason} ({why})" if why else ending.reason)

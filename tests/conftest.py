@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import os
 import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -7,6 +8,16 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.sampling import pytest_collection_modifyitems
+from tests.skips import pytest_collectreport, pytest_runtest_logreport, pytest_sessionfinish
+
+__all__ = [
+    "pytest_collection_modifyitems",
+    "pytest_collectreport",
+    "pytest_runtest_logreport",
+    "pytest_sessionfinish",
+]
 
 # Its stand-in is made of the client's own types: without the group there is nothing to import.
 collect_ignore = [] if find_spec("grpc") else ["gcp"]
@@ -32,3 +43,23 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """A control group of 60 MB: what joins it has no more."""
+    root = Path("/sys/fs/cgroup")
+    is_old = (root / "memory" / "cgroup.procs").exists()
+    group = root / ("memory" if is_old else "") / f"slipway-{os.getpid()}"
+    limit = "memory.limit_in_bytes" if is_old else "memory.max"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"makes a control group: {error}")
+    try:
+        (group / limit).write_text("60000000")
+    except OSError as error:
+        group.rmdir()
+        pytest.skip(f"limits the memory of a control group: {error}")
+    yield group
+    group.rmdir()

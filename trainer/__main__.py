@@ -3,6 +3,7 @@
 import argparse
 import errno
 import faulthandler
+import logging
 import os
 import re
 import signal
@@ -11,10 +12,11 @@ import time
 import traceback
 from pathlib import Path
 
-from trainer.checkpoint.errors import FolderError, SaveError, StaleError, StoppedError
+from trainer.checkpoint.errors import FolderError, RestoreError, SaveError, StaleError, StoppedError
 from trainer.environment import Environment
 from trainer.events import Events
 from trainer.preflight import check
+from trainer.spec import transient
 from trainer.spec.config import ConfigError, dump, load
 from trainer.spec.corpus import DataError
 from trainer.spec.job import Job
@@ -40,11 +42,13 @@ def main(arguments: list[str] | None = None) -> int:
     environment = Environment.read(os.environ)
     events = Events(environment)
     events.start_heartbeat()
+    warnings = _Warnings(events)
+    transient.log.addHandler(warnings)
     try:
         _run(options, environment, events)
         return OK
     except BaseException as error:
-        code, message, kind = _translate(error)
+        code, message, kind = _translate(error, environment.attempt)
         print(message, file=sys.stderr, flush=True)
         event = "warning" if kind in NO_ERROR else "error"
         events.emit(event, last_word=True, message=message, **({"kind": kind} if kind else {}))
@@ -52,6 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
             time.sleep(LEAVE_S)
         return code
     finally:
+        transient.log.removeHandler(warnings)
         events.stop_heartbeat()
 
 
@@ -78,13 +83,15 @@ def _new_run_dir(job: Job) -> Path:
     return folder
 
 
-def _translate(error: BaseException) -> tuple[int, str, str | None]:
+def _translate(error: BaseException, attempt: int = 1) -> tuple[int, str, str | None]:
     """Exit code, what to say, and the kind of end where the launcher must know it."""
+    if attempt > 1 and isinstance(error, DataError) and _is_of_storage(error):
+        return FAILED, f"{error}. An attempt before this one could read it", None
     if isinstance(error, StoppedError):
         return STOPPED, str(error), "stopped"
     if isinstance(error, StaleError):
         return STOPPED, str(error), "stale"
-    if isinstance(error, SaveError):
+    if isinstance(error, (SaveError, RestoreError, transient.StorageError)):
         return FAILED, str(error), None
     if isinstance(error, (ConfigError, PlanError, FolderError)):
         return BAD_CONFIGURATION, str(error), None
@@ -100,6 +107,23 @@ def _translate(error: BaseException) -> tuple[int, str, str | None]:
         return FAILED, str(error), "port_taken"
     kind = "peer_lost" if _is_of_peers(error) else None
     return FAILED, "".join(traceback.format_exception(error)).rstrip(), kind
+
+
+def _is_of_storage(error: BaseException) -> bool:
+    return any(isinstance(one, OSError) for one in transient.chain(error))
+
+
+class _Warnings(logging.Handler):
+    """Sends each log record to the launcher as a warning, and prints it."""
+
+    def __init__(self, events: Events) -> None:
+        super().__init__()
+        self._events = events
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        print(f"warning: {message}", file=sys.stderr, flush=True)
+        self._events.emit("warning", message=message)
 
 
 def _is_of_peers(error: BaseException) -> bool:

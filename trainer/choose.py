@@ -35,6 +35,7 @@ class Chooser:
 
     def __init__(self, trainable: Trainable, questions: Questions) -> None:
         self._network, self._questions = trainable.network, questions
+        self._deadlines = trainable.job.deadlines
         whole = meshes.replicated(trainable.mesh)
         places = (trainable.shardings.params, meshes.batch_shardings(trainable.mesh))
         self._score = jax.jit(self._scores, in_shardings=places, out_shardings=(whole, whole))
@@ -54,8 +55,7 @@ class Chooser:
     ) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
         if self._compiled is None:
             self._compiled = self._score.lower(params, batch).compile()
-            # Collectives give up on a process that compiles longer than the others.
-            distributed.barrier("first choice")
+            distributed.wait_for_compilers("first choice", self._deadlines)
         return self._compiled
 
     def _scores(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:

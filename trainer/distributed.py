@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import socket
 from collections.abc import Iterator
 
@@ -11,9 +12,12 @@ from jax._src import xla_bridge
 from jaxlib import _jax  # type: ignore[attr-defined]
 
 from trainer.environment import Environment
+from trainer.spec.job import Deadlines
 from trainer.spec.plan import World
 
-INITIALIZE_S = 120
+INITIALIZE_MARGIN_S = 30
+"""JAX stops waiting for missing processes so long before the launcher calls the start a hang: JAX's
+error names them."""
 HEARTBEAT_S = 30
 SHUTDOWN_S = 20
 BARRIER_S = 300
@@ -23,30 +27,39 @@ class PortTakenError(Exception):
     """The coordinator's port is in use on this host; another port would do."""
 
 
-def start(environment: Environment, *, on_cpu: bool) -> None:
-    """Joins the other processes; one process has nobody to join.
+def start(environment: Environment, deadlines: Deadlines, *, on_cpu: bool) -> None:
+    """Joins the other processes; a single process has none to join.
 
-    Raises PortTakenError on process 0. Peers that never come end the process with SIGABRT after
-    INITIALIZE_S: jaxlib offers no way to catch it.
+    Raises PortTakenError on process 0. Processes that never come end this one with SIGABRT before
+    `deadlines.start_s` is over: jaxlib offers no way to catch it.
     """
     if environment.processes == 1:
         return
     assert environment.coordinator, "several processes have a coordinator"
     if environment.process == 0:
-        _check_port(environment.coordinator)
+        _check_port(environment.coordinator_bind or _everywhere(environment.coordinator))
     # Checkpoints on SIGTERM are not there yet: without the service the signal ends the process.
     jax.config.update("jax_enable_preemption_service", False)
+    # JAX warns of proxies: the launcher excepts the hosts from them.
+    jax.config.update("jax_check_proxy_envs", False)
     jax.distributed.initialize(
         environment.coordinator,
         environment.processes,
         environment.process,
+        coordinator_bind_address=environment.coordinator_bind,
         cluster_detection_method="deactivate",
-        initialization_timeout=INITIALIZE_S,
+        initialization_timeout=_initialize_s(deadlines),
         heartbeat_timeout_seconds=HEARTBEAT_S,
         shutdown_timeout_seconds=SHUTDOWN_S,
     )
     if on_cpu:
         _bind_collectives(environment.coordinator)
+
+
+def _initialize_s(deadlines: Deadlines) -> int:
+    """Returns how many seconds JAX waits until all processes have come."""
+    limit_s = deadlines.start_s
+    return math.ceil(max(limit_s - INITIALIZE_MARGIN_S, limit_s / 2))
 
 
 @contextlib.contextmanager
@@ -91,15 +104,27 @@ def check_world(world: World, process: int) -> None:
         raise ValueError(f"planned on {world.platform}, but JAX runs on {jax.default_backend()}")
 
 
-def barrier(name: str, deadline_s: float = BARRIER_S) -> None:
-    """Waits for all processes. Raises TimeoutError that says which are absent."""
+def barrier(name: str, deadline_s: float = BARRIER_S, key: str = "") -> None:
+    """Waits for all processes. `key` is what sets the deadline in the job.
+
+    Raises TimeoutError that says which are absent.
+    """
     client = jax_distributed.global_state.client
     if client is None:
         return
     try:
         client.wait_at_barrier(name, int(deadline_s * 1000))
     except jax.errors.JaxRuntimeError as error:
-        raise TimeoutError(f"waiting for all processes at '{name}': {error}") from error
+        limit = f"{deadline_s:.0f} s: {key} of the job" if key else f"{deadline_s:.0f} s"
+        raise TimeoutError(f"waiting for all processes at '{name}' ({limit}): {error}") from error
+
+
+def wait_for_compilers(name: str, deadlines: Deadlines) -> None:
+    """Waits until all processes have compiled: collectives give up on one that takes longer.
+
+    Raises TimeoutError after `deadlines.compile_s`.
+    """
+    barrier(name, deadlines.compile_s, "deadlines.compile_s")
 
 
 def shutdown() -> None:
@@ -108,21 +133,25 @@ def shutdown() -> None:
         jax.distributed.shutdown()
 
 
+def _everywhere(coordinator: str) -> str:
+    """All addresses of this host, as JAX listens by default."""
+    host = "[::]" if socket.has_dualstack_ipv6() else "0.0.0.0"
+    return f"{host}:{coordinator.rpartition(':')[2]}"
+
+
 def _check_port(address: str) -> None:
-    """Raises PortTakenError unless the port can be bound on all addresses, as it will be."""
-    port = int(address.rpartition(":")[2])
-    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-    with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
-        if family == socket.AF_INET6:
-            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
+    """Raises PortTakenError unless the coordinator can listen at that address."""
+    host, _, port = address.rpartition(":")
+    try:
+        kind = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with contextlib.closing(socket.socket(kind[0], socket.SOCK_STREAM)) as probe:
+            if kind[0] == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(kind[4])
             probe.listen(1)
-        except OSError as error:
-            raise PortTakenError(
-                f"the coordinator's port {port} cannot be bound: {error}"
-            ) from None
+    except OSError as error:
+        raise PortTakenError(f"the coordinator's port {port} cannot be bound: {error}") from None
 
 
 def _bind_collectives(coordinator: str) -> None:

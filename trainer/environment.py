@@ -11,6 +11,8 @@ class Environment:
 
     coordinator: str | None = None
     """host:port, JAX_COORDINATOR_ADDRESS; None where there is one process."""
+    coordinator_bind: str | None = None
+    """Where process 0 listens, JAX_COORDINATOR_BIND_ADDRESS; None: at all of its addresses."""
     processes: int = 1
     process: int = 0
     run_dir: Path | None = None
@@ -30,6 +32,7 @@ class Environment:
         run_dir, events_fd = variables.get("SLIPWAY_RUN_DIR"), variables.get("SLIPWAY_EVENTS_FD")
         return cls(
             coordinator=coordinator,
+            coordinator_bind=variables.get("JAX_COORDINATOR_BIND_ADDRESS"),
             processes=processes,
             process=int(variables.get("SLIPWAY_PROCESS_ID", 0)),
             run_dir=Path(run_dir) if run_dir else None,

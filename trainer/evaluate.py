@@ -51,7 +51,7 @@ class Evaluator:
 
     def __init__(self, trainable: Trainable):
         whole = meshes.replicated(trainable.mesh)
-        self._network = trainable.network
+        self._network, self._deadlines = trainable.network, trainable.job.deadlines
         self._add = jax.jit(
             self._sums,
             in_shardings=(
@@ -75,8 +75,7 @@ class Evaluator:
     def _ready(self, params: Params, batch: Batch) -> Callable[..., Sums]:
         if self._compiled is None:
             self._compiled = self.compiled(params, batch)
-            # Collectives give up on a process that compiles longer than the others.
-            distributed.barrier("first evaluation")
+            distributed.wait_for_compilers("first evaluation", self._deadlines)
         return self._compiled
 
     def compiled(self, params: Any, batch: Batch) -> jax.stages.Compiled:

@@ -1,11 +1,12 @@
 """The training loop: one step always under way while the one before is read."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 
 import jax
 
-from trainer.checkpoint.errors import StoppedError
+from trainer.checkpoint.errors import SaveError, StoppedError
 from trainer.checkpoint.saving import Saving
 from trainer.checkpoint.start import Start
 from trainer.choose import Chooser
@@ -106,6 +107,7 @@ class Loop:
         self._completed_s, self._sending_s = now, 0.0
         loss, grad_norm = float(values.loss), float(values.grad_norm)
         if not values.finite:
+            self._keep_what_is_saved()
             raise NotFiniteError(
                 f"step {step}: loss {loss}, gradient norm {grad_norm}: not finite. "
                 "The update was not applied"
@@ -157,6 +159,9 @@ class Loop:
         self._completed_s = time.perf_counter()
 
     def _save(self, step: int, state: State, loss: float, eval_loss: float | None) -> None:
+        if self._saving.is_under_way:
+            with self._events.phase("commit"):
+                self._saving.settle()
         with self._events.phase("save"):
             self._saving.save(step, state, loss, eval_loss)
         self._completed_s = time.perf_counter()
@@ -171,8 +176,14 @@ class Loop:
 
     def _finish_saving(self) -> None:
         if self._job.checkpoint:
-            with self._events.phase("save"):
+            with self._events.phase("commit"):
                 self._saving.finish()
+
+    def _keep_what_is_saved(self) -> None:
+        """Waits for the save under way, which is of an earlier step."""
+        if self._saving.is_under_way:
+            with self._events.phase("commit"), contextlib.suppress(SaveError):
+                self._saving.settle()
 
     def _stopped(self, step: int) -> StoppedError:
         self._finish_saving()

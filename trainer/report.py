@@ -97,6 +97,10 @@ class Report:
             if text is not None:
                 board.text("sample", step, text)
 
+    def saving(self, step: int, written: int, total: int) -> None:
+        """This process has written so many bytes of a checkpoint's `total`."""
+        self._events.emit("save_progress", step=step, written=written, total=total)
+
     def saved(self, step: int, size: int, seconds: float, blocked_s: float) -> None:
         """A checkpoint is committed; `blocked_s` of its `seconds` no step was made."""
         self._tell("checkpoint_saved", step=step, bytes=size, seconds=seconds, blocked_s=blocked_s)

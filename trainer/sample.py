@@ -44,8 +44,7 @@ class Sampler:
         if self._compiled is None:
             write = jax.jit(self._write, out_shardings=self._whole)
             self._compiled = write.lower(params, self._given).compile()
-            # Collectives give up on a process that compiles longer than the others.
-            distributed.barrier("sample")
+            distributed.wait_for_compilers("sample", self._trainable.job.deadlines)
         return self._compiled
 
     def _replicated_if_small(self, params: Params) -> Params:

@@ -43,7 +43,7 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     tokens = prepare_data(job, events)
     asked = questions.load(job, tokens.tokenizer)
     _check_corpus(plan, tokens)
-    distributed.start(environment, on_cpu=plan.world.on_cpu)
+    distributed.start(environment, job.deadlines, on_cpu=plan.world.on_cpu)
     distributed.check_world(plan.world, environment.process)
     devices = mesh.build(plan)
     events.emit("initialized", processes=jax.process_count(), devices=jax.device_count())
@@ -54,7 +54,7 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     trainable = Trainable.of(job, plan, devices)
     with closing(report), jax.set_mesh(devices):
         saved = Checkpoints.open(
-            job, plan, tokens, run_dir, environment.attempt, trainable.shapes()
+            job, plan, tokens, run_dir, environment.attempt, trainable.shapes(), report
         )
         restorer = saved.restorer(report) if saved else None
         with distributed.all_keep_compiled(on_cpu=plan.world.on_cpu):
@@ -97,7 +97,7 @@ def _compiled(trainable: Trainable, feed: Feed, events: Events, report: Report) 
         begin = time.perf_counter()
         step = trainable.compiled_step(next(feed.training(first_step=1)))
         report.say(f"compiled in {time.perf_counter() - begin:.1f} s")
-        distributed.barrier("first step")
+        distributed.wait_for_compilers("first step", trainable.job.deadlines)
     return step
 
 

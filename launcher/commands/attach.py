@@ -14,7 +14,7 @@ from launcher.files import parse_object
 from launcher.host.log_files import Lines, LogFile
 from launcher.launch import Planned
 from launcher.progress import RunDisplay, print_summary
-from launcher.record.history import History
+from launcher.record import live, summary
 from launcher.record.snapshot import Snapshot, describe, take
 from launcher.runs import QUEUED, RunFolderError, is_alive
 from launcher.supervisor import Ending, Kind
@@ -23,6 +23,8 @@ from trainer.spec.config import ConfigError
 from trainer.spec.plan import BasePlan, Plan
 
 Event = dict[str, Any]
+NEWEST_EVENTS = 2000
+"""So many of a run's past are shown; the checkpoint and the earlier attempts are summarized."""
 
 
 def attach_run(folder: Path, *, aside: bool, tail: int = FOLLOWED_TAIL) -> int:
@@ -59,7 +61,8 @@ class _Attached:
         self.planned = _planned(found.folder, self._attempt)
         self._began = _plan_path(found.folder, self._attempt).stat().st_mtime
         self.display = RunDisplay(console, self.planned, elapsed_s=self.elapsed_s)
-        self._earlier = History()
+        self._earlier = summary.read(found.folder).story
+        self.display.checkpoint = self._earlier.checkpoint
         self._events = _events(found.folder / "events.jsonl")
         self._logs = HostLogs(found.folder, tail)
 
@@ -77,6 +80,7 @@ class _Attached:
                 while event := next(self._events):
                     found = True
                     self._on_event(event)
+                self.display.hosts_do(live.read(self._folder).phases)
                 found = self._logs.read(self.display.on_line) or found
                 if not found and not alive:
                     return
@@ -102,8 +106,8 @@ class _Attached:
 
 
 def _events(path: Path) -> Iterator[Event | None]:
-    """Every event; None where there is no more for now, as often as it is asked."""
-    log, lines = LogFile(path), Lines()
+    """The newest events, then every one that comes; None where there is none for now."""
+    log, lines = LogFile(path, NEWEST_EVENTS), Lines()
     while True:
         while chunk := log.read():
             yield from filter(None, map(parse_object, lines.add(chunk)))

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from launcher import registry
 from launcher.cluster import Attach
 from launcher.commands.remotely import Begin, Remotely
 from launcher.exits import INTERRUPTED, OK
 from launcher.providers.code import pack
-from launcher.providers.jobs.job import Following, RayJob
+from launcher.providers.errors import ProviderError
+from launcher.providers.jobs.job import DoubtError, Following, RayJob
 
 
 def go(remotely: Remotely, begin: Begin, settings: Attach) -> int:
@@ -20,10 +20,7 @@ def go(remotely: Remotely, begin: Begin, settings: Attach) -> int:
     run = RayJob.of(folder, settings, code, remotely.words)
     tell(f"sending the code to {run.head_name}")
     run.send(code)
-    run.begin(remotely.work(begin, run.runs, secrets={}))
-    remotely.has_begun = remotely.is_there = True
-    run.write(folder)
-    registry.note(folder)
+    _begin(run, remotely, begin)
     tell(f"{run.name} is the job {run.submission_id}")
     if remotely.shown.detached:
         remotely.tell_where(run)
@@ -36,6 +33,22 @@ def go(remotely: Remotely, begin: Begin, settings: Attach) -> int:
         following.unpack(folder)
         run.settle(folder)
     return INTERRUPTED if stopped else following.exit_code
+
+
+def _begin(run: RayJob, remotely: Remotely, begin: Begin) -> None:
+    """Submits the job. Raises ProviderError; the run is there unless the cluster refuses it."""
+    work = remotely.work(begin, run.runs, secrets={})
+    remotely.has_begun = remotely.is_there = True
+    try:
+        run.begin(work, remotely.folder)
+    except DoubtError:
+        raise
+    except ProviderError:
+        remotely.has_begun = remotely.is_there = False
+        raise
+    finally:
+        if remotely.has_begun:
+            remotely.record(begin)
 
 
 def _follow(following: Following, run: RayJob, remotely: Remotely) -> bool:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from launcher.host.reaper import die_with_parent
 from launcher.runs import RunFolderError, find_run
 from trainer.spec.checkpoints import (
     DAMAGED,
+    PROBLEM,
     About,
     AnyPath,
     BrokenError,
@@ -30,8 +32,10 @@ from trainer.spec.checkpoints import (
 from trainer.spec.command import CommandJob, load_job
 from trainer.spec.config import ConfigError
 from trainer.spec.rules import mesh_text
+from trainer.spec.transient import retried
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
+NOT_VERIFIED = "not verified"
 
 
 class UnreachableError(Exception):
@@ -51,6 +55,11 @@ class Entry:
     """Whether every array was read and found as it was saved."""
 
     @property
+    def is_aside(self) -> bool:
+        """Whether it was moved aside as damaged."""
+        return DAMAGED in self.folder.name
+
+    @property
     def state(self) -> str:
         return self.problem or ("verified" if self.verified else "whole")
 
@@ -64,12 +73,12 @@ def entries(folder: str) -> Iterator[Entry]:
     """All step folders, newest first, damaged ones included. Raises UnreachableError."""
     try:
         root = _open(folder)
-        names = [path.name for path in root.iterdir()] if root.is_dir() else []
+        names = retried(folder, lambda: [p.name for p in root.iterdir()] if root.is_dir() else [])
         moved = [name for name in names if DAMAGED in name and name.partition(".")[0].isdecimal()]
-        found = [(step, str(step)) for step in steps(root)]
+        found = [(step, str(step)) for step in retried(folder, lambda: steps(root))]
         found += [(int(name.partition(".")[0]), name) for name in moved]
         for step, name in sorted(found, reverse=True):
-            yield _entry(root / name, step)
+            yield retried(str(root / name), partial(_entry, root / name, step))
     except Exception as error:  # each kind of storage has errors of its own
         why = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
         raise UnreachableError(f"{folder} cannot be read from here: {why}") from error
@@ -95,7 +104,7 @@ def find_folder(name_or_path: str, runs: Path) -> str:
     return folder_of(job, run_dir)
 
 
-def show(found: Sequence[Entry], folder: str) -> None:
+def show(found: Sequence[Entry], folder: str, run: str) -> None:
     """As a table, the newest first."""
     console = Console()
     if not found:
@@ -107,6 +116,9 @@ def show(found: Sequence[Entry], folder: str) -> None:
     for entry in found:
         table.add_row(*_cells(entry), Text(entry.state, style="red" * bool(entry.problem)))
     console.print(table)
+    if any(entry.is_aside for entry in found):
+        hint = f"`launch checkpoints restore-damaged {run}` puts back what is whole"
+        console.print(Text(hint), soft_wrap=True)
 
 
 def as_json(found: Sequence[Entry]) -> str:
@@ -116,18 +128,44 @@ def as_json(found: Sequence[Entry]) -> str:
 
 def verified(found: Sequence[Entry]) -> list[Entry]:
     """The same with every array read, by a child process: the digests need jax."""
-    folders = {entry.step: str(entry.folder) for entry in found if not entry.problem}
-    if not folders:
-        return list(found)
-    command = [sys.executable, "-m", "trainer.checkpoint.verify", *folders.values()]
-    child = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent(os.getpid())
-    )
-    said = {line["step"]: line for text in child.stdout.splitlines() if (line := _result(text))}
-    silent = f"not verified: the check ended with exit code {child.returncode}"
+    judged = _verify([str(entry.folder) for entry in found if not entry.problem])
     return [
-        entry if entry.problem else _judged(entry, said.get(entry.step), silent) for entry in found
+        entry if entry.problem else _judged(entry, judged[str(entry.folder)]) for entry in found
     ]
+
+
+def put_back(found: Sequence[Entry]) -> Iterator[tuple[Entry, str]]:
+    """Each checkpoint that was moved aside, and why it stays so ("": it is whole and put back)."""
+    aside = [entry for entry in found if entry.is_aside]
+    taken = {entry.step for entry in found if not entry.is_aside}
+    judged = _verify([str(entry.folder) for entry in aside])
+    for entry in aside:
+        why = judged[str(entry.folder)]
+        if not why and entry.step in taken:
+            why = f"it is whole, but there is another checkpoint of step {entry.step}"
+        if not why:
+            back = entry.folder.with_name(str(entry.step))
+            entry.folder.rename(back)
+            (back / PROBLEM).unlink(missing_ok=True)
+            taken.add(entry.step)
+        yield entry, why
+
+
+def _verify(folders: Sequence[str]) -> dict[str, str]:
+    """What is wrong with each step folder; "": nothing."""
+    if not folders:
+        return {}
+    child = subprocess.run(
+        [sys.executable, "-m", "trainer.checkpoint.verify", *folders],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=die_with_parent(os.getpid()),
+    )
+    lines = [line for text in child.stdout.splitlines() if (line := _result(text))]
+    silent = f"{NOT_VERIFIED}: the check ended with exit code {child.returncode}"
+    return dict.fromkeys(folders, silent) | {
+        line["folder"]: "" if line["ok"] else line.get("problem") or "damaged" for line in lines
+    }
 
 
 def pick(found: Sequence[Entry], folder: str, step: int | None) -> Entry:
@@ -220,11 +258,8 @@ def _result(text: str) -> dict[str, Any] | None:
         line = json.loads(text)
     except ValueError:
         return None
-    return line if isinstance(line, dict) and {"step", "ok"} <= line.keys() else None
+    return line if isinstance(line, dict) and {"folder", "ok"} <= line.keys() else None
 
 
-def _judged(entry: Entry, result: dict[str, Any] | None, silent: str) -> Entry:
-    if result is None:
-        return replace(entry, problem=silent)
-    problem = "" if result["ok"] else result.get("problem") or "damaged"
-    return replace(entry, problem=problem, verified=True)
+def _judged(entry: Entry, problem: str) -> Entry:
+    return replace(entry, problem=problem, verified=not problem.startswith(NOT_VERIFIED))

@@ -1,5 +1,6 @@
 """A run on slices of Cloud TPU: asked for, replaced when they are preempted, given back."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -17,19 +18,24 @@ from launcher.cluster import Ssh
 from launcher.commands.remotely import Begin, HostsLostError, Remotely, Watch
 from launcher.display import format_seconds
 from launcher.exits import INTERRUPTED, OK
+from launcher.files import read_object, replace_file
+from launcher.providers.elsewhere import settle_copy
 from launcher.providers.errors import ProviderError
-from launcher.providers.gcp.pod import Pod, noted_pods
-from launcher.providers.gcp.prices import cost_line, dollars_per_hour
+from launcher.providers.gcp.notes import noted_pods
+from launcher.providers.gcp.pod import LATE, UNWANTED, Pod
+from launcher.providers.gcp.prices import cost_line, dollars_per_hour, limit_line
 from launcher.providers.ssh.connection import Host, hosts_of
 from launcher.providers.ssh.everywhere import everywhere
 from launcher.providers.ssh.remote_run import RemoteRun
-from launcher.runs import Run, is_alive
+from launcher.runs import REMOTE, Run, is_alive
 
 KEEPER = "launcher.commands.keeper"
 ASK_S, COPY_S = 10.0, 10.0
 ANSWER_S, ANSWER_TIMEOUT_S, LOOK_S = 30.0, 300.0, 2.0
 COPY_SHARE = 20
 """Copies take one part of so many of the time."""
+STOP_TIMEOUT_S = 600.0
+"""For a checkpoint before hosts are given back."""
 
 
 class OnPods:
@@ -100,6 +106,7 @@ class OnPods:
         remotely = self._remotely
         pod = Pod.of(remotely.cluster, remotely.words, self._folder, self._losses)
         self._tell(cost_line(pod.wanted))
+        self._tell(limit_line(pod.wanted))
         if not self._agreed and sys.stdin.isatty() and not Confirm.ask("go on?", default=False):
             raise KeyboardInterrupt
         self._agreed = True
@@ -144,6 +151,11 @@ class PodWatch(Watch):
         if time.monotonic() >= self._ask_at:
             if self.are_lost():
                 raise HostsLostError
+            if self._pod.is_over_time:
+                raise OverTimeError(
+                    f"{over_time(self._pod)}: the run is stopped with a checkpoint, and the slices "
+                    "are given back"
+                )
             self._ask_at = time.monotonic() + ASK_S
         if time.monotonic() >= self._copy_at:
             began = time.monotonic()
@@ -159,36 +171,119 @@ class PodWatch(Watch):
         except ProviderError:
             return False  # it cannot be asked now
 
+    @property
+    def last_copy(self) -> Path | None:
+        """The newest whole copy of the run's folder."""
+        return next((copy for copy in (self.copy, self._older) if copy.is_dir()), None)
+
+    @property
+    def _older(self) -> Path:
+        return self.copy.with_name("copy.old")
+
     def bring_home(self, folder: Path) -> None:
         """The run's folder as it was copied last: the run is here, and nobody runs it."""
-        if self.copy.is_dir():
-            shutil.copytree(self.copy, folder, dirs_exist_ok=True)
-        if run := RemoteRun.read(folder):
+        if copy := self.last_copy:
+            shutil.copytree(copy, folder, dirs_exist_ok=True)
+        try:
+            run = RemoteRun.read(folder)
+        except (ValueError, ProviderError):  # unreadable: the pod's note says the same
+            note = self._pod.note
+            settle_copy(folder, note.words, note.launched_in)
+            return
+        if run is not None:
             run.settle(folder)
 
     def _refuse_unwanted(self) -> None:
         if not self._pod.is_wanted:
-            raise ProviderError("the hosts were given back by `launch down`")
+            raise ProviderError(UNWANTED)
 
     def take_copy(self, run: RemoteRun) -> None:
-        """Whole, or as it was before."""
+        """Whole, or as it was before: at every moment `last_copy` is a whole one."""
         new = self.copy.with_name("copy.new")
         shutil.rmtree(new, ignore_errors=True)
         with suppress(ProviderError):
             run.copy(new)
-            shutil.rmtree(self.copy, ignore_errors=True)
+            if self.copy.is_dir():
+                shutil.rmtree(self._older, ignore_errors=True)
+                self.copy.rename(self._older)
             new.rename(self.copy)
+            shutil.rmtree(self._older, ignore_errors=True)
 
 
-def give_up(pod: Pod) -> None:
-    """Whatever runs there; what it has come to is copied here."""
-    pod.set("ending")
-    watch, folder = PodWatch(pod), Path(pod.note.run)
-    run = RemoteRun.read(folder)
-    if run is not None and str(pod.folder) in (run.settings.config or ""):
+class OverTimeError(ProviderError):
+    """Slices are held for longer than provider.max_hours."""
+
+
+def over_time(pod: Pod) -> str:
+    """The reason of an end, in words."""
+    return f"{pod.note.resource_id} is held for provider.max_hours: {_max_hours(pod):g}"
+
+
+def give_up(pod: Pod, tell: Callable[[str], None], why: str = "") -> bool:
+    """Stop whatever runs there, copy it here as far as possible, and delete the slices.
+
+    `why` becomes the run's reason. False: the slices may still appear, see `Pod.delete`. Raises
+    ProviderError where slices are still held, or where they are gone and the copy stays behind.
+    """
+    with suppress(OSError):  # a full disk keeps no slices
+        pod.set("ending")
+    with pod.ending() as is_noted:
+        if not is_noted:
+            return True
+        watch = PodWatch(pod)
+        is_on_it = _save(pod, watch, tell)
+        if not pod.delete():
+            return False
+        if is_on_it:
+            _bring_home(watch, Path(pod.note.run), why)
+        pod.forget()
+        return True
+
+
+def _save(pod: Pod, watch: PodWatch, tell: Callable[[str], None]) -> bool:
+    """Stop and copy the run of a pod; whether the run is on this pod, as far as it is known."""
+    folder = Path(pod.note.run)
+    try:
+        run = RemoteRun.read(folder)
+    except (ValueError, ProviderError, OSError) as error:
+        tell(f"warning: {folder / REMOTE} cannot be read: {' '.join(str(error).split())[:200]}")
+        return True
+    if run is None or str(pod.folder) not in (run.settings.config or ""):
+        return False
+    try:
+        stop_in_order(run)
         watch.take_copy(run)
+    except Exception as error:  # whatever it is, the slices go
+        tell(f"warning: the run could not be stopped and copied: {error}")
+    return True
+
+
+def _bring_home(watch: PodWatch, folder: Path, why: str) -> None:
+    """Raises ProviderError with where the copy is."""
+    try:
         watch.bring_home(folder)
-    pod.give_back()
+        if why:
+            add_to_state(folder, reason=why)
+    except (OSError, shutil.Error) as error:
+        raise ProviderError(
+            f"the slices are gone, but the run's folder could not be copied to {folder}: {error}. "
+            f"The last copy is in {watch.last_copy}"
+        ) from None
+
+
+def stop_in_order(run: RemoteRun) -> None:
+    """Let it save a checkpoint and end, as `launch stop` does; waits for it."""
+    with run.start("stop", terminal=False) as process:
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def add_to_state(folder: Path, **fields: object) -> None:
+    """Add what `launch status` is to say of a run that nothing runs."""
+    path = folder / "state.json"
+    replace_file(path, json.dumps({**read_object(path), **fields}))
 
 
 def leave(pod: Pod, code: int | None, tell: Callable[[str], None]) -> None:
@@ -199,7 +294,8 @@ def leave(pod: Pod, code: int | None, tell: Callable[[str], None]) -> None:
     minutes = pod.wanted.settings.autostop_minutes
     if code in (None, OK, INTERRUPTED) or not minutes:
         tell(f"giving {pod.note.resource_id} back")
-        pod.give_back()
+        if not pod.give_back():
+            tell(f"the API has not shown {pod.note.resource_id} yet: {LATE}")
         return
     pod.set("kept", time.time() + 60 * minutes)
     tell(_kept_line(pod, minutes))
@@ -236,11 +332,15 @@ def start_keeper(pod: Path) -> None:
         )
 
 
+def _max_hours(pod: Pod) -> float:
+    return pod.wanted.settings.max_hours or 0.0
+
+
 def _kept_line(pod: Pod, minutes: float) -> str:
     cost = dollars_per_hour(pod.wanted)
     money = f", about ${cost * minutes / 60:,.2f}" if cost is not None else ""
     shell = f"ssh -F {pod.folder}/ssh_config -i {pod.folder}/key -l {pod.wanted.user}"
     return (
         f"the hosts stay for {format_seconds(60 * minutes)}{money}, to look at them: {shell} HOST; "
-        f"give them back now: launch down {pod.note.words.name}"
+        f"give them back now: launch down {pod.note.resource_id}"
     )

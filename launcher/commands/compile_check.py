@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from launcher.commands.verdict import refusal
 from launcher.compilation import compilation
-from launcher.files import replace_file, state_folder
+from launcher.files import NoStateFolderError, make_state_folder, replace_file, state_folder
 from launcher.launch import Launch
 from launcher.plan import TrainingLaunch
 from launcher.trainer_call import NoAnswerError
@@ -20,6 +21,7 @@ from trainer.spec.config import dump
 from trainer.spec.model import OwnModel
 
 TIMEOUT_S = 600.0
+VERDICTS = "verdicts"
 SKIP = "--no-compile-check"
 
 
@@ -50,24 +52,31 @@ def refuse_unless_it_fits(launch: Launch, console: Console) -> None:
         )
 
 
-def _ask(launch: TrainingLaunch, memory: Path, console: Console) -> dict[str, Any]:
+def _ask(launch: TrainingLaunch, memory: Path | None, console: Console) -> dict[str, Any]:
     what = f"compiling the step for {launch.plan.world.accelerator}: does it fit? ({SKIP} skips it)"
     with console.status(what), compilation(launch, TIMEOUT_S) as call:
         verdict = call.answer()
-    memory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    replace_file(memory, json.dumps(verdict))
+    if memory:
+        with suppress(OSError):  # no home to write to: it is asked again the next time
+            make_state_folder(VERDICTS)
+            replace_file(memory, json.dumps(verdict))
     return verdict
 
 
-def _remembered(memory: Path) -> dict[str, Any] | None:
+def _remembered(memory: Path | None) -> dict[str, Any] | None:
+    if memory is None:
+        return None
     try:
         return json.loads(memory.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 
 
-def _memory(launch: TrainingLaunch) -> Path:
-    """The file of what was said of this job and plan, of this code and these versions."""
+def _memory(launch: TrainingLaunch) -> Path | None:
+    """The file of what was said of this job and plan, of this code and these versions.
+
+    None: this user has no home.
+    """
     parts = (
         dump(launch.job),
         launch.plan.model_dump_json(),
@@ -75,4 +84,5 @@ def _memory(launch: TrainingLaunch) -> Path:
         json.dumps(versions.versions()),
     )
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    return state_folder() / "verdicts" / f"{key}.json"
+    with suppress(NoStateFolderError):
+        return state_folder() / VERDICTS / f"{key}.json"

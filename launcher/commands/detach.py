@@ -5,11 +5,11 @@ the lock goes along, so that there is no moment in which nobody holds the run.
 """
 
 import os
-import sys
 from pathlib import Path
 
 from rich.console import Console
 
+from launcher import output
 from launcher.exits import JOB_FAILED
 from launcher.runs import Run, RunFolderError, run_word
 
@@ -23,8 +23,7 @@ def detach(run: Run, console: Console) -> bool:
 
     Raises RunFolderError there where the other one could not begin.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    output.settle()
     reading, writing = os.pipe()
     if os.fork():
         os.close(writing)
@@ -37,6 +36,7 @@ def detach(run: Run, console: Console) -> bool:
     os.close(reading)
     try:
         _leave_terminal(run.folder / "logs" / "launch.log")
+        output.reopen()
         run.hold()
         answer = HELD
     except OSError as error:
@@ -68,11 +68,11 @@ def _leave_terminal(log: Path) -> None:
     os.setsid()
     _close_inherited()
     nothing = os.open(os.devnull, os.O_RDONLY)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for source, number in ((nothing, 0), (output, 1), (output, 2)):
+    log_file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for source, number in ((nothing, 0), (log_file, 1), (log_file, 2)):
         os.dup2(source, number)
     os.close(nothing)
-    os.close(output)
+    os.close(log_file)
 
 
 def _close_inherited() -> None:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cluster import ClusterWords, find_cluster
+from launcher.commands.held import print_held
 from launcher.commands.look_there import look_there
 from launcher.commands.run import refuse_unreachable
 from launcher.display import count, format_bytes
@@ -33,6 +34,7 @@ from trainer.spec.config import ConfigError, Loaded
 def examine(words: ClusterWords, *, as_json: bool) -> int:
     """Look at every host of a cluster; returns the exit code of `launch`."""
     errors = Console(stderr=True)
+    print_held()
     with tempfile.TemporaryDirectory(prefix="slipway-doctor-") as folder:
         try:
             launch = _visit(words, Path(folder))

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.display import format_seconds
+from launcher.printable import plain
 from launcher.record.snapshot import Snapshot
 
 PIPE_WIDTH = 1000
@@ -32,6 +33,11 @@ def show(found: Sequence[Snapshot], runs: Path) -> None:
     for run in found:
         table.add_row(*_cells(run), *([_folder(run, runs)] if elsewhere else []))
     console.print(table)
+    for run in found:
+        if run.left:
+            console.print(
+                Text(plain(f"{run.name} has left {run.left}"), style="yellow"), soft_wrap=True
+            )
 
 
 def as_json(found: Sequence[Snapshot]) -> str:
@@ -50,11 +56,11 @@ def _cells(run: Snapshot) -> list[Text]:
     style = STYLES.get(run.state, "cyan" if run.is_alive else "")
     return [
         Text(run.name),
-        Text(run.state, style=style),
+        Text(plain(run.state), style=style),
         Text(str(run.attempt or "")),
         Text(run.position),
         Text("" if run.loss is None else f"{run.loss:.4f}"),
-        Text(run.cluster),
+        Text(plain(run.cluster)),
         Text(f"{age} ago"),
     ]
 

@@ -13,6 +13,7 @@ from launcher.display import host_color
 from launcher.exits import INTERRUPTED, OK
 from launcher.host.log_files import Lines, LogFile
 from launcher.outcome import host_name
+from launcher.printable import coloured
 from launcher.record.snapshot import describe, take
 from launcher.runs import RunFolderError, is_alive, run_word
 
@@ -108,13 +109,13 @@ def _printer(*, alone: bool, as_json: bool) -> OnLine:
     if as_json:
         return lambda host, line: print(json.dumps({"host": host, "line": line}))
     if alone:
-        return lambda _, line: print(line)
+        return lambda _, line: print(coloured(line))
     console, prefixes = Console(), {}
 
     def print_line(host: int, line: str) -> None:
         if host not in prefixes:
             prefixes[host] = _rendered(console, Text(f"host {host} ", style=host_color(host)))
-        print(prefixes[host] + line)
+        print(prefixes[host] + coloured(line))
 
     return print_line
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from launcher.cluster import Gcp, Slurm, Ssh
+from launcher.cluster import Gcp, Slurm, Ssh, cluster_key
 from launcher.display import count
 from launcher.launch import Launch
 from launcher.preflight import Seen
 from launcher.providers.code import pack
 from launcher.providers.errors import ProviderError
-from launcher.providers.gcp.pod import Pod, noted_pods
+from launcher.providers.gcp.notes import noted_pods
+from launcher.providers.gcp.pod import Pod
 from launcher.providers.slurm import submit
 from launcher.providers.ssh.connection import hosts_of
 from launcher.providers.ssh.provision import provision
@@ -55,8 +56,9 @@ def _by_ssh(launch: Launch, settings: Ssh, on_status: Tell) -> str:
 
 def _held(launch: Launch, on_status: Tell) -> Ssh:
     """How slices are reached that were got for a run; none are asked for."""
+    key = cluster_key(launch.words.name)
     for folder, note in noted_pods():
-        if note.words.name == launch.words.lasting().name and note.stage in ("running", "kept"):
+        if note.cluster_key == key and note.stage in ("running", "kept"):
             return Pod(folder, note).wait(on_status)
     raise ProviderError(
         f"no slices of {launch.cluster_name} are held, and the doctor asks for none: a launch "

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from launcher import job_secrets
 from launcher.cluster import Slurm
 from launcher.commands.attach import attach_run
 from launcher.commands.logs import FOLLOWED_TAIL
@@ -17,8 +18,9 @@ from launcher.exits import INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
 from launcher.files import read_object
 from launcher.launch import Launch
 from launcher.providers.errors import ProviderError
+from launcher.providers.slurm import passed_on
 from launcher.providers.slurm.job import Queued, SlurmJob
-from launcher.providers.slurm.submit import submit
+from launcher.providers.slurm.submit import DoubtError, submit
 from launcher.record.snapshot import Snapshot, describe, take
 from launcher.runs import POSITION, QUEUED, Run, is_alive, run_word
 
@@ -29,10 +31,12 @@ SHOWN_LINES = 20
 
 
 def hand_over_new(launch: Launch, *, fresh: bool, shown: Shown) -> int:
-    """`hand_over` of a new run; where Slurm does not take it there is none."""
-    run = Run.make(launch.run_dir, fresh=fresh)
+    """`hand_over` of a new run; where Slurm refuses it there is none."""
+    run = Run.make(launch, fresh=fresh)
     try:
         job = _submit(run, launch, [])
+    except DoubtError as error:
+        return _tell_doubt(run, error)
     except ProviderError:
         shutil.rmtree(run.folder)
         raise
@@ -40,13 +44,15 @@ def hand_over_new(launch: Launch, *, fresh: bool, shown: Shown) -> int:
 
 
 def hand_over(run: Run, launch: Launch, overrides: Sequence[str], shown: Shown) -> int:
-    """A run that nobody runs becomes a job; returns the exit code of `launch`.
+    """A run that no process runs becomes a job; returns the exit code of `launch`.
 
-    Raises ProviderError where Slurm does not take it.
+    Raises ProviderError where Slurm refuses it.
     """
     before = run.state
     try:
         job = _submit(run, launch, overrides)
+    except DoubtError as error:
+        return _tell_doubt(run, error)
     except ProviderError:
         with Run.open(run.folder) as again:
             again.set_state(before.get("state", "stopped"), **{n: before.get(n) for n in POSITION})
@@ -60,7 +66,15 @@ def _submit(run: Run, launch: Launch, overrides: Sequence[str]) -> SlurmJob:
     assert isinstance(settings, Slurm)
     with run:
         run.wait_in_queue(launch)
-    return submit(run.folder, launch.plan.world, settings, launch.grace_s, overrides)
+    secrets = job_secrets.values(launch.job)
+    world, grace_s = launch.plan.world, launch.grace_s
+    return submit(run.folder, world, settings, grace_s, overrides, secrets)
+
+
+def _tell_doubt(run: Run, error: DoubtError) -> int:
+    word = run_word(run.folder)
+    ways = f"Ask again: launch status {word}. Do without it: launch stop {word}"
+    return fail(Console(stderr=True), f"{error}. {ways}", NO_CLUSTER)
 
 
 def _show(folder: Path, job: SlurmJob, launch: Launch, shown: Shown) -> int:
@@ -99,7 +113,7 @@ def follow(folder: Path, job: SlurmJob, shown: Shown) -> int:
 def stop_job(folder: Path, job: SlurmJob, *, now: bool, aside: bool) -> int:
     """With a checkpoint, at once, or before it has begun. Raises ProviderError."""
     console, errors = Console(stderr=aside), Console(stderr=True)
-    job.model_copy(update={"is_to_end": True}).write(folder)
+    job.model_copy(update={"is_to_end": True}).write(folder)  # a job that comes late ends by itself
     found = job.look()
     in_order = not now and found is not None and found.state == "RUNNING" and is_alive(folder)
     grace_s = read_object(folder / "state.json").get("grace_s") or 0.0
@@ -111,8 +125,11 @@ def stop_job(folder: Path, job: SlurmJob, *, now: bool, aside: bool) -> int:
     deadline = time.monotonic() + ENDING_TIMEOUT_S + grace_s * in_order
     while is_alive(folder) or job.look() is not None:
         if time.monotonic() > deadline:
-            return fail(errors, f"Slurm's job {job.job_id} has not ended yet", JOB_FAILED)
+            return fail(
+                errors, f"Slurm's job {job.job_id or job.name} has not ended yet", JOB_FAILED
+            )
         time.sleep(LOOK_S)
+    passed_on.forget(folder)
     if take(folder).state in (QUEUED, "died"):
         with Run.open(folder) as run:
             run.set_state("stopped", **{name: run.state.get(name) for name in POSITION})

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from launcher import job_secrets
 from launcher.cluster import Attach, Cluster, ClusterWords, Ssh, find_cluster
-from launcher.commands import by_http
+from launcher.commands import by_http, new_secrets
 from launcher.commands.cloud import OnPods
 from launcher.commands.remotely import Begin, Remotely, Watch
 from launcher.commands.shown import Shown
-from launcher.files import read_object, replace_file
+from launcher.files import read_object
 from launcher.launch import Launch
 from launcher.providers.elsewhere import Elsewhere
 from launcher.providers.errors import ProviderError
@@ -32,15 +32,14 @@ def run_remotely(launch: Launch, *, fresh: bool, shown: Shown) -> int:
     remotely = Remotely(folder, launch.cluster, launch.cluster_name, launch.words, shown)
 
     def go() -> int:
-        make_folder(folder, fresh=fresh)
+        make_folder(folder, text, fresh=fresh)
         try:
-            replace_file(folder / "job.yaml", text)
             return _go(remotely, Begin(launch.job, text, fresh=fresh))
         finally:
             if not remotely.has_begun:
                 shutil.rmtree(folder)
 
-    return remotely.told(go)
+    return remotely.report_errors(go)
 
 
 def resume_remotely(
@@ -50,18 +49,20 @@ def resume_remotely(
     words: ClusterWords,
     shown: Shown,
 ) -> int:
-    """Go on with a run there; what the head has of it counts. Returns the exit code of `launch`."""
+    """Go on with a run there, by the job that this machine has; returns the exit code."""
     name = Path(cluster.source).stem
     remotely = Remotely(folder, cluster.value, name, words, shown)
 
     def go() -> int:
         job = load_job(folder / "job.yaml", overrides).value
         by_http = isinstance(cluster.value.provider, Attach)  # see `_refuse` of run.py
-        if not by_http and (problems := job_secrets.missing(job)):
-            raise ConfigError(problems)
+        if not by_http:
+            new_secrets.confirm(job, folder, overrides)
+            if problems := job_secrets.missing(job):
+                raise ConfigError(problems)
         return _go(remotely, Begin(job, None, overrides))
 
-    return remotely.told(go)
+    return remotely.report_errors(go)
 
 
 def _go(remotely: Remotely, begin: Begin) -> int:
@@ -86,11 +87,26 @@ def still_there(folder: Path) -> Elsewhere | None:
     Raises RunFolderError where its host cannot be asked.
     """
     kind = RayJob if "submission_id" in read_object(folder / REMOTE) else RemoteRun
-    run = kind.read(folder)
     try:
+        run = kind.read(folder)
+        if isinstance(run, RayJob) and not run.is_known(folder):
+            run.forget(folder)
+            return _never_there(folder, run)
         if run is not None and run.is_over():
             run.bring_home(folder)
             return None
     except ProviderError as error:
         raise RunFolderError(f"{folder}: {error}") from None
     return run
+
+
+def _never_there(folder: Path, run: RayJob) -> None:
+    """Where the folder has a run all the same, it is as it was before the job was submitted.
+
+    Raises RunFolderError where it has none.
+    """
+    if not (folder / "state.json").exists():
+        raise RunFolderError(
+            f"{folder}: {run.head_name} has not accepted the job {run.submission_id}, and nothing "
+            "of it runs. Start it again, with --fresh"
+        )

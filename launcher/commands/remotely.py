@@ -12,7 +12,9 @@ from launcher import job_secrets, registry
 from launcher.cluster import Cluster, ClusterWords, Ssh
 from launcher.commands.shown import Shown
 from launcher.exits import BAD_USAGE, INTERRUPTED, NO_CLUSTER, OK, fail
+from launcher.files import replace_file
 from launcher.interrupts import ending_on_signals
+from launcher.printable import plain
 from launcher.providers.code import pack
 from launcher.providers.elsewhere import Elsewhere
 from launcher.providers.errors import ProviderError
@@ -23,7 +25,8 @@ from launcher.providers.ssh.sessions import Sessions
 from launcher.providers.ssh.uv_binary import find_uv
 from launcher.providers.work import Work
 from launcher.runs import RunFolderError, run_word
-from trainer.spec.config import ConfigError
+from trainer.folders import run_id
+from trainer.spec.config import ConfigError, dump
 from trainer.spec.job import BaseJob
 
 LAST_WORD_TIMEOUT_S = 60.0
@@ -77,8 +80,8 @@ class Remotely:
         self.folder, self.cluster, self.words, self.shown = folder, cluster, words, shown
         self._cluster_name, self._world = cluster_name, cluster.world(simulated=False)
 
-    def told(self, go: Callable[[], int]) -> int:
-        """`go`, with what went wrong told; its exit code."""
+    def report_errors(self, go: Callable[[], int]) -> int:
+        """Calls `go`, prints any error of it, and returns the exit code."""
         errors, where = Console(stderr=True), ""
         try:
             with ending_on_signals():
@@ -112,11 +115,11 @@ class Remotely:
             tell(f"starting the run on {run.head.name}")
             answer = sessions.begin(work)
             if "ended" in answer:
-                self._console.print(Text(answer["output"].strip()), soft_wrap=True)
+                self._console.print(Text(plain(str(answer["output"]).strip())), soft_wrap=True)
                 return answer["ended"]
             self.has_begun = self.is_there = True
             run.write(self.folder)
-            registry.note(self.folder)
+            self.record(begin)
             watch.began()
             if not self.shown.detached:
                 return self._follow(run, sessions, watch)
@@ -127,6 +130,7 @@ class Remotely:
         """The same in words for another machine, where the run's folder is in `runs`."""
         return Work(
             job=begin.text,
+            secret_names=list(begin.job.secrets),
             secrets=secrets,
             overrides=list(begin.overrides),
             fresh=begin.fresh,
@@ -134,7 +138,16 @@ class Remotely:
             cluster_name=self._cluster_name,
             runs=runs,
             name=self.folder.name,
+            run_id=run_id(self.folder),
         )
+
+    def record(self, begin: Begin) -> None:
+        """Records the job that this machine sent, for a later `resume`.
+
+        The hosts' copy of it is never taken.
+        """
+        replace_file(self.folder / "job.yaml", dump(begin.job))
+        registry.note(self.folder, begin.job.secrets)
 
     def _follow(self, run: RemoteRun, sessions: Sessions, watch: Watch) -> int:
         """Show it until it ends; Ctrl-C only lets go of it."""
@@ -182,7 +195,7 @@ class Remotely:
         return self.shown.console
 
     def tell(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
+        self._console.print(Text(plain(text)), soft_wrap=True)
 
     def tell_where(self, run: Elsewhere) -> None:
         """How it is found again."""

@@ -3,17 +3,19 @@
 import errno
 import os
 import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from launcher import job_secrets
+from launcher import job_secrets, storage
 from launcher.attempts import Attempts
 from launcher.cluster import Attach, Cluster, Kubernetes, Slurm
-from launcher.commands import status
+from launcher.commands import new_secrets, status
 from launcher.commands.compile_check import DoesNotFitError, refuse_unless_it_fits
 from launcher.commands.detach import detach
 from launcher.commands.queue import hand_over, hand_over_new
@@ -26,24 +28,26 @@ from launcher.commands.remote import (
 from launcher.commands.resume import Resumed, cluster_words, plan_resume
 from launcher.commands.shown import Shown
 from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
-from launcher.files import read_objects
 from launcher.gang import GangError
-from launcher.interrupts import Interrupts, ending_on_signals
+from launcher.interrupts import Interrupts, ending_on_signals, refusing_suspension
 from launcher.launch import Launch
 from launcher.outcome import Outcome
+from launcher.output import report_failures, unfailing_output
 from launcher.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
 from launcher.providers import attach, memory
 from launcher.providers.errors import ProviderError
 from launcher.providers.jobs import job as jobs
 from launcher.providers.kubernetes import allocation as kubernetes
-from launcher.record.goodput import goodput
+from launcher.record import summary
 from launcher.runs import Run, RunFolderError, find_run, resume_command
 from trainer.spec.config import ConfigError
+from trainer.spec.job import BaseJob
 from trainer.spec.plan import World
 
 REFUSALS = (ConfigError, RunFolderError, ProviderError, DoesNotFitError)
 
 
+@unfailing_output()
 def run_job(launch: Launch, *, fresh: bool, shown: Shown, compiled: bool) -> int:
     """Run a job, here or in a process of its own; returns the exit code of `launch`.
 
@@ -52,6 +56,8 @@ def run_job(launch: Launch, *, fresh: bool, shown: Shown, compiled: bool) -> int
     """
     console = shown.console
     try:
+        if fresh:
+            launch = storage.apart_from_earlier(launch)
         _refuse(launch)
         if compiled:
             _check_that_it_fits(launch)
@@ -69,6 +75,7 @@ def run_job(launch: Launch, *, fresh: bool, shown: Shown, compiled: bool) -> int
     return _end(launch.run_dir, code, shown.as_json)
 
 
+@unfailing_output()
 def resume_run(
     name: str,
     overrides: Sequence[str],
@@ -95,6 +102,7 @@ def resume_run(
             if remote := remote_cluster(words):
                 return resume_remotely(run.folder, overrides, remote, words, shown)
             resumed = plan_resume(run, overrides, words)
+            new_secrets.confirm(resumed.launch.job, folder, overrides)
             if compiled and not resumed.is_complete:
                 _check_that_it_fits(resumed.launch)
             if resumed.launch.is_queued and not resumed.is_complete:
@@ -132,12 +140,26 @@ def _refuse(launch: Launch) -> None:
         raise ConfigError(problems)
     refuse_unreachable(launch.cluster, world)
     if isinstance(provider, Attach) and not world.simulated:
-        jobs.check(provider) if by_http else attach.check(provider)
+        jobs.check(provider) if by_http else _check_attached(launch.job, provider)
     elif isinstance(provider, Kubernetes) and not world.simulated:
         kubernetes.check(provider)
     elif not launch.is_remote and not isinstance(provider, Slurm):
         # Chips have memory of their own.
         memory.refuse_if_too_large(world, launch.state_bytes if world.on_cpu else 0)
+
+
+def _check_attached(job: BaseJob, provider: Attach) -> None:
+    """Raises ProviderError, and ConfigError for secrets that others could read."""
+    attach.check(provider)
+    if job.secrets and attach.is_open(provider):
+        raise ConfigError(
+            [
+                f"secrets: {', '.join(job.secrets)}: the Ray cluster at {provider.address} has no "
+                "token, so anyone who reaches it can read what is sent there: start its head with "
+                "RAY_AUTH_MODE=token and name the token's file (provider.token_path), or leave "
+                "`secrets` out of the job"
+            ]
+        )
 
 
 def _check_that_it_fits(launch: Launch) -> None:
@@ -177,10 +199,11 @@ def _run(launch: Launch, run: Run, saved: LastCheckpoint | None, console: Consol
     """To its end, which is written down and told; `saved` is what it goes on from."""
     errors = Console(stderr=True)
     display = RunDisplay(console, launch, saved)
+    report_failures(_recorder(run))
     for warning in launch.plan.warnings:
         errors.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
     began = time.monotonic()
-    with ending_on_signals() as interrupts:
+    with ending_on_signals() as interrupts, refusing_suspension():
         attempts = Attempts(launch, run, display, interrupts)
         try:
             with display:
@@ -192,7 +215,7 @@ def _run(launch: Launch, run: Run, saved: LastCheckpoint | None, console: Consol
             return fail(errors, _with_way_on(str(error), run, display), NO_CLUSTER)
         except GangError as error:
             run.set_state("failed", reason=str(error), **_position(display))
-            return fail(errors, str(error), JOB_FAILED)
+            return fail(errors, _with_way_on(str(error), run, display), JOB_FAILED)
     if over.state == "stopped":
         cut_off = attempts.outcome.cut_off if attempts.outcome else ""
         return _tell_stop(errors, launch, run, display, interrupts, cut_off)
@@ -200,6 +223,19 @@ def _run(launch: Launch, run: Run, saved: LastCheckpoint | None, console: Consol
         run.set_state("failed", reason=over.reason, **_position(display))
         return _tell_failure(errors, run, display, over.reason, attempts.outcome)
     return _tell_finished(console, launch, run, display, time.monotonic() - began)
+
+
+def _recorder(run: Run) -> Callable[[str], None]:
+    """Records the first error of the output in events.jsonl."""
+    recorded = threading.Lock()
+
+    def record(failure: str) -> None:
+        if recorded.acquire(blocking=False):
+            event = {"event": "display_off", "time": time.time(), "reason": failure}
+            with suppress(OSError, ValueError):  # a full disk stops the run itself; it is over
+                run.add_event(event)
+
+    return record
 
 
 def _tell_resumed(resumed: Resumed, console: Console) -> None:
@@ -228,7 +264,7 @@ def _tell_finished(
     done = {"step": launch.steps} if launch.steps else {}
     run.set_state("finished", **{**_position(display), **done})
     print_summary(console, launch, display, elapsed_s)
-    spent = goodput(read_objects(run.folder / "events.jsonl"))
+    spent = summary.read(run.folder).goodput(None)
     console.print(Text(str(spent), style="dim"), soft_wrap=True)
     return OK
 

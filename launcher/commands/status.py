@@ -12,9 +12,11 @@ from rich.text import Text
 
 from launcher.commands.listing import STYLES
 from launcher.display import count
-from launcher.files import read_object, read_objects
-from launcher.record.goodput import Goodput, goodput
-from launcher.record.history import Happening, History, history
+from launcher.files import read_object
+from launcher.printable import plain
+from launcher.record import live, summary
+from launcher.record.goodput import Goodput
+from launcher.record.history import Happening, History
 from launcher.record.snapshot import Snapshot, take
 from launcher.runs import resume_command, run_word
 
@@ -28,6 +30,10 @@ class Status:
     run: Snapshot
     story: History
     goodput: Goodput
+    left_out: int
+    """Bytes of events.jsonl that were too many to read."""
+    phases: dict[int, str]
+    """What each host of the last attempt does, by process."""
     world: dict[str, Any]
     """Of the last attempt's plan; empty where there is none."""
 
@@ -39,7 +45,7 @@ class Status:
         processes = self.world["slices"] * self.world["hosts_per_slice"]
         devices = count(self.world["devices_per_host"], "device")
         text = f"{count(processes, 'host')} x {devices}"
-        doing = Counter(self.story.phases.values()).most_common() if self.run.is_alive else []
+        doing = Counter(self.phases.values()).most_common() if self.run.is_alive else []
         return text + (": " if doing else "") + ", ".join(f"{n} {phase}" for phase, n in doing)
 
     @property
@@ -52,12 +58,14 @@ class Status:
 
 def read(folder: Path) -> Status:
     """Look at a run's folder."""
-    run, events = take(folder), folder / "events.jsonl"
+    run, found, hosts = take(folder), summary.read(folder), live.read(folder)
     plan = read_object(folder / "plans" / f"{run.attempt or 1:04d}.json")
     return Status(
         run=run,
-        story=history(read_objects(events)),
-        goodput=goodput(read_objects(events), time.time() if run.is_alive else None),
+        story=found.story,
+        goodput=found.goodput(time.time() if run.is_alive else None, hosts.heard),
+        left_out=found.begin,
+        phases=hosts.phases,
         world=plan.get("world") or {},
     )
 
@@ -66,12 +74,12 @@ def show(status: Status) -> None:
     """For a person."""
     console, run = Console(), status.run
     title = Text(run.name, style="bold").append("  ")
-    title.append(run.state, style=STYLES.get(run.state, "cyan"))
+    title.append(plain(run.state), style=STYLES.get(run.state, "cyan"))
     title.append(f", attempt {run.attempt}" if run.attempt else "", style="not bold")
     console.print(title)
     for name, value in _facts(status).items():
         if value:
-            console.print(Text(f"  {name:12}{value}"), soft_wrap=True)
+            console.print(Text(plain(f"  {name:12}{value}")), soft_wrap=True)
     for line in _story(status.story.happenings):
         console.print(line, soft_wrap=True)
     if status.next_command:
@@ -85,9 +93,10 @@ def as_json(status: Status) -> str:
     content = {
         **status.run.as_json(),
         "world": status.world or None,
-        "hosts": {str(process): phase for process, phase in sorted(story.phases.items())},
+        "hosts": {str(process): phase for process, phase in sorted(status.phases.items())},
         "checkpoint": checkpoint and {"step": checkpoint.step, "time": checkpoint.time},
         "goodput": status.goodput.as_json(),
+        "events_left_out_bytes": status.left_out,
         "happened": [vars(happening) for happening in story.happenings],
         "command": status.next_command or None,
     }
@@ -99,13 +108,20 @@ def _facts(status: Status) -> dict[str, str]:
     loss = "" if run.loss is None else f", loss {run.loss:.4f}"
     return {
         "reason": run.about.get("reason") or "",
+        "left": run.left,
         "step": run.position + loss,
         "cluster": run.cluster,
         "hosts": status.hosts,
         "checkpoint": str(status.story.checkpoint or "none yet"),
-        "goodput": str(status.goodput).removeprefix("goodput "),
+        "goodput": str(status.goodput).removeprefix("goodput ") + _left_out(status),
         "folder": str(run.folder),
     }
+
+
+def _left_out(status: Status) -> str:
+    if not status.left_out:
+        return ""
+    return f"; without the first {status.left_out:,} bytes of events.jsonl, which has no summary"
 
 
 def _story(happenings: list[Happening]) -> list[Text]:
@@ -117,5 +133,5 @@ def _story(happenings: list[Happening]) -> list[Text]:
     for happening in happenings[-SHOWN_HAPPENINGS:]:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(happening.time))
         attempt = f"attempt {happening.attempt}  " if happening.attempt else ""
-        lines.append(Text(f"  {when}  {attempt}{happening.text}"))
+        lines.append(Text(plain(f"  {when}  {attempt}{happening.text}")))
     return lines

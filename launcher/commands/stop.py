@@ -11,10 +11,10 @@ from rich.text import Text
 
 from launcher.display import format_seconds
 from launcher.exits import INTERRUPTED, JOB_FAILED, OK, fail
-from launcher.files import read_object, read_objects
+from launcher.files import read_object
 from launcher.known_process import KnownProcess
 from launcher.providers.kubernetes.made import give_back
-from launcher.record.history import history
+from launcher.record import summary
 from launcher.record.snapshot import describe, take
 from launcher.runs import Run, RunFolderError, is_alive, run_word
 
@@ -88,7 +88,7 @@ def _note_stop(folder: Path) -> None:
     found = take(folder)
     if found.state != "died":
         return
-    saved = history(read_objects(folder / "events.jsonl")).checkpoint
+    saved = summary.read(folder).story.checkpoint
     with Run.open(folder) as run:
         run.set_state("stopped", step=found.step, checkpoint=saved and saved.step)
 

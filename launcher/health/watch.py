@@ -9,21 +9,41 @@ evaluations and saves) it follows from how long they took before.
 import math
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from launcher.health.stragglers import Paces, Straggler
 from launcher.outcome import host_name
+from trainer.spec.job import Deadlines
 
 Event = Mapping[str, Any]
 
-PHASES = ("data", "start", "restore", "compile", "evaluate", "save", "train", "sample", "end")
+PHASES = (
+    "data",
+    "start",
+    "restore",
+    "compile",
+    "evaluate",
+    "save",
+    "commit",
+    "train",
+    "sample",
+    "end",
+)
 """In the order in which hosts that are at the same step come through them. While one prepares its
 data the others wait in `start`; one that waits for a batch holds up those in `train`."""
 PROGRESS = {
     "started", "initialized", "phase", "progress", "step", "restored", "evaluated", "finished",
 }  # fmt: skip
 """Events that say that the main loop has moved; warnings and saves can come from other threads."""
+KEYS = {
+    "start": "start_s", "data": "start_s", "compile": "compile_s", "restore": "restore_s",
+    "evaluate": "evaluate_s", "save": "save_s", "commit": "save_s",
+}  # fmt: skip
+"""Phase -> what raises its limit in a job's `deadlines`; `step_s` for all others."""
+FIRST_STEP_S, FIRST_EVALUATION_S = 600.0, 900.0
+"""What the first ones have, which may compile."""
+SAVE_SLACK_S = 100.0
 RECENT, ENOUGH = 100, 3
 """A host's last times without progress in a phase, and how many say something of the next one."""
 QUIET_S = 5.0
@@ -42,25 +62,41 @@ class Limits:
     """Heartbeats come every 2 s."""
     silence_in_start_s: float = 60.0
     """Importing large libraries from a cold disk holds the interpreter's lock, heartbeats too."""
-    phase_s: Mapping[str, float] = field(
-        default_factory=lambda: {
-            "start": 300.0,
-            "compile": 1800.0,
-            "restore": 900.0,
-            "evaluate": 900.0,
-            # The trainer's own deadline of a save, 1200 s, speaks first.
-            "save": 1300.0,
-        }
-    )
+    phase_s: Mapping[str, float] = field(default_factory=lambda: _phases_s(Deadlines()))
     """Where nothing is known yet."""
-    other_phases_s: float = 600.0
-    learned_floor_s: Mapping[str, float] = field(
-        # A save also waits for the one before, which a slow store can hold up now and then.
-        default_factory=lambda: {"train": 10.0, "evaluate": 120.0, "save": 300.0}
-    )
+    other_phases_s: float = FIRST_STEP_S
+    learned_floor_s: Mapping[str, float] = field(default_factory=lambda: _floors_s(Deadlines()))
     """The shortest deadline in phases where earlier times tell how long the next one may take."""
     factor: float = 5.0
     """Of the 0.95 quantile of those times."""
+
+    @classmethod
+    def of(cls, deadlines: Deadlines) -> "Limits":
+        """Those that a job asks for."""
+        other_s = max(FIRST_STEP_S, deadlines.step_s)
+        return cls(
+            phase_s=_phases_s(deadlines),
+            other_phases_s=other_s,
+            learned_floor_s=_floors_s(deadlines),
+        )
+
+
+def _phases_s(deadlines: Deadlines) -> dict[str, float]:
+    # The trainer's own limit of a save without progress speaks first.
+    save_s = deadlines.save_s + SAVE_SLACK_S
+    return {
+        "start": deadlines.start_s,
+        "data": max(FIRST_STEP_S, deadlines.start_s),
+        "compile": deadlines.compile_s,
+        "restore": deadlines.restore_s,
+        "evaluate": max(FIRST_EVALUATION_S, deadlines.evaluate_s),
+        "save": save_s,
+        "commit": save_s,
+    }
+
+
+def _floors_s(deadlines: Deadlines) -> dict[str, float]:
+    return {"train": deadlines.step_s, "evaluate": deadlines.evaluate_s}
 
 
 @dataclass(frozen=True)
@@ -87,15 +123,21 @@ class Hang:
     """Whether no host is ahead of the others."""
     doing: str = ""
     """Where the first of them stands in its code, once somebody has looked."""
+    key: str = ""
+    """What raises the limit, in the job's `deadlines`; "": nothing does."""
 
     def __str__(self) -> str:
         first = self.behind[0]
         where = f"in {first.phase} after step {first.step}" if first.step else f"in {first.phase}"
         said = f"last heard of {where}, {first.waited_s:.0f} s ago"
         if not self.silent:
-            said = f"no progress {where} for {first.waited_s:.0f} s"
+            waited_s = min(one.waited_s for one in self.behind)
+            said = f"no progress {where} for {waited_s:.0f} s"
+        limit = f"limit {self.deadline_s:.0f} s"
+        if self.key:
+            limit = f"{limit}: deadlines.{self.key} of the job"
         at = f"; {host_name(first.process)} stands at {self.doing}" if self.doing else ""
-        return f"{self._names()}: {said} (limit {self.deadline_s:.0f} s){at}"
+        return f"{self._names()}: {said} ({limit}){at}"
 
     def _names(self) -> str:
         count = len(self.behind)
@@ -179,8 +221,9 @@ class Watch:
         if any(self._watched_s - host.moved_s <= host.deadline_s for host in hosts.values()):
             return None
         behind = [self._behind(process, host.moved_s) for process, host in hosts.items()]
-        limit_s = max(host.deadline_s for host in hosts.values())
-        return self._hang(behind, silent=False, deadline_s=limit_s)
+        slowest = max(hosts.values(), key=lambda host: host.deadline_s)
+        hang = self._hang(behind, silent=False, deadline_s=slowest.deadline_s)
+        return replace(hang, key=slowest.key)
 
     def _hang(self, behind: list[Behind], *, silent: bool, deadline_s: float) -> Hang:
         everybody = len(behind) == len(self._hosts)
@@ -221,7 +264,8 @@ class _Host:
             self._be(event.get("name"), None)
         elif kind == "step":
             self._be("train", event.get("step"))
-        if kind in PROGRESS or (self._timed, self.step) != before:
+        writes = kind == "save_progress" and self.phase == "commit"
+        if kind in PROGRESS or writes or (self._timed, self.step) != before:
             self._learn(before[0], now_s - self.moved_s)
             self.moved_s = now_s
 
@@ -238,6 +282,11 @@ class _Host:
         if len(times_s) < ENOUGH:
             return limits.phase_s.get(self._timed, limits.other_phases_s)
         return max(limits.learned_floor_s[self._timed], limits.factor * _quantile(times_s))
+
+    @property
+    def key(self) -> str:
+        """What raises its limit, in the job's `deadlines`."""
+        return KEYS.get(self._timed, "step_s")
 
     @property
     def _timed(self) -> str:

@@ -11,6 +11,7 @@ READ_BYTES = 4 << 20
 LONGEST_LINE = 4000
 MOST_LINES, WINDOW_S = 1000, 1.0
 """How many lines are handed over in how much time: more than anybody reads."""
+LEFT_OUT = "[{} lines are left out here: the log has them]"
 TAIL_LINES = 30
 
 
@@ -47,9 +48,21 @@ class OutputLines:
             chunk = self._log.read()
             if not chunk:
                 return lines, True
-            lines += self._lines.add(chunk)
+            lines += self._lines.add(self._newest(chunk))
             read_bytes += len(chunk)
         return lines, False
+
+    def _newest(self, chunk: bytes) -> bytes:
+        """The last MOST_LINES lines: those before them would be decoded to be left out."""
+        newlines = chunk.count(b"\n")
+        if newlines <= MOST_LINES:
+            return chunk
+        begin = len(chunk)
+        for _ in range(MOST_LINES + 1):
+            begin = chunk.rindex(b"\n", 0, begin)
+        self._left_out += newlines - MOST_LINES
+        self._lines = Lines()
+        return chunk[begin + 1 :]
 
     def _take(self, pieces: list[str]) -> None:
         self.tail.extend(pieces)
@@ -68,7 +81,7 @@ class OutputLines:
         self._room -= len(self._waiting)
         lines = list(self._waiting)
         if self._left_out:
-            lines.insert(0, f"[{self._left_out} lines are left out here: the log has them]")
+            lines.insert(0, LEFT_OUT.format(self._left_out))
         self._waiting.clear()
         self._left_out = 0
         return lines

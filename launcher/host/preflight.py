@@ -70,9 +70,19 @@ def look(address: str, folder: Path, platform: str, dev: Path = Path("/dev")) ->
     )
 
 
-def listen(seconds: float = LISTEN_S) -> int:
-    """Accept connections for a while, on a port that is returned."""
-    server = socket.create_server(("", 0), backlog=4096)
+def own_address(address: str) -> str:
+    """`address` where this host can listen there; "", all of its addresses, where it cannot."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return ""
+    return address
+
+
+def listen(address: str, seconds: float = LISTEN_S) -> int:
+    """Accept connections to `address` for a while, on a port that is returned."""
+    server = socket.create_server((own_address(address), 0), backlog=4096)
     server.settimeout(seconds)
 
     def accept() -> None:

@@ -64,10 +64,12 @@ class Reaped:
         cwd: Path | None = None,
         pass_fds: Sequence[int] = (),
         rotate_bytes: int | None = None,
+        oom_score: int | None = None,
     ) -> None:
         """Start a command; both of its outputs are appended to `log`.
 
-        With `rotate_bytes` through a process of its own, see `launcher/host/relay.py`.
+        With `rotate_bytes` through a process of its own, see `launcher/host/relay.py`;
+        `oom_score`: see `launcher/host/oom_score.py`.
         """
         self._ask(
             start={
@@ -78,6 +80,7 @@ class Reaped:
                 "log": str(log),
                 "pass_fds": list(pass_fds),
                 "rotate_bytes": rotate_bytes,
+                "oom_score": oom_score,
             }
         )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.host.memory_kills import MemoryKills
+from launcher.host.oom_score import OF_PROGRAMS
 from launcher.host.output_lines import OutputLines
 from launcher.host.processes import Reaped, ReaperError
 from launcher.host.relay import ROTATE_BYTES
@@ -24,8 +25,11 @@ EVENTS_PIPE_BYTES = 1 << 20  # some 4000 events: what the driver may be late by
 LOOK_S, GATHER_S = 0.05, 0.03
 SEARCH_PATHS = ("PATH", "PYTHONPATH")
 """Of these a program's go before the host's: what is installed there stays within reach."""
+REAPER_KILLED = "the reaper that guards its processes was killed, so all of them were ended"
 NOT_STARTED = 127 << 8
 """The wait status that a shell gives for a program that it does not find."""
+KILLED_IN_A_SHELL = (128 + signal.SIGKILL) << 8
+"""The wait status of a shell whose last command SIGKILL ended."""
 
 
 @dataclass
@@ -42,8 +46,12 @@ class Batch:
     """Whether it was asked to end before it ended."""
     over: bool = False
     """It and every process that it started are gone, and all they said has been handed over."""
+    cause: str = ""
+    """What is known of the cause of its end beside the status; "": nothing."""
     tail: list[str] = field(default_factory=list)
     """The last lines of its output, once over."""
+    lost: str = ""
+    """Why it ended without a status of its own; "" where that is not known."""
 
 
 class Program:
@@ -71,7 +79,9 @@ class Program:
             fds = [writing]
             self._reaped = Reaped(grace_s=grace_s, pass_fds=fds)
             environment = {**environment, "SLIPWAY_EVENTS_FD": str(writing)}
-            self._reaped.start("program", command, environment, log, cwd, fds, ROTATE_BYTES)
+            self._reaped.start(
+                "program", command, environment, log, cwd, fds, ROTATE_BYTES, OF_PROGRAMS
+            )
         finally:
             os.close(writing)
         self._half_event = b""
@@ -79,7 +89,7 @@ class Program:
         self._pid: int | None = None
         self._failed_to_start: str | None = None
         self._ended_monotonic_s: float | None = None
-        self._memory_kills, self._died_of_memory = MemoryKills(), False
+        self._memory_kills = MemoryKills()
         self._gone = self._events_closed = False
         self._result = Batch()
 
@@ -123,7 +133,7 @@ class Program:
             return replace(self._result, ended_ago_s=self._ended_ago_s())
         if not self._gone:
             self._wait(wait_s)
-            self._memory_kills.look()
+            self._memory_kills.look(self._pid)
             self._read_answers()
         gone = self._gone
         events = self._read_events()
@@ -136,8 +146,6 @@ class Program:
         """The last word, which is not the program's own."""
         failed = self._failed_to_start
         last_word = [f"could not start: {failed}"] if failed else []
-        if self._died_of_memory:
-            last_word.append("killed while the kernel ended processes here for want of memory")
         self._result.over, self._result.tail = True, [*self._lines.tail, *last_word]
         self._lines.close()
         os.close(self._events)
@@ -154,11 +162,12 @@ class Program:
         answers = self._reaped.answers(0.0)
         self._gone = answers is None
         for answer in answers or []:
-            if "exited" in answer:
+            if "killed" in answer and self._result.status is None:
+                self._result.lost = REAPER_KILLED
+            elif "exited" in answer and not self._result.lost:
                 self._result.status = answer["status"]
                 self._ended_monotonic_s = answer["monotonic_s"]
-                was_killed = answer["status"] == signal.SIGKILL and not self._result.stopped
-                self._died_of_memory = was_killed and self._memory_kills.lately()
+                self._result.cause = self._cause(answer["status"])
                 self._reaped.let_go()  # what it left behind ends too
             elif "started" in answer:
                 self._pid = answer["pid"]
@@ -169,6 +178,13 @@ class Program:
                 self._warnings.append(_warning(answer["warning"]))
         if self._gone and self._ended_monotonic_s is None:
             self._ended_monotonic_s = time.monotonic()
+
+    def _cause(self, status: int) -> str:
+        """Returns why the kernel sent SIGKILL; "" unless memory was short and Slipway sent none."""
+        was_killed = status in (signal.SIGKILL, KILLED_IN_A_SHELL) and not self._result.stopped
+        if not was_killed or not self._memory_kills.lately():
+            return ""
+        return f"by the kernel, for want of memory: {self._memory_kills.figures()}"
 
     def _ended_ago_s(self) -> float | None:
         ended = self._ended_monotonic_s
@@ -193,7 +209,7 @@ def _parse_event(line: bytes) -> dict[str, Any] | None:
     """None for what is not an event: a program may write anything."""
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
 

@@ -6,12 +6,21 @@ and sends requests on it, one JSON object a line; end of file means that the own
 way (`kill -9` included). A parent-death signal would not do: it fires when the *thread* that made
 the process ends, and the owner may be a thread of a Ray actor.
 
+It is two processes, which watch each other, so that `kill -9` of either leaves nothing behind. The
+reaper is the parent of the commands and does all the work. The guard is the reaper's parent: what a
+reaper that is killed leaves becomes a child of the guard, which ends it and cleans up. When the
+guard is killed, the reaper gets SIGTERM. Only the guard's process id is known outside.
+
+A folder of the first request holds `owner.json` with the cleanup commands, locked while one of the
+two lives: what both leave when both are killed is found by it (launcher/providers/abandoned.py).
+
 Requests: {"folders": [...], "setup": [[...]], "cleanup": [[...]], "grace_s": s}, first and once;
-{"start": {"name", "argv", "env", "cwd", "log", "pass_fds", "rotate_bytes"}}; {"signal": n}, to the
+{"start": {"name", "argv", "env", "cwd", "log", "pass_fds", "rotate_bytes",
+"oom_score"}}; {"signal": n}, to the
 commands; {"end": {"grace_s": s}}: an orderly stop, see `_ask_to_end`; {"detach": true}: live on
 without an owner. Answers, on standard output: {"ready": pid}, {"failed": why}, {"started": name,
 "pid": n}, {"exited": name, "status": a wait status, "monotonic_s": by CLOCK_MONOTONIC, the same
-for all processes of a host}, and those of `launcher/host/relay.py`.
+for all processes of a host}, {"killed": "reaper" or "guard"}, and those of relay.py.
 """
 
 import ctypes
@@ -24,7 +33,9 @@ import subprocess
 import sys
 import time
 
+OWNER_FILE = "owner.json"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 36, 0x59616D61
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ENDING_TIMEOUT_S = 30.0
 RELAY_TIMEOUT_S = 2.0
 """For the rest of a dead program's output; a relay that a disk holds longer ends by itself."""
@@ -34,18 +45,42 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Reaper:
-    """The children, the folders and what else must be gone when this process is."""
+    """The children, the folders and what else must be gone when this process is.
+
+    Made in the guard, whose copy of it has the folders and cleanup commands of the reaper's.
+    """
 
     def __init__(self) -> None:
+        self.guard = os.getpid()
         self.names: dict[int, str] = {}
-        self.relays: dict[int, tuple[list[str], int]] = {}
-        """Process id -> its command, and the pipe that it reads."""
+        self.relays: dict[int, tuple[list[str], int] | None] = {}
+        """Process id -> its command, and the pipe that it reads; None: another reaper's."""
+        self.requests = b""
+        """What has been read of requests and not been handled."""
+        self.owner_files: list[int] = []
+        """Descriptors of the locked files in the folders."""
         self.folders: list[str] = []
         self.cleanup: list[list[str]] = []
         self.grace_s = 0.0
         self.detached = False
         self.asked_to_end = False
         self.out_of_time = float("inf")
+
+    def set_up(self) -> bool:
+        """Handle the first request. Returns False where there is none, or where it failed."""
+        while b"\n" not in self.requests:
+            chunk = os.read(0, 1 << 16)
+            if not chunk:
+                return False
+            self.requests += chunk
+        first, _, self.requests = self.requests.partition(b"\n")
+        try:
+            self._set_up(**json.loads(first))
+        except (OSError, subprocess.SubprocessError) as error:
+            _tell(failed=f"{error}")
+            self._clean_up()
+            return False
+        return True
 
     def run(self) -> None:
         """Serve until the owner or a signal ends it, or, detached, the last command; clean up."""
@@ -55,13 +90,28 @@ class Reaper:
             _tell(failed=f"{type(error).__name__}: {error}")
             raise
         finally:
-            self._end_tree()
-            self._wait_for_relays()
-            self._clean_up()
+            if self._is_alone():
+                _tell(killed="guard")
+            self._end_all()
+
+    def replace(self) -> None:
+        """End and clean up what a reaper that was killed, or failed, left; called in its guard."""
+        _tell(killed="reaper")
+        self.relays = dict.fromkeys(filter(_is_relay, _children(os.getpid())))
+        self.grace_s = 0.0
+        self._end_all()
+
+    def _end_all(self) -> None:
+        self._end_tree()
+        self._wait_for_relays()
+        self._clean_up()
 
     def _serve(self) -> None:
         wakeup = _wake_on_signals(self._on_signal)
-        waiting, rest = [0, wakeup], b""
+        _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+        self.asked_to_end = self.asked_to_end or self._is_alone()
+        waiting, rest = [0, wakeup], self.requests
         while not (self.asked_to_end or (self.detached and not self.names)):
             wait_s = min(1.0, max(0.0, self.out_of_time - time.monotonic()))
             readable, _, _ = select.select(waiting, [], [], wait_s)
@@ -73,13 +123,18 @@ class Reaper:
                     if not self.detached:
                         return
                     waiting.remove(0)
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    self._handle(json.loads(line))
+                rest += chunk
+            *lines, rest = rest.split(b"\n")
+            for line in lines:
+                self._handle(json.loads(line))
             self._collect_exits()
             if time.monotonic() >= self.out_of_time:
                 self.grace_s = 0.0  # they have had theirs
                 return
+
+    def _is_alone(self) -> bool:
+        """Whether the guard is gone."""
+        return os.getppid() != self.guard
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if number != signal.SIGCHLD:
@@ -93,10 +148,8 @@ class Reaper:
                 _signal_all(list(self.names), request["signal"])
             elif "end" in request:
                 self._ask_to_end(**request["end"])
-            elif "detach" in request:
-                self.detached = True
             else:
-                self._set_up(**request)
+                self.detached = True
         except (OSError, subprocess.SubprocessError) as error:
             _tell(failed=f"{error}")
             self.asked_to_end = True
@@ -112,11 +165,24 @@ class Reaper:
         self.folders, self.cleanup, self.grace_s = folders, cleanup, grace_s
         for folder in folders:
             os.mkdir(folder, 0o700)
+            self._lock(folder)
         for command in setup:
             done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
             if done.returncode:
                 raise OSError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
-        _tell(ready=os.getpid())
+
+    def _lock(self, folder: str) -> None:
+        """Renamed once it is locked: a file of that name without a lock has no owner any more."""
+        path = os.path.join(folder, OWNER_FILE)
+        file = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)  # a file system without locks: whether the owner lives cannot be known
+            return
+        os.write(file, json.dumps(self.cleanup).encode())
+        os.rename(f"{path}.new", path)
+        self.owner_files.append(file)
 
     def _start(
         self,
@@ -127,6 +193,7 @@ class Reaper:
         log: str,
         pass_fds: list[int],
         rotate_bytes: int | None,
+        oom_score: int | None,
     ) -> None:
         output = self._open_output(log, rotate_bytes)
         try:
@@ -139,7 +206,7 @@ class Reaper:
                 stderr=output,
                 pass_fds=pass_fds,
                 start_new_session=True,
-                preexec_fn=die_with_parent(os.getpid()),
+                preexec_fn=die_with_parent(os.getpid(), oom_score),
             )
         finally:
             for number in (output, *pass_fds):
@@ -187,7 +254,7 @@ class Reaper:
                 _tell(exited=self.names.pop(pid), status=status, monotonic_s=now)
             elif pid in self.relays:
                 relay = self.relays.pop(pid)
-                if status:
+                if status and relay:
                     self._start_relay(*relay)
 
     def _end_tree(self) -> None:
@@ -232,6 +299,20 @@ class Reaper:
 
 def descendants(root: int) -> list[int]:
     """Process ids below `root`, by the parents that /proc names."""
+    children = _processes_by_parent()
+    found, todo = [], [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def _children(parent: int) -> list[int]:
+    return _processes_by_parent().get(parent, [])
+
+
+def _processes_by_parent() -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -241,12 +322,20 @@ def descendants(root: int) -> list[int]:
             except (OSError, IndexError, ValueError):
                 continue  # ended meanwhile
             children.setdefault(parent, []).append(int(entry))
-    found, todo = [], [root]
-    while todo:
-        below = children.get(todo.pop(), [])
-        found += below
-        todo += below
-    return found
+    return children
+
+
+def _is_relay(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return RELAY.encode() in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def _prctl(option: int, value: int) -> None:
+    """Sets an attribute of this process, see prctl(2)."""
+    LIBC.prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
 
 def _signal_all(pids: list[int], number: int) -> None:
@@ -257,13 +346,22 @@ def _signal_all(pids: list[int], number: int) -> None:
             pass
 
 
-def die_with_parent(parent: int):
-    """For the child, before its exec: exact, because the reaper has one thread only."""
+def die_with_parent(parent: int, oom_score: int | None = None):
+    """For the child, before its exec: exact, because the reaper has one thread only.
+
+    `oom_score`: the kernel ends processes with a higher one first when memory runs out.
+    """
 
     def prepare() -> None:
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if oom_score is not None:
+            try:
+                with open("/proc/self/oom_score_adj", "w") as file:
+                    file.write(str(oom_score))
+            except OSError:
+                pass  # /proc is read-only: the kernel then chooses by size alone
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         # Where Yama guards processes from their user, py-spy may read this one all the same.
-        LIBC.prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
+        _prctl(PR_SET_PTRACER, -1)
         if os.getppid() != parent:
             os._exit(1)
 
@@ -274,7 +372,7 @@ def _wake_on_signals(handler) -> int:
     """A descriptor that becomes readable on every signal: `select` misses none."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGCHLD, *ENDING_SIGNALS):
         signal.signal(number, handler)
     return reading
 
@@ -286,14 +384,53 @@ def _tell(**answer: object) -> None:
         pass  # no owner any more: the lifeline says so too
 
 
+def guard(reaper: Reaper, pid: int) -> None:
+    """Wait for the reaper, and pass on the signals that ask for the end; do its work if it dies."""
+
+    def pass_on(_number: int, _frame: object) -> None:
+        os.kill(pid, signal.SIGTERM)
+
+    for number in ENDING_SIGNALS:
+        signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+    _hold_only(reaper.owner_files)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    for number in ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # its id may soon be another process's
+    _, status = os.waitpid(pid, 0)
+    if status:
+        reaper.replace()
+
+
+def _hold_only(files: list[int]) -> None:
+    """Leave the owner's requests and the descriptors for commands to the reaper."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for entry in os.listdir("/proc/self/fd"):
+        if int(entry) > 2 and int(entry) not in files:
+            try:
+                os.close(int(entry))
+            except OSError:
+                pass  # that of the listing itself
+
+
 def main() -> None:
     """Leave the owner's session and its children: nobody but the lifeline ends this process."""
     if os.fork():
         os._exit(0)
     os.setsid()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    Reaper().run()
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)  # until both have their handlers
+    reaper = Reaper()
+    if not reaper.set_up():
+        return
+    pid = os.fork()
+    if pid == 0:
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        reaper.run()
+    else:
+        _tell(ready=os.getpid())
+        guard(reaper, pid)
 
 
 if __name__ == "__main__":

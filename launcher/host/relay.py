@@ -67,7 +67,11 @@ class Relay:
 
     def _is_full(self) -> bool:
         """The agent appends to the log too: its size is asked for."""
-        return self._file is not None and os.fstat(self._file).st_size >= self._rotate_bytes
+        try:
+            return self._file is not None and os.fstat(self._file).st_size >= self._rotate_bytes
+        except OSError:  # a stale file of a network's storage
+            self._close()
+            return False
 
     def _write(self, chunk: bytes) -> None:
         """All of it, or what the disk takes."""
@@ -100,9 +104,13 @@ class Relay:
         self._close()
 
     def _close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            os.close(file)
+        except OSError as error:  # of what was written before; the descriptor is gone all the same
+            self._warn(error)
 
     def _warn(self, error: OSError) -> None:
         if self._has_warned:

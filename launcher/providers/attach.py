@@ -19,6 +19,7 @@ from launcher.listener import Listener
 from launcher.providers.errors import ProviderError
 from launcher.providers.head_watch import unreachable
 from launcher.providers.hosts import Hosts, Shared
+from launcher.providers.ipv4 import check_ipv4
 
 CONNECT_TIMEOUT_S = 5.0
 PROBE_TIMEOUT_S = 30.0
@@ -32,6 +33,23 @@ def check(settings: Attach) -> None:
     """Raises ProviderError for what can be known not to work before anything is made."""
     ray_variables(settings)
     _reachable_address(settings)
+
+
+def is_open(settings: Attach) -> bool:
+    """Whether anyone who reaches the cluster may run tasks there, and so read what it is sent.
+
+    Raises ProviderError where nobody answers.
+    """
+    if settings.own:
+        return False
+    variables, address = ray_variables(settings), _reachable_address(settings)
+    if variables == NO_TOKEN:
+        return True
+    anonymous = _Probe(address, NO_TOKEN)
+    try:
+        return anonymous.lets_in
+    finally:
+        anonymous.end()
 
 
 def join(settings: Attach, listener: Listener) -> Hosts:
@@ -157,6 +175,7 @@ def ray_variables(settings: Attach) -> dict[str, str]:
 def _reachable_address(settings: Attach) -> str:
     """Raises ProviderError where there is no one address, or nobody listens there."""
     address = settings.address if settings.address != "auto" else _address_found()
+    check_ipv4(address.rpartition(":")[0], "the Ray head")
     if why := unreachable(address, CONNECT_TIMEOUT_S):
         raise ProviderError(
             f"nobody answers at {address} ({why}; waited {CONNECT_TIMEOUT_S:.0f} s at most): "

@@ -4,10 +4,11 @@ import hashlib
 import json
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from pydantic import computed_field
+from pydantic import BaseModel, ValidationError, computed_field
 
 from launcher.cluster import ClusterWords
 from launcher.files import read_object, replace_file
@@ -47,17 +48,46 @@ class Elsewhere(Note, ABC):
 
     @abstractmethod
     def bring_home(self, folder: Path) -> None:
-        """Copy it here, all but its checkpoints: from now on it is a run of here.
+        """Copy what is shown of it (see copied_run.py): from now on it is a run of here.
 
         Raises ProviderError where it cannot be had.
         """
 
     def settle(self, folder: Path) -> None:
-        """What was copied into a folder is a run of here."""
-        here = {"cluster": self.words.model_dump(), "launched_in": self.launched_in}
-        state = read_object(folder / "state.json")
-        replace_file(folder / "state.json", json.dumps({**state, **here}))
-        (folder / REMOTE).unlink(missing_ok=True)
+        """Makes the copy in a folder a run of this machine.
+
+        The cluster and the folder of relative paths are those that this machine has recorded.
+        """
+        settle_copy(folder, self.words, self.launched_in)
+
+
+def settle_copy(folder: Path, words: ClusterWords, launched_in: str) -> None:
+    """See `Elsewhere.settle`."""
+    here = {"cluster": words.model_dump(), "launched_in": launched_in}
+    state = _CopiedState.of(read_object(folder / "state.json"))
+    replace_file(folder / "state.json", json.dumps({**state, **here}))
+    (folder / REMOTE).unlink(missing_ok=True)
+
+
+class _CopiedState(BaseModel):
+    """The fields of state.json that describe the run itself."""
+
+    state: str
+    time: float | None = None
+    reason: str | None = None
+    attempt: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    checkpoint: int | None = None
+    grace_s: float | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Empty where a field has another type."""
+        try:
+            return cls.model_validate(given).model_dump(exclude_unset=True)
+        except ValidationError:
+            return {}
 
 
 def runs_below(base: str, folder: Path) -> str:

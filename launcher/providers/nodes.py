@@ -22,6 +22,7 @@ START_TIMEOUT_S = 120.0
 START_TIMEOUT_PER_HOST_S = 30.0
 """Four hosts take 13 s on two idle cores; a machine that trains beside gets twenty times that."""
 NODE_IS_UP = "Ray runtime started."
+LOOK_S = 0.05
 STARTS = 2
 """Of a host's node, until it is up for the first time."""
 TAIL_LINES, RAYLET_LINES = 15, 5
@@ -56,6 +57,8 @@ class Nodes:
         self._starters: dict[str, str] = {}
         """Of each node, by name: the process that started it."""
         self._exited: set[str] = set()
+        self._is_over = False
+        """Whether the reaper has ended, and all nodes with it."""
 
     def start(
         self, head: Node | None, hosts: int, inside: Callable[[int], list[str]] | None = None
@@ -86,7 +89,8 @@ class Nodes:
             if total - len(waiting) > up:
                 up = total - len(waiting)
                 on_status(f"{up} of {total} Ray nodes are up")
-            if not self._note_exits():
+            self._note_exits(LOOK_S)
+            if self._is_over:
                 raise ProviderError(self._missing(waiting, "and will not: the nodes ended"))
             for node in filter(self._has_ended, waiting):
                 if not self._start_again(node):
@@ -95,15 +99,15 @@ class Nodes:
             if waiting and time.monotonic() > deadline:
                 raise ProviderError(self._missing(waiting, f"within {limit_s:.0f} s"))
 
-    def _note_exits(self) -> bool:
-        """What starters have ended; False: everything is gone."""
-        answers = self._reaped.answers(0.05)
+    def _note_exits(self, wait_s: float) -> None:
+        """Note which starters have ended, or that everything has."""
+        answers = self._reaped.answers(wait_s)
+        self._is_over = self._is_over or answers is None
         for answer in answers or []:
-            if "failed" in answer:
-                return False
+            if "failed" in answer or "killed" in answer:
+                self._is_over = True
             if "exited" in answer:
                 self._exited.add(answer["exited"])
-        return answers is not None
 
     def _start_again(self, node: Node) -> bool:
         """False: it is the head, or was started as often as it may be."""
@@ -118,7 +122,9 @@ class Nodes:
 
     @property
     def is_headless(self) -> bool:
-        return any(map(self._has_ended, self._heads))
+        """Whether the head has ended, alone or with all nodes."""
+        self._note_exits(0.0)
+        return self._is_over or any(map(self._has_ended, self._heads))
 
     def alive(self) -> set[int]:
         """The hosts whose nodes are up."""

@@ -3,24 +3,44 @@
 from pathlib import Path
 from typing import ClassVar, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from launcher.files import replace_file
+from launcher.providers.errors import ProviderError
+
+
+class NoteError(ProviderError):
+    """What a file has is no note: reading it again does not help."""
 
 
 class Note(BaseModel):
     """In a file of its own, from before what it tells of is made."""
 
     FILE: ClassVar[str]
+    REMEDY: ClassVar[str] = "Look for what the run has there, then remove the file"
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Of the run in `folder`; None: it has nothing of this kind."""
+        """Reads the note of the run in `folder`; None: it has none of this kind.
+
+        Raises NoteError for a file without a note, ProviderError for one that cannot be read now.
+        """
+        path = folder / cls.FILE
         try:
-            return cls.model_validate_json((folder / cls.FILE).read_text(encoding="utf-8"))
+            return cls.model_validate_json(path.read_bytes())
         except FileNotFoundError:
             return None
+        except ValidationError as error:
+            why = f"{error.errors()[0]['msg']} ({path.stat().st_size} bytes)"
+            raise NoteError(f"{path} cannot be read: {why}. {cls.REMEDY}") from None
+        except OSError as error:
+            why = error.strerror
+            raise ProviderError(f"{path} cannot be read: {why}. {cls.REMEDY}") from None
 
     def write(self, folder: Path) -> None:
         """In place of the one before."""
         replace_file(folder / self.FILE, self.model_dump_json(indent=2))
+
+    def forget(self, folder: Path) -> None:
+        """Removes it: there is nothing elsewhere."""
+        (folder / self.FILE).unlink(missing_ok=True)

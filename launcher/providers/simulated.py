@@ -68,6 +68,8 @@ def environment(token_path: Path) -> dict[str, str]:
         "RAY_worker_register_timeout_seconds": "30",
         # By default Ray's workers, and so the trainer, come after all else that a host does.
         "RAY_worker_niceness": "0",
+        # Ray's memory monitor would kill the agent, the only worker, and not the program.
+        "RAY_memory_monitor_refresh_ms": "0",
     }
 
 

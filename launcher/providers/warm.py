@@ -5,15 +5,19 @@ process that is (by id and start time, so that another process of the same id is
 it) and how to reach the cluster.
 """
 
+import hashlib
 import json
 import re
+import shutil
 import signal
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from launcher.cluster import Local
-from launcher.files import replace_file, state_folder
+from launcher.files import is_locked, lock, make_state_folder, replace_file, state_folder
 from launcher.host.processes import start_time
 from launcher.known_process import KnownProcess
 from launcher.providers.errors import ProviderError
@@ -21,6 +25,7 @@ from launcher.providers.hosts import Hosts
 from trainer.spec.plan import World
 
 ENDING_TIMEOUT_S = 60.0
+LOCKED_TIMEOUT_S = 300.0
 
 
 def settings_of(world: World, settings: Local) -> Any:
@@ -28,8 +33,30 @@ def settings_of(world: World, settings: Local) -> Any:
     return {"world": world.model_dump(mode="json"), "local": json.loads(settings.model_dump_json())}
 
 
-def keep(name: str, settings: Any, hosts: Hosts) -> Hosts:
-    """Let the cluster live on under a name; the hosts that are returned do not own it."""
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """One command at a time looks at the cluster of that name, and starts or ends it.
+
+    Raises ProviderError where another command holds it for too long.
+    """
+    make_state_folder("clusters")
+    path = _path(name, "lock")
+    deadline = time.monotonic() + LOCKED_TIMEOUT_S
+    with path.open("w") as file:
+        while not lock(file):
+            if time.monotonic() > deadline:
+                raise ProviderError(
+                    f"another `launch up` or `launch down` of {name} has not ended after "
+                    f"{LOCKED_TIMEOUT_S:.0f} s"
+                )
+        yield
+
+
+def keep(name: str, settings: Any, hosts: Hosts, source: str = "") -> Hosts:
+    """Let the cluster live on under a name; the hosts that are returned do not own it.
+
+    `source`: which cluster it is, see `cluster_key`.
+    """
     reaped = hosts.reaped
     assert reaped is not None
     path = _path(name)
@@ -42,6 +69,7 @@ def keep(name: str, settings: Any, hosts: Hosts) -> Hosts:
         "driver_ip": hosts.driver_ip,
         "token_path": str(hosts.token_path),
         "folder": str(hosts.folder),
+        "source": source,
     }
     replace_file(path, json.dumps(record))
     reaped.detach()
@@ -64,6 +92,34 @@ def find(name: str, settings: Any) -> Hosts | None:
     return _hosts(record)
 
 
+def is_up(name: str) -> bool:
+    """Whether the warm cluster of that name lives."""
+    return _read(name) is not None
+
+
+def is_of(name: str, source: str) -> bool:
+    """Whether the warm cluster of that name lives, and was started for that cluster."""
+    record = _read(name)
+    return record is not None and record.get("source") == source
+
+
+def use(name: str, run: Path) -> IO[str]:
+    """Record that a run uses the warm cluster: for as long as the file is open."""
+    users = _users(name)
+    users.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = (users / hashlib.sha256(str(run).encode()).hexdigest()[:16]).open("w")
+    lock(file)
+    file.write(str(run))
+    file.flush()
+    return file
+
+
+def users(name: str) -> list[Path]:
+    """The folders of the runs that use the warm cluster now."""
+    held = [entry for entry in sorted(_users(name).glob("*")) if is_locked(entry)]
+    return [Path(entry.read_text(encoding="utf-8")) for entry in held]
+
+
 def end(name: str) -> bool:
     """End the warm cluster of that name and wait until it is gone; False: there is none.
 
@@ -80,6 +136,7 @@ def end(name: str) -> bool:
                     f"cluster {name} did not end; its reaper is process {reaper.pid}"
                 )
     _path(name).unlink(missing_ok=True)
+    shutil.rmtree(_users(name), ignore_errors=True)
     return True
 
 
@@ -104,6 +161,10 @@ def _hosts(record: Mapping[str, Any]) -> Hosts:
     return Hosts(record["address"], record["driver_ip"], token_path, folder)
 
 
-def _path(name: str) -> Path:
+def _users(name: str) -> Path:
+    return _path(name, "runs")
+
+
+def _path(name: str, kind: str = "json") -> Path:
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)
-    return state_folder() / "clusters" / f"{plain}.json"
+    return state_folder() / "clusters" / f"{plain}.{kind}"

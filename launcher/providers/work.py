@@ -12,6 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from launcher.runs import RUN_ID
+
 
 class Place(BaseModel):
     """The cluster whose head is told."""
@@ -34,18 +36,28 @@ class Work(Place):
     """As YAML; None: a run that is there goes on."""
     overrides: list[str] = []
     """Of a run that goes on."""
+    secret_names: list[str] = []
+    """The job's `secrets`, by the machine that launches: the head's own job.yaml adds none."""
     secrets: dict[str, str] = Field(default={}, repr=False)
     """Of the job, for `launch` there."""
     fresh: bool = False
     """Move an earlier run of the name aside."""
     runs: str
     name: str
+    run_id: str
+    """The id of a new run."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of `launch` there."""
+        return {**self.secrets, RUN_ID: self.run_id}
 
     def words(self, folder: Path, provider: Mapping[str, Any]) -> list[str]:
         """What `launch` is called with there, on hosts of that provider; its files in `folder`."""
         cluster = self.cluster_file(folder, provider)
         if self.job is None:
-            words = ["resume", self.name, *self.overrides]
+            named = f"secrets={json.dumps(self.secret_names)}"
+            words = ["resume", self.name, *self.overrides, named]
         else:
             job = folder / "job.yaml"
             job.write_text(self.job)

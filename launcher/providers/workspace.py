@@ -5,16 +5,23 @@ import socket
 import tempfile
 from pathlib import Path
 
+from launcher.providers.abandoned import remove_abandoned
 from launcher.providers.errors import ProviderError
+from launcher.providers.ipv4 import check_ipv4
 
 LONGEST_TEMPORARY_FOLDER = 16
+PREFIX = "slipway-"
 
 
 def private_folder() -> Path:
-    """Not there yet. Ray's sockets are 80 characters below it, and a socket's path holds 107."""
+    """Not there yet. Ray's sockets are 80 characters below it, and a socket's path holds 107.
+
+    Folders that have lost their owners are removed on the way.
+    """
     base = Path(tempfile.gettempdir())
     base = base if len(str(base)) <= LONGEST_TEMPORARY_FOLDER else Path("/tmp")
-    return base / f"slipway-{secrets.token_hex(4)}"
+    remove_abandoned(base, PREFIX)
+    return base / f"{PREFIX}{secrets.token_hex(4)}"
 
 
 def new_token() -> str:
@@ -31,7 +38,11 @@ def write_token(folder: Path, token: str) -> Path:
 
 
 def free_port(ip: str) -> int:
-    """A port below the ephemeral range, so that no outgoing connection can take it meanwhile."""
+    """A port below the ephemeral range, so that no outgoing connection can take it meanwhile.
+
+    Raises ProviderError where none is free, or the address is one of IPv6.
+    """
+    check_ipv4(ip, "this host")
     for _ in range(100):
         port = 20_000 + secrets.randbelow(10_000)
         with socket.socket() as probe:

@@ -1,14 +1,29 @@
-"""What events.jsonl tells of a run: its ends, hangs and saves, and what its hosts do. Pure."""
+"""What events.jsonl has of a run: its ends, hangs and saves. Pure."""
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.progress import LastCheckpoint
+from launcher.display import format_seconds
 
 Event = Mapping[str, Any]
 IN_ORDER = ("finished", "stopped", "resized")
 WAITING = ("backing_off", "waiting_for_hosts")
+
+
+@dataclass(frozen=True)
+class LastCheckpoint:
+    """The newest checkpoint that a run could go on from."""
+
+    step: int
+    time: float | None
+    """When it was saved, in seconds since the epoch; None: not known."""
+
+    def __str__(self) -> str:
+        if self.time is None:
+            return f"step {self.step}"
+        return f"step {self.step}, {format_seconds(max(0.0, time.time() - self.time))} ago"
 
 
 @dataclass(frozen=True)
@@ -27,23 +42,11 @@ class History:
 
     happenings: list[Happening] = field(default_factory=list)
     checkpoint: LastCheckpoint | None = None
-    phases: dict[int, str] = field(default_factory=dict)
-    """What each process of the last attempt is doing."""
-    _attempt: int = 0
 
     def add(self, event: Event) -> None:
         """Take in one event; what is not understood is left out."""
-        attempt = event.get("attempt")
-        if isinstance(attempt, int) and attempt > self._attempt:
-            self._attempt, self.phases = attempt, {}
-        name, process, step = event.get("event"), event.get("process"), event.get("step")
-        if name == "phase" and event.get("edge") == "begin":
-            self.phases[process or 0] = str(event.get("name"))
-        elif name == "heartbeat":
-            self.phases[process or 0] = event.get("phase") or "start"
-        elif name == "finished":
-            self.phases[process or 0] = "finished"
-        elif name == "checkpoint_saved" and isinstance(step, int):
+        attempt, name, step = event.get("attempt"), event.get("event"), event.get("step")
+        if name == "checkpoint_saved" and isinstance(step, int):
             self.checkpoint = LastCheckpoint(step, _time(event))
         elif name == "restored" and isinstance(step, int):
             self._on_restored(step)
@@ -54,14 +57,6 @@ class History:
         """It may be an older one than the last that was saved: that was found to be damaged."""
         if self.checkpoint is None or self.checkpoint.step != step:
             self.checkpoint = LastCheckpoint(step, None)
-
-
-def history(events: Iterable[Event]) -> History:
-    """The whole story so far."""
-    story = History()
-    for event in events:
-        story.add(event)
-    return story
 
 
 def _text(event: Event) -> str:
@@ -81,6 +76,8 @@ def _text(event: Event) -> str:
             return _sentence(str(event["state"]).replace("_", " "), reason)
         case "save_failed":
             return _sentence(f"saving step {step} failed", reason)
+        case "display_off":
+            return _sentence("the display was switched off", reason)
         case "restored":
             return reason or f"restored step {step}"
     return ""

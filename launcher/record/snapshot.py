@@ -8,10 +8,19 @@ from typing import Any
 
 from launcher.exits import INTERRUPTED, JOB_FAILED, OK
 from launcher.files import last_object, read_object
+from launcher.printable import plain
 from launcher.providers.errors import ProviderError
 from launcher.providers.slurm.job import queued
 from launcher.registry import is_run, noted
-from launcher.runs import QUEUED, REMOTE, is_alive, resume_command, run_word
+from launcher.runs import (
+    QUEUED,
+    REMOTE,
+    RunFolderError,
+    is_alive,
+    resume_command,
+    run_word,
+    stop_command,
+)
 
 EXIT_CODES = {
     "finished": OK,
@@ -73,6 +82,15 @@ class Snapshot:
         return f"{self.step}/{self.steps}" if self.steps else f"{self.step}"
 
     @property
+    def left(self) -> str:
+        """What a run that has ended still has in Kubernetes, and what deletes it; "": nothing."""
+        note = self.folder / "kubernetes.json"
+        if self.is_alive or not note.exists():
+            return ""
+        name = read_object(note).get("name", "of an unknown name")
+        return f"RayCluster {name} in Kubernetes; delete it with: {stop_command(self.folder)}"
+
+    @property
     def exit_code(self) -> int:
         """What a command that waited for the run ends with."""
         return EXIT_CODES.get(self.state, OK)
@@ -89,6 +107,7 @@ class Snapshot:
             "alive": self.is_alive,
             "exit_code": None if self.is_alive else self.exit_code,
             "reason": self.about.get("reason"),
+            "left": self.left or None,
             "attempt": self.attempt,
             "step": self.step,
             "steps": self.steps,
@@ -118,7 +137,16 @@ def take_all(runs: Path) -> list[Snapshot]:
     """All runs in `runs`, and those that were started elsewhere; the newest first."""
     here = [folder.absolute() for folder in _folders(runs) if is_run(folder)]
     once = {folder.resolve(): folder for folder in (*noted(), *here)}
-    return sorted(map(take, once.values()), key=lambda found: found.changed_at, reverse=True)
+    return sorted(map(_take_any, once.values()), key=lambda found: found.changed_at, reverse=True)
+
+
+def _take_any(folder: Path) -> Snapshot:
+    """Among others: one of which it cannot be known whether it is alive must not hide them."""
+    try:
+        return take(folder)
+    except RunFolderError:
+        about = read_object(folder / "state.json")
+        return Snapshot(folder, "unknown", False, about, None, None, _changed_at(folder))
 
 
 def describe(found: Snapshot) -> str:
@@ -136,11 +164,17 @@ def describe(found: Snapshot) -> str:
         return f"{found.name} was started by hand, without a launcher"
     where = f" at step {step}" if step else " before the first step" * bool(found.steps)
     why = {
-        "failed": f" failed{where}: {found.about.get('reason') or 'see its logs'}",
-        "died": f" died{where}: what ran it is gone, without a word",
+        "failed": f" failed{where}: {plain(str(found.about.get('reason') or 'see its logs'))}",
+        "died": f" died{where}: {_why_it_died(found)}",
     }.get(state, f" was {state}{where}")
     checkpoint = f", checkpoint of step {saved}" if saved else ""
     return f"{found.name}{why}{checkpoint}; continue with: {resume_command(found.folder)}"
+
+
+def _why_it_died(found: Snapshot) -> str:
+    if found.about.get("state") == QUEUED:
+        return "Slurm's queue does not have its job"
+    return "what ran it is gone, without a word"
 
 
 def _is_queued(folder: Path, state: str) -> bool:

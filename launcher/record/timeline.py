@@ -5,7 +5,8 @@ when it `received` that, which may be late. What counts is the host's time, move
 lag that was seen.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ FROM_LAUNCHER = ("opened", "state", "attempt_ended")
 FROM_PROCESS_0 = ("phase", "step")
 KEPT = ("event", "attempt", "name", "edge", "step", "data_wait_s")
 """Of what process 0 says: a long run has millions of steps."""
+MOST_REPORTS = 2000
+"""So many are compared to find the offset of the host's clock: enough, and few to hold."""
 LATEST_S = 1e11
 """Numbers from here on are no times: the year 5138."""
 
@@ -24,59 +27,38 @@ class Moment(NamedTuple):
     """Of the launcher, or a phase or step of process 0; empty: a host was heard of."""
 
 
-class _Told(NamedTuple):
-    event: Mapping[str, Any]
+class Report(NamedTuple):
+    """What process 0 reported."""
+
+    event: dict[str, Any]
     time: float
     """By the host's clock."""
     received: float
 
 
-def timeline(events: Iterable[Mapping[str, Any]]) -> Iterator[Moment]:
-    """The moments of a run, from its events in the order in which they were written down.
+@dataclass
+class Heard:
+    """What hosts reported between two events of the launcher."""
 
-    Before each event of the launcher stands the moment in which any host was last heard of.
-    Events without a time are left out.
-    """
-    heard: _Heard | None = None
-    for event in events:
-        time = _driver_time(event)
-        if time is None:
-            continue
-        if heard is None:
-            heard = _Heard(time)
-            yield Moment(time, {})
-        now = max(time, heard.until)
-        if event.get("event") in FROM_LAUNCHER:
-            yield from heard.moments()
-            yield Moment(now, event)
-            heard = _Heard(now)
-        else:
-            heard.add(event, now)
-    if heard is not None:
-        yield from heard.moments()
-
-
-class _Heard:
-    """What hosts said between two events of the launcher."""
-
-    def __init__(self, since: float) -> None:
-        self._since = self.until = since
-        self._told: list[_Told] = []
+    since: float
+    until: float
+    reports: list[Report] = field(default_factory=list)
 
     def add(self, event: Mapping[str, Any], now: float) -> None:
+        """Take in one event of a host."""
         self.until = now
         if event.get("process", 0) == 0 and event.get("event") in FROM_PROCESS_0:
             time = as_time(event.get("time"))
             kept = {name: event[name] for name in KEPT if name in event}
-            self._told.append(_Told(kept, now if time is None else time, now))
+            self.reports.append(Report(kept, now if time is None else time, now))
 
     def moments(self) -> Iterator[Moment]:
         """In the order of the pipe that they came through."""
-        latest = self._since
-        for told, offset in zip(self._told, self._offsets(), strict=True):
-            latest = max(latest, min(told.time + offset, told.received))
-            yield Moment(latest, told.event)
-        if self.until > self._since:
+        latest = self.since
+        for report, offset in zip(self.reports, self._offsets(), strict=True):
+            latest = max(latest, min(report.time + offset, report.received))
+            yield Moment(latest, report.event)
+        if self.until > self.since:
             yield Moment(self.until, {})
 
     def _offsets(self) -> Iterator[float]:
@@ -84,10 +66,43 @@ class _Heard:
 
         The larger of both, so that a clock that is set in between spoils neither side.
         """
-        lags = [told.received - told.time for told in self._told]
+        lags = [report.received - report.time for report in self.reports]
         before = accumulate(lags, min)
         after = reversed(list(accumulate(reversed(lags), min)))
         return map(max, before, after)
+
+
+@dataclass
+class Timeline:
+    """Takes a run's events in the order in which they were written, and hands out its moments."""
+
+    heard: Heard | None = None
+
+    def add(self, event: Mapping[str, Any]) -> Iterator[Moment]:
+        """The moments that are certain now. An event without a time is left out.
+
+        Before each event of the launcher is the moment in which any host was last heard of.
+        """
+        time = _driver_time(event)
+        if time is None:
+            return
+        if self.heard is None:
+            self.heard = Heard(time, time)
+            yield Moment(time, {})
+        now = max(time, self.heard.until)
+        if event.get("event") in FROM_LAUNCHER:
+            yield from self.rest()
+            yield Moment(now, event)
+            self.heard = Heard(now, now)
+        else:
+            self.heard.add(event, now)
+            if len(self.heard.reports) >= MOST_REPORTS:
+                yield from self.rest()
+                self.heard = Heard(now, now)
+
+    def rest(self) -> Iterator[Moment]:
+        """The moments since the last one that was handed out."""
+        return self.heard.moments() if self.heard else iter(())
 
 
 def as_time(value: object) -> float | None:

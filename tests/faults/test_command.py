@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.launches import Launcher
+from tests.faults.launches import Launch, Launcher
 from tests.leftovers import Traces, run_launcher
 
 pytestmark = pytest.mark.slow
@@ -32,6 +32,7 @@ import json, os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 events = os.fdopen(int(os.environ["SLIPWAY_EVENTS_FD"]), "w", buffering=1)
 events.write(json.dumps({"event": "step", "step": 3, "loss": None}) + "\\n")
+print("up", flush=True)
 time.sleep(600)
 """
 ASKS_FOR_A_SECRET = """\
@@ -141,8 +142,7 @@ def test_ctrl_c_gives_the_program_time_to_end(launch: Launcher, traces: Traces) 
     (launch.folder / "ends.py").write_text(ENDS_IN_ORDER)
     (launch.folder / "job.yaml").write_text(f"name: any\ncommand: [{sys.executable}, ends.py]\n")
     run = launch("any")
-    events = run.run_dir / "events.jsonl"
-    run.wait_for(lambda: events.exists() and events.read_text().count('"step": 3') == 2)
+    _wait_until_up(run)
     os.killpg(run.process.pid, signal.SIGINT)
     assert run.wait(timeout_s=60.0) == 130, run.output
     assert "stopped at step 3, no checkpoint; continue with: launch resume any" in run.output
@@ -156,8 +156,7 @@ def test_a_host_that_is_lost_while_the_run_stops_is_not_waited_for(
     command = f"command: [{sys.executable}, deaf.py]"
     (launch.folder / "job.yaml").write_text(f"name: any\n{command}\ngrace_s: 600\n")
     run = launch("any")
-    logs = [run.run_dir / "logs" / f"host-000{process}.log" for process in (0, 1)]
-    run.wait_for(lambda: all(log.exists() and log.read_text() for log in logs))
+    _wait_until_up(run)
     os.kill(run.process.pid, signal.SIGINT)
     run.wait_for(lambda: "stopping" in run.output)
     agent = next(p for p, c in traces.processes().items() if c.startswith("ray::Agent"))
@@ -165,3 +164,9 @@ def test_a_host_that_is_lost_while_the_run_stops_is_not_waited_for(
     assert run.wait(timeout_s=60.0) == 130, run.output
     assert "attempt 2" not in run.output
     traces.assert_nothing_left()
+
+
+def _wait_until_up(run: Launch) -> None:
+    """Waits until the programs of both hosts have printed something."""
+    logs = [run.run_dir / "logs" / f"host-000{process}.log" for process in (0, 1)]
+    run.wait_for(lambda: all(log.exists() and log.read_text() for log in logs))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -85,8 +86,8 @@ def test_a_node_that_is_lost_before_the_start_is_named(launch: Launcher, traces:
     run.wait_for(lambda: "3 of 3 Ray nodes are up" in run.output)
     for process in raylet():
         os.kill(process, signal.SIGKILL)
-    assert run.wait() in (1, 3)
-    assert "host-0001" in run.output or "host 1 is missing" in run.output
+    assert run.wait() == 3, run.output
+    assert "1 of 2 hosts are alive; host 1 is missing" in run.output
     traces.assert_nothing_left(timeout_s=1.0)
 
 
@@ -100,7 +101,8 @@ def test_a_disk_that_fills_up_ends_the_run_with_the_reason(
     try:
         run = launch()
         assert run.wait() == 1
-        assert "Traceback" not in run.output
+        # The trainer may be the first that has no room: then its peer prints a traceback.
+        assert not re.search(r'File ".*/launcher/', run.output), run.output
         assert "No space left on device" in run.output.strip().splitlines()[-1]
         traces.assert_nothing_left(timeout_s=1.0)
     finally:

@@ -12,8 +12,10 @@ from launcher.host.processes import start_time
 from tests.faults.launches import Launch, Launcher
 from tests.faults.links import IS_ROOT_WITH_IP, Link
 from tests.faults.matrix import assert_finished, ends
+from tests.faults.sabotage import sabotage_commits
 from tests.faults.victims import trainer_of
 from tests.leftovers import Traces, wait_until
+from trainer.spec import checkpoints
 
 pytestmark = [
     pytest.mark.faults,
@@ -65,6 +67,41 @@ def test_a_host_of_which_nothing_arrives_ends_itself_while_the_others_go_on(
     run.wait_for_event("step", attempt=2)
     wait_until(lambda: start_time(cut_off) is None, FENCED_S)
     assert [end["kind"] for end in run.events() if end["event"] == "attempt_ended"] == ["lost"]
+    os.killpg(run.process.pid, signal.SIGINT)
+    assert run.wait(timeout_s=60.0) == 130, run.output
+    traces.assert_nothing_left(timeout_s=5.0)
+
+
+HALTED = """\
+if moment == "imported":
+        import trainer.distributed
+        trainer.distributed.HEARTBEAT_S = 600  # JAX would end it while it is halted
+    if moment == "checked" and once("halted"):
+        while not os.path.exists({committed!r}):
+            time.sleep(0.1)
+    if moment in ("renamed", "failed"):
+        once(moment)
+"""
+
+
+def test_process_0_cut_off_in_a_save_commits_nothing_after_a_newer_attempt(
+    launch: Launcher, start: Callable[..., Launch], traces: Traces, tmp_path: Path
+) -> None:
+    """It halts right before its rename, until the newer attempt has committed the same step."""
+    folder = launch.folder / "runs" / "elastic" / "checkpoints"
+    provider = sabotage_commits(tmp_path, HALTED.format(committed=str(folder / "30")))
+    cluster = launch.cluster_file("elastic", provider + ", netns: true", "wait_for_hosts_s: 2")
+    cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: {min: 1, max: 2}"))
+    run = launch.on(cluster, "elastic", ["steps=100000"])
+    renamed, failed = tmp_path / "once-renamed", tmp_path / "once-failed"
+    run.wait_for((tmp_path / "once-halted").exists)
+    Link(trainer_of(traces, 0)).lose_all()
+    lost = run.wait_for_event("attempt_ended")
+    assert (lost["kind"], lost["process"]) == ("lost", 0)
+    run.wait_for(lambda: renamed.exists() or failed.exists())
+    assert not renamed.exists()
+    assert checkpoints.read(folder / "30").attempt == 2
+    assert json.loads((folder / "lease.json").read_text())["attempt"] == 2
     os.killpg(run.process.pid, signal.SIGINT)
     assert run.wait(timeout_s=60.0) == 130, run.output
     traces.assert_nothing_left(timeout_s=5.0)

@@ -11,11 +11,12 @@ import pytest
 
 from launcher.host.processes import start_time
 from tests.faults.launches import Launch, Launcher
-from tests.faults.matrix import assert_finished, ends
+from tests.faults.matrix import STEPS, assert_finished, ends
 from tests.faults.sabotage import sabotage
-from tests.faults.victims import node_of, trainer_of
+from tests.faults.victims import node_of, reaper_of_nodes, trainer_of
 from tests.leftovers import Traces, wait_until
 from tests.spec.worlds import mesh_of
+from trainer.spec import checkpoints
 
 pytestmark = pytest.mark.faults
 
@@ -32,13 +33,40 @@ def test_kill_9_of_a_ray_node(start: Callable[..., Launch], unbroken: list, trac
     assert "raylet" not in run.output, "Ray does not print into the display"
 
 
-def test_a_preempted_node(start: Callable[..., Launch], unbroken: list, traces: Traces) -> None:
+def test_a_preempted_node(
+    start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
+) -> None:
     """It is charged to the preemptions: there is no budget for failures."""
-    run = start("faulty", "", "", "retries.failures=0")
-    run.wait_for_event("step", step=35)
+    slow = "step > 35 and os.environ['SLIPWAY_ATTEMPT'] == '1' and time.sleep(0.2)"
+    run = start("faulty", sabotage(tmp_path, slow), "", "retries.failures=0")
+    run.wait_for_event("checkpoint_saved", step=30)
     os.kill(node_of(traces, 1), signal.SIGTERM)
     assert_finished(run, unbroken, traces)
-    assert {end["kind"] for end in ends(run)} <= {"lost", "preempted"}
+    (ended,) = ends(run)
+    assert ended["kind"] in ("lost", "preempted")
+    saved = [checkpoints.read(path) for path in (run.run_dir / "checkpoints").glob("*[0-9]")]
+    newest = max(about.step for about in saved if about.attempt == 1)
+    assert {e["step"] for e in run.events() if e["event"] == "restored"} == {newest}
+    metrics = [json.loads(m) for m in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
+    again = [line["step"] for line in metrics if "loss" in line and line["attempt"] == 2]
+    assert again == list(range(newest + 1, STEPS + 1))
+
+
+def test_a_host_that_cannot_serve_a_later_attempt_is_a_crash_and_tried_again(
+    start: Callable[..., Launch], launch: Launcher, unbroken: list, traces: Traces
+) -> None:
+    """Its corpus is away while the new host is checked, as storage that is not mounted yet."""
+    corpus, away = launch.folder / "corpus", launch.folder / "away"
+    run = start()
+    run.wait_for_event("step", step=35)
+    corpus.rename(away)
+    os.kill(node_of(traces, 1), signal.SIGKILL)
+    run.wait_for(lambda: len([e for e in run.events() if e["event"] == "attempt_ended"]) >= 2)
+    away.rename(corpus)
+    assert_finished(run, unbroken, traces)
+    kinds = [end["kind"] for end in ends(run)]
+    assert kinds[:2] == ["lost", "crash"]
+    assert set(kinds[2:]) <= {"crash"}, "while it was still away"
 
 
 def test_a_preempted_node_beyond_the_budget(start: Callable[..., Launch], traces: Traces) -> None:
@@ -65,6 +93,19 @@ def test_the_end_of_the_ray_head_is_told_and_a_resume_works(
     assert "launch resume faulty" in run.output
     traces.assert_nothing_left(timeout_s=5.0)
     assert_finished(launch.resume("faulty"), unbroken, traces)
+
+
+def test_kill_9_of_the_reaper_of_all_nodes_ends_the_run_as_a_lost_cluster(
+    start: Callable[..., Launch], traces: Traces
+) -> None:
+    run = start()
+    run.wait_for_event("step", step=35)
+    os.kill(reaper_of_nodes(traces), signal.SIGKILL)
+    assert run.wait() == 3, run.output
+    assert "the head of the Ray cluster has ended" in run.output
+    assert "launch resume faulty" in run.output
+    assert json.loads((run.run_dir / "state.json").read_text())["state"] == "failed"
+    traces.assert_nothing_left(timeout_s=5.0)
 
 
 def test_a_host_that_is_lost_for_good_and_one_that_comes_later(

@@ -3,15 +3,18 @@
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.host.processes import start_time
-from tests.faults.launches import Launch
-from tests.faults.matrix import assert_finished, ends
+from tests.faults.launches import Launch, Launcher
+from tests.faults.matrix import JOB, assert_finished, ends
+from tests.faults.sabotage import sabotage_commits
 from tests.faults.victims import agent_of, trainer_of
 from tests.leftovers import Traces, wait_until
+from trainer.checkpoint.commit import TEMPORARY
 
 pytestmark = pytest.mark.faults
 
@@ -20,7 +23,6 @@ MOMENTS: dict[str, dict[str, Any]] = {
     "before_initialization": {"event": "started"},
     "in_compile": {"event": "phase", "name": "compile", "edge": "begin"},
     "in_a_step": {"event": "step", "step": 35},
-    "in_a_save": {"event": "phase", "name": "save", "edge": "begin"},
     "in_evaluation": {"event": "phase", "name": "evaluate", "edge": "begin"},
 }
 
@@ -30,11 +32,41 @@ def test_kill_9_of_a_trainer(
     start: Callable[..., Launch], unbroken: list, traces: Traces, moment: str
 ) -> None:
     run = start()
-    run.wait_for_event(**MOMENTS[moment], process=1)
+    run.wait_for_event(**MOMENTS[moment], process=0)
     os.kill(trainer_of(traces, 1), signal.SIGKILL)
     assert_finished(run, unbroken, traces)
     (ended,) = ends(run)
     assert (ended["kind"], ended["process"]) == ("crash", 1)
+
+
+def test_kill_9_of_a_trainer_in_a_save_commits_nothing(
+    start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
+) -> None:
+    """All of the checkpoint is written when the kill comes; only its rename is missing."""
+    code = "moment == 'checked' and once() and time.sleep(999)"
+    run = start("faulty", sabotage_commits(tmp_path, code))
+    run.wait_for((tmp_path / "once-").exists)
+    (unfinished,) = (run.run_dir / "checkpoints").glob(f"30{TEMPORARY}*")
+    os.kill(trainer_of(traces, 1), signal.SIGKILL)
+    ended = run.wait_for_event("attempt_ended")
+    assert (ended["kind"], ended["process"]) == ("crash", 1)
+    assert_finished(run, unbroken, traces)
+    first = next(e for e in run.events() if e["event"] == "step" and e.get("attempt") == 2)
+    assert first["step"] == 1, "the save that the kill hit was not committed"
+    assert not unfinished.exists()
+
+
+def test_kill_9_of_all_trainers(
+    start: Callable[..., Launch], unbroken: list, traces: Traces
+) -> None:
+    run = start()
+    run.wait_for_event("step", step=35)
+    for victim in (trainer_of(traces, 0), trainer_of(traces, 1)):
+        os.kill(victim, signal.SIGKILL)
+    assert_finished(run, unbroken, traces)
+    (ended,) = ends(run)
+    assert ended["kind"] == "crash"
+    assert "was killed by SIGKILL" in ended["reason"]
 
 
 def test_kill_9_of_the_coordinator(
@@ -55,7 +87,7 @@ def test_kill_9_of_an_agent(start: Callable[..., Launch], unbroken: list, traces
     run.wait_for_event("step", step=35)
     os.kill(agent_of(traces, 1), signal.SIGKILL)
     assert_finished(run, unbroken, traces)
-    assert [(end["kind"], end["process"]) for end in ends(run)] == [("lost", 1)]
+    assert [(end["kind"], end["process"]) for end in ends(run)] == [("crash", 1)]
 
 
 def test_sigterm_to_one_trainer(
@@ -87,3 +119,35 @@ def test_two_runs_of_one_name_at_once(
     codes = sorted([first.wait(), second.wait()])
     assert codes == [0, 2], first.output + second.output
     assert_finished(first if first.wait() == 0 else second, unbroken, traces)
+
+
+def test_a_second_live_run_on_the_same_storage_is_refused_and_the_first_goes_on(
+    start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
+) -> None:
+    """The second one is launched in another folder, where nothing of the first is known."""
+    storage = f"storage={tmp_path / 'shared'}"
+    first = start("faulty", "", "", storage)
+    first.wait_for_event("checkpoint_saved")
+    (tmp_path / "elsewhere").mkdir()
+    launch = Launcher(tmp_path / "elsewhere", traces)
+    (launch.folder / "job.yaml").write_text(JOB)
+    second = launch.on(launch.cluster_file("small"), "faulty", [storage])
+    assert second.wait() == 2, second.output
+    assert "holds the checkpoints of another run" in second.output
+    assert_finished(first, unbroken, traces)
+    assert ends(first) == []
+
+
+def test_a_run_behind_a_proxy_that_answers_nothing_is_as_any_other(
+    start: Callable[..., Launch],
+    unbroken: list,
+    traces: Traces,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither Ray nor JAX sends anything between the hosts through it."""
+    for name in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+        monkeypatch.setenv(name.upper(), "http://127.0.0.1:9")
+    run = start()
+    assert_finished(run, unbroken, traces)
+    assert ends(run) == []

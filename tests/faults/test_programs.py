@@ -1,6 +1,8 @@
 """Trainers that get stuck, fail or misbehave in their own code while a run goes on."""
 
+import math
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +12,10 @@ import pytest
 from launcher.host.processes import start_time
 from tests.faults.launches import Launch
 from tests.faults.matrix import assert_finished, ends
-from tests.faults.sabotage import sabotage
+from tests.faults.sabotage import sabotage, sabotage_phases
 from tests.faults.victims import trainer_of
 from tests.leftovers import Traces, wait_until
+from trainer.spec import checkpoints
 
 pytestmark = pytest.mark.faults
 
@@ -26,6 +29,17 @@ def test_a_trainer_that_sleeps_is_a_hang_though_its_heart_beats(
     (ended,) = ends(run)
     assert (ended["kind"], ended["process"]) == ("hang", 1)
     assert "sitecustomize.py" in run.log(1), "the stacks are in the host's log"
+
+
+def test_hosts_that_are_half_a_minute_apart_in_compile_and_save_do_no_harm(
+    start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
+) -> None:
+    """35 s is more than the 30 s that gRPC and Gloo wait by default."""
+    code = "name in ('compile', 'save') and once(name) and time.sleep(35)"
+    run = start("faulty", sabotage_phases(tmp_path, code))
+    assert_finished(run, unbroken, traces)
+    assert ends(run) == []
+    assert {path.name for path in tmp_path.glob("once-*")} == {"once-compile", "once-save"}
 
 
 def test_a_slow_host_is_named_and_not_ended(
@@ -63,21 +77,69 @@ def test_the_same_failure_again_and_again_is_deterministic(
 def test_numbers_that_are_not_finite_are_final(
     start: Callable[..., Launch], traces: Traces
 ) -> None:
-    run = start("faulty", "", "", "optimizer.learning_rate=1e30")
+    """What was saved before stays, and nothing comes after it."""
+    words = ("optimizer.learning_rate=1e30", "checkpoint.every_steps=1")
+    run = start("faulty", "", "", *words)
     assert run.wait() == 1
     assert "exited with code 65" in run.output
     assert not ends(run)
     traces.assert_nothing_left(timeout_s=5.0)
+    folder = run.run_dir / "checkpoints"
+    last = max(e["step"] for e in run.events() if e["event"] == "step")
+    assert checkpoints.steps(folder) == list(range(last, 0, -1))
+    assert f"step {last + 1}: loss" in run.output
+    for step in checkpoints.steps(folder):
+        assert math.isfinite(checkpoints.read(folder / str(step)).loss)
 
 
 def test_a_killed_child_of_a_trainer_changes_nothing_else(
     start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
 ) -> None:
     """As the kernel ends one for want of memory: the trainer sees its exit status, and goes on."""
-    code = "step == 50 and os.spawnvp(os.P_WAIT, 'sh', ['sh', '-c', 'kill -9 $$'])"
-    run = start("faulty", sabotage(tmp_path, code))
+    child, status = tmp_path / "child", tmp_path / "status"
+    waits = (
+        "pid = os.spawnvp(os.P_NOWAIT, 'sleep', ['sleep', '999']); "
+        f"open({str(child)!r}, 'w').write(f'{{pid}} '); "
+        f"open({str(status)!r}, 'w').write(str(os.waitpid(pid, 0)[1]))"
+    )
+    run = start("faulty", sabotage(tmp_path, f"step == 50 and exec({waits!r})"))
+    run.wait_for(lambda: child.exists() and child.read_text().endswith(" "))
+    os.kill(int(child.read_text()), signal.SIGKILL)
     assert_finished(run, unbroken, traces)
     assert not ends(run)
+    assert int(status.read_text()) == signal.SIGKILL
+
+
+def test_after_kill_9_in_a_compilation_nothing_is_compiled_anew(
+    start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
+) -> None:
+    """Attempt 1 has compiled all of it, attempt 2 is killed while it does so again."""
+    kill = "os.kill(os.getpid(), signal.SIGKILL)"
+    again = f"name == 'compile' and os.path.exists({str(tmp_path / 'once-trained')!r})"
+    code = f"name == 'train' and once('trained') and {kill}; {again} and once('again') and {kill}"
+    fresh = f"JAX_DEBUG_LOG_MODULES: jax._src.compiler, XDG_CACHE_HOME: {tmp_path / 'cache'}"
+    provider = sabotage_phases(tmp_path, code).replace("PYTHONPATH", f"{fresh}, PYTHONPATH")
+    run = start("faulty", provider)
+    assert_finished(run, unbroken, traces)
+    assert [(end["kind"], end["process"]) for end in ends(run)] == [("crash", 1)] * 2
+    missed = re.findall(r"COMPILATION CACHE MISS for '(\S+)' with key '(\S+)'", run.log(1))
+    found = re.findall(r"compilation cache hit for '(\S+)' with key '(\S+)'", run.log(1))
+    assert len(missed) == len(set(missed)), "each program is compiled once in all attempts"
+    assert set(missed) & set(found)
+
+
+def test_sigterm_in_compile_restore_and_evaluation_saves_and_goes_on(
+    start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
+) -> None:
+    """One attempt for each; the checkpoint between them makes each the first without progress."""
+    due = "{'compile': '1', 'restore': '2', 'evaluate': '3'}.get(name, '')"
+    is_due = f"{due} == os.environ.get('SLIPWAY_ATTEMPT') and once(name)"
+    code = f"{is_due} and os.kill(os.getpid(), signal.SIGTERM)"
+    run = start("faulty", sabotage_phases(tmp_path, code), "", "retries.failures=0")
+    assert_finished(run, unbroken, traces)
+    assert [end["kind"] for end in ends(run)] == ["preempted"] * 3
+    hit = {path.name for path in tmp_path.glob("once-*")}
+    assert hit == {"once-compile", "once-restore", "once-evaluate"}
 
 
 def test_a_trainer_that_ignores_sigterm_is_gone_in_time(

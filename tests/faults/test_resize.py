@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests.leftovers import Traces
+from tests.sampling import sampled
 from trainer.spec.curve import curve
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -86,6 +87,12 @@ def whole(place: Place) -> Path:
     return place.folder / "runs" / "resized"
 
 
+ALWAYS = (
+    "the same 4 hosts",
+    "2 hosts",
+    "8 hosts",
+    "2 hosts of 2 devices, fsdp and tensor",
+)
 ROWS = {
     "the same 4 hosts": (4, 1, []),
     "2 hosts": (2, 1, []),
@@ -97,7 +104,7 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize(("hosts", "devices", "words"), ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize(("hosts", "devices", "words"), sampled(ROWS, ALWAYS))
 def test_it_goes_on_as_if_nothing_had_happened(
     place: Place, whole: Path, tmp_path: Path, hosts: int, devices: int, words: list[str]
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from tests.faults.launches import JOB, Launch, Launcher
+from tests.faults.sabotage import sabotage_lines
 from tests.leftovers import Traces, run_launcher
 from tests.trainer.test_tokenizer import make as make_tokenizer
 from trainer.data import mixture, pipeline
@@ -148,6 +149,19 @@ def test_a_run_with_a_tokenizer_of_a_file(
     run = launch()
     assert run.wait() == 0, run.output
     assert [line["step"] for line in metrics(run)] == [1, 2, 3, 4, 4]
+
+
+@pytest.mark.slow
+def test_a_record_that_is_bad_on_one_host_alone_ends_the_run_before_its_first_step(
+    launch: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    job_of(launch, {**write(tmp_path, "jsonl"), "global_batch": 4})
+    run = launch(provider=sabotage_lines(tmp_path, "b'{broken' if number == 3 else line"))
+    assert run.wait() == 1, run.output
+    assert f"host-0001: 1 bad record, as {tmp_path / 'all.jsonl'}:3: not JSON" in run.output
+    assert not (run.run_dir / "metrics.jsonl").exists()
+    launch.traces.assert_nothing_left(timeout_s=5.0)
 
 
 @pytest.mark.parquet

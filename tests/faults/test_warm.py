@@ -1,8 +1,10 @@
 """Runs on a cluster that was started before them and outlives them."""
 
+import json
 import os
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,8 +28,10 @@ def test_a_warm_cluster_survives_its_runs_and_ends_when_told(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     cluster = launch.cluster_file("pod")
-    up = command(launch, "up", str(cluster))
-    assert up.returncode == 0, up.stderr
+    with ThreadPoolExecutor() as pool:  # both at once: only one starts it
+        ups = [pool.submit(command, launch, "up", str(cluster)) for _ in range(2)]
+    assert [up.result().returncode for up in ups] == [0, 0], ups
+    assert sorted("already" in up.result().stdout for up in ups) == [False, True]
 
     killed = launch.on(cluster, "killed")
     killed.wait_for_step()
@@ -44,6 +48,13 @@ def test_a_warm_cluster_survives_its_runs_and_ends_when_told(
     assert after.wait(timeout_s=60.0) == 130
     wait_until(lambda: no_trainer(traces), 30.0)
 
+    stopped = launch.on(cluster, "stopped")
+    stopped.wait_for_step()
     down = command(launch, "down", str(cluster))
+    assert down.returncode == 2 and str(stopped.run_dir) in down.stderr.replace("\n", "")
+    assert stopped.process.poll() is None
+    down = command(launch, "down", str(cluster), "--yes")
     assert down.returncode == 0, down.stderr
+    assert stopped.wait() == 130, stopped.output
+    assert stopped.log(0) and json.loads((stopped.run_dir / "state.json").read_text())["checkpoint"]
     traces.assert_nothing_left(timeout_s=1.0)

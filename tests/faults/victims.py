@@ -38,6 +38,12 @@ def agent_of(traces: Traces, process: int) -> int:
     return _newest(traces, is_it)
 
 
+def reaper_of_nodes(traces: Traces) -> int:
+    """The reaper whose children are the Ray nodes: the first that the launch started."""
+    starter = next(n for n, command in traces.processes().items() if "ray_nodes" in command)
+    return psutil.Process(starter).ppid()
+
+
 def _environment_of(process: int) -> list[str]:
     return Path(f"/proc/{process}/environ").read_bytes().decode().split("\0")
 

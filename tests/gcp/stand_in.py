@@ -94,6 +94,15 @@ class StandIn:
                 held.resource.state.failed_data = error
             return held.resource
 
+    def list(self, request: Any, context: grpc.ServicerContext) -> Any:
+        with self._lock:
+            own = [
+                held.resource
+                for held in self.held.values()
+                if held.resource.name.startswith(f"{request.parent}/")
+            ]
+            return tpu_v2.ListQueuedResourcesResponse(queued_resources=own)
+
     def get_node(self, request: Any, context: grpc.ServicerContext) -> Any:
         with self._lock:
             for held in self.held.values():
@@ -156,7 +165,11 @@ class StandIn:
 def serving(stand_in: StandIn) -> Iterator[StandIn]:
     """On a port of this machine, until the end of this context."""
     handlers = {
-        "CreateQueuedResource": (tpu_v2.CreateQueuedResourceRequest, stand_in.create),
+        "CreateQueuedResource": (
+            tpu_v2.CreateQueuedResourceRequest,
+            lambda request, context: stand_in.create(request, context),
+        ),
+        "ListQueuedResources": (tpu_v2.ListQueuedResourcesRequest, stand_in.list),
         "GetQueuedResource": (tpu_v2.GetQueuedResourceRequest, stand_in.get),
         "DeleteQueuedResource": (tpu_v2.DeleteQueuedResourceRequest, stand_in.delete),
         "GetNode": (tpu_v2.GetNodeRequest, stand_in.get_node),

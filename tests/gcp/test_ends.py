@@ -73,7 +73,7 @@ def test_down_gives_back_what_a_crash_of_the_machine_has_left(
     run.wait()
     wait_until(lambda: not traces.processes())
     assert len(cloud.held) == 1 and len(noted()) == 1
-    down = run_launcher(project, traces.environment, "down", "pod.yaml")
+    down = run_launcher(project, traces.environment, "down", "pod.yaml", "--yes")
     assert down.returncode == OK, down.stderr
     assert "is given back" in down.stdout
     assert not cloud.held and not noted()

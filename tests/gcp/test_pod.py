@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from launcher.cluster import ClusterWords, find_cluster
 from launcher.providers.errors import ProviderError
 from launcher.providers.gcp import api, pod
-from launcher.providers.gcp.pod import Pod, noted_pods
+from launcher.providers.gcp.notes import is_noted, noted_pods
+from launcher.providers.gcp.pod import Pod
 from tests.gcp.conftest import cluster_file
 from tests.gcp.stand_in import StandIn
 
@@ -60,14 +62,65 @@ def test_given_back_it_is_deleted_and_forgotten(a_pod: Pod, cloud: StandIn) -> N
     a_pod.give_back()  # by two at once: nothing more to do
 
 
-def test_what_is_made_without_an_answer_is_given_back_when_it_comes(
-    a_pod: Pod, cloud: StandIn
+def test_a_resource_that_is_made_after_the_client_gave_up_is_given_back(
+    a_pod: Pod, cloud: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late = threading.Timer(0.5, a_pod.ask)
-    late.start()
-    a_pod.give_back()
-    late.join()
+    monkeypatch.setattr(api, "CALL_TIMEOUT_S", 0.3)
+    create, may_make = cloud.create, threading.Event()
+
+    def slow(request: Any, context: grpc.ServicerContext) -> Any:
+        may_make.wait(60.0)
+        return create(request, context)
+
+    monkeypatch.setattr(cloud, "create", slow)
+    with pytest.raises(ProviderError, match=r"DeadlineExceeded(.|\n)*must stay on until then"):
+        a_pod.ask()
+    assert not a_pod.give_back()
+    ((_, note),) = noted_pods()
+    assert note.stage == "ending" and not cloud.deleted
+    looks = threading.Thread(target=a_pod.give_back_late, daemon=True)
+    looks.start()
+    may_make.set()
+    looks.join(60.0)
     assert cloud.deleted == [a_pod.note.resource_id] and not cloud.held
+    assert not is_noted(a_pod.folder)
+
+
+def test_slices_are_found_by_the_label_of_their_cluster_alone(
+    a_pod: Pod, cloud: StandIn, tmp_path: Path
+) -> None:
+    a_pod.ask()
+    cluster, name = a_pod.note.cluster, a_pod.note.resource_id
+    assert pod.labelled(cluster, a_pod.note.cluster_key) == [name]
+    assert pod.labelled(cluster, str(tmp_path / "other.yaml")) == []
+    pod.forget(a_pod.folder)
+    pod.give_back_unnoted(cluster, name)
+    assert cloud.deleted == [name]
+
+
+def test_the_project_of_slices_stays_when_gcloud_is_configured_anew(
+    cloud: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    path = cluster_file(tmp_path, cloud)
+    path.write_text(path.read_text().replace("  project: mine\n", ""))
+    monkeypatch.setenv("CLOUDSDK_CORE_PROJECT", "first")
+    Pod.of(find_cluster(str(path)).value, ClusterWords(name="pod"), tmp_path, losses=0).note_it()
+    monkeypatch.setenv("CLOUDSDK_CORE_PROJECT", "second")
+    ((folder, note),) = noted_pods()
+    assert Pod(folder, note).wanted.project == "first"
+
+
+def test_active_slices_whose_hosts_never_come_up_are_given_up(
+    a_pod: Pod, cloud: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = a_pod.note.cluster.provider.model_copy(update={"unreachable_minutes": 0.001})
+    cluster = a_pod.note.cluster.model_copy(update={"provider": provider})
+    doubtful = Pod(a_pod.folder, a_pod.note.model_copy(update={"cluster": cluster}))
+    doubtful.ask()
+    monkeypatch.setattr(doubtful, "_addresses", list)
+    with pytest.raises(ProviderError, match=r"active for 0\.001 minutes, and its hosts are not"):
+        doubtful.wait(lambda text: None)
 
 
 def test_one_that_is_preempted_is_lost(a_pod: Pod, cloud: StandIn) -> None:

@@ -7,13 +7,14 @@ from google.cloud import tpu_v2
 
 from launcher.cluster import Cluster, Gcp
 from launcher.providers.errors import ProviderError
-from launcher.providers.gcp.prices import cost_line
-from launcher.providers.gcp.request import LABELS, new_id, node_ids, request
+from launcher.providers.gcp.prices import cost_line, limit_line
+from launcher.providers.gcp.request import labels, new_id, node_ids, request
 from launcher.providers.gcp.settings import Wanted, wanted
 
 pytestmark = pytest.mark.gcp
 
 KEY = "ssh-ed25519 AAAA slipway"
+LABELS = labels("/here/pod.yaml", "small")
 
 
 def wanted_of(accelerator: str = "v4-32", slices: int = 1, **settings: object) -> Wanted:
@@ -27,7 +28,7 @@ def wanted_of(accelerator: str = "v4-32", slices: int = 1, **settings: object) -
 
 
 def asked(accelerator: str = "v4-32", slices: int = 1, **settings: object) -> tpu_v2.QueuedResource:
-    return request(wanted_of(accelerator, slices, **settings), "slipway-a", KEY)
+    return request(wanted_of(accelerator, slices, **settings), "slipway-a", KEY, LABELS)
 
 
 def test_one_slice_is_asked_for_by_name_with_the_key_that_lets_us_in():
@@ -137,3 +138,15 @@ def test_all_that_is_said_nowhere_is_told_at_once(tmp_path: Path, monkeypatch):
 )  # fmt: skip
 def test_what_it_costs_is_said_with_where_that_is_from(settings, line):
     assert cost_line(wanted_of(**settings)) == line
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({}, "no limit in time: provider.max_hours sets one"),
+        ({"max_hours": 2}, "given back after 2 h, about $103.04 at most (provider.max_hours)"),
+        ({"max_hours": 2, "accelerator": "v3-8"}, "given back after 2 h (provider.max_hours)"),
+    ],
+)  # fmt: skip
+def test_the_limit_in_time_is_said_with_what_it_costs(settings, line):
+    assert limit_line(wanted_of(**settings)) == line

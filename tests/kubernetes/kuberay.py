@@ -20,6 +20,7 @@ from tests.leftovers import Traces, wait_until
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 START_TIMEOUT_S = 240.0
+ABSENT = 'Back-off pulling image "absent": ErrImagePull: code = NotFound'
 
 
 class KubeRay:
@@ -108,7 +109,7 @@ class KubeRay:
         nodes = Nodes(reaped, folder, self._environment(pods[0]), host, None)
         nodes.start(made[0], hosts - self.unpullable)
         for pod in pods[len(made) :]:
-            absent = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "absent"'}
+            absent = {"reason": "ImagePullBackOff", "message": ABSENT}
             pod["status"]["containerStatuses"] = [{"state": {"waiting": absent}}]
         return [(f"{network}.{n + 1}", pods[n], node) for n, node in enumerate(made)]
 
@@ -121,7 +122,9 @@ class KubeRay:
             if reference is None:
                 own[one["name"]] = one["value"]
             else:
-                secret = self._cluster.get("secrets", reference["name"])
+                key = "secrets", reference["name"]
+                wait_until(lambda key=key: key in self._cluster.objects)  # as the kubelet does
+                secret = self._cluster.get(*key)
                 own[one["name"]] = secret["stringData"][reference["key"]]
         name, _, value = self._traces.mark.partition("=")
         return {**own, name: value}

@@ -75,7 +75,7 @@ class Cluster:
             if (plural, name) in self.objects:
                 message = f'{plural} "{name}" already exists'
                 raise RefusedError(409, "AlreadyExists", message, name)
-            given["metadata"]["namespace"] = self.namespace
+            given["metadata"] |= {"namespace": self.namespace, "uid": secrets.token_hex(8)}
             self.objects[plural, name] = given
         if plural == "secrets":
             self.secrets_seen += given["stringData"].values()
@@ -99,8 +99,13 @@ class Cluster:
         return found
 
     def forget(self, plural: str, name: str) -> None:
+        """Also what it owns, as the garbage collector does."""
         with self.lock:
-            self.objects.pop((plural, name), None)
+            gone = self.objects.pop((plural, name), None)
+            for kind, other in list(self.objects):
+                owners = self.objects[kind, other]["metadata"].get("ownerReferences", [])
+                if gone and gone["metadata"]["uid"] in [owner["uid"] for owner in owners]:
+                    del self.objects[kind, other]
 
     def _end(self, name: str) -> None:
         """Its dependents first: what is asked for with the policy "Foreground"."""

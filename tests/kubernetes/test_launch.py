@@ -74,6 +74,25 @@ def test_ctrl_c_and_kill_9_of_the_launch_leave_no_pods(
     os.kill(killed.process.pid, signal.SIGKILL)
     killed.process.wait()
     wait_until(lambda: not cluster.names() and not (killed.run_dir / Made.FILE).exists())
+    traces.assert_nothing_left()
+
+
+def test_an_api_server_that_is_away_at_the_end_is_asked_again_until_nothing_is_left(
+    project: Path, cluster: Cluster, kuberay: KubeRay, traces: Traces
+) -> None:
+    (project / "job.yaml").write_text(WAITS)
+    run = start(project, traces, "away")
+    run.wait_for(lambda: "begun" in run.output)
+    token, cluster.token = cluster.token, "another"
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.wait()
+    log = run.run_dir / "logs" / "kubernetes.log"
+    wait_until(lambda: log.exists() and "tries again in 1 s" in log.read_text())
+    assert any(name.startswith("rayclusters/") for name in cluster.names())
+    cluster.token = token
+    wait_until(lambda: not cluster.names() and not (run.run_dir / Made.FILE).exists())
+    assert "deleted what the run had left" in log.read_text()
+    traces.assert_nothing_left()
 
 
 def test_a_pod_that_cannot_come_up_is_told_and_nothing_is_left(

@@ -4,10 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from launcher.gather import BEFORE_RAY
 from launcher.providers import local
 from launcher.providers.hosts import Hosts
 from tests.spec.worlds import tpu_world
 from trainer.spec.plan import World
+
+# Ray reads its environment when a process imports it first. Tests that need its exceptions alone
+# may come before those that connect to a cluster.
+with pytest.MonkeyPatch.context() as patch:
+    for name, value in {**BEFORE_RAY, "RAY_AUTH_MODE": "token"}.items():
+        patch.setenv(name, value)
+    import ray  # noqa: F401
 
 
 @pytest.fixture(scope="session")

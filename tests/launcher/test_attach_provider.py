@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from launcher.cluster import Attach
+from launcher.exits import BAD_USAGE
 from launcher.listener import Listener
 from launcher.providers import attach
 from launcher.providers.errors import ProviderError
+from tests.launcher.test_cli import launch
 
 RAY = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
@@ -89,6 +91,42 @@ def test_a_token_of_rays_own_variables_is_told_with_its_name(
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "no-token"))
     with pytest.raises(ProviderError, match="RAY_AUTH_TOKEN_PATH: the token cannot be read"):
         attach.check(settings(silent))
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("a" * 64)
+    return path
+
+
+def test_a_job_with_secrets_is_refused_where_the_cluster_has_no_token(
+    silent: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text("{name: any, command: ['true'], secrets: [HOME]}")
+    provider = f"{{kind: attach, address: '{silent}'}}"
+    (tmp_path / "open.yaml").write_text(
+        f"accelerator: cpu\nhosts: 1\ndevices_per_host: 1\nprovider: {provider}\n"
+    )
+    refused = launch(tmp_path, "-c", "open.yaml", "job.yaml")
+    assert refused.returncode == BAD_USAGE, refused.stderr
+    assert f"secrets: HOME: the Ray cluster at {silent} has no token" in refused.stderr
+    assert "provider.token_path" in refused.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_cluster_that_lets_anyone_in_is_open_whatever_token_is_named(
+    silent: str, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attach._Probe, "lets_in", True)
+    assert attach.is_open(settings(silent, token))
+
+
+def test_a_cluster_that_refuses_strangers_is_not_open(
+    silent: str, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attach, "PROBE_TIMEOUT_S", 0.5)
+    assert not attach.is_open(settings(silent, token))
 
 
 def test_who_listens_and_is_no_ray_is_not_waited_for_for_ever(

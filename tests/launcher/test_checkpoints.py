@@ -13,6 +13,7 @@ from launcher.commands.checkpoints import (
     find_folder,
     newest,
     pick,
+    put_back,
     show,
     verified,
 )
@@ -73,8 +74,10 @@ def test_a_checkpoint_is_picked_by_its_step(folder: Path) -> None:
 
 def test_the_table_says_what_a_checkpoint_was_saved_on(folder: Path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    show(list(entries(str(folder))), "here")
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "2.2500" in line]
+    show(list(entries(str(folder))), "here", "small")
+    shown = capsys.readouterr().out
+    assert "`launch checkpoints restore-damaged small` puts back what is whole" in shown
+    (line,) = [line for line in shown.splitlines() if "2.2500" in line]
     for part in ("200", "1000 B", "2 hosts x 4 devices, data 1 x fsdp 4 x tensor 2", "whole"):
         assert part in line
 
@@ -91,16 +94,18 @@ import json, sys
 from pathlib import Path
 print("a library says hello")
 for folder in sys.argv[1:]:
-    step = int(Path(folder).name)
-    if step == 200:
-        print(json.dumps({"step": step, "ok": False, "problem": "a digest differs"}))
+    name = Path(folder).name
+    if name.startswith("200"):
+        print(json.dumps({"folder": folder, "ok": False, "problem": "a digest differs"}))
+    if name.startswith("150"):
+        print(json.dumps({"folder": folder, "ok": True, "problem": ""}))
 sys.exit(1)
 """
 
 
-# jax warns of a fork in a process that has used it, as tests before this one may have.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_what_the_check_of_every_array_says_is_shown(folder: Path, monkeypatch) -> None:
+@pytest.fixture
+def fake_check(monkeypatch) -> None:
+    """Says that 200 is damaged, 150 whole, and nothing of others."""
     real = subprocess.run
 
     def run(command: list[str], **options: object) -> object:
@@ -108,10 +113,43 @@ def test_what_the_check_of_every_array_says_is_shown(folder: Path, monkeypatch) 
         return real([sys.executable, "-c", VERIFY, *command[3:]], **options)  # type: ignore[call-overload]
 
     monkeypatch.setattr(subprocess, "run", run)
+
+
+# jax warns of a fork in a process that has used it, as tests before this one may have.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_the_check_of_every_array_says_is_shown(folder: Path, fake_check: None) -> None:
     found = {entry.step: entry for entry in verified(list(entries(str(folder))))}
     assert (found[200].problem, found[200].verified) == ("a digest differs", True)
     assert found[100].problem == "not verified: the check ended with exit code 1"
     assert found[400].problem == "about.json is missing"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_whole_checkpoint_that_was_moved_aside_is_put_back(
+    folder: Path, fake_check: None
+) -> None:
+    (folder / "150.damaged" / "problem.txt").write_text("Stale file handle")
+    results = [(entry.folder.name, why) for entry, why in put_back(list(entries(str(folder))))]
+    assert results == [("150.damaged", "")]
+    assert sorted(path.name for path in (folder / "150").iterdir()) == ["about.json", "data"]
+    assert {e.step: e.problem for e in entries(str(folder))}[150] == ""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_checkpoint_that_is_damaged_not_verified_or_replaced_stays_aside(
+    folder: Path, fake_check: None
+) -> None:
+    save(folder, 150)
+    save(folder, 200, name="200.damaged.1")
+    save(folder, 350, name="350.damaged")
+    before = sorted(path.name for path in folder.iterdir())
+    found = {e.folder.name: why for e, why in put_back(list(entries(str(folder))))}
+    assert found == {
+        "150.damaged": "it is whole, but there is another checkpoint of step 150",
+        "200.damaged.1": "a digest differs",
+        "350.damaged": "not verified: the check ended with exit code 1",
+    }
+    assert sorted(path.name for path in folder.iterdir()) == before
 
 
 def test_a_run_is_found_by_name_path_or_the_folder_itself(tmp_path: Path) -> None:

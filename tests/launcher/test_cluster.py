@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import Attach, Cluster, Local, find_cluster, known_clusters
+from launcher.cluster import Attach, Cluster, Local, cluster_key, find_cluster, known_clusters
 from trainer.spec.config import ConfigError, Loaded, load
 
 # Name: platform, slices, hosts per slice, devices per host, topology.
@@ -53,7 +53,7 @@ def test_a_cluster_that_ships_is_the_world_that_its_name_says(name, folder):
     assert world.simulated
 
 
-@pytest.mark.parametrize("address", ["auto", "head:6379", "[fd00::1]:6379"])
+@pytest.mark.parametrize("address", ["auto", "head:6379"])
 def test_a_running_ray_cluster_is_named_by_its_head(address, folder):
     found = cluster(f"accelerator: h100-16\nprovider: {{kind: attach, address: '{address}'}}\n")
     assert isinstance(found.value.provider, Attach)
@@ -244,3 +244,19 @@ def test_a_range_that_is_empty_or_of_parts_of_several_slices_is_an_error(folder:
     assert problems(text) == ["c.yaml:1: hosts.min: 5 is more than max, 4"]
     text = ELASTIC.replace("hosts:", "slices: 2, hosts:")
     assert "say slices: {min, max}" in problems(text)[0]
+
+
+@pytest.mark.parametrize("key", ["max_hours", "unreachable_minutes", "valid_minutes"])
+@pytest.mark.parametrize("value", ["0", "-1", ".inf", ".nan", "soon"])
+def test_a_limit_of_slices_that_is_none_is_refused(key, value, folder):
+    (problem,) = problems(f"accelerator: v4-8\nprovider: {{kind: gcp, {key}: {value}}}\n")
+    assert problem.startswith(f"c.yaml:2: provider.{key}: expected")
+
+
+def test_a_cluster_is_one_file_whatever_it_is_called_by(folder):
+    (folder / "clusters").mkdir()
+    (folder / "clusters/pod.yaml").touch()
+    assert (
+        cluster_key("pod") == cluster_key("clusters/pod.yaml") == str(folder / "clusters/pod.yaml")
+    )
+    assert cluster_key("local") == "local" and cluster_key("v4-8") == "v4-8"

@@ -30,9 +30,43 @@ def test_a_stop_that_was_asked_for_is_of_who_asked() -> None:
     assert (ending.kind, ending.reason) == (Kind.RESIZED, "stopped to go on with more hosts")
 
 
-def test_a_stop_that_nobody_here_asked_for_is_a_preemption() -> None:
-    assert kind(STOPPED, STOPPED) is Kind.PREEMPTED
-    assert kind(Exit(signal.SIGTERM, 1.0), FINISHED) is Kind.PREEMPTED
+def test_a_stop_that_this_launch_did_not_ask_for_is_an_unexplained_preemption() -> None:
+    ending = classify(outcome(FINISHED, STOPPED), None, {1: 7})
+    assert (ending.kind, ending.process, ending.step) == (Kind.PREEMPTED, 1, 7)
+    assert ending.is_unexplained
+    reason = "host-0001 exited with code 75 (stopped on request); this launch did not ask for that"
+    assert ending.reason == reason
+
+
+def test_sigterm_that_this_launch_did_not_send_is_an_unexplained_preemption() -> None:
+    ending = classify(outcome(Exit(signal.SIGTERM, 1.0), FINISHED), None, {})
+    assert (ending.kind, ending.is_unexplained) == (Kind.PREEMPTED, True)
+
+
+def test_a_stop_after_a_notice_of_the_platform_is_explained() -> None:
+    for ended in (STOPPED, Exit(signal.SIGTERM, 1.0)):
+        ending = classify(outcome(ended, STOPPED), Kind.PREEMPTED, {})
+        assert (ending.kind, ending.is_unexplained) == (Kind.PREEMPTED, False)
+
+
+def test_a_program_that_the_kernel_killed_for_want_of_memory_is_a_crash_with_the_figures() -> None:
+    cause = "by the kernel, for want of memory: 5.90 GiB of 6.00 GiB on the host"
+    ending = classify(outcome(Exit(signal.SIGKILL, 1.0, cause=cause)), None, {})
+    assert ending.kind is Kind.CRASH
+    assert ending.reason == f"host-0000 was killed by SIGKILL ({cause})"
+
+
+def test_an_agent_that_fails_on_a_host_that_lives_is_a_crash() -> None:
+    failed = Exit(None, 1.0, lost="its agent was killed", host_lives=True)
+    ending = classify(outcome(failed, FINISHED), None, {})
+    assert (ending.kind, ending.how) == (Kind.CRASH, "its agent failed")
+    assert ending.reason == "host-0000 failed: its agent was killed"
+
+
+def test_an_agent_that_fails_while_the_user_stops_the_run_is_as_a_lost_host() -> None:
+    failed = Exit(None, 1.0, lost="its agent was killed", host_lives=True)
+    assert kind(failed, STOPPED, asked=Kind.STOPPED) is Kind.LOST
+    assert kind(failed, STOPPED, asked=Kind.RESIZED) is Kind.CRASH
 
 
 def test_an_exit_code_or_a_signal_is_a_crash() -> None:
@@ -70,6 +104,19 @@ def test_a_host_without_a_status_is_lost() -> None:
 
 def test_an_attempt_that_was_overtaken_by_another_one_ends_the_run() -> None:
     assert kind(Exit(75 << 8, 1.0, said="stale"), FINISHED) is Kind.FINAL
+
+
+def test_the_first_host_that_another_attempt_has_replaced_is_named() -> None:
+    stale = Exit(75 << 8, 1.0, said="stale")
+    assert classify(outcome(FINISHED, stale, stale), None, {}).process == 1
+
+
+def test_of_several_hosts_that_are_behind_the_first_says_where_the_attempt_ended() -> None:
+    behind = (Behind(1, "data", 7, 12.0), Behind(2, "save", 6, 12.0))
+    hang = Hang(behind, silent=False, deadline_s=10.0, everybody=False)
+    killed = Exit(signal.SIGKILL, 1.0)
+    ending = classify(outcome(killed, killed, killed, hang=hang), None, {0: 8, 1: 7, 2: 6})
+    assert (ending.process, ending.how, ending.step) == (1, "hang in data", 7)
 
 
 def test_a_hang_names_the_host_that_is_behind_and_its_phase() -> None:

@@ -1,6 +1,7 @@
 """The gang on a simulated pod of two hosts, with small programs in place of the trainer."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from launcher.agent_ends import explain
 from launcher.attendant import Attendant
 from launcher.gang import CheckError, Event, Gang, GangError
 from launcher.gather import gather
 from launcher.host.processes import start_time
+from launcher.host.program import REAPER_KILLED
 from launcher.listener import Listener
 from launcher.providers.hosts import Hosts
 from tests.leftovers import wait_until
@@ -95,6 +98,28 @@ def test_all_processes_get_the_address_of_the_first_host(crew: Gang, seen: Seen)
     assert first.startswith("127.")
 
 
+def test_the_coordinator_listens_at_the_address_that_the_hosts_use_alone(
+    crew: Gang, seen: Seen
+) -> None:
+    names = ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS")
+    crew.run(Script(f"say(event='here', addresses=[os.environ[name] for name in {names}])"))
+    address, bound = seen.events[0]["addresses"]
+    assert bound == address
+
+
+BEHIND_A_PROXY = """
+for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+    os.environ.setdefault(name, "http://127.0.0.1:9")
+import jax
+jax.distributed.initialize(num_processes=2, process_id=process, initialization_timeout=30)
+"""
+
+
+def test_a_proxy_that_answers_nothing_does_not_come_between_jax_processes(crew: Gang) -> None:
+    outcome = crew.run(Script(BEHIND_A_PROXY))
+    assert outcome.ok, outcome.tail
+
+
 def test_programs_see_nothing_of_ray(crew: Gang, seen: Seen) -> None:
     code = "say(event='e', names=[n for n in os.environ if n.startswith(('RAY_', 'OMP_'))])"
     crew.run(Script(code))
@@ -120,6 +145,29 @@ def test_when_a_host_fails_the_others_are_ended_and_it_is_named(crew: Gang) -> N
     assert outcome.code == 7
     assert outcome.tail == ["bye"]
     assert outcome.exits[0].stopped
+
+
+def test_a_host_whose_reaper_is_killed_has_failed_for_that_reason(crew: Gang) -> None:
+    outcome = crew.run(
+        Script("print('hello', flush=True); process or os.kill(os.getppid(), 9); time.sleep(999)")
+    )
+    assert outcome.reason == f"host-0000 failed: {REAPER_KILLED}"
+
+
+@pytest.mark.parametrize(
+    ("events", "meaning"),
+    [
+        (["started"], "initialization failed, see above"),
+        (["started", "initialized", "step"], "an abort in native code, see above"),
+        ([], "an abort in native code, see above"),
+    ],
+    ids=["before", "after", "unknown"],
+)
+def test_an_abort_is_a_failed_initialization_only_before_its_end(
+    crew: Gang, events: list[str], meaning: str
+) -> None:
+    outcome = crew.run(Script(f"[say(event=one) for one in {events}]; os.abort()"))
+    assert outcome.reason.endswith(f"was killed by SIGABRT ({meaning})")
 
 
 class Asking(Attendant):
@@ -235,6 +283,31 @@ def test_a_flood_of_events_arrives_in_order(crew: Gang, seen: Seen) -> None:
         assert steps == list(range(2000))
 
 
+STRANGER = """
+import sys
+from launcher.providers.ray_probe import look
+print(len(look(sys.argv[1])["nodes"]), "nodes")
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"RAY_AUTH_MODE": "disabled"}, "Authentication token is missing or incorrect"),
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "f" * 64}, "InvalidAuthToken"),
+    ],
+    ids=["no token", "another token"],
+)
+def test_a_stranger_without_the_token_is_refused_by_a_cluster_of_ours(
+    pod: Hosts, variables: dict[str, str], said: str
+) -> None:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    command = [sys.executable, "-c", STRANGER, pod.address]
+    asked = subprocess.run(command, env={**own, **variables}, capture_output=True, text=True)
+    assert asked.returncode != 0, asked.stdout
+    assert said in asked.stderr
+
+
 SECOND = """
 import json, sys
 from pathlib import Path
@@ -278,6 +351,35 @@ def agent_of(pod: Hosts, worker: int) -> int:
     raise LookupError(f"no agent of worker {worker}")
 
 
+def test_the_kernel_ends_programs_before_agents_when_memory_runs_out(
+    crew: Gang, seen: Seen, pod: Hosts
+) -> None:
+    crew.run(Script("say(event='here', score=open('/proc/self/oom_score_adj').read())"))
+    assert [event["score"] for event in seen.events] == ["1000\n"] * 2
+    agents = [Path(f"/proc/{agent_of(pod, worker)}/oom_score_adj") for worker in (0, 1)]
+    assert [int(path.read_text()) < 1000 for path in agents] == [True] * 2
+
+
+def test_rays_memory_monitor_is_off_on_nodes_of_ours(crew: Gang, pod: Hosts) -> None:
+    environment = Path(f"/proc/{agent_of(pod, 0)}/environ").read_bytes().split(b"\0")
+    assert b"RAY_memory_monitor_refresh_ms=0" in environment
+
+
+def test_an_error_of_an_agent_itself_is_told_in_one_line(crew: Gang) -> None:
+    import ray
+    from ray.exceptions import RayTaskError
+
+    with pytest.raises(RayTaskError) as raised:
+        ray.get(crew._agents[0].receive.remote("/x", 3, [], []))
+    end = explain(raised.value)
+    assert end.host_lives
+    assert re.fullmatch(
+        r"an error of Slipway's agent itself: AttributeError: 'int' object has no attribute "
+        r"'items' \(copied_folder\.py:\d+ in __init__\)",
+        end.why,
+    )
+
+
 def test_when_an_agent_is_killed_its_program_ends_with_it(
     crew: Gang, seen: Seen, pod: Hosts
 ) -> None:
@@ -289,6 +391,7 @@ def test_when_an_agent_is_killed_its_program_ends_with_it(
 
     seen.react = kill_agent
     outcome = crew.run(Script("say(event='here', pid=os.getpid()); time.sleep(999)"))
-    assert "host-0001 was lost: the agent of this host is gone" in outcome.reason
+    killed = "its agent ended although its Ray node lives, and the program with it"
+    assert outcome.reason == f"host-0001 failed: {killed}"
     programs = [event["pid"] for event in seen.events]
     wait_until(lambda: not any(start_time(pid) for pid in programs), 30.0)

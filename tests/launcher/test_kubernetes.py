@@ -1,9 +1,11 @@
 """What Kubernetes is asked for, and what is made of its answers; runs are in tests/kubernetes."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -12,16 +14,22 @@ from ruamel.yaml import YAML
 
 from launcher.cluster import Cluster, Kubernetes
 from launcher.exits import NO_CLUSTER
-from launcher.providers.kubernetes import pods
+from launcher.listener import Listener
+from launcher.providers.errors import ProviderError
+from launcher.providers.kubernetes import allocation, clean, pods
+from launcher.providers.kubernetes.api import Api
 from launcher.providers.kubernetes.errors import (
     ForbiddenError,
     NoKubeRayError,
+    PodsError,
     QuotaError,
     RefusedError,
     refusal,
 )
+from launcher.providers.kubernetes.made import Made
 from launcher.providers.kubernetes.manifest import new_name, ray_cluster, token_secret
 from tests.kubernetes.crd import LABEL, problems
+from tests.launcher.run_folders import make_run
 from tests.leftovers import Traces, run_launcher
 
 JOB = "{name: quick, command: [python, x.py]}"
@@ -48,6 +56,11 @@ def group_of(made: dict[str, Any]) -> dict[str, Any]:
 
 def pod_of(made: dict[str, Any]) -> dict[str, Any]:
     return group_of(made)["template"]["spec"]
+
+
+def test_rays_memory_monitor_is_off_in_the_pods_of_hosts() -> None:
+    (container,) = pod_of(asked_for("v4-32"))["containers"]
+    assert {"name": "RAY_memory_monitor_refresh_ms", "value": "0"} in container["env"]
 
 
 def test_a_slice_is_one_replica_with_its_hosts_on_nodes_of_its_kind() -> None:
@@ -104,13 +117,20 @@ def test_what_the_cluster_file_says_of_pods_is_said_of_all_of_them() -> None:
 
 
 def test_the_token_is_in_the_secret_alone() -> None:
-    secret, made = token_secret("slipway-a-1", "a-token"), asked_for("v4-16")
+    secret, made = token_secret("slipway-a-1", "a-token", "uid-1"), asked_for("v4-16")
     (key,) = (key for key, value in secret["stringData"].items() if value == "a-token")
     for template in (made["spec"]["headGroupSpec"]["template"], group_of(made)["template"]):
         environment = {one["name"]: one for one in template["spec"]["containers"][0]["env"]}
         assert environment["RAY_AUTH_MODE"]["value"] == "token"
         reference = {"secretKeyRef": {"name": "slipway-a-1", "key": key}}
         assert environment["RAY_AUTH_TOKEN"] == {"name": "RAY_AUTH_TOKEN", "valueFrom": reference}
+
+
+def test_the_secret_is_deleted_with_its_ray_cluster() -> None:
+    (owner,) = token_secret("slipway-a-1", "a-token", "uid-1")["metadata"]["ownerReferences"]
+    assert owner == {
+        "apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "slipway-a-1", "uid": "uid-1"
+    }  # fmt: skip
 
 
 @given(st.text(max_size=80))
@@ -189,11 +209,137 @@ def test_of_a_pod_that_waits_its_reason_is_told() -> None:
 
 
 def test_what_no_waiting_ends_is_told_at_once() -> None:
-    broken = pod("a", phase="Pending", containerStatuses=waits("ImagePullBackOff", "no such"))
-    assert pods.hopeless({}, [broken]) == "a: ImagePullBackOff: no such"
+    broken = pod("a", phase="Pending", containerStatuses=waits("InvalidImageName", "a b"))
+    assert pods.hopeless({}, [broken]) == "a: InvalidImageName: a b"
     said = 'pods "a" is forbidden: exceeded quota: small'
     failure = {"type": "ReplicaFailure", "status": "True", "message": said}
     assert pods.hopeless({"status": {"conditions": [failure]}}, []) == said
+
+
+@pytest.mark.parametrize("message", ["manifest unknown", "NotFound: not found", "Unauthorized"])
+@pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff"])
+def test_an_image_that_its_registry_does_not_give_is_hopeless(reason: str, message: str) -> None:
+    broken = pod("a", phase="Pending", containerStatuses=waits(reason, message))
+    assert pods.hopeless({}, [broken]) == f"a: {reason}: {message}"
+
+
+@pytest.mark.parametrize(
+    "reason", ["ErrImagePull", "ImagePullBackOff", "CreateContainerError", "CrashLoopBackOff"]
+)
+def test_the_first_failure_of_a_pod_may_pass(reason: str) -> None:
+    failed = pod("a", phase="Pending", containerStatuses=waits(reason, "503 Service Unavailable"))
+    assert pods.hopeless({}, [failed]) == ""
+    assert pods.stuck([pod("b"), failed]) == f"a: {reason}: 503 Service Unavailable"
+
+
+def test_a_container_that_ends_again_and_again_is_hopeless() -> None:
+    crashes = [{**waits("CrashLoopBackOff", "back-off")[0], "restartCount": 3}]
+    found = pod("a", phase="Running", containerStatuses=crashes)
+    assert pods.hopeless({}, [found]) == "a: CrashLoopBackOff: back-off"
+
+
+class Server:
+    """The API of a cluster with one RayCluster, whose pods stand one way after the other."""
+
+    where = "https://server"
+
+    def __init__(self, *found: dict[str, Any]) -> None:
+        self._found = list(found)
+
+    def ray_cluster(self, name: str) -> dict[str, Any]:
+        return {"spec": {}}
+
+    def pods(self, name: str) -> list[dict[str, Any]]:
+        now = self._found.pop(0) if len(self._found) > 1 else self._found[0]
+        return [now, pod("b", phase="Running", conditions=READY)]
+
+
+def head_of(server: Server) -> str:
+    provider = {"kind": "kubernetes", "image": IMAGE}
+    file = {"accelerator": "cpu", "hosts": 1, "devices_per_host": 1, "provider": provider}
+    cluster = Cluster.model_validate(file)
+    assert isinstance(cluster.provider, Kubernetes)
+    world = cluster.world(simulated=False)
+    return allocation._head_of(cast("Api", server), "a", world, cluster.provider, Listener())
+
+
+def test_a_registry_that_stutters_does_not_end_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocation, "LOOK_S", 0.0)
+    failed = pod("a", "head", containerStatuses=waits("ImagePullBackOff", "503"))
+    ready = pod("a", "head", phase="Running", podIP="10.0.0.1", conditions=READY)
+    assert head_of(Server(failed, failed, ready)) == "10.0.0.1:6379"
+
+
+def test_a_pod_that_stays_stuck_ends_a_launch_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(allocation, "LOOK_S", 0.0)
+    monkeypatch.setattr(allocation, "STUCK_S", 0.05)
+    failed = pod("a", "head", containerStatuses=waits("ImagePullBackOff", "503"))
+    with pytest.raises(PodsError, match="does not come up: a: ImagePullBackOff: 503"):
+        head_of(Server(failed))
+
+
+def test_what_could_not_be_deleted_is_deleted_later_and_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [ProviderError("no answer"), ProviderError("no answer"), True]
+    waits_s: list[float] = []
+
+    def give_back(folder: Path) -> bool:
+        answer = answers.pop(0)
+        if isinstance(answer, ProviderError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(clean, "give_back", give_back)
+    clock = SimpleNamespace(monotonic=time.monotonic, ctime=time.ctime, sleep=waits_s.append)
+    monkeypatch.setattr(clean, "time", clock)
+    (tmp_path / "logs").mkdir()
+    assert clean.main(tmp_path) == 0
+    assert waits_s == [1.0, 2.0]
+    first, _, last = (tmp_path / "logs" / clean.LOG).read_text().splitlines()
+    assert "tries again in 1 s: ProviderError: no answer" in first
+    assert "deleted what the run had left" in last
+
+
+def test_a_reaper_that_cannot_delete_gives_up_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def give_back(folder: Path) -> bool:
+        raise ProviderError("no answer")
+
+    monkeypatch.setattr(clean, "give_back", give_back)
+    monkeypatch.setattr(clean, "LONGEST_S", -1.0)
+    assert clean.main(tmp_path) == 1
+
+
+def left(project: Path, content: str) -> None:
+    """A run that has ended, and has left something in Kubernetes."""
+    with make_run(project) as run:
+        run.set_state("failed", reason="no hosts")
+    (run.folder / Made.FILE).write_text(content)
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"name": "slip'])
+def test_a_torn_note_ends_stop_with_a_message_that_says_what_to_look_for(
+    project: Path, traces: Traces, content: str
+) -> None:
+    left(project, content)
+    ended = run_launcher(project, traces.environment, "stop", "small")
+    assert ended.returncode == NO_CLUSTER, ended.stderr
+    assert "small/kubernetes.json cannot be read: " in ended.stderr
+    assert "kubectl get rayclusters --all-namespaces" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("verb", [["status", "small"], ["list"]])
+def test_a_ray_cluster_that_was_left_is_named_with_the_command_that_deletes_it(
+    project: Path, traces: Traces, verb: list[str]
+) -> None:
+    left(project, json.dumps({"name": "slipway-small-1", "namespace": "a", "context": None}))
+    shown = run_launcher(project, {**traces.environment, "COLUMNS": "200"}, *verb).stdout
+    assert "RayCluster slipway-small-1 in Kubernetes; delete it with: launch stop" in shown
 
 
 @pytest.fixture

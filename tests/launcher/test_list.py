@@ -55,6 +55,13 @@ def test_a_run_that_nobody_runs_any_more_died(tmp_path: Path) -> None:
     assert (found["state"], found["alive"]) == ("died", False)
 
 
+def test_a_run_that_died_has_the_exit_code_of_a_failed_job(tmp_path: Path) -> None:
+    with make_run(tmp_path) as run:
+        run.set_state("running")
+    (found,) = listed(tmp_path)
+    assert found["exit_code"] == 1
+
+
 def test_the_newest_comes_first(tmp_path: Path) -> None:
     for age_s, name in enumerate(("new", "older", "oldest")):
         with make_run(tmp_path, name) as run:

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.host.log_files import LogFile
-from launcher.host.output_lines import LONGEST_LINE, MOST_LINES, OutputLines
+from launcher.host.log_files import CHUNK_BYTES, Lines, LogFile
+from launcher.host.output_lines import LEFT_OUT, LONGEST_LINE, MOST_LINES, OutputLines
 from launcher.host.processes import REAPER
 from launcher.host.program import Program
 from launcher.host.reaper import descendants
@@ -146,6 +146,27 @@ def test_lines_are_what_was_written_whatever_its_pieces(chunks: list[bytes]) -> 
     *expected, rest = b"".join(chunks).split(b"\n")
     lines_of_it = [line.decode(errors="replace").rstrip("\r") for line in expected]
     assert seen == lines_of_it + ([rest.decode(errors="replace")] if rest else [])
+
+
+def test_lines_that_are_left_out_are_counted_and_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of megabytes of newlines must not hold up the end of a program."""
+    decoded: list[int] = []
+    add = Lines.add
+
+    def note(lines: Lines, chunk: bytes) -> list[str]:
+        decoded.append(len(chunk))
+        return add(lines, chunk)
+
+    monkeypatch.setattr(Lines, "add", note)
+    log, total = tmp_path / "log", 4 * CHUNK_BYTES
+    log.touch()
+    with closing(OutputLines(log)) as lines:
+        log.write_bytes(b"\n" * (total - 5) + b"last\n")
+        seen, _ = lines.read(last=True)
+    assert seen == [LEFT_OUT.format(total - 4 - MOST_LINES), *[""] * (MOST_LINES - 1), "last"]
+    assert sum(decoded) <= 4 * (MOST_LINES + 4)
 
 
 def test_binary_garbage_and_a_line_of_megabytes_do_no_harm(tmp_path: Path) -> None:

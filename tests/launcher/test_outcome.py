@@ -63,7 +63,12 @@ def test_the_outcome_tells_code_reason_and_last_lines_of_the_first_failure() -> 
 def test_signals_have_no_exit_code_but_a_meaning() -> None:
     outcome = Outcome({0: Exit(signal.SIGABRT, 1.0)}, 0)
     assert outcome.code is None
-    assert "killed by SIGABRT (initialization failed, see above)" in outcome.reason
+    assert outcome.reason == "host-0000 was killed by SIGABRT (an abort in native code, see above)"
+
+
+def test_an_abort_while_processes_connect_is_a_failed_initialization() -> None:
+    reason = describe_exit(0, Exit(signal.SIGABRT, 1.0, initializing=True))
+    assert reason == "host-0000 was killed by SIGABRT (initialization failed, see above)"
 
 
 def test_a_lost_host_says_why() -> None:
@@ -71,18 +76,18 @@ def test_a_lost_host_says_why() -> None:
 
 
 def test_equal_hosts_have_no_odd_one() -> None:
-    assert odd_ones({0: {"versions": {"jax": "1"}}, 1: {"versions": {"jax": "1"}}}) == []
+    assert odd_ones({0: {"versions": {"jax": "1"}}, 1: {"versions": {"jax": "1"}}}) == ([], set())
 
 
 def test_the_odd_host_is_named_with_its_version() -> None:
     reports = {p: {"versions": {"jax": "9.9.9" if p == 2 else "0.10.2"}} for p in range(4)}
-    assert odd_ones(reports) == [
+    assert odd_ones(reports)[0] == [
         "versions.jax differs: host-0002 has 9.9.9; the other hosts have 0.10.2"
     ]
 
 
 def test_a_value_that_one_host_lacks_differs() -> None:
-    assert "host-0001 has missing" in odd_ones({0: {"a": 1}, 1: {}, 2: {"a": 1}})[0]
+    assert "host-0001 has missing" in odd_ones({0: {"a": 1}, 1: {}, 2: {"a": 1}})[0][0]
 
 
 def test_whole_slices_miss_nobody() -> None:

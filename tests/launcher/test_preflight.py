@@ -14,6 +14,7 @@ from launcher.cluster import find_cluster
 from launcher.host import preflight
 from launcher.host.preflight import Holder, Look
 from launcher.preflight import Needs, Problem, Seen, judge
+from launcher.providers.ipv4 import NEEDED
 from tests.trainer.jobs import world_of
 from trainer.spec.plan import World
 
@@ -189,9 +190,14 @@ def test_a_folder_that_is_not_there_yet_is_judged_by_its_parent(tmp_path: Path) 
 
 
 def test_who_listens_is_reached_and_who_does_not_is_not() -> None:
-    port = preflight.listen(seconds=5.0)
+    port = preflight.listen("127.0.0.1", seconds=5.0)
     assert preflight.unreachable("127.0.0.1", port) == ""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         why = preflight.unreachable("127.0.0.1", free.getsockname()[1])
     assert why == "Connection refused"
+
+
+def test_an_address_of_ipv6_is_named() -> None:
+    found = only(problems(replace(GOOD, address="fd00::2")))
+    assert found == f"host-0000: its address is fd00::2: {NEEDED}"

@@ -4,13 +4,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from launcher.host.output_lines import LONGEST_LINE, TAIL_LINES
-from launcher.host.program import NOT_STARTED, Batch, Program
+from launcher.host.processes import start_time
+from launcher.host.program import NOT_STARTED, REAPER_KILLED, Batch, Program
 from tests.leftovers import Traces
 
 SAY = """
@@ -75,6 +75,21 @@ def test_what_a_program_leaves_behind_ends_with_it(tmp_path: Path) -> None:
     assert time.monotonic() - began < 30.0
 
 
+def test_a_killed_reaper_is_the_reason_once_what_the_program_started_is_gone(
+    tmp_path: Path,
+) -> None:
+    code = """
+import subprocess
+child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+print("the last word of the program", flush=True)
+say(event="up", child=child.pid)
+os.kill(os.getppid(), 9)
+"""
+    batch = collect(start(tmp_path, code), timeout_s=30.0)
+    assert (batch.status, batch.lost) == (None, REAPER_KILLED)
+    assert start_time(batch.events[0]["child"]) is None
+
+
 IGNORES = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 STUBBORN = {
     "ignores SIGTERM": "say(event='up')",
@@ -116,37 +131,25 @@ def test_nothing_of_a_program_lives_5_s_after_its_stop(tmp_path: Path, kind: str
     traces.remove()
 
 
-@pytest.fixture
-def small_memory() -> Iterator[Path]:
-    """A control group of 60 MB: what joins it has no more."""
-    root = Path("/sys/fs/cgroup")
-    is_old = (root / "memory" / "cgroup.procs").exists()
-    group = root / ("memory" if is_old else "") / f"slipway-{os.getpid()}"
-    limit = "memory.limit_in_bytes" if is_old else "memory.max"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"makes a control group: {error}")
-    try:
-        (group / limit).write_text("60000000")
-    except OSError as error:
-        group.rmdir()
-        pytest.skip(f"limits the memory of a control group: {error}")
-    yield group
-    group.rmdir()
-
-
 def test_a_program_that_the_kernel_killed_for_want_of_memory_is_known(
     tmp_path: Path, small_memory: Path
 ) -> None:
     join = f"open('{small_memory}/cgroup.procs', 'w').write(str(os.getpid()))"
-    batch = collect(start(tmp_path, f"{join}\nbytearray(200 << 20)"))
+    wait = "import time; time.sleep(1)"  # until its control group has been seen
+    grow = "held = [(bytearray(5 << 20), time.sleep(0.1)) for _ in range(100)]"
+    batch = collect(start(tmp_path, f"{join}\n{wait}\n{grow}"))
     assert batch.status == signal.SIGKILL
-    assert batch.tail == ["killed while the kernel ended processes here for want of memory"]
+    figures = "0.06 GiB of 0.06 GiB in its control group"
+    assert batch.cause == f"by the kernel, for want of memory: {figures}"
 
 
-def test_a_program_that_somebody_killed_says_nothing_of_memory(tmp_path: Path) -> None:
-    assert collect(start(tmp_path, "os.kill(os.getpid(), 9)")).tail == []
+def test_a_program_that_sigkill_ended_says_nothing_of_memory(tmp_path: Path) -> None:
+    assert collect(start(tmp_path, "os.kill(os.getpid(), 9)")).cause == ""
+
+
+def test_nested_brackets_that_no_parser_follows_are_passed_over(tmp_path: Path) -> None:
+    junk = "os.write(int(os.environ['SLIPWAY_EVENTS_FD']), b'[' * 60000 + b'\\n')"
+    assert collect(start(tmp_path, f"{junk}; say(event='a')")).events == [{"event": "a"}]
 
 
 def test_how_long_ago_it_ended_is_told_whatever_the_clock_says(tmp_path: Path) -> None:

@@ -147,6 +147,20 @@ def test_the_panel_shows_the_last_good_checkpoint_and_a_save_that_failed(launch:
         assert "failed" not in panel()
 
 
+def test_the_panel_shows_how_much_of_a_save_all_hosts_have_written(launch: Launch) -> None:
+    display, text = shown(launch, terminal=True)
+    about = {"event": "save_progress", "step": 40, "total": 800_000_000_000}
+    display.on_event({**about, "process": 0, "written": 100_000_000_000})
+    display.on_event({**about, "process": 0, "written": 200_000_000_000})
+    display.on_event({**about, "process": 1, "written": 112_000_000_000})
+    display._console.print(display._panel())
+    assert "saving step 40: 312 of 800 GB" in text.getvalue()
+    text.truncate(0)
+    display.on_event({"event": "checkpoint_saved", "process": 0, "step": 40})
+    display._console.print(display._panel())
+    assert "saving step 40" not in text.getvalue()
+
+
 def test_a_save_that_failed_on_every_host_is_printed_once(launch: Launch) -> None:
     display, text = shown(launch)
     with display:

@@ -1,15 +1,20 @@
 """Process trees that end with their owner, whatever ends it."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from launcher.host.processes import Reaped, ReaperError, describe_status, start_time
+from launcher.host.reaper import OWNER_FILE
+from launcher.providers.workspace import private_folder
 from tests.leftovers import Traces, wait_until
 
 OWNER = """
@@ -33,11 +38,15 @@ else:
 def traces() -> Iterator[Traces]:
     traces = Traces()
     yield traces
+    for process in traces.processes():
+        os.kill(process, signal.SIGKILL)
     traces.remove()
 
 
-def start_owner(traces: Traces, *more: str, code: str = OWNER) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", code, str(traces.temporary / "folder"), *more]
+def start_owner(
+    traces: Traces, *more: str, code: str = OWNER, folder: str = "folder"
+) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, str(traces.temporary / folder), *more]
     environment = traces.environment
     owner = subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -49,6 +58,19 @@ def start_owner(traces: Traces, *more: str, code: str = OWNER) -> subprocess.Pop
         owner.communicate()
         raise
     return owner
+
+
+def test_the_folder_of_a_reaper_is_for_its_user_only(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        reaped = Reaped(folders=[tmp_path / "private"])
+    finally:
+        os.umask(before)
+    try:
+        assert (tmp_path / "private").stat().st_mode & 0o777 == 0o700
+        assert (tmp_path / "private" / OWNER_FILE).stat().st_mode & 0o777 == 0o600
+    finally:
+        reaped.close()
 
 
 def test_a_tree_ends_with_an_owner_that_dies_in_an_orderly_stop(traces: Traces) -> None:
@@ -72,6 +94,101 @@ def test_a_tree_ends_with_its_owner(traces: Traces, number: int) -> None:
         owner.send_signal(number)
         owner.wait()
         traces.assert_nothing_left()
+
+
+@contextmanager
+def ended(owner: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """An owner that does not outlive a test that fails."""
+    with owner:
+        try:
+            yield owner
+        finally:
+            owner.kill()
+
+
+def reapers_of(traces: Traces) -> tuple[int, int]:
+    """The guard and the reaper."""
+    found = [number for number, command in traces.processes().items() if "reaper.py" in command]
+    (reaper,) = [number for number in found if psutil.Process(number).ppid() in found]
+    return psutil.Process(reaper).ppid(), reaper
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["guard", "reaper"])
+def test_kill_9_of_a_reaper_leaves_nothing_of_the_tree(traces: Traces, which: int) -> None:
+    with ended(start_owner(traces)) as owner:
+        os.kill(reapers_of(traces)[which], signal.SIGKILL)
+        wait_until(lambda: traces.processes().keys() == {owner.pid} and not traces.folders(), 20.0)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["guard", "reaper"])
+def test_kill_9_of_a_reaper_runs_the_cleanup_commands(
+    traces: Traces, tmp_path: Path, which: int
+) -> None:
+    gone = tmp_path / "gone"
+    code = OWNER.replace("[folder])", f"[folder], cleanup=[['touch', {str(gone)!r}]])")
+    with ended(start_owner(traces, code=code)):
+        os.kill(reapers_of(traces)[which], signal.SIGKILL)
+        wait_until(gone.exists, 20.0)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["guard", "reaper"])
+def test_the_owner_learns_that_a_reaper_was_killed_once_all_is_gone(
+    traces: Traces, which: int
+) -> None:
+    code = """
+import json, os, sys
+from pathlib import Path
+from launcher.host.processes import Reaped
+folder = Path(sys.argv[1])
+reaped = Reaped([folder])
+reaped.start("sleep", ["bash", "-c", "sleep 99 & sleep 99 & sleep 99"], os.environ, folder / "log")
+answers = []
+while (more := reaped.answers(1.0)) is not None:
+    answers += more
+print(json.dumps([answer.get("killed") for answer in answers if "killed" in answer]))
+"""
+    with ended(start_owner(traces, code=code)) as owner:
+        os.kill(reapers_of(traces)[which], signal.SIGKILL)
+        output, _ = owner.communicate(timeout=20.0)
+    assert json.loads(output) == [["guard", "reaper"][which]]
+    traces.assert_nothing_left(timeout_s=0.0)
+
+
+def test_a_launch_removes_what_two_killed_reapers_left(
+    traces: Traces, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    code = OWNER.replace("[folder])", f"[folder], cleanup=[['touch', {str(gone)!r}]])")
+    code = code.replace(
+        "os.environ", "{**os.environ, 'RAY_AUTH_TOKEN_PATH': str(folder / 'token')}"
+    )
+    monkeypatch.setattr("tempfile.tempdir", str(traces.temporary))
+    with ended(start_owner(traces, folder="slipway-0", code=code)):
+        private_folder()
+        assert traces.folders() == ["slipway-0"], "its owner lives"
+        reapers = reapers_of(traces)
+        for sent in (signal.SIGSTOP, signal.SIGKILL):
+            for number in reapers:
+                os.kill(number, sent)
+        wait_until(lambda: not any(map(start_time, reapers)))
+    assert any("sleep" in command for command in traces.processes().values())
+    private_folder()
+    traces.assert_nothing_left(timeout_s=5.0)
+    assert gone.exists()
+
+
+def test_commands_in_a_folder_that_others_may_write_are_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.providers.workspace.LONGEST_TEMPORARY_FOLDER", 999)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    made = tmp_path / "made"
+    for name, mode in (("slipway-open", 0o777), ("slipway-own", 0o700)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+        (tmp_path / name / OWNER_FILE).write_text(json.dumps([["touch", f"{made}-{name}"]]))
+    private_folder()
+    assert {path.name for path in tmp_path.iterdir()} == {"slipway-open", "made-slipway-own"}
 
 
 def test_a_detached_tree_ends_when_its_reaper_is_asked_to(traces: Traces) -> None:
@@ -123,3 +240,49 @@ def test_a_process_that_is_gone_has_no_start_time() -> None:
     child.wait()
     assert start_time(child.pid) is None
     assert start_time(os.getpid()) is not None
+
+
+def test_a_detached_reaper_ends_with_its_last_command(traces: Traces) -> None:
+    with start_owner(traces, "detach", code=OWNER.replace("1000", "3")) as owner:
+        owner.communicate()
+        assert traces.processes()
+        traces.assert_nothing_left(timeout_s=20.0)
+
+
+def relays_of(reaped: Reaped) -> list[psutil.Process]:
+    """The processes that write the logs of a reaper's commands."""
+    return list(filter(is_relay, psutil.Process(reaped.pid).children(recursive=True)))
+
+
+def is_relay(process: psutil.Process) -> bool:
+    try:
+        return any(part.endswith("relay.py") for part in process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_killed_relay_is_replaced_and_one_that_has_ended_is_not(tmp_path: Path) -> None:
+    gate, log = tmp_path / "gate", tmp_path / "log"
+    os.mkfifo(gate)
+    reaped = Reaped()
+    try:
+        script = f"echo one; read line < {gate}; echo two"
+        reaped.start("shell", ["sh", "-c", script], dict(os.environ), log, rotate_bytes=10_000)
+        wait_until(lambda: log.exists() and log.read_text() == "one\n")
+        (relay,) = relays_of(reaped)
+        relay.kill()
+        gate.write_text("go on\n")
+        wait_until(lambda: log.read_text() == "one\ntwo\n")
+        wait_until(lambda: not relays_of(reaped), 10.0)
+    finally:
+        assert reaped.close()
+
+
+def test_commands_may_end_in_order_within_the_grace_and_no_longer(tmp_path: Path) -> None:
+    ended, log = tmp_path / "ended", tmp_path / "log"
+    reaped = Reaped(grace_s=10.0)
+    script = f"trap 'touch {ended}; exit' TERM; echo up; while true; do sleep 0.05; done"
+    reaped.start("in order", ["bash", "-c", script], dict(os.environ), log)
+    wait_until(lambda: log.exists() and log.read_text() == "up\n")
+    assert reaped.close()
+    assert ended.exists()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from launcher.host.processes import start_time
+from launcher.record import live
 from launcher.runs import Run, RunFolderError
 from tests.launcher.plans import small_launch
+from tests.leftovers import wait_until
 from trainer.spec.config import load
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
@@ -121,3 +124,54 @@ def test_a_run_that_is_opened_again_keeps_what_its_state_says_of_the_attempt(
         run.set_state("stopped")
         assert (run.state["attempt"], run.state["steps"]) == (1, 2)
         assert run.words.name == "local"
+
+
+def test_events_do_not_grow_with_heartbeats_or_with_the_number_of_hosts(tmp_path: Path) -> None:
+    with create(tmp_path / "run") as run:
+        before = len(events(run.folder))
+        for step in range(3):
+            for process in range(64):
+                run.add_event({"event": "heartbeat", "process": process, "phase": "train"})
+                run.add_event({"event": "step", "process": process, "step": step})
+                run.add_event({"event": "phase", "process": process, "name": "save"})
+        kept = events(run.folder)[before:]
+    assert [(e["event"], e["process"]) for e in kept] == [("step", 0), ("phase", 0)] * 3
+
+
+def test_what_other_hosts_warn_of_is_kept(tmp_path: Path) -> None:
+    with create(tmp_path / "run") as run:
+        run.add_event({"event": "warning", "process": 63, "message": "mind"})
+    assert events(run.folder)[-1]["message"] == "mind"
+
+
+def test_storage_that_stalls_holds_up_neither_events_nor_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stalled, well = threading.Event(), threading.Event()
+
+    def stall(path: Path, text: str) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        stalled.set()
+        well.wait(60)
+
+    monkeypatch.setattr(live, "replace_file", stall)
+    monkeypatch.setattr(live, "EVERY_S", 0.01)
+    monkeypatch.setattr(live, "CLOSING_S", 0.01)
+    with create(tmp_path / "run") as run:
+        run.add_event({"event": "heartbeat", "process": 0, "phase": "train"})
+        assert stalled.wait(60)
+        run.add_event({"event": "step", "process": 0, "step": 1})
+    assert events(run.folder)[-1]["step"] == 1
+    well.set()
+
+
+def test_what_every_host_does_is_kept_up_to_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "EVERY_S", 0.01)
+    with create(tmp_path / "run") as run:
+        run.set_state("running")
+        run.add_event({"event": "phase", "edge": "begin", "process": 0, "name": "save"})
+        run.add_event({"event": "heartbeat", "process": 1, "phase": "train"})
+        wait_until(lambda: live.read(run.folder).phases == {0: "save", 1: "train"})
+        assert run.state["state"] == "running"

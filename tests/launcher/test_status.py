@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.record import live
+from launcher.runs import Run
 from tests.launcher.run_folders import add_events, add_steps, make_run
 from tests.launcher.test_cli import launch
+from tests.leftovers import wait_until
 
 ENDED = {
     "event": "attempt_ended",
@@ -28,13 +31,15 @@ def status_as_json(folder: Path) -> dict:
     return json.loads(status(folder, "-o", "json"))
 
 
-def test_a_run_that_is_alive(tmp_path: Path) -> None:
+def test_a_run_that_is_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "EVERY_S", 0.01)
     with make_run(tmp_path) as run:
         run.set_state("running")
         add_steps(run, 1, 2)
         saved = {"event": "checkpoint_saved", "process": 0, "step": 2}
         add_events(run, saved, time=time.time() - 90)
         add_events(run, {"event": "heartbeat", "process": 0, "phase": "train", "step": 2})
+        wait_until(lambda: live.read(run.folder).phases == {0: "train"})
         shown, found = status(tmp_path), status_as_json(tmp_path)
     assert shown.startswith("small  running, attempt 1")
     for part in ("2/40, loss 4.8000", "1 host x 2 devices: 1 train", str(run.folder)):
@@ -43,6 +48,34 @@ def test_a_run_that_is_alive(tmp_path: Path) -> None:
     assert found["checkpoint"]["step"] == 2
     assert found["hosts"] == {"0": "train"}
     assert found["command"] == "launch attach small"
+
+
+def test_a_run_that_died_has_lived_until_its_last_heartbeat(tmp_path: Path) -> None:
+    """Heartbeats are not kept: hosts.json has the time of the last."""
+    now = time.time()
+    with make_run(tmp_path) as run:
+        run.set_state("running")
+        begun = {"event": "phase", "process": 0, "name": "compile", "edge": "begin"}
+        add_events(run, begun, time=now)
+    (run.folder / live.NAME).write_text(json.dumps({"heard": now + 600}))
+    parts_s = status_as_json(tmp_path)["goodput"]["parts_s"]
+    assert parts_s["lost"] == pytest.approx(600, abs=1)
+
+
+def test_a_run_that_died_and_is_resumed_has_lived_until_its_last_heartbeat(tmp_path: Path) -> None:
+    now = time.time() - 1000
+    with make_run(tmp_path) as run:
+        folder = run.folder
+    events = [
+        {"event": "state", "state": "running", "time": now, "attempt": 1},
+        {"event": "phase", "process": 0, "name": "compile", "edge": "begin", "time": now},
+    ]
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (folder / live.NAME).write_text(json.dumps({"heard": now + 600}))
+    with Run.open(folder) as run:
+        run.set_state("running")
+    parts_s = status_as_json(tmp_path)["goodput"]["parts_s"]
+    assert parts_s["lost"] == pytest.approx(600, abs=1)
 
 
 def test_what_happened_is_told_in_order(tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.supervisor import (
+    LONG_S,
+    LOSSES_IN_VAIN,
     Attend,
     Decision,
     Ending,
@@ -21,6 +24,8 @@ FIXED = Policy(failures=3, preemptions=None, sizes=[4], wait_for_hosts_s=100.0)
 ELASTIC = replace(FIXED, sizes=[2, 4])
 CRASH = Ending(Kind.CRASH, "host-0001 exited with code 1", "exited with code 1", 1, 7)
 LOSS = Ending(Kind.LOST, "host-0001 was lost", "lost", 1, 7)
+STOP = Ending(Kind.PREEMPTED, "host-0001 exited with code 75", "exited with code 75", 1, 7)
+RESIZED = Ending(Kind.RESIZED, "stopped to go on with more hosts")
 
 
 def crash(step: int) -> Ending:
@@ -42,10 +47,10 @@ def end(run: Supervisor, ending: Ending, now_s: float = 0.0, alive: int = 4) -> 
 def restart(run: Supervisor, ending: Ending) -> float:
     """End the attempt and begin the next one as soon as that may be; the back-off in seconds."""
     decision = end(run, ending)
-    if isinstance(decision, Wait):
-        assert run.decide(4, decision.until_s) == Start(4)
+    back_off_s = decision.until_s if isinstance(decision, Wait) else 0.0
+    assert run.decide(4, back_off_s) == Start(4)
     run.began(4)
-    return decision.until_s if isinstance(decision, Wait) else 0.0
+    return back_off_s
 
 
 def over(decision: Decision) -> Over:
@@ -103,6 +108,21 @@ def test_a_new_checkpoint_renews_the_budget_and_the_back_off() -> None:
         assert restart(run, crash(step)) == 0.0
 
 
+def test_a_checkpoint_of_step_1_is_progress() -> None:
+    run = supervisor(replace(FIXED, failures=1))
+    restart(run, crash(0))
+    run.committed(1)
+    restart(run, crash(1))
+
+
+def test_after_a_checkpoint_the_back_off_grows_from_the_beginning() -> None:
+    run = supervisor()
+    restart(run, crash(1))
+    restart(run, crash(2))
+    run.committed(3)
+    assert [restart(run, crash(step)) for step in (4, 5, 6)] == [0.0, 2.0, 4.0]
+
+
 def test_a_checkpoint_that_is_told_again_renews_nothing() -> None:
     run = supervisor(replace(FIXED, failures=1))
     run.committed(5)
@@ -119,10 +139,25 @@ def test_three_equal_failures_in_a_row_are_deterministic() -> None:
     assert "3 times in a row, each time after step 7: deterministic" in reason
 
 
-def test_other_failures_between_them_are_not_deterministic() -> None:
+@pytest.mark.parametrize("other", [crash(6), replace(CRASH, how="was killed by SIGKILL")])
+def test_another_failure_between_equal_ones_is_not_deterministic(other: Ending) -> None:
     run = supervisor(replace(FIXED, failures=100))
-    for ending in (CRASH, CRASH, crash(8), CRASH, CRASH, replace(CRASH, how="SIGKILL"), CRASH):
+    for ending in (CRASH, CRASH, other, CRASH, CRASH):
         restart(run, ending)
+
+
+def test_a_checkpoint_between_equal_failures_is_not_deterministic() -> None:
+    run = supervisor()
+    for step in range(1, 10):
+        run.committed(step)
+        restart(run, replace(CRASH, step=None))
+
+
+def test_losses_between_equal_failures_do_not_hide_that_they_repeat() -> None:
+    run = supervisor()
+    for ending in (CRASH, LOSS, CRASH, LOSS):
+        restart(run, ending)
+    assert "3 times in a row" in over(end(run, CRASH)).reason
 
 
 def test_a_lost_host_is_not_charged_to_the_failures() -> None:
@@ -130,6 +165,87 @@ def test_a_lost_host_is_not_charged_to_the_failures() -> None:
     for _ in range(20):
         restart(run, LOSS)
     assert (run.failures, run.losses) == (0, 20)
+
+
+def test_losses_without_progress_end_the_run() -> None:
+    run = supervisor()
+    for _ in range(LOSSES_IN_VAIN):
+        restart(run, LOSS)
+    reason = over(end(run, LOSS)).reason
+    assert "21 attempts without a new checkpoint or step between them" in reason
+    assert "checkpoint.every_steps" in reason
+
+
+def test_attempts_that_only_make_room_for_more_hosts_end_the_run() -> None:
+    run = supervisor()
+    for _ in range(LOSSES_IN_VAIN):
+        restart(run, RESIZED)
+    assert "21 attempts without a new checkpoint" in over(end(run, RESIZED)).reason
+
+
+@pytest.mark.parametrize("ending", [LOSS, STOP])
+def test_a_new_checkpoint_between_losses_renews_their_limit(ending: Ending) -> None:
+    run = supervisor(replace(FIXED, failures=0))
+    for step in range(3 * LOSSES_IN_VAIN):
+        run.committed(step + 1)
+        restart(run, ending)
+
+
+@pytest.mark.parametrize("ending", [LOSS, STOP])
+def test_a_further_step_between_losses_renews_their_limit(ending: Ending) -> None:
+    run = supervisor(replace(FIXED, failures=0))
+    for step in range(3 * LOSSES_IN_VAIN):
+        restart(run, replace(ending, step=step + 1))
+
+
+@pytest.mark.parametrize("ending", [LOSS, STOP])
+def test_a_long_attempt_of_a_program_without_steps_is_progress(ending: Ending) -> None:
+    run = supervisor(replace(FIXED, failures=0))
+    for _ in range(3 * LOSSES_IN_VAIN):
+        restart(run, replace(ending, step=None, ran_s=LONG_S))
+
+
+def test_a_step_that_an_earlier_attempt_completed_is_no_progress() -> None:
+    run = supervisor()
+    restart(run, replace(LOSS, step=9))
+    for _ in range(LOSSES_IN_VAIN - 1):
+        restart(run, LOSS)
+    assert over(end(run, LOSS))
+
+
+def test_a_stop_that_was_not_asked_for_is_a_preemption_once() -> None:
+    run = supervisor(replace(FIXED, failures=0))
+    restart(run, STOP)
+    assert (run.failures, run.losses) == (0, 1)
+    assert over(end(run, STOP)).reason == (
+        "host-0001 exited with code 75 (2 times without a new checkpoint or step between them; "
+        "retries.failures: 0 is spent; a program that fails must end with another code than 75, "
+        "and not by SIGTERM)"
+    )
+
+
+def test_a_stop_that_was_not_asked_for_and_repeats_is_deterministic() -> None:
+    run = supervisor(replace(FIXED, failures=100))
+    restart(run, STOP)
+    restart(run, STOP)
+    reason = over(end(run, STOP)).reason
+    assert "3 times in a row, each time after step 7: deterministic; a program that" in reason
+
+
+def test_stops_that_were_not_asked_for_use_the_whole_budget_of_failures() -> None:
+    run = supervisor(replace(FIXED, failures=1))
+    by_signal = replace(STOP, how="SIGTERM")
+    restart(run, STOP)
+    restart(run, by_signal)
+    reason = over(end(run, STOP)).reason
+    assert "3 times without a new checkpoint or step" in reason
+
+
+def test_stops_that_a_notice_explains_are_no_failures() -> None:
+    run = supervisor(replace(FIXED, failures=0))
+    for _ in range(5):
+        restart(run, replace(STOP, how=""))
+    assert (run.failures, run.losses) == (0, 5)
 
 
 def test_losses_beyond_their_own_budget_end_the_run() -> None:
@@ -154,6 +270,12 @@ def test_a_host_that_never_comes_ends_a_run_that_needs_it() -> None:
         "3 of 4 hosts are alive, at least 4 are needed, and none has come in 100 s. "
         "Before that: host-0001 was lost"
     )
+
+
+def test_an_elastic_run_with_too_few_hosts_names_the_smallest_number_that_it_needs() -> None:
+    run = supervisor(ELASTIC)
+    end(run, LOSS, alive=1)
+    assert "1 of 4 hosts are alive, at least 2 are needed" in over(run.decide(1, 100.0)).reason
 
 
 def test_an_elastic_run_goes_on_with_the_most_that_fits() -> None:
@@ -211,6 +333,35 @@ HAPPENINGS = st.tuples(
 )
 
 
+ENDS = (Kind.FINISHED, Kind.STOPPED, Kind.FINAL)
+EARLY = ENDINGS.filter(lambda ending: ending.kind not in ENDS)
+
+
+@given(POLICIES, st.data())
+def test_without_progress_the_attempts_are_bounded(policy: Policy, data: st.DataObject) -> None:
+    run, now_s = Supervisor(policy), 0.0
+    run.committed(3)  # no step of ENDINGS is further
+    run.began(policy.sizes[-1])
+    for _ in range(policy.failures + LOSSES_IN_VAIN + 6):
+        run.ended(data.draw(EARLY), now_s)
+        now_s += 1e6
+        if isinstance(run.decide(8, now_s), Over):
+            return
+        run.began(policy.sizes[-1])
+    raise AssertionError("it is started again and again")
+
+
+@given(st.lists(EARLY, max_size=60))
+def test_with_progress_between_them_any_number_of_attempts_is_allowed(endings: list) -> None:
+    run, now_s = supervisor(), 0.0
+    for step, ending in enumerate(endings, 1):
+        run.committed(step)
+        run.ended(ending, now_s)
+        now_s += 1e6
+        assert run.decide(4, now_s) == Start(4)
+        run.began(4)
+
+
 @given(POLICIES, st.lists(HAPPENINGS, max_size=40))
 def test_it_never_waits_for_nothing(policy: Policy, happenings: list) -> None:
     """Whatever happens: when the wait that was decided is over, something is done."""
@@ -240,3 +391,8 @@ def _settle(run: Supervisor, alive: int, now_s: float) -> Decision:
         assert now_s < decision.until_s < now_s + 1301
         now_s = decision.until_s
     raise AssertionError(f"it waits again and again: {decision}")
+
+
+def test_crashes_and_hangs_are_failures_and_lost_and_preempted_hosts_are_losses() -> None:
+    assert [kind for kind in Kind if kind.is_failure] == [Kind.CRASH, Kind.HANG]
+    assert [kind for kind in Kind if kind.is_loss] == [Kind.LOST, Kind.PREEMPTED]

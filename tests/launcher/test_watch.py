@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.health.watch import LONGEST_LOOK_S, PHASES, PROGRESS, Hang, Limits, Watch
+from launcher.health.watch import KEYS, LONGEST_LOOK_S, PHASES, PROGRESS, Hang, Limits, Watch
+from trainer.spec.job import Deadlines
 
 LIMITS = Limits()
 LOOK_S, BEAT_S = 0.5, 2.0
@@ -17,8 +18,10 @@ LONGEST_S = max([*LIMITS.phase_s.values(), LIMITS.other_phases_s])
 class Gang:
     """Hosts that send heartbeats and say what they are told to."""
 
-    def __init__(self, processes: int = 2, *, expects_events: bool = False) -> None:
-        self.watch = Watch(processes, expects_events=expects_events)
+    def __init__(
+        self, processes: int = 2, limits: Limits = LIMITS, *, expects_events: bool = False
+    ) -> None:
+        self.watch = Watch(processes, limits, expects_events=expects_events)
         self.now = 1000.0
         self.at: dict[int, tuple[str, int]] = dict.fromkeys(range(processes), ("start", 0))
 
@@ -103,7 +106,10 @@ def test_who_is_asleep_in_the_data_loader_is_named() -> None:
     gang.at[1] = ("data", 10)
     hang = gang.wait(60)
     assert who(hang) == [1]
-    assert str(hang) == "host-0001: no progress in data after step 10 for 10 s (limit 10 s)"
+    assert str(hang) == (
+        "host-0001: no progress in data after step 10 for 10 s "
+        "(limit 10 s: deadlines.step_s of the job)"
+    )
 
 
 def test_of_two_hosts_at_one_step_the_one_that_waits_for_data_is_behind() -> None:
@@ -157,7 +163,9 @@ def test_the_first_steps_have_minutes() -> None:
     assert gang.wait(2)
 
 
-@pytest.mark.parametrize("phase", ["start", "data", "compile", "restore", "save", "evaluate"])
+@pytest.mark.parametrize(
+    "phase", ["start", "data", "compile", "restore", "save", "commit", "evaluate"]
+)
 def test_long_phases_have_minutes_and_end(phase: str) -> None:
     gang = Gang()
     gang.begin(phase)
@@ -188,6 +196,51 @@ def test_progress_in_a_phase_counts() -> None:
         gang.say(0, "progress", done=done, total=10, unit="bytes")
         gang.say(1, "progress", done=done, total=10, unit="bytes")
         assert gang.wait(500) is None
+
+
+def test_a_last_save_of_hours_that_moves_is_no_hang() -> None:
+    gang = Gang()
+    gang.train(steps=40)
+    gang.begin("commit")
+    for written in range(1, 8):
+        gang.say(1, "save_progress", step=40, written=written, total=10)
+        assert gang.wait(1200) is None
+    hang = gang.wait(200)
+    assert str(hang) == (
+        "all 2 hosts: no progress in commit after step 40 for 1300 s "
+        "(limit 1300 s: deadlines.save_s of the job)"
+    )
+
+
+def test_a_save_in_the_background_is_no_progress_of_the_steps() -> None:
+    gang = Gang()
+    gang.train()
+    for written in range(20):
+        gang.say(0, "save_progress", step=5, written=written, total=20)
+        if gang.wait(1):
+            return
+    raise AssertionError("not found")
+
+
+@pytest.mark.parametrize(("phase", "key"), [*KEYS.items(), ("sample", "step_s")])
+def test_the_key_that_a_hang_names_raises_its_limit(phase: str, key: str) -> None:
+    gang = Gang(limits=Limits.of(Deadlines.model_validate({key: 5000.0})))
+    gang.begin(phase)
+    assert gang.wait(4999) is None
+    assert f"deadlines.{key}" in str(gang.wait(200))
+
+
+@pytest.mark.parametrize(("phase", "key"), [("train", "step_s"), ("evaluate", "evaluate_s")])
+def test_a_limit_that_is_measured_is_never_shorter_than_the_key(phase: str, key: str) -> None:
+    gang = Gang(limits=Limits.of(Deadlines.model_validate({key: 50.0})))
+    gang.train(steps=5)
+    for _ in range(4):
+        gang.begin(phase)
+        gang.step(6)
+    gang.begin(phase)
+    assert gang.wait(49) is None
+    hang = gang.wait(1000)
+    assert hang and hang.deadline_s == 50.0
 
 
 def test_who_waits_for_a_host_that_moves_does_not_hang() -> None:

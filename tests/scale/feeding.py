@@ -37,8 +37,8 @@ class Crowd:
     async def address(self, process: int) -> str:
         return "127.0.0.1"
 
-    async def free_port(self, process: int, wanted: int | None) -> int:
-        return wanted or 1
+    async def listening_address(self, process: int, wanted: int | None) -> tuple[str, int]:
+        return "127.0.0.1", wanted or 1
 
     async def start(self, process: int, *_: object) -> None:
         self._told_s[process] = time.time()

@@ -1,7 +1,9 @@
 """Runs as jobs of a real Slurm: queued, trained, preempted and requeued, stopped, nothing left."""
 
+import hashlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -14,10 +16,19 @@ from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK
 from launcher.providers.slurm.allocation import NODE
 from launcher.providers.slurm.job import SlurmJob
 from tests.faults.launches import Launch
-from tests.leftovers import Traces, run_launcher, wait_until
+from tests.leftovers import Traces, holds, run_launcher, wait_until, written
 from tests.slurm.cluster import NEEDED, WHY_NOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not NEEDED, reason=WHY_NOT)]
+ASKS_FOR_A_SECRET = """\
+import hashlib, os, pathlib, time
+waits = pathlib.Path(os.environ["SLIPWAY_RUN_DIR"], "waits")
+if os.environ["SLIPWAY_PROCESS_ID"] == "0":
+    waits.touch()
+    while waits.exists():
+        time.sleep(0.1)
+print(hashlib.sha256(os.environ["A_SECRET"].encode()).hexdigest())
+"""
 SAME = ("step", "loss", "examples", "learning_rate", "tokens")
 SAVING = "checkpoint={every_steps: 20, keep: 2}"
 
@@ -146,12 +157,35 @@ def test_what_slurm_refuses_is_told_and_nothing_is_left(project: Path, traces: T
     assert not run.run_dir.exists()
 
 
+def test_a_secret_reaches_every_host_and_nothing_that_is_written(
+    project: Path,
+    traces: Traces,
+    slurm_environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secret = secrets.token_hex(16)
+    monkeypatch.setenv("A_SECRET", secret)
+    (project / "asks.py").write_text(ASKS_FOR_A_SECRET)
+    command = {"name": "any", "command": [sys.executable, "asks.py"], "secrets": ["A_SECRET"]}
+    (project / "any.yaml").write_text(json.dumps(command))
+    run = Launch(project, traces, "any", ["-c", "slurm.yaml", "any.yaml"])
+    run.wait_for(lambda: (run.run_dir / "waits").exists())
+    slurms = Path(slurm_environment["SLURM_CONF"]).parent
+    assert [path for path in written(slurms) if holds(path, secret)] == [], "of Slurm itself"
+    (run.run_dir / "waits").unlink()
+    assert run.wait() == OK, run.output
+    printed = {path.read_text() for path in (run.run_dir / "logs").glob("host-*.log")}
+    assert printed == {hashlib.sha256(secret.encode()).hexdigest() + "\n"}
+    assert [path for path in written(project, slurms) if holds(path, secret)] == []
+    assert secret not in run.output
+
+
 def test_kill_9_of_the_launch_in_a_job_leaves_nothing(project: Path, traces: Traces) -> None:
     run = start(project, traces, "killed", SAVING, "steps=100000")
     run.wait_for_event("step")
     resuming = [p for p, command in traces.processes().items() if "launcher resume" in command]
     subprocess.run(["kill", "-9", *map(str, resuming)], check=True)
-    run.wait()
+    assert run.wait() == JOB_FAILED, run.output
     assert "killed died at step" in run.output
     traces.assert_nothing_left()
     assert job_of(run).look() is None

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from tests.trainer.harness import Bench, bench
 from tests.trainer.jobs import job_of
@@ -17,6 +18,12 @@ from trainer.events import Events
 from trainer.report import Report
 from trainer.spec.job import Job
 from trainer.train_step import State
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether all arrays of two states have the same content."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs)
 
 
 class Said(Report):
@@ -45,10 +52,11 @@ class Kept:
         job = job_of(**{"checkpoint": {"every_steps": 1, "keep": 10}, **changes})
         made = bench(job, devices)
         run_dir.mkdir(exist_ok=True)
-        tokens = token_cache.load(job.data)
-        opened = Checkpoints.open(job, made.plan, tokens, run_dir, attempt, made.trainable.shapes())
+        tokens, said = token_cache.load(job.data), Said(job, run_dir)
+        opened = Checkpoints.open(
+            job, made.plan, tokens, run_dir, attempt, made.trainable.shapes(), said
+        )
         assert opened
-        said = Said(job, run_dir)
         return cls(made, opened, Saver(opened.folder, opened.lease, opened.run, said), said)
 
     @property

@@ -83,6 +83,17 @@ def test_without_the_contract_nothing_is_detected() -> None:
     assert outputs([start(program, environment())]) == ["slipway False\n"]
 
 
+def test_jax_does_not_warn_of_proxies_that_the_hosts_are_excepted_from() -> None:
+    program = "import jax\njax.distributed.initialize()"
+    contract = {
+        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
+        "SLIPWAY_NUM_PROCESSES": "1",
+        "SLIPWAY_PROCESS_ID": "0",
+    }
+    variables = environment(**contract, http_proxy="http://127.0.0.1:9", no_proxy="127.0.0.1")
+    assert outputs([start(program, variables)]) == [""]
+
+
 def test_plugins_that_are_installed_are_found_as_before(tmp_path: Path) -> None:
     (tmp_path / "jax_plugins" / "chips").mkdir(parents=True)
     (tmp_path / "jax_plugins" / "chips" / "__init__.py").write_text(

@@ -44,6 +44,12 @@ def test_any_number_of_processes_reads_the_same_global_batches(blocks, sequences
         assert list(itertools.chain(*(part[step] for part in parts))) == whole[step]
 
 
+def test_step_1_has_the_first_examples_of_the_order():
+    tokens, order = _tokens(22, 2), pipeline.example_order(22, 3)
+    (batch,) = _numbers(tokens, _job(4).data, (0, 1), 1, 1)
+    assert batch == [order[number] for number in range(4)]
+
+
 def test_every_example_is_seen_once_an_epoch():
     sequences, batch = 22, 4
     tokens = _tokens(sequences, 2)

@@ -15,10 +15,13 @@ import pytest
 from tests.trainer import bucket as stand_in
 from tests.trainer import gang
 from tests.trainer.bucket import Bucket
+from tests.trainer.halts import Halt
 from tests.trainer.jobs import job_of, world_of
 from tests.trainer.saves import Kept
-from trainer.checkpoint import verify
+from trainer.checkpoint import conditional, verify
 from trainer.checkpoint.errors import FolderError, OtherRunError, StaleError
+from trainer.checkpoint.folder import remove_unfinished
+from trainer.checkpoint.lease import Lease
 from trainer.checkpoint.weights import initial
 from trainer.spec import checkpoints
 from trainer.spec.places import place
@@ -128,6 +131,81 @@ def test_a_stale_attempt_commits_nothing(tmp_path, storage, bucket):
     assert _names(bucket, third) == {"lease.json"}
 
 
+@pytest.mark.parametrize("method", ["check", "renew"])
+def test_a_stale_attempt_halted_right_before_its_commit_changes_nothing(
+    tmp_path, storage, bucket, monkeypatch, method
+):
+    halt = Halt()
+    halting = halt.after(getattr(Lease, method), lambda lease: lease.attempt == 1)
+    stale = Kept.of(tmp_path, devices=2, attempt=1, storage=storage)
+    monkeypatch.setattr(Lease, method, halting)
+    stale.save(1)
+    halt.wait()
+    newer = Kept.of(tmp_path, devices=4, attempt=2, mesh={"tensor": 2}, storage=storage)
+    state = newer.saved(1)
+    whole = {name: bucket.objects[name] for name in _objects(bucket, newer, 1)}
+    halt.release()
+    with pytest.raises(StaleError, match="taken over from attempt 1"):
+        stale.saver.poll(wait=True)
+    found = {name: bucket.objects[name] for name in _objects(bucket, newer, 1)}
+    assert {name: found[name] for name in whole} == whole
+    third = Kept.of(tmp_path, devices=2, attempt=3, storage=storage)
+    restored = third.restore()
+    assert restored and _equal(restored.state, state)
+    assert set(_objects(bucket, third, 1)) == set(whole), "what attempt 1 left is removed"
+
+
+def test_a_stale_attempt_deletes_nothing(tmp_path, storage, monkeypatch):
+    """A newer attempt takes over between its commit and its look for old checkpoints."""
+    stale = Kept.of(tmp_path, storage=storage, checkpoint={"every_steps": 1, "keep": 1})
+    stale.saved(1)
+    create, lease = conditional.create, stale.checkpoints.lease
+
+    def created(path, text):
+        assert create(path, text)
+        return Lease.take(stale.checkpoints.folder, lease.run_id, 2, print)
+
+    monkeypatch.setattr(conditional, "create", created)
+    stale.save(2)
+    with pytest.raises(StaleError, match="attempt 2 has taken over"):
+        stale.saver.poll(wait=True)
+    assert checkpoints.steps(stale.checkpoints.folder) == [2, 1]
+
+
+def test_what_a_newer_attempt_writes_is_not_removed(tmp_path, storage, bucket):
+    kept = Kept.of(tmp_path, attempt=2, storage=storage)
+    kept.saved(1)
+    (about,) = [name for name in _objects(bucket, kept, 1) if name.endswith("/about.json")]
+    step = about.removesuffix("/about.json")
+    before = set(_objects(bucket, kept, 1))
+    bucket.put(f"{step}/3-ab-1/d/0", b"newer")
+    bucket.put(f"{step}/1-ab-1/d/0", b"left by a dead one")
+    remove_unfinished(kept.checkpoints.folder, kept.checkpoints.lease)
+    assert set(_objects(bucket, kept, 1)) == {*before, f"{step}/3-ab-1/d/0"}
+
+
+@pytest.mark.parametrize("text", [b"", b'{"run_id": "1'])
+def test_a_torn_lease_is_no_lease_and_is_reported(tmp_path, storage, bucket, text):
+    Kept.of(tmp_path, storage=storage)
+    (name,) = [name for name in bucket.names(tmp_path.name) if name.endswith("lease.json")]
+    bucket.put(name, text)
+    again = Kept.of(tmp_path, attempt=2, storage=storage)
+    assert any("counts as no lease" in line for line in again.said.lines)
+    again.saved(1)
+
+
+def test_a_commit_whose_answer_was_lost_is_a_commit(storage, bucket):
+    """The store has it, and refuses the same write when it is sent again."""
+    path = place(storage) / "about.json"
+    assert conditional.create(path, "one")
+    assert conditional.create(path, "one")
+    assert not conditional.create(path, "another")
+    assert not conditional.write(
+        path, "another", generation=conditional.read(path / "x").generation
+    )
+    assert conditional.read(path).text == "one"
+
+
 def test_the_folder_is_one_run_s_and_its_newest_attempt_s(tmp_path, storage):
     Kept.of(tmp_path / "one", attempt=2, storage=storage)
     with pytest.raises(StaleError, match="attempt 2 has taken over"):
@@ -198,7 +276,7 @@ def test_a_bucket_that_is_not_there_is_refused(tmp_path, bucket):
 
 def test_one_that_is_read_only_is_refused(tmp_path, storage, bucket):
     bucket.writes_left = 0
-    with pytest.raises(FolderError, match="cannot be written here: Forbidden"):
+    with pytest.raises(FolderError, match=r"cannot be written here: .*PERMISSION_DENIED"):
         Kept.of(tmp_path, storage=storage)
 
 
@@ -209,4 +287,5 @@ def test_weights_alone_are_read_and_checked(tmp_path, storage, monkeypatch, caps
     assert _equal(params, state.params)
     monkeypatch.setattr(sys, "argv", ["verify", f"{storage}/{STEPS}/1"])
     assert verify.main() == 0
-    assert json.loads(capsys.readouterr().out) == {"step": 1, "ok": True, "problem": ""}
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"folder": f"{storage}/{STEPS}/1", "ok": True, "problem": ""}

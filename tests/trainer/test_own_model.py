@@ -1,6 +1,7 @@
 """A model of the user's own: the same numbers on any mesh, and clear words for what is wrong."""
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,11 @@ import pytest
 
 from tests.trainer.harness import bench
 from tests.trainer.jobs import corpus_of, job_of, world_of
+from tests.trainer.saves import Kept
 from trainer.evaluate import Evaluator
 from trainer.model import own
 from trainer.preflight import code_of
+from trainer.spec.config import ConfigError
 from trainer.spec.model import OwnModel
 from trainer.spec.resolve import PlanError, resolve
 
@@ -105,6 +108,21 @@ def test_a_parameter_lies_where_its_axes_say():
     (up,) = (array for array in made.plan.parameters if array.name == "up")
     assert (up.shape, up.spec) == ((4, 16, 32), (None, "fsdp", None))
     assert made.initial().params["up"].sharding.shard_shape(up.shape) == (4, 4, 32)
+
+
+def test_a_checkpoint_with_parameters_of_another_model_is_refused(tmp_path):
+    """As after a change of the code, which leaves no trace in the job."""
+    kept = Kept.of(tmp_path, model=EXAMPLE)
+    kept.saved(1)
+    path = kept.folder / "1" / "about.json"
+    about = json.loads(path.read_text())
+    name = next(name for name in about["arrays"] if name.startswith("params."))
+    about["arrays"][name]["shape"] = [3]
+    path.write_text(json.dumps(about))
+    with pytest.raises(
+        ConfigError, match=r"\(3,\) -> .*the weights of step 1 are of another model"
+    ):
+        kept.restore()
 
 
 def test_its_loss_is_what_is_evaluated():

@@ -3,12 +3,21 @@
 import numpy as np
 import pytest
 
+from tests.faults.sabotage import hook
+from tests.sampling import sampled
 from tests.trainer import gang
 from tests.trainer.jobs import job_of, world_of
 
 STEPS = 20
 V4_16 = {"simulated": True, "platform": "tpu", "accelerator": "v4-16", "topology": (2, 2, 2),
          "host_bounds": (2, 2, 1)}  # fmt: skip
+ALWAYS = (
+    "2x2, fsdp 4",
+    "4x1, fsdp 4",
+    "2x2, context 4 across hosts",
+    "2x4, on a torus",
+    "4x2, fsdp 4, tensor 2",
+)
 GRID = {
     "2x2, fsdp 4": (2, 2, {}, {}),
     "2x2, tensor 4 across hosts": (2, 2, {"tensor": 4}, {}),
@@ -37,7 +46,7 @@ def alone(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("processes", "devices", "mesh", "facts"), GRID.values(), ids=GRID)
+@pytest.mark.parametrize(("processes", "devices", "mesh", "facts"), sampled(GRID, ALWAYS))
 def test_every_shape_of_hosts_gives_the_numbers_of_one_device(
     alone, tmp_path, processes, devices, mesh, facts
 ):
@@ -63,6 +72,26 @@ def test_numbers_that_are_not_finite_stop_all_processes(tmp_path):
     assert len(errors) == 2 and all("step 2" in message for message in errors)
 
 
+SLOW_COMPILER = """\
+def change(module):
+    wait = module.wait_for_compilers
+    def slow(name, deadlines):
+        {code}
+        wait(name, deadlines)
+    module.wait_for_compilers = slow
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_process_that_compiles_35_s_longer_than_the_other_ends_nothing(tmp_path):
+    """The first collective would wait for it for 30 s only."""
+    slow = hook(tmp_path, "trainer.distributed", SLOW_COMPILER, "time.sleep(35)")
+    env = {1: {"PYTHONPATH": str(slow)}}
+    ended = gang.wait(tmp_path, gang.start(job_of(steps=2), world_of(2, 1), tmp_path, host_env=env))
+    assert ended.codes == [0, 0], "\n".join(ended.outputs)
+
+
 def test_two_processes_train_together_and_tell_what_they_do(tmp_path):
     ended = gang.run(job_of(steps=2), world_of(2, 2), tmp_path)
     assert ended.codes == [0, 0], "\n".join(ended.outputs)
@@ -78,7 +107,9 @@ def test_two_processes_train_together_and_tell_what_they_do(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("processes", "devices"), [(1, 8), (2, 2), (4, 1)])
+@pytest.mark.parametrize(
+    ("processes", "devices"), sampled({"1-8": (1, 8), "2-2": (2, 2), "4-1": (4, 1)}, ["4-1"])
+)
 def test_a_wide_model_comes_to_its_end(tmp_path, processes, devices):
     """Wide enough that operations run side by side, on more devices than there are cores."""
     model = {"layers": 4, "d_model": 256, "heads": 4, "kv_heads": 2, "d_ff": 768}

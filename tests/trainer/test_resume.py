@@ -5,13 +5,17 @@ import signal
 import time
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.faults.sabotage import COMMITS, hook
 from tests.trainer import gang
 from tests.trainer.jobs import job_of, world_of
+from trainer.data import pipeline, token_cache
 from trainer.spec import checkpoints
 from trainer.spec.curve import curve
+from trainer.train_step import digest
 
 SAVED, STEPS = 6, 12
 
@@ -87,6 +91,44 @@ def test_its_first_line_says_what_was_restored_and_where(half):
     )
 
 
+def test_with_another_batch_size_every_example_is_used_once_from_the_first_on(tmp_path):
+    """Each step's digest of example numbers, against the one order of all examples."""
+    policy = {"every_steps": 3, "on_data_change": "continue"}
+    job = job_of(steps=3, checkpoint=policy)
+    _ok(gang.run(job, world_of(1, 1), tmp_path))
+    sizes = {"seq_len": job.data.seq_len, "global_batch": job.data.global_batch // 2}
+    changed = job_of(steps=5, checkpoint=policy, data={**sizes})
+    ended = _ok(gang.run(changed, world_of(1, 1), tmp_path, attempt=2))
+    tokens = token_cache.load(job.data)
+    order = pipeline.mixed_order(tokens, job.data.seq_len, job.seed)
+    before, after = job.data.global_batch, changed.data.global_batch
+    firsts = [0, before, 2 * before, 3 * before, 3 * before + after]
+    counts = [before] * 3 + [after] * 2
+    wanted = [
+        f"{int(digest(jnp.array([order[first + row] for row in range(count)]))):08x}"
+        for first, count in zip(firsts, counts, strict=True)
+    ]
+    assert [line["examples"] for line in ended.steps()] == wanted
+
+
+def test_two_runs_on_one_storage_at_once_do_not_disturb_each_other(tmp_path):
+    def job(steps):
+        return job_of(steps=steps, storage=str(tmp_path / "storage"), checkpoint={"every_steps": 5})
+
+    folder = tmp_path / "storage" / job(1).name / "checkpoints"
+    started = gang.start(job(100_000), world_of(1, 1), tmp_path / "first")
+    _wait_for(lambda: checkpoints.steps(folder), started)
+    lease = (folder / "lease.json").read_text()
+    second = gang.run(job(10), world_of(1, 1), tmp_path / "second")
+    assert second.codes == [64]
+    assert "holds the checkpoints of another run" in second.outputs[0]
+    assert (folder / "lease.json").read_text() == lease
+    seen = checkpoints.steps(folder)[0]
+    _wait_for(lambda: checkpoints.steps(folder)[0] > seen, started)
+    started[0].send_signal(signal.SIGTERM)
+    assert gang.wait(tmp_path / "first", started).codes == [75]
+
+
 def test_the_curve_of_both_attempts_is_one(whole, half):
     _resumed(half, world_of(2, 2))
     lines = (half / "metrics.jsonl").read_text().splitlines()
@@ -94,6 +136,32 @@ def test_the_curve_of_both_attempts_is_one(whole, half):
     assert [line["step"] for line in steps] == list(range(1, STEPS + 1))
     assert [line["attempt"] for line in steps] == [1] * SAVED + [2] * (STEPS - SAVED)
     assert [line["loss"] for line in steps] == whole.losses()
+
+
+@pytest.mark.parametrize(
+    ("moment", "left"),
+    [("renamed", {"2", "4", "lease.json"}), ("committed", {"4", "lease.json"})],
+    ids=["between the rename and the garbage collection", "right after the commit"],
+)
+def test_kill_9_around_a_commit_loses_no_step_and_leaves_nothing(whole, tmp_path, moment, left):
+    kill = f"(moment, step) == ({moment!r}, 4) and os.kill(os.getpid(), signal.SIGKILL)"
+    sabotaged = {"PYTHONPATH": str(hook(tmp_path, "trainer.checkpoint.saver", COMMITS, kill))}
+    job, world = _job(checkpoint={"every_steps": 2, "keep": 1}), world_of(1, 1)
+    killed = gang.wait(tmp_path, gang.start(job, world, tmp_path, host_env={0: sabotaged}))
+    assert killed.codes == [-signal.SIGKILL], killed.outputs
+    folder = tmp_path / "checkpoints"
+    assert {path.name for path in folder.iterdir()} == left
+    ended = _ok(gang.run(job, world, tmp_path, attempt=2))
+    assert ended.outputs[0].startswith("restored step 4,")
+    steps = [
+        line
+        for line in curve((tmp_path / "metrics.jsonl").read_text().splitlines())
+        if "loss" in line
+    ]
+    assert [line["step"] for line in steps] == list(range(1, STEPS + 1))
+    assert [line["examples"] for line in steps] == [line["examples"] for line in whole.steps()]
+    assert [line["step"] for line in _attempt(ended, 2)] == list(range(5, STEPS + 1))
+    assert {path.name for path in folder.iterdir()} == {str(STEPS), "lease.json"}
 
 
 def test_sigterm_to_one_process_saves_one_step_on_all_and_ends_with_75(tmp_path):

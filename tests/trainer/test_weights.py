@@ -1,6 +1,8 @@
 """Weights without the rest: fine-tuning from them, checking and exporting them."""
 
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from trainer.checkpoint.errors import FolderError
 from trainer.checkpoint.leaves import flatten
 from trainer.checkpoint.start import begin
 from trainer.checkpoint.weights import initial
+from trainer.spec.transient import StorageError
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +68,19 @@ def test_a_place_without_weights_is_refused(saved, tmp_path):
         initial(str(tmp_path), kept.made.trainable)
 
 
+def test_a_stale_handle_of_the_weights_is_a_crash_and_no_bad_configuration(
+    saved, tmp_path, monkeypatch
+):
+    kept, _, run_dir = saved
+
+    def fail(*_):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr("trainer.checkpoint.weights.read_arrays", fail)
+    with pytest.raises(StorageError, match=r"init_from: .*Stale file handle"):
+        initial(str(run_dir), kept.made.trainable)
+
+
 def test_verify_reads_every_byte(tmp_path, capsys, monkeypatch):
     kept = Kept.of(tmp_path)
     kept.saved(1)
@@ -77,5 +93,5 @@ def test_verify_reads_every_byte(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["verify", *folders])
     assert verify.main() == 1
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
-    assert first == {"step": 1, "ok": True, "problem": ""}
-    assert second["step"] == 2 and not second["ok"] and second["problem"]
+    assert first == {"folder": folders[0], "ok": True, "problem": ""}
+    assert second["folder"] == folders[1] and not second["ok"] and second["problem"]

@@ -1,31 +1,51 @@
 """What happens in the moment of a commit, on process 0, around Orbax's own atomic step.
 
-Orbax writes into `400.orbax-checkpoint-tmp` and makes it `400` when all processes have written.
-Slipway checks its lease right before that, and adds about.json, so that it is there if and only if
-the arrays are. An object store cannot rename: Orbax writes into `400` and ends with a file of its
-own, and about.json comes after that, as the commit.
+Orbax writes into `400.orbax-checkpoint-tmp-LABEL` and makes it `400` when all processes have
+written. Slipway checks its lease right before that, and adds about.json, so that it is there if and
+only if the arrays are. An object store cannot rename: Orbax writes into `400/LABEL/` and ends with
+a file of its own; `400/about.json` comes after that, as the commit, and says which LABEL it is.
+
+LABEL names the attempt, its lease and the save, so that no two saves ever write the same file.
 """
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from etils import epath
 from orbax.checkpoint._src.path import atomicity_defaults
 
+from trainer.spec import durable
 from trainer.spec.checkpoints import is_url
+
+TEMPORARY = ".orbax-checkpoint-tmp"
+"""Orbax's; what it follows is the step, and Slipway's label comes after it."""
 
 
 def temporary_path_class(
-    folder: epath.Path, commit: Callable[[epath.Path], None], after: Callable[[], None]
+    folder: epath.Path,
+    label: Callable[[], str],
+    commit: Callable[[epath.Path], None],
+    after: Callable[[], None],
 ) -> Any:
-    """Orbax's own class for `folder`, with `commit` and `after` called at its end.
+    """Returns Orbax's own class for `folder`, with `commit` and `after` called at its end.
 
-    `commit` gets the folder that is to be committed; what it raises fails the save.
+    `label` makes the name of what is written. `commit` gets the folder that is to be committed;
+    what it raises fails the save.
     """
     base: Any = atomicity_defaults.get_default_temporary_path_class(folder)
 
     class Fenced(base):
+        @classmethod
+        def from_final(cls, final_path: epath.Path, **options: Any) -> Any:
+            path = super().from_final(final_path, **options)
+            if is_url(folder):
+                path._tmp_path = path._final_path = final_path / label()
+            else:
+                path._tmp_path = final_path.with_name(f"{final_path.name}{TEMPORARY}-{label()}")
+            return path
+
         async def create(self) -> epath.Path:
             # The others wait for the folder without a deadline of ours: a failure is told later,
             # when all of them listen.
@@ -48,6 +68,7 @@ def temporary_path_class(
             else:
                 await asyncio.to_thread(commit, self.get())
                 await super().finalize()
+                await asyncio.to_thread(durable.sync, Path(folder))
             await asyncio.to_thread(after)
 
     return Fenced

@@ -23,5 +23,9 @@ class SaveError(Exception):
     """A checkpoint could not be saved, and the job says to stop then."""
 
 
+class RestoreError(Exception):
+    """A checkpoint could not be read, and nothing proves that it is damaged."""
+
+
 class NoGoodCheckpointError(DataError):
     """There are checkpoints, and none of them can be restored."""

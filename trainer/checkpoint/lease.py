@@ -1,13 +1,27 @@
-"""Who may write into a folder of checkpoints: one run, and of it the newest attempt only."""
+"""Who may write into a folder of checkpoints: one run, and of it the newest attempt only.
+
+On a shared folder a newer attempt renames away what older ones were writing, so that their commit,
+a rename as well, finds nothing. On an object store the holder writes its lease again right before a
+commit, under the condition that it is unchanged.
+"""
 
 import json
 import secrets
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
+from trainer.checkpoint import conditional
 from trainer.checkpoint.errors import OtherRunError, StaleError
+from trainer.spec import durable
 from trainer.spec.checkpoints import AnyPath, is_url
+from trainer.spec.transient import retried
 
 LEASE = "lease.json"
+NO_GENERATION = b""
+"""The generation of a file, which has none."""
 
 
 @dataclass(frozen=True)
@@ -19,42 +33,101 @@ class Lease:
     id: str
 
     @classmethod
-    def take(cls, folder: AnyPath, run_id: str, attempt: int) -> "Lease":
-        """Write this attempt's lease. Only process 0 does it, at the start.
+    def take(
+        cls, folder: AnyPath, run_id: str, attempt: int, warn: Callable[[str], None]
+    ) -> "Lease":
+        """Writes this attempt's lease. Only process 0 does it, at the start.
 
-        Raises OtherRunError where the folder is another run's, StaleError where a newer attempt has
-        been here.
+        A lease that cannot be parsed is nobody's: `warn` gets a line about it. Raises OtherRunError
+        where the folder is another run's, StaleError where a newer attempt has been here.
         """
-        holder = _read(folder)
-        if holder and holder.run_id != run_id:
-            raise OtherRunError(
-                f"{folder} holds the checkpoints of another run. Give this one another name "
-                "(name=...), or resume that run"
-            )
-        if holder and holder.attempt > attempt:
-            raise StaleError(f"attempt {holder.attempt} has taken over from attempt {attempt}")
         lease = cls(run_id, attempt, secrets.token_hex(8))
-        text = json.dumps(asdict(lease))
-        if is_url(folder):
-            (folder / LEASE).write_text(text, encoding="utf-8")
-            return lease
-        temporary = folder / f".{LEASE}.{lease.id}"
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(folder / LEASE)
-        return lease
+        while True:
+            found = _find(folder)
+            if found.problem:
+                warn(f"{folder / LEASE} {found.problem}: it counts as no lease, and is replaced")
+            if found.holder and found.holder.run_id != run_id:
+                raise OtherRunError(
+                    f"{folder} holds the checkpoints of another run. Give this one another name "
+                    "(name=...), or resume that run"
+                )
+            if found.holder and found.holder.attempt > attempt:
+                newer = found.holder.attempt
+                raise StaleError(f"attempt {newer} has taken over from attempt {attempt}")
+            if lease._write(folder, found.generation):
+                return lease
+
+    @property
+    def label(self) -> str:
+        """What the names of this attempt's files begin with: no other attempt has the same."""
+        return f"{self.attempt}-{self.id}"
+
+    def is_before(self, label: str) -> bool:
+        """Whether a file whose name begins with `label` is a newer attempt's."""
+        attempt = label.partition("-")[0]
+        return attempt.isdecimal() and int(attempt) > self.attempt
 
     def check(self, folder: AnyPath) -> None:
-        """Raise StaleError unless this attempt is still the one that may write."""
-        holder = _read(folder)
-        if holder != self:
-            who = f"attempt {holder.attempt}" if holder else "somebody who deleted the lease"
-            raise StaleError(f"{who} has taken over from attempt {self.attempt}")
+        """Raises StaleError unless this attempt is still the one that may write."""
+        self._check(_find(folder))
+
+    def renew(self, folder: AnyPath) -> None:
+        """Checks the lease; on an object store also writes it, unless another writer came first."""
+        if not is_url(folder):
+            self.check(folder)
+            return
+        found = _find(folder)
+        self._check(found)
+        if not self._write(folder, found.generation):
+            raise StaleError(f"another attempt has taken over from attempt {self.attempt}")
+
+    def is_taken_over(self, folder: AnyPath) -> bool:
+        """Whether another attempt holds the folder; false where the lease is gone."""
+        return _find(folder).holder not in (None, self)
+
+    def _check(self, found: "_Found") -> None:
+        if found.holder is None:
+            problem = found.problem or "is gone"
+            raise StaleError(f"{LEASE} {problem}: attempt {self.attempt} holds the folder no more")
+        if found.holder != self:
+            newer = found.holder.attempt
+            raise StaleError(f"attempt {newer} has taken over from attempt {self.attempt}")
+
+    def _write(self, folder: AnyPath, generation: bytes) -> bool:
+        """False where an object has another generation by now."""
+        text = json.dumps(asdict(self))
+        if is_url(folder):
+            write = partial(conditional.write, folder / LEASE, text, generation)
+        else:
+            write = partial(durable.replace, Path(folder) / LEASE, text, self.label)
+        return retried(f"writing {folder / LEASE}", write) is not False
 
 
-def _read(folder: AnyPath) -> Lease | None:
+class _Found(NamedTuple):
+    """What lease.json says."""
+
+    holder: Lease | None
+    problem: str
+    """Why there is no holder; "": there is one, or there never was."""
+    generation: bytes
+
+
+def _find(folder: AnyPath) -> _Found:
+    text, generation = retried(f"reading {folder / LEASE}", lambda: _read(folder))
+    if text is None:
+        return _Found(None, "", generation)
     try:
-        return Lease(**json.loads((folder / LEASE).read_text(encoding="utf-8")))
+        return _Found(Lease(**json.loads(text)), "", generation)
+    except (ValueError, TypeError):
+        problem = "is empty" if not text.strip() else "cannot be parsed"
+        return _Found(None, problem, generation)
+
+
+def _read(folder: AnyPath) -> conditional.Seen:
+    if is_url(folder):
+        return conditional.read(folder / LEASE)
+    try:
+        text = (Path(folder) / LEASE).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
-        return None
-    except (ValueError, TypeError) as error:
-        raise OtherRunError(f"{folder / LEASE} cannot be read: {error}") from None
+        text = None
+    return conditional.Seen(text, NO_GENERATION)

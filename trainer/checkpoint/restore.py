@@ -2,9 +2,10 @@
 
 import json
 import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
@@ -12,8 +13,9 @@ from etils import epath
 
 from trainer import agreement
 from trainer.checkpoint import memory
+from trainer.checkpoint.damage import forget_cached, judged
 from trainer.checkpoint.digest import digests
-from trainer.checkpoint.errors import NoGoodCheckpointError
+from trainer.checkpoint.errors import NoGoodCheckpointError, RestoreError
 from trainer.checkpoint.leaves import flatten, unflatten
 from trainer.report import Report
 from trainer.spec import checkpoints
@@ -23,11 +25,14 @@ from trainer.spec.continuity import PARAMS, compare, other_parameters
 from trainer.spec.job import Job
 from trainer.spec.model import OwnModel
 from trainer.spec.plan import World
+from trainer.spec.transient import StorageError, log_retry, pause, retried
 from trainer.train_step import State
 
-LOOK_TIMEOUT_S = 600.0
-READ_TIMEOUT_S = 3600.0
-PROBLEM = "problem.txt"
+TRIES = 10
+"""Tries to read all arrays while the storage has trouble: about a minute of pauses."""
+CONFIRM_S = 4.0
+"""Before what looks damaged is read again: a client of NFS believes its cache for 3 s or so."""
+KINDS = (StorageError, RestoreError)
 PARTS = 8
 """A restore holds about one part in this many of its shards twice."""
 
@@ -40,13 +45,25 @@ class Restored:
     """What the job changed since the save."""
 
 
+class Look(NamedTuple):
+    """What process 0 sees of the newest step."""
+
+    about: str | None
+    """A whole checkpoint's about.json; None: there is no step, or it is damaged."""
+    step: int
+    problem: str
+    bad: list[str]
+
+
 class Restorer:
     """Reads checkpoints of a folder; every process must call it, and all get the same."""
 
     def __init__(self, folder: epath.Path, job: Job, corpus_sha256: str, report: Report) -> None:
         self._folder, self._report = folder, report
         self._job, self._corpus_sha256 = job, corpus_sha256
+        self._limit_s = job.deadlines.restore_s
         self._bad: list[str] = []
+        self._meetings = 0
 
     def newest(self, like: State[Any], shardings: State[Any]) -> Restored | None:
         """The newest checkpoint that is whole, on this mesh; None where there never was one.
@@ -55,22 +72,21 @@ class Restorer:
         the one before it is taken. Raises NoGoodCheckpointError where none is good, ConfigError
         where the job is not the one that was saved.
         """
-        number = 0
-        while (about := self._choose(number)) is not None:
+        while (about := self._choose()) is not None:
             continuity = compare(about, self._job, self._corpus_sha256)
             errors = continuity.errors or self._other_parameters(about, like)
             if errors:
                 raise ConfigError(errors)
-            source = self._folder / str(about.step)
-            flat, problem = self._read(source, about, flatten(like), flatten(shardings), number)
+            flat, problem = self._read_twice(about, flatten(like), flatten(shardings))
             if not problem:
                 return Restored(unflatten(like, flat), about, continuity.notes)
-            self._move_aside(source, problem)
-            number += 1
+            self._move_aside(about.step, problem)
         if self._bad:
             raise NoGoodCheckpointError(
                 f"no checkpoint in {self._folder} is whole: {'; '.join(self._bad)}. "
-                "Nothing was deleted; start anew with another name or --fresh"
+                "Nothing was deleted. Where the storage is well again, "
+                f"`launch checkpoints restore-damaged {self._job.name}` puts back what is whole. "
+                "Otherwise start a new run: another name, or --fresh"
             )
         return None
 
@@ -79,69 +95,143 @@ class Restorer:
             return []
         return other_parameters(about, {n: one.shape for n, one in like.params.items()}, PARAMS)
 
-    def _choose(self, number: int) -> About | None:
-        """Process 0 looks for the newest step whose files are all there, and tells the others."""
-        choice = None
-        if jax.process_index() == 0:
-            about = self._newest_whole()
-            text = about and about.model_copy(update={"files": {}}).model_dump_json()
-            choice = json.dumps({"about": text, "bad": self._bad})
-        told = json.loads(agreement.tell(f"restore/{number}/step", choice, LOOK_TIMEOUT_S))
-        self._bad = told["bad"]
-        return About.model_validate_json(told["about"]) if told["about"] else None
+    def _choose(self) -> About | None:
+        """The newest step whose files are all there, as process 0 sees it, on all processes."""
+        while True:
+            name, found, error = self._name("step"), Look(None, 0, "", []), None
+            if jax.process_index() == 0:
+                try:
+                    found = retried(str(self._folder), self._look)
+                except Exception as problem:
+                    error = judged(str(self._folder), problem)
+            agreement.agree(f"{name}/seen", error, KINDS, self._limit_s)
+            text = agreement.tell(name, json.dumps(found), self._limit_s)
+            found = Look(*json.loads(text))
+            self._bad = found.bad
+            if not found.problem:
+                return About.model_validate_json(found.about) if found.about else None
+            self._confirm(found.step, found.problem)
+            self._move_aside(found.step, found.problem)
 
-    def _newest_whole(self) -> About | None:
+    def _look(self) -> "Look":
+        """Process 0's view of the newest step."""
         for step in checkpoints.steps(self._folder):
             try:
-                return checkpoints.read(self._folder / str(step))
+                about = checkpoints.read(self._folder / str(step))
             except BrokenError as error:
-                self._move_aside(self._folder / str(step), str(error))
-        self._note_earlier()
-        return None
+                return Look(None, step, str(error), self._bad)
+            return Look(
+                about.model_copy(update={"files": {}}).model_dump_json(), step, "", self._bad
+            )
+        return Look(None, 0, "", self._bad or self._earlier())
 
-    def _note_earlier(self) -> None:
+    def _earlier(self) -> list[str]:
         """Checkpoints that were found damaged before: a run that had some never starts from 0."""
-        if self._bad or not self._folder.exists():
-            return
+        if not self._folder.exists():
+            return []
         names = sorted(p.name for p in self._folder.iterdir() if checkpoints.DAMAGED in p.name)
-        self._bad = [f"{name} was moved aside before" for name in names]
+        return [f"{name} was moved aside before" for name in names]
+
+    def _confirm(self, step: int, problem: str) -> None:
+        """Reads once more what process 0 found damaged, there and on the last process.
+
+        Raises RestoreError, on all processes alike, where one of them sees a whole checkpoint.
+        """
+        error = None
+        if jax.process_index() in (0, jax.process_count() - 1):
+            time.sleep(CONFIRM_S)
+            error = self._second_look(step, problem)
+        agreement.agree(self._name("confirm"), error, KINDS, self._limit_s)
+
+    def _second_look(self, step: int, problem: str) -> Exception | None:
+        source = self._folder / str(step)
+        try:
+            retried(str(source), lambda: checkpoints.read(source))
+        except BrokenError:
+            return None
+        except Exception as error:
+            return judged(str(source), error)
+        return RestoreError(
+            f"checkpoint of step {step} was incomplete for process 0 ({problem}), and a second "
+            "look finds it whole. It is left as it is"
+        )
+
+    def _read_twice(
+        self, about: About, like: Mapping[str, Any], shardings: Mapping[str, Any]
+    ) -> tuple[dict[str, jax.Array], str]:
+        """The arrays, and the damage that two reads find ("": none), the same on all processes."""
+        flat, problem = self._read(about, like, shardings)
+        if problem:
+            self._report.warn(
+                f"checkpoint of step {about.step}: {problem}. It is read again before it is judged"
+            )
+            flat.clear()
+            flat, problem = self._read(about, like, shardings, is_second=True)
+        return flat, problem
 
     def _read(
         self,
-        source: epath.Path,
         about: About,
         like: Mapping[str, Any],
         shardings: Mapping[str, Any],
-        number: int,
+        *,
+        is_second: bool = False,
     ) -> tuple[dict[str, jax.Array], str]:
-        """The arrays, and what is wrong with them ("": nothing), the same on every process."""
-        flat, error = {}, None
-        try:
-            flat = read_arrays(source, about, like, shardings)
-        except Exception as problem:  # tensorstore has many
-            error = BrokenError(cause(problem))
-        try:
-            name = f"restore/{number}/read"
-            agreement.agree(name, error, (BrokenError,), READ_TIMEOUT_S)
-        except BrokenError as problem:
-            return {}, str(problem)
-        return flat, changed(flat, about)
+        """One read, with its damage. Trouble that can pass is retried by all processes together.
 
-    def _move_aside(self, source: epath.Path, problem: str) -> None:
-        """Never deleted: somebody may want to look at it. On process 0."""
-        said = f"checkpoint of step {source.name} is damaged: {problem}"
-        self._bad.append(said)
-        if jax.process_index() != 0:
-            return
+        Raises StorageError and RestoreError, on all processes alike.
+        """
+        source, tries = self._folder / str(about.step), 0
+        while True:
+            flat, error = {}, None
+            try:
+                if is_second:
+                    forget_cached(source)
+                flat = read_arrays(source, about, like, shardings)
+            except Exception as problem:
+                error = judged(str(source), problem)
+            name, is_damage = self._name("read"), isinstance(error, BrokenError)
+            try:
+                agreement.agree(
+                    f"{name}/trouble", None if is_damage else error, KINDS, self._limit_s
+                )
+                agreement.agree(f"{name}/damage", error, (BrokenError,), self._limit_s)
+                return flat, changed(flat, about)
+            except BrokenError as problem:
+                return {}, str(problem)
+            except StorageError as problem:
+                tries += 1
+                if tries == TRIES:
+                    raise
+                pause_s = pause(tries)
+                log_retry(str(source), problem, pause_s)
+            time.sleep(pause_s)
+
+    def _move_aside(self, step: int, problem: str) -> None:
+        """Never deleted: the user may want to look at it. Process 0 renames it."""
+        said = f"checkpoint of step {step} is damaged: {problem}"
+        self._bad = [*self._bad, said]
+        error = None
+        if jax.process_index() == 0:
+            try:
+                self._rename(self._folder / str(step), problem, said)
+            except Exception as trouble:
+                error = judged(str(self._folder / str(step)), trouble)
+        agreement.agree(self._name("aside"), error, KINDS, self._limit_s)
+
+    def _rename(self, source: epath.Path, problem: str, said: str) -> None:
         number, target = 1, source.with_name(f"{source.name}{checkpoints.DAMAGED}")
         while target.exists():
-            number, target = (
-                number + 1,
-                source.with_name(f"{source.name}{checkpoints.DAMAGED}.{number}"),
-            )
+            number += 1
+            target = source.with_name(f"{source.name}{checkpoints.DAMAGED}.{number}")
         source.rename(target)
-        (target / PROBLEM).write_text(problem)
+        (target / checkpoints.PROBLEM).write_text(problem)
         self._report.warn(f"{said}. It was moved to {target.name}; the one before it is used")
+
+    def _name(self, what: str) -> str:
+        """One that was not used before: the same on all processes."""
+        self._meetings += 1
+        return f"restore/{self._meetings}/{what}"
 
 
 def read_arrays(
@@ -168,7 +258,7 @@ def read_arrays(
         for names in groups(like, shardings):
             some, how = {n: like[n] for n in names}, {n: arguments[n] for n in names}
             wanted: Any = ocp.args.PyTreeRestore(some, how, partial_restore=True)  # type: ignore[call-arg]
-            flat |= jax.block_until_ready(handler.restore(source, args=wanted))
+            flat |= jax.block_until_ready(handler.restore(source / about.data, args=wanted))
     return {name: flat[name] for name in like}
 
 
@@ -217,11 +307,3 @@ def moved(about: About, world: World, mesh: Mapping[str, int]) -> str:
 
 def _axes(mesh: Mapping[str, int]) -> str:
     return ", ".join(f"{axis} {size}" for axis, size in mesh.items() if size > 1) or "one device"
-
-
-def cause(error: BaseException) -> str:
-    """The first line of what is at the bottom of a chain of errors."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -1,10 +1,13 @@
 """Saves the state without stopping the steps: what blocks is the copy off the devices."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,21 +15,23 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from trainer import agreement, versions
+from trainer.checkpoint import conditional
 from trainer.checkpoint import folder as folders
 from trainer.checkpoint.commit import temporary_path_class
 from trainer.checkpoint.digest import digests
 from trainer.checkpoint.errors import SaveError, StaleError
 from trainer.checkpoint.lease import Lease
 from trainer.checkpoint.leaves import flatten
+from trainer.checkpoint.writing import Writing
 from trainer.report import Report
-from trainer.spec import checkpoints
-from trainer.spec.checkpoints import ABOUT, TOKENIZER, About, Array, Base, Score
+from trainer.spec import checkpoints, durable
+from trainer.spec.checkpoints import ABOUT, TOKENIZER, About, Array, Base, Score, is_url
 from trainer.spec.job import Job
 from trainer.spec.plan import Plan
 from trainer.train_step import State
 
-SAVE_TIMEOUT_S = 1200
-"""For writing one checkpoint in the background."""
+LONGEST_SAVE_S = 24 * 3600
+"""A host that writes nothing says so after `deadlines.save_s`; one that is gone ends the others."""
 CHUNK_BYTES = 64 * 2**20
 """What of an array is read as one: a host of another mesh holds little that is not its own."""
 UNLISTED = "_CHECKPOINT_METADATA"
@@ -65,21 +70,28 @@ class Saver:
         assert run.job.checkpoint
         self._folder, self._lease, self._run, self._report = folder, lease, run, report
         self._policy = run.job.checkpoint
+        self._epoch = 0
         self._checkpointer = self._new_checkpointer()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[Exception | None] | None = None
         self._about: About | None = None
         self._number = self._barriers = 0
         self._has_failed = False
+        self._writing: Writing | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a save was begun whose end `poll` has not reported."""
+        return self._pending is not None
 
     def save(self, progress: Progress, state: State[jax.Array]) -> None:
         """Begin to save; returns when the arrays are copied. Raises SaveError, StaleError."""
         self.poll(wait=True)
         began = time.perf_counter()
         flat = flatten(state)
-        self._about = self._about_of(progress, flat)
         self._number, self._barriers = self._number + 1, 0
-        error = None
+        self._about = self._about_of(progress, flat)
+        error, writing = None, self._new_writing(progress.step, flat)
         try:
             how = {name: ocp.SaveArgs(chunk_byte_size=CHUNK_BYTES) for name in flat}
             arguments: Any = ocp.args.PyTreeSave(flat, how)  # type: ignore[call-arg]
@@ -87,7 +99,9 @@ class Saver:
         except Exception as problem:  # of a store that is gone, or a host that did not come
             error = problem
         blocked_s = time.perf_counter() - began
-        self._pending = self._thread.submit(self._settle, self._about.step, error, began, blocked_s)
+        self._pending = self._thread.submit(
+            self._settle, self._about.step, writing, error, began, blocked_s
+        )
 
     def poll(self, *, wait: bool = False) -> Exception | None:
         """What became of the save under way, once it has ended: its error. Call it every step.
@@ -97,7 +111,7 @@ class Saver:
         if self._pending is None or not (wait or self._pending.done()):
             return None
         pending, self._pending = self._pending, None
-        error = pending.result(SAVE_TIMEOUT_S + 2 * agreement.SLACK_S)
+        error = pending.result(LONGEST_SAVE_S + 2 * agreement.SLACK_S)
         if isinstance(error, StaleError):
             raise error
         if error is not None:
@@ -108,8 +122,22 @@ class Saver:
         return error
 
     def _new_checkpointer(self) -> ocp.AsyncCheckpointer:
-        path_class = temporary_path_class(self._folder, self._commit, self._after_commit)
-        return _checkpointer(path_class, self._at_barrier)
+        """One whose threads are not heard any more once the next one is made."""
+        self._epoch = epoch = self._epoch + 1
+        path_class = temporary_path_class(
+            self._folder, self._label, partial(self._commit, epoch), self._after_commit
+        )
+        return _checkpointer(path_class, partial(self._at_barrier, epoch))
+
+    def _label(self) -> str:
+        """Another one for every save."""
+        return f"{self._lease.label}-{self._number}"
+
+    def _new_writing(self, step: int, flat: dict[str, jax.Array]) -> Writing:
+        total = sum(leaf.size * leaf.dtype.itemsize for leaf in flat.values())
+        limit_s = self._run.job.deadlines.save_s
+        self._writing = Writing(limit_s, lambda written: self._report.saving(step, written, total))
+        return self._writing
 
     def _about_of(self, progress: Progress, flat: dict[str, jax.Array]) -> About:
         run, plan = self._run, self._run.plan
@@ -128,6 +156,7 @@ class Saver:
             versions=versions.versions(),
             arrays=self._arrays(flat),
             files={},
+            data=self._label() if is_url(self._folder) else "",
             base=run.base,
         )
 
@@ -139,11 +168,16 @@ class Saver:
         }
 
     def _settle(
-        self, step: int, error: Exception | None, began: float, blocked_s: float
+        self,
+        step: int,
+        writing: Writing,
+        error: Exception | None,
+        began: float,
+        blocked_s: float,
     ) -> Exception | None:
         """In a thread: the end of a save; its error is the same on all processes."""
         try:
-            self._end(error)
+            self._end(writing, error)
         except Exception as verdict:
             self._tell_failure(step, verdict)
             return verdict
@@ -152,17 +186,26 @@ class Saver:
         self._report.saved(step, self._about.bytes, seconds, blocked_s)
         return None
 
-    def _end(self, error: Exception | None) -> None:
+    def _end(self, writing: Writing, error: Exception | None) -> None:
         """Until Orbax has ended. Raises what all processes agree went wrong."""
         try:
             if error is None:
-                self._checkpointer.wait_until_finished()
+                writing.finish(self._checkpointer.wait_until_finished)
         except (agreement.AgreementError, StaleError):
             raise
         except Exception as problem:
-            error = problem
+            error = self._stale_instead_of(problem)
         if error is not None:
             self._agree(error)
+
+    def _stale_instead_of(self, error: Exception) -> Exception:
+        """A newer attempt takes away what this one writes: then that is what went wrong."""
+        with contextlib.suppress(Exception):  # the place may be gone, as `error` says
+            if jax.process_index() == 0 and self._lease.is_taken_over(self._folder):
+                return StaleError(
+                    f"a newer attempt has taken over from attempt {self._lease.attempt}"
+                )
+        return error
 
     def _tell_failure(self, step: int, error: Exception) -> None:
         if jax.process_index() != 0 or isinstance(error, StaleError):
@@ -171,37 +214,60 @@ class Saver:
         self._report.save_failed(step, lines[0] if lines else repr(error))
         self._has_failed = True
         try:
-            self._lease.check(self._folder)
-            folders.remove_unfinished(self._folder)
+            folders.remove_unfinished(self._folder, self._lease)
         except Exception:
             pass  # the place is gone, as was just told, or it is another attempt's by now
 
-    def _at_barrier(self, *, key: str, timeout_ms: int) -> None:
+    def _at_barrier(self, epoch: int, *, key: str, timeout_ms: int) -> None:
         """Orbax's two meetings of a save: all have written; process 0 has committed."""
         del key
-        self._agree(None, timeout_ms / 1000)
+        assert self._writing
+        self._check_given_up(epoch)
+        with self._writing.waiting():
+            self._agree(None, timeout_ms / 1000)
 
-    def _agree(self, error: Exception | None, deadline_s: float = SAVE_TIMEOUT_S) -> None:
+    def _agree(self, error: Exception | None, deadline_s: float = LONGEST_SAVE_S) -> None:
         name = f"save/{self._number}/{self._barriers}"
         self._barriers += 1
         agreement.agree(name, error, (StaleError,), deadline_s)
 
-    def _commit(self, written: epath.Path) -> None:
+    def _check_given_up(self, epoch: int) -> None:
+        assert self._writing
+        if epoch != self._epoch or self._writing.is_given_up:
+            raise SaveError("this save was given up")
+
+    def _commit(self, epoch: int, written: epath.Path) -> None:
         """On process 0. Raises StaleError."""
         assert self._about
+        self._lease.check(self._folder)
         if self._run.tokenizer:
             (written / TOKENIZER).write_text(self._run.tokenizer, encoding="utf-8")
-        files = checkpoints.sizes(written)
-        files.pop(UNLISTED, None)
+        files = {name: n for name, n in checkpoints.sizes(written).items() if name != UNLISTED}
+        if is_url(written):
+            files = {f"{self._about.data}/{name}": size for name, size in files.items()}
         self._about = self._about.model_copy(update={"files": files})
+        text = self._about.model_dump_json(indent=1)
+        if is_url(written):
+            self._check_given_up(epoch)
+            self._commit_object(written.parent / ABOUT, text)
+            return
+        (written / ABOUT).write_text(text, encoding="utf-8")
+        durable.sync_all(Path(written))
+        self._check_given_up(epoch)
         self._lease.check(self._folder)
-        (written / ABOUT).write_text(self._about.model_dump_json(indent=1))
+
+    def _commit_object(self, about: epath.Path, text: str) -> None:
+        """Nobody else has committed this step, and no newer attempt has taken over."""
+        self._lease.renew(self._folder)
+        if not conditional.create(about, text):
+            raise SaveError(f"{about} is there already: another attempt has committed this step")
 
     def _after_commit(self) -> None:
-        """On process 0: what the policy does not keep goes."""
+        """On process 0: what the policy does not keep goes. Raises StaleError."""
+        self._lease.check(self._folder)
         try:
             if self._has_failed:  # its last writes may have come after it was removed
-                folders.remove_unfinished(self._folder)
+                folders.remove_unfinished(self._folder, self._lease)
                 self._has_failed = False
             scores = [
                 Score(s, _eval_loss(self._folder / str(s))) for s in checkpoints.steps(self._folder)
@@ -219,7 +285,7 @@ def _checkpointer(path_class: Any, barrier: Callable[..., None]) -> ocp.AsyncChe
     everybody = ocp.options.MultiprocessingOptions(active_processes=set(range(jax.process_count())))
     return ocp.AsyncCheckpointer(
         ocp.PyTreeCheckpointHandler(use_compression=False, multiprocessing_options=everybody),
-        async_options=ocp.AsyncOptions(timeout_secs=SAVE_TIMEOUT_S, barrier_sync_fn=barrier),
+        async_options=ocp.AsyncOptions(timeout_secs=LONGEST_SAVE_S, barrier_sync_fn=barrier),
         # Naming them makes Orbax meet through the coordinator, with deadlines, instead of through a
         # collective on the devices.
         multiprocessing_options=everybody,

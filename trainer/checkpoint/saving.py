@@ -34,6 +34,15 @@ class Saving(Protocol):
         self, step: int, state: State[jax.Array], loss: float, eval_loss: float | None
     ) -> None: ...
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a save is being written."""
+        ...
+
+    def settle(self) -> None:
+        """Wait for the save under way. Raises SaveError, StaleError."""
+        ...
+
     def poll(self) -> None:
         """See what became of the last save. Raises SaveError, StaleError."""
         ...
@@ -46,7 +55,7 @@ class Saving(Protocol):
 class NoSaving:
     """`checkpoint: null`."""
 
-    stops = False
+    stops = is_under_way = False
 
     def wish(self) -> Wish:
         return Wish.NOTHING
@@ -59,6 +68,8 @@ class NoSaving:
     def save(
         self, step: int, state: State[jax.Array], loss: float, eval_loss: float | None
     ) -> None: ...
+
+    def settle(self) -> None: ...
 
     def poll(self) -> None: ...
 
@@ -89,6 +100,13 @@ class ScheduledSaving:
     ) -> None:
         self._schedule.saved(step)
         self._saver.save(Progress(step, self._feed.examples(step), loss, eval_loss), state)
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._saver.is_under_way
+
+    def settle(self) -> None:
+        self._saver.poll(wait=True)
 
     def poll(self) -> None:
         self._saver.poll()

@@ -42,6 +42,7 @@ class Checkpoints:
         run_dir: Path,
         attempt: int,
         shapes: State,
+        report: Report,
     ) -> "Checkpoints | None":
         """None where the job has no checkpoints; every process must call it.
 
@@ -53,7 +54,7 @@ class Checkpoints:
         folder = place(folder_of(job, run_dir))
         run_id = folders.run_id(run_dir)
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in flatten(shapes).values())
-        lease = folders.prepare(folder, run_id, attempt, size)
+        lease = folders.prepare(folder, run_id, attempt, size, report.warn)
         run = Run(job, plan, tokens.corpus_sha256, run_id, attempt, tokens.trained)
         return cls(folder, lease, run)
 

@@ -50,13 +50,15 @@ def begin(
                 # Of a run whose newest step is another one by now, the one that it was.
                 is_same = about.job["checkpoint"]["init_from"] == source
                 place = about.base.source if is_same else source
-                model, base = initial(place, trainable, about.base)
+                with events.phase("restore"):
+                    model, base = initial(place, trainable, about.base)
                 state = state._replace(base=model)
             return Start(state, about.step, about.examples, about.loss, base)
         report.say_if_resumed("no checkpoint was committed before: starting from step 1")
     if source is None:
         return Start(trainable.initial_state())
-    params, base = initial(source, trainable)
+    with events.phase("restore"):
+        params, base = initial(source, trainable)
     if trainable.job.lora:
         report.say(f"adapters are trained beside the weights from {base.source}")
         return Start(trainable.fresh_state(params), base=base)

@@ -1,6 +1,6 @@
 """`python -m trainer.checkpoint.verify STEP_FOLDER...`: reads every array, one after the other.
 
-Prints a line of JSON for each, {"step", "ok", "problem"}; ends with 1 where one is not whole.
+Prints a line of JSON for each, {"folder", "ok", "problem"}; ends with 1 where one is not whole.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from etils import epath
 from trainer.spec import checkpoints
 from trainer.spec.config import ConfigError
 from trainer.spec.places import place
+from trainer.spec.transient import retried
 
 
 def main() -> int:
@@ -21,35 +22,38 @@ def main() -> int:
         prog="python -m trainer.checkpoint.verify", description=__doc__
     )
     parser.add_argument("folders", nargs="+", metavar="STEP_FOLDER")
+    names = parser.parse_args().folders
     try:
-        folders = [place(folder) for folder in parser.parse_args().folders]
+        folders = [place(name) for name in names]
     except ConfigError as error:
         parser.error(str(error))
-    problems = [_check(folder) for folder in folders]
+    problems = [_check(folder, name) for folder, name in zip(folders, names, strict=True)]
     return 1 if any(problems) else 0
 
 
-def _check(folder: epath.Path) -> str:
+def _check(folder: epath.Path, name: str) -> str:
     problem = _problem(folder)
-    step = int(folder.name) if folder.name.isdecimal() else None
-    print(json.dumps({"step": step, "ok": not problem, "problem": problem}), flush=True)
+    print(json.dumps({"folder": name, "ok": not problem, "problem": problem}), flush=True)
     return problem
 
 
 def _problem(folder: epath.Path) -> str:
     """What is wrong with a checkpoint, in words; "": nothing."""
-    from trainer.checkpoint.restore import cause
-    from trainer.checkpoint.weights import Arrays
+    from trainer.checkpoint.damage import judged
 
     try:
-        about = checkpoints.read(folder)
-        for name, array in Arrays(folder, about).items():
-            assert array.shape == about.arrays[name].shape
-    except checkpoints.BrokenError as error:
-        return str(error)
+        retried(str(folder), lambda: _read(folder))
     except Exception as error:  # tensorstore has many
-        return cause(error)
+        return str(judged(str(folder), error))
     return ""
+
+
+def _read(folder: epath.Path) -> None:
+    from trainer.checkpoint.weights import Arrays
+
+    about = checkpoints.read(folder)
+    for name, array in Arrays(folder, about).items():
+        assert array.shape == about.arrays[name].shape
 
 
 if __name__ == "__main__":

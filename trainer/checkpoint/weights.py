@@ -23,11 +23,11 @@ from trainer.spec.continuity import PARAMS, compare, other_parameters
 from trainer.spec.job import Job
 from trainer.spec.model import OwnModel
 from trainer.spec.places import place
+from trainer.spec.transient import StorageError, is_transient
 from trainer.spec.vocabulary import vocabulary
 from trainer.train_step import Trainable
 
 AVERAGE = "average."
-READ_TIMEOUT_S = 3600.0
 
 
 class Initial(NamedTuple):
@@ -41,37 +41,39 @@ class Initial(NamedTuple):
 def initial(source: str, trainable: Trainable, known: Base | None = None) -> Initial:
     """A model's parameters from a run, its checkpoints, one checkpoint, or a Hugging Face folder.
 
-    They lie where the job has its parameters, or the model that adapters are beside. Raises
-    FolderError, on all processes alike, where they are not there, damaged, of another model, or not
-    the `known` ones.
+    They lie where the job has its parameters, or the model that adapters are beside. Raises, on all
+    processes alike, FolderError where they are not there, damaged, of another model, or not the
+    `known` ones, and StorageError where the storage fails in a way that can pass.
     """
     shapes, shardings = trainable.shapes(), trainable.shardings
     wanted, lie = shapes.base or shapes.params, shardings.base or shardings.params
-    params, numbers = {}, {}
+    params, numbers, limit_s = {}, {}, trainable.job.deadlines.restore_s
     with ExitStack() as stack:
-        with _agreed("opened"):
+        with _agreed("opened", limit_s):
             found = stack.enter_context(opened(place(source), trainable.job))
             if isinstance(trainable.job.model, OwnModel):
                 found.check_shapes({name: like.shape for name, like in wanted.items()})
         for name, like in wanted.items():
-            with _agreed(name):
+            with _agreed(name, limit_s):
                 array = found.read(name, like.shape, lie[name])
             (numbers[name],) = digests([array])
             params[name] = _kept_as(like.dtype, array, lie[name])
-    with _agreed("whole"):
+    with _agreed("whole", limit_s):
         found.check(numbers, known)
     return Initial(params, Base(source=found.source, step=found.step, digests=numbers))
 
 
 @contextmanager
-def _agreed(part: str) -> Iterator[None]:
-    """What goes wrong on one process is raised on all."""
+def _agreed(part: str, limit_s: float) -> Iterator[None]:
+    """What goes wrong on one process is raised on all; errors that can pass as StorageError."""
     error = None
     try:
         yield
-    except (ConfigError, BrokenError, OSError, ValueError) as problem:
-        error = FolderError(f"checkpoint.init_from: {problem}")
-    agreement.agree(f"init_from/{part}", error, (FolderError,), READ_TIMEOUT_S)
+    except (ConfigError, BrokenError, StorageError, OSError, ValueError) as problem:
+        can_pass = isinstance(problem, StorageError) or is_transient(problem)
+        kind = StorageError if can_pass else FolderError
+        error = kind(f"checkpoint.init_from: {problem}")
+    agreement.agree(f"init_from/{part}", error, (FolderError, StorageError), limit_s)
 
 
 def _kept_as(dtype: np.dtype, array: jax.Array, sharding: Sharding) -> jax.Array:
@@ -216,7 +218,7 @@ def _of_its_tokenizer(folder: epath.Path, about: About, job: Job) -> About:
 
     Raises ConfigError where it is another tokenizer, as one that would be trained now may be.
     """
-    file = folder / TOKENIZER
+    file = folder / about.data / TOKENIZER
     if not file.exists():
         return about
     if hashlib.sha256(file.read_bytes()).hexdigest() != vocabulary(job.data).sha256:

@@ -12,7 +12,7 @@ from trainer.data import lock
 from trainer.data.documents import BadRecords, documents
 from trainer.data.held_out import HeldOut, places
 from trainer.data.lock import Progress
-from trainer.folders import cache_folder
+from trainer.folders import cache_folder, make_cache_folder
 from trainer.spec import corpus
 from trainer.spec.corpus import DataError
 from trainer.spec.data import Data
@@ -32,7 +32,7 @@ def load(parts: Sequence[Data], sha256: str, progress: Progress) -> str:
     key = hashlib.sha256(f"{sha256} {parts[0].held_out}".encode()).hexdigest()[:32]
     path = cache_folder() / "tokenizers" / f"{key}.json"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_cache_folder(path.parent.name)
         with lock.held(path.with_suffix(".lock"), progress) as tell_others:
             if not path.exists():
                 _write(path, _train(parts, lock.both(tell_others, progress)))

@@ -32,7 +32,7 @@ def parquet_rows(file: File, column: str, over: int) -> Iterator[tuple[int, byte
                             yield row, _text(value, column), row / rows
                 number += len(batch)
     except (library.ArrowException, OSError) as error:
-        raise DataError(f"data.path: {file.path} cannot be read: {error}") from None
+        raise DataError(f"data.path: {file.path} cannot be read: {error}") from error
 
 
 def array_records(file: File, over: int) -> Iterator[tuple[int, bytes, float]]:
@@ -51,7 +51,7 @@ def array_records(file: File, over: int) -> Iterator[tuple[int, bytes, float]]:
                 for number, record in zip(numbers, reader.read(numbers), strict=True):
                     yield number + 1, record, (number + 1) / count
     except (RuntimeError, ValueError) as error:
-        raise DataError(f"data.path: {file.path} cannot be read as ArrayRecord: {error}") from None
+        raise DataError(f"data.path: {file.path} cannot be read as ArrayRecord: {error}") from error
 
 
 def _text(value: object, column: str) -> bytes | str:

@@ -14,6 +14,7 @@ from trainer.data.containers import array_records, parquet_rows
 from trainer.data.tokenizer import Span
 from trainer.spec.corpus import DataError, File, files, reading
 from trainer.spec.data import Data
+from trainer.spec.transient import Patience
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -79,7 +80,7 @@ def documents(data: Data, bad: BadRecords, start: Position = START) -> Iterator[
     before = sum(file.size for file in every[: start.file])
     for number, file in enumerate(every[start.file :], start.file):
         over = start.line if number == start.file else 0
-        for line, found, read in _records(file, data, over):
+        for line, found, read in _retried(file, data, over):
             name = f"{file.name}:{line}" if line else file.name
             end = Position(number + (not line), line, before + read)
             match found:
@@ -90,6 +91,22 @@ def documents(data: Data, bad: BadRecords, start: Position = START) -> Iterator[
                 case why:
                     bad.add(f"{file.path}:{line}: {why}")
         before += file.size
+
+
+def _retried(file: File, data: Data, over: int) -> Iterator[tuple[int, Found, int]]:
+    """The records of a file. After trouble of the storage it is read on behind the last record."""
+    patience = Patience(str(file.path))
+    while True:
+        try:
+            for record in _records(file, data, over):
+                patience.renew()
+                yield record
+                over = record[0]
+                if not over:  # the file was one document
+                    return
+            return
+        except Exception as error:
+            patience.wait(error)
 
 
 def _records(file: File, data: Data, over: int) -> Iterator[tuple[int, Found, int]]:

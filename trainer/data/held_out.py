@@ -1,6 +1,7 @@
 """Which documents are kept for evaluation: those whose names' hashes are below a threshold."""
 
 import hashlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -44,4 +45,4 @@ class HeldOut:
 
 
 def _place(name: str) -> float:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
+    return int.from_bytes(hashlib.sha256(os.fsencode(name)).digest()[:8], "big") / 2**64

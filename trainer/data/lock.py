@@ -1,5 +1,6 @@
 """Who makes a cache: one process at a time, and the others are told which one and how far it is."""
 
+import errno
 import fcntl
 import json
 import os
@@ -9,6 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from trainer.spec.config import ConfigError
+
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)
+"""From a file system without flock."""
 DEADLINE_S = 900.0
 """For a maker that comes no further."""
 LOOK_EVERY_S = 0.1
@@ -88,6 +93,16 @@ def _take(path: Path) -> int | None:
             return descriptor
     except (BlockingIOError, FileNotFoundError):
         pass
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno not in NO_LOCKS:
+            raise
+        raise ConfigError(
+            [
+                f"{path}: its file system has no locks (flock: {error.strerror}). Set "
+                "XDG_CACHE_HOME to a folder of another one"
+            ]
+        ) from None
     os.close(descriptor)
     return None
 

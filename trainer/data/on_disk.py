@@ -5,7 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
-from trainer.folders import cache_folder
+from trainer.folders import cache_folder, make_cache_folder
 from trainer.spec.corpus import File, reading
 
 
@@ -16,7 +16,7 @@ def on_disk(file: File) -> Path:
     key = hashlib.sha256(f"{file.path}\0{file.mark}".encode()).hexdigest()[:32]
     copy = cache_folder() / "objects" / f"{key}{file.path.suffix}"
     if not copy.exists():
-        copy.parent.mkdir(parents=True, exist_ok=True)
+        make_cache_folder(copy.parent.name)
         unfinished = copy.with_name(f".{copy.name}.{os.getpid()}")
         with reading(file) as source, unfinished.open("wb") as target:
             shutil.copyfileobj(source, target, 1 << 24)

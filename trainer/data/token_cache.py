@@ -5,11 +5,13 @@ tokens/KEY.making/   what is made so far: whoever comes next goes on with it
 tokens/KEY.lock      of the process that makes it
 """
 
+import errno
 import hashlib
 import json
 import shutil
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +23,14 @@ from trainer.data.token_files import Stream
 from trainer.data.tokenizer import BYTES, Tokenizer
 from trainer.folders import cache_folder
 from trainer.spec import corpus
+from trainer.spec.config import ConfigError
 from trainer.spec.data import Data, Trained
+from trainer.spec.transient import retried
 from trainer.spec.vocabulary import vocabulary
 
 FORMAT = "3"
 BAD_RECORDS = "bad_records.json"
+NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 LEFTOVER_S = 7 * 86400
 """Nobody has gone on for so long with what was interrupted: nobody will."""
 
@@ -79,9 +84,9 @@ def load(
 ) -> Tokens:
     """One corpus, from the cache or tokenized now, by the tokenizer that is `trained` already.
 
-    Raises corpus.DataError.
+    Raises corpus.DataError, ConfigError where the cache cannot be written, StorageError.
     """
-    sha256 = corpus.digest(data)
+    sha256 = found = corpus.digest(data)
     if isinstance(data.tokenizer, Trained):
         trained = trained or bpe.load([data], sha256, progress)
         sha256 = hashlib.sha256(f"{sha256}\0{trained}".encode()).hexdigest()
@@ -90,13 +95,21 @@ def load(
         return Tokens(sha256, *token_files.load(data, vocabulary(data)), tokenizer=encoder)
     key = hashlib.sha256(f"{FORMAT} {sha256} {data.held_out}".encode()).hexdigest()[:32]
     folder = cache_folder() / "tokens" / key
-    if not folder.is_dir():
-        _make(folder, data, encoder, progress)
-    bad = BadRecords(data.max_bad_records, json.loads((folder / BAD_RECORDS).read_text()))
+    try:
+        if not folder.is_dir():
+            _make(folder, data, found, encoder, progress)
+        left_out, held_in, held_out = retried(str(folder), partial(_read, folder))
+    except OSError as error:
+        if error.errno not in NOT_WRITABLE:
+            raise
+        raise ConfigError(
+            [
+                f"{folder.parent}: tokens cannot be kept here: {error.strerror}. "
+                "Set XDG_CACHE_HOME to a folder that this host can write"
+            ]
+        ) from error
+    bad = BadRecords(data.max_bad_records, left_out)
     bad.check()
-    held_in, held_out = (
-        np.load(folder / name, mmap_mode="r") for name in (pieces.HELD_IN, pieces.HELD_OUT)
-    )
     return Tokens(sha256, held_in, held_out, bad, encoder, trained)
 
 
@@ -116,22 +129,42 @@ def check(tokens: Tokens, data: Data) -> None:
         )
 
 
-def _make(folder: Path, data: Data, encoder: Tokenizer, progress: Progress) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    making = folder.with_suffix(".making")
+def _read(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """The bad records, and the streams."""
+    left_out = json.loads((folder / BAD_RECORDS).read_text())
+    held_in, held_out = (
+        np.load(folder / name, mmap_mode="r") for name in (pieces.HELD_IN, pieces.HELD_OUT)
+    )
+    return left_out, held_in, held_out
+
+
+def _make(folder: Path, data: Data, sha256: str, encoder: Tokenizer, progress: Progress) -> None:
+    retried(str(folder.parent), lambda: folder.parent.mkdir(parents=True, exist_ok=True))
     with lock.held(folder.with_suffix(".lock"), progress) as tell_others:
         if folder.is_dir():
             return
-        _clean(folder.parent, making)
+        _clean(folder.parent, folder.with_suffix(".making"))
         tell = lock.both(tell_others, progress)
-        bad = pieces.tokenize(making / "pieces", data, encoder, tell)
-        whole = making / "whole"
-        whole.mkdir(exist_ok=True)
-        dtype = np.int32 if data.source == "chat" else encoder.dtype
-        pieces.join(making / "pieces", whole, data.held_out, dtype, tell)
-        (whole / BAD_RECORDS).write_text(json.dumps(bad.found))
-        whole.rename(folder)
+        retried(str(folder), partial(_fill, folder, data, sha256, encoder, tell))
+
+
+def _fill(folder: Path, data: Data, sha256: str, encoder: Tokenizer, tell: lock.Tell) -> None:
+    """Tokens of the corpus that has this digest. Raises DataError where it has another one now."""
+    making = folder.with_suffix(".making")
+    bad = pieces.tokenize(making / "pieces", data, encoder, tell)
+    if corpus.digest(data) != sha256:
         shutil.rmtree(making)
+        raise corpus.DataError(
+            "the corpus changed while it was made into tokens, which were thrown away. "
+            "Start the run again when the files are complete"
+        )
+    whole = making / "whole"
+    whole.mkdir(exist_ok=True)
+    dtype = np.int32 if data.source == "chat" else encoder.dtype
+    pieces.join(making / "pieces", whole, data.held_out, dtype, tell)
+    (whole / BAD_RECORDS).write_text(json.dumps(bad.found))
+    whole.rename(folder)
+    shutil.rmtree(making)
 
 
 def _clean(folder: Path, mine: Path) -> None:

@@ -4,12 +4,14 @@ The last share of the stream is held out, from the next separator on: documents 
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from trainer.data.on_disk import on_disk
 from trainer.spec.corpus import DataError, File, files, reading
 from trainer.spec.data import Data
+from trainer.spec.transient import retried
 from trainer.spec.vocabulary import Vocabulary
 
 KINDS = (np.dtype(np.uint16), np.dtype(np.uint32))
@@ -50,7 +52,9 @@ class Stream:
 
 def load(data: Data, vocabulary: Vocabulary) -> tuple[Stream, Stream]:
     """What is trained on, and what is held out. Raises DataError."""
-    stream = Stream([_opened(file, data, vocabulary) for file in files(data)])
+    stream = Stream(
+        [retried(str(file.path), partial(_opened, file, data, vocabulary)) for file in files(data)]
+    )
     return stream.split(_cut(stream, data.held_out, vocabulary.separator))
 
 

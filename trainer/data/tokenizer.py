@@ -9,6 +9,7 @@ import numpy as np
 
 from trainer.spec.data import BYTES as BYTES_NAME
 from trainer.spec.data import Data, Trained
+from trainer.spec.transient import retried
 from trainer.spec.vocabulary import OF_BYTES, Vocabulary, vocabulary
 
 Span = tuple[int, int]
@@ -132,6 +133,7 @@ def of(data: Data, trained: str = "") -> Tokenizer:
         return BYTES
     found = vocabulary(data)
     if not isinstance(data.tokenizer, Trained):
-        return FromFile(Path(data.tokenizer).expanduser().read_text(encoding="utf-8"), found)
+        path = Path(data.tokenizer).expanduser()
+        return FromFile(retried(str(path), lambda: path.read_text(encoding="utf-8")), found)
     assert trained, "made before the tokens are"
     return FromFile(trained, found)

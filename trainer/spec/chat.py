@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.spec.data import BYTES, Data, Trained
+from trainer.spec.transient import retried
 from trainer.spec.vocabulary import VocabularyError
 
 SETTINGS, OWN_FILE = "tokenizer_config.json", "chat_template.jinja"
@@ -56,6 +57,6 @@ def _token(found: Any) -> str:
 def _read(path: Path) -> str | None:
     """None where there is no such file."""
     try:
-        return path.read_text(encoding="utf-8")
+        return retried(str(path), lambda: path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None

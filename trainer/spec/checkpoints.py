@@ -6,11 +6,12 @@
     CHECKPOINTS/lease.json     which attempt of which run may write here
 
 Folders are `pathlib.Path` or `etils.epath.Path`: `gs://...` works where a host can reach it. There
-a step is written in its place, and about.json is the last of its objects: without it there is no
-checkpoint.
+a step's arrays are in a folder of it that no other attempt or save writes into (400/LABEL/), and
+about.json is the last of its objects: without it there is no checkpoint.
 """
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ AnyPath = Any
 ABOUT = "about.json"
 TOKENIZER = "tokenizer.json"
 """In a step folder of a run whose tokenizer was trained."""
-DAMAGED = ".damaged"
+DAMAGED, PROBLEM = ".damaged", "problem.txt"
+"""The end of a folder's name that was moved aside, and the file in it that says why."""
 
 
 class Array(Section):
@@ -71,6 +73,8 @@ class About(Section):
     arrays: dict[str, Array]
     files: dict[str, int]
     """Path in the folder -> bytes."""
+    data: str = ""
+    """The folder in the step folder that has the arrays; "": the step folder itself."""
     base: Base | None = None
     """None: its weights are a model's, not adapters."""
 
@@ -121,14 +125,24 @@ def is_url(path: AnyPath | str) -> bool:
 def sizes(folder: AnyPath) -> dict[str, int]:
     """Path inside the folder -> bytes, of every file in it."""
     if not is_url(folder):
-        files = [path for path in Path(folder).rglob("*") if path.is_file()]
-        return {path.relative_to(folder).as_posix(): path.stat().st_size for path in sorted(files)}
+        return dict(sorted(_sizes(str(folder), "")))
     import fsspec
 
     # One request for a thousand objects; a stat would be one for each.
     store, root = fsspec.url_to_fs(str(folder))
     found = store.find(root, detail=True)
     return {name.removeprefix(f"{root}/"): info["size"] for name, info in sorted(found.items())}
+
+
+def _sizes(root: str, below: str) -> Iterator[tuple[str, int]]:
+    """Not by rglob, which takes a folder that cannot be read for an empty one."""
+    with os.scandir(f"{root}/{below}") as entries:
+        for entry in entries:
+            name = f"{below}{entry.name}"
+            if entry.is_dir():
+                yield from _sizes(root, f"{name}/")
+            else:
+                yield name, entry.stat().st_size
 
 
 def read(folder: AnyPath) -> About:
@@ -161,7 +175,7 @@ def read_about(folder: AnyPath) -> About:
 
 def trained_tokenizer(folder: AnyPath) -> str:
     """The file of the tokenizer that was trained for a step folder's run; "": there is none."""
-    file = folder / TOKENIZER
+    file = folder / read_about(folder).data / TOKENIZER
     return file.read_text(encoding="utf-8") if file.exists() else ""
 
 

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from trainer.spec.config import Loaded, load_chosen
 from trainer.spec.job import BaseJob, Job, VariableName
 
-SET_BY_SLIPWAY = re.compile(r"SLIPWAY_\w*|JAX_COORDINATOR_ADDRESS|JAX_PLATFORMS")
+SET_BY_SLIPWAY = re.compile(r"SLIPWAY_\w*|JAX_COORDINATOR_(BIND_)?ADDRESS|JAX_PLATFORMS")
 """Variables of the contract: what a job's `env` says of them would not hold."""
 _BARE = re.compile(r"[A-Za-z./_][A-Za-z0-9./_=-]*")
 

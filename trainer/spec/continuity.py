@@ -43,8 +43,8 @@ DATA_KEYS = frozenset(
 ) | {"seed"}
 """Which examples a step sees: with another value some are seen twice, others never."""
 SILENT = (
-    "mesh", "name", "sample", "log_every", "tensorboard", "wandb", "retries", "profile",
-    "model.preset", "checkpoint.on_data_change",
+    "mesh", "name", "sample", "log_every", "tensorboard", "wandb", "retries", "deadlines",
+    "profile", "model.preset", "checkpoint.on_data_change",
 )  # fmt: skip
 """Changes nothing that a curve could show."""
 PARAMS = "params."

@@ -8,14 +8,16 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from trainer.spec import objects
+from trainer.spec import listing, objects
 from trainer.spec.chat import chat_template
 from trainer.spec.checkpoints import AnyPath, is_url
 from trainer.spec.data import BYTES, Data, Trained
+from trainer.spec.transient import retried
 from trainer.spec.vocabulary import Vocabulary, VocabularyError, vocabulary
 
 EXAMPLE = '"corpus/**/*.txt"'
@@ -48,8 +50,10 @@ def files(data: Data) -> list[File]:
 
     Raises:
       DataError: where there is none.
+      StorageError: where the storage has trouble that does not pass.
     """
-    return _stdlib() if data.source == "stdlib" else _matching(data)
+    find = _stdlib if data.source == "stdlib" else partial(_matching, data)
+    return retried("the files of the corpus", find)
 
 
 @contextmanager
@@ -60,14 +64,14 @@ def reading(file: File) -> Iterator[BinaryIO]:
             yield opened
     except OSError as error:
         why = error.strerror or error
-        raise DataError(f"data.path: {file.path} cannot be read: {why}") from None
+        raise DataError(f"data.path: {file.path} cannot be read: {why}") from error
 
 
 def digest(data: Data) -> str:
     """sha256 over name, length and bytes of every file: equal where the corpora are.
 
     For the bytes of objects stands what the store says of them. What else the tokens depend on is
-    part of it. Raises DataError.
+    part of it. Raises DataError, StorageError.
     """
     total = hashlib.sha256()
     if data.source in ("jsonl", "parquet"):
@@ -85,12 +89,19 @@ def digest(data: Data) -> str:
         if file.mark is not None:
             total.update(os.fsencode(f"{file.name}\0{file.size}\0{file.mark}\0"))
             continue
-        with reading(file) as opened:
-            size = os.fstat(opened.fileno()).st_size
-            total.update(os.fsencode(f"{file.name}\0{size}\0"))
-            while chunk := opened.read(CHUNK_BYTES):
-                total.update(chunk)
+        total = retried(str(file.path), partial(_with_file, total, file))
     return total.hexdigest()
+
+
+def _with_file(before: Any, file: File) -> Any:
+    """The hash of what was before and a file. `before` stays as it is: a retry begins with it."""
+    total = before.copy()
+    with reading(file) as opened:
+        size = os.fstat(opened.fileno()).st_size
+        total.update(os.fsencode(f"{file.name}\0{size}\0"))
+        while chunk := opened.read(CHUNK_BYTES):
+            total.update(chunk)
+    return total
 
 
 def is_of_hosts(data: Data) -> bool:
@@ -150,8 +161,10 @@ def _matching(data: Data) -> list[File]:
         return _on_store(pattern)
     expanded = str(Path(pattern).expanduser())
     root = _fixed_part(expanded)
-    # Path.glob takes no absolute pattern.
-    matched = {Path(p) for p in glob.glob(expanded, recursive=True)}  # noqa: PTH207
+    try:
+        matched = set(listing.matching(Path(expanded)))
+    except OSError as error:
+        raise DataError(f"data.path: '{pattern}' cannot be listed: {error}") from error
     paths = [path for path in matched if path.is_file()]
     _check_some(pattern, matched, paths)
     found = [File(path.relative_to(root).as_posix(), path) for path in paths]
@@ -162,7 +175,7 @@ def _on_store(pattern: str) -> list[File]:
     try:
         found = objects.matching(pattern)
     except OSError as error:
-        raise DataError(f"data.path: '{pattern}' cannot be listed: {error}") from None
+        raise DataError(f"data.path: '{pattern}' cannot be listed: {error}") from error
     if not found:
         raise DataError(
             f"data.path: nothing that is shown to you matches '{pattern}'; ** stands for folders "

@@ -116,6 +116,37 @@ class Retries(Section):
     )
 
 
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Deadlines(Section):
+    """After how many seconds without progress a host counts as hanging."""
+
+    start_s: Seconds = Field(
+        default=300.0,
+        description="A host starts within this time, its imports and checks included.",
+    )
+    compile_s: Seconds = Field(
+        default=1800.0, description="A host compiles the step within this time."
+    )
+    restore_s: Seconds = Field(
+        default=900.0,
+        description="A host reads a checkpoint, or the weights of init_from, within this time.",
+    )
+    step_s: Seconds = Field(
+        default=10.0,
+        description="A step has at least this time, and five times the usual time of a step.",
+    )
+    evaluate_s: Seconds = Field(
+        default=120.0,
+        description="An evaluation has at least this time, and five times the usual time of one.",
+    )
+    save_s: Seconds = Field(
+        default=1200.0,
+        description="A host that saves writes something at least once in this time.",
+    )
+
+
 class BaseJob(Section):
     """What every job has, whatever it runs."""
 
@@ -124,6 +155,7 @@ class BaseJob(Section):
         default=None, description="a folder that all hosts share, or gs://...; null: the run's own"
     )
     retries: Retries = Retries()
+    deadlines: Deadlines = Deadlines()
     secrets: tuple[VariableName, ...] = Field(
         default=(),
         strict=False,

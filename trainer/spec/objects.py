@@ -65,7 +65,7 @@ def _told() -> Iterator[None]:
     except FileNotFoundError:
         raise StoreError("there is no such object, or it is not shown to you") from None
     except Exception as error:
-        raise StoreError(" ".join(str(error).split())) from None
+        raise StoreError(" ".join(str(error).split())) from error
 
 
 def _fixed_part(pattern: PurePosixPath) -> PurePosixPath:

@@ -11,6 +11,7 @@ from trainer.spec.data import BYTES, Data, Trained
 from trainer.spec.job import Job
 from trainer.spec.model import OwnModel
 from trainer.spec.suggest import suggest
+from trainer.spec.transient import retried
 
 ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 """As tokenizers of the GPT-2, Llama 3, Llama 2, Gemma and BERT families call theirs."""
@@ -85,10 +86,10 @@ def _trained(size: int) -> Vocabulary:
 def _read(path: Path) -> tuple[str, dict[str, int]]:
     """Its hash and the id of every token."""
     try:
-        content = path.read_bytes()
+        content = retried(str(path), path.read_bytes)
     except OSError as error:
         why = f"{path} cannot be read: {error.strerror}; it is 'bytes' or a tokenizer.json"
-        raise VocabularyError("tokenizer", why) from None
+        raise VocabularyError("tokenizer", why) from error
     try:
         found = json.loads(content)
         ids = _ids(found["model"]["vocab"]) | {t["content"]: t["id"] for t in found["added_tokens"]}

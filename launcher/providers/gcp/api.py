@@ -1,11 +1,12 @@
 """Google's own client of the Cloud TPU API: asked, and what it answers when it refuses."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from launcher.providers.errors import ProviderError
-from launcher.providers.gcp.settings import Wanted
+from launcher.providers.gcp.request import CREATED_BY, OF_CLUSTER
+from launcher.providers.gcp.settings import Where
 
 if TYPE_CHECKING:
     from google.cloud import tpu_v2
@@ -40,29 +41,50 @@ class RefusedError(ProviderError):
     """The request was refused: nothing was made."""
 
 
+class NoClientError(ProviderError):
+    """Google's client is not installed."""
+
+
 class Api:
-    """Of one project and zone."""
+    """Cloud TPU in one project and zone."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, where: Where) -> None:
         """Raises ProviderError where the client is not installed or has no credentials."""
-        self._wanted = wanted
-        self._client = _client(wanted)
+        self._where = where
+        self._client = _client(where)
 
-    def create(self, resource_id: str, resource: "tpu_v2.QueuedResource") -> None:
-        """Ask for it; does not wait until there are slices.
+    def create(self, resource_id: str, resource: "tpu_v2.QueuedResource", what: str) -> None:
+        """Ask for it; does not wait until there are slices. `what`: the request in words.
 
         Raises RefusedError where it was refused, ProviderError where that is not known.
         """
         request = {
-            "parent": self._wanted.parent,
+            "parent": self._where.parent,
             "queued_resource_id": resource_id,
             "queued_resource": resource,
         }
-        operation = self._call(str(self._wanted), self._client.create_queued_resource, request)
+        operation = self._call(what, self._client.create_queued_resource, request)
         try:
             operation.result(timeout=CALL_TIMEOUT_S)
         except Exception as error:
-            raise ProviderError(str(self._explained(str(self._wanted), error))) from None
+            raise ProviderError(str(self._explained(what, error))) from None
+
+    def labelled(self, cluster_label: str) -> list[str]:
+        """The names of the queued resources that carry Slipway's label and this one.
+
+        Raises ProviderError.
+        """
+        what = f"what is held in {self._where}"
+        request = {"parent": self._where.parent}
+        try:
+            found = list(self._called(self._client.list_queued_resources, request))
+        except Exception as error:
+            raise self._explained(what, error) from None
+        return [
+            resource.name.rpartition("/")[2]
+            for resource in found
+            if any(_is_of(spec.node.labels, cluster_label) for spec in resource.tpu.node_spec)
+        ]
 
     def state(self, resource_id: str) -> tuple[str, str]:
         """Of a queued resource: its name and, where it failed, why; "GONE" where it is not there.
@@ -77,34 +99,30 @@ class Api:
 
     def node(self, node_id: str) -> "tpu_v2.Node | None":
         """A slice; None: it is not there. Raises ProviderError."""
-        name = f"{self._wanted.parent}/nodes/{node_id}"
+        name = f"{self._where.parent}/nodes/{node_id}"
         return self._unless_gone(f"slice {node_id}", self._client.get_node, name)
 
-    def delete(self, resource_id: str, visible_s: float) -> None:
-        """With its slices, and wait until it is gone.
+    def delete(self, resource_id: str) -> bool:
+        """Delete it with its slices, and wait until it is gone; False: it was not there.
 
-        `visible_s`: so long it may still come, where it is not there. Raises ProviderError where it
-        is still there after ten minutes.
+        Raises ProviderError where it is still there after ten minutes.
         """
         deadline = time.monotonic() + DELETION_TIMEOUT_S
-        what = f"the deletion of {resource_id}"
-        visible_by, seen = time.monotonic() + visible_s, False
-        while True:
-            state = self.state(resource_id)[0]
-            if state == "GONE" and (seen or time.monotonic() >= visible_by):
-                return
-            seen = seen or state != "GONE"
+        what, is_seen = f"the deletion of {resource_id}", False
+        while (state := self.state(resource_id)[0]) != "GONE":
+            is_seen = True
             if time.monotonic() > deadline:
                 raise ProviderError(
                     f"{what}: it is still there ({state}) after {DELETION_TIMEOUT_S:.0f} s"
                 )
-            if state not in ("DELETING", "GONE"):
+            if state != "DELETING":
                 request = {"name": self._name(resource_id), "force": True}
                 self._unless_gone(what, self._client.delete_queued_resource, request)
             time.sleep(LOOK_S)
+        return is_seen
 
     def _name(self, resource_id: str) -> str:
-        return f"{self._wanted.parent}/queuedResources/{resource_id}"
+        return f"{self._where.parent}/queuedResources/{resource_id}"
 
     def _unless_gone(self, what: str, call: Callable[..., T], request: object) -> T | None:
         from google.api_core.exceptions import NotFound
@@ -144,25 +162,29 @@ class Api:
         return refused(f"Cloud TPU, {what}: {kind}: {said}\n  {remedy}")
 
 
-def _client(wanted: Wanted) -> Any:
+def _is_of(labels: Mapping[str, str], cluster_label: str) -> bool:
+    return labels.get(CREATED_BY) == "slipway" and labels.get(OF_CLUSTER) == cluster_label
+
+
+def _client(where: Where) -> Any:
     try:
         from google.api_core.client_options import ClientOptions
         from google.auth.exceptions import GoogleAuthError
         from google.cloud import tpu_v2
     except ImportError:
-        raise ProviderError(
+        raise NoClientError(
             "provider gcp needs Google's client: uv run --extra gcp launch ..., or "
             "pip install google-cloud-tpu"
         ) from None
-    if endpoint := wanted.settings.endpoint:
+    if endpoint := where.endpoint:
         import grpc
         from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 
         channel = grpc.insecure_channel(endpoint)
         return tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel))
     try:
-        return tpu_v2.TpuClient(client_options=ClientOptions(quota_project_id=wanted.project))
+        return tpu_v2.TpuClient(client_options=ClientOptions(quota_project_id=where.project))
     except GoogleAuthError as error:
         raise ProviderError(
-            f"Cloud TPU, {wanted}: no credentials: {error}\n  {REMEDIES['Unauthenticated']}"
+            f"Cloud TPU, {where}: no credentials: {error}\n  {REMEDIES['Unauthenticated']}"
         ) from None

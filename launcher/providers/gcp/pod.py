@@ -1,26 +1,36 @@
 """The slices of one run: asked for, waited for, reached, given back.
 
-A folder among the things that Slipway remembers says what there is, from before it is asked for
-until it is gone, so that whoever comes later can give it back. It has the key that the hosts let
-in, which goes with them.
+The note of a pod (notes.py) is written before the request, so that any later process can give the
+slices back. Its folder also has the key that the hosts let in.
 """
 
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Literal, Self, TypeVar
+from typing import IO, Any, Self, TypeVar
 
-from pydantic import BaseModel
-
-from launcher.cluster import Cluster, ClusterWords, Gcp, Ssh
+from launcher.cluster import Cluster, ClusterWords, Gcp, Ssh, cluster_key
 from launcher.display import format_seconds
-from launcher.files import lock, replace_file, state_folder
+from launcher.files import is_locked, lock, replace_file
 from launcher.providers.errors import ProviderError
 from launcher.providers.gcp.api import LOST_NODE, OVER, Api, RefusedError
-from launcher.providers.gcp.request import new_id, node_ids, request
+from launcher.providers.gcp.notes import (
+    STATE,
+    WHERE,
+    Note,
+    Stage,
+    UnreadableNoteError,
+    is_noted,
+    pods_folder,
+    read_note,
+    where_of,
+    write_where,
+)
+from launcher.providers.gcp.request import cluster_label, labels, new_id, node_ids, request
 from launcher.providers.gcp.settings import Wanted, wanted
 
 T = TypeVar("T")
@@ -30,9 +40,13 @@ SILENT_S = 600.0
 days."""
 TELL_S = 30.0
 """How often a wait is told of anew, where nothing changes."""
-VISIBLE_S = 30.0
-"""After a request without an answer: then what it has made is there to be seen."""
-STATE = "state.json"
+LATE_S = 600.0
+"""How long slices may still appear after a request that got no answer."""
+LATE = (
+    f"slices that appear within {LATE_S / 60:.0f} minutes are given back by a process of this "
+    "machine, which must stay on until then"
+)
+UNWANTED = "the hosts were given back by `launch down`"
 WAITING = {
     "CREATING": "the request is looked at",
     "ACCEPTED": "in the queue",
@@ -42,27 +56,6 @@ WAITING = {
 }
 
 
-Stage = Literal["asked", "running", "kept", "ending"]
-
-
-class Note(BaseModel):
-    """What is known of a pod, in its folder."""
-
-    resource_id: str
-    cluster: Cluster
-    words: ClusterWords
-    """What it was asked for with."""
-    run: str
-    """The run's folder, here."""
-    asked_at: float
-    losses: int = 0
-    """How often the run's hosts were preempted before."""
-    stage: Stage = "asked"
-    """`running`: a run is on it; `kept`: it is over, and the hosts are kept until `delete_at`;
-    `ending`: it is to be given back, and no other one is wanted."""
-    delete_at: float | None = None
-
-
 class Pod:
     """Of one run, at one time: a preempted one is given back, and another is asked for."""
 
@@ -70,18 +63,21 @@ class Pod:
         """Raises ProviderError where the API cannot be used, or project or zone are not known."""
         self.folder, self.note = folder, note
         self.wanted: Wanted = wanted(note.cluster)
-        self._api = Api(self.wanted)
+        self._api = Api(self.wanted.where)
         self._lock: IO[str] | None = None
 
     @classmethod
     def of(cls, cluster: Cluster, words: ClusterWords, run: Path, losses: int) -> Self:
         """One that is not asked for yet. Raises ProviderError, see above."""
-        resource_id = new_id(run.name)
+        resource_id, found = new_id(run.name), wanted(cluster)
+        place = {"project": found.project, "zone": found.zone}
+        provider = found.settings.model_copy(update=place)
         note = Note(
-            resource_id=resource_id, cluster=cluster, words=words.lasting(), run=str(run),
-            asked_at=time.time(), losses=losses,
+            resource_id=resource_id, cluster=cluster.model_copy(update={"provider": provider}),
+            words=words.lasting(), cluster_key=cluster_key(words.name), run=str(run),
+            launched_in=str(Path.cwd()), asked_at=time.time(), losses=losses,
         )  # fmt: skip
-        return cls(_pods() / resource_id, note)
+        return cls(pods_folder() / resource_id, note)
 
     def hold(self) -> bool:
         """Say that this process looks after it, until it ends; False: another one does."""
@@ -91,16 +87,24 @@ class Pod:
     @property
     def is_wanted(self) -> bool:
         """False once `launch down` has said that it is to end."""
-        note = read_note(self.folder)
+        try:
+            note = read_note(self.folder)
+        except UnreadableNoteError:
+            return True  # the note in memory counts
         return note is not None and note.stage != "ending"
 
     def set(self, stage: Stage, delete_at: float | None = None) -> None:
-        """Write down how it stands."""
-        self.note = self.note.model_copy(update={"stage": stage, "delete_at": delete_at})
+        """Write the stage down. Raises ProviderError where `launch down` has ended the pod."""
+        if stage != "ending" and not self.is_wanted:
+            raise ProviderError(UNWANTED)
+        self._write(stage=stage, delete_at=delete_at)
+
+    def _write(self, **changes: Any) -> None:
+        self.note = self.note.model_copy(update=changes)
         try:
             replace_file(self.folder / STATE, self.note.model_dump_json(indent=2))
         except FileNotFoundError:
-            raise ProviderError("the hosts were given back by `launch down`") from None
+            raise ProviderError(UNWANTED) from None
 
     def note_it(self) -> None:
         """Before it is asked for: what is written down can be given back whatever happens."""
@@ -111,21 +115,25 @@ class Pod:
         except (OSError, subprocess.CalledProcessError) as error:
             shutil.rmtree(self.folder)
             raise ProviderError(f"ssh-keygen failed; it makes the hosts' key: {error}") from None
-        self.note = self.note.model_copy(update={"asked_at": time.time()})
-        self.set("asked")
+        write_where(self.folder, self.wanted.where)
+        self._write(stage="asked", asked_at=time.time())
 
     def ask(self) -> None:
         """Raises ProviderError with what came back."""
-        name = self.note.resource_id
+        name, note = self.note.resource_id, self.note
         try:
             key = self._public_key.read_text(encoding="utf-8").strip()
-            self._api.create(name, request(self.wanted, name, key))
         except OSError as error:
-            self._forget()
+            self.forget()
             raise ProviderError(f"provider.identity: no public key beside it: {error}") from None
+        asked = request(self.wanted, name, key, labels(note.cluster_key, Path(note.run).name))
+        try:
+            self._api.create(name, asked, str(self.wanted))
         except RefusedError:
-            self._forget()
+            self.forget()
             raise
+        except ProviderError as error:
+            raise ProviderError(f"{error}\n  {name}: {LATE}") from None
 
     def wait(self, on_status: Callable[[str], None]) -> Ssh:
         """Until all slices are there; how their hosts are reached.
@@ -136,10 +144,12 @@ class Pod:
         began, said, said_at = time.monotonic(), "", 0.0
         while True:
             state, why = _patiently(lambda: self._api.state(self.note.resource_id))
+            self._see(state)
             if state in OVER or state == "GONE":
                 raise self._refused(state, why)
             if state == "ACTIVE" and (addresses := self._addresses()):
                 return self._reached(addresses)
+            self._refuse_unreachable()
             waited_s = time.monotonic() - began
             if state != said or waited_s - said_at >= TELL_S:
                 said, said_at = state, waited_s
@@ -156,18 +166,85 @@ class Pod:
         nodes = map(self._api.node, self._node_ids)
         return any(node is None or node.state.name in LOST_NODE for node in nodes)
 
-    def give_back(self) -> None:
-        """Delete all of it, and forget it. Raises ProviderError where it is still there."""
-        if read_note(self.folder) is None:
-            return
-        unsure = self.note.stage in ("asked", "ending")
-        age_s = time.time() - self.note.asked_at
-        self._api.delete(self.note.resource_id, VISIBLE_S - age_s if unsure else 0.0)
-        self._forget()
+    @property
+    def has_keeper(self) -> bool:
+        """Whether a living process looks after it."""
+        return is_locked(self.folder / "lock")
 
-    def _forget(self) -> None:
-        (self.folder / STATE).unlink(missing_ok=True)  # first: the rest says nothing without it
-        shutil.rmtree(self.folder, ignore_errors=True)
+    @property
+    def is_over_time(self) -> bool:
+        """Whether its slices have been there for longer than provider.max_hours."""
+        hours, since = self._settings.max_hours, self.note.active_at
+        return hours is not None and since is not None and time.time() > since + 3600 * hours
+
+    @contextmanager
+    def ending(self) -> Iterator[bool]:
+        """One process at a time ends it; False: another one has.
+
+        The lock is that of a file that is there already: a full disk keeps no slices.
+        """
+        try:
+            file = (self.folder / WHERE).open("rb")
+        except FileNotFoundError:
+            yield False
+            return
+        with file:
+            while not lock(file):
+                time.sleep(LOOK_S)
+            yield is_noted(self.folder)
+
+    def delete(self) -> bool:
+        """Delete all of it; False: it was never seen, and may still appear.
+
+        Raises ProviderError where it is still there.
+        """
+        return self._api.delete(self.note.resource_id) or self.note.is_seen
+
+    def give_back(self) -> bool:
+        """Delete all of it, and forget it; False: see `delete`. Then its keeper looks again.
+
+        Raises ProviderError where it is still there.
+        """
+        if not is_noted(self.folder):
+            return True
+        if not self.delete():
+            with suppress(OSError):
+                self.set("ending")
+            return False
+        self.forget()
+        return True
+
+    def give_back_late(self) -> None:
+        """`give_back`, looking until nothing can appear any more.
+
+        The time counts from now: the process that made the request has ended or given it up.
+        """
+        deadline = time.monotonic() + LATE_S
+        while not self.give_back():
+            if time.monotonic() >= deadline:
+                self.forget()
+                return
+            time.sleep(LOOK_S)
+
+    def forget(self) -> None:
+        """Delete the folder, once nothing is held."""
+        forget(self.folder)
+
+    def _see(self, state: str) -> None:
+        """Write down what the API has shown for the first time."""
+        if state != "GONE" and not self.note.is_seen:
+            self._write(is_seen=True)
+        if state == "ACTIVE" and self.note.active_at is None:
+            self._write(active_at=time.time())
+
+    def _refuse_unreachable(self) -> None:
+        """Slices that cost, and whose hosts never come up."""
+        minutes, since = self._settings.unreachable_minutes, self.note.active_at
+        if since is not None and time.time() > since + 60 * minutes:
+            raise ProviderError(
+                f"Cloud TPU: {self.wanted}: active for {minutes:g} minutes, and its hosts are not "
+                "ready (provider.unreachable_minutes)"
+            )
 
     @property
     def _public_key(self) -> Path:
@@ -246,20 +323,32 @@ def _patiently(ask: Callable[[], T]) -> T:
         time.sleep(LOOK_S)
 
 
-def noted_pods() -> Iterator[tuple[Path, Note]]:
-    """All that were asked for and are not known to be gone, the oldest first."""
-    folders = _pods().glob("*")
-    found = [(folder, note) for folder in folders if (note := read_note(folder))]
-    yield from sorted(found, key=lambda pod: pod[1].asked_at)
+def give_back_unreadable(folder: Path) -> None:
+    """Delete the slices of a note that cannot be read. Raises ProviderError.
+
+    A copy of the run stays: only the note says which run it is of.
+    """
+    Api(where_of(folder)).delete(folder.name)
+    if not (folder / "copy").is_dir():
+        forget(folder)
+        return
+    (folder / STATE).unlink(missing_ok=True)
 
 
-def read_note(folder: Path) -> Note | None:
-    """None: it is given back."""
-    try:
-        return Note.model_validate_json((folder / STATE).read_text(encoding="utf-8"))
-    except OSError:
-        return None
+def labelled(cluster: Cluster, key: str) -> list[str]:
+    """The slices that this user and machine asked for with a cluster, noted or not.
+
+    Raises ProviderError.
+    """
+    return Api(wanted(cluster).where).labelled(cluster_label(key))
 
 
-def _pods() -> Path:
-    return state_folder() / "pods"
+def give_back_unnoted(cluster: Cluster, resource_id: str) -> None:
+    """Delete slices without a note. Raises ProviderError."""
+    Api(wanted(cluster).where).delete(resource_id)
+
+
+def forget(folder: Path) -> None:
+    """Delete the folder of a pod, once nothing is held."""
+    (folder / STATE).unlink(missing_ok=True)  # first: the rest says nothing without it
+    shutil.rmtree(folder, ignore_errors=True)

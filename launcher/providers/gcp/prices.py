@@ -39,3 +39,12 @@ def cost_line(wanted: Wanted) -> str:
         kinds = {"spot": ", spot is cheaper", "reserved": ", a reservation has its own"}
         source = "an estimate: the list price on demand in the US" + kinds.get(wanted.tier, "")
     return f"{wanted}: about ${cost:,.2f} an hour, {each} ({source})"
+
+
+def limit_line(wanted: Wanted) -> str:
+    """What slices cost at most, before they are asked for."""
+    hours, cost = wanted.settings.max_hours, dollars_per_hour(wanted)
+    if hours is None:
+        return "no limit in time: provider.max_hours sets one"
+    most = "" if cost is None else f", about ${cost * hours:,.2f} at most"
+    return f"given back after {hours:g} h{most} (provider.max_hours)"

@@ -1,7 +1,11 @@
 """The request for slices, as the Cloud TPU API takes it. Pure."""
 
+import hashlib
+import os
 import re
 import secrets
+import socket
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from launcher.providers.gcp.settings import Wanted
@@ -10,13 +14,27 @@ if TYPE_CHECKING:
     from google.cloud import tpu_v2
 
 LONGEST_NAME = 40
-LABELS = {"created-by": "slipway"}
+CREATED_BY, OF_CLUSTER, OF_RUN = "created-by", "slipway-cluster", "slipway-run"
 
 
 def new_id(run: str) -> str:
     """A name that no other resource has, and that says which run it is for."""
-    word = re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")[:LONGEST_NAME] or "run"
-    return f"slipway-{word}-{secrets.token_hex(4)}"
+    return f"slipway-{_word(run)}-{secrets.token_hex(4)}"
+
+
+def labels(cluster_key: str, run: str) -> dict[str, str]:
+    """What slices are found by where this machine's note of them is lost."""
+    return {CREATED_BY: "slipway", OF_CLUSTER: cluster_label(cluster_key), OF_RUN: _word(run)}
+
+
+def cluster_label(cluster_key: str) -> str:
+    """One for each cluster file, user and machine: a project may be shared with others."""
+    whose = f"{os.getuid()}@{socket.gethostname()}:{cluster_key}"
+    return hashlib.sha256(whose.encode()).hexdigest()[:32]
+
+
+def _word(run: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")[:LONGEST_NAME] or "run"
 
 
 def node_ids(resource_id: str, slices: int) -> list[str]:
@@ -24,7 +42,9 @@ def node_ids(resource_id: str, slices: int) -> list[str]:
     return [resource_id] if slices == 1 else [f"{resource_id}-{n}" for n in range(slices)]
 
 
-def request(wanted: Wanted, resource_id: str, public_key: str) -> "tpu_v2.QueuedResource":
+def request(
+    wanted: Wanted, resource_id: str, public_key: str, labels: Mapping[str, str]
+) -> "tpu_v2.QueuedResource":
     """All slices as one queued resource: all of them are had, or none.
 
     `public_key`: what the hosts let the user in with.
@@ -33,7 +53,7 @@ def request(wanted: Wanted, resource_id: str, public_key: str) -> "tpu_v2.Queued
     from google.protobuf import duration_pb2
 
     spec = tpu_v2.QueuedResource.Tpu.NodeSpec(
-        parent=wanted.parent, node=_node(wanted, f"{wanted.user}:{public_key}")
+        parent=wanted.where.parent, node=_node(wanted, f"{wanted.user}:{public_key}", labels)
     )
     if wanted.slices == 1:
         spec.node_id = resource_id
@@ -54,7 +74,7 @@ def request(wanted: Wanted, resource_id: str, public_key: str) -> "tpu_v2.Queued
     return resource
 
 
-def _node(wanted: Wanted, ssh_keys: str) -> "tpu_v2.Node":
+def _node(wanted: Wanted, ssh_keys: str, labels: Mapping[str, str]) -> "tpu_v2.Node":
     """One slice."""
     from google.cloud import tpu_v2
 
@@ -67,7 +87,7 @@ def _node(wanted: Wanted, ssh_keys: str) -> "tpu_v2.Node":
             subnetwork=settings.subnetwork or "",
             enable_external_ips=not settings.internal_ips,
         ),
-        labels={**settings.labels, **LABELS},
+        labels={**settings.labels, **labels},
         metadata={"ssh-keys": ssh_keys},
     )
     if settings.service_account:
@@ -81,4 +101,4 @@ def _node(wanted: Wanted, ssh_keys: str) -> "tpu_v2.Node":
 
 
 def _reservation(wanted: Wanted, name: str) -> str:
-    return name if "/" in name else f"{wanted.parent}/reservations/{name}"
+    return name if "/" in name else f"{wanted.where.parent}/reservations/{name}"

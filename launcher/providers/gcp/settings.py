@@ -5,6 +5,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from launcher.cluster import Cluster, Gcp
 from launcher.providers.errors import ProviderError
 
@@ -21,6 +23,21 @@ USER = "slipway"
 """Made on the hosts by their guest agent, for the key that is sent along with the request."""
 
 
+class Where(BaseModel):
+    """The project and zone of slices, and the server that is asked about them."""
+
+    project: str
+    zone: str
+    endpoint: str | None = None
+
+    @property
+    def parent(self) -> str:
+        return f"projects/{self.project}/locations/{self.zone}"
+
+    def __str__(self) -> str:
+        return f"{self.zone}, project {self.project}"
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What is asked for, and where; nothing is left open."""
@@ -35,8 +52,8 @@ class Wanted:
     settings: Gcp
 
     @property
-    def parent(self) -> str:
-        return f"projects/{self.project}/locations/{self.zone}"
+    def where(self) -> Where:
+        return Where(project=self.project, zone=self.zone, endpoint=self.settings.endpoint)
 
     @property
     def tier(self) -> str:
@@ -47,8 +64,7 @@ class Wanted:
 
     def __str__(self) -> str:
         slices = f"{self.slices} slices of " * (self.slices > 1)
-        where = f"in {self.zone}, project {self.project}"
-        return f"{slices}{self.accelerator_type} ({self.tier}) {where}"
+        return f"{slices}{self.accelerator_type} ({self.tier}) in {self.where}"
 
 
 def wanted(cluster: Cluster) -> Wanted:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 from launcher.cluster import Attach
 from launcher.providers.attach import ray_variables
@@ -14,7 +14,11 @@ from launcher.providers.errors import ProviderError
 
 TIMEOUT_S, UPLOAD_TIMEOUT_S = 30.0, 600.0
 NOT_THERE = 404
+BEFORE_IT = (502, 503, 504)
+"""From a gateway or proxy in front of the cluster, which did not answer it in time."""
 SAID_CHARACTERS = 400
+KNOWN_ALREADY = "already exists"
+"""In Ray's answer to a submission under an id that it has accepted before."""
 REFUSED = {
     401: "wants a token: name its file (provider.token_path), or set RAY_AUTH_TOKEN_PATH or "
     "RAY_AUTH_TOKEN",
@@ -23,7 +27,7 @@ REFUSED = {
 
 
 class UnreachableError(ProviderError):
-    """Nobody answers there, now."""
+    """The cluster does not answer now; what was asked of it may have been done."""
 
 
 class JobsApi:
@@ -36,7 +40,9 @@ class JobsApi:
         path = variables.get("RAY_AUTH_TOKEN_PATH")
         token = Path(path).read_text().strip() if path else variables.get("RAY_AUTH_TOKEN")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._opener = build_opener(_NoRedirects)  # the token is for this address alone
+        # The token is for this address alone: no proxy of the environment gets it, no redirect.
+        proxies = ProxyHandler({"https": settings.proxy} if settings.proxy else {})
+        self._opener = build_opener(proxies, _NoRedirects)
 
     def version(self) -> str:
         """Of the cluster's Ray; also whether it lets us in."""
@@ -49,7 +55,14 @@ class JobsApi:
         self._ask("PUT", f"/api/packages/gcs/{name}", content, UPLOAD_TIMEOUT_S)
 
     def submit(self, job: dict[str, Any]) -> None:
-        self._ask("POST", "/api/jobs/", json.dumps(job).encode())
+        """Submits it under its own `submission_id`; a second submission changes nothing."""
+        try:
+            self._ask("POST", "/api/jobs/", json.dumps(job).encode())
+        except UnreachableError:
+            raise
+        except ProviderError as error:
+            if KNOWN_ALREADY not in str(error):
+                raise
 
     def job(self, name: str) -> dict[str, Any] | None:
         """How it stands; None: Ray knows nothing of it any more."""
@@ -80,7 +93,8 @@ class JobsApi:
         except HTTPError as error:
             if may_lack and error.code == NOT_THERE:
                 return None
-            raise ProviderError(self._refused(error)) from None
+            kind = UnreachableError if error.code in BEFORE_IT else ProviderError
+            raise kind(self._refused(error)) from None
         except (URLError, OSError, http.client.HTTPException) as error:
             why = getattr(error, "reason", error)
             raise UnreachableError(

@@ -3,11 +3,11 @@
 import base64
 import io
 import json
-import shlex
 import tarfile
 import time
 import uuid
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -16,7 +16,9 @@ from pydantic import computed_field
 
 from launcher.cluster import Attach, ClusterWords
 from launcher.exits import INTERRUPTED
+from launcher.printable import plain
 from launcher.providers.code import Code
+from launcher.providers.copied_run import UnpackError, unpack
 from launcher.providers.elsewhere import Elsewhere, runs_below
 from launcher.providers.errors import ProviderError
 from launcher.providers.jobs.api import JobsApi, UnreachableError
@@ -33,8 +35,14 @@ LOOK_S, LOOK_SHARE = 0.5, 10
 """A job's log comes as a whole: reading it takes one part of so many of the time."""
 LOST_S = 60.0
 """Without an answer."""
+ORDER_BYTES = 96 << 10
+"""The longest order. Linux takes 128 KiB as one argument of a command."""
 TAIL_LINES = 10
 FIRST_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+class DoubtError(ProviderError):
+    """It is not known whether the cluster has accepted a job."""
 
 
 class RayJob(Elsewhere):
@@ -46,6 +54,8 @@ class RayJob(Elsewhere):
     """The code, as the cluster has it."""
     below: str
     """In the code: where the command was typed."""
+    is_accepted: bool = False
+    """Whether the cluster has confirmed the job: this record is written before it is asked."""
 
     @classmethod
     def of(cls, folder: Path, settings: Attach, code: Code, words: ClusterWords) -> Self:
@@ -71,9 +81,34 @@ class RayJob(Elsewhere):
         if not self._api.has_package(self.package):
             self._api.send_package(self.package, _zipped(code))
 
-    def begin(self, work: Work) -> None:
-        """Raises ProviderError where Ray does not take the job."""
-        self._submit(self.submission_id, work=work.model_dump(mode="json"))
+    def begin(self, work: Work, folder: Path) -> None:
+        """Submits the job; `folder` has the record of it before the cluster is asked.
+
+        Raises DoubtError where the cluster may have accepted it. After any other ProviderError
+        there is neither a job nor a record.
+        """
+        self.write(folder)
+        try:
+            self._submit(self.submission_id, work=work.model_dump(mode="json"))
+        except DoubtError:
+            raise
+        except ProviderError:
+            self.forget(folder)
+            raise
+        self._confirm(folder)
+
+    def is_known(self, folder: Path) -> bool:
+        """Whether the cluster has accepted it, by what it has confirmed or says now.
+
+        Raises ProviderError where it does not answer.
+        """
+        if not self.is_accepted and self._api.job(self.submission_id) is not None:
+            self._confirm(folder)
+        return self.is_accepted
+
+    def _confirm(self, folder: Path) -> None:
+        self.is_accepted = True
+        self.write(folder)
 
     def stop(self) -> None:
         """Ask it to save and end. Raises ProviderError."""
@@ -85,7 +120,7 @@ class RayJob(Elsewhere):
         name = _new_id(verb)
         self._submit(name, words=[verb, self.name, *words])
         following = Following(self._api, name)
-        following.until_over(print)
+        following.until_over(lambda line: print(plain(line)))
         return following.exit_code
 
     def following(self) -> "Following":
@@ -103,17 +138,41 @@ class RayJob(Elsewhere):
         self.settle(folder)
 
     def _submit(self, name: str, **order: Any) -> None:
-        typed = json.dumps({"below": self.below, "runs": self.runs, **order})
-        self._api.submit(
-            {
-                "submission_id": name,
-                "entrypoint": f"exec python -m {MODULE} {shlex.quote(typed)}",
-                "runtime_env": {
-                    "working_dir": f"gcs://{self.package}",
-                    "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(ENDING_S)},
-                },
-            }
-        )
+        """Submits a job under a name of our own; a lost answer is followed by asking again.
+
+        Raises DoubtError where no answer comes at all, ProviderError where the job is refused.
+        """
+        typed = _packed({"below": self.below, "runs": self.runs, **order})
+        job = {
+            "submission_id": name,
+            "entrypoint": f"exec python -m {MODULE} {typed}",
+            "runtime_env": {
+                "working_dir": f"gcs://{self.package}",
+                "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(ENDING_S)},
+            },
+        }
+        asked_at = time.monotonic()
+        while not self._accepts(name, job):
+            if time.monotonic() - asked_at > LOST_S:
+                raise DoubtError(
+                    f"{self.settings.address} has not answered for {LOST_S:.0f} s and may have "
+                    f"accepted the job {name}"
+                )
+            time.sleep(LOOK_S)
+
+    def _accepts(self, name: str, job: dict[str, Any]) -> bool:
+        """Whether the cluster knows the job now; False: no answer came."""
+        try:
+            try:
+                self._api.submit(job)
+            except UnreachableError:
+                return self._api.job(name) is not None
+            except ProviderError:
+                if self._api.job(name) is None:
+                    raise
+            return True
+        except UnreachableError:
+            return False
 
     @property
     def _api(self) -> JobsApi:
@@ -159,12 +218,12 @@ class Following:
         return bool(self._packed)
 
     def unpack(self, folder: Path) -> None:
-        """The run's folder, into a folder and nowhere else. Raises ProviderError."""
+        """Writes the known files of the run's folder into a folder. Raises ProviderError."""
         try:
             packed = io.BytesIO(base64.b64decode(self._packed, validate=True))
             with tarfile.open(fileobj=packed, mode="r:gz") as archive:
-                archive.extractall(folder, filter="data")
-        except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+                unpack(archive, folder)
+        except (UnpackError, tarfile.TarError, EOFError, OSError, ValueError) as error:
             raise ProviderError(
                 f"the job {self._id} on {self._api.address} has ended without handing over the "
                 f"run's folder: {error}"
@@ -192,6 +251,17 @@ class Following:
 def check(settings: Attach) -> None:
     """Raises ProviderError where nobody answers, or does not let us in."""
     JobsApi(settings).version()
+
+
+def _packed(order: dict[str, Any]) -> str:
+    """An order as one word of a shell. Raises ProviderError for one that is too long."""
+    packed = base64.b64encode(zlib.compress(json.dumps(order).encode())).decode()
+    if len(packed) > ORDER_BYTES:
+        raise ProviderError(
+            f"the job is too large for Ray's Jobs API: {len(packed) >> 10} KiB compressed, at most "
+            f"{ORDER_BYTES >> 10} KiB: shorten the job file"
+        )
+    return packed
 
 
 def _new_id(what: str) -> str:

@@ -1,8 +1,8 @@
 """What a job of ours is on the cluster's head: `python -m launcher.providers.jobs.there ORDER`.
 
-ORDER is JSON: {"below": folder, "runs": folder} with {"words": [...]} for a command of `launch`, or
-with {"work": Work} for a run, whose folder is the last thing that is printed. The job's folder is
-the project's root.
+ORDER is compressed JSON in base 64: {"below": folder, "runs": folder} with {"words": [...]} for a
+command of `launch`, or with {"work": Work} for a run, whose folder is the last thing that is
+printed. The job's folder is the project's root.
 Standard library only, until it is known that the cluster's Python has the rest.
 """
 
@@ -16,8 +16,10 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zlib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from launcher.exits import BAD_USAGE, NO_CLUSTER
 
@@ -37,13 +39,18 @@ def main() -> int:
         )
         return NO_CLUSTER
     signal.signal(signal.SIGTERM, lambda *_: None)  # Ray tells `launch` too, which then saves
-    order, root = json.loads(sys.argv[1]), Path.cwd()
+    order, root = unpacked(sys.argv[1]), Path.cwd()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     os.chdir(root / order["below"])
     runs = str(Path(order["runs"]).expanduser())
     if "words" in order:
         return _launch([*order["words"], "--runs", runs])
     return _run({**order["work"], "runs": runs})
+
+
+def unpacked(order: str) -> dict[str, Any]:
+    """What the command line gives."""
+    return json.loads(zlib.decompress(base64.b64decode(order)))
 
 
 def lacking(project: str) -> list[str]:
@@ -75,6 +82,7 @@ def _run(given: dict) -> int:
     folder = Path(work.runs) / work.name
     with tempfile.TemporaryDirectory(prefix="slipway-job-") as temporary:
         provider = {**PROVIDER, "labels": work.cluster["provider"]["labels"]}
+        os.environ.update(work.environment)
         code = _launch(work.words(Path(temporary), provider))
     if code != BAD_USAGE and folder.is_dir():
         print(FOLDER + base64.b64encode(_packed(folder)).decode(), flush=True)

@@ -14,10 +14,13 @@ from launcher.display import count
 from launcher.host.processes import Reaped
 from launcher.listener import Listener
 from launcher.providers import attach, simulated
+from launcher.providers.errors import ProviderError
 from launcher.providers.head_watch import unreachable
 from launcher.providers.hosts import Hosts, Shared
+from launcher.providers.ipv4 import check_ipv4
 from launcher.providers.kubernetes import pods
 from launcher.providers.kubernetes.api import Api, api_of
+from launcher.providers.kubernetes.clean import LOG
 from launcher.providers.kubernetes.errors import PodsError, QuotaError, UnreachableError
 from launcher.providers.kubernetes.made import Made, give_back
 from launcher.providers.kubernetes.manifest import (
@@ -31,11 +34,15 @@ from launcher.providers.nodes import Node, Nodes
 from launcher.providers.workspace import new_token, private_folder, write_token
 from trainer.spec.plan import World
 
+STUCK_S = 300.0
+"""A registry may be away for a while; until then the kubelet has tried five times."""
 CLEAN = "launcher.providers.kubernetes.clean"
 LOOK_S = 1.0
 CONNECT_TIMEOUT_S = 10.0
 ENDING_TIMEOUT_S = 150.0
-"""For the reaper, which may have to delete what this process could not."""
+"""For the reaper, which looks once more whether everything is deleted."""
+NODE_TIMEOUT_S = 10.0
+"""For this machine's node alone."""
 
 
 def check(settings: Kubernetes) -> None:
@@ -68,15 +75,25 @@ def hosts_of_ray_cluster(
     folder = private_folder()
     reaped = Reaped(folders=[folder], cleanup=[[sys.executable, "-m", CLEAN, str(run_dir)]])
     try:
-        api.create_secret(token_secret(name, token))
-        api.create_ray_cluster(ray_cluster(name, world, settings, version("ray")))
+        made = api.create_ray_cluster(ray_cluster(name, world, settings, version("ray")))
+        api.create_secret(token_secret(name, token, made["metadata"]["uid"]))
         address = _head_of(api, name, world, settings, listener)
         yield _joined(address, write_token(folder, token), folder, reaped, listener)
     finally:
-        try:
-            give_back(run_dir, listener.on_status)
-        finally:
-            reaped.close(ENDING_TIMEOUT_S)
+        _end(run_dir, reaped, listener)
+
+
+def _end(run_dir: Path, reaped: Reaped, listener: Listener) -> None:
+    """Deletes everything. Raises ProviderError where the reaper has to try again."""
+    timeout_s = ENDING_TIMEOUT_S
+    try:
+        give_back(run_dir, listener.on_status)
+    except ProviderError as error:
+        timeout_s = NODE_TIMEOUT_S
+        log = run_dir / "logs" / LOG
+        raise ProviderError(f"{error}. A process in the background tries again: {log}") from None
+    finally:
+        reaped.close(timeout_s)
 
 
 def _head_of(api: Api, name: str, world: World, settings: Kubernetes, listener: Listener) -> str:
@@ -86,6 +103,7 @@ def _head_of(api: Api, name: str, world: World, settings: Kubernetes, listener: 
     """
     total = 1 + world.processes
     deadline = time.monotonic() + settings.start_timeout_s
+    stuck_since: float | None = None
     while True:
         try:
             cluster, found = api.ray_cluster(name), api.pods(name)
@@ -99,14 +117,18 @@ def _head_of(api: Api, name: str, world: World, settings: Kubernetes, listener: 
         ready = sum(map(pods.is_ready, found))
         if ready >= total and (ip := pods.head_ip(found)):
             return f"{ip}:{_port(cluster)}"
-        if why := pods.hopeless(cluster, found):
+        stuck = pods.stuck(found)
+        stuck_since = (stuck_since or time.monotonic()) if stuck else None
+        is_stuck = stuck_since is not None and time.monotonic() > stuck_since + STUCK_S
+        if why := pods.hopeless(cluster, found) or (stuck if is_stuck else ""):
             kind = QuotaError if "exceeded quota" in why else PodsError
             raise kind(f"{api.where}: RayCluster {name} does not come up: {why}")
         if pods.is_suspended(cluster):
             deadline = time.monotonic() + settings.start_timeout_s
             listener.on_status(f"RayCluster {name} waits in queue {settings.queue}")
         else:
-            listener.on_status(f"{ready} of {count(total, 'pod')} of {name} are ready")
+            but = f"; {stuck}" if stuck else ""
+            listener.on_status(f"{ready} of {count(total, 'pod')} of {name} are ready{but}")
         if time.monotonic() > deadline:
             missing = [f"\n  {line}" for line in pods.waiting(found)]
             missing += ["\n  and others, which KubeRay has not made"] * (len(found) < total)
@@ -128,6 +150,7 @@ def _joined(
     address: str, token_path: Path, folder: Path, reaped: Reaped, listener: Listener
 ) -> Hosts:
     """With a node of this machine, for this process to be a driver of. Raises ProviderError."""
+    check_ipv4(address.rpartition(":")[0], "the head's pod")
     if why := unreachable(address, CONNECT_TIMEOUT_S):
         raise PodsError(
             f"the head is ready at {address}, but cannot be reached from here ({why}): type the "

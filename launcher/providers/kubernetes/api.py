@@ -48,12 +48,16 @@ class Api:
             lambda: self._core.create_namespaced_secret(self.namespace, secret, **AS_IT_CAME),
         )
 
-    def create_ray_cluster(self, cluster: Object) -> None:
-        self._ask(
-            f"create RayCluster {_name(cluster)}",
-            lambda: self._custom.create_namespaced_custom_object(
-                *self._ray_clusters, cluster, field_validation="Strict", **AS_IT_CAME
-            ),
+    def create_ray_cluster(self, cluster: Object) -> Object:
+        """The cluster as the server has made it."""
+        return (
+            self._ask(
+                f"create RayCluster {_name(cluster)}",
+                lambda: self._custom.create_namespaced_custom_object(
+                    *self._ray_clusters, cluster, field_validation="Strict", **AS_IT_CAME
+                ),
+            )
+            or {}
         )
 
     def ray_cluster(self, name: str) -> Object | None:
@@ -73,6 +77,7 @@ class Api:
             lambda: self._core.list_namespaced_pod(
                 self.namespace, label_selector=f"ray.io/cluster={name}", **AS_IT_CAME
             ),
+            may_be_gone=True,  # where the namespace is
         )
         return (found or {}).get("items", [])
 

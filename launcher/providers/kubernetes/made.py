@@ -19,6 +19,11 @@ class Made(Note):
     """A RayCluster and a Secret of one name; noted before they are made."""
 
     FILE: ClassVar = "kubernetes.json"
+    REMEDY: ClassVar = (
+        "A RayCluster and a Secret of the run may still be there: find them with `kubectl get "
+        "rayclusters --all-namespaces -l app.kubernetes.io/managed-by=slipway`, delete both, then "
+        "remove the file"
+    )
 
     name: str
     namespace: str

@@ -30,12 +30,16 @@ def new_name(run: str) -> str:
     return f"{kept}-{suffix}"
 
 
-def token_secret(name: str, token: str) -> dict[str, Any]:
-    """What lets a process into the Ray cluster of that name."""
+def token_secret(name: str, token: str, owner: str) -> dict[str, Any]:
+    """Returns the Secret with the token of the Ray cluster of that name.
+
+    `owner`: the cluster's uid. Kubernetes deletes the Secret whenever the cluster is deleted.
+    """
+    reference = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "RayCluster", "name": name}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "ownerReferences": [{**reference, "uid": owner}]},
         "type": "Opaque",
         "stringData": {TOKEN_KEY: token},
     }
@@ -100,7 +104,9 @@ def _template(
             {"name": "RAY_AUTH_MODE", "value": "token"},
             {"name": "RAY_AUTH_TOKEN", "valueFrom": token},
             {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
-            {"name": "RAY_worker_niceness", "value": "0"},  # as in simulated.environment
+            # As in simulated.environment.
+            {"name": "RAY_worker_niceness", "value": "0"},
+            {"name": "RAY_memory_monitor_refresh_ms", "value": "0"},
         ],
     }
     if resources:

@@ -1,13 +1,20 @@
 """How the pods of a RayCluster stand, by what the API says of them (pure)."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 Object = Mapping[str, Any]
-HOPELESS = frozenset(
-    {"InvalidImageName", "ImagePullBackOff", "CrashLoopBackOff", "CreateContainerError"}
+HOPELESS = "InvalidImageName"
+"""The reason why a container waits that no waiting ends."""
+PULL, CRASH = frozenset({"ErrImagePull", "ImagePullBackOff"}), "CrashLoopBackOff"
+STUCK = PULL | {CRASH, "CreateContainerError"}
+"""Reasons that may pass; the kubelet gives them after the first failure."""
+NO_SUCH_IMAGE = re.compile(
+    r"not ?found|manifest unknown|unauthorized|denied|no match for platform", re.IGNORECASE
 )
-"""Reasons why a container waits that no waiting ends: the kubelet has tried several times."""
+"""A registry's answer that does not change; other failures of a pull are of the network."""
+MOST_RESTARTS = 3
 
 
 def is_ready(pod: Object) -> bool:
@@ -35,10 +42,27 @@ def hopeless(cluster: Object, pods: Sequence[Object]) -> str:
         if one["type"] == "ReplicaFailure" and one["status"] == "True" and is_full:
             return one["message"]
     for pod in pods:
-        reasons = {reason for reason, _ in _containers_wait(pod)}
-        if reasons & HOPELESS:
+        if _is_hopeless(pod):
             return f"{_name(pod)}: {_why(pod)}"
     return ""
+
+
+def stuck(pods: Sequence[Object]) -> str:
+    """The first pod that has failed to start and may still do so; "": none has."""
+    for pod in pods:
+        if any(reason in STUCK for reason, _ in _containers_wait(pod)):
+            return f"{_name(pod)}: {_why(pod)}"
+    return ""
+
+
+def _is_hopeless(pod: Object) -> bool:
+    restarts = max([one.get("restartCount", 0) for one in _containers(pod)], default=0)
+    return any(
+        reason == HOPELESS
+        or (reason in PULL and NO_SUCH_IMAGE.search(message))
+        or (reason == CRASH and restarts >= MOST_RESTARTS)
+        for reason, message in _containers_wait(pod)
+    )
 
 
 def is_suspended(cluster: Object) -> bool:
@@ -58,9 +82,12 @@ def _why(pod: Object) -> str:
 
 def _containers_wait(pod: Object) -> list[tuple[str, str]]:
     """Reason and message of each container that waits."""
-    both = [*_status(pod, "initContainerStatuses"), *_status(pod, "containerStatuses")]
-    states = [one.get("state", {}).get("waiting") for one in both]
+    states = [one.get("state", {}).get("waiting") for one in _containers(pod)]
     return [(state["reason"], state.get("message", "")) for state in states if state]
+
+
+def _containers(pod: Object) -> list[Object]:
+    return [*_status(pod, "initContainerStatuses"), *_status(pod, "containerStatuses")]
 
 
 def _status(pod: Object, key: str) -> Sequence[Object]:

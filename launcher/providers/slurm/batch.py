@@ -1,4 +1,4 @@
-"""The batch script of a job: `python -m launcher.providers.slurm.batch RUN_FOLDER [KEY=VALUE ...]`.
+"""The batch script of a job: `python -m launcher.providers.slurm.batch JOB FOLDER [KEY=VALUE ...]`.
 
 On the job's first host it goes on with the run, and hands it back to the queue where Slurm and not
 its user wanted it to stop: when another job is to have the hosts, or the time is over.
@@ -10,8 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launcher.exits import INTERRUPTED
+from launcher.exits import INTERRUPTED, OK
 from launcher.providers.errors import ProviderError
+from launcher.providers.slurm import passed_on
 from launcher.providers.slurm.job import INSIDE, SlurmJob
 from launcher.runs import POSITION, QUEUED, Run
 
@@ -20,14 +21,19 @@ STOPPED = (INTERRUPTED, -signal.SIGTERM)
 
 
 def main() -> int:
-    folder, overrides = Path(sys.argv[1]), sys.argv[2:]
-    job = SlurmJob(job_id=os.environ["SLURM_JOB_ID"])
-    os.environ[INSIDE] = job.job_id
+    name, folder, overrides = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
+    job = SlurmJob(name=name, job_id=os.environ["SLURM_JOB_ID"])
+    if not _is_wanted(folder, job):
+        print(f"{folder} is not the run of the job {job.name} any more: nothing to do", flush=True)
+        return OK
+    job.write(folder)
+    os.environ[INSIDE] = job.name
+    os.environ.update(passed_on.read(folder))
     launch = subprocess.Popen([sys.executable, "-m", "launcher", "resume", str(folder), *overrides])
     asked = False
 
     def pass_on(*_: object) -> None:
-        """Once: Slurm tells the script and the hosts, and a second signal would end it at once."""
+        """Once: Slurm signals script and hosts, and a second signal would end it at once."""
         nonlocal asked
         if not asked:
             launch.send_signal(signal.SIGTERM)
@@ -35,9 +41,15 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, pass_on)
     code = launch.wait()
-    if asked and code in STOPPED and not _is_to_end(folder):
-        _requeue(folder, job)
+    if not (asked and code in STOPPED and not _is_to_end(folder) and _requeue(folder, job)):
+        passed_on.forget(folder)
     return code
+
+
+def _is_wanted(folder: Path, job: SlurmJob) -> bool:
+    """False for a job that Slurm accepted late: the run was stopped or has another job since."""
+    recorded = SlurmJob.read(folder)
+    return recorded is not None and recorded.name == job.name and not recorded.is_to_end
 
 
 def _is_to_end(folder: Path) -> bool:
@@ -45,16 +57,17 @@ def _is_to_end(folder: Path) -> bool:
     return job is not None and job.is_to_end
 
 
-def _requeue(folder: Path, job: SlurmJob) -> None:
-    """The job that goes on is this one: Slurm ends this script, and starts it anew."""
+def _requeue(folder: Path, job: SlurmJob) -> bool:
+    """Whether Slurm ends this script and starts it again later, in the same job."""
     try:
         job.requeue()
     except ProviderError as error:
         print(f"not requeued: {error}", flush=True)
-        return
+        return False
     with Run.open(folder) as run:
         kept = {name: run.state.get(name) for name in POSITION}
         run.set_state(QUEUED, reason="Slurm needed its hosts, or its time was over", **kept)
+    return True
 
 
 if __name__ == "__main__":

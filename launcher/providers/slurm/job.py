@@ -1,7 +1,9 @@
 """A run's job in Slurm's queue, as the run's folder remembers it."""
 
 import os
+import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -12,7 +14,15 @@ from launcher.providers.note import Note
 COMMAND_TIMEOUT_S = 60.0
 """A controller that is busy answers late."""
 INSIDE = "SLIPWAY_SLURM_JOB"
-"""In the environment of a `launch` that the job itself has started: the job's id."""
+"""In the environment of a `launch` that the job itself has started: the job's name."""
+NO_ANSWER = re.compile(
+    r"timed out|Zero Bytes|receive failure|send failure|Communication|Unexpected message", re.I
+)
+"""In what Slurm's commands print after the controller may have got what they sent."""
+
+
+class NoAnswerError(ProviderError):
+    """Slurm did not answer; what was asked of it may have been done."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,7 @@ class Queued:
     """Why it is pending: "Resources", "Priority", ...; "None"."""
     starts: str
     """When Slurm expects it to start; "N/A"."""
+    job_id: str = ""
 
     def __str__(self) -> str:
         if self.state != "PENDING":
@@ -35,53 +46,62 @@ class Queued:
 
 
 class SlurmJob(Note):
-    """Of one run: the one that it was handed to last."""
+    """The job that a run was handed to last; written down before `sbatch` is called."""
 
     FILE: ClassVar = "slurm.json"
 
-    job_id: str
+    name: str
+    """In the queue: no other job has it."""
+    job_id: str = ""
+    """"": `sbatch` has not answered."""
     is_to_end: bool = False
     """Its user has asked it to stop: it is not requeued after that."""
 
     def look(self) -> Queued | None:
-        """None: it is not in the queue any more. Raises ProviderError: Slurm does not answer."""
+        """None: it is not in the queue. Raises ProviderError: Slurm does not answer."""
+        chosen = f"--jobs={self.job_id}" if self.job_id else f"--name={self.name}"
         try:
-            told = command("squeue", "-h", "-j", self.job_id, "-o", "%T|%r|%S")
+            answer = command("squeue", "-h", chosen, "-o", "%T|%r|%S|%A").strip()
         except ProviderError as error:
             if "Invalid job id" in str(error):
                 return None
             raise
-        return Queued(*told.strip().split("|", 2)) if told.strip() else None
+        return Queued(*answer.splitlines()[0].split("|", 3)) if answer else None
 
     def ask_to_stop(self) -> None:
         """Its batch script passes that on. Raises ProviderError."""
-        command("scancel", "--batch", "--signal=TERM", self.job_id)
+        command("scancel", "--batch", "--signal=TERM", self._chosen)
 
     def cancel(self) -> None:
         """End it, at once or before it starts. Raises ProviderError."""
-        command("scancel", self.job_id)
+        command("scancel", self._chosen)
 
     def requeue(self) -> None:
         """Raises ProviderError where it cannot be: it was cancelled."""
         command("scontrol", "requeue", self.job_id)
 
+    @property
+    def _chosen(self) -> str:
+        return self.job_id or f"--name={self.name}"
+
 
 def queued(folder: Path) -> Queued | None:
     """How the job of a run stands, as seen from outside of it; None: it has none."""
     job = SlurmJob.read(folder)
-    if job is None or job.job_id == os.environ.get(INSIDE):
+    if job is None or job.name == os.environ.get(INSIDE):
         return None
     return job.look()
 
 
-def command(*words: str) -> str:
+def command(*words: str, env: Mapping[str, str] | None = None) -> str:
     """What one of Slurm's commands prints.
 
-    Raises ProviderError where it fails, is not there, or does not answer in time.
+    Raises NoAnswerError where it does not answer in time, ProviderError where it fails or is not
+    there.
     """
     try:
         ended = subprocess.run(
-            words, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+            words, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env,
             timeout=COMMAND_TIMEOUT_S,
         )  # fmt: skip
     except FileNotFoundError:
@@ -89,7 +109,9 @@ def command(*words: str) -> str:
             f"{words[0]} is not on this machine: type the command where Slurm's jobs are submitted"
         ) from None
     except subprocess.TimeoutExpired:
-        raise ProviderError(f"{words[0]} did not answer in {COMMAND_TIMEOUT_S:.0f} s") from None
+        raise NoAnswerError(f"{words[0]} did not answer in {COMMAND_TIMEOUT_S:.0f} s") from None
+    if ended.returncode and NO_ANSWER.search(ended.stderr):
+        raise NoAnswerError(f"{words[0]}: {ended.stderr.strip()}")
     if ended.returncode:
         raise ProviderError(f"{words[0]}: {ended.stderr.strip() or ended.returncode}")
     return ended.stdout

@@ -14,6 +14,7 @@ from typing import Any
 from launcher.host.processes import ReaperError
 from launcher.providers.errors import ProviderError
 from launcher.providers.host_node import Node, serve_node
+from launcher.providers.ipv4 import NEEDED, check_ipv4
 from launcher.providers.orders import Order, Orders, tell
 from launcher.providers.slurm.job import command
 
@@ -44,7 +45,12 @@ def main() -> int:
 def own_address(node: str) -> str:
     """Where Slurm itself reaches this host. Raises ProviderError, OSError."""
     found = re.search(r"\bNodeAddr=(\S+)", command("scontrol", "show", "node", node, "-o"))
-    return socket.gethostbyname(found[1] if found else node)
+    name = found[1] if found else node
+    check_ipv4(name, f"node {node}")
+    try:
+        return socket.gethostbyname(name)
+    except socket.gaierror as error:
+        raise ProviderError(f"{name} has no IPv4 address ({error.strerror}). {NEEDED}") from None
 
 
 class _Orders(Orders):

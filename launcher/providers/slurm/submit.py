@@ -3,27 +3,81 @@
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.cluster import Slurm
-from launcher.providers.slurm.job import INSIDE, SlurmJob, command
+from launcher.providers.errors import ProviderError
+from launcher.providers.slurm import passed_on
+from launcher.providers.slurm.job import INSIDE, NoAnswerError, Queued, SlurmJob, command
 from trainer.spec.plan import World
 
 LOOK_S = 1.0
+FIND_S = 60.0
+"""After an `sbatch` without an answer: a busy controller comes to the job late."""
 BATCH = "launcher.providers.slurm.batch"
 ENDING_S = 60.0
 """Beyond what the program may take to save, before the job's time is over."""
 
 
+class DoubtError(ProviderError):
+    """It is not known whether Slurm has accepted a job."""
+
+
 def submit(
-    folder: Path, world: World, settings: Slurm, grace_s: float, overrides: Sequence[str]
+    folder: Path,
+    world: World,
+    settings: Slurm,
+    grace_s: float,
+    overrides: Sequence[str],
+    secrets: Mapping[str, str],
 ) -> SlurmJob:
-    """A job that goes on with the run in `folder`, with this environment. Raises ProviderError."""
-    told = command(*sbatch_words(folder, world, settings, grace_s, overrides))
-    job = SlurmJob(job_id=told.strip().partition(";")[0])
+    """A job that goes on with the run in `folder`; it is recorded there before `sbatch` is called.
+
+    Raises DoubtError where Slurm may have accepted it. After any other ProviderError there is
+    neither a job nor a record.
+    """
+    job = SlurmJob(name=f"{folder.name}-{uuid.uuid4().hex[:8]}")
+    job.write(folder)
+    passed_on.write(folder, secrets)
+    try:
+        words = sbatch_words(job.name, folder, world, settings, grace_s, overrides)
+        job.job_id = _accepted(job, words, passed_on.without_secrets(secrets))
+    except DoubtError:
+        raise
+    except ProviderError:
+        job.forget(folder)
+        passed_on.forget(folder)
+        raise
     job.write(folder)
     return job
+
+
+def _accepted(job: SlurmJob, words: Sequence[str], environment: Mapping[str, str]) -> str:
+    """The id that Slurm gives it; where `sbatch` does not answer, the queue is asked."""
+    try:
+        return command(*words, env=environment).strip().partition(";")[0]
+    except NoAnswerError as error:
+        if found := _find(job):
+            return found.job_id
+        raise DoubtError(
+            f"{error}. Slurm may have accepted the job {job.name}; it is not in the queue yet"
+        ) from None
+
+
+def _find(job: SlurmJob) -> Queued | None:
+    """The job in the queue, once the controller has come to it; None: not within the time."""
+    deadline = time.monotonic() + FIND_S
+    while True:
+        try:
+            if found := job.look():
+                return found
+        except ProviderError:
+            pass  # asked again
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(LOOK_S)
 
 
 def look(folder: Path, cluster: str, world: World, settings: Slurm) -> str:
@@ -33,10 +87,11 @@ def look(folder: Path, cluster: str, world: World, settings: Slurm) -> str:
     """
     log = folder / "doctor.log"
     typed = shlex.join([sys.executable, "-m", "launcher", "doctor", "-c", cluster, "-o", "json"])
-    script = f"{INSIDE}=$SLURM_JOB_ID exec {typed}"
-    words = [*_job_words("slipway-doctor", world, settings), f"--output={log}", f"--wrap={script}"]
-    job = SlurmJob(job_id=command(*words).strip().partition(";")[0])
+    job = SlurmJob(name=f"slipway-doctor-{uuid.uuid4().hex[:8]}")
+    script = f"{INSIDE}={job.name} exec {typed}"
+    words = [*_job_words(job.name, world, settings), f"--output={log}", f"--wrap={script}"]
     try:
+        job.job_id = _accepted(job, words, passed_on.without_secrets({}))
         while job.look() is not None:
             time.sleep(LOOK_S)
     except BaseException:
@@ -46,12 +101,17 @@ def look(folder: Path, cluster: str, world: World, settings: Slurm) -> str:
 
 
 def sbatch_words(
-    folder: Path, world: World, settings: Slurm, grace_s: float, overrides: Sequence[str]
+    name: str,
+    folder: Path,
+    world: World,
+    settings: Slurm,
+    grace_s: float,
+    overrides: Sequence[str],
 ) -> list[str]:
     """One task on each host; SIGTERM in time before the end, so that a checkpoint is saved."""
-    script = shlex.join([sys.executable, "-m", BATCH, str(folder), *overrides])
+    script = shlex.join([sys.executable, "-m", BATCH, name, str(folder), *overrides])
     return [
-        *_job_words(folder.name, world, settings),
+        *_job_words(name, world, settings),
         f"--signal=B:TERM@{ENDING_S + grace_s:.0f}",
         f"--output={folder}/logs/slurm.log",
         "--open-mode=append",

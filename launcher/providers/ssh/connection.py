@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self
 
 from launcher.cluster import Ssh
 from launcher.files import parse_object
+from launcher.providers.copied_run import UnpackError, unpack
 
 CONNECT_TIMEOUT_S = 15
 SILENCE_S, SILENCES = 5, 6
@@ -70,7 +71,7 @@ class Host:
             return connection.finish(timeout_s, data)
 
     def fetch(self, command: str, folder: Path, timeout_s: float) -> None:
-        """What a command prints, a compressed tar file, is put into a folder and nowhere else.
+        """Writes the known files of the compressed tar file that a command prints into a folder.
 
         Raises HostError where it fails or takes longer.
         """
@@ -155,8 +156,8 @@ class Connection:
         limit.start()
         try:
             with tarfile.open(fileobj=self._process.stdout, mode="r|gz") as archive:
-                archive.extractall(folder, filter="data")
-        except (tarfile.TarError, EOFError, OSError) as error:
+                unpack(archive, folder)
+        except (UnpackError, tarfile.TarError, EOFError, OSError) as error:
             self._process.kill()
             raise HostError(f"its files could not be fetched: {error}") from None
         finally:

@@ -64,7 +64,7 @@ def leave_connection() -> None:
 
 def start_run(node: Node, work: Work) -> Path:
     """`launch` on the node's own Ray; returns the run's folder."""
-    start(node, work.words(node.folder, own_ray(node)), work.secrets)
+    start(node, work.words(node.folder, own_ray(node)), work.environment)
     return Path(work.runs) / work.name
 
 
@@ -79,8 +79,8 @@ def own_ray(node: Node) -> dict[str, Any]:
     return {"kind": "attach", "address": address, "token_path": token_path, "own": True}
 
 
-def start(node: Node, words: list[str], secrets: Mapping[str, str]) -> None:
-    command, environment = [sys.executable, "-m", "launcher", *words], {**os.environ, **secrets}
+def start(node: Node, words: list[str], more: Mapping[str, str]) -> None:
+    command, environment = [sys.executable, "-m", "launcher", *words], {**os.environ, **more}
     node.reaped.start(LAUNCH, command, environment, node.folder / "launch.log", Path.cwd())
 
 

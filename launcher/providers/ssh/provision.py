@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from launcher.display import count
 from launcher.providers.code import Code
 from launcher.providers.errors import ProviderError
+from launcher.providers.ipv4 import NEEDED, is_ipv6
 from launcher.providers.ssh.connection import Host, HostError
 from launcher.providers.ssh.everywhere import everywhere
 from launcher.providers.ssh.uv_binary import Uv
@@ -110,6 +111,8 @@ class _Provisioning:
         (base,), (machine,), (address,) = told["base"], told["machine"], told["address"]
         if machine != self._uv.machine:
             raise HostError(f"it is a {machine}, and this machine's uv is for {self._uv.machine}")
+        if is_ipv6(address):
+            raise HostError(f"it is reached at {address}. {NEEDED}")
         return _Look(PurePosixPath(base), machine, address, frozenset(told.get("there", ())))
 
     def describe(self, looks: Sequence[_Look]) -> str:

@@ -1,7 +1,6 @@
 """A run whose folder is on a machine that is reached by SSH."""
 
 import io
-import json
 import shlex
 import subprocess
 import tarfile
@@ -11,7 +10,9 @@ from typing import Self
 from pydantic import computed_field
 
 from launcher.cluster import ClusterWords, Ssh
+from launcher.files import parse_object
 from launcher.providers.elsewhere import LEFT_THERE, Elsewhere, runs_below
+from launcher.providers.errors import ProviderError
 from launcher.providers.ssh.connection import Host, hosts_of
 from launcher.providers.ssh.everywhere import everywhere
 from launcher.providers.ssh.provision import Provisioned, shell
@@ -60,7 +61,10 @@ class RemoteRun(Elsewhere):
     def is_over(self) -> bool:
         command = self._command("status", "-o", "json")
         (answer,) = everywhere([self.head], lambda _: self.head.run(command, ASK_TIMEOUT_S))
-        return not json.loads(answer[answer.index("{") :])["alive"]
+        status = parse_object(answer[answer.find("{") :]) or {}
+        if not isinstance(status.get("alive"), bool):
+            raise ProviderError(f"{self.head_name}: `launch status` there printed no status")
+        return not status["alive"]
 
     def bring_home(self, folder: Path) -> None:
         self.copy(folder)

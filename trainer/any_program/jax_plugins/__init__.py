@@ -21,6 +21,7 @@ import os
 from pkgutil import extend_path
 
 from jax._src.clusters import ClusterEnv
+from jax._src.config import config
 
 __path__ = extend_path(list(__path__), __name__)  # the plug-ins that are installed stay visible
 
@@ -52,5 +53,8 @@ class SlipwayCluster(ClusterEnv):
         return int(os.environ[RANK])
 
 
+# JAX warns of every variable with `_proxy` in its name. The launcher lists the hosts in those that
+# name exceptions, so that no proxy comes between the processes.
+config.update("jax_check_proxy_envs", False)
 ClusterEnv._cluster_types.remove(SlipwayCluster)
 ClusterEnv._cluster_types.insert(0, SlipwayCluster)

@@ -1,0 +1,67 @@
+"""Removes what a launch left whose reaper and its guard were both killed.
+
+The folder of such a launch holds a file that nobody has locked any more, see
+`launcher/host/reaper.py`. Its Ray processes are found by the path of their token.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.host.reaper import OWNER_FILE
+
+ENDING_TIMEOUT_S, LOOK_S = 10.0, 0.01
+
+
+def remove_abandoned(base: Path, prefix: str) -> None:
+    """End and remove what is left of every such launch of this user below `base`."""
+    for folder in base.glob(f"{prefix}*"):
+        with suppress(OSError, ValueError):  # in use, another user's, or just removed
+            if _is_private(folder):
+                _remove(folder)
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether only this user can have written into it: commands in there will be run."""
+    about = folder.lstat()
+    is_own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
+    return is_own and not about.st_mode & 0o077
+
+
+def _remove(folder: Path) -> None:
+    """Raises OSError where the owner lives, or where there is no file that says so."""
+    with (folder / OWNER_FILE).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        cleanup = json.load(file)
+        _end_processes(f"RAY_AUTH_TOKEN_PATH={folder}/token")
+        for command in cleanup:
+            subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_processes(variable: str) -> None:
+    """Kill every process that was started with this variable, until none is left."""
+    deadline = time.monotonic() + ENDING_TIMEOUT_S
+    while time.monotonic() < deadline:
+        found = [process for process in Path("/proc").glob("[0-9]*") if _has(process, variable)]
+        if not found:
+            return
+        for process in found:
+            with suppress(ProcessLookupError):
+                os.kill(int(process.name), signal.SIGKILL)
+        time.sleep(LOOK_S)
+
+
+def _has(process: Path, variable: str) -> bool:
+    """A process that has ended has no environment any more."""
+    try:
+        return os.fsencode(variable) in (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False

@@ -1,0 +1,50 @@
+"""The part of a run's folder that this machine takes from the machine that runs the run.
+
+The other machine may be compromised, so a copy only brings what is shown. Files that a later
+command acts on (job.yaml, remote.json, run_id, ...) stay as this machine wrote them.
+"""
+
+import re
+import tarfile
+import zlib
+from pathlib import Path, PurePosixPath
+
+KNOWN = re.compile(
+    r"(events|metrics|samples)\.jsonl(\.\d+)?|events_summary\.json|hosts\.json|sample\.txt|state\.json|plans/\d{4,6}\.json"
+    r"|(logs|tensorboard|profile|wandb/(offline-)?run-[^/]+)/.+",
+    re.DOTALL,
+)
+"""Paths below the run's folder."""
+LARGEST_BYTES, MOST_ENTRIES = 64 << 30, 200_000
+
+
+class UnpackError(Exception):
+    """An archive cannot be unpacked; says why."""
+
+
+def unpack(archive: tarfile.TarFile, folder: Path) -> None:
+    """Writes the known files of an archive into a folder and nowhere else.
+
+    Raises UnpackError, OSError.
+    """
+    entries = size = 0
+
+    def known(entry: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+        nonlocal entries, size
+        entries, size = entries + 1, size + entry.size
+        if entries > MOST_ENTRIES or size > LARGEST_BYTES:
+            raise UnpackError(
+                f"it has more than {MOST_ENTRIES:,} entries or {LARGEST_BYTES >> 30} GiB"
+            )
+        return tarfile.data_filter(entry, path) if is_known(entry) else None
+
+    try:
+        archive.extractall(folder, filter=known)
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise UnpackError(str(error) or type(error).__name__) from None
+
+
+def is_known(entry: tarfile.TarInfo) -> bool:
+    """Whether an entry is a regular file with a known path."""
+    path = PurePosixPath(entry.name)
+    return entry.isreg() and ".." not in path.parts and bool(KNOWN.fullmatch(str(path)))

@@ -1,0 +1,103 @@
+"""Files that follow a run while it is alive: hosts.json, and the summary of events.jsonl.
+
+A thread writes them. The process that runs a run must not wait for its storage: agents that are
+asked nothing for a minute end themselves.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.files import read_object, replace_file
+from launcher.record import summary
+from launcher.record.phases import HostPhases
+from launcher.record.timeline import as_time
+
+NAME = "hosts.json"
+EVERY_S = 5.0
+CLOSING_S = 1.0
+"""The last write may take this long. Storage that stalls does not hold up the end of a run."""
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """What hosts.json has."""
+
+    heard: float | None
+    """When a host was last heard of, in seconds since the epoch; None: it is not known."""
+    phases: dict[int, str]
+    """What each host of the last attempt does, by process."""
+
+
+def read(folder: Path) -> Hosts:
+    """What a run's hosts did when the file was last written."""
+    found = read_object(folder / NAME)
+    phases = found.get("phases")
+    named = phases if isinstance(phases, dict) else {}
+    return Hosts(
+        as_time(found.get("heard")),
+        {int(process): str(phase) for process, phase in named.items() if process.isdecimal()},
+    )
+
+
+class LiveFiles:
+    """Keeps the files of one run up to date, about every EVERY_S."""
+
+    def __init__(self, folder: Callable[[], Path]) -> None:
+        self._folder = folder
+        self._changing, self._closed = threading.Lock(), threading.Event()
+        self._phases = HostPhases()
+        self._heard, self._written = 0.0, 0.0
+        self._unsummarized = 0
+        self._thread: threading.Thread | None = None
+
+    def on_event(self, event: Mapping[str, Any], received: float) -> None:
+        """Take in an event of a host, and the time when it arrived."""
+        with self._changing:
+            self._phases.add(event)
+            self._heard = received
+        self._start()
+
+    def on_written(self, count: int) -> None:
+        """Take in the number of bytes that were added to events.jsonl."""
+        with self._changing:
+            self._unsummarized += count
+
+    def close(self) -> None:
+        """Write what has changed, within CLOSING_S."""
+        self._closed.set()
+        if self._thread:
+            self._thread.join(CLOSING_S)
+
+    def _start(self) -> None:
+        """Late: a process that forks leaves its threads behind."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._keep_up, daemon=True, name="live-files")
+            self._thread.start()
+
+    def _keep_up(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._closed.wait(EVERY_S)
+            with suppress(OSError):  # what fills the disk ends the run by its events
+                self._write_hosts()
+                self._summarize()
+
+    def _write_hosts(self) -> None:
+        with self._changing:
+            heard, phases = self._heard, dict(self._phases.by_process)
+        if heard > self._written:
+            about = {"heard": heard, "phases": phases}
+            replace_file(self._folder() / NAME, json.dumps(about))
+            self._written = heard
+
+    def _summarize(self) -> None:
+        with self._changing:
+            is_due = self._unsummarized >= summary.SUMMARY_EVERY_BYTES
+            self._unsummarized = 0 if is_due else self._unsummarized
+        if is_due:
+            summary.write(self._folder())

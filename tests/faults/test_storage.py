@@ -1,0 +1,32 @@
+"""Storage that fails for some seconds beside a killed trainer, as when its server reboots."""
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.faults.faulty_storage import FaultyStorage
+from tests.faults.launches import Launch, Launcher
+from tests.faults.matrix import assert_finished, ends
+from tests.faults.victims import trainer_of
+from tests.leftovers import Traces
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.mark.parametrize("what", ["checkpoints", "corpus"])
+def test_stale_handles_at_the_start_of_an_attempt_are_retried_and_nothing_is_damaged(
+    launch: Launcher, start: Callable[..., Launch], unbroken: list, traces: Traces, what: str
+) -> None:
+    storage = FaultyStorage(launch.folder, f"{what}/")
+    preloaded = ", ".join(f"{name}: '{value}'" for name, value in storage.environment.items())
+    run = start("faulty", f", host_env: {{0: {{{preloaded}}}, 1: {{{preloaded}}}}}")
+    run.wait_for_event("checkpoint_saved")
+    storage.fail()
+    os.kill(trainer_of(traces, 1), signal.SIGKILL)
+    run.wait_for(lambda: "Stale file handle" in run.output)
+    storage.recover()
+    assert_finished(run, unbroken, traces)
+    assert [end["kind"] for end in ends(run)] == ["crash"]
+    assert not list((run.run_dir / "checkpoints").glob("*.damaged*"))

@@ -1,0 +1,21 @@
+"""What is known of Ray nodes without a question to Ray."""
+
+import os
+import signal
+from pathlib import Path
+
+from launcher.host.processes import Reaped
+from launcher.providers.nodes import Node, Nodes
+from tests.leftovers import wait_until
+
+
+def test_nodes_whose_reaper_is_killed_have_no_head_any_more(tmp_path: Path) -> None:
+    def make(process: int, generation: int) -> Node:
+        raise AssertionError("no node is started")
+
+    reaped = Reaped()
+    nodes = Nodes(reaped, tmp_path, {}, make, None)
+    assert not nodes.is_headless
+    os.kill(reaped.pid, signal.SIGKILL)
+    wait_until(lambda: nodes.is_headless, 20.0)
+    assert reaped.close()

@@ -1,0 +1,63 @@
+"""Objects of a store that are replaced only while they are what their writer has seen.
+
+An object store gives every write of an object a new generation, and holds a write to the generation
+that it names. tensorstore speaks that part of the protocol; gcsfs does not.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from trainer.spec.checkpoints import AnyPath
+
+
+class Seen(NamedTuple):
+    """An object at one moment."""
+
+    text: str | None
+    """None: there is no such object."""
+    generation: bytes
+
+
+def read(path: AnyPath) -> Seen:
+    """Reads an object with its generation."""
+    with _as_os_errors(path):
+        result = _folder_of(path).read(path.name).result()
+    text = result.value.decode() if result.state == "value" else None
+    return Seen(text, result.stamp.generation)
+
+
+def write(path: AnyPath, text: str, generation: bytes) -> bool:
+    """Writes an object that still has `generation`; False where another writer came first.
+
+    A write whose answer was lost is sent again and refused then: what is there decides.
+    """
+    with _as_os_errors(path):
+        stamp = _folder_of(path).write(path.name, text.encode(), if_equal=generation).result()
+    return bool(stamp.generation) or read(path).text == text
+
+
+def create(path: AnyPath, text: str) -> bool:
+    """Writes an object that does not exist yet; False where another writer came first."""
+    seen = read(path)
+    return seen.text == text if seen.text is not None else write(path, text, seen.generation)
+
+
+def _folder_of(path: AnyPath) -> Any:
+    import tensorstore
+
+    return tensorstore.KvStore.open(f"{path.parent}/").result()
+
+
+@contextmanager
+def _as_os_errors(path: AnyPath) -> Iterator[None]:
+    """tensorstore raises ValueError for every answer of the store."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error)
+        if text.startswith("NOT_FOUND"):
+            raise FileNotFoundError(f"{path}: {text}") from error
+        if text.startswith(("PERMISSION_DENIED", "UNAUTHENTICATED")):
+            raise PermissionError(f"{path}: {text}") from error
+        raise

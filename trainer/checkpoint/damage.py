@@ -1,0 +1,55 @@
+"""Which errors of a read prove that a checkpoint is damaged: its content is not what was saved."""
+
+import os
+import re
+from json import JSONDecodeError
+from pathlib import Path
+
+from etils import epath
+
+from trainer.checkpoint.errors import RestoreError
+from trainer.spec.checkpoints import BrokenError, is_url
+from trainer.spec.transient import StorageError, chain, is_memory, is_transient, reason
+
+PROOF = re.compile(
+    r"^(DATA_LOSS|NOT_FOUND): |^Error opening .*: Error (reading|decoding) ", re.DOTALL
+)
+"""What tensorstore says of bytes that are not what it wrote (INVALID_ARGUMENT has no name)."""
+
+
+def judged(what: str, error: Exception) -> Exception:
+    """The error of a read as BrokenError (a proof of damage), StorageError or RestoreError."""
+    if isinstance(error, (BrokenError, StorageError)):
+        return error
+    if is_transient(error):
+        return StorageError(f"{what}: {reason(error)}")
+    if is_memory(error):
+        return RestoreError(
+            f"{what} does not fit into the memory here: {reason(error)}. "
+            "Nothing is moved; use more or larger devices, or another mesh"
+        )
+    if any(_is_proof(one) for one in chain(error)):
+        return BrokenError(reason(error))
+    return RestoreError(
+        f"{what} cannot be read: {type(error).__name__}: {reason(error)}. "
+        "This is no proof of damage: nothing is moved"
+    )
+
+
+def forget_cached(folder: epath.Path) -> None:
+    """The next read of the files comes from the storage, as far as this host's kernel allows."""
+    if is_url(folder) or not hasattr(os, "posix_fadvise"):
+        return
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            descriptor = os.open(Path(parent, name), os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+def _is_proof(error: BaseException) -> bool:
+    if isinstance(error, (BrokenError, JSONDecodeError, UnicodeDecodeError)):
+        return True
+    return isinstance(error, ValueError) and PROOF.search(str(error)) is not None
