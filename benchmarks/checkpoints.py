@@ -104,13 +104,14 @@ class Setting:
         from trainer.checkpoint.setup import Checkpoints
         from trainer.data.token_cache import Tokens
         from trainer.environment import Environment
+        from trainer.spec.job import Deadlines
         from trainer.spec.plan import Corpus
         from trainer.spec.resolve import resolve
         from trainer.train_step import Trainable
 
         jax_config.configure()
         self.environment = Environment.read(os.environ)
-        distributed.start(self.environment, on_cpu=True)
+        distributed.start(self.environment, Deadlines(), on_cpu=True)
         hosts = self.environment.processes
         world = _world(hosts, jax.local_device_count())
         self.job = _job(options.mib)
@@ -118,7 +119,9 @@ class Setting:
         self.trainable = Trainable.of(self.job, plan, mesh.build(plan))
         self.run_dir = options.folder
         tokens = Tokens("", np.empty(0), np.empty(0))
-        opened = Checkpoints.open(self.job, plan, tokens, self.run_dir, 1, self.trainable.shapes())
+        opened = Checkpoints.open(
+            self.job, plan, tokens, self.run_dir, 1, self.trainable.shapes(), self.report()
+        )
         assert opened
         self.checkpoints = opened
 
@@ -245,8 +248,9 @@ def _baseline(options: argparse.Namespace) -> Numbers:
 
     from trainer import distributed
     from trainer.environment import Environment
+    from trainer.spec.job import Deadlines
 
-    distributed.start(Environment.read(os.environ), on_cpu=True)
+    distributed.start(Environment.read(os.environ), Deadlines(), on_cpu=True)
     jax.devices()
     distributed.shutdown()
     return {"peak": _peak()}

@@ -101,7 +101,9 @@ class Run(Protocol):
     """What writes the events of a run."""
 
     run_dir: Path
-    process: subprocess.Popen[bytes]
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]: ...
 
     @property
     def output(self) -> str: ...
@@ -144,11 +146,11 @@ class Story:
         wanted = self.step + count
         self.wait_for(lambda event: event["event"] == "step" and event["step"] >= wanted)
 
-    def wait_for_phase(self, name: str, process: int) -> None:
-        """Until a host begins one; `start` is the beginning of its program."""
+    def wait_for_phase(self, name: str) -> None:
+        """Until host 0 begins one; `start` is the beginning of its program."""
         phase = {"event": "phase", "name": name, "edge": "begin"}
         about = {"event": "started"} if name == "start" else phase
-        wanted = {**about, "process": process}.items()
+        wanted = {**about, "process": 0}.items()
         self.wait_for(lambda event: wanted <= event.items())
 
     def recovery(self, fired: float, limit_s: float = DEADLINE_S) -> Recovery:

@@ -2,12 +2,18 @@
 
     python benchmarks/soak.py [--faults 50] [--seed 0]
 
-Runs a small job on two simulated hosts, first undisturbed, then with so many random faults, each a
-random moment after the run got over the last one: SIGKILL of a trainer in a random phase, of an
-agent, of a Ray node; SIGTERM of a trainer, of a node; SIGSTOP of a trainer; a data loader that
-sleeps. Prints a line for each, and what holds at the end: every step is in the curve once, with the
-examples of the undisturbed run; the parts of the goodput add up to the wall time; no process and no
-file is left. The exit code is 1 where one of it does not hold. Fifty faults take some 15 minutes.
+Runs a small job on two simulated hosts, first undisturbed, then in the foreground of a terminal
+with so many random faults, each a random moment after the run recovered from the last one: SIGKILL
+of a trainer in a random phase, of an agent, of a Ray node; SIGTERM of a trainer, of a node; SIGSTOP
+of a trainer; a data loader that sleeps; a trainer that the kernel kills for want of memory;
+checkpoints that cannot be read for some seconds after a kill (ESTALE); checkpoints that are slow to
+write; a terminal that closes, after which the run is resumed in another one.
+
+Prints a line for each fault, and what holds at the end: every step is in the curve once, with the
+examples of the undisturbed run; there were not many more attempts than faults; the parts of the
+goodput add up to the wall time; no process and no file is left. The exit code is 1 where one of
+these does not hold. Fifty faults take about 20 minutes. Memory kills need root and a memory cgroup;
+without them they are left out, with a line that says so.
 """
 
 import argparse
@@ -18,15 +24,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.faults import NotRecoveredError, Recovery, Story, faults, sleeps_at, workplace
-from tests.faults.launches import Launch, Launcher
+from benchmarks.faults import (
+    Fire,
+    NotRecoveredError,
+    Recovery,
+    Story,
+    faults,
+    sleeps_at,
+    workplace,
+)
+from benchmarks.soak_faults import NoMemoryCgroupError, memory_kills, slow_storage, storage_errors
+from tests.faults.faulty_storage import FaultyStorage
+from tests.faults.launches import Launcher
 from tests.faults.sabotage import sabotage
+from tests.faults.terminal import Terminal
 from tests.leftovers import Traces, wait_until
 from trainer.spec.curve import curve
 
+NAME = "soak"
 JOB = """\
 name: soak
 steps: {steps}
@@ -43,7 +62,12 @@ STEPS_PER_FAULT = 30
 STEP_S = 0.05
 LONGEST_PAUSE_S = 1.0
 IN_LOOP, IN_START = ("train", "save", "evaluate"), ("start", "restore", "compile")
-BY_PHASE = "SIGKILL of a trainer"
+BY_PHASE, MEMORY_KILL = "SIGKILL of a trainer", "memory kill of a trainer"
+STORAGE_ERRORS, SLOW_STORAGE = "storage errors", "slow storage"
+HANGUP, HANGUP_TIMEOUT_S = "closed terminal", 120.0
+INTERRUPTED = 130
+ATTEMPTS_PER_FAULT = 2
+"""At most, on average: a fault that hits while a program starts can cost one more."""
 WALL_TOLERANCE, COMMAND_S = 0.01, 2.0
 """Of the wall time; what the command takes before there is a run and after it."""
 
@@ -55,7 +79,7 @@ class Shot:
     fault: str
     process: int
     phase: str
-    """In which it hits; those of a start follow on a fault of the same kind."""
+    """The phase of host 0 that the fault hits. In a start it follows a fault of the same kind."""
     steps: int
     """New ones since the last recovery."""
     pause_s: float
@@ -65,13 +89,111 @@ class Shot:
         return f"{self.fault} ({self.phase}, host {self.process})"
 
 
+class Session:
+    """The run in a terminal; when that closes, the run is resumed in a new one."""
+
+    def __init__(self, launcher: Launcher, cluster: Path) -> None:
+        self.run_dir = launcher.folder / "runs" / NAME
+        self.away_s = 0.0
+        """Seconds without a terminal."""
+        self._launcher, self._earlier = launcher, ""
+        self._terminal = self._open("--cluster", str(cluster), "job.yaml")
+
+    @property
+    def process(self) -> "subprocess.Popen[bytes]":
+        return self._terminal.process
+
+    @property
+    def output(self) -> str:
+        return self._earlier + self._terminal.output
+
+    def hang_up(self) -> float:
+        """Closes the terminal and resumes the run; returns the time of the close.
+
+        Raises NotRecoveredError where the command does not end as an interrupted one.
+        """
+        fired = time.time()
+        self._terminal.close()
+        try:
+            code = self.process.wait(HANGUP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise NotRecoveredError("the command outlives its terminal") from None
+        state = json.loads((self.run_dir / "state.json").read_text())["state"]
+        if (code, state) != (INTERRUPTED, "interrupted"):
+            raise NotRecoveredError(f"exit code {code}, state {state}\n{self.output}")
+        self._earlier += self._terminal.output
+        self.away_s += time.time() - fired
+        self._terminal = self._open("resume", NAME)
+        return fired
+
+    def _open(self, *words: str) -> Terminal:
+        command = [sys.executable, "-m", "launcher", *words]
+        return Terminal(command, self._launcher.folder, self._launcher.traces.environment)
+
+
+class Soak:
+    """Draws and fires the faults."""
+
+    def __init__(self, session: Session, launcher: Launcher, dice: random.Random) -> None:
+        self.attempts = 1
+        """How many the run has had."""
+        self._session, self._launcher, self._dice = session, launcher, dice
+        self._story = Story(session)
+        self._fires: dict[str, Fire] = faults(launcher.folder / "sleep")
+        self._fires[HANGUP] = lambda traces, process: session.hang_up()
+
+    def add(self, name: str, fire: Fire) -> None:
+        self._fires[name] = fire
+
+    def recoveries(self, count: int) -> Iterator[tuple[Shot, Recovery]]:
+        """Fires one fault after the other, and prints how long the run took to recover."""
+        began = time.time()
+        self._story.wait_for_steps(1)
+        for number in range(1, count + 1):
+            shot = self._draw()
+            fired = self._fire(shot)
+            print(f"{number:3}  {fired - began:6.1f} s  {shot!s:50}", end="  ", flush=True)
+            recovery = self._recover(shot, fired)
+            print(f"{recovery.kind:10}  new step after {recovery.new_s:5.1f} s", flush=True)
+            self.attempts = self._story.attempt
+            yield shot, recovery
+
+    def _draw(self) -> Shot:
+        dice = self._dice
+        fault = dice.choice(list(self._fires))
+        phase = dice.choice(IN_LOOP + IN_START) if fault == BY_PHASE else "train"
+        pause_s = LONGEST_PAUSE_S * dice.random()
+        return Shot(fault, dice.randrange(2), phase, dice.randint(1, 10), pause_s)
+
+    def _fire(self, shot: Shot) -> float:
+        """Returns when it hit."""
+        fire, story, traces = self._fires[shot.fault], self._story, self._launcher.traces
+        story.wait_for_steps(shot.steps)
+        time.sleep(shot.pause_s)
+        story.catch_up()
+        if shot.phase in IN_START:
+            fire(traces, shot.process)
+        if shot.phase != "train":
+            story.wait_for_phase(shot.phase)
+        return fire(traces, shot.process)
+
+    def _recover(self, shot: Shot, fired: float) -> Recovery:
+        """Slow storage ends no attempt: a save has to come to its end, and steps go on after it."""
+        if shot.fault != SLOW_STORAGE:
+            return self._story.recovery(fired)
+        self._story.wait_for(lambda event: event["event"] == "checkpoint_saved")
+        saved_s = time.time() - fired
+        self._story.wait_for_steps(1)
+        return Recovery("slow", saved_s, time.time() - fired)
+
+
 def main() -> None:
     """Both runs, and what holds of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--faults", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    with workplace() as (folder, traces):
+    with workplace() as (folder, traces), ExitStack() as stack:
         os.environ.update(XDG_STATE_HOME=f"{folder}/state", XDG_CACHE_HOME=f"{folder}/cache")
         launcher = Launcher(folder, traces)
         job = JOB.format(steps=STEPS_PER_FAULT * (1 + options.faults))
@@ -79,20 +201,30 @@ def main() -> None:
         undisturbed = launcher.on(_one_host(launcher), "undisturbed")
         undisturbed.wait()
         dice = random.Random(options.seed)
+        storage = FaultyStorage(folder, f"/runs/{NAME}/checkpoints/")
+        os.environ.update(storage.environment)
         began = time.monotonic()
-        flag = launcher.folder / "sleep"
-        slow = f"time.sleep({STEP_S}); {sleeps_at(flag)}"
-        run = launcher("soak", sabotage(launcher.folder, slow))
+        slow = f"time.sleep({STEP_S}); {sleeps_at(launcher.folder / 'sleep')}"
+        cluster = launcher.cluster_file("soak-cluster", sabotage(launcher.folder, slow))
+        session = Session(launcher, cluster)
+        soak = Soak(session, launcher, dice)
+        soak.add(STORAGE_ERRORS, storage_errors(storage, dice))
+        soak.add(SLOW_STORAGE, slow_storage(storage))
         try:
-            recoveries = list(_recoveries(run, launcher, dice, options.faults))
-            code = run.wait(timeout_s=3600)
+            soak.add(MEMORY_KILL, stack.enter_context(memory_kills()))
+        except NoMemoryCgroupError as error:
+            print(f"left out: {error}")
+        try:
+            recoveries = list(soak.recoveries(options.faults))
+            code = session.process.wait(3600)
         except (AssertionError, NotRecoveredError) as error:
             sys.exit(f"not recovered: {error}")
-        wall_s = time.monotonic() - began
+        wall_s = time.monotonic() - began - session.away_s
         _print_recoveries(recoveries)
         checks = [
             (code == 0, f"the run ended with {code}"),
-            _check_examples(run, undisturbed),
+            _check_examples(session.run_dir, undisturbed.run_dir),
+            _check_attempts(soak.attempts, options.faults),
             _check_goodput(launcher, wall_s),
             _check_leftovers(traces),
         ]
@@ -108,43 +240,6 @@ def _one_host(launcher: Launcher) -> Path:
     return cluster
 
 
-def _recoveries(
-    run: Launch, launcher: Launcher, dice: random.Random, count: int
-) -> Iterator[tuple[Shot, Recovery]]:
-    """Fires one fault after the other, and tells of each how long the run took to get over it."""
-    story, began = Story(run), time.time()
-    story.wait_for_steps(1)
-    for number in range(1, count + 1):
-        shot = _draw(dice, launcher.folder / "sleep")
-        fired = _fire(shot, story, launcher)
-        at_s = fired - began
-        print(f"{number:3}  {at_s:6.1f} s  {shot!s:50}", end="  ", flush=True)
-        recovery = story.recovery(fired)
-        print(f"{recovery.kind:10}  new step after {recovery.new_s:5.1f} s", flush=True)
-        yield shot, recovery
-
-
-def _draw(dice: random.Random, flag: Path) -> Shot:
-    fault = dice.choice(list(faults(flag)))
-    phase = dice.choice(IN_LOOP + IN_START) if fault == BY_PHASE else "train"
-    return Shot(
-        fault, dice.randrange(2), phase, dice.randint(1, 10), LONGEST_PAUSE_S * dice.random()
-    )
-
-
-def _fire(shot: Shot, story: Story, launcher: Launcher) -> float:
-    """When it hit."""
-    fire = faults(launcher.folder / "sleep")[shot.fault]
-    story.wait_for_steps(shot.steps)
-    time.sleep(shot.pause_s)
-    story.catch_up()
-    if shot.phase in IN_START:
-        fire(launcher.traces, shot.process)
-    if shot.phase != "train":
-        story.wait_for_phase(shot.phase, shot.process)
-    return fire(launcher.traces, shot.process)
-
-
 def _print_recoveries(recoveries: list[tuple[Shot, Recovery]]) -> None:
     """The longest of each kind of fault."""
     for fault in sorted({shot.fault for shot, _ in recoveries}):
@@ -152,18 +247,23 @@ def _print_recoveries(recoveries: list[tuple[Shot, Recovery]]) -> None:
         print(f"{fault:24} {len(took_s):3} times, to a new step {max(took_s):5.1f} s at most")
 
 
-def _check_examples(run: Launch, undisturbed: Launch) -> tuple[bool, str]:
-    found, wanted = _examples(run), _examples(undisturbed)
+def _check_examples(run_dir: Path, undisturbed: Path) -> tuple[bool, str]:
+    found, wanted = _examples(run_dir), _examples(undisturbed)
     steps = [step for step, _ in found]
     once = steps == list(range(1, len(wanted) + 1))
-    lines = (run.run_dir / "metrics.jsonl").read_text().count('"loss"')
+    lines = (run_dir / "metrics.jsonl").read_text().count('"loss"')
     text = f"every step once ({lines - len(steps)} were done again), with the same examples"
     return once and found == wanted, f"{len(found)} steps: {text}"
 
 
-def _examples(run: Launch) -> list[tuple[int, str]]:
-    lines = curve((run.run_dir / "metrics.jsonl").read_text().splitlines())
+def _examples(run_dir: Path) -> list[tuple[int, str]]:
+    lines = curve((run_dir / "metrics.jsonl").read_text().splitlines())
     return [(line["step"], line["examples"]) for line in lines if "loss" in line]
+
+
+def _check_attempts(attempts: int, count: int) -> tuple[bool, str]:
+    most = 1 + ATTEMPTS_PER_FAULT * count
+    return attempts <= most, f"{attempts} attempts for {count} faults (at most {most})"
 
 
 def _check_goodput(launcher: Launcher, wall_s: float) -> tuple[bool, str]:

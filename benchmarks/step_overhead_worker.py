@@ -42,7 +42,7 @@ def main() -> None:
     job = load(job_file, Job).value
     plan = Plan.model_validate_json((job_file.parent / "plans" / "0001.json").read_text())
     tokens = prepare_data(job, events)
-    distributed.start(environment, on_cpu=plan.world.on_cpu)
+    distributed.start(environment, job.deadlines, on_cpu=plan.world.on_cpu)
     devices = mesh.build(plan)
     trainable = Trainable.of(job, plan, devices)
     report = Report(job, environment, job_file.parent, events)
