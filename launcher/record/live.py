@@ -18,7 +18,10 @@ from launcher.record.phases import HostPhases
 from launcher.record.timeline import as_time
 
 NAME = "hosts.json"
+LOOK_EVERY_S = 0.5
+"""A changed phase is in hosts.json this soon."""
 EVERY_S = 5.0
+"""How old the time of the last event in hosts.json may be."""
 CLOSING_S = 1.0
 """The last write may take this long. Storage that stalls does not hold up the end of a run."""
 
@@ -45,13 +48,14 @@ def read(folder: Path) -> Hosts:
 
 
 class LiveFiles:
-    """Keeps the files of one run up to date, about every EVERY_S."""
+    """Keeps the files of one run up to date."""
 
     def __init__(self, folder: Callable[[], Path]) -> None:
         self._folder = folder
         self._changing, self._closed = threading.Lock(), threading.Event()
         self._phases = HostPhases()
-        self._heard, self._written = 0.0, 0.0
+        self._heard = 0.0
+        self._written = Hosts(None, {})
         self._unsummarized = 0
         self._thread: threading.Thread | None = None
 
@@ -82,18 +86,20 @@ class LiveFiles:
     def _keep_up(self) -> None:
         is_last = False
         while not is_last:
-            is_last = self._closed.wait(EVERY_S)
+            is_last = self._closed.wait(LOOK_EVERY_S)
             with suppress(OSError):  # what fills the disk ends the run by its events
-                self._write_hosts()
+                self._write_hosts(is_last)
                 self._summarize()
 
-    def _write_hosts(self) -> None:
+    def _write_hosts(self, is_last: bool) -> None:
         with self._changing:
-            heard, phases = self._heard, dict(self._phases.by_process)
-        if heard > self._written:
-            about = {"heard": heard, "phases": phases}
+            found = Hosts(self._heard, dict(self._phases.by_process))
+        age_s = self._heard - (self._written.heard or 0.0)
+        has_changed = found.phases != self._written.phases
+        if has_changed or age_s >= EVERY_S or (is_last and age_s > 0):
+            about = {"heard": found.heard, "phases": found.phases}
             replace_file(self._folder() / NAME, json.dumps(about))
-            self._written = heard
+            self._written = found
 
     def _summarize(self) -> None:
         with self._changing:

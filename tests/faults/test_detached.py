@@ -110,7 +110,7 @@ def test_a_run_survives_its_terminal_and_is_stopped_from_another_one(
         "running",
         str(alone.folder),
     )
-    assert "2 hosts x 1 device: " in alone("status", "small").stdout
+    alone.wait_for(lambda: "2 hosts x 1 device: 2 train" in alone("status", "small").stdout)
     following = alone.begin("logs", "small", "-f")
     attached = alone.begin("attach", "small")
     for process in (following, attached):
