@@ -41,7 +41,7 @@ RELAY_TIMEOUT_S = 2.0
 """For the rest of a dead program's output; a relay that a disk holds longer ends by itself."""
 RELAY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "relay.py")
 PIPE_BYTES = 1 << 20
-LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC = ctypes.CDLL(None)
 
 
 class Reaper:

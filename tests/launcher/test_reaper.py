@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.host.processes import Reaped, ReaperError, describe_status, start_time
+from launcher.host.processes import REAPER, Reaped, ReaperError, describe_status, start_time
 from launcher.host.reaper import OWNER_FILE
 from launcher.providers.workspace import private_folder
 from tests.leftovers import Traces, wait_until
@@ -249,6 +249,12 @@ def test_a_detached_reaper_ends_with_its_last_command(traces: Traces) -> None:
         traces.assert_nothing_left(timeout_s=20.0)
 
 
+def wait_for_answers(reaped: Reaped, count: int) -> list[dict]:
+    answers: list[dict] = []
+    wait_until(lambda: answers.extend(reaped.answers(1.0) or []) or len(answers) >= count)
+    return answers
+
+
 def relays_of(reaped: Reaped) -> list[psutil.Process]:
     """The processes that write the logs of a reaper's commands."""
     return list(filter(is_relay, psutil.Process(reaped.pid).children(recursive=True)))
@@ -276,6 +282,78 @@ def test_a_killed_relay_is_replaced_and_one_that_has_ended_is_not(tmp_path: Path
         wait_until(lambda: not relays_of(reaped), 10.0)
     finally:
         assert reaped.close()
+
+
+def test_a_command_does_not_wait_for_a_log_that_is_half_a_mebibyte_behind(
+    tmp_path: Path,
+) -> None:
+    gate, log = tmp_path / "gate", tmp_path / "log"
+    os.mkfifo(gate)
+    reaped = Reaped()
+    try:
+        script = f"read line < {gate}; head -c {1 << 19} /dev/zero"
+        reaped.start("shell", ["sh", "-c", script], dict(os.environ), log, rotate_bytes=1 << 20)
+        wait_for_answers(reaped, 1)
+        (relay,) = relays_of(reaped)
+        relay.suspend()
+        gate.write_text("go on\n")
+        (answer,) = wait_for_answers(reaped, 1)
+        assert answer["exited"] == "shell"
+        relay.resume()
+        wait_until(lambda: log.exists() and log.stat().st_size == 1 << 19)
+    finally:
+        assert reaped.close()
+
+
+def test_a_reaper_keeps_no_descriptor_of_a_command(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    reaped = Reaped(pass_fds=[writing])
+    os.close(writing)
+    try:
+        command = ["bash", "-c", f"echo said >&{writing}"]
+        reaped.start("shell", command, dict(os.environ), tmp_path / "log", pass_fds=[writing])
+        wait_for_answers(reaped, 2)
+        assert os.read(reading, 100) == b"said\n"
+        assert os.read(reading, 100) == b"", "every write end is closed"
+    finally:
+        assert reaped.close()
+        os.close(reading)
+
+
+def test_a_failed_setup_is_undone_once(tmp_path: Path) -> None:
+    undone = tmp_path / "undone"
+    with pytest.raises(ReaperError):
+        Reaped(setup=[["false"]], cleanup=[["sh", "-c", f"echo undone >> {undone}"]])
+    assert undone.read_text() == "undone\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_reaper_that_is_asked_to_end_does_so_in_order(tmp_path: Path, number: int) -> None:
+    gone = tmp_path / "gone"
+    reaped = Reaped(cleanup=[["touch", str(gone)]])
+    os.kill(reaped.pid, number)
+    answers = []
+    while (more := reaped.answers(20.0)) is not None:
+        answers += more
+    assert answers == []
+    assert gone.exists()
+
+
+def test_a_request_that_cannot_be_read_ends_all_and_is_told(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    first = {"folders": [], "setup": [], "cleanup": [["touch", str(gone)]], "grace_s": 0.0}
+    command = [sys.executable, "-I", "-S", str(REAPER)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdin and process.stdout
+        process.stdin.write(json.dumps(first) + "\nnonsense\n")
+        process.stdin.flush()
+        ready, failed, killed = map(json.loads, process.stdout)
+    assert ready.keys() == {"ready"}
+    assert failed["failed"].startswith("JSONDecodeError: ")
+    assert killed == {"killed": "reaper"}
+    assert gone.exists()
 
 
 def test_commands_may_end_in_order_within_the_grace_and_no_longer(tmp_path: Path) -> None:
