@@ -55,8 +55,8 @@ def resume_remotely(
 
     def go() -> int:
         job = load_job(folder / "job.yaml", overrides).value
-        by_http = isinstance(cluster.value.provider, Attach)  # see `_refuse` of run.py
-        if not by_http:
+        is_by_http = isinstance(cluster.value.provider, Attach)  # see `_refuse` of run.py
+        if not is_by_http:
             new_secrets.confirm(job, folder, overrides)
             if problems := job_secrets.missing(job):
                 raise ConfigError(problems)

@@ -44,8 +44,8 @@ def test_a_job_has_one_task_on_each_host_and_all_its_gpus() -> None:
     asked = words("h100-16")
     assert {"--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=8"} <= set(asked)
     assert "--exclusive" in asked
-    batch = f"launcher.providers.slurm.batch {NAME} /shared/runs/small steps=7"
-    assert asked[-1].endswith(batch)
+    command = f"launcher.providers.slurm.batch {NAME} /shared/runs/small steps=7"
+    assert asked[-1].endswith(command)
 
 
 def test_a_job_that_loses_a_host_is_put_back_into_the_queue() -> None:
