@@ -100,18 +100,18 @@ class Setting:
         import jax
         import numpy as np
 
-        from trainer import distributed, jax_config, mesh
-        from trainer.checkpoint.setup import Checkpoints
+        from trainer.checkpoint.manager import Checkpoints
+        from trainer.contract.config.job import Deadlines
+        from trainer.contract.planning.plan import Corpus
+        from trainer.contract.planning.planner import resolve
         from trainer.data.token_cache import Tokens
-        from trainer.environment import Environment
-        from trainer.spec.job import Deadlines
-        from trainer.spec.plan import Corpus
-        from trainer.spec.resolve import resolve
-        from trainer.train_step import Trainable
+        from trainer.distributed import initialize, mesh
+        from trainer.distributed.process_env import Environment
+        from trainer.step.train_step import Trainable
 
-        jax_config.configure()
+        initialize.configure()
         self.environment = Environment.read(os.environ)
-        distributed.start(self.environment, Deadlines(), on_cpu=True)
+        initialize.start(self.environment, Deadlines(), on_cpu=True)
         hosts = self.environment.processes
         world = _world(hosts, jax.local_device_count())
         self.job = _job(options.mib)
@@ -126,8 +126,8 @@ class Setting:
         self.checkpoints = opened
 
     def report(self) -> Any:
-        from trainer.events import Events
-        from trainer.report import Report
+        from trainer.telemetry.events import Events
+        from trainer.telemetry.metrics import Report
 
         class Quiet(Report):
             """Keeps how long a save blocked."""
@@ -143,7 +143,7 @@ class Setting:
 
 
 def _job(mib: int) -> Any:
-    from trainer.spec.job import Job
+    from trainer.contract.config.job import Job
 
     layers = max(1, round(mib / MIB_PER_LAYER))
     return Job.model_validate(
@@ -158,7 +158,7 @@ def _job(mib: int) -> Any:
 
 
 def _world(hosts: int, devices: int) -> Any:
-    from trainer.spec.plan import World
+    from trainer.contract.planning.plan import World
 
     return World(
         accelerator="cpu", platform="cpu", simulated=False, slices=1, hosts_per_slice=hosts,
@@ -170,8 +170,8 @@ def _save(options: argparse.Namespace) -> dict[str, Any]:
     """Seconds that saves of both kinds block, in turns; the first round warms up."""
     import orbax.checkpoint as ocp
 
-    from trainer.checkpoint.leaves import flatten
     from trainer.checkpoint.saver import Progress, Saver
+    from trainer.checkpoint.tree import flatten
 
     setting = Setting(options)
     state, report = setting.trainable.initial_state(), setting.report()
@@ -219,14 +219,14 @@ def _restore(options: argparse.Namespace) -> Numbers:
     """One host's restore, as a run does it."""
     import jax
 
-    from trainer import distributed
     from trainer.checkpoint import restore
+    from trainer.distributed import initialize
 
     setting = Setting(options)
     shapes, shardings = setting.trainable.shapes(), setting.trainable.shardings
     restore.changed = check = _Timed(restore.changed)
     restorer = setting.checkpoints.restorer(setting.report())
-    distributed.barrier("restore")
+    initialize.barrier("restore")
     began = time.perf_counter()
     restored = restorer.newest(shapes, shardings)
     seconds = time.perf_counter() - began
@@ -237,7 +237,7 @@ def _restore(options: argparse.Namespace) -> Numbers:
         for shard in array.addressable_shards
     )
     peak = _peak()
-    distributed.shutdown()
+    initialize.shutdown()
     return {"seconds": seconds, "check": check.seconds, "shards": shards, "peak": peak}
 
 
@@ -246,13 +246,13 @@ def _baseline(options: argparse.Namespace) -> Numbers:
     import jax
     import orbax.checkpoint  # noqa: F401
 
-    from trainer import distributed
-    from trainer.environment import Environment
-    from trainer.spec.job import Deadlines
+    from trainer.contract.config.job import Deadlines
+    from trainer.distributed import initialize
+    from trainer.distributed.process_env import Environment
 
-    distributed.start(Environment.read(os.environ), Deadlines(), on_cpu=True)
+    initialize.start(Environment.read(os.environ), Deadlines(), on_cpu=True)
     jax.devices()
-    distributed.shutdown()
+    initialize.shutdown()
     return {"peak": _peak()}
 
 

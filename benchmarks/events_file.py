@@ -16,8 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from launcher.record import summary
-from launcher.record.phases import is_kept
+from launcher.runs import summary
+from launcher.runs.phases import is_kept
 
 HOSTS = 64
 HEARTBEAT_EVERY_S = 2

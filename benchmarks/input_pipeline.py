@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from trainer.contract.config.data import Data
 from trainer.data import mixture, pipeline
 from trainer.data.token_cache import Tokens
-from trainer.spec.data import Data
 
 ROOT = Path(__file__).parents[1]
 DATA = Data.model_validate({"source": "stdlib", "seq_len": 1024, "global_batch": 32})

@@ -18,14 +18,14 @@ REPLACE_S = 0.2
 
 def main() -> None:
     """Until somebody ends it."""
-    from launcher.cluster import find_cluster
-    from launcher.gather import connected
-    from launcher.listener import Listener
-    from launcher.providers import local
+    from launcher.cluster.schema import find_cluster
+    from launcher.core.events import Listener
+    from launcher.gang.connect import connected
+    from launcher.providers.local import provider
 
     folder, every_steps, step_s = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     world = find_cluster("tpu-v4-16").value.world(simulated=True)
-    with local.start(world) as hosts:
+    with provider.start(world) as hosts:
         threading.Thread(target=_replace, args=(hosts.nodes,), daemon=True).start()
         with connected(hosts, folder, Listener()):
             _fit({"folder": str(folder), "every_steps": every_steps, "step_s": step_s})

@@ -18,21 +18,21 @@ from typing import Any
 
 from rich.console import Console
 
-from launcher.attempts import Attempts
-from launcher.gang import Gang
-from launcher.hosting import Hosting
-from launcher.interrupts import Interrupts
-from launcher.launch import Launch
-from launcher.listener import Listener
-from launcher.progress import RunDisplay
-from launcher.providers import local
-from launcher.providers.hosts import Hosts
-from launcher.runs import Run
+from launcher.controller.controller import Attempts
+from launcher.core.events import Listener
+from launcher.core.signals import Interrupts
+from launcher.gang.gang import Gang
+from launcher.gang.host_pool import Hosting
+from launcher.planning.spec import Launch
+from launcher.providers.local import provider
+from launcher.providers.ray.host_cluster import Hosts
+from launcher.runs.directory import Run
+from launcher.ui.progress import RunDisplay
 from tests.launcher.plans import planned
 from tests.scale.crowding import STUB, crowded, nodes_for
 from tests.scale.feeding import fed
 from tests.spec.worlds import cpu_world
-from trainer.spec.plan import World
+from trainer.contract.planning.plan import World
 
 Event = dict[str, Any]
 SETTLE_S = 3.0
@@ -156,7 +156,7 @@ def measure(kind: str, processes: int, seconds: float, step_s: float, folder: Pa
         Path(os.devnull).open("w") as nowhere,
         Run.create(launch) as run,
         RunDisplay(Console(file=nowhere, force_terminal=True), launch) as display,
-        local.start(cpu_world(nodes, 1)) as hosts,
+        provider.start(cpu_world(nodes, 1)) as hosts,
     ):
         figures.nodes_s = time.monotonic() - began
         attempts = Measured(launch, run, display, seconds, figures)

@@ -43,7 +43,7 @@ from tests.faults.launches import Launcher
 from tests.faults.sabotage import sabotage
 from tests.faults.terminal import Terminal
 from tests.leftovers import Traces, wait_until
-from trainer.spec.curve import curve
+from trainer.contract.records.metrics_file import curve
 
 NAME = "soak"
 JOB = """\

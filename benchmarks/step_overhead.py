@@ -55,19 +55,19 @@ def main() -> None:
 
 
 def _launch(options: argparse.Namespace, cluster_file: Path, folder: Path) -> None:
-    from launcher.cluster import ClusterWords, find_cluster
-    from launcher.gather import gather
-    from launcher.plan import make_launch
-    from launcher.providers import local
-    from launcher.runs import Run
-    from trainer.spec.config import load
-    from trainer.spec.job import Job
+    from launcher.cluster.schema import ClusterWords, find_cluster
+    from launcher.gang.connect import gather
+    from launcher.planning.planner import make_launch
+    from launcher.providers.local import provider
+    from launcher.runs.directory import Run
+    from trainer.contract.config.job import Job
+    from trainer.contract.config.loader import load
 
     overrides = [f"steps={options.rounds * options.steps}", "evaluate=null", "sample=null"]
     job = load(ROOT / "jobs" / "quickstart.yaml", Job, overrides)
     launch = make_launch(job, find_cluster(str(cluster_file)), folder, ClusterWords())
     with Run.create(launch) as run:
-        hosts = local.start(launch.plan.world)
+        hosts = provider.start(launch.plan.world)
         with hosts, gather(hosts, launch.plan.world, run.folder) as crew:
             outcome = crew.run(Worker(launch, options))
         if not outcome.ok:

@@ -13,25 +13,24 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from trainer import distributed, mesh
-from trainer.checkpoint.saving import NoSaving
-from trainer.checkpoint.start import Start
-from trainer.data.feed import Feed
+from trainer.checkpoint.initial_state import Start
+from trainer.checkpoint.policy import NoSaving
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import load
+from trainer.contract.planning.plan import Plan
+from trainer.data.loader import Feed, batch_shardings
 from trainer.data.packing import Batch
-from trainer.environment import Environment
-from trainer.evaluate import Evaluator
-from trainer.events import Events
+from trainer.distributed import initialize, mesh
+from trainer.distributed.process_env import Environment
+from trainer.distributed.stop_vote import Wishes
+from trainer.evaluation.evaluate import Evaluator
 from trainer.loop import Loop, Step
-from trainer.loss import loss_sum
-from trainer.metrics import Rates
 from trainer.preflight import prepare_data
-from trainer.profiling import Profiling
-from trainer.report import Report
-from trainer.spec.config import load
-from trainer.spec.job import Job
-from trainer.spec.plan import Plan
-from trainer.stop import Wishes
-from trainer.train_step import State, StepMetrics, Trainable
+from trainer.step.loss import loss_sum
+from trainer.step.train_step import State, StepMetrics, Trainable
+from trainer.telemetry.events import Events
+from trainer.telemetry.metrics import Rates, Report
+from trainer.telemetry.profiler import Profiling
 
 
 def main() -> None:
@@ -42,12 +41,12 @@ def main() -> None:
     job = load(job_file, Job).value
     plan = Plan.model_validate_json((job_file.parent / "plans" / "0001.json").read_text())
     tokens = prepare_data(job, events)
-    distributed.start(environment, job.deadlines, on_cpu=plan.world.on_cpu)
+    initialize.start(environment, job.deadlines, on_cpu=plan.world.on_cpu)
     devices = mesh.build(plan)
     trainable = Trainable.of(job, plan, devices)
     report = Report(job, environment, job_file.parent, events)
     with jax.set_mesh(devices):
-        feed = Feed(job, plan.batch, tokens, mesh.batch_shardings(devices))
+        feed = Feed(job, plan.batch, tokens, batch_shardings(devices))
         batch = next(feed.training(first_step=1))
         step = trainable.compiled_step(batch)
         turns = Turns(trainable, step, batch, rounds)
@@ -61,8 +60,8 @@ def main() -> None:
         # The first round warms up.
         times = {"slipway": slipway[1:], "plain": turns.plain_times[1:]}
         (job_file.parent / "times.json").write_text(json.dumps(times))
-    distributed.barrier("end")
-    distributed.shutdown()
+    initialize.barrier("end")
+    initialize.shutdown()
 
 
 class Turns:

@@ -1,5 +1,5 @@
 """`python -m launcher` is `launch`."""
 
-from launcher.cli import app
+from launcher.cli.app import app
 
 app(prog_name="launch")

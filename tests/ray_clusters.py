@@ -10,11 +10,11 @@ import sys
 from importlib.metadata import version
 from typing import Any
 
-from launcher.host.processes import Reaped
-from launcher.providers import simulated
-from launcher.providers.nodes import Node, Nodes
+from launcher.host.process_tree import Reaped
+from launcher.providers.ray import node_spec
+from launcher.providers.ray.node_group import Node, Nodes
 from tests.leftovers import Traces
-from trainer.spec.plan import World
+from trainer.contract.planning.plan import World
 
 OF_RUNS = ("ray::Agent", "-m trainer", "/launcher/host/", "program.py")
 LOOK = """
@@ -72,12 +72,12 @@ class RayCluster:
 
         def host(process: int, generation: int) -> Node:
             ip, at = f"{self.network}.{process + 2}", (self.head_ip, port)
-            node = simulated.host(world, process, generation, ip, at, folder, self.environment)
-            node["flags"] = [f for f in node["flags"] if simulated.HOST_LABEL not in f]
+            node = node_spec.host(world, process, generation, ip, at, folder, self.environment)
+            node["flags"] = [f for f in node["flags"] if node_spec.HOST_LABEL not in f]
             return node
 
         nodes = Nodes(self._reaped, folder, self.environment, host, None)
-        head = simulated.head(self.head_ip, port, folder, self.environment)
+        head = node_spec.head(self.head_ip, port, folder, self.environment)
         if with_dashboard:
             no_dashboard = head["flags"].index("--include-dashboard=false")
             flags = ["--include-dashboard=true", f"--dashboard-port={port + 1}"]
@@ -142,7 +142,7 @@ class RayCluster:
 
     def _environment(self, with_token: bool) -> dict[str, str]:
         """Of its nodes: they do not know where Slipway is."""
-        own = simulated.environment(self.token_path)
+        own = node_spec.environment(self.token_path)
         own.pop("PYTHONPATH")
         if not with_token:
             own["RAY_AUTH_MODE"] = "disabled"

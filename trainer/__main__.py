@@ -13,14 +13,14 @@ import traceback
 from pathlib import Path
 
 from trainer.checkpoint.errors import FolderError, RestoreError, SaveError, StaleError, StoppedError
-from trainer.environment import Environment
-from trainer.events import Events
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import ConfigError, dump, load
+from trainer.contract.planning.planner import PlanError
+from trainer.contract.storage import retries
+from trainer.contract.storage.corpus import DataError
+from trainer.distributed.process_env import Environment
 from trainer.preflight import check
-from trainer.spec import transient
-from trainer.spec.config import ConfigError, dump, load
-from trainer.spec.corpus import DataError
-from trainer.spec.job import Job
-from trainer.spec.resolve import PlanError
+from trainer.telemetry.events import Events
 
 OK, FAILED, BAD_CONFIGURATION, BAD_DATA, STOPPED, INTERRUPTED = 0, 1, 64, 65, 75, 130
 NO_ERROR = ("stopped", "stale", "port_taken")
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     events = Events(environment)
     events.start_heartbeat()
     warnings = _Warnings(events)
-    transient.log.addHandler(warnings)
+    retries.log.addHandler(warnings)
     try:
         _run(options, environment, events)
         return OK
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
             time.sleep(LEAVE_S)
         return code
     finally:
-        transient.log.removeHandler(warnings)
+        retries.log.removeHandler(warnings)
         events.stop_heartbeat()
 
 
@@ -91,7 +91,7 @@ def _translate(error: BaseException, attempt: int = 1) -> tuple[int, str, str | 
         return STOPPED, str(error), "stopped"
     if isinstance(error, StaleError):
         return STOPPED, str(error), "stale"
-    if isinstance(error, (SaveError, RestoreError, transient.StorageError)):
+    if isinstance(error, (SaveError, RestoreError, retries.StorageError)):
         return FAILED, str(error), None
     if isinstance(error, (ConfigError, PlanError, FolderError)):
         return BAD_CONFIGURATION, str(error), None
@@ -110,7 +110,7 @@ def _translate(error: BaseException, attempt: int = 1) -> tuple[int, str, str | 
 
 
 def _is_of_storage(error: BaseException) -> bool:
-    return any(isinstance(one, OSError) for one in transient.chain(error))
+    return any(isinstance(one, OSError) for one in retries.chain(error))
 
 
 class _Warnings(logging.Handler):

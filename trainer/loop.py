@@ -7,20 +7,19 @@ from collections.abc import Callable, Iterator
 import jax
 
 from trainer.checkpoint.errors import SaveError, StoppedError
-from trainer.checkpoint.saving import Saving
-from trainer.checkpoint.start import Start
-from trainer.choose import Chooser
-from trainer.data.feed import Feed
+from trainer.checkpoint.initial_state import Start
+from trainer.checkpoint.policy import Saving
+from trainer.contract.config.job import Job
+from trainer.data.loader import Feed
 from trainer.data.packing import Batch
-from trainer.evaluate import Evaluator, combined
-from trainer.events import Events
-from trainer.metrics import Rates
-from trainer.profiling import Profiling
-from trainer.report import Report
-from trainer.sample import Sampler
-from trainer.spec.job import Job
-from trainer.stop import Wishes
-from trainer.train_step import State, StepMetrics
+from trainer.distributed.stop_vote import Wishes
+from trainer.evaluation.evaluate import Evaluator, combined
+from trainer.evaluation.generate import Sampler
+from trainer.evaluation.multiple_choice import Chooser
+from trainer.step.train_step import State, StepMetrics
+from trainer.telemetry.events import Events
+from trainer.telemetry.metrics import Rates, Report
+from trainer.telemetry.profiler import Profiling
 
 Step = Callable[[State, Batch, jax.Array], tuple[State, StepMetrics]]
 

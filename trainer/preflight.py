@@ -3,13 +3,14 @@
 import os
 import platform
 
-from trainer import versions
-from trainer.data import mixture, questions
+from trainer.contract import versions
+from trainer.contract.config.job import Job
+from trainer.contract.config.model import OwnModel
+from trainer.data import mixture
 from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
-from trainer.events import Events
-from trainer.spec.job import Job
-from trainer.spec.model import OwnModel
+from trainer.evaluation import multiple_choice
+from trainer.telemetry.events import Events
 
 
 def prepare_data(job: Job, events: Events) -> Tokens | Mixture:
@@ -40,7 +41,7 @@ def code_of(job: Job) -> str:
 def check(job: Job, events: Events) -> None:
     """Sends `checked` with all that the hosts must agree on. Raises corpus.DataError."""
     tokens = prepare_data(job, events)
-    questions.load(job, tokens.tokenizer)
+    multiple_choice.load(job, tokens.tokenizer)
     events.emit(
         "checked",
         last_word=True,

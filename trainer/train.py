@@ -6,30 +6,30 @@ from pathlib import Path
 
 import jax
 
-from trainer import distributed, jax_config, mesh, versions
 from trainer.checkpoint.errors import StoppedError
-from trainer.checkpoint.setup import Checkpoints, saving_of
-from trainer.checkpoint.start import begin
-from trainer.choose import Chooser
-from trainer.data import questions
-from trainer.data.feed import Feed
+from trainer.checkpoint.initial_state import begin
+from trainer.checkpoint.manager import Checkpoints, saving_of
+from trainer.contract import versions
+from trainer.contract.config.job import Job
+from trainer.contract.planning.plan import Plan
+from trainer.contract.storage.corpus import DataError
+from trainer.data.loader import Feed, batch_shardings
 from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
-from trainer.environment import Environment
-from trainer.evaluate import Evaluator
-from trainer.events import Events
+from trainer.distributed import initialize, mesh
+from trainer.distributed.process_env import Environment
+from trainer.distributed.stop_vote import StopSignal, Wishes
+from trainer.evaluation import multiple_choice
+from trainer.evaluation.evaluate import Evaluator
+from trainer.evaluation.generate import Sampler
+from trainer.evaluation.multiple_choice import Chooser
 from trainer.loop import Loop, Step
-from trainer.metrics import Rates
 from trainer.preflight import code_of, prepare_data
-from trainer.profiling import Profiling
-from trainer.report import EVENT_TEXT_CHARACTERS, Report
-from trainer.sample import Sampler
-from trainer.spec.corpus import DataError
-from trainer.spec.job import Job
-from trainer.spec.plan import Plan
-from trainer.stop import StopSignal, Wishes
-from trainer.train_step import Trainable
-from trainer.world import planned
+from trainer.run_plan import planned
+from trainer.step.train_step import Trainable
+from trainer.telemetry.events import Events
+from trainer.telemetry.metrics import EVENT_TEXT_CHARACTERS, Rates, Report
+from trainer.telemetry.profiler import Profiling
 
 
 def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> None:
@@ -37,14 +37,14 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     stop = StopSignal()
     if job.checkpoint:
         stop.listen()
-    jax_config.configure()
+    initialize.configure()
     plan = planned(job, environment, run_dir)
     events.emit("started", versions=versions.versions(), code=code_of(job))
     tokens = prepare_data(job, events)
-    asked = questions.load(job, tokens.tokenizer)
+    asked = multiple_choice.load(job, tokens.tokenizer)
     _check_corpus(plan, tokens)
-    distributed.start(environment, job.deadlines, on_cpu=plan.world.on_cpu)
-    distributed.check_world(plan.world, environment.process)
+    initialize.start(environment, job.deadlines, on_cpu=plan.world.on_cpu)
+    initialize.check_world(plan.world, environment.process)
     devices = mesh.build(plan)
     events.emit("initialized", processes=jax.process_count(), devices=jax.device_count())
     report = Report(job, environment, run_dir, events)
@@ -57,12 +57,12 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
             job, plan, tokens, run_dir, environment.attempt, trainable.shapes(), report
         )
         restorer = saved.restorer(report) if saved else None
-        with distributed.all_keep_compiled(on_cpu=plan.world.on_cpu):
+        with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
             start = begin(trainable, plan, restorer, report, events)
         shift = start.examples - start.step * job.data.global_batch
-        feed = Feed(job, plan.batch, tokens, mesh.batch_shardings(devices), shift)
+        feed = Feed(job, plan.batch, tokens, batch_shardings(devices), shift)
         saving = saving_of(saved, feed, start.base, stop, report)
-        with distributed.all_keep_compiled(on_cpu=plan.world.on_cpu):
+        with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
             step = _compiled(trainable, feed, events, report)
         chooser = Chooser(trainable, asked) if asked else None
         sampler = Sampler(trainable, job.sample, tokens.tokenizer) if job.sample else None
@@ -97,7 +97,7 @@ def _compiled(trainable: Trainable, feed: Feed, events: Events, report: Report) 
         begin = time.perf_counter()
         step = trainable.compiled_step(next(feed.training(first_step=1)))
         report.say(f"compiled in {time.perf_counter() - begin:.1f} s")
-        distributed.wait_for_compilers("first step", trainable.job.deadlines)
+        initialize.wait_for_compilers("first step", trainable.job.deadlines)
     return step
 
 
@@ -113,5 +113,5 @@ def _finish(
 
 def _leave_together(name: str) -> None:
     """Process 0 holds the coordinator: without it the others would be ended in mid-sentence."""
-    distributed.barrier(name)
-    distributed.shutdown()
+    initialize.barrier(name)
+    initialize.shutdown()

@@ -6,8 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,73 +14,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launcher.display import count, format_bytes, format_seconds
+from launcher.core.formatting import count, format_bytes, format_seconds
 from launcher.host.reaper import die_with_parent
-from launcher.runs import RunFolderError, find_run
-from trainer.spec.checkpoints import (
-    DAMAGED,
+from launcher.runs.checkpoints import Entry
+from launcher.runs.directory import RunFolderError, find_run
+from trainer.contract.config.command import CommandJob, load_job
+from trainer.contract.planning.sharding_rules import mesh_text
+from trainer.contract.records.checkpoint_metadata import (
     PROBLEM,
-    About,
-    AnyPath,
-    BrokenError,
     folder_of,
-    is_url,
-    read,
-    steps,
 )
-from trainer.spec.command import CommandJob, load_job
-from trainer.spec.config import ConfigError
-from trainer.spec.rules import mesh_text
-from trainer.spec.transient import retried
+from trainer.contract.storage.paths import is_url
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 NOT_VERIFIED = "not verified"
-
-
-class UnreachableError(Exception):
-    """A folder of checkpoints cannot be read from here; says why."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One step folder, and what is known of it."""
-
-    folder: AnyPath
-    step: int
-    about: About | None
-    problem: str = ""
-    """Why it is no checkpoint to go on from; "": nothing is known against it."""
-    verified: bool = False
-    """Whether every array was read and found as it was saved."""
-
-    @property
-    def is_aside(self) -> bool:
-        """Whether it was moved aside as damaged."""
-        return DAMAGED in self.folder.name
-
-    @property
-    def state(self) -> str:
-        return self.problem or ("verified" if self.verified else "whole")
-
-
-def newest(folder: str) -> About | None:
-    """The newest whole checkpoint in a folder. Raises UnreachableError."""
-    return next((entry.about for entry in entries(folder) if not entry.problem), None)
-
-
-def entries(folder: str) -> Iterator[Entry]:
-    """All step folders, newest first, damaged ones included. Raises UnreachableError."""
-    try:
-        root = _open(folder)
-        names = retried(folder, lambda: [p.name for p in root.iterdir()] if root.is_dir() else [])
-        moved = [name for name in names if DAMAGED in name and name.partition(".")[0].isdecimal()]
-        found = [(step, str(step)) for step in retried(folder, lambda: steps(root))]
-        found += [(int(name.partition(".")[0]), name) for name in moved]
-        for step, name in sorted(found, reverse=True):
-            yield retried(str(root / name), partial(_entry, root / name, step))
-    except Exception as error:  # each kind of storage has errors of its own
-        why = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
-        raise UnreachableError(f"{folder} cannot be read from here: {why}") from error
 
 
 def find_folder(name_or_path: str, runs: Path) -> str:
@@ -156,7 +102,7 @@ def _verify(folders: Sequence[str]) -> dict[str, str]:
     if not folders:
         return {}
     child = subprocess.run(
-        [sys.executable, "-m", "trainer.checkpoint.verify", *folders],
+        [sys.executable, "-m", "trainer.tools.verify_checkpoint", *folders],
         stdout=subprocess.PIPE,
         text=True,
         preexec_fn=die_with_parent(os.getpid()),
@@ -182,7 +128,7 @@ def pick(found: Sequence[Entry], folder: str, step: int | None) -> Entry:
 
 def export(entry: Entry, to: Path) -> int:
     """Write a checkpoint for other programs, by a child process; returns its exit code."""
-    command = [sys.executable, "-m", "trainer.checkpoint.export", str(entry.folder)]
+    command = [sys.executable, "-m", "trainer.tools.export_checkpoint", str(entry.folder)]
     try:
         code = subprocess.run(
             [*command, "--to", str(to)], preexec_fn=die_with_parent(os.getpid())
@@ -190,25 +136,6 @@ def export(entry: Entry, to: Path) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return code if code >= 0 else FAILED
-
-
-def _open(folder: str) -> AnyPath:
-    """URLs through etils, which is imported for them alone."""
-    if not is_url(folder):
-        return Path(folder).expanduser()
-    from trainer.spec.places import place
-
-    return place(folder)
-
-
-def _entry(folder: AnyPath, step: int) -> Entry:
-    moved = "moved aside as damaged"
-    try:
-        about = read(folder)
-    except BrokenError as error:
-        text = f"{moved}: {error}" if DAMAGED in folder.name else str(error)
-        return Entry(folder, step, None, text)
-    return Entry(folder, step, about, moved if DAMAGED in folder.name else "")
 
 
 def _cells(entry: Entry) -> list[str]:

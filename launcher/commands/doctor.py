@@ -12,23 +12,22 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from launcher.cluster import ClusterWords, find_cluster
-from launcher.commands.held import print_held
-from launcher.commands.look_there import look_there
+from launcher.cluster.schema import ClusterWords, find_cluster
+from launcher.commands.held_slices import print_held
 from launcher.commands.run import refuse_unreachable
-from launcher.display import count, format_bytes
-from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
-from launcher.gang import GangError
-from launcher.hosting import Hosting
-from launcher.interrupts import ending_on_signals
-from launcher.launch import Launch
-from launcher.listener import Listener
-from launcher.outcome import host_name
-from launcher.plan import make_launch
-from launcher.preflight import Needs, Problem, Seen, judge
-from launcher.providers.errors import ProviderError
-from trainer.spec.command import CommandJob
-from trainer.spec.config import ConfigError, Loaded
+from launcher.core.errors import ProviderError
+from launcher.core.events import Listener
+from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
+from launcher.core.formatting import count, format_bytes, host_name
+from launcher.core.signals import ending_on_signals
+from launcher.executors.inspect_hosts import look_there
+from launcher.gang.gang import GangError
+from launcher.gang.host_pool import Hosting
+from launcher.gang.preflight import Needs, Problem, Seen, judge
+from launcher.planning.planner import make_launch
+from launcher.planning.spec import Launch
+from trainer.contract.config.command import CommandJob
+from trainer.contract.config.loader import ConfigError, Loaded
 
 
 def examine(words: ClusterWords, *, as_json: bool) -> int:

@@ -3,64 +3,18 @@
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from launcher.display import host_color
-from launcher.exits import INTERRUPTED, OK
-from launcher.host.log_files import Lines, LogFile
-from launcher.outcome import host_name
-from launcher.printable import coloured
-from launcher.record.snapshot import describe, take
-from launcher.runs import RunFolderError, is_alive, run_word
-
-LOOK_S = 0.2
-FOLLOWED_TAIL = 10
-"""Lines of each host's past that a command which follows them begins with, unless it is told."""
-
-OnLine = Callable[[int, str], None]
-
-
-class HostLogs:
-    """The logs of a run's hosts as they grow; hosts that come later are found too."""
-
-    def __init__(self, folder: Path, tail: int | None, host: int | None = None) -> None:
-        self._folder, self._tail, self._host = folder / "logs", tail, host
-        self._open: dict[int, tuple[LogFile, Lines]] = {}
-
-    @property
-    def hosts(self) -> list[int]:
-        """Of which there is a log."""
-        names = (path.stem.removeprefix("host-") for path in self._folder.glob("host-*.log"))
-        return sorted(int(name) for name in names if name.isdecimal())
-
-    def read(self, on_line: OnLine) -> bool:
-        """Hand over what is new, host by host; whether there was anything."""
-        found = False
-        for host in self.hosts if self._host is None else [self._host]:
-            log, lines = self._log(host)
-            while chunk := log.read():
-                found = True
-                for line in lines.add(chunk):
-                    on_line(host, line)
-        self._tail = None  # a host that comes later is read from its first line on
-        return found
-
-    def finish(self, on_line: OnLine) -> None:
-        """Hand over last lines that no newline ended."""
-        for host, (log, lines) in self._open.items():
-            for line in lines.rest():
-                on_line(host, line)
-            log.close()
-
-    def _log(self, host: int) -> tuple[LogFile, Lines]:
-        if host not in self._open:
-            path = self._folder / f"{host_name(host)}.log"
-            self._open[host] = LogFile(path, self._tail), Lines()
-        return self._open[host]
+from launcher.core.exit_codes import INTERRUPTED, OK
+from launcher.core.printable import coloured
+from launcher.executors.follow import _tell, tell_let_go
+from launcher.runs.directory import RunFolderError, is_alive
+from launcher.runs.host_logs import FOLLOWED_TAIL, LOOK_S, HostLogs, OnLine
+from launcher.runs.status import describe, take
+from launcher.ui.plan_view import host_color
 
 
 def show_logs(
@@ -85,12 +39,6 @@ def show_logs(
     if follow:
         _tell(describe(take(folder)))
     return OK
-
-
-def tell_let_go(folder: Path) -> None:
-    """After Ctrl-C in a command that only looks on."""
-    word = run_word(folder)
-    _tell(f"let go: {folder.name} runs on. To stop it, with a checkpoint: launch stop {word}")
 
 
 def _copy(logs: HostLogs, folder: Path, on_line: OnLine, follow: bool) -> None:
@@ -125,8 +73,3 @@ def _rendered(console: Console, text: Text) -> str:
     with console.capture() as capture:
         console.print(text, end="")
     return capture.get()
-
-
-def _tell(message: str) -> None:
-    """Beside the lines, not among them."""
-    print(message, file=sys.stderr)

@@ -12,37 +12,34 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from launcher import job_secrets, storage
-from launcher.attempts import Attempts
-from launcher.cluster import Attach, Cluster, Kubernetes, Slurm
-from launcher.commands import new_secrets, status
-from launcher.commands.compile_check import DoesNotFitError, refuse_unless_it_fits
-from launcher.commands.detach import detach
-from launcher.commands.queue import hand_over, hand_over_new
-from launcher.commands.remote import (
-    remote_cluster,
-    resume_remotely,
-    run_remotely,
-    still_there,
-)
-from launcher.commands.resume import Resumed, cluster_words, plan_resume
-from launcher.commands.shown import Shown
-from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
-from launcher.gang import GangError
-from launcher.interrupts import Interrupts, ending_on_signals, refusing_suspension
-from launcher.launch import Launch
-from launcher.outcome import Outcome
-from launcher.output import report_failures, unfailing_output
-from launcher.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
-from launcher.providers import attach, memory
-from launcher.providers.errors import ProviderError
-from launcher.providers.jobs import job as jobs
-from launcher.providers.kubernetes import allocation as kubernetes
-from launcher.record import summary
-from launcher.runs import Run, RunFolderError, find_run, resume_command
-from trainer.spec.config import ConfigError
-from trainer.spec.job import BaseJob
-from trainer.spec.plan import World
+from launcher.cluster.schema import Attach, Cluster, Kubernetes, Slurm
+from launcher.commands import status
+from launcher.commands.compile import DoesNotFitError, refuse_unless_it_fits
+from launcher.controller.controller import Attempts
+from launcher.core.errors import ProviderError
+from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
+from launcher.core.output import report_failures, unfailing_output
+from launcher.core.results import Outcome
+from launcher.core.signals import Interrupts, ending_on_signals, refusing_suspension
+from launcher.executors import new_secrets
+from launcher.executors.local import detach
+from launcher.executors.options import Shown
+from launcher.executors.remote import remote_cluster, resume_remotely, run_remotely, still_there
+from launcher.executors.resume_point import Resumed, cluster_words, plan_resume
+from launcher.executors.slurm import hand_over, hand_over_new
+from launcher.gang.gang import GangError
+from launcher.planning import job_secrets
+from launcher.planning.spec import Launch
+from launcher.providers.attach import provider as attach
+from launcher.providers.kubernetes import provider as kubernetes
+from launcher.providers.local import memory
+from launcher.providers.ray_jobs import run_handle as jobs
+from launcher.runs import storage, summary
+from launcher.runs.directory import Run, RunFolderError, find_run, resume_command
+from launcher.ui.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
+from trainer.contract.config.job import BaseJob
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.planning.plan import World
 
 REFUSALS = (ConfigError, RunFolderError, ProviderError, DoesNotFitError)
 

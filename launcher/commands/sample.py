@@ -6,11 +6,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.commands.checkpoints import Entry
-from launcher.exits import INTERRUPTED, JOB_FAILED
+from launcher.core.exit_codes import INTERRUPTED, JOB_FAILED
 from launcher.host.reaper import die_with_parent
-from launcher.runs import RunFolderError, find_run, launched_in
-from trainer.spec.checkpoints import is_url
+from launcher.runs.checkpoints import Entry
+from launcher.runs.directory import RunFolderError, find_run, launched_in
+from trainer.contract.storage.paths import is_url
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def write(entry: Entry, wish: Wish, start_in: Path) -> int:
     `start_in` is where the job's relative paths start.
     """
     folder = str(entry.folder if is_url(entry.folder) else entry.folder.absolute())
-    command = [sys.executable, "-m", "trainer.checkpoint.sample", folder, *wish.words]
+    command = [sys.executable, "-m", "trainer.tools.sample_checkpoint", folder, *wish.words]
     # The child starts in another folder, and may find the trainer in this one alone.
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}

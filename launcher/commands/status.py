@@ -10,15 +10,15 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from launcher.commands.listing import STYLES
-from launcher.display import count
-from launcher.files import read_object
-from launcher.printable import plain
-from launcher.record import live, summary
-from launcher.record.goodput import Goodput
-from launcher.record.history import Happening, History
-from launcher.record.snapshot import Snapshot, take
-from launcher.runs import resume_command, run_word
+from launcher.commands.list_runs import STYLES
+from launcher.core.files import read_object
+from launcher.core.formatting import count
+from launcher.core.printable import plain
+from launcher.runs import live, summary
+from launcher.runs.directory import resume_command, run_word
+from launcher.runs.goodput import Goodput
+from launcher.runs.history import Happening, History
+from launcher.runs.status import Snapshot, take
 
 SHOWN_HAPPENINGS = 20
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from launcher.display import format_seconds
-from launcher.exits import INTERRUPTED, JOB_FAILED, OK, fail
-from launcher.files import read_object
-from launcher.known_process import KnownProcess
-from launcher.providers.kubernetes.made import give_back
-from launcher.record import summary
-from launcher.record.snapshot import describe, take
-from launcher.runs import Run, RunFolderError, is_alive, run_word
+from launcher.core.exit_codes import INTERRUPTED, JOB_FAILED, OK, fail
+from launcher.core.files import read_object
+from launcher.core.formatting import format_seconds
+from launcher.providers.kubernetes.cleanup import give_back
+from launcher.runs import summary
+from launcher.runs.directory import Run, RunFolderError, is_alive, run_word
+from launcher.runs.known_process import KnownProcess
+from launcher.runs.status import describe, take
 
 ENDING_TIMEOUT_S = 60.0
 """Beyond what the programs are given to save."""

@@ -55,7 +55,7 @@ class _Thread:
 
 
 def innermost(text: str, count: int = 3) -> list[str]:
-    """What a program's main thread does, like "trainer/data/feed.py:31 in training".
+    """What a program's main thread does, like "trainer/data/loader.py:31 in training".
 
     At most `count` frames, the innermost first; those of libraries only where there are no others.
     Where `text` has stacks of several processes, the first one's. Empty where there are none.

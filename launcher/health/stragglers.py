@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.outcome import host_name
+from launcher.core.formatting import host_name
 
 FACTOR, RECOVERED_FACTOR = 2.0, 1.5
 HEARTBEATS = 5

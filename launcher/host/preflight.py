@@ -1,4 +1,4 @@
-"""What a host says of itself before a program starts; `launcher/preflight.py` judges it."""
+"""What a host says of itself before a program starts; `launcher/gang/preflight.py` judges it."""
 
 import os
 import pwd

@@ -1,6 +1,6 @@
 """Runs commands, and ends the whole tree of what they started when the owner is gone.
 
-A program of its own, `python -I -S reaper.py`, started by processes.py; standard library
+A program of its own, `python -I -S reaper.py`, started by process_tree.py; standard library
 only, so that it is up in some 40 ms. Standard input is the lifeline: the owner holds its write end
 and sends requests on it, one JSON object a line; end of file means that the owner died, by whatever
 way (`kill -9` included). A parent-death signal would not do: it fires when the *thread* that made
@@ -12,7 +12,7 @@ reaper that is killed leaves becomes a child of the guard, which ends it and cle
 guard is killed, the reaper gets SIGTERM. Only the guard's process id is known outside.
 
 A folder of the first request holds `owner.json` with the cleanup commands, locked while one of the
-two lives: what both leave when both are killed is found by it (launcher/providers/abandoned.py).
+two lives: launcher/providers/ray/abandoned.py finds by it what both leave when both are killed.
 
 Requests: {"folders": [...], "setup": [[...]], "cleanup": [[...]], "grace_s": s}, first and once;
 {"start": {"name", "argv", "env", "cwd", "log", "pass_fds", "rotate_bytes",
@@ -20,7 +20,7 @@ Requests: {"folders": [...], "setup": [[...]], "cleanup": [[...]], "grace_s": s}
 commands; {"end": {"grace_s": s}}: an orderly stop, see `_ask_to_end`; {"detach": true}: live on
 without an owner. Answers, on standard output: {"ready": pid}, {"failed": why}, {"started": name,
 "pid": n}, {"exited": name, "status": a wait status, "monotonic_s": by CLOCK_MONOTONIC, the same
-for all processes of a host}, {"killed": "reaper" or "guard"}, and those of relay.py.
+for all processes of a host}, {"killed": "reaper" or "guard"}, and those of log_writer.py.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ENDING_TIMEOUT_S = 30.0
 RELAY_TIMEOUT_S = 2.0
 """For the rest of a dead program's output; a relay that a disk holds longer ends by itself."""
-RELAY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "relay.py")
+RELAY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log_writer.py")
 PIPE_BYTES = 1 << 20
 LIBC = ctypes.CDLL(None)
 

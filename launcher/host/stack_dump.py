@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from launcher.host.log_files import LogFile
+from launcher.host.log_reader import LogFile
 from launcher.host.reaper import descendants
 
 ANSWER_S, LOOK_S = 2.0, 0.02

@@ -6,7 +6,7 @@ import pytest
 
 from tests.faults.launches import Launch
 from tests.leftovers import Traces
-from trainer.spec.curve import curve
+from trainer.contract.records.metrics_file import curve
 
 STEPS = 120
 JOB = """\

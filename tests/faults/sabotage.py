@@ -94,7 +94,7 @@ def sabotage(folder: Path, code: str) -> str:
 
     `once()` is true for the first who asks.
     """
-    return _on_host(1, hook(folder, "trainer.data.feed", STEPS, code))
+    return _on_host(1, hook(folder, "trainer.data.loader", STEPS, code))
 
 
 def sabotage_phases(folder: Path, code: str) -> str:
@@ -102,7 +102,7 @@ def sabotage_phases(folder: Path, code: str) -> str:
 
     `name` is the phase's; `once(name)` is true for the first caller.
     """
-    return _on_host(1, hook(folder, "trainer.events", PHASES, code))
+    return _on_host(1, hook(folder, "trainer.telemetry.events", PHASES, code))
 
 
 def sabotage_commits(folder: Path, code: str) -> str:
@@ -121,7 +121,7 @@ def sabotage_lines(folder: Path, code: str) -> str:
     `code` is an expression of `number`, from 1, and of `line`, the bytes of the file. Host 1 has
     its own token cache, so it reads the file itself.
     """
-    path = hook(folder, "trainer.data.records", LINES, code)
+    path = hook(folder, "trainer.data.readers", LINES, code)
     return _on_host(1, path).replace("PYTHONPATH", f"XDG_CACHE_HOME: {folder}/cache, PYTHONPATH")
 
 

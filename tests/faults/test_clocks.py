@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.record.goodput import goodput
+from launcher.runs.goodput import goodput
 from tests.faults.launches import Launch
 from tests.faults.matrix import assert_finished, ends
 from tests.faults.victims import trainer_of

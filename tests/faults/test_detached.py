@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.runs import is_alive
+from launcher.runs.directory import is_alive
 from tests.faults.launches import Launcher
 from tests.leftovers import LAUNCH_TIMEOUT_S, Traces, run_launcher, wait_until
-from trainer.spec import checkpoints
+from trainer.contract.records import checkpoint_metadata
 
 pytestmark = pytest.mark.slow
 TIMEOUT_S = 120.0
@@ -117,7 +117,7 @@ def test_a_run_survives_its_terminal_and_is_stopped_from_another_one(
         wait_for_line(process, "host 0 step")
     stopped = alone("stop", "small")
     assert stopped.returncode == 0, stopped.stdout + stopped.stderr
-    (last, *_) = checkpoints.steps(alone.folder / "checkpoints")
+    (last, *_) = checkpoint_metadata.steps(alone.folder / "checkpoints")
     assert f"small was stopped at step {last}, checkpoint of step {last}; con" in stopped.stdout
     for process, code in ((following, 0), (attached, 130)):
         said, _ = process.communicate(timeout=TIMEOUT_S)
@@ -150,7 +150,7 @@ def test_a_run_goes_on_detached_on_another_cluster_and_to_its_end(
     assert alone.start().returncode == 0
     alone.wait_for_step()
     assert alone("stop", "small").returncode == 0
-    (last, *_) = checkpoints.steps(alone.folder / "checkpoints")
+    (last, *_) = checkpoint_metadata.steps(alone.folder / "checkpoints")
     one_host = alone.launch.cluster_file("one")
     one_host.write_text(one_host.read_text().replace("hosts: 2", "hosts: 1"))
     words = ["resume", "small", "-do", "json", "-c", str(one_host), f"steps={last + 200}"]

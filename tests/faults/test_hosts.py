@@ -140,7 +140,7 @@ sys.meta_path.insert(0, Hang())
 """
 
 
-@pytest.mark.parametrize("module", ["ray", "launcher.agent"])
+@pytest.mark.parametrize("module", ["ray", "launcher.gang.agent"])
 def test_an_agent_that_hangs_while_it_starts_is_made_anew(
     launch: Launcher, traces: Traces, tmp_path: Path, module: str
 ) -> None:
@@ -153,7 +153,7 @@ def test_an_agent_that_hangs_while_it_starts_is_made_anew(
     assert (tmp_path / "once").exists()
     assert "1 of 2 agents are up" in run.output
     warned = "agent of host-0001 has not answered" in run.output
-    assert warned == (module == "launcher.agent")
+    assert warned == (module == "launcher.gang.agent")
     os.killpg(run.process.pid, signal.SIGINT)
     assert run.wait(timeout_s=60.0) == 130
     traces.assert_nothing_left(timeout_s=1.0)

@@ -14,9 +14,9 @@ import pytest
 from tests.leftovers import wait_until
 from tests.trainer import gang
 from tests.trainer.jobs import job_of, world_of
-from trainer.checkpoint.folder import TEMPORARY
-from trainer.spec import checkpoints
-from trainer.spec.curve import curve
+from trainer.checkpoint.folder_check import TEMPORARY
+from trainer.contract.records import checkpoint_metadata
+from trainer.contract.records.metrics_file import curve
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -94,10 +94,10 @@ class Killer:
 
     def _look(self) -> Killed:
         names = [path.name for path in self.folder.iterdir()]
-        assert not [name for name in names if checkpoints.DAMAGED in name], names
-        steps = checkpoints.steps(self.folder)
+        assert not [name for name in names if checkpoint_metadata.DAMAGED in name], names
+        steps = checkpoint_metadata.steps(self.folder)
         for step in steps:
-            assert checkpoints.read(self.folder / str(step)).step == step
+            assert checkpoint_metadata.read(self.folder / str(step)).step == step
         saving = any(TEMPORARY in name for name in names)
         return Killed(saving, steps[0] if steps else 0)
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.host.processes import start_time
+from launcher.host.process_tree import start_time
 from tests.faults.launches import Launch, Launcher
 from tests.faults.links import IS_ROOT_WITH_IP, Link
 from tests.faults.matrix import assert_finished, ends
 from tests.faults.sabotage import sabotage_commits
 from tests.faults.victims import trainer_of
 from tests.leftovers import Traces, wait_until
-from trainer.spec import checkpoints
+from trainer.contract.records import checkpoint_metadata
 
 pytestmark = [
     pytest.mark.faults,
@@ -74,8 +74,8 @@ def test_a_host_of_which_nothing_arrives_ends_itself_while_the_others_go_on(
 
 HALTED = """\
 if moment == "imported":
-        import trainer.distributed
-        trainer.distributed.HEARTBEAT_S = 600  # JAX would end it while it is halted
+        import trainer.distributed.initialize
+        trainer.distributed.initialize.HEARTBEAT_S = 600  # JAX would end it while it is halted
     if moment == "checked" and once("halted"):
         while not os.path.exists({committed!r}):
             time.sleep(0.1)
@@ -100,7 +100,7 @@ def test_process_0_cut_off_in_a_save_commits_nothing_after_a_newer_attempt(
     assert (lost["kind"], lost["process"]) == ("lost", 0)
     run.wait_for(lambda: renamed.exists() or failed.exists())
     assert not renamed.exists()
-    assert checkpoints.read(folder / "30").attempt == 2
+    assert checkpoint_metadata.read(folder / "30").attempt == 2
     assert json.loads((folder / "lease.json").read_text())["attempt"] == 2
     os.killpg(run.process.pid, signal.SIGINT)
     assert run.wait(timeout_s=60.0) == 130, run.output

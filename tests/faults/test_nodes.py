@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.host.processes import start_time
+from launcher.host.process_tree import start_time
 from tests.faults.launches import Launch, Launcher
 from tests.faults.matrix import STEPS, assert_finished, ends
 from tests.faults.sabotage import sabotage
 from tests.faults.victims import node_of, reaper_of_nodes, trainer_of
 from tests.leftovers import Traces, wait_until
 from tests.spec.worlds import mesh_of
-from trainer.spec import checkpoints
+from trainer.contract.records import checkpoint_metadata
 
 pytestmark = pytest.mark.faults
 
@@ -44,7 +44,9 @@ def test_a_preempted_node(
     assert_finished(run, unbroken, traces)
     (ended,) = ends(run)
     assert ended["kind"] in ("lost", "preempted")
-    saved = [checkpoints.read(path) for path in (run.run_dir / "checkpoints").glob("*[0-9]")]
+    saved = [
+        checkpoint_metadata.read(path) for path in (run.run_dir / "checkpoints").glob("*[0-9]")
+    ]
     newest = max(about.step for about in saved if about.attempt == 1)
     assert {e["step"] for e in run.events() if e["event"] == "restored"} == {newest}
     metrics = [json.loads(m) for m in (run.run_dir / "metrics.jsonl").read_text().splitlines()]

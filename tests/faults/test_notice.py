@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from launcher.host.notices import SERVER_VARIABLE
+from launcher.host.preemption_notice import SERVER_VARIABLE
 from tests.faults import matrix
 from tests.faults.launches import Launcher
 from tests.leftovers import Traces

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.host.processes import start_time
+from launcher.host.process_tree import start_time
 from tests.faults.launches import Launch, Launcher
 from tests.faults.matrix import JOB, assert_finished, ends
 from tests.faults.sabotage import sabotage_commits

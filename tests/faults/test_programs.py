@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.host.processes import start_time
+from launcher.host.process_tree import start_time
 from tests.faults.launches import Launch
 from tests.faults.matrix import assert_finished, ends
 from tests.faults.sabotage import sabotage, sabotage_phases
 from tests.faults.victims import trainer_of
 from tests.leftovers import Traces, wait_until
-from trainer.spec import checkpoints
+from trainer.contract.records import checkpoint_metadata
 
 pytestmark = pytest.mark.faults
 
@@ -86,10 +86,10 @@ def test_numbers_that_are_not_finite_are_final(
     traces.assert_nothing_left(timeout_s=5.0)
     folder = run.run_dir / "checkpoints"
     last = max(e["step"] for e in run.events() if e["event"] == "step")
-    assert checkpoints.steps(folder) == list(range(last, 0, -1))
+    assert checkpoint_metadata.steps(folder) == list(range(last, 0, -1))
     assert f"step {last + 1}: loss" in run.output
-    for step in checkpoints.steps(folder):
-        assert math.isfinite(checkpoints.read(folder / str(step)).loss)
+    for step in checkpoint_metadata.steps(folder):
+        assert math.isfinite(checkpoint_metadata.read(folder / str(step)).loss)
 
 
 def test_a_killed_child_of_a_trainer_changes_nothing_else(

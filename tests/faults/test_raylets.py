@@ -7,8 +7,8 @@ import time
 import psutil
 import pytest
 
-from launcher.cluster import find_cluster
-from launcher.providers import local
+from launcher.cluster.schema import find_cluster
+from launcher.providers.local import provider
 from tests.leftovers import wait_until
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ def raylet(reaper: int) -> int:
 def test_a_node_whose_raylet_ended_is_replaced(number: signal.Signals) -> None:
     """Also one that ends in order, for which `ray start --block` would wait on."""
     world = find_cluster("local").value.world(simulated=False)
-    with local.start(world) as hosts:
+    with provider.start(world) as hosts:
         nodes, reaped = hosts.nodes, hosts.reaped
         assert nodes and reaped
         os.kill(raylet(reaped.pid), number)

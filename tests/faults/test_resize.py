@@ -17,7 +17,7 @@ import pytest
 
 from tests.leftovers import Traces
 from tests.sampling import sampled
-from trainer.spec.curve import curve
+from trainer.contract.records.metrics_file import curve
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SAVED, STEPS = 6, 26
@@ -142,7 +142,7 @@ def test_every_example_of_an_epoch_is_seen_once_across_two_resizes(place: Place)
 
 
 def _digest(examples: range) -> int:
-    """As trainer/train_step.py computes it on the devices."""
+    """As trainer/step/train_step.py computes it on the devices."""
     total = 0
     for example in examples:
         mixed = (example + 0x9E3779B9) % 2**32

@@ -13,8 +13,8 @@ import pytest
 from tests.faults.launches import Launch, Launcher
 from tests.faults.victims import trainer_of
 from tests.leftovers import Traces
-from trainer.spec import checkpoints
-from trainer.spec.curve import curve
+from trainer.contract.records import checkpoint_metadata
+from trainer.contract.records.metrics_file import curve
 
 pytestmark = pytest.mark.slow
 STEPS = 400
@@ -43,7 +43,7 @@ def resume(launch: Launcher, name: str, *words: str) -> subprocess.CompletedProc
 
 
 def saved(run: Launch) -> list[int]:
-    return checkpoints.steps(run.run_dir / "checkpoints")
+    return checkpoint_metadata.steps(run.run_dir / "checkpoints")
 
 
 def state(run: Launch) -> dict[str, Any]:

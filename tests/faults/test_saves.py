@@ -9,7 +9,7 @@ from tests.faults.launches import Launch, Launcher
 from tests.faults.matrix import ends
 from tests.faults.sabotage import sabotage_commits
 from tests.leftovers import Traces
-from trainer.spec import checkpoints
+from trainer.contract.records import checkpoint_metadata
 
 pytestmark = pytest.mark.faults
 
@@ -46,7 +46,7 @@ def test_a_last_save_that_moves_may_take_longer_than_its_limit(
     assert not ends(run)
     (saved,) = [e for e in run.events() if e["event"] == "checkpoint_saved"]
     assert saved["seconds"] > SLOW_S > LIMIT_S
-    assert checkpoints.steps(run.run_dir / "checkpoints") == [12]
+    assert checkpoint_metadata.steps(run.run_dir / "checkpoints") == [12]
     traces.assert_nothing_left(timeout_s=5.0)
 
 
@@ -59,5 +59,5 @@ def test_a_last_save_that_hangs_ends_with_its_host_and_the_key_of_its_limit(
     (line,) = [one for one in run.output.splitlines() if failed in one]
     assert "(deadlines.save_s)" in line
     assert "attempt 1 ended: host-0000 exited with code 1" in run.output
-    assert not checkpoints.steps(run.run_dir / "checkpoints")
+    assert not checkpoint_metadata.steps(run.run_dir / "checkpoints")
     traces.assert_nothing_left(timeout_s=5.0)

@@ -19,11 +19,11 @@ from tests.faults.launches import JOB, Launch, Launcher
 from tests.faults.sabotage import sabotage_lines
 from tests.leftovers import Traces, run_launcher
 from tests.trainer.test_tokenizer import make as make_tokenizer
+from trainer.contract.config.data import Data
+from trainer.contract.records.metrics_file import curve
 from trainer.data import mixture, pipeline
 from trainer.data.documents import zstd
-from trainer.spec.curve import curve
-from trainer.spec.data import Data
-from trainer.train_step import digest
+from trainer.step.train_step import digest
 
 SIZE = 300
 STEPS = 4

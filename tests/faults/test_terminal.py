@@ -13,7 +13,7 @@ import pytest
 from tests.faults.launches import Launcher
 from tests.faults.terminal import Terminal
 from tests.leftovers import Traces, run_launcher, wait_until
-from trainer.spec import checkpoints
+from trainer.contract.records import checkpoint_metadata
 
 pytestmark = pytest.mark.slow
 TIMEOUT_S = 120.0
@@ -66,7 +66,7 @@ def test_a_foreground_run_whose_terminal_closes_saves_and_leaves_nothing(
     traces.assert_nothing_left(timeout_s=30.0)
     assert with_shell or code == 130
     assert state_of(run_dir) == "interrupted"
-    (last,) = checkpoints.steps(run_dir / "checkpoints")
+    (last,) = checkpoint_metadata.steps(run_dir / "checkpoints")
     assert last >= 2
     found = run_launcher(launch.folder, traces.environment, "status", "small").stdout
     assert f"step {last}" in found

@@ -13,9 +13,10 @@ from typing import TextIO
 
 import pytest
 
+from launcher.core.results import Hang
+from launcher.health.hangs import Limits, Watch
 from launcher.health.stacks import innermost
 from launcher.health.stragglers import Straggler
-from launcher.health.watch import Hang, Limits, Watch
 from tests.leftovers import wait_until
 from tests.trainer import gang
 from tests.trainer.jobs import job_of, world_of
@@ -136,7 +137,7 @@ def test_a_trainer_asleep_in_its_data_loader_is_named_and_shows_where(tmp_path: 
         for trainer in run.trainers:
             trainer.send_signal(signal.SIGUSR1)
         wait_until(lambda: all(run.has_told_its_stacks(process) for process in (0, 1)))
-        assert innermost(run.log(1))[0].startswith("trainer/data/feed.py:")
+        assert innermost(run.log(1))[0].startswith("trainer/data/loader.py:")
         assert innermost(run.log(0))[0].startswith("trainer/loop.py:")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from launcher.exits import INTERRUPTED, NO_CLUSTER, OK
+from launcher.core.exit_codes import INTERRUPTED, NO_CLUSTER, OK
 from tests.faults.launches import Launch
 from tests.gcp.conftest import cluster_file, noted
 from tests.gcp.stand_in import StandIn, State

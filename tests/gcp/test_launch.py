@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.exits import JOB_FAILED, NO_CLUSTER, OK
+from launcher.core.exit_codes import JOB_FAILED, NO_CLUSTER, OK
 from tests.faults.launches import Launch
 from tests.gcp.conftest import cluster_file, noted
 from tests.gcp.stand_in import StandIn, kill, serving

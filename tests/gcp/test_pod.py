@@ -7,11 +7,11 @@ from typing import Any
 import grpc
 import pytest
 
-from launcher.cluster import ClusterWords, find_cluster
-from launcher.providers.errors import ProviderError
-from launcher.providers.gcp import api, pod
-from launcher.providers.gcp.notes import is_noted, noted_pods
+from launcher.cluster.schema import ClusterWords, find_cluster
+from launcher.core.errors import ProviderError
+from launcher.providers.gcp import client, pod
 from launcher.providers.gcp.pod import Pod
+from launcher.providers.gcp.slice_records import is_noted, noted_pods
 from tests.gcp.conftest import cluster_file
 from tests.gcp.stand_in import StandIn
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.gcp
 def a_pod(cloud: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
     """Written down, and not asked for yet."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(api, "LOOK_S", 0.01)
+    monkeypatch.setattr(client, "LOOK_S", 0.01)
     monkeypatch.setattr(pod, "LOOK_S", 0.01)
     cluster = find_cluster(str(cluster_file(tmp_path, cloud))).value
     found = Pod.of(cluster, ClusterWords(name="pod"), tmp_path / "runs" / "small", losses=0)
@@ -65,7 +65,7 @@ def test_given_back_it_is_deleted_and_forgotten(a_pod: Pod, cloud: StandIn) -> N
 def test_a_resource_that_is_made_after_the_client_gave_up_is_given_back(
     a_pod: Pod, cloud: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "CALL_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(client, "CALL_TIMEOUT_S", 0.3)
     create, may_make = cloud.create, threading.Event()
 
     def slow(request: Any, context: grpc.ServicerContext) -> Any:

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 from google.cloud import tpu_v2
 
-from launcher.cluster import Cluster, Gcp
-from launcher.providers.errors import ProviderError
+from launcher.cluster.schema import Cluster, Gcp
+from launcher.core.errors import ProviderError
 from launcher.providers.gcp.prices import cost_line, limit_line
-from launcher.providers.gcp.request import labels, new_id, node_ids, request
-from launcher.providers.gcp.settings import Wanted, wanted
+from launcher.providers.gcp.request import Wanted, labels, new_id, node_ids, request, wanted
 
 pytestmark = pytest.mark.gcp
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.exits import INTERRUPTED, NO_CLUSTER, OK
+from launcher.core.exit_codes import INTERRUPTED, NO_CLUSTER, OK
 from tests.faults.launches import Launch
 from tests.leftovers import Traces, holds, run_launcher, wait_until, written
 from tests.ray_clusters import RayCluster

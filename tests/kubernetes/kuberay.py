@@ -10,11 +10,11 @@ import tempfile
 import threading
 from pathlib import Path
 
-from launcher.cluster import Cluster as ClusterFile
-from launcher.host.processes import Reaped
-from launcher.providers import simulated
-from launcher.providers.nodes import Node, Nodes, is_up
-from launcher.providers.workspace import free_port
+from launcher.cluster.schema import Cluster as ClusterFile
+from launcher.host.process_tree import Reaped
+from launcher.providers.ray import node_spec
+from launcher.providers.ray.node_group import Node, Nodes, is_up
+from launcher.providers.ray.workspace import free_port
 from tests.kubernetes.server import Cluster, Object
 from tests.leftovers import Traces, wait_until
 
@@ -96,13 +96,13 @@ class KubeRay:
         provider = {"kind": "local"}
         file = {"accelerator": "cpu", "hosts": hosts, "devices_per_host": 1, "provider": provider}
         world = ClusterFile.model_validate(file).world(simulated=True)
-        made: list[Node] = [simulated.head(head_ip, port, folder, self._environment(pods[0]))]
+        made: list[Node] = [node_spec.head(head_ip, port, folder, self._environment(pods[0]))]
 
         def host(process: int, generation: int) -> Node:
             environment = self._environment(pods[process + 1])
             ip, at = f"{network}.{process + 2}", (head_ip, port)
-            node = simulated.host(world, process, generation, ip, at, folder, environment)
-            node["flags"] = [f for f in node["flags"] if simulated.HOST_LABEL not in f]
+            node = node_spec.host(world, process, generation, ip, at, folder, environment)
+            node["flags"] = [f for f in node["flags"] if node_spec.HOST_LABEL not in f]
             made.append(node)
             return node
 
@@ -115,7 +115,7 @@ class KubeRay:
 
     def _environment(self, pod: Object) -> dict[str, str]:
         """What the container's template says, over what every container has."""
-        own = simulated.environment(Path("/nowhere"))
+        own = node_spec.environment(Path("/nowhere"))
         own = {k: v for k, v in own.items() if k not in ("PYTHONPATH", "RAY_AUTH_TOKEN_PATH")}
         for one in pod["spec"]["containers"][0]["env"]:
             reference = one.get("valueFrom", {}).get("secretKeyRef")

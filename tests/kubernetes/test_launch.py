@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from launcher.exits import INTERRUPTED, NO_CLUSTER, OK
-from launcher.providers.kubernetes.made import Made
+from launcher.core.exit_codes import INTERRUPTED, NO_CLUSTER, OK
+from launcher.runs.records import Made
 from tests.faults.launches import Launch
 from tests.kubernetes.kuberay import KubeRay
 from tests.kubernetes.server import Cluster

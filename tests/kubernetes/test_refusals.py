@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.exits import NO_CLUSTER
+from launcher.core.exit_codes import NO_CLUSTER
 from tests.kubernetes.server import Cluster, kubeconfig
 from tests.leftovers import Traces, run_launcher
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.gather import BEFORE_RAY
-from launcher.providers import local
-from launcher.providers.hosts import Hosts
+from launcher.gang.connect import BEFORE_RAY
+from launcher.providers.local import provider
+from launcher.providers.ray.host_cluster import Hosts
 from tests.spec.worlds import tpu_world
-from trainer.spec.plan import World
+from trainer.contract.planning.plan import World
 
 # Ray reads its environment when a process imports it first. Tests that need its exceptions alone
 # may come before those that connect to a cluster.
@@ -25,5 +25,5 @@ def pod_world() -> World:
 
 @pytest.fixture(scope="session")
 def pod(pod_world: World) -> Iterator[Hosts]:
-    with local.start(pod_world) as hosts:
+    with provider.start(pod_world) as hosts:
         yield hosts

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from launcher.cluster import ClusterWords, find_cluster
-from launcher.command import CommandLaunch
-from launcher.plan import TrainingLaunch, make_launch
-from trainer.spec.command import load_job
+from launcher.cluster.schema import ClusterWords, find_cluster
+from launcher.planning.command import CommandLaunch
+from launcher.planning.planner import TrainingLaunch, make_launch
+from trainer.contract.config.command import load_job
 
 JOB = """\
 name: small

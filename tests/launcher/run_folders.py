@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher.runs import Run
+from launcher.runs.directory import Run
 from tests.launcher.plans import small_launch
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from launcher.cluster import ClusterWords, find_cluster
-from launcher.providers.errors import ProviderError
-from launcher.providers.gcp.notes import write_where
+from launcher.cluster.schema import ClusterWords, find_cluster
+from launcher.core.errors import ProviderError
 from launcher.providers.gcp.pod import Pod
-from launcher.providers.gcp.settings import Where
-from launcher.runs import REMOTE
+from launcher.providers.gcp.request import Where
+from launcher.providers.gcp.slice_records import write_where
+from launcher.runs.directory import REMOTE
 
 CLUSTER = """\
 accelerator: v4-16

@@ -4,7 +4,7 @@ from typing import Any, Self
 
 import pytest
 
-from launcher.record.goodput import Goodput, goodput
+from launcher.runs.goodput import Goodput, goodput
 
 BEGIN_S = 1.8e9
 HOUR_S, DAY_S = 3600.0, 86400.0

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from launcher.cluster import ClusterWords
-from launcher.commands.advice import advise
-from launcher.plan import TrainingLaunch, prepare
-from trainer.spec.chips import GiB
-from trainer.spec.footprint import footprint
-from trainer.spec.ranking import rank
+from launcher.cluster.schema import ClusterWords
+from launcher.commands.search import advise
+from launcher.planning.planner import TrainingLaunch, prepare
+from trainer.contract.estimates.memory import footprint
+from trainer.contract.estimates.search import rank
+from trainer.contract.planning.chips import GiB
 
 JOB = """\
 name: large

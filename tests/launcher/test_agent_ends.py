@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.agent_ends import out_of_memory
+from launcher.gang.agent_ends import out_of_memory
 
 RAY_2_60 = """\
 1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 127.0.0.2, \

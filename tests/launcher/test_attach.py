@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.runs import Run
-from launcher.supervisor import Ending, Kind
+from launcher.core.results import Ending, Kind
+from launcher.runs.directory import Run
 from tests.launcher.plans import small_launch
 from tests.launcher.run_folders import add_events, add_log, make_run
 from tests.launcher.test_cli import ROOT, launch

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import Attach
-from launcher.exits import BAD_USAGE
-from launcher.listener import Listener
-from launcher.providers import attach
-from launcher.providers.errors import ProviderError
+from launcher.cluster.schema import Attach
+from launcher.core.errors import ProviderError
+from launcher.core.events import Listener
+from launcher.core.exit_codes import BAD_USAGE
+from launcher.providers.attach import provider as attach
+from launcher.providers.ray.existing_cluster import _Probe
 from tests.launcher.test_cli import launch
 
 RAY = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -118,7 +119,7 @@ def test_a_job_with_secrets_is_refused_where_the_cluster_has_no_token(
 def test_a_cluster_that_lets_anyone_in_is_open_whatever_token_is_named(
     silent: str, token: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attach._Probe, "lets_in", True)
+    monkeypatch.setattr(_Probe, "lets_in", True)
     assert attach.is_open(settings(silent, token))
 
 

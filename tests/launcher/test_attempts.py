@@ -7,16 +7,16 @@ from typing import Any, Self
 import pytest
 from rich.console import Console
 
-from launcher import attempts, supervisor
-from launcher.attempts import Attempts
-from launcher.gang import AgentError, GangError
-from launcher.interrupts import Interrupts
-from launcher.launch import Launch
-from launcher.outcome import Exit, Outcome, first_failure
-from launcher.preflight import Problem
-from launcher.progress import RunDisplay
-from launcher.runs import Run
-from launcher.supervisor import Over
+from launcher.controller import controller, supervisor
+from launcher.controller.controller import Attempts
+from launcher.controller.supervisor import Over
+from launcher.core.results import Exit, Outcome, first_failure
+from launcher.core.signals import Interrupts
+from launcher.gang.gang import AgentError, GangError
+from launcher.gang.preflight import Problem
+from launcher.planning.spec import Launch
+from launcher.runs.directory import Run
+from launcher.ui.progress import RunDisplay
 from tests.launcher.plans import small_launch
 
 CRASHED, FINISHED = Exit(1 << 8, 1.0), Exit(0, 1.0)
@@ -116,8 +116,8 @@ def test_a_host_whose_chips_are_still_held_in_a_later_attempt_is_waited_for(
 ) -> None:
     held = Problem(0, "/dev/accel0 is held by process 7")
     found = [[], [held], [held], []]
-    monkeypatch.setattr(attempts, "judge", lambda *_: found.pop(0))
-    monkeypatch.setattr(attempts, "HELD_LOOK_S", 0.0)
+    monkeypatch.setattr(controller, "judge", lambda *_: found.pop(0))
+    monkeypatch.setattr(controller, "HELD_LOOK_S", 0.0)
     over, hosts = play([CRASHED, FINISHED])
     assert (over.state, found, hosts.avoided) == ("finished", [], [])
 

@@ -1,7 +1,7 @@
 """Which slices a gang takes."""
 
-from launcher.candidates import Host, choose
-from launcher.providers.simulated import Place
+from launcher.gang.host_selection import Host, choose
+from launcher.providers.ray.node_spec import Place
 
 
 def hosts(name: str, *idle: bool) -> list[Host]:

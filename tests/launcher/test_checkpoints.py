@@ -7,17 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.commands.checkpoints import (
-    as_json,
-    entries,
-    find_folder,
-    newest,
-    pick,
-    put_back,
-    show,
-    verified,
-)
-from launcher.runs import Run, RunFolderError
+from launcher.commands.checkpoints import as_json, find_folder, pick, put_back, show, verified
+from launcher.runs.checkpoints import entries, newest
+from launcher.runs.directory import Run, RunFolderError
 from tests.launcher.plans import small_launch
 from tests.launcher.test_cli import launch
 from tests.spec.abouts import about_of
@@ -109,7 +101,7 @@ def fake_check(monkeypatch) -> None:
     real = subprocess.run
 
     def run(command: list[str], **options: object) -> object:
-        assert command[1:3] == ["-m", "trainer.checkpoint.verify"]
+        assert command[1:3] == ["-m", "trainer.tools.verify_checkpoint"]
         return real([sys.executable, "-c", VERIFY, *command[3:]], **options)  # type: ignore[call-overload]
 
     monkeypatch.setattr(subprocess, "run", run)

@@ -171,7 +171,7 @@ def test_help_lists_the_commands(folder: Path) -> None:
 
 
 def test_the_command_imports_neither_jax_nor_ray() -> None:
-    code = "import sys, launcher.cli; print({'jax', 'ray', 'flax', 'grain'} & set(sys.modules))"
+    code = "import sys, launcher.cli.app; print({'jax', 'ray', 'flax', 'grain'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert result.stdout.strip() == "set()"
 
@@ -179,7 +179,7 @@ def test_the_command_imports_neither_jax_nor_ray() -> None:
 def test_planning_imports_neither_jax_nor_ray() -> None:
     code = (
         "import sys; sys.argv = ['launch', 'plan', 'jobs/quickstart.yaml', '-o', 'json']\n"
-        "from launcher.cli import app\n"
+        "from launcher.cli.app import app\n"
         "try: app()\n"
         "except SystemExit: pass\n"
         "print({'jax', 'ray', 'flax', 'grain'} & set(sys.modules), file=sys.stderr)"

@@ -4,8 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import Attach, Cluster, Local, cluster_key, find_cluster, known_clusters
-from trainer.spec.config import ConfigError, Loaded, load
+from launcher.cluster.schema import (
+    Attach,
+    Cluster,
+    Local,
+    cluster_key,
+    find_cluster,
+    known_clusters,
+)
+from trainer.contract.config.loader import ConfigError, Loaded, load
 
 # Name: platform, slices, hosts per slice, devices per host, topology.
 SHIPPED = {

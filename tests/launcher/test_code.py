@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.providers import code
-from launcher.providers.code import pack
-from trainer.spec.config import ConfigError
+from launcher.providers.ray import code_bundle
+from launcher.providers.ray.code_bundle import pack
+from trainer.contract.config.loader import ConfigError
 
 
 @pytest.fixture(params=["a repository", "no repository"])
@@ -31,11 +31,11 @@ def project(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return project
 
 
-def names(packed: code.Code) -> list[str]:
+def names(packed: code_bundle.Code) -> list[str]:
     return [entry.name for entry in entries(packed)]
 
 
-def entries(packed: code.Code) -> list[tarfile.TarInfo]:
+def entries(packed: code_bundle.Code) -> list[tarfile.TarInfo]:
     with tarfile.open(fileobj=io.BytesIO(packed.archive)) as archive:
         return archive.getmembers()
 
@@ -74,7 +74,7 @@ def test_what_is_under_version_control_goes_though_it_is_ignored(project: Path) 
 def test_too_much_is_refused_with_the_largest_files(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code, "MOST_BYTES", 5000)
+    monkeypatch.setattr(code_bundle, "MOST_BYTES", 5000)
     (project / "weights.npy").write_bytes(bytes(10_000))
     with pytest.raises(ConfigError) as error:
         pack(project)

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from launcher.agent import add
-from launcher.command import FOR_JAX, CommandLaunch
 from launcher.commands.checkpoints import find_folder
-from launcher.commands.resume import Resumed, plan_resume
-from launcher.display import plan_as_json, print_plan
-from launcher.runs import Run, RunFolderError
+from launcher.executors.resume_point import Resumed, plan_resume
+from launcher.gang.agent import add
+from launcher.planning.command import FOR_JAX, CommandLaunch
+from launcher.runs.directory import Run, RunFolderError
+from launcher.ui.plan_view import plan_as_json, print_plan
 from tests.launcher.plans import command_launch
-from trainer.spec.config import ConfigError
-from trainer.spec.plan import BasePlan
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.planning.plan import BasePlan
 
 BIN = str(Path(sys.executable).parent)
 WITH_ENV = """\

@@ -4,10 +4,10 @@ from collections import deque
 
 import pytest
 
-from launcher.compilations import MOST, WANTED, Finding, at_once, next_to_ask
+from launcher.planning.compiler import MOST, WANTED, Finding, at_once, next_to_ask
 from tests.spec.test_roofline import CORPUS, job_of, world_of
-from trainer.spec.ranking import Candidate, rank
-from trainer.spec.resolve import resolve
+from trainer.contract.estimates.search import Candidate, rank
+from trainer.contract.planning.planner import resolve
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.host.copied_folder import CopiedFolder
+from launcher.host.run_dir_mirror import CopiedFolder
 
 
 @contextmanager

@@ -13,13 +13,13 @@ from typing import Any, cast
 
 import pytest
 
-from launcher.cluster import Ssh
-from launcher.providers import copied_run
-from launcher.providers.errors import ProviderError
-from launcher.providers.jobs.api import JobsApi
-from launcher.providers.jobs.job import Following
-from launcher.providers.jobs.there import BEGINS, FOLDER
+from launcher.cluster.schema import Ssh
+from launcher.core.errors import ProviderError
+from launcher.providers.ray_jobs.client import JobsApi
+from launcher.providers.ray_jobs.entrypoint import BEGINS, FOLDER
+from launcher.providers.ray_jobs.run_handle import Following
 from launcher.providers.ssh.connection import Host, HostError
+from launcher.runs import fetched_files
 
 Fetch = Callable[[bytes, Path], None]
 HERE = {"job.yaml": "secrets: []", "remote.json": "{}", "run_id": "1", "metrics.jsonl": "old"}
@@ -156,7 +156,7 @@ def test_a_file_gets_neither_the_mode_nor_the_owner_that_the_head_says(
 def test_an_archive_beyond_a_limit_is_an_error(
     fetch: Fetch, folder: Path, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copied_run, limit, 3)
+    monkeypatch.setattr(fetched_files, limit, 3)
     with pytest.raises((HostError, ProviderError), match="it has more than"):
         fetch(packed(*(entry(f"logs/{number}", "ab") for number in range(4))), folder)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import ray
 
-from launcher.copies import Copies
+from launcher.gang.run_dir_sync import Copies
 
 EVIL = b"bad"
 NAMES = [

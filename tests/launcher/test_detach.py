@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.host.processes import start_time
-from launcher.runs import Run, is_alive
+from launcher.host.process_tree import start_time
+from launcher.runs.directory import Run, is_alive
 from tests.launcher.run_folders import make_run
 from tests.launcher.test_cli import JOB, launch
 from tests.leftovers import wait_until
@@ -20,8 +20,8 @@ RUNS_ON = """\
 import sys, time
 from pathlib import Path
 from rich.console import Console
-from launcher.commands.detach import detach
-from launcher.runs import Run
+from launcher.executors.local import detach
+from launcher.runs.directory import Run
 
 with Run.open(Path(sys.argv[1])) as run:
     if not detach(run, Console()):

@@ -1,6 +1,6 @@
 """Programs reach the hosts of their run directly, and everything else by their proxies."""
 
-from launcher.host.direct import reach_directly
+from launcher.host.proxy_env import reach_directly
 
 HOSTS = ["10.0.0.1", "10.0.0.2"]
 ADDED = "10.0.0.1,10.0.0.2,metadata.google.internal,169.254.169.254"

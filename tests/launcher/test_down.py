@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import find_cluster
-from launcher.commands import to_end, up_down
-from launcher.commands.up_down import end, keep_warm
-from launcher.exits import BAD_USAGE, INTERRUPTED, NO_CLUSTER, OK
-from launcher.providers import local, warm
-from launcher.providers.errors import ProviderError
-from launcher.providers.gcp import notes, pod
+from launcher.cluster.schema import find_cluster
+from launcher.commands import clusters, down
+from launcher.commands.clusters import end, keep_warm
+from launcher.core.errors import ProviderError
+from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, NO_CLUSTER, OK
+from launcher.providers.gcp import pod, slice_records
 from launcher.providers.gcp.pod import Pod
 from launcher.providers.gcp.request import cluster_label
-from launcher.providers.hosts import Hosts
+from launcher.providers.local import provider, warm
+from launcher.providers.ray.host_cluster import Hosts
 from tests.launcher.run_folders import make_run
 from tests.launcher.slices import MemoryApi, cluster_file, ended, make_pod
 from tests.launcher.test_warm import SETTINGS, hosts
@@ -45,8 +45,8 @@ def held_pod(api: MemoryApi, folder: Path, *, project: str = "mine") -> Pod:
 
 
 def on_terminal(monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
-    monkeypatch.setattr(up_down.sys.stdin, "isatty", lambda: True)
-    monkeypatch.setattr(up_down.Confirm, "ask", lambda *given, **named: answer)
+    monkeypatch.setattr(clusters.sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(clusters.Confirm, "ask", lambda *given, **named: answer)
 
 
 def test_down_gives_back_the_slices_of_its_own_cluster_file_and_of_no_namesake(
@@ -78,7 +78,7 @@ def test_without_a_terminal_down_deletes_nothing_and_lists_run_and_folder(
     assert held.note.resource_id in said and str(tmp_path / "alice/runs/alice") in said
     assert "v4-16 (on demand) in us-central2-b, project mine" in said
     assert "nothing is ended: say --yes, or type this on a terminal" in said
-    assert not api.deleted and notes.is_noted(held.folder)
+    assert not api.deleted and slice_records.is_noted(held.folder)
 
 
 @pytest.mark.parametrize(("answer", "code"), [(False, INTERRUPTED), (True, OK)])
@@ -95,7 +95,7 @@ def test_an_unreadable_note_is_named_and_keeps_no_other_slices(
     api: MemoryApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     torn, whole = held_pod(api, tmp_path / "alice"), held_pod(api, tmp_path / "bob")
-    (torn.folder / notes.STATE).write_text("")
+    (torn.folder / slice_records.STATE).write_text("")
     assert end(str(tmp_path / "bob" / "pod.yaml"), agreed=True) == OK
     assert api.deleted == [whole.note.resource_id]
     said = capsys.readouterr().err.replace("\n", " ")
@@ -109,11 +109,11 @@ def test_slices_of_an_unreadable_note_are_given_back_by_their_name(
     where: str, api: MemoryApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     torn = held_pod(api, tmp_path)
-    (torn.folder / notes.STATE).write_text("{}")
-    (torn.folder / notes.WHERE).write_text(where)
+    (torn.folder / slice_records.STATE).write_text("{}")
+    (torn.folder / slice_records.WHERE).write_text(where)
     assert end(torn.folder.name, agreed=True) == NO_CLUSTER
     assert "gcloud compute tpus queued-resources delete" in capsys.readouterr().err
-    (torn.folder / notes.WHERE).write_text('{"project": "mine", "zone": "z", "newer": 1}')
+    (torn.folder / slice_records.WHERE).write_text('{"project": "mine", "zone": "z", "newer": 1}')
     assert end(torn.folder.name, agreed=True) == OK
     assert api.deleted == [torn.folder.name]
 
@@ -170,10 +170,10 @@ def test_slices_that_the_api_has_not_shown_are_left_to_a_keeper(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     kept: list[Path] = []
-    monkeypatch.setattr(to_end, "start_keeper", kept.append)
+    monkeypatch.setattr(down, "start_keeper", kept.append)
     asked = make_pod(cluster_file(tmp_path), tmp_path / "runs" / "small")
     assert end(str(tmp_path / "pod.yaml"), agreed=True) == OK
-    assert kept == [asked.folder] and not asked.is_wanted and notes.is_noted(asked.folder)
+    assert kept == [asked.folder] and not asked.is_wanted and slice_records.is_noted(asked.folder)
     assert "which must stay on until then" in " ".join(capsys.readouterr().out.split())
 
 
@@ -199,14 +199,14 @@ def test_two_ups_at_once_start_one_cluster(
         threading.Event().wait(0.2)
         return hosts
 
-    monkeypatch.setattr(local, "start", start)
+    monkeypatch.setattr(provider, "start", start)
     codes: list[int] = []
 
     def up() -> None:
         both.wait()
         codes.append(keep_warm(find_cluster(str(file)), str(file), None))
 
-    monkeypatch.setattr(up_down, "ending_on_signals", nullcontext)
+    monkeypatch.setattr(clusters, "ending_on_signals", nullcontext)
     threads = [threading.Thread(target=up) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -251,7 +251,7 @@ def test_a_warm_cluster_with_a_live_run_is_not_ended_without_an_answer(
                 run.close()
                 return OK
 
-            monkeypatch.setattr(to_end, "stop_run", stop)
+            monkeypatch.setattr(down, "stop_run", stop)
             assert end("pod", agreed=True) == OK
     assert stopped == [run.folder] and not warm.is_up("pod")
 
@@ -260,7 +260,7 @@ def test_a_run_that_does_not_stop_keeps_its_warm_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: Hosts
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(to_end, "stop_run", lambda folder, now: 1)
+    monkeypatch.setattr(down, "stop_run", lambda folder, now: 1)
     with make_run(tmp_path) as run:
         warm.keep("pod", SETTINGS, hosts)
         with warm.use("pod", run.folder):

@@ -2,10 +2,8 @@
 
 import signal
 
-from launcher.endings import classify
-from launcher.health.watch import Behind, Hang
-from launcher.outcome import Exit, Outcome, first_failure
-from launcher.supervisor import Kind
+from launcher.controller.classify import classify
+from launcher.core.results import Behind, Exit, Hang, Kind, Outcome, first_failure
 
 FINISHED, STOPPED = Exit(0, 1.0), Exit(75 << 8, 1.0)
 CRASHED = Exit(1 << 8, 1.0)

@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launcher.equipment import CODE
-from launcher.host import equipment
-from launcher.host.equipment import lacking
+from launcher.gang.environment_check import CODE
+from launcher.host import environment_check
+from launcher.host.environment_check import lacking
 
 
 def test_this_machine_lacks_nothing_of_its_own(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
 
 def test_a_host_without_slipway_can_look_for_it_all_the_same() -> None:
     """Its source is sent there: it imports nothing but Python's own library."""
-    code = f"{Path(equipment.__file__).read_text()}\nprint(lacking('/a', '/b', '/'))"
+    code = f"{Path(environment_check.__file__).read_text()}\nprint(lacking('/a', '/b', '/'))"
     bare = [sys.executable, "-I", "-S", "-c", code]
     told = subprocess.run(bare, cwd=os.sep, capture_output=True, text=True, check=True).stdout
     assert "no Slipway at /b" in told

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.files import replace_file
+from launcher.core.files import replace_file
 
 
 def test_a_replaced_file_is_on_the_disk_before_its_name_and_the_name_before_the_end(

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher import storage
-from launcher.launch import Launch
-from launcher.providers.kubernetes.made import Made
-from launcher.runs import REMOTE, Run, RunFolderError
+from launcher.planning.spec import Launch
+from launcher.runs import storage
+from launcher.runs.directory import REMOTE, Run, RunFolderError
+from launcher.runs.records import Made
 from tests.launcher.plans import small_launch
-from trainer.spec.checkpoints import folder_of
-from trainer.spec.command import load_job
-from trainer.spec.job import Job
+from trainer.contract.config.command import load_job
+from trainer.contract.config.job import Job
+from trainer.contract.records.checkpoint_metadata import folder_of
 
 
 def stored_launch(folder: Path, place: str) -> Launch:

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent_ends import explain
-from launcher.attendant import Attendant
-from launcher.gang import CheckError, Event, Gang, GangError
-from launcher.gather import gather
-from launcher.host.processes import start_time
-from launcher.host.program import REAPER_KILLED
-from launcher.listener import Listener
-from launcher.providers.hosts import Hosts
+from launcher.core.events import Listener
+from launcher.gang.agent_ends import explain
+from launcher.gang.connect import gather
+from launcher.gang.gang import CheckError, Event, Gang, GangError
+from launcher.gang.monitor import Attendant
+from launcher.host.process import REAPER_KILLED
+from launcher.host.process_tree import start_time
+from launcher.providers.ray.host_cluster import Hosts
 from tests.leftovers import wait_until
-from trainer.spec.plan import World
+from trainer.contract.planning.plan import World
 
 SAY = """
 import json, os, sys, time
@@ -285,7 +285,7 @@ def test_a_flood_of_events_arrives_in_order(crew: Gang, seen: Seen) -> None:
 
 STRANGER = """
 import sys
-from launcher.providers.ray_probe import look
+from launcher.providers.ray.probe import look
 print(len(look(sys.argv[1])["nodes"]), "nodes")
 """
 
@@ -311,11 +311,11 @@ def test_a_stranger_without_the_token_is_refused_by_a_cluster_of_ours(
 SECOND = """
 import json, sys
 from pathlib import Path
-from launcher.gather import gather
-from launcher.listener import Listener
-from launcher.providers.errors import ProviderError
-from launcher.providers.hosts import Hosts
-from trainer.spec.plan import World
+from launcher.gang.connect import gather
+from launcher.core.events import Listener
+from launcher.core.errors import ProviderError
+from launcher.providers.ray.host_cluster import Hosts
+from trainer.contract.planning.plan import World
 address, ip, token, world = sys.argv[1:]
 hosts = Hosts(address, ip, Path(token))
 try:

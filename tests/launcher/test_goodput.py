@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from launcher.record.goodput import Part, goodput
+from launcher.runs.goodput import Part, goodput
 from tests.launcher.stories import BEGIN_S, DAY_S, HOUR_S, Story, parts
 
 UNTIL_TRAINING = {"provisioning": 5, "start": 5.5, "data": 1, "compile": 8}

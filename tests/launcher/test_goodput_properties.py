@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.record.goodput import goodput
+from launcher.runs.goodput import goodput
 from tests.launcher.stories import BEGIN_S, DAY_S, HOUR_S, Story
 
 NAMES = ["data", "compile", "restore", "train", "save", "evaluate", "sample", "lunch"]

@@ -4,13 +4,13 @@ import socket
 
 import pytest
 
-from launcher.providers import head_watch
-from launcher.providers.head_watch import HeadWatch
+from launcher.providers.ray import head_monitor
+from launcher.providers.ray.head_monitor import HeadWatch
 
 
 @pytest.fixture(autouse=True)
 def _looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_watch, "LOOK_S", 0.0)
+    monkeypatch.setattr(head_monitor, "LOOK_S", 0.0)
 
 
 def test_a_head_that_listens_is_there_and_one_that_stopped_is_gone() -> None:
@@ -23,8 +23,8 @@ def test_a_head_that_listens_is_there_and_one_that_stopped_is_gone() -> None:
 
 
 def test_a_head_out_of_reach_is_gone_only_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_watch, "unreachable", lambda address, timeout_s: TimeoutError())
+    monkeypatch.setattr(head_monitor, "unreachable", lambda address, timeout_s: TimeoutError())
     watch = HeadWatch("10.0.0.1:6379")
     assert not watch.is_gone
-    monkeypatch.setattr(head_watch, "UNREACHABLE_S", 0.0)
+    monkeypatch.setattr(head_monitor, "UNREACHABLE_S", 0.0)
     assert watch.is_gone

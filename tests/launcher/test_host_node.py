@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from launcher.cluster import Cluster
-from launcher.providers.orders import Order
+from launcher.cluster.schema import Cluster
+from launcher.providers.ray.host_protocol import Order
 from tests.leftovers import Traces, wait_until
 
 CLUSTER = {"accelerator": "cpu", "hosts": 1, "devices_per_host": 1, "provider": {"kind": "local"}}
@@ -27,7 +27,7 @@ def test_a_node_that_ends_while_it_starts_is_started_again() -> None:
         commands = traces.processes().items()
         return [p for p, c in commands if "raylet/raylet" in c and ip in c]
 
-    command = [sys.executable, "-m", "launcher.providers.ssh.host"]
+    command = [sys.executable, "-m", "launcher.providers.ssh.host_session"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=traces.environment, **pipes) as host:
         assert host.stdin and host.stdout

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.exits import INTERRUPTED
+from launcher.core.exit_codes import INTERRUPTED
 
 TIMEOUT_S = 60.0
 STOPPING = """\
 import sys, time
-from launcher.interrupts import ending_on_signals, refusing_suspension
+from launcher.core.signals import ending_on_signals, refusing_suspension
 with ending_on_signals() as interrupts, refusing_suspension(), interrupts.stopping_in_order():
     print("ready", flush=True)
     while not interrupts.asked:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from launcher.inventory import address_order, listing
+from launcher.gang.host_selection import address_order, listing
 
 
 def node(ip: str, alive: bool = True, **labels: str) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 import pytest
 
-from launcher.cluster import Attach
-from launcher.listener import Listener
-from launcher.providers import attach
-from launcher.providers.errors import ProviderError
-from launcher.providers.ipv4 import NEEDED
-from launcher.providers.kubernetes import allocation
-from launcher.providers.slurm import node
-from launcher.providers.workspace import free_port
+from launcher.cluster.schema import Attach
+from launcher.core.errors import ProviderError
+from launcher.core.events import Listener
+from launcher.core.ipv4 import NEEDED
+from launcher.providers.attach import provider as attach
+from launcher.providers.kubernetes import provider as kubernetes
+from launcher.providers.ray.workspace import free_port
+from launcher.providers.slurm import node_entrypoint
 
 
 def test_a_cluster_file_with_an_address_of_ipv6_is_refused() -> None:
@@ -32,12 +32,14 @@ def test_no_port_of_an_address_of_ipv6_is_tried() -> None:
 def test_a_slurm_node_without_ipv4_is_refused(
     monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
-    monkeypatch.setattr(node, "command", lambda *_: f"NodeName=n1 NodeAddr={address} State=IDLE")
+    monkeypatch.setattr(
+        node_entrypoint, "command", lambda *_: f"NodeName=n1 NodeAddr={address} State=IDLE"
+    )
     with pytest.raises(ProviderError, match=NEEDED):
-        node.own_address("n1")
+        node_entrypoint.own_address("n1")
 
 
 def test_a_pod_of_ipv6_is_refused_before_it_is_asked(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(attach, "ask", lambda *_: pytest.fail("it was asked"))
     with pytest.raises(ProviderError, match=f"the head's pod is fd00::2. {NEEDED}"):
-        allocation._joined("fd00::2:6379", tmp_path, tmp_path, None, Listener())  # type: ignore[arg-type]
+        kubernetes._joined("fd00::2:6379", tmp_path, tmp_path, None, Listener())  # type: ignore[arg-type]

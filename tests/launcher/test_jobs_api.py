@@ -13,22 +13,22 @@ from typing import Any
 
 import pytest
 
-from launcher import registry
-from launcher.cluster import Attach, Cluster, ClusterWords
-from launcher.commands import by_http
-from launcher.commands.remote import run_remotely, still_there
-from launcher.commands.shown import Shown
-from launcher.exits import NO_CLUSTER
-from launcher.providers.code import Code
-from launcher.providers.errors import ProviderError
-from launcher.providers.jobs import job as jobs
-from launcher.providers.jobs.api import JobsApi
-from launcher.providers.jobs.job import DoubtError, RayJob
-from launcher.providers.jobs.there import unpacked
-from launcher.providers.work import Work
-from launcher.runs import RunFolderError
+from launcher.cluster.schema import Attach, Cluster, ClusterWords
+from launcher.core.errors import ProviderError
+from launcher.core.exit_codes import NO_CLUSTER
+from launcher.executors import ray_jobs
+from launcher.executors.options import Shown
+from launcher.executors.remote import run_remotely, still_there
+from launcher.providers.ray.code_bundle import Code
+from launcher.providers.ray.host_protocol import Work
+from launcher.providers.ray_jobs import run_handle as jobs
+from launcher.providers.ray_jobs.client import JobsApi
+from launcher.providers.ray_jobs.entrypoint import unpacked
+from launcher.providers.ray_jobs.run_handle import DoubtError, RayJob
+from launcher.runs import registry
+from launcher.runs.directory import RunFolderError
 from tests.launcher.plans import command_launch
-from trainer.spec.config import ConfigError, load
+from trainer.contract.config.loader import ConfigError, load
 
 TOKEN = "s3cret-cluster-token"
 Answer = Callable[["Server"], tuple[int, object] | None]
@@ -240,7 +240,7 @@ def test_a_new_run_that_may_have_been_accepted_keeps_its_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(jobs, "LOST_S", 0.1)
-    monkeypatch.setattr(by_http, "pack", lambda folder: Code(folder, Path(), b""))
+    monkeypatch.setattr(ray_jobs, "pack", lambda folder: Code(folder, Path(), b""))
     provider = f'{{kind: attach, address: "{head.address}"}}'
     text = f"accelerator: cpu\nhosts: 1\ndevices_per_host: 1\nprovider: {provider}\n"
     (tmp_path / "cluster.yaml").write_text(text)

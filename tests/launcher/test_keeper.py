@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from launcher.commands import cloud, keeper
-from launcher.commands.held import held_lines
-from launcher.commands.keeper import Keeper
-from launcher.commands.remotely import Begin
-from launcher.providers.errors import ProviderError
-from launcher.providers.gcp import notes, pod
-from launcher.providers.gcp.notes import is_noted
+from launcher.commands.held_slices import held_lines
+from launcher.core.errors import ProviderError
+from launcher.executors import gcp, gcp_reclaimer
+from launcher.executors.gcp_reclaimer import Keeper
+from launcher.executors.ssh import Begin
+from launcher.providers.gcp import pod, slice_records
+from launcher.providers.gcp.failures import trouble_of
 from launcher.providers.gcp.pod import Pod
-from launcher.providers.gcp.trouble import trouble_of
-from launcher.providers.ssh.remote_run import RemoteRun
-from launcher.record.snapshot import take
-from launcher.runs import REMOTE
+from launcher.providers.gcp.slice_records import is_noted
+from launcher.providers.ssh.run_handle import RemoteRun
+from launcher.runs.directory import REMOTE
+from launcher.runs.status import take
 from tests.launcher.slices import MemoryApi, PlayedRun, cluster_file, ended, make_pod, started
 from tests.leftovers import wait_until
 
@@ -26,10 +26,10 @@ from tests.leftovers import wait_until
 @pytest.fixture
 def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryApi:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    for module in (cloud, keeper):
+    for module in (gcp, gcp_reclaimer):
         monkeypatch.setattr(module, "ASK_S", 0.0)
-    monkeypatch.setattr(keeper, "LOOK_S", 0.001)
-    monkeypatch.setattr(keeper, "AGAIN_S", 0.002)
+    monkeypatch.setattr(gcp_reclaimer, "LOOK_S", 0.001)
+    monkeypatch.setattr(gcp_reclaimer, "AGAIN_S", 0.002)
     monkeypatch.setattr(pod, "LOOK_S", 0.001)
     found = MemoryApi()
     monkeypatch.setattr(pod, "Api", found.at)
@@ -52,8 +52,10 @@ def replacements(monkeypatch: pytest.MonkeyPatch) -> list[Begin]:
     """The runs that were to go on with other slices."""
     found: list[Begin] = []
     # No handlers of signals.
-    monkeypatch.setattr(keeper.Remotely, "report_errors", lambda self, go: go())
-    monkeypatch.setattr(keeper.OnPods, "replaced", lambda self, begin: found.append(begin) or 0)
+    monkeypatch.setattr(gcp_reclaimer.Remotely, "report_errors", lambda self, go: go())
+    monkeypatch.setattr(
+        gcp_reclaimer.OnPods, "replaced", lambda self, begin: found.append(begin) or 0
+    )
     return found
 
 
@@ -84,7 +86,7 @@ def test_an_unexpected_error_of_a_run_ends_no_keeper_and_many_give_the_slices_ba
     play(monkeypatch, PlayedRun(held, over))
     assert ended(Keeper(held.folder).keep)
     assert api.deleted == [held.note.resource_id]
-    assert len(tries) == keeper.MOST_FAILURES
+    assert len(tries) == gcp_reclaimer.MOST_FAILURES
     assert reason(held) == (
         "the slices were given back: the run could not be followed: RuntimeError: torn answer"
     )
@@ -126,16 +128,16 @@ def test_a_preemption_is_believed_though_the_api_is_silent_afterwards(
     held, replaced = held_pod(api, tmp_path), replacements(monkeypatch)
     play(monkeypatch, PlayedRun(held))
     (Path(held.note.run) / "job.yaml").write_text("name: small\ncommand: [x]\n")
-    looked = cloud.PodWatch.look
+    looked = gcp.PodWatch.look
 
-    def look(self: cloud.PodWatch, run: RemoteRun) -> None:
+    def look(self: gcp.PodWatch, run: RemoteRun) -> None:
         api.lost = True
         try:
             looked(self, run)
         finally:
             api.failures = 2
 
-    monkeypatch.setattr(cloud.PodWatch, "look", look)
+    monkeypatch.setattr(gcp.PodWatch, "look", look)
     assert ended(Keeper(held.folder).keep)
     assert len(replaced) == 1 and api.deleted == [held.note.resource_id]
 
@@ -185,15 +187,15 @@ def test_slices_are_given_back_though_nothing_can_be_written_here(
 ) -> None:
     held = held_pod(api, tmp_path, ", autostop_minutes: 0.0001")
     play(monkeypatch, PlayedRun(held, lambda: True, lambda: refuse(OSError(28, "full"))))
-    home, full, replaced = cloud.PodWatch.bring_home, [True], replacements(monkeypatch)
+    home, full, replaced = gcp.PodWatch.bring_home, [True], replacements(monkeypatch)
 
-    def bring_home(self: cloud.PodWatch, folder: Path) -> None:
+    def bring_home(self: gcp.PodWatch, folder: Path) -> None:
         if full:
             raise OSError(28, "full")
         home(self, folder)
 
     monkeypatch.setattr(pod, "replace_file", lambda path, text: refuse(OSError(28, "full")))
-    monkeypatch.setattr(cloud.PodWatch, "bring_home", bring_home)
+    monkeypatch.setattr(gcp.PodWatch, "bring_home", bring_home)
     watched = started(Keeper(held.folder).keep)
     wait_until(lambda: api.deleted)
     assert (held.folder / "copy" / "metrics.jsonl").exists()
@@ -237,7 +239,7 @@ def test_slices_of_an_unreadable_note_are_given_back(
     text: str, api: MemoryApi, tmp_path: Path
 ) -> None:
     held = held_pod(api, tmp_path)
-    (held.folder / notes.STATE).write_text(text)
+    (held.folder / slice_records.STATE).write_text(text)
     assert ended(Keeper(held.folder).keep)
     assert api.deleted == [held.note.resource_id] and not held.folder.exists()
 
@@ -290,7 +292,7 @@ def test_a_copy_that_is_cut_off_anywhere_leaves_a_whole_one(
     api: MemoryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = held_pod(api, tmp_path)
-    watch, run = cloud.PodWatch(held), PlayedRun(held)
+    watch, run = gcp.PodWatch(held), PlayedRun(held)
     watch.take_copy(run)  # pyright: ignore[reportArgumentType]
     for at in range(2):
         renames = iter(range(10))

@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from launcher.cluster import Cluster, Kubernetes
-from launcher.exits import NO_CLUSTER
-from launcher.listener import Listener
-from launcher.providers.errors import ProviderError
-from launcher.providers.kubernetes import allocation, clean, pods
-from launcher.providers.kubernetes.api import Api
+from launcher.cluster.schema import Cluster, Kubernetes
+from launcher.core.errors import ProviderError
+from launcher.core.events import Listener
+from launcher.core.exit_codes import NO_CLUSTER
+from launcher.providers.kubernetes import cleanup, pod_status
+from launcher.providers.kubernetes import provider as allocation
+from launcher.providers.kubernetes.client import Api
 from launcher.providers.kubernetes.errors import (
     ForbiddenError,
     NoKubeRayError,
@@ -26,8 +27,8 @@ from launcher.providers.kubernetes.errors import (
     RefusedError,
     refusal,
 )
-from launcher.providers.kubernetes.made import Made
 from launcher.providers.kubernetes.manifest import new_name, ray_cluster, token_secret
+from launcher.runs.records import Made
 from tests.kubernetes.crd import LABEL, problems
 from tests.launcher.run_folders import make_run
 from tests.leftovers import Traces, run_launcher
@@ -184,10 +185,10 @@ READY = [{"type": "Ready", "status": "True"}]
 
 def test_the_head_is_known_once_it_is_ready() -> None:
     worker = pod("b", phase="Running", podIP="10.0.0.2", conditions=READY)
-    assert pods.head_ip([worker, pod("a", "head", phase="Pending")]) is None
+    assert pod_status.head_ip([worker, pod("a", "head", phase="Pending")]) is None
     head = pod("a", "head", phase="Running", podIP="10.0.0.1", conditions=READY)
-    assert pods.head_ip([worker, head]) == "10.0.0.1"
-    assert pods.waiting([worker, head]) == []
+    assert pod_status.head_ip([worker, head]) == "10.0.0.1"
+    assert pod_status.waiting([worker, head]) == []
 
 
 def test_of_a_pod_that_waits_its_reason_is_told() -> None:
@@ -200,27 +201,27 @@ def test_of_a_pod_that_waits_its_reason_is_told() -> None:
         pod("b", phase="Pending", containerStatuses=waits("ContainerCreating")),
         pod("c", phase="Pending"),
     ]
-    assert pods.waiting(found) == [
+    assert pod_status.waiting(found) == [
         "a: Unschedulable: 0/4 nodes are available: 4 Insufficient google.com/tpu.",
         "b: ContainerCreating",
         "c: pending",
     ]
-    assert pods.hopeless({}, found) == "", "nodes may come, images may be pulled"
+    assert pod_status.hopeless({}, found) == "", "nodes may come, images may be pulled"
 
 
 def test_what_no_waiting_ends_is_told_at_once() -> None:
     broken = pod("a", phase="Pending", containerStatuses=waits("InvalidImageName", "a b"))
-    assert pods.hopeless({}, [broken]) == "a: InvalidImageName: a b"
+    assert pod_status.hopeless({}, [broken]) == "a: InvalidImageName: a b"
     said = 'pods "a" is forbidden: exceeded quota: small'
     failure = {"type": "ReplicaFailure", "status": "True", "message": said}
-    assert pods.hopeless({"status": {"conditions": [failure]}}, []) == said
+    assert pod_status.hopeless({"status": {"conditions": [failure]}}, []) == said
 
 
 @pytest.mark.parametrize("message", ["manifest unknown", "NotFound: not found", "Unauthorized"])
 @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff"])
 def test_an_image_that_its_registry_does_not_give_is_hopeless(reason: str, message: str) -> None:
     broken = pod("a", phase="Pending", containerStatuses=waits(reason, message))
-    assert pods.hopeless({}, [broken]) == f"a: {reason}: {message}"
+    assert pod_status.hopeless({}, [broken]) == f"a: {reason}: {message}"
 
 
 @pytest.mark.parametrize(
@@ -228,14 +229,14 @@ def test_an_image_that_its_registry_does_not_give_is_hopeless(reason: str, messa
 )
 def test_the_first_failure_of_a_pod_may_pass(reason: str) -> None:
     failed = pod("a", phase="Pending", containerStatuses=waits(reason, "503 Service Unavailable"))
-    assert pods.hopeless({}, [failed]) == ""
-    assert pods.stuck([pod("b"), failed]) == f"a: {reason}: 503 Service Unavailable"
+    assert pod_status.hopeless({}, [failed]) == ""
+    assert pod_status.stuck([pod("b"), failed]) == f"a: {reason}: 503 Service Unavailable"
 
 
 def test_a_container_that_ends_again_and_again_is_hopeless() -> None:
     crashes = [{**waits("CrashLoopBackOff", "back-off")[0], "restartCount": 3}]
     found = pod("a", phase="Running", containerStatuses=crashes)
-    assert pods.hopeless({}, [found]) == "a: CrashLoopBackOff: back-off"
+    assert pod_status.hopeless({}, [found]) == "a: CrashLoopBackOff: back-off"
 
 
 class Server:
@@ -292,13 +293,13 @@ def test_what_could_not_be_deleted_is_deleted_later_and_logged(
             raise answer
         return answer
 
-    monkeypatch.setattr(clean, "give_back", give_back)
+    monkeypatch.setattr(cleanup, "give_back", give_back)
     clock = SimpleNamespace(monotonic=time.monotonic, ctime=time.ctime, sleep=waits_s.append)
-    monkeypatch.setattr(clean, "time", clock)
+    monkeypatch.setattr(cleanup, "time", clock)
     (tmp_path / "logs").mkdir()
-    assert clean.main(tmp_path) == 0
+    assert cleanup.main(tmp_path) == 0
     assert waits_s == [1.0, 2.0]
-    first, _, last = (tmp_path / "logs" / clean.LOG).read_text().splitlines()
+    first, _, last = (tmp_path / "logs" / cleanup.LOG).read_text().splitlines()
     assert "tries again in 1 s: ProviderError: no answer" in first
     assert "deleted what the run had left" in last
 
@@ -309,9 +310,9 @@ def test_a_reaper_that_cannot_delete_gives_up_in_the_end(
     def give_back(folder: Path) -> bool:
         raise ProviderError("no answer")
 
-    monkeypatch.setattr(clean, "give_back", give_back)
-    monkeypatch.setattr(clean, "LONGEST_S", -1.0)
-    assert clean.main(tmp_path) == 1
+    monkeypatch.setattr(cleanup, "give_back", give_back)
+    monkeypatch.setattr(cleanup, "LONGEST_S", -1.0)
+    assert cleanup.main(tmp_path) == 1
 
 
 def left(project: Path, content: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.host.log_files import CHUNK_BYTES, LONGEST_LINE, Lines, LogFile
+from launcher.host.log_reader import CHUNK_BYTES, LONGEST_LINE, Lines, LogFile
 
 
 @pytest.fixture

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.host.log_files import CHUNK_BYTES, Lines, LogFile
-from launcher.host.output_lines import LEFT_OUT, LONGEST_LINE, MOST_LINES, OutputLines
-from launcher.host.processes import REAPER
-from launcher.host.program import Program
+from launcher.host.log_reader import CHUNK_BYTES, Lines, LogFile
+from launcher.host.log_writer import KEPT, ROTATE_BYTES, names_of
+from launcher.host.output_tail import LEFT_OUT, LONGEST_LINE, MOST_LINES, OutputLines
+from launcher.host.process import Program
+from launcher.host.process_tree import REAPER
 from launcher.host.reaper import descendants
-from launcher.host.relay import KEPT, ROTATE_BYTES, names_of
 from tests.launcher.test_program import collect, start, wait_for_event
 from tests.leftovers import Traces, wait_until
 
-RELAY = REAPER.with_name("relay.py")
+RELAY = REAPER.with_name("log_writer.py")
 
 
 class Relay:
@@ -280,7 +280,7 @@ def relays_of(program: Program) -> list[int]:
 OWNER = """
 import os, sys
 from pathlib import Path
-from launcher.host.program import Program
+from launcher.host.process import Program
 code = '''
 import os
 number = 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.runs import Run
+from launcher.runs.directory import Run
 from tests.launcher.run_folders import add_log, make_run
 from tests.launcher.test_cli import ROOT, launch
 

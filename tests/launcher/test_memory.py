@@ -4,9 +4,10 @@ import re
 
 import pytest
 
-from launcher.cluster import find_cluster
-from launcher.providers.errors import ProviderError
-from launcher.providers.memory import available_bytes, refuse_if_too_large
+from launcher.cluster.schema import find_cluster
+from launcher.core.errors import ProviderError
+from launcher.core.memory import available_bytes
+from launcher.providers.local.memory import refuse_if_too_large
 from tests.spec.worlds import cpu_world
 
 

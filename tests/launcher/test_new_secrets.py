@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from launcher import registry
-from launcher.cluster import ClusterWords, Ssh, find_cluster
-from launcher.commands import new_secrets
-from launcher.commands.remote import still_there
-from launcher.commands.remotely import Begin, Remotely
-from launcher.commands.shown import Shown
-from launcher.exits import BAD_USAGE
+from launcher.cluster.schema import ClusterWords, Ssh, find_cluster
+from launcher.core.exit_codes import BAD_USAGE
+from launcher.executors import new_secrets
+from launcher.executors.options import Shown
+from launcher.executors.remote import still_there
+from launcher.executors.ssh import Begin, Remotely
+from launcher.providers.ray.host_protocol import Work
 from launcher.providers.ssh.provision import Provisioned
-from launcher.providers.ssh.remote_run import RemoteRun
-from launcher.providers.work import Work
-from launcher.runs import REMOTE, RUN_ID, Run, RunFolderError
+from launcher.providers.ssh.run_handle import RemoteRun
+from launcher.runs import registry
+from launcher.runs.directory import REMOTE, RUN_ID, Run, RunFolderError
 from tests.launcher.plans import command_launch
 from tests.launcher.test_cli import launch
 from tests.launcher.test_copied_run import entry, packed
-from trainer.spec.command import CommandJob, load_job
-from trainer.spec.config import ConfigError
+from trainer.contract.config.command import CommandJob, load_job
+from trainer.contract.config.loader import ConfigError
 
 JOB = "{name: any, command: ['true'], secrets: [NAMED]}\n"
 EVIL = "{name: any, command: ['true'], secrets: [NAMED, CLOUD_KEY]}\n"

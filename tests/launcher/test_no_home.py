@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from launcher.cli import app
-from launcher.files import NoStateFolderError, make_state_folder
-from launcher.record.snapshot import take_all
-from launcher.runs import Run, RunFolderError
+from launcher.cli.app import app
+from launcher.core.files import NoStateFolderError, make_state_folder
+from launcher.runs.directory import Run, RunFolderError
+from launcher.runs.status import take_all
 from tests.launcher.plans import small_launch
-from trainer.data import lock
-from trainer.folders import make_cache_folder
-from trainer.spec.config import ConfigError
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.storage.cache_dirs import make_cache_folder
+from trainer.data import cache_lock
 
 NO_HOME = """\
 import pwd, sys
 def getpwuid(uid):
     raise KeyError(uid)
 pwd.getpwuid = getpwuid
-from launcher.cli import app
+from launcher.cli.app import app
 app(sys.argv[1:], prog_name="launch")
 """
 
@@ -107,7 +107,7 @@ def test_fresh_moves_no_run_of_which_it_cannot_be_known_whether_it_is_alive(
 
 @pytest.mark.usefixtures("no_locks")
 def test_a_cache_on_a_file_system_without_locks_names_the_variable(tmp_path: Path) -> None:
-    held = lock.held(tmp_path / "tokens.lock", lambda done, total, maker: None)
+    held = cache_lock.held(tmp_path / "tokens.lock", lambda done, total, maker: None)
     with pytest.raises(ConfigError, match=r"has no locks .*XDG_CACHE_HOME"), held:
         pass
 
@@ -116,7 +116,7 @@ def test_a_folder_that_fails_half_made_has_never_had_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch = small_launch(tmp_path)
-    monkeypatch.setattr("launcher.runs.dump", lambda job: "\udcff")
+    monkeypatch.setattr("launcher.runs.directory.dump", lambda job: "\udcff")
     with pytest.raises(UnicodeEncodeError):
         Run.create(launch)
     assert list(launch.run_dir.parent.iterdir()) == []

@@ -4,8 +4,8 @@ import os
 import signal
 from pathlib import Path
 
-from launcher.host.processes import Reaped
-from launcher.providers.nodes import Node, Nodes
+from launcher.host.process_tree import Reaped
+from launcher.providers.ray.node_group import Node, Nodes
 from tests.leftovers import wait_until
 
 

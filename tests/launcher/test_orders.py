@@ -2,7 +2,7 @@
 
 import json
 
-from launcher.providers.orders import Order
+from launcher.providers.ray.host_protocol import Order
 from tests.spec.worlds import tpu_world
 
 

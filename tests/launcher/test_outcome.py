@@ -2,7 +2,7 @@
 
 import signal
 
-from launcher.outcome import (
+from launcher.core.results import (
     Exit,
     Outcome,
     describe_exit,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import output
-from launcher.output import Output
+from launcher.core import output
+from launcher.core.output import Output
 from tests.leftovers import wait_until
 
 TIMEOUT_S = 60.0
@@ -136,7 +136,7 @@ def test_a_descriptor_with_another_file_behind_it_is_written_to_again(
 
 PRINTING = """\
 import sys
-from launcher.output import unfailing_output
+from launcher.core.output import unfailing_output
 with unfailing_output():
     sys.stdin.readline()
     print("to nobody" * 10_000)

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import Cluster, ClusterWords
-from launcher.launch import Launch
-from launcher.plan import make_launch
+from launcher.cluster.schema import Cluster, ClusterWords
+from launcher.planning.planner import make_launch
+from launcher.planning.spec import Launch
 from tests.spec.worlds import tiny_job
-from trainer.spec.config import Loaded
+from trainer.contract.config.loader import Loaded
 
 SSH = {"kind": "ssh", "hosts": ["a", "b"]}
 

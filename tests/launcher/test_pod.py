@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from launcher.cluster import ClusterWords, find_cluster
-from launcher.providers.errors import ProviderError
+from launcher.cluster.schema import ClusterWords, find_cluster
+from launcher.core.errors import ProviderError
 from launcher.providers.gcp import pod
-from launcher.providers.gcp.api import RefusedError
-from launcher.providers.gcp.notes import STATE, is_noted
+from launcher.providers.gcp.client import RefusedError
 from launcher.providers.gcp.pod import Pod
+from launcher.providers.gcp.slice_records import STATE, is_noted
 from tests.launcher.slices import MemoryApi, cluster_file, make_pod
 
 START_S = 1e6

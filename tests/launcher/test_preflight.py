@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import find_cluster
+from launcher.cluster.schema import find_cluster
+from launcher.core.ipv4 import NEEDED
+from launcher.gang.preflight import Needs, Problem, Seen, judge
 from launcher.host import preflight
 from launcher.host.preflight import Holder, Look
-from launcher.preflight import Needs, Problem, Seen, judge
-from launcher.providers.ipv4 import NEEDED
 from tests.trainer.jobs import world_of
-from trainer.spec.plan import World
+from trainer.contract.planning.plan import World
 
 GOOD = Look(
     address="10.0.0.1",

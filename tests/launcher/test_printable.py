@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from launcher.exits import fail
-from launcher.printable import coloured, plain
+from launcher.core.exit_codes import fail
+from launcher.core.printable import coloured, plain
 from tests.launcher.run_folders import add_events, add_log, make_run
 from tests.launcher.test_cli import launch
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.host.output_lines import LONGEST_LINE, TAIL_LINES
-from launcher.host.processes import start_time
-from launcher.host.program import NOT_STARTED, REAPER_KILLED, Batch, Program
+from launcher.host.output_tail import LONGEST_LINE, TAIL_LINES
+from launcher.host.process import NOT_STARTED, REAPER_KILLED, Batch, Program
+from launcher.host.process_tree import start_time
 from tests.leftovers import Traces
 
 SAY = """

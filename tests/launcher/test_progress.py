@@ -10,19 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from launcher.cluster import ClusterWords, find_cluster
-from launcher.display import format_seconds
-from launcher.launch import Launch
-from launcher.plan import make_launch
-from launcher.progress import (
-    LastCheckpoint,
-    RunDisplay,
-    describe_stop,
-    print_summary,
-)
+from launcher.cluster.schema import ClusterWords, find_cluster
+from launcher.core.formatting import format_seconds
+from launcher.planning.planner import make_launch
+from launcher.planning.spec import Launch
+from launcher.ui.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
 from tests.launcher.plans import command_launch
-from trainer.spec.config import load
-from trainer.spec.job import Job
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import load
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import ray_logs
-from launcher.providers.errors import ProviderError
-from launcher.ray_calls import bounded
+from launcher.core.errors import ProviderError
+from launcher.providers.ray import logs
+from launcher.providers.ray.client import bounded
 
 
 def test_a_call_in_time_gives_what_it_returns_or_raises() -> None:
@@ -33,15 +33,15 @@ def test_a_call_does_not_wait_for_a_head_that_is_gone() -> None:
 def test_the_end_of_every_log_is_kept(tmp_path: Path) -> None:
     node = tmp_path / "ray" / "1" / "session_latest" / "logs"
     node.mkdir(parents=True)
-    (node / "raylet.out").write_text("a" + "b" * ray_logs.LONGEST_BYTES)
+    (node / "raylet.out").write_text("a" + "b" * logs.LONGEST_BYTES)
     (node / "empty.err").touch()
     (tmp_path / "ray" / "host-0001.log").write_text("up")
     (tmp_path / "ray" / "token").write_text("secret")
-    assert ray_logs.keep(tmp_path / "ray", tmp_path / "kept")
+    assert logs.keep(tmp_path / "ray", tmp_path / "kept")
     kept = {str(p.relative_to(tmp_path / "kept")) for p in tmp_path.glob("kept/**/*.*")}
     assert kept == {"1/raylet.out", "host-0001.log"}
-    assert (tmp_path / "kept/1/raylet.out").read_text() == "b" * ray_logs.LONGEST_BYTES
+    assert (tmp_path / "kept/1/raylet.out").read_text() == "b" * logs.LONGEST_BYTES
 
 
 def test_a_cluster_elsewhere_has_no_logs_to_keep(tmp_path: Path) -> None:
-    assert not ray_logs.keep(None, tmp_path / "kept")
+    assert not logs.keep(None, tmp_path / "kept")

@@ -12,15 +12,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.host.processes import REAPER, Reaped, ReaperError, describe_status, start_time
+from launcher.core.formatting import describe_status
+from launcher.host.process_tree import REAPER, Reaped, ReaperError, start_time
 from launcher.host.reaper import OWNER_FILE
-from launcher.providers.workspace import private_folder
+from launcher.providers.ray.workspace import private_folder
 from tests.leftovers import Traces, wait_until
 
 OWNER = """
 import os, sys, time
 from pathlib import Path
-from launcher.host.processes import Reaped
+from launcher.host.process_tree import Reaped
 folder = Path(sys.argv[1])
 reaped = Reaped(folders=[folder])
 script = "(setsid sleep 1000 &); (trap '' TERM; sleep 1000) & sleep 1000"
@@ -138,7 +139,7 @@ def test_the_owner_learns_that_a_reaper_was_killed_once_all_is_gone(
     code = """
 import json, os, sys
 from pathlib import Path
-from launcher.host.processes import Reaped
+from launcher.host.process_tree import Reaped
 folder = Path(sys.argv[1])
 reaped = Reaped([folder])
 reaped.start("sleep", ["bash", "-c", "sleep 99 & sleep 99 & sleep 99"], os.environ, folder / "log")
@@ -180,7 +181,7 @@ def test_a_launch_removes_what_two_killed_reapers_left(
 def test_commands_in_a_folder_that_others_may_write_are_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launcher.providers.workspace.LONGEST_TEMPORARY_FOLDER", 999)
+    monkeypatch.setattr("launcher.providers.ray.workspace.LONGEST_TEMPORARY_FOLDER", 999)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     made = tmp_path / "made"
     for name, mode in (("slipway-open", 0o777), ("slipway-own", 0o700)):
@@ -262,7 +263,7 @@ def relays_of(reaped: Reaped) -> list[psutil.Process]:
 
 def is_relay(process: psutil.Process) -> bool:
     try:
-        return any(part.endswith("relay.py") for part in process.cmdline())
+        return any(part.endswith("log_writer.py") for part in process.cmdline())
     except psutil.NoSuchProcess:
         return False
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import registry
-from launcher.runs import Run, RunFolderError, find_run
+from launcher.runs import registry
+from launcher.runs.directory import Run, RunFolderError, find_run
 from tests.launcher.plans import small_launch
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher import reservation
-from launcher.candidates import places
-from launcher.gather import connected
-from launcher.listener import Listener
-from launcher.providers.errors import ProviderError
-from launcher.providers.hosts import Hosts
-from launcher.reservation import Reservation, reserve
+from launcher.core.errors import ProviderError
+from launcher.core.events import Listener
+from launcher.gang import reservation
+from launcher.gang.connect import connected
+from launcher.gang.host_selection import places
+from launcher.gang.reservation import Reservation, reserve
+from launcher.providers.ray.host_cluster import Hosts
 from tests.leftovers import wait_until
-from trainer.spec.plan import World
+from trainer.contract.planning.plan import World
 
 
 @pytest.fixture(scope="module")

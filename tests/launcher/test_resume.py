@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import ClusterWords
-from launcher.commands.resume import Resumed, cluster_words, plan_resume
-from launcher.runs import Run, find_run, resume_command
+from launcher.cluster.schema import ClusterWords
+from launcher.executors.resume_point import Resumed, cluster_words, plan_resume
+from launcher.runs.directory import Run, find_run, resume_command
 from tests.launcher.plans import small_launch
 from tests.launcher.test_cli import launch
 from tests.spec.abouts import about_of
-from trainer.spec.checkpoints import read_about
-from trainer.spec.config import ConfigError, load
-from trainer.spec.job import Job
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import ConfigError, load
+from trainer.contract.records.checkpoint_metadata import read_about
 
 
 @pytest.fixture

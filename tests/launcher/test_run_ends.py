@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from launcher.attempts import Attempts
 from launcher.commands import run as command
-from launcher.gang import GangError
-from launcher.progress import LastCheckpoint
-from launcher.providers.errors import ProviderError
-from launcher.runs import Run
-from launcher.supervisor import Over
+from launcher.controller.controller import Attempts
+from launcher.controller.supervisor import Over
+from launcher.core.errors import ProviderError
+from launcher.gang.gang import GangError
+from launcher.runs.directory import Run
+from launcher.ui.progress import LastCheckpoint
 from tests.launcher.plans import small_launch
 
 WAY_ON = "Continue from step 40: launch resume small"

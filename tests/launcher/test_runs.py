@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from launcher.host.processes import start_time
-from launcher.record import live
-from launcher.runs import Run, RunFolderError
+from launcher.host.process_tree import start_time
+from launcher.runs import live
+from launcher.runs.directory import Run, RunFolderError
 from tests.launcher.plans import small_launch
 from tests.leftovers import wait_until
-from trainer.spec.config import load
-from trainer.spec.job import Job
-from trainer.spec.plan import Plan
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import load
+from trainer.contract.planning.plan import Plan
 
 
 def create(folder: Path, *, fresh: bool = False) -> Run:

@@ -95,7 +95,7 @@ def test_what_a_program_would_do_is_not_searched(folder: Path) -> None:
 def test_searching_imports_no_jax(folder: Path) -> None:
     code = (
         "import sys\n"
-        "from launcher.cli import app\n"
+        "from launcher.cli.app import app\n"
         "try: app()\n"
         "except SystemExit: pass\n"
         "print({'jax', 'ray', 'flax', 'grain'} & set(sys.modules), file=sys.stderr)"

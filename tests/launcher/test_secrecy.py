@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import Ssh
+from launcher.cluster.schema import Ssh
+from launcher.providers.ray.workspace import write_token
 from launcher.providers.ssh.connection import Host
-from launcher.providers.workspace import write_token
 from tests.launcher.test_cli import launch
 
 SECRET = "5ecret-value"

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.health.silence import LONGEST_LOOK_S, SILENCE_S, Silence
+from launcher.health.lost_hosts import LONGEST_LOOK_S, SILENCE_S, Silence
 
 LOOKS = st.lists(st.floats(0.0, LONGEST_LOOK_S), max_size=50)
 

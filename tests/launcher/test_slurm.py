@@ -10,21 +10,22 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from launcher import files
-from launcher.cli import app
-from launcher.cluster import Cluster, Slurm, find_cluster
-from launcher.command import CommandLaunch
-from launcher.commands.queue import hand_over_new
-from launcher.commands.shown import Shown
-from launcher.exits import NO_CLUSTER, OK
-from launcher.providers.errors import ProviderError
-from launcher.providers.slurm import batch, passed_on
-from launcher.providers.slurm import job as slurm_job
+from launcher.cli.app import app
+from launcher.cluster.schema import Cluster, Slurm, find_cluster
+from launcher.core import files
+from launcher.core.environment import INSIDE
+from launcher.core.errors import ProviderError
+from launcher.core.exit_codes import NO_CLUSTER, OK
+from launcher.executors.options import Shown
+from launcher.executors.slurm import hand_over_new
+from launcher.planning.command import CommandLaunch
+from launcher.providers.slurm import job_entrypoint, job_environment
 from launcher.providers.slurm import submit as submitting
-from launcher.providers.slurm.job import INSIDE, Queued, SlurmJob
 from launcher.providers.slurm.submit import sbatch_words
-from launcher.record.snapshot import take
-from launcher.runs import QUEUED, Run, RunFolderError
+from launcher.runs import slurm_job
+from launcher.runs.directory import QUEUED, Run, RunFolderError
+from launcher.runs.slurm_job import Queued, SlurmJob
+from launcher.runs.status import take
 from tests.launcher.plans import COMMAND_JOB, command_launch
 from tests.leftovers import Traces, run_launcher
 
@@ -44,7 +45,7 @@ def test_a_job_has_one_task_on_each_host_and_all_its_gpus() -> None:
     asked = words("h100-16")
     assert {"--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=8"} <= set(asked)
     assert "--exclusive" in asked
-    command = f"launcher.providers.slurm.batch {NAME} /shared/runs/small steps=7"
+    command = f"launcher.providers.slurm.job_entrypoint {NAME} /shared/runs/small steps=7"
     assert asked[-1].endswith(command)
 
 
@@ -235,7 +236,7 @@ def test_a_job_that_comes_too_late_runs_nothing(
     monkeypatch.setenv("SLURM_JOB_ID", JOB_ID)
     monkeypatch.setattr(sys, "argv", ["batch", NAME, str(run)])
     before = sorted(path.name for path in run.iterdir())
-    assert batch.main() == OK
+    assert job_entrypoint.main() == OK
     assert sorted(path.name for path in run.iterdir()) == before, "`launch` was not called"
 
 
@@ -260,8 +261,8 @@ def test_secrets_do_not_go_to_slurms_controller_and_the_job_finds_them(
     sent = (queue.folder / "environment").read_text().splitlines()
     assert "PLAIN=1414" in sent
     assert [line for line in sent if line.partition("=")[0] in values] == []
-    kept = launch.run_dir / passed_on.FILE
-    assert passed_on.read(launch.run_dir) == {"MY_LOGIN": "3141"}
+    kept = launch.run_dir / job_environment.FILE
+    assert job_environment.read(launch.run_dir) == {"MY_LOGIN": "3141"}
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
 
 
@@ -274,7 +275,7 @@ def test_secrets_are_deleted_when_the_job_is_taken_out_of_the_queue(
     assert hand_over(launch) == OK
     queue.write("scancel", 'rm "$QUEUE"')
     assert CliRunner().invoke(app, ["stop", "any"]).exit_code == OK
-    assert not (launch.run_dir / passed_on.FILE).exists()
+    assert not (launch.run_dir / job_environment.FILE).exists()
 
 
 def test_a_requeued_job_waits_for_the_lock_of_a_dead_host(

@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from launcher.host.program import Program
+from launcher.host.process import Program
 from tests.launcher.test_program import collect, start
 from tests.leftovers import wait_until
 

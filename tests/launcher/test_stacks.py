@@ -101,7 +101,7 @@ Thread 16900 (idle): "MainThread"
 
 def test_the_trainer_is_no_library_wherever_it_is_installed() -> None:
     assert innermost(TRAINER) == [
-        "trainer/data/feed.py:41 in training",
+        "trainer/data/loader.py:41 in training",
         "trainer/loop.py:78 in _next",
         "trainer/loop.py:49 in run",
     ]
@@ -109,7 +109,7 @@ def test_the_trainer_is_no_library_wherever_it_is_installed() -> None:
 
 def test_of_several_processes_in_a_dump_the_first_one_counts() -> None:
     assert innermost(PY_SPY, count=2) == [
-        "trainer/data/feed.py:41 in Feed.training",
+        "trainer/data/loader.py:41 in Feed.training",
         "trainer/loop.py:78 in Loop._next",
     ]
 

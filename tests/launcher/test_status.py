@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.record import live
-from launcher.runs import Run
+from launcher.runs import live
+from launcher.runs.directory import Run
 from tests.launcher.run_folders import add_events, add_steps, make_run
 from tests.launcher.test_cli import launch
 from tests.leftovers import wait_until

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from launcher.commands import stop
-from launcher.host.processes import start_time
-from launcher.runs import Run, RunFolderError
+from launcher.host.process_tree import start_time
+from launcher.runs.directory import Run, RunFolderError
 from tests.launcher.run_folders import add_events, add_steps, make_run
 from tests.launcher.test_cli import launch
 
 HOLDS = """\
 import signal, sys, threading, time
 from pathlib import Path
-from launcher.runs import Run
+from launcher.runs.directory import Run
 
 signals, run = [], None
 def on_signal(number, frame):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from launcher.record import goodput as goodputs
-from launcher.record import live, summary
-from launcher.record.goodput import goodput
+from launcher.runs import goodput as goodputs
+from launcher.runs import live, summary
+from launcher.runs.goodput import goodput
 from tests.launcher.run_folders import add_events, make_run
 from tests.launcher.stories import Story, parts
 from tests.launcher.test_status import status, status_as_json

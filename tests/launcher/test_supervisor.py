@@ -6,19 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.supervisor import (
+from launcher.controller.supervisor import (
     LONG_S,
     LOSSES_IN_VAIN,
     Attend,
     Decision,
-    Ending,
-    Kind,
     Over,
     Policy,
     Start,
     Supervisor,
     Wait,
 )
+from launcher.core.results import Ending, Kind
 
 FIXED = Policy(failures=3, preemptions=None, sizes=[4], wait_for_hosts_s=100.0)
 ELASTIC = replace(FIXED, sizes=[2, 4])

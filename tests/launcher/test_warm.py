@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import Local
-from launcher.host.processes import Reaped
-from launcher.providers import warm
-from launcher.providers.errors import ProviderError
-from launcher.providers.hosts import Hosts
+from launcher.cluster.schema import Local
+from launcher.core.errors import ProviderError
+from launcher.host.process_tree import Reaped
+from launcher.providers.local import warm
+from launcher.providers.ray.host_cluster import Hosts
 from tests.leftovers import wait_until
 from tests.spec.worlds import cpu_world
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.health.watch import KEYS, LONGEST_LOOK_S, PHASES, PROGRESS, Hang, Limits, Watch
-from trainer.spec.job import Deadlines
+from launcher.core.results import Hang
+from launcher.health.hangs import KEYS, LONGEST_LOOK_S, PHASES, PROGRESS, Limits, Watch
+from trainer.contract.config.job import Deadlines
 
 LIMITS = Limits()
 LOOK_S, BEAT_S = 0.5, 2.0

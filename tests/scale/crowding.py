@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.agents import Patience, start_agents
-from launcher.candidates import usable_hosts
-from launcher.gang import Gang
-from launcher.gather import connected
-from launcher.listener import Listener
-from launcher.providers.hosts import Hosts
-from launcher.reservation import NODE_LABEL, Reservation
+from launcher.core.events import Listener
+from launcher.gang.connect import connected
+from launcher.gang.gang import Gang
+from launcher.gang.host_selection import usable_hosts
+from launcher.gang.reservation import NODE_LABEL, Reservation
+from launcher.gang.spawn import Patience, start_agents
+from launcher.providers.ray.host_cluster import Hosts
 from tests.spec.worlds import cpu_world
 
 MOST_NODES = 16

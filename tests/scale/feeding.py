@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.gang import Event, Gang
-from launcher.gather import connected
-from launcher.host.program import Batch
-from launcher.listener import Listener
-from launcher.providers.hosts import Hosts
+from launcher.core.events import Listener
+from launcher.gang.connect import connected
+from launcher.gang.gang import Event, Gang
+from launcher.host.process import Batch
+from launcher.providers.ray.host_cluster import Hosts
 
 HEARTBEAT_EVERY_S = 2.0
 HOSTS_PER_ACTOR = 1024

@@ -13,12 +13,12 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from launcher.attendant import Attendant
-from launcher.gang import Event
-from launcher.gather import gather
-from launcher.health.silence import SILENCE_S
-from launcher.listener import Listener
-from launcher.providers import local
+from launcher.core.events import Listener
+from launcher.gang.connect import gather
+from launcher.gang.gang import Event
+from launcher.gang.monitor import Attendant
+from launcher.health.lost_hosts import SILENCE_S
+from launcher.providers.local import provider
 from tests.scale.crowding import MOST_NODES, Stub, crowded, nodes_for
 from tests.scale.feeding import fed
 from tests.spec.worlds import cpu_world
@@ -63,7 +63,7 @@ def report(kind: str, processes: int, deadline_s: float, run_dir: Path) -> Heard
     """Until all have ended by themselves, or the deadline."""
     heard = Heard()
     nodes = 1 if kind == "fed" else nodes_for(processes)
-    with local.start(cpu_world(nodes, 1)) as hosts:
+    with provider.start(cpu_world(nodes, 1)) as hosts:
         if kind == "fed":
             gathered = fed(hosts, processes, run_dir, heard, lasts_s=FED_S)
         elif processes <= MOST_NODES:

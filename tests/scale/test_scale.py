@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.outcome import host_name
+from launcher.core.formatting import host_name
 from tests.leftovers import LAUNCH_TIMEOUT_S, Traces
 from tests.scale.crowding import MOST_NODES
 

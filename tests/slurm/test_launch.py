@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from launcher.exits import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK
-from launcher.providers.slurm.allocation import NODE
-from launcher.providers.slurm.job import SlurmJob
+from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK
+from launcher.providers.slurm.provider import NODE
+from launcher.runs.slurm_job import SlurmJob
 from tests.faults.launches import Launch
 from tests.leftovers import Traces, holds, run_launcher, wait_until, written
 from tests.slurm.cluster import NEEDED, WHY_NOT

@@ -3,8 +3,8 @@
 from typing import Any
 
 from tests.spec.worlds import cpu_world
-from trainer.spec.checkpoints import About
-from trainer.spec.job import Job
+from trainer.contract.config.job import Job
+from trainer.contract.records.checkpoint_metadata import About
 
 
 def about_of(job: Job, /, step: int = 10, **fields: Any) -> About:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.spec.accelerators import parse, with_hosts
-from trainer.spec.chips import GPUS, TPUS, GiB
+from trainer.contract.planning.accelerators import parse, with_hosts
+from trainer.contract.planning.chips import GPUS, TPUS, GiB
 
 # Name, hosts, devices per host, topology, host bounds: by hand, from the public tables.
 TPU_SLICES = [

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from tests.spec.test_roofline import job_of, world_of
 from tests.spec.worlds import CORPUS, V4_32, cpu_world, mesh_of, tiny_job
-from trainer.spec.alternatives import Alternative, alternatives
-from trainer.spec.checks import divisors
-from trainer.spec.config import dump, load
-from trainer.spec.job import Job
-from trainer.spec.plan import Plan, World
-from trainer.spec.resolve import resolve
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import dump, load
+from trainer.contract.estimates.search import Alternative, alternatives
+from trainer.contract.planning.plan import Plan, World
+from trainer.contract.planning.planner import resolve
+from trainer.contract.planning.validation import divisors
 
 DATA = {"source": "stdlib", "seq_len": 64}
 SIZES = (1, 2, 4, 8, 16)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.spec.worlds import tiny_job
-from trainer.spec.checkpoints import folder_of
+from trainer.contract.records.checkpoint_metadata import folder_of
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.spec.command import CommandJob, load_job
-from trainer.spec.config import ConfigError, dump
-from trainer.spec.job import Job
+from trainer.contract.config.command import CommandJob, load_job
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import ConfigError, dump
 
 GOOD = """\
 name: any

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer.spec.config import ConfigError, dump, load
-from trainer.spec.data import Trained
-from trainer.spec.job import Job
+from trainer.contract.config.data import Trained
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import ConfigError, dump, load
 
 GOOD = """\
 name: run

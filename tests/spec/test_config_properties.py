@@ -6,10 +6,10 @@ from tempfile import TemporaryDirectory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.spec.config import ConfigError, Loaded, dump, load
-from trainer.spec.job import Job
-from trainer.spec.model import Model, OwnModel
-from trainer.spec.yaml12 import dump as dump_yaml
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import ConfigError, Loaded, dump, load
+from trainer.contract.config.model import Model, OwnModel
+from trainer.contract.config.yaml import dump as dump_yaml
 
 KEYS = sorted(
     {

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.spec.abouts import about_of
 from tests.spec.worlds import tiny_job
-from trainer.spec.continuity import DATA_KEYS, MODEL_KEYS, OPTIMIZER_KEYS, compare
-from trainer.spec.job import Job
+from trainer.contract.config.job import Job
+from trainer.contract.records.compatibility import DATA_KEYS, MODEL_KEYS, OPTIMIZER_KEYS, compare
 
 BASE = tiny_job()
 NUMBERS = {

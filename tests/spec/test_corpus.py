@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from trainer.spec.corpus import DataError, digest, files, reading
-from trainer.spec.data import Data
+from trainer.contract.config.data import Data
+from trainer.contract.storage.corpus import DataError, digest, files, reading
 
 STDLIB = Data.model_validate({"source": "stdlib", "seq_len": 8, "global_batch": 1})
 
@@ -39,7 +39,8 @@ def test_the_standard_library_is_source_text_and_has_no_tests_or_packages():
 
 def test_the_digest_is_the_same_in_another_process():
     program = (
-        "from trainer.spec.corpus import digest; from trainer.spec.data import Data;"
+        "from trainer.contract.config.data import Data;"
+        "from trainer.contract.storage.corpus import digest;"
         "print(digest(Data(source='stdlib', seq_len=8, global_batch=1)))"
     )
     out = subprocess.run(

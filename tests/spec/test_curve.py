@@ -6,7 +6,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.spec.curve import curve
+from trainer.contract.records.metrics_file import curve
 
 
 def line(step: int, attempt: int, **fields: object) -> str:

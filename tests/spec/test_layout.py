@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.spec.worlds import TWO_V5E_16, V4_32, V5E_16, cpu_world, mesh_of, tpu_world
-from trainer.spec.layout import device_coords, device_order, fsdp_rows
-from trainer.spec.plan import World
+from trainer.contract.planning.mesh_layout import device_coords, device_order, fsdp_rows
+from trainer.contract.planning.plan import World
 
 
 @st.composite

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.spec.config import ConfigError
-from trainer.spec.places import place
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.storage.paths import place
 
 
 def test_a_path_is_made_whole(tmp_path, monkeypatch):

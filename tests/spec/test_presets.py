@@ -6,12 +6,12 @@ import pytest
 
 from tests.spec.test_roofline import CORPUS, world_of
 from tests.spec.worlds import cpu_world, tiny_job
-from trainer.spec.job import Job
-from trainer.spec.model import Model
-from trainer.spec.presets import PRESETS
-from trainer.spec.resolve import PlanError, resolve
-from trainer.spec.roofline import flops_per_token
-from trainer.spec.shapes import parameters
+from trainer.contract.config.job import Job
+from trainer.contract.config.model import Model
+from trainer.contract.config.presets import PRESETS
+from trainer.contract.estimates.roofline import flops_per_token
+from trainer.contract.planning.parameter_shapes import parameters
+from trainer.contract.planning.planner import PlanError, resolve
 
 PUBLISHED = {
     "llama3-1b": 1_235_814_400,

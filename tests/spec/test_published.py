@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.spec.test_roofline import found, world_of
-from trainer.spec.job import Job
+from trainer.contract.config.job import Job
 
 LLAMA_2_70B = {
     "layers": 80, "d_model": 8192, "heads": 64, "kv_heads": 8, "d_ff": 28_672,

@@ -2,10 +2,10 @@
 
 from tests.spec.test_roofline import job_of, world_of
 from tests.spec.worlds import CORPUS, V4_32, tiny_job
-from trainer.spec.footprint import Footprint, footprint
-from trainer.spec.job import Job
-from trainer.spec.ranking import Ranking, rank
-from trainer.spec.resolve import resolve
+from trainer.contract.config.job import Job
+from trainer.contract.estimates.memory import Footprint, footprint
+from trainer.contract.estimates.search import Ranking, rank
+from trainer.contract.planning.planner import resolve
 
 
 def needed(job: Job, name: str = "v5p-64") -> Footprint:

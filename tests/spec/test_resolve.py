@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.spec.worlds import CORPUS, TWO_V5E_16, V4_32, cpu_world, mesh_of, tiny_job
-from trainer.spec.plan import Plan
-from trainer.spec.resolve import PlanError, resolve
+from trainer.contract.planning.plan import Plan
+from trainer.contract.planning.planner import PlanError, resolve
 
 
 def problems_of(world=V4_32, **sections) -> dict[str, str]:

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.spec.checkpoints import Score, expired
-from trainer.spec.job import Checkpoint
+from trainer.contract.config.job import Checkpoint
+from trainer.contract.records.checkpoint_metadata import Score, expired
 
 SCORES = st.lists(
     st.builds(Score, st.integers(1, 50), st.none() | st.floats(0, 9)),

@@ -3,12 +3,12 @@
 import pytest
 
 from tests.spec.worlds import tpu_world
-from trainer.spec import accelerators
-from trainer.spec.activations import least_kept_per_token
-from trainer.spec.job import Job
-from trainer.spec.plan import Corpus, World
-from trainer.spec.resolve import resolve
-from trainer.spec.roofline import Bounds, bounds
+from trainer.contract.config.job import Job
+from trainer.contract.estimates.activations import least_kept_per_token
+from trainer.contract.estimates.roofline import Bounds, bounds
+from trainer.contract.planning import accelerators
+from trainer.contract.planning.plan import Corpus, World
+from trainer.contract.planning.planner import resolve
 
 CORPUS = Corpus(source="text", sha256=None)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.spec.worlds import CORPUS, V4_32, tiny_job
-from trainer.spec.resolve import resolve
+from trainer.contract.planning.planner import resolve
 
 FSDP = {
     "embedding.table": (None, "fsdp"),

@@ -1,6 +1,6 @@
 """What a mistyped word was meant to be."""
 
-from trainer.spec.suggest import suggest
+from trainer.contract.config.errors import suggest
 
 
 def test_the_nearest_word_is_suggested():

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainer.spec import transient
-from trainer.spec.transient import StorageError, is_memory, is_transient, reason, retried
+from trainer.contract.storage import retries
+from trainer.contract.storage.retries import StorageError, is_memory, is_transient, reason, retried
 
 STALE = OSError(errno.ESTALE, "Stale file handle", "corpus/a.txt")
 
@@ -50,7 +50,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(transient, "time", clock)
+    monkeypatch.setattr(retries, "time", clock)
     return clock
 
 
@@ -138,7 +138,7 @@ def test_trouble_that_outlives_the_patience_is_a_storage_error(clock):
     with pytest.raises(StorageError, match=r"Stale file handle.*did not recover in") as raised:
         retried("corpus/a.txt", call)
     assert 5 < len(tries) < 30
-    assert transient.PATIENCE_S / 2 < tries[-1] <= transient.PATIENCE_S
+    assert retries.PATIENCE_S / 2 < tries[-1] <= retries.PATIENCE_S
     assert raised.value.__cause__ is STALE
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.spec.yaml12 import NotYamlError, dump, parse
+from trainer.contract.config.yaml import NotYamlError, dump, parse
 
 NUMBERS = [("3e-4", 3e-4), ("1e3", 1000.0), ("-7", -7), ("0x1F", 31), ("0o17", 15), (".5", 0.5)]
 WORDS = ["on", "yes", "no", "1_000", "0777x", "1:30", "2020-01-01", "=", "0b11", "<<"]

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from trainer.spec.job import Job
-from trainer.spec.plan import Corpus, World
-from trainer.spec.rules import MESH_AXES
+from trainer.contract.config.job import Job
+from trainer.contract.planning.plan import Corpus, World
+from trainer.contract.planning.sharding_rules import MESH_AXES
 
 CORPUS = Corpus(source="stdlib", sha256=None)
 

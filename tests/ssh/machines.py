@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.providers.network import Network, plan_network
+from launcher.providers.local.network import Network, plan_network
 from tests.leftovers import Traces, wait_until
 from tests.uv_cache import uv_cache
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from launcher.exits import NO_CLUSTER, OK
+from launcher.core.exit_codes import NO_CLUSTER, OK
 from tests.faults.launches import Launch
 from tests.leftovers import Traces, holds, run_launcher, wait_until, written
 from tests.ssh.machines import NEEDED, WHY_NOT, Machines, machines

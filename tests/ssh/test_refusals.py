@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.exits import NO_CLUSTER
+from launcher.core.exit_codes import NO_CLUSTER
 from tests.leftovers import Traces, run_launcher
 from tests.ssh.machines import NEEDED, WHY_NOT, machines
 

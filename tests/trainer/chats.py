@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainer.test_tokenizer import make
-from trainer.spec.data import Data
+from trainer.contract.config.data import Data
 
 TEMPLATE = """\
 {{ bos_token }}

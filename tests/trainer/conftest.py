@@ -8,7 +8,7 @@ import os
 import jax
 import pytest
 
-from trainer.folders import cache_folder
+from trainer.contract.storage.cache_dirs import cache_folder
 
 COMPILED = cache_folder() / "compiled"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainer.jobs import corpus_of, job_of
-from trainer.spec.config import dump
-from trainer.spec.job import Job
-from trainer.spec.plan import World
-from trainer.spec.resolve import resolve
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import dump
+from trainer.contract.planning.plan import World
+from trainer.contract.planning.planner import resolve
 
 DEADLINE_S = 240
 

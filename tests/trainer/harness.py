@@ -6,16 +6,16 @@ from typing import Any
 import jax
 
 from tests.trainer.jobs import corpus_of, world_of
-from trainer import mesh as meshes
+from trainer.contract.config.job import Job
+from trainer.contract.planning.plan import Plan, World
+from trainer.contract.planning.planner import resolve
 from trainer.data import token_cache
-from trainer.data.feed import Feed
+from trainer.data.loader import Feed, batch_shardings
 from trainer.data.packing import Batch
-from trainer.model import own
-from trainer.spec.job import Job
-from trainer.spec.plan import Plan, World
-from trainer.spec.resolve import resolve
-from trainer.stop import Wish, Wishes
-from trainer.train_step import State, StepMetrics, Trainable
+from trainer.distributed import mesh as meshes
+from trainer.distributed.stop_vote import Wish, Wishes
+from trainer.model import custom
+from trainer.step.train_step import State, StepMetrics, Trainable
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Bench:
 
     @classmethod
     def of(cls, job: Job, world: World) -> "Bench":
-        plan = resolve(job, world, corpus_of(job), own.parameters)
+        plan = resolve(job, world, corpus_of(job), custom.parameters)
         mesh = meshes.build(plan, jax.devices()[: world.devices])
         trainable = Trainable.of(job, plan, mesh)
-        feed = Feed(job, plan.batch, token_cache.load(job.data), meshes.batch_shardings(mesh))
+        feed = Feed(job, plan.batch, token_cache.load(job.data), batch_shardings(mesh))
         step = trainable.compiled_step(next(feed.training(1)))
         nothing = Wishes(mesh).array(Wish.NOTHING)
 

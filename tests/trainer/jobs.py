@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from trainer.spec.job import Job
-from trainer.spec.plan import Corpus, World
+from trainer.contract.config.job import Job
+from trainer.contract.planning.plan import Corpus, World
 
 TINY = {"layers": 2, "d_model": 32, "heads": 4, "kv_heads": 2, "d_ff": 64}
 

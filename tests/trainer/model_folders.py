@@ -6,9 +6,9 @@ from safetensors.numpy import load_file
 
 from tests.trainer.jobs import corpus_of, world_of
 from trainer import hugging_face
-from trainer import mesh as meshes
-from trainer.spec.resolve import resolve
-from trainer.spec.vocabulary import vocab_size
+from trainer.contract.planning.planner import resolve
+from trainer.contract.storage.tokenizer_info import vocab_size
+from trainer.distributed import mesh as meshes
 
 
 def plan_of(job, devices=1):

@@ -9,15 +9,15 @@ import numpy as np
 
 from tests.trainer.harness import Bench, bench
 from tests.trainer.jobs import job_of
+from trainer.checkpoint.manager import Checkpoints
 from trainer.checkpoint.restore import Restored
 from trainer.checkpoint.saver import Progress, Saver
-from trainer.checkpoint.setup import Checkpoints
+from trainer.contract.config.job import Job
 from trainer.data import token_cache
-from trainer.environment import Environment
-from trainer.events import Events
-from trainer.report import Report
-from trainer.spec.job import Job
-from trainer.train_step import State
+from trainer.distributed.process_env import Environment
+from trainer.step.train_step import State
+from trainer.telemetry.events import Events
+from trainer.telemetry.metrics import Report
 
 
 def equal(one: Any, other: Any) -> bool:

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import pytest
 
 from tests.spec.test_roofline import CORPUS, world_of
-from trainer import mesh as meshes
+from trainer.contract.config.job import Job
+from trainer.contract.estimates.activations import kept_per_token
+from trainer.contract.planning.planner import resolve
 from trainer.data.packing import Batch
-from trainer.loss import loss_sum
+from trainer.distributed import mesh as meshes
 from trainer.model import Network, Params
-from trainer.spec.activations import kept_per_token
-from trainer.spec.job import Job
-from trainer.spec.resolve import resolve
+from trainer.step.loss import loss_sum
 
 LAYERS, ROWS, LENGTH = 7, 2, 44
 

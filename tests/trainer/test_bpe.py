@@ -14,21 +14,21 @@ from tokenizers import Tokenizer
 
 from tests.trainer.jobs import corpus_of, job_of, world_of
 from tests.trainer.saves import Kept
-from trainer.checkpoint import export
 from trainer.checkpoint.errors import FolderError
 from trainer.checkpoint.weights import initial
-from trainer.data import lock, token_cache
-from trainer.spec.corpus import DataError
-from trainer.spec.data import Data
-from trainer.spec.resolve import PlanError, resolve
-from trainer.spec.vocabulary import vocab_size, vocabulary
-from trainer.train_step import Trainable
+from trainer.contract.config.data import Data
+from trainer.contract.planning.planner import PlanError, resolve
+from trainer.contract.storage.corpus import DataError
+from trainer.contract.storage.tokenizer_info import vocab_size, vocabulary
+from trainer.data import cache_lock, token_cache
+from trainer.step.train_step import Trainable
+from trainer.tools import export_checkpoint
 
 SIZE = 300
 LOAD = """
 import sys
 from trainer.data import token_cache
-from trainer.spec.data import Data
+from trainer.contract.config.data import Data
 
 print(token_cache.load(Data.model_validate_json(sys.argv[1])).corpus_sha256)
 """
@@ -118,7 +118,7 @@ def test_what_is_held_out_is_not_trained_on(tmp_path: Path) -> None:
 def test_it_is_trained_once_until_something_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr(cache_lock, "PROGRESS_EVERY_S", 0.0)
     asked = data(write(tmp_path / "corpus"))
     assert file_of(asked) == file_of(asked.model_copy(update={"seq_len": 8}))
     calls = []
@@ -167,7 +167,7 @@ def test_a_checkpoint_has_it_and_an_export_takes_it_along(
 ) -> None:
     out = tmp_path / "out"
     monkeypatch.setattr("sys.argv", ["export", str(run.folder / "1"), "--to", str(out)])
-    assert export.main() == 0
+    assert export_checkpoint.main() == 0
     assert json.loads((out / "tokenizer.json").read_text()) == json.loads(
         (run.folder / "1" / "tokenizer.json").read_text()
     )

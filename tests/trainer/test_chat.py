@@ -10,15 +10,15 @@ import pytest
 from tests.trainer.chats import TEMPLATE, conversation, data, tokenizer, write
 from tests.trainer.harness import bench
 from tests.trainer.jobs import corpus_of, job_of, world_of
+from trainer.contract.config.data import Data
+from trainer.contract.planning.planner import PlanError, resolve
+from trainer.contract.storage.corpus import DataError, digest
 from trainer.data import packing, token_cache
 from trainer.data import tokenizer as tokenizers
 from trainer.data.documents import BadRecords, documents
 from trainer.data.tokenizer import BYTES
-from trainer.evaluate import Evaluator
+from trainer.evaluation.evaluate import Evaluator
 from trainer.hugging_face import tokenizer as interchange
-from trainer.spec.corpus import DataError, digest
-from trainer.spec.data import Data
-from trainer.spec.resolve import PlanError, resolve
 
 PAIR = {"prompt": "ask", "answer": "reply"}
 

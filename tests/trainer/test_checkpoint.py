@@ -15,15 +15,13 @@ import pytest
 from tests.spec.abouts import about_of
 from tests.spec.worlds import cpu_world, tiny_job
 from tests.trainer.saves import Kept, equal
-from trainer.checkpoint import restore, saver, writing
+from trainer.checkpoint import restore, save_progress, saver
 from trainer.checkpoint.commit import TEMPORARY
-from trainer.checkpoint.errors import (
-    FolderError,
-    SaveError,
-)
-from trainer.checkpoint.saving import ScheduledSaving
-from trainer.spec import checkpoints, durable
-from trainer.spec.config import ConfigError
+from trainer.checkpoint.errors import FolderError, SaveError
+from trainer.checkpoint.policy import ScheduledSaving
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.records import checkpoint_metadata
+from trainer.contract.storage import durable_files
 
 # Writes of a failed save that tensorstore still had under way come back, later, to an event loop
 # that Orbax has closed.
@@ -95,7 +93,7 @@ def test_only_what_the_policy_keeps_stays(tmp_path):
     for step in range(1, 8):
         kept.save(step, eval_loss=abs(step - 2))
         assert kept.saver.poll(wait=True) is None
-    assert checkpoints.steps(kept.folder) == [7, 6, 3, 2]
+    assert checkpoint_metadata.steps(kept.folder) == [7, 6, 3, 2]
 
 
 def test_a_deletion_that_was_cut_off_leaves_no_checkpoint(tmp_path, monkeypatch):
@@ -105,7 +103,7 @@ def test_a_deletion_that_was_cut_off_leaves_no_checkpoint(tmp_path, monkeypatch)
         patch.setattr(type(kept.checkpoints.folder), "rmtree", _delete_one_file)
         kept.saved(2)
     assert any("could not be deleted" in line for line in kept.said.lines)
-    assert checkpoints.steps(kept.folder) == [2]
+    assert checkpoint_metadata.steps(kept.folder) == [2]
     (kept.folder / ".probe-1-0123-1").write_text("")
     (kept.folder / ".lease.json.1-0123").write_text("")
     Kept.of(tmp_path, attempt=2)
@@ -119,8 +117,8 @@ def _delete_one_file(folder: Path) -> None:
 
 def test_a_checkpoint_is_on_the_disk_before_it_is_committed(tmp_path, monkeypatch):
     """Every file and folder of a step, and then the folder that has it."""
-    synced, real = list[Path](), durable.sync
-    monkeypatch.setattr(durable, "sync", lambda path: (real(path), synced.append(Path(path))))
+    synced, real = list[Path](), durable_files.sync
+    monkeypatch.setattr(durable_files, "sync", lambda path: (real(path), synced.append(Path(path))))
     kept = Kept.of(tmp_path)
     assert [path.name for path in synced] == [
         f".lease.json.{kept.checkpoints.lease.label}",
@@ -128,15 +126,15 @@ def test_a_checkpoint_is_on_the_disk_before_it_is_committed(tmp_path, monkeypatc
     ]
     kept.saved(1)
     names = {path.name for path in synced}
-    files = {Path(name).name for name in checkpoints.read(kept.folder / "1").files}
+    files = {Path(name).name for name in checkpoint_metadata.read(kept.folder / "1").files}
     assert names >= {*files, "about.json"}
     assert synced[-1] == kept.folder and TEMPORARY in synced[-2].name
 
 
 def test_a_save_that_comes_no_further_is_given_up_and_never_committed(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "LOOK_S", 0.05)
+    monkeypatch.setattr(save_progress, "LOOK_S", 0.05)
     stuck, passed = threading.Event(), threading.Event()
-    monkeypatch.setattr(durable, "sync_all", lambda folder: (stuck.wait(60), passed.set()))
+    monkeypatch.setattr(durable_files, "sync_all", lambda folder: (stuck.wait(60), passed.set()))
     kept = Kept.of(tmp_path, deadlines={"save_s": 0.5})
     kept.save(1)
     error = kept.saver.poll(wait=True)
@@ -144,7 +142,7 @@ def test_a_save_that_comes_no_further_is_given_up_and_never_committed(tmp_path, 
     stuck.set()
     assert passed.wait(60)
     kept.saved(2)
-    assert checkpoints.steps(kept.folder) == [2]
+    assert checkpoint_metadata.steps(kept.folder) == [2]
 
 
 def test_a_save_reports_what_it_has_written(tmp_path, monkeypatch):

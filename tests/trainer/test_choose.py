@@ -12,12 +12,12 @@ import pytest
 
 from tests.trainer.harness import Bench, bench
 from tests.trainer.jobs import job_of
-from trainer.choose import Choices, Chooser, judged
-from trainer.data import questions
-from trainer.data.questions import Question
+from trainer.contract.config.job import Job
+from trainer.contract.storage.corpus import DataError
 from trainer.data.tokenizer import BYTES
-from trainer.spec.corpus import DataError
-from trainer.spec.job import Job
+from trainer.evaluation import multiple_choice
+from trainer.evaluation.multiple_choice import Chooser, Question, judged
+from trainer.telemetry.metrics import Choices
 
 ASKED = [
     {"question": "1+1 is", "choices": ["2", "three", "fifty"], "answer": 0},
@@ -35,7 +35,7 @@ def job(folder: Path, asked: list[Any] = ASKED, **changes: Any) -> Job:
 
 
 def answered(made: Bench, params: Any = None) -> Choices:
-    asked = questions.load(made.trainable.job, BYTES)
+    asked = multiple_choice.load(made.trainable.job, BYTES)
     assert asked
     with jax.set_mesh(made.trainable.mesh):
         chooser = Chooser(made.trainable, asked)
@@ -78,7 +78,7 @@ def test_choices_are_those_of_a_reference(tmp_path: Path) -> None:
     right = [record["answer"] for record in ASKED]
     shares = [np.mean([a == b for a, b in zip(x, right, strict=True)]) for x in (plain, by_length)]
     assert answered(made) == Choices(*map(float, shares))
-    asked = questions.load(made.trainable.job, BYTES)
+    asked = multiple_choice.load(made.trainable.job, BYTES)
     assert asked
     with jax.set_mesh(made.trainable.mesh):
         chooser = Chooser(made.trainable, asked)
@@ -115,17 +115,17 @@ def test_the_likeliest_choice_and_the_likeliest_for_its_length_are_told_apart() 
 )
 def test_a_bad_question_is_told_with_file_and_line(tmp_path: Path, record: Any, why: str) -> None:
     with pytest.raises(DataError) as told:
-        questions.load(job(tmp_path, [ASKED[0], record]), BYTES)
+        multiple_choice.load(job(tmp_path, [ASKED[0], record]), BYTES)
     assert "questions.jsonl:2: " in str(told.value) and why in str(told.value)
     allowing = job(tmp_path, [ASKED[0], record], data={"max_bad_records": 1})
-    found = questions.load(allowing, BYTES)
+    found = multiple_choice.load(allowing, BYTES)
     assert found and len(found.every) == len(found.bad.found) == 1
 
 
 def test_a_file_that_is_not_there_or_has_no_question_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"multiple_choice\.path: .* has no question"):
-        questions.load(job(tmp_path, []), BYTES)
+        multiple_choice.load(job(tmp_path, []), BYTES)
     wanted = job(tmp_path)
     (tmp_path / "questions.jsonl").unlink()
     with pytest.raises(DataError, match=r"multiple_choice\.path: .* cannot be read"):
-        questions.load(wanted, BYTES)
+        multiple_choice.load(wanted, BYTES)

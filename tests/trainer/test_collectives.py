@@ -8,9 +8,9 @@ import pytest
 
 from tests.trainer.harness import Bench, bench
 from tests.trainer.jobs import job_of, world_of
-from trainer import loss
-from trainer.collectives import KINDS
-from trainer.hlo import Computation, Program
+from trainer.analysis.collectives import KINDS
+from trainer.analysis.hlo import Computation, Program
+from trainer.step import loss
 
 JOBS = {
     "fsdp": job_of(),

@@ -14,8 +14,8 @@ from tests.leftovers import wait_until
 START = """
 import sys
 from trainer import distributed
-from trainer.environment import Environment
-from trainer.spec.job import Deadlines
+from trainer.distributed.process_env import Environment
+from trainer.contract.config.job import Deadlines
 where, deadlines = sys.argv[1], Deadlines(start_s=float(sys.argv[2]))
 environment = Environment(coordinator=where, coordinator_bind=where, processes=2)
 distributed.start(environment, deadlines, on_cpu=True)

@@ -11,12 +11,9 @@ import pytest
 
 from tests.trainer.saves import Kept, equal
 from trainer.checkpoint import restore
-from trainer.checkpoint.errors import (
-    NoGoodCheckpointError,
-    RestoreError,
-)
-from trainer.spec import checkpoints
-from trainer.spec.transient import StorageError
+from trainer.checkpoint.errors import NoGoodCheckpointError, RestoreError
+from trainer.contract.records import checkpoint_metadata
+from trainer.contract.storage.retries import StorageError
 
 # Writes of a failed save that tensorstore still had under way come back, later, to an event loop
 # that Orbax has closed.
@@ -164,7 +161,7 @@ def test_storage_trouble_that_stays_is_met_ten_times_with_growing_pauses(tmp_pat
 def test_a_folder_of_checkpoints_that_cannot_be_read_ends_the_restore(tmp_path, monkeypatch):
     kept = Kept.of(tmp_path)
     kept.saved(1)
-    monkeypatch.setattr(restore.checkpoints, "steps", _raising(PermissionError("denied")))
+    monkeypatch.setattr(restore.checkpoint_metadata, "steps", _raising(PermissionError("denied")))
     with pytest.raises(RestoreError, match=r"cannot be read: PermissionError: denied"):
         kept.restore()
 
@@ -209,7 +206,9 @@ def test_trouble_in_the_second_look_ends_the_restore_and_moves_nothing(tmp_path,
     (kept.folder / "1" / "manifest.ocdbt").unlink()
 
     def storage_fails(seconds):
-        monkeypatch.setattr(restore.checkpoints, "read", _raising(PermissionError("denied")))
+        monkeypatch.setattr(
+            restore.checkpoint_metadata, "read", _raising(PermissionError("denied"))
+        )
 
     monkeypatch.setattr(restore, "time", SimpleNamespace(sleep=storage_fails))
     with pytest.raises(RestoreError, match=r"denied\. This is no proof of damage"):
@@ -226,7 +225,7 @@ def test_a_step_that_is_damaged_again_is_moved_aside_under_the_next_name(tmp_pat
     _remove_a_file(kept.folder / "2")
     restored = kept.restore()
     assert restored and restored.about.step == 1
-    assert (kept.folder / "2.damaged.3" / checkpoints.PROBLEM).exists()
+    assert (kept.folder / "2.damaged.3" / checkpoint_metadata.PROBLEM).exists()
 
 
 def test_a_folder_that_cannot_be_listed_is_not_a_checkpoint_without_files(tmp_path, monkeypatch):
@@ -239,9 +238,9 @@ def test_a_folder_that_cannot_be_listed_is_not_a_checkpoint_without_files(tmp_pa
             raise OSError(errno.ESTALE, "Stale file handle", str(path))
         return real(path)
 
-    monkeypatch.setattr(checkpoints.os, "scandir", scandir)
+    monkeypatch.setattr(checkpoint_metadata.os, "scandir", scandir)
     with pytest.raises(OSError, match="Stale file handle"):
-        checkpoints.read(kept.folder / "1")
+        checkpoint_metadata.read(kept.folder / "1")
 
 
 def _raising(error: Exception) -> Callable[..., None]:
@@ -254,7 +253,7 @@ def _raising(error: Exception) -> Callable[..., None]:
 def test_a_flipped_byte_names_the_array(tmp_path):
     kept = Kept.of(tmp_path)
     kept.saved(1)
-    about = checkpoints.read(kept.folder / "1")
+    about = checkpoint_metadata.read(kept.folder / "1")
     name, array = "params.final_norm.scale", about.arrays["params.final_norm.scale"]
     wrong = {**about.arrays, name: array.model_copy(update={"digest": array.digest ^ 1})}
     text = about.model_copy(update={"arrays": wrong}).model_dump_json()

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests.trainer.harness import bench
 from tests.trainer.jobs import job_of
+from trainer.contract.storage.corpus import DataError
 from trainer.data import packing, pipeline, token_cache, tokenizer
-from trainer.data.held_out import HeldOut, places
+from trainer.data.documents import HeldOut, places
 from trainer.data.token_cache import Tokens
-from trainer.spec.corpus import DataError
 
 
 def _tokens(sequences: int, seq_len: int) -> Tokens:

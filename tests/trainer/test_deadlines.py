@@ -9,12 +9,13 @@ from jax._src import distributed as jax_distributed
 from tests.trainer.harness import bench
 from tests.trainer.jobs import job_of
 from tests.trainer.saves import Kept, Said
-from trainer import agreement, distributed, train
+from trainer import train
 from trainer.checkpoint.weights import initial
+from trainer.contract.config.job import Deadlines, Sample
 from trainer.data import token_cache
-from trainer.evaluate import Evaluator
-from trainer.sample import Sampler
-from trainer.spec.job import Deadlines, Sample
+from trainer.distributed import consensus, initialize
+from trainer.evaluation.evaluate import Evaluator
+from trainer.evaluation.generate import Sampler
 
 
 class Coordinator:
@@ -55,7 +56,7 @@ def test_a_compiler_that_takes_too_long_is_named_with_the_key_of_the_limit(
     coordinator.is_complete = False
     said = r"at 'first step' \(77 s: deadlines\.compile_s of the job\): .*task 1 is absent"
     with pytest.raises(TimeoutError, match=said):
-        distributed.wait_for_compilers("first step", Deadlines(compile_s=77))
+        initialize.wait_for_compilers("first step", Deadlines(compile_s=77))
 
 
 def test_a_restore_waits_for_the_others_as_long_as_the_job_says(
@@ -63,9 +64,9 @@ def test_a_restore_waits_for_the_others_as_long_as_the_job_says(
 ) -> None:
     kept = Kept.of(tmp_path, deadlines={"restore_s": 77.0})
     kept.saved(1)
-    limits, agree, tell = set(), agreement.agree, agreement.tell
-    monkeypatch.setattr(agreement, "agree", lambda *a: (limits.add(a[3]), agree(*a))[1])
-    monkeypatch.setattr(agreement, "tell", lambda *a: (limits.add(a[2]), tell(*a))[1])
+    limits, agree, tell = set(), consensus.agree, consensus.tell
+    monkeypatch.setattr(consensus, "agree", lambda *a: (limits.add(a[3]), agree(*a))[1])
+    monkeypatch.setattr(consensus, "tell", lambda *a: (limits.add(a[2]), tell(*a))[1])
     assert kept.restore()
     initial(str(kept.folder / "1"), kept.made.trainable)
     assert limits == {77.0}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from trainer.checkpoint.digest import digest
+from trainer.checkpoint.tree import digest
 
 SHAPE = (4, 6, 8)
 ARRAY = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.spec.chips import GiB
+from trainer.contract.planning.chips import GiB
 
 pytestmark = pytest.mark.tpu_compiler
 # 67 million parameters a layer; with moments and gradients 1 GiB.

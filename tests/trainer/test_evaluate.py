@@ -5,7 +5,8 @@ import pytest
 
 from tests.trainer.harness import bench
 from tests.trainer.jobs import job_of
-from trainer.evaluate import Evaluation, Evaluator
+from trainer.evaluation.evaluate import Evaluator
+from trainer.telemetry.metrics import Evaluation
 
 BATCHES = 2
 

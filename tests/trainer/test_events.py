@@ -6,9 +6,9 @@ import select
 
 import pytest
 
-from trainer import events as module
-from trainer.environment import Environment
-from trainer.events import Events
+from trainer.distributed.process_env import Environment
+from trainer.telemetry import events as module
+from trainer.telemetry.events import Events
 
 
 @pytest.fixture

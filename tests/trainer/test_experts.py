@@ -9,12 +9,12 @@ from jax.sharding import AxisType
 
 from tests.trainer.jobs import job_of
 from tests.trainer.model_folders import plan_of
-from trainer import loss as losses
+from trainer.contract.planning.parameter_shapes import room
+from trainer.contract.planning.sharding_rules import MESH_AXES
 from trainer.data import packing, tokenizer
 from trainer.model import Network
-from trainer.model.experts import Experts
-from trainer.spec.rules import MESH_AXES
-from trainer.spec.shapes import room
+from trainer.model.moe import Experts
+from trainer.step import loss as losses
 
 EXPERTS, PER_TOKEN, LENGTH = 4, 2, 8
 

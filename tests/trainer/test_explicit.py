@@ -13,10 +13,10 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from trainer.explicit import layouts
-from trainer.explicit.arrays import ExplicitMesh
-from trainer.explicit.check import Report, check
-from trainer.explicit.tally import Finding
+from trainer.analysis.explicit import layouts
+from trainer.analysis.explicit.findings import Finding
+from trainer.analysis.explicit.layouts import ExplicitMesh
+from trainer.analysis.explicit.step import Report, check
 
 ROOT = Path(__file__).parents[2]
 MESH = AbstractMesh(

@@ -8,10 +8,10 @@ import pytest
 
 from tests.trainer.harness import bench
 from tests.trainer.jobs import corpus_of, job_of, world_of
-from trainer.explicit.step import check_step
-from trainer.explicit.tally import Finding
-from trainer.spec.plan import Plan
-from trainer.spec.resolve import resolve
+from trainer.analysis.explicit.findings import Finding
+from trainer.analysis.explicit.step import check_step
+from trainer.contract.planning.plan import Plan
+from trainer.contract.planning.planner import resolve
 
 LAYERS = 3
 MODEL = {"layers": LAYERS, "kv_heads": 4}
@@ -97,8 +97,8 @@ def test_all_axes_at_once_move_what_each_does() -> None:
         ("constraint", "sharding_constraint"),
     }
     assert {one.place[0].file for one in found} <= {
-        "trainer/loss.py",
-        "trainer/model/projection.py",
+        "trainer/step/loss.py",
+        "trainer/model/layers.py",
         "trainer/model/decoder.py",
         "trainer/model/sharding.py",
     }

@@ -16,11 +16,12 @@ from tests.trainer.harness import bench
 from tests.trainer.jobs import job_of
 from tests.trainer.model_folders import assert_equal, folder_maker, loaded, params_of, plan_of
 from tests.trainer.reference_logits import CONFIGS, TOKENS, weights
-from trainer import collectives, hugging_face, strategy
-from trainer.hugging_face.layout import layouts
+from trainer import hugging_face
+from trainer.analysis import collectives, parallelism
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.storage.tokenizer_info import vocab_size
+from trainer.hugging_face.tensor_layout import layouts
 from trainer.model import Network
-from trainer.spec.config import ConfigError
-from trainer.spec.vocabulary import vocab_size
 
 REFERENCE = json.loads(Path(__file__).with_name("reference_logits.json").read_text())
 VOCABULARY = CONFIGS["llama"]["vocab_size"]
@@ -124,7 +125,7 @@ def test_experts_elsewhere_get_their_tokens_and_nothing_else_is_sent_for_them():
     assert {one.kind for one in found if one.part == "feed_forward" and one.backward} == {
         "all-to-all"
     }
-    share = strategy.shares(found, job, made.plan)["expert"]
+    share = parallelism.shares(found, job, made.plan)["expert"]
     assert 0.9 * share.must < share.sent < 1.1 * share.must
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.spec.test_roofline import CORPUS, world_of
-from trainer.estimate import estimate
-from trainer.spec.footprint import footprint
-from trainer.spec.job import Job
-from trainer.spec.resolve import resolve
+from trainer.analysis.compile_report import estimate
+from trainer.contract.config.job import Job
+from trainer.contract.estimates.memory import footprint
+from trainer.contract.planning.planner import resolve
 
 pytestmark = pytest.mark.compiles
 CASES = [

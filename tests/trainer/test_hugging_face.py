@@ -22,10 +22,10 @@ from tests.trainer.model_folders import (
 )
 from trainer import hugging_face
 from trainer.data import tokenizer
-from trainer.hugging_face import importer, layout
+from trainer.hugging_face import importer, tensor_map
 from trainer.hugging_face import tokenizer as interchange_tokenizer
-from trainer.hugging_face.layout import Box
-from trainer.hugging_face.weights import Weights
+from trainer.hugging_face.safetensors import Weights
+from trainer.hugging_face.tensor_layout import Box, layouts
 
 MODELS = {
     "tied": {},
@@ -84,7 +84,7 @@ def test_a_split_inside_heads_reads_right_too(exported):
 
 @pytest.mark.parametrize("strip", [1, 7, 8])
 def test_strips_of_any_size_make_the_whole(exported, monkeypatch, strip):
-    monkeypatch.setattr(layout, "STRIP", strip)
+    monkeypatch.setattr(tensor_map, "STRIP", strip)
     job = job_of(model=MODELS["untied"], mesh={"fsdp": 2, "tensor": 4})
     folder, params = exported(job, devices=8)
     assert_equal(loaded(folder, job, devices=8), params)
@@ -212,7 +212,7 @@ PARTS = {
 def test_a_devices_part_is_all_that_is_read(exported, read, name, bounds):
     job = job_of(model=MODELS["untied"])
     folder, params = exported(job)
-    wanted = next(one for one in layout.layouts(job.decoder, 257) if one.name == name)
+    wanted = next(one for one in layouts(job.decoder, 257) if one.name == name)
     with Weights.open(folder) as weights:
         got = importer.part_of(weights, wanted, bounds)
     there = tuple(slice(*bound) for bound in bounds)

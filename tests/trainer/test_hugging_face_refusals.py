@@ -16,7 +16,7 @@ from tests.trainer.model_folders import (
     tensors_of,
 )
 from trainer import hugging_face
-from trainer.spec.config import ConfigError
+from trainer.contract.config.loader import ConfigError
 
 
 @pytest.fixture

@@ -10,13 +10,11 @@ from tests.trainer.halts import Halt
 from tests.trainer.saves import Kept, equal
 from trainer.checkpoint import commit, conditional
 from trainer.checkpoint.commit import TEMPORARY
-from trainer.checkpoint.errors import (
-    OtherRunError,
-    StaleError,
-)
-from trainer.checkpoint.folder import remove_unfinished
+from trainer.checkpoint.errors import OtherRunError, StaleError
+from trainer.checkpoint.folder_check import remove_unfinished
 from trainer.checkpoint.lease import LEASE, Lease
-from trainer.spec import checkpoints, durable
+from trainer.contract.records import checkpoint_metadata
+from trainer.contract.storage import durable_files
 
 # Writes of a failed save that tensorstore still had under way come back, later, to an event loop
 # that Orbax has closed.
@@ -68,7 +66,7 @@ def test_a_stale_attempt_commits_nothing(tmp_path):
     stale.save(1)
     with pytest.raises(StaleError):
         stale.saver.poll(wait=True)
-    assert checkpoints.steps(stale.folder) == []
+    assert checkpoint_metadata.steps(stale.folder) == []
 
 
 @pytest.mark.parametrize("newer_saves", [True, False])
@@ -89,7 +87,7 @@ def test_a_stale_attempt_halted_right_before_its_commit_commits_nothing(
     halt.release()
     with pytest.raises(StaleError, match="taken over from attempt 1"):
         stale.saver.poll(wait=True)
-    assert checkpoints.steps(stale.folder) == ([1] if newer_saves else [])
+    assert checkpoint_metadata.steps(stale.folder) == ([1] if newer_saves else [])
     restored = newer.restore()
     assert (restored is not None) == newer_saves
     assert restored is None or equal(restored.state, state)
@@ -103,13 +101,13 @@ def test_a_stale_attempt_deletes_nothing(tmp_path, monkeypatch):
     def taken_over(folder: Path) -> None:
         Lease.take(folder, stale.checkpoints.lease.run_id, 2, print)
 
-    monkeypatch.setattr(durable, "sync_all", lambda folder: None)
-    monkeypatch.setattr(commit.durable, "sync", lambda folder: taken_over(folder))
-    monkeypatch.setattr(durable, "replace", lambda path, text, label: path.write_text(text))
+    monkeypatch.setattr(durable_files, "sync_all", lambda folder: None)
+    monkeypatch.setattr(commit.durable_files, "sync", lambda folder: taken_over(folder))
+    monkeypatch.setattr(durable_files, "replace", lambda path, text, label: path.write_text(text))
     stale.save(2)
     with pytest.raises(StaleError, match="attempt 2 has taken over"):
         stale.saver.poll(wait=True)
-    assert checkpoints.steps(stale.folder) == [2, 1]
+    assert checkpoint_metadata.steps(stale.folder) == [2, 1]
 
 
 def test_what_a_newer_attempt_writes_is_not_removed(tmp_path):

@@ -16,19 +16,20 @@ from tests.trainer.jobs import corpus_of, job_of, world_of
 from tests.trainer.model_folders import loaded
 from tests.trainer.saves import Kept
 from tests.trainer.test_families import logits_of
-from trainer import mesh as meshes
-from trainer.checkpoint import export, sample
 from trainer.checkpoint.errors import FolderError
+from trainer.checkpoint.initial_state import Start, begin
 from trainer.checkpoint.saver import Progress, Saver
-from trainer.checkpoint.start import Start, begin
 from trainer.checkpoint.weights import initial
-from trainer.spec import checkpoints, optimizer_state
-from trainer.spec.continuity import compare
-from trainer.spec.footprint import footprint
-from trainer.spec.job import Job
-from trainer.spec.resolve import PlanError, resolve
-from trainer.spec.roofline import flops_per_token
-from trainer.train_step import Trainable
+from trainer.contract.config.job import Job
+from trainer.contract.estimates.memory import footprint
+from trainer.contract.estimates.roofline import flops_per_token
+from trainer.contract.planning import optimizer_state
+from trainer.contract.planning.planner import PlanError, resolve
+from trainer.contract.records import checkpoint_metadata
+from trainer.contract.records.compatibility import compare
+from trainer.distributed import mesh as meshes
+from trainer.step.train_step import Trainable
+from trainer.tools import export_checkpoint, sample_checkpoint
 
 LORA: dict[str, Any] = {
     "lora": {"rank": 4, "alpha": 8.0},
@@ -201,10 +202,10 @@ def adapted(base, tmp_path_factory):
 
 def test_a_checkpoint_holds_adapters_alone_and_names_their_base(base, adapted):
     _, folder, state, _ = adapted
-    about = checkpoints.read(folder)
+    about = checkpoint_metadata.read(folder)
     names = {name.split(".", 1)[1] for name in about.arrays if name.startswith("params.")}
     assert names == set(state.params)
-    whole = checkpoints.read(base / "checkpoints" / "2")
+    whole = checkpoint_metadata.read(base / "checkpoints" / "2")
     assert about.base
     assert (about.base.source, about.base.step) == (str(base / "checkpoints" / "2"), 2)
     assert about.base.digests == {
@@ -228,7 +229,7 @@ def test_another_mesh_takes_it_up(base, adapted):
 
 def test_another_base_is_refused_and_adapters_are_none(base, adapted):
     run_dir, folder, *_ = adapted
-    known = checkpoints.read(folder).base
+    known = checkpoint_metadata.read(folder).base
     assert known
     name = "layers.attention.query.kernel"
     other = known.model_copy(update={"digests": {**known.digests, name: 1}})
@@ -243,10 +244,10 @@ def test_another_base_is_refused_and_adapters_are_none(base, adapted):
 def test_a_run_goes_on_with_its_own_adapters_only(adapted):
     _, folder, *_ = adapted
     job = job_of(**{**LORA, "model": SMALL, "lora": {"rank": 2, "alpha": 8.0}})
-    found = compare(checkpoints.read(folder), job, None)
+    found = compare(checkpoint_metadata.read(folder), job, None)
     assert found.errors == ["lora.rank: 4 -> 2: step 2 has not these adapters; a new run can have "
                             "them"]  # fmt: skip
-    plain = compare(checkpoints.read(folder), job.model_copy(update={"lora": None}), None)
+    plain = compare(checkpoint_metadata.read(folder), job.model_copy(update={"lora": None}), None)
     assert "lora: " in plain.errors[0]
 
 
@@ -255,7 +256,7 @@ def test_an_export_is_the_model_with_its_adapters(adapted, tmp_path, monkeypatch
     _, folder, state, _ = adapted
     out = tmp_path / "out"
     monkeypatch.setattr("sys.argv", ["export", str(folder), "--to", str(out)])
-    assert export.main() == 0
+    assert export_checkpoint.main() == 0
     job = job_of(model=SMALL)
     network = _trainable(job_of(**LORA, model=SMALL)).network
     tokens_BS = jnp.arange(16)[None]
@@ -272,7 +273,7 @@ def test_the_base_can_be_a_folder_of_hugging_face(base, adapted, tmp_path, monke
 
     def exported(checkpoint: Path, name: str) -> Path:
         monkeypatch.setattr("sys.argv", ["export", str(checkpoint), "--to", str(tmp_path / name)])
-        assert export.main() == 0
+        assert export_checkpoint.main() == 0
         return tmp_path / name
 
     model, run_dir = exported(base / "checkpoints" / "2", "model"), tmp_path / "run"
@@ -304,7 +305,7 @@ def test_two_processes_train_adapters_and_one_goes_on(base, tmp_path, monkeypatc
         "sys.argv",
         ["sample", str(tmp_path / "checkpoints" / "2"), "--tokens=20", "--temperature=0"],
     )
-    assert sample.main() == 0
+    assert sample_checkpoint.main() == 0
     assert capsys.readouterr().out.strip("\n") == (tmp_path / "sample.txt").read_text().strip("\n")
     longer = job.model_copy(update={"steps": 4})
     alone = gang.run(longer, world_of(1, 1), tmp_path, attempt=2)

@@ -8,9 +8,9 @@ import pytest
 
 from tests.spec.worlds import mesh_of
 from tests.trainer.jobs import corpus_of, job_of, world_of
-from trainer import mesh
-from trainer.spec import layout
-from trainer.spec.resolve import resolve
+from trainer.contract.planning import mesh_layout
+from trainer.contract.planning.planner import resolve
+from trainer.distributed import mesh
 
 V4_16 = {"platform": "tpu", "accelerator": "v4-16", "topology": (2, 2, 2),
          "host_bounds": (2, 2, 1)}  # fmt: skip
@@ -54,7 +54,7 @@ def test_another_number_of_devices_is_refused():
 
 def test_chips_are_placed_by_their_coordinates_not_by_their_numbers():
     plan = _plan(world_of(2, 4, **V4_16), mesh={"tensor": 2})
-    coords = layout.device_coords(plan.world)
+    coords = mesh_layout.device_coords(plan.world)
     for ids in (range(8), [3, 1, 2, 0, 7, 6, 5, 4]):
         built = mesh.build(plan, _chips(ids))
         placed = [(*chip.coords, chip.core_on_chip) for chip in built.devices.flat]

@@ -1,7 +1,7 @@
 """metrics.jsonl survives what ends the process that writes it."""
 
-from trainer.metrics import LinesFile
-from trainer.spec.curve import curve
+from trainer.contract.records.metrics_file import curve
+from trainer.telemetry.metrics import LinesFile
 
 
 def test_a_line_after_a_torn_one_is_whole(tmp_path):

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from tests.trainer.gang import run
 from tests.trainer.jobs import corpus_of, job_of, world_of
+from trainer.contract.config.data import Data
+from trainer.contract.planning.planner import PlanError, resolve
+from trainer.contract.storage.corpus import DataError
 from trainer.data import mixture, pipeline
-from trainer.data.mixture import Mixture
+from trainer.data.mixture import Mixture, Turns
 from trainer.data.token_cache import Tokens
-from trainer.data.turns import Turns
-from trainer.evaluate import Evaluation, combined
-from trainer.spec.corpus import DataError
-from trainer.spec.data import Data
-from trainer.spec.resolve import PlanError, resolve
+from trainer.evaluation.evaluate import combined
+from trainer.telemetry.metrics import Evaluation
 
 SEQ_LEN = 2
 weights_of = st.lists(st.integers(1, 30), min_size=2, max_size=6)

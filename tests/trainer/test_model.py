@@ -10,12 +10,12 @@ import pytest
 
 from tests.trainer.harness import bench
 from tests.trainer.jobs import corpus_of, job_of, world_of
-from trainer import loss as losses
+from trainer.contract.planning.planner import resolve
 from trainer.data import packing, tokenizer
 from trainer.data.packing import Batch
 from trainer.model import Network
 from trainer.model.decoder import Vocabulary
-from trainer.spec.resolve import resolve
+from trainer.step import loss as losses
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,12 @@
-"""The modules and the table in trainer/spec/shapes.py say the same."""
+"""The modules and the table in trainer/contract/planning/parameter_shapes.py say the same."""
 
 import jax.numpy as jnp
 import pytest
 
 from tests.trainer.jobs import job_of
+from trainer.contract.planning.parameter_shapes import parameters
 from trainer.model.decoder import Vocabulary
 from trainer.model.parameters import abstract, named_parameters
-from trainer.spec.shapes import parameters
 
 MODELS = {
     "tied": {"tied_embeddings": True},

@@ -14,9 +14,9 @@ import pytest
 from tests.trainer import gang
 from tests.trainer.bucket import NAME
 from tests.trainer.jobs import job_of, world_of
+from trainer.contract.config.data import Data
+from trainer.contract.storage.corpus import DataError, digest
 from trainer.data import token_cache
-from trainer.spec.corpus import DataError, digest
-from trainer.spec.data import Data
 
 pytestmark = pytest.mark.object_store
 TEXTS = [f"text {number} ü" for number in range(300)]

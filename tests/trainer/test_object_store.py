@@ -18,13 +18,14 @@ from tests.trainer.bucket import Bucket
 from tests.trainer.halts import Halt
 from tests.trainer.jobs import job_of, world_of
 from tests.trainer.saves import Kept
-from trainer.checkpoint import conditional, verify
+from trainer.checkpoint import conditional
 from trainer.checkpoint.errors import FolderError, OtherRunError, StaleError
-from trainer.checkpoint.folder import remove_unfinished
+from trainer.checkpoint.folder_check import remove_unfinished
 from trainer.checkpoint.lease import Lease
 from trainer.checkpoint.weights import initial
-from trainer.spec import checkpoints
-from trainer.spec.places import place
+from trainer.contract.records import checkpoint_metadata
+from trainer.contract.storage.paths import place
+from trainer.tools import verify_checkpoint
 
 pytestmark = pytest.mark.object_store
 
@@ -69,9 +70,9 @@ def test_two_hosts_save_and_one_goes_on(tmp_path, storage):
 def test_what_others_write_is_seen_at_once(storage, bucket):
     folder = place(storage)
     bucket.put(f"{storage.removeprefix('gs://bucket/')}/1/about.json", b"{}")
-    assert checkpoints.steps(folder) == [1]
+    assert checkpoint_metadata.steps(folder) == [1]
     bucket.put(f"{storage.removeprefix('gs://bucket/')}/2/about.json", b"{}")
-    assert checkpoints.steps(folder) == [2, 1]
+    assert checkpoint_metadata.steps(folder) == [2, 1]
 
 
 def _truncate(bucket: Bucket, names: list[str]) -> None:
@@ -115,7 +116,7 @@ def test_only_what_the_policy_keeps_stays(tmp_path, storage, bucket):
     kept = Kept.of(tmp_path, storage=storage, checkpoint={"every_steps": 1, "keep": 2})
     for step in (1, 2, 3):
         kept.saved(step)
-    assert checkpoints.steps(kept.checkpoints.folder) == [3, 2]
+    assert checkpoint_metadata.steps(kept.checkpoints.folder) == [3, 2]
     assert _names(bucket, kept) == {"2", "3", "lease.json"}
 
 
@@ -125,7 +126,7 @@ def test_a_stale_attempt_commits_nothing(tmp_path, storage, bucket):
     stale.save(1)
     with pytest.raises(StaleError, match="attempt 2 has taken over"):
         stale.saver.poll(wait=True)
-    assert checkpoints.steps(stale.checkpoints.folder) == []
+    assert checkpoint_metadata.steps(stale.checkpoints.folder) == []
     assert stale.restore() is None
     third = Kept.of(tmp_path, attempt=3, storage=storage)
     assert _names(bucket, third) == {"lease.json"}
@@ -169,7 +170,7 @@ def test_a_stale_attempt_deletes_nothing(tmp_path, storage, monkeypatch):
     stale.save(2)
     with pytest.raises(StaleError, match="attempt 2 has taken over"):
         stale.saver.poll(wait=True)
-    assert checkpoints.steps(stale.checkpoints.folder) == [2, 1]
+    assert checkpoint_metadata.steps(stale.checkpoints.folder) == [2, 1]
 
 
 def test_what_a_newer_attempt_writes_is_not_removed(tmp_path, storage, bucket):
@@ -266,7 +267,7 @@ def test_a_bucket_that_is_gone_fails_the_save_and_is_not_made_again(tmp_path, st
     assert any("step 2 NOT saved" in line for line in kept.said.lines)
     bucket.status = 200
     kept.saved(3)
-    assert checkpoints.steps(kept.checkpoints.folder) == [3, 1]
+    assert checkpoint_metadata.steps(kept.checkpoints.folder) == [3, 1]
 
 
 def test_a_bucket_that_is_not_there_is_refused(tmp_path, bucket):
@@ -286,6 +287,6 @@ def test_weights_alone_are_read_and_checked(tmp_path, storage, monkeypatch, caps
     params = initial(f"{storage}/tiny", kept.made.trainable).params
     assert _equal(params, state.params)
     monkeypatch.setattr(sys, "argv", ["verify", f"{storage}/{STEPS}/1"])
-    assert verify.main() == 0
+    assert verify_checkpoint.main() == 0
     said = json.loads(capsys.readouterr().out)
     assert said == {"folder": f"{storage}/{STEPS}/1", "ok": True, "problem": ""}

@@ -14,14 +14,15 @@ from etils import epath
 from tests.trainer.harness import bench
 from tests.trainer.jobs import corpus_of, job_of, world_of
 from tests.trainer.saves import Kept
-from trainer import adafactor, muon, optimizer
-from trainer import loss as losses
-from trainer import mesh as meshes
 from trainer.checkpoint.weights import read_params
-from trainer.spec import checkpoints, optimizer_state
-from trainer.spec.config import ConfigError
-from trainer.spec.resolve import PlanError, resolve
-from trainer.train_step import Trainable
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.planning import optimizer_state
+from trainer.contract.planning.planner import PlanError, resolve
+from trainer.contract.records import checkpoint_metadata
+from trainer.distributed import mesh as meshes
+from trainer.step import adafactor, muon, optimizer
+from trainer.step import loss as losses
+from trainer.step.train_step import Trainable
 
 STEPS = 6
 ROUNDED: dict[str, Any] = {
@@ -262,7 +263,7 @@ def test_the_mean_of_the_weights_follows_them_and_is_what_a_checkpoint_gives_awa
     for name, array in mean.items():
         np.testing.assert_allclose(saved.weights[name], array, atol=1e-6)
     folder = epath.Path(kept.folder / "3")
-    given = read_params(folder, checkpoints.read(folder), _trainable(1, model=SMALL)[0])
+    given = read_params(folder, checkpoint_metadata.read(folder), _trainable(1, model=SMALL)[0])
     jax.tree.map(np.testing.assert_array_equal, given, saved.average)
     assert not np.array_equal(given["embedding.table"], saved.params["embedding.table"])
     restored = kept.restore()

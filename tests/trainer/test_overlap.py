@@ -9,11 +9,11 @@ import pytest
 
 from tests.trainer.jobs import corpus_of, job_of
 from tests.trainer.test_topologies import world_of
-from trainer import collectives, topology
-from trainer import mesh as meshes
-from trainer.estimate import abstract_batch
-from trainer.spec.resolve import resolve
-from trainer.train_step import Trainable
+from trainer.analysis import collectives, topology
+from trainer.analysis.compile_report import abstract_batch
+from trainer.contract.planning.planner import resolve
+from trainer.distributed import mesh as meshes
+from trainer.step.train_step import Trainable
 
 pytestmark = pytest.mark.tpu_compiler
 MODEL = {"layers": 2, "d_model": 512, "heads": 4, "kv_heads": 4, "d_ff": 2048, "remat": "full"}

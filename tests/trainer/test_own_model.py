@@ -10,12 +10,12 @@ import pytest
 from tests.trainer.harness import bench
 from tests.trainer.jobs import corpus_of, job_of, world_of
 from tests.trainer.saves import Kept
-from trainer.evaluate import Evaluator
-from trainer.model import own
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.config.model import OwnModel
+from trainer.contract.planning.planner import PlanError, resolve
+from trainer.evaluation.evaluate import Evaluator
+from trainer.model import custom
 from trainer.preflight import code_of
-from trainer.spec.config import ConfigError
-from trainer.spec.model import OwnModel
-from trainer.spec.resolve import PlanError, resolve
 
 STEPS = 20
 EXAMPLE = {"module": "jobs.own_model:build", "args": {"width": 16, "hidden": 32}}
@@ -84,7 +84,7 @@ def written(tmp_path, monkeypatch):
 
 
 def plan_of(job):
-    return resolve(job, world_of(), corpus_of(job), own.parameters)
+    return resolve(job, world_of(), corpus_of(job), custom.parameters)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_other_code_than_the_planned_one_is_told(written):
     planned = plan_of(job).parameters
     changed = written(GOOD.replace("4)", "8)"))
     with pytest.raises(PlanError, match=r"has other parameters here than .*: table"):
-        own.OwnNetwork.of(changed).check_planned(planned)
+        custom.OwnNetwork.of(changed).check_planned(planned)
 
 
 @pytest.mark.parametrize(

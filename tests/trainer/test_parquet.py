@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from trainer.contract.config.data import Data
+from trainer.contract.storage.corpus import DataError, digest
 from trainer.data import token_cache
 from trainer.data.documents import BadRecords, documents
-from trainer.spec.corpus import DataError, digest
-from trainer.spec.data import Data
 
 pytestmark = pytest.mark.parquet
 

@@ -86,7 +86,7 @@ def change(module):
 @pytest.mark.full
 def test_a_process_that_compiles_35_s_longer_than_the_other_ends_nothing(tmp_path):
     """The first collective would wait for it for 30 s only."""
-    slow = hook(tmp_path, "trainer.distributed", SLOW_COMPILER, "time.sleep(35)")
+    slow = hook(tmp_path, "trainer.distributed.initialize", SLOW_COMPILER, "time.sleep(35)")
     env = {1: {"PYTHONPATH": str(slow)}}
     ended = gang.wait(tmp_path, gang.start(job_of(steps=2), world_of(2, 1), tmp_path, host_env=env))
     assert ended.codes == [0, 0], "\n".join(ended.outputs)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.trainer.gang import run
 from tests.trainer.jobs import corpus_of, job_of, world_of
-from trainer.spec.resolve import resolve
+from trainer.contract.planning.planner import resolve
 
 SHORT = {"seq_len": 8, "global_batch": 2}
 

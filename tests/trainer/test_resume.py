@@ -12,10 +12,10 @@ import pytest
 from tests.faults.sabotage import COMMITS, hook
 from tests.trainer import gang
 from tests.trainer.jobs import job_of, world_of
+from trainer.contract.records import checkpoint_metadata
+from trainer.contract.records.metrics_file import curve
 from trainer.data import pipeline, token_cache
-from trainer.spec import checkpoints
-from trainer.spec.curve import curve
-from trainer.train_step import digest
+from trainer.step.train_step import digest
 
 SAVED, STEPS = 6, 12
 
@@ -117,14 +117,14 @@ def test_two_runs_on_one_storage_at_once_do_not_disturb_each_other(tmp_path):
 
     folder = tmp_path / "storage" / job(1).name / "checkpoints"
     started = gang.start(job(100_000), world_of(1, 1), tmp_path / "first")
-    _wait_for(lambda: checkpoints.steps(folder), started)
+    _wait_for(lambda: checkpoint_metadata.steps(folder), started)
     lease = (folder / "lease.json").read_text()
     second = gang.run(job(10), world_of(1, 1), tmp_path / "second")
     assert second.codes == [64]
     assert "holds the checkpoints of another run" in second.outputs[0]
     assert (folder / "lease.json").read_text() == lease
-    seen = checkpoints.steps(folder)[0]
-    _wait_for(lambda: checkpoints.steps(folder)[0] > seen, started)
+    seen = checkpoint_metadata.steps(folder)[0]
+    _wait_for(lambda: checkpoint_metadata.steps(folder)[0] > seen, started)
     started[0].send_signal(signal.SIGTERM)
     assert gang.wait(tmp_path / "first", started).codes == [75]
 
@@ -173,9 +173,9 @@ def test_sigterm_to_one_process_saves_one_step_on_all_and_ends_with_75(tmp_path)
     started[1].send_signal(signal.SIGTERM)
     ended = gang.wait(tmp_path, started)
     assert ended.codes == [75, 75], "\n".join(ended.outputs)
-    (step,) = checkpoints.steps(tmp_path / "checkpoints")
+    (step,) = checkpoint_metadata.steps(tmp_path / "checkpoints")
     assert step == ended.steps()[-1]["step"]
-    checkpoints.read(tmp_path / "checkpoints" / str(step))
+    checkpoint_metadata.read(tmp_path / "checkpoints" / str(step))
 
 
 def _wait_for(condition, started, deadline_s=120.0):

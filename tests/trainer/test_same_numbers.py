@@ -5,7 +5,7 @@ import pytest
 
 from tests.trainer.harness import bench
 from tests.trainer.jobs import job_of
-from trainer.spec import layout
+from trainer.contract.planning import mesh_layout
 
 STEPS = 20
 MESHES = {
@@ -57,7 +57,7 @@ def test_losses_in_the_device_order_of_a_torus_are_those_of_one_device(alone):
 
 
 def test_losses_do_not_depend_on_how_gradients_are_scattered(alone, monkeypatch):
-    monkeypatch.setattr(layout, "fsdp_rows", lambda world, mesh: 2)
+    monkeypatch.setattr(mesh_layout, "fsdp_rows", lambda world, mesh: 2)
     by_rows = _losses(bench(_job(), 8), 5)
     np.testing.assert_allclose(by_rows, [m.loss for m in alone[:5]], rtol=1e-5)
 

@@ -11,9 +11,9 @@ from jax import monitoring
 
 from tests.trainer.harness import bench
 from tests.trainer.jobs import job_of
+from trainer.contract.config.job import Sample
 from trainer.data.tokenizer import BYTES
-from trainer.sample import Sampler
-from trainer.spec.job import Sample
+from trainer.evaluation.generate import Sampler
 
 PROMPTS = ["", "def ", "import os, sys"]
 

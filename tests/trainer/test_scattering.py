@@ -13,10 +13,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.trainer.jobs import corpus_of, job_of
 from tests.trainer.test_topologies import world_of
-from trainer import collectives, topology, xla_options
-from trainer import mesh as meshes
+from trainer.analysis import collectives, topology
+from trainer.contract.planning.planner import resolve
+from trainer.distributed import mesh as meshes
 from trainer.model.sharding import constrain, gathered
-from trainer.spec.resolve import resolve
+from trainer.step import compiler_options
 
 pytestmark = pytest.mark.tpu_compiler
 SEQ_LEN, D_MODEL, D_FF = 1024, 8192, 28_672
@@ -47,7 +48,7 @@ def test_parts_whose_size_does_not_suit_the_sparse_core_are_scattered_there_too(
     shape = (world.devices, SEQ_LEN, D_MODEL)
     x_BSD = jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=placed(PartitionSpec("fsdp")))
     gradient = jax.jit(
-        jax.grad(loss), out_shardings=(up, down), compiler_options=xla_options.of_step(mesh)
+        jax.grad(loss), out_shardings=(up, down), compiler_options=compiler_options.of_step(mesh)
     )
     with jax.set_mesh(mesh):
         text = gradient.lower(weights, x_BSD).compile().as_text()

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.checkpoint import schedule as schedules
-from trainer.checkpoint.schedule import Schedule
-from trainer.spec.job import Checkpoint
-from trainer.stop import StopSignal, Wish
+from trainer.checkpoint import policy as schedules
+from trainer.checkpoint.policy import Schedule
+from trainer.contract.config.job import Checkpoint
+from trainer.distributed.stop_vote import StopSignal, Wish
 
 
 class Clock:

@@ -87,7 +87,9 @@ def wait_for_compilers(pid: int) -> list[psutil.Process]:
     deadline = time.monotonic() + APPEARS_S
     while time.monotonic() < deadline:
         children = psutil.Process(pid).children(recursive=True)
-        if compilers := [one for one in children if "trainer.estimate" in one.cmdline()]:
+        if compilers := [
+            one for one in children if "trainer.analysis.compile_report" in one.cmdline()
+        ]:
             return compilers
         time.sleep(0.05)
     raise TimeoutError("no compiler appeared")

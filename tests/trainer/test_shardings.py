@@ -4,7 +4,7 @@ import jax
 import pytest
 from jax.sharding import PartitionSpec
 
-from launcher.drawing import holders
+from launcher.ui.sharding_view import holders
 from tests.trainer.harness import bench
 from tests.trainer.jobs import job_of
 

@@ -9,12 +9,12 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from tests.trainer.jobs import corpus_of, job_of, world_of
+from trainer.contract.config.data import Data
+from trainer.contract.planning.planner import PlanError, resolve
+from trainer.contract.storage.corpus import DataError, digest
 from trainer.data import pipeline, token_cache
 from trainer.data.documents import BadRecords, documents
-from trainer.data.token_files import Stream
-from trainer.spec.corpus import DataError, digest
-from trainer.spec.data import Data
-from trainer.spec.resolve import PlanError, resolve
+from trainer.data.token_shards import Stream
 
 SEPARATOR = 256
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests.trainer.jobs import corpus_of, job_of, world_of
-from trainer import mesh as meshes
-from trainer.model import splash
-from trainer.model.attend import attend
-from trainer.spec.resolve import resolve
+from trainer.contract.planning.planner import resolve
+from trainer.distributed import mesh as meshes
+from trainer.model import splash_attention
+from trainer.model.attention_kernels import attend
 
 ROWS, LENGTH, HEADS, KV_HEADS, HEAD_DIM = 4, 256, 4, 2, 128
 SHAPES = [(ROWS, LENGTH, heads, HEAD_DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]
@@ -47,7 +47,7 @@ def assert_close(found: list[jax.Array], wanted: list[jax.Array]) -> None:
 @pytest.mark.parametrize(("window", "soft_cap"), [(None, None), (100, 2.0)])
 def test_values_and_gradients_are_those_of_plain_attention(arrays, segments, window, soft_cap):
     wanted = value_and_gradients(attend("plain", segments, window, soft_cap), arrays)
-    kernel = splash.attend(segments, window, soft_cap, interpret=True)
+    kernel = splash_attention.attend(segments, window, soft_cap, interpret=True)
     assert_close(value_and_gradients(kernel, arrays), wanted)
 
 
@@ -63,12 +63,14 @@ def test_on_a_mesh_each_device_computes_its_own_rows_positions_and_heads(
     arrays, segments, mesh, window, monkeypatch
 ):
     # More than one block: a device of a context axis has keys that it need not look at.
-    monkeypatch.setattr(splash, "LARGEST_BLOCK", 128)
+    monkeypatch.setattr(splash_attention, "LARGEST_BLOCK", 128)
     wanted = value_and_gradients(attend("plain", segments, window), arrays)
     job = job_of(mesh=mesh)
     plan = resolve(job, world_of(1, 8), corpus_of(job))
     with jax.set_mesh(meshes.build(plan)):
-        found = value_and_gradients(splash.attend(segments, window, interpret=True), arrays)
+        found = value_and_gradients(
+            splash_attention.attend(segments, window, interpret=True), arrays
+        )
     assert_close(found, wanted)
 
 

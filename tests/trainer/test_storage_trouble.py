@@ -11,19 +11,18 @@ from typing import Any
 import pytest
 
 from trainer import __main__ as program
-from trainer.data import pieces, token_cache
-from trainer.data.documents import BadRecords, documents
-from trainer.data.held_out import places
-from trainer.spec import corpus, listing, transient
-from trainer.spec.config import ConfigError
-from trainer.spec.corpus import DataError
-from trainer.spec.data import Data
-from trainer.spec.transient import StorageError
+from trainer.contract.config.data import Data
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.storage import corpus, listing, retries
+from trainer.contract.storage.corpus import DataError
+from trainer.contract.storage.retries import StorageError
+from trainer.data import token_cache, token_shards
+from trainer.data.documents import BadRecords, documents, places
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(transient, "pause", lambda tries: 0.0)
+    monkeypatch.setattr(retries, "pause", lambda tries: 0.0)
 
 
 def stale(path: object) -> OSError:
@@ -69,7 +68,7 @@ def test_a_corpus_that_stays_stale_is_a_crash_and_not_bad_data(
 ):
     data = text_corpus(tmp_path / "corpus")
     failing_opens(float("inf"))
-    monkeypatch.setattr(transient, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(retries, "PATIENCE_S", -1.0)
     with pytest.raises(StorageError, match="Stale file handle") as raised:
         corpus.digest(data)
     code, message, _ = program._translate(raised.value)
@@ -161,13 +160,13 @@ def test_a_corpus_that_changes_while_it_is_tokenized_leaves_nothing_in_the_cache
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = text_corpus(tmp_path / "corpus")
-    real = pieces.tokenize
+    real = token_shards.tokenize
 
     def tokenize(*arguments):
         (tmp_path / "corpus" / "b.txt").write_text("other text " * 50)
         return real(*arguments)
 
-    monkeypatch.setattr(pieces, "tokenize", tokenize)
+    monkeypatch.setattr(token_shards, "tokenize", tokenize)
     with pytest.raises(DataError, match="changed while it was made into tokens"):
         token_cache.load(data)
     assert [path for path in (tmp_path / "cache/slipway/tokens").iterdir() if path.is_dir()] == []
@@ -181,7 +180,7 @@ def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path, monkeypatch
     def tokenize(*arguments):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(pieces, "tokenize", tokenize)
+    monkeypatch.setattr(token_shards, "tokenize", tokenize)
     with pytest.raises(ConfigError, match=r"Read-only file system\. Set XDG_CACHE_HOME"):
         token_cache.load(data)
 

@@ -6,10 +6,9 @@ from typing import Any
 from tensorboardX.proto import event_pb2
 
 from tests.trainer.jobs import job_of
-from trainer.environment import Environment
-from trainer.evaluate import Evaluation
-from trainer.events import Events
-from trainer.report import Report
+from trainer.distributed.process_env import Environment
+from trainer.telemetry.events import Events
+from trainer.telemetry.metrics import Evaluation, Report
 
 
 def _report(folder, process=0, **changes):

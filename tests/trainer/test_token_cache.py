@@ -16,16 +16,16 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from tests.leftovers import wait_until
-from trainer.data import lock, pieces, token_cache
-from trainer.spec.corpus import DataError
-from trainer.spec.data import Data
+from trainer.contract.config.data import Data
+from trainer.contract.storage.corpus import DataError
+from trainer.data import cache_lock, token_cache, token_shards
 
 PIECE_BYTES = 1000
 MAKER = """
 import sys, time
 from pathlib import Path
 from trainer.data import lock, pieces, token_cache
-from trainer.spec.data import Data
+from trainer.contract.config.data import Data
 
 pieces.PIECE_BYTES = int(sys.argv[2])
 lock.PROGRESS_EVERY_S = 0.0
@@ -42,8 +42,8 @@ token_cache.load(Data.model_validate_json(sys.argv[1]), stop_in_the_middle)
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", PIECE_BYTES)
-    monkeypatch.setattr(lock, "PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr(token_shards, "PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(cache_lock, "PROGRESS_EVERY_S", 0.0)
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_the_size_of_pieces_changes_no_byte(
 ) -> None:
     data, found = corpus(tmp_path / "corpus"), []
     for size in (100, 700, 1 << 20):
-        monkeypatch.setattr(pieces, "PIECE_BYTES", size)
+        monkeypatch.setattr(token_shards, "PIECE_BYTES", size)
         tokens = caches(str(size))
         token_cache.load(data)
         found.append(content(tokens))
@@ -173,7 +173,7 @@ def test_who_waits_for_one_that_comes_no_further_gives_up_and_names_it(
     caches("cache")
     data = corpus(tmp_path / "corpus")
     maker = Maker(data, tmp_path)
-    monkeypatch.setattr(lock, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(cache_lock, "DEADLINE_S", 0.2)
     with pytest.raises(TimeoutError, match=f"process {maker.process.pid} of .* no progress"):
         token_cache.load(data)
     maker.kill()
@@ -264,7 +264,7 @@ def test_memory_holds_a_piece_not_the_corpus(
     tmp_path: Path, caches: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caches("cache")
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 100_000)
+    monkeypatch.setattr(token_shards, "PIECE_BYTES", 100_000)
     for number in range(100):
         (tmp_path / f"{number}.txt").write_bytes(bytes(100_000))
     data = corpus(tmp_path / "corpus").model_copy(

@@ -10,12 +10,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tests.trainer.gang import run
 from tests.trainer.jobs import corpus_of, job_of, world_of
+from trainer.contract.config.data import Data
+from trainer.contract.planning.planner import PlanError, resolve
+from trainer.contract.storage.corpus import digest
+from trainer.contract.storage.tokenizer_info import VocabularyError, vocab_size, vocabulary
 from trainer.data import token_cache, tokenizer
 from trainer.hugging_face import tokenizer as interchange
-from trainer.spec.corpus import digest
-from trainer.spec.data import Data
-from trainer.spec.resolve import PlanError, resolve
-from trainer.spec.vocabulary import VocabularyError, vocab_size, vocabulary
 
 TEXTS = ["the cat sat on the mat", "the dog sät on the log", "a cat and a dog"]
 END = "<|endoftext|>"

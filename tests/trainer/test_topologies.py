@@ -13,11 +13,11 @@ import pytest
 
 from tests.spec.worlds import mesh_of, tpu_world
 from tests.trainer.jobs import corpus_of, job_of
-from trainer import mesh as meshes
-from trainer import topology
-from trainer.spec import accelerators, layout
-from trainer.spec.plan import World
-from trainer.spec.resolve import resolve
+from trainer.analysis import topology
+from trainer.contract.planning import accelerators, mesh_layout
+from trainer.contract.planning.plan import World
+from trainer.contract.planning.planner import resolve
+from trainer.distributed import mesh as meshes
 
 pytestmark = pytest.mark.tpu_compiler
 CASES = [
@@ -77,6 +77,6 @@ def test_simulated_devices_are_numbered_as_the_real_ones(name: str) -> None:
     real = sorted(topology.devices(world), key=lambda device: (device.process_index, device.id))
     dims = [*range(len(world.topology)), -1]
     places = [tuple(np.array(place(device))[dims]) for device in real]
-    assert places == layout.device_coords(world)
+    assert places == mesh_layout.device_coords(world)
     counts = [device.process_index for device in real]
     assert counts == [n // world.devices_per_host for n in range(world.devices)]

@@ -9,12 +9,12 @@ from jax.sharding import PartitionSpec
 
 from tests.spec.worlds import TWO_V5E_16
 from tests.trainer.jobs import corpus_of, job_of, world_of
-from trainer import collectives
-from trainer import mesh as meshes
-from trainer.collectives import Collective
-from trainer.hlo import Program
-from trainer.spec.plan import Plan
-from trainer.spec.resolve import resolve
+from trainer.analysis import collectives
+from trainer.analysis.collectives import Collective
+from trainer.analysis.hlo import Program
+from trainer.contract.planning.plan import Plan
+from trainer.contract.planning.planner import resolve
+from trainer.distributed import mesh as meshes
 
 MESH = {"data": 2, "fsdp": 2, "tensor": 2}
 FLOAT32 = 4

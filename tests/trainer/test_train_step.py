@@ -8,21 +8,22 @@ from jax import monitoring
 
 from tests.trainer.harness import bench
 from tests.trainer.jobs import job_of
-from trainer import optimizer, stop, xla_options
-from trainer.stop import Wish, Wishes
-from trainer.train_step import digest
+from trainer.distributed import stop_vote
+from trainer.distributed.stop_vote import Wish, Wishes
+from trainer.step import compiler_options, optimizer
+from trainer.step.train_step import digest
 
 
 def test_what_a_compiler_does_not_know_is_left_out_and_told(monkeypatch):
     options = {"xla_of_another_version": "true", "xla_backend_optimization_level": "0"}
-    monkeypatch.setattr(xla_options, "of_step", lambda _: options)
+    monkeypatch.setattr(compiler_options, "of_step", lambda _: options)
     mesh, lowered = jax.make_mesh((1,), ("fsdp",)), jax.jit(lambda x: x + 1).lower(1.0)
     with pytest.warns(UserWarning, match="compiled without xla_of_another_version"):
-        assert xla_options.compiled(lowered, mesh)(1.0) == 2.0
+        assert compiler_options.compiled(lowered, mesh)(1.0) == 2.0
     options.update(xla_backend_optimization_level="low")
     del options["xla_of_another_version"]
     with pytest.raises(jax.errors.JaxRuntimeError, match="xla_backend_optimization_level"):
-        xla_options.compiled(lowered, mesh)
+        compiler_options.compiled(lowered, mesh)
 
 
 def test_twenty_steps_compile_once():
@@ -91,7 +92,7 @@ def test_a_step_says_the_largest_wish_of_any_device_and_all_examples_once(mesh):
     batch = made.batch(1)
     wishes = jax.device_put(
         jnp.array([Wish.NOTHING, Wish.STOP, Wish.SAVE, Wish.NOTHING], jnp.int32),
-        stop.sharding(made.trainable.mesh),
+        stop_vote.sharding(made.trainable.mesh),
     )
     _, metrics = made.trainable.compiled_step(batch)(made.initial(), batch, wishes)
     assert metrics.wish == Wish.STOP

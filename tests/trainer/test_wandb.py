@@ -11,10 +11,10 @@ import pytest
 
 from tests.trainer import gang
 from tests.trainer.jobs import job_of, world_of
-from trainer import wandb_run
-from trainer.environment import Environment
-from trainer.events import Events
-from trainer.report import Report
+from trainer.distributed.process_env import Environment
+from trainer.telemetry import wandb_writer
+from trainer.telemetry.events import Events
+from trainer.telemetry.metrics import Report
 
 pytestmark = pytest.mark.wandb
 OFFLINE = {"project": "mine", "mode": "offline"}
@@ -67,7 +67,7 @@ def test_it_has_the_numbers_the_samples_and_the_job(tmp_path):
 def test_without_a_network_it_is_written_here_and_the_next_attempt_goes_on(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(wandb_run, "INIT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(wandb_writer, "INIT_TIMEOUT_S", 1.0)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
     for attempt, process, mode in ((1, 0, "online"), (1, 1, "online"), (2, 0, "offline")):

@@ -9,12 +9,12 @@ import pytest
 
 from tests.trainer.saves import Kept
 from trainer import hugging_face
-from trainer.checkpoint import export, verify
 from trainer.checkpoint.errors import FolderError
-from trainer.checkpoint.leaves import flatten
-from trainer.checkpoint.start import begin
+from trainer.checkpoint.initial_state import begin
+from trainer.checkpoint.tree import flatten
 from trainer.checkpoint.weights import initial
-from trainer.spec.transient import StorageError
+from trainer.contract.storage.retries import StorageError
+from trainer.tools import export_checkpoint, verify_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +48,8 @@ def test_weights_go_out_and_come_back_through_a_hugging_face_folder(saved, tmp_p
     kept, state, _ = saved
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["export", str(kept.folder / "2"), "--to", str(tmp_path / "out")])
-        assert export.main() == 0
-        assert export.main() == 2  # DIR is not empty now
+        assert export_checkpoint.main() == 0
+        assert export_checkpoint.main() == 2  # DIR is not empty now
     assert hugging_face.is_hugging_face(tmp_path / "out")
     start = _begin(tmp_path / "out", tmp_path / "new")
     for name, array in start.state.params.items():
@@ -91,7 +91,7 @@ def test_verify_reads_every_byte(tmp_path, capsys, monkeypatch):
     path.write_bytes(content)
     folders = [str(kept.folder / step) for step in ("1", "2")]
     monkeypatch.setattr("sys.argv", ["verify", *folders])
-    assert verify.main() == 1
+    assert verify_checkpoint.main() == 1
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first == {"folder": folders[0], "ok": True, "problem": ""}
     assert second["folder"] == folders[1] and not second["ok"] and second["problem"]

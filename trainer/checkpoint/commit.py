@@ -16,8 +16,8 @@ from typing import Any
 from etils import epath
 from orbax.checkpoint._src.path import atomicity_defaults
 
-from trainer.spec import durable
-from trainer.spec.checkpoints import is_url
+from trainer.contract.storage import durable_files
+from trainer.contract.storage.paths import is_url
 
 TEMPORARY = ".orbax-checkpoint-tmp"
 """Orbax's; what it follows is the step, and Slipway's label comes after it."""
@@ -68,7 +68,7 @@ def temporary_path_class(
             else:
                 await asyncio.to_thread(commit, self.get())
                 await super().finalize()
-                await asyncio.to_thread(durable.sync, Path(folder))
+                await asyncio.to_thread(durable_files.sync, Path(folder))
             await asyncio.to_thread(after)
 
     return Fenced

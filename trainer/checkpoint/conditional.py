@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from trainer.spec.checkpoints import AnyPath
+from trainer.contract.storage.paths import AnyPath
 
 
 class Seen(NamedTuple):

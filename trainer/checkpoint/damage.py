@@ -8,8 +8,9 @@ from pathlib import Path
 from etils import epath
 
 from trainer.checkpoint.errors import RestoreError
-from trainer.spec.checkpoints import BrokenError, is_url
-from trainer.spec.transient import StorageError, chain, is_memory, is_transient, reason
+from trainer.contract.records.checkpoint_metadata import BrokenError
+from trainer.contract.storage.paths import is_url
+from trainer.contract.storage.retries import StorageError, chain, is_memory, is_transient, reason
 
 PROOF = re.compile(
     r"^(DATA_LOSS|NOT_FOUND): |^Error opening .*: Error (reading|decoding) ", re.DOTALL

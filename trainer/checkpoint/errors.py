@@ -1,6 +1,6 @@
 """Why a run cannot save, restore or go on. Imports no jax: the program's end must know them all."""
 
-from trainer.spec.corpus import DataError
+from trainer.contract.storage.corpus import DataError
 
 
 class FolderError(ValueError):

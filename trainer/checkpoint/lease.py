@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from trainer.checkpoint import conditional
 from trainer.checkpoint.errors import OtherRunError, StaleError
-from trainer.spec import durable
-from trainer.spec.checkpoints import AnyPath, is_url
-from trainer.spec.transient import retried
+from trainer.contract.storage import durable_files
+from trainer.contract.storage.paths import AnyPath, is_url
+from trainer.contract.storage.retries import retried
 
 LEASE = "lease.json"
 NO_GENERATION = b""
@@ -99,7 +99,7 @@ class Lease:
         if is_url(folder):
             write = partial(conditional.write, folder / LEASE, text, generation)
         else:
-            write = partial(durable.replace, Path(folder) / LEASE, text, self.label)
+            write = partial(durable_files.replace, Path(folder) / LEASE, text, self.label)
         return retried(f"writing {folder / LEASE}", write) is not False
 
 

@@ -11,22 +11,21 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from trainer import agreement
-from trainer.checkpoint import memory
+from trainer.checkpoint import host_memory
 from trainer.checkpoint.damage import forget_cached, judged
-from trainer.checkpoint.digest import digests
 from trainer.checkpoint.errors import NoGoodCheckpointError, RestoreError
-from trainer.checkpoint.leaves import flatten, unflatten
-from trainer.report import Report
-from trainer.spec import checkpoints
-from trainer.spec.checkpoints import About, BrokenError
-from trainer.spec.config import ConfigError
-from trainer.spec.continuity import PARAMS, compare, other_parameters
-from trainer.spec.job import Job
-from trainer.spec.model import OwnModel
-from trainer.spec.plan import World
-from trainer.spec.transient import StorageError, log_retry, pause, retried
-from trainer.train_step import State
+from trainer.checkpoint.tree import digests, flatten, unflatten
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.config.model import OwnModel
+from trainer.contract.planning.plan import World
+from trainer.contract.records import checkpoint_metadata
+from trainer.contract.records.checkpoint_metadata import About, BrokenError
+from trainer.contract.records.compatibility import PARAMS, compare, other_parameters
+from trainer.contract.storage.retries import StorageError, log_retry, pause, retried
+from trainer.distributed import consensus
+from trainer.step.train_step import State
+from trainer.telemetry.metrics import Report
 
 TRIES = 10
 """Tries to read all arrays while the storage has trouble: about a minute of pauses."""
@@ -104,8 +103,8 @@ class Restorer:
                     found = retried(str(self._folder), self._look)
                 except Exception as problem:
                     error = judged(str(self._folder), problem)
-            agreement.agree(f"{name}/seen", error, KINDS, self._limit_s)
-            text = agreement.tell(name, json.dumps(found), self._limit_s)
+            consensus.agree(f"{name}/seen", error, KINDS, self._limit_s)
+            text = consensus.tell(name, json.dumps(found), self._limit_s)
             found = Look(*json.loads(text))
             self._bad = found.bad
             if not found.problem:
@@ -115,9 +114,9 @@ class Restorer:
 
     def _look(self) -> "Look":
         """Process 0's view of the newest step."""
-        for step in checkpoints.steps(self._folder):
+        for step in checkpoint_metadata.steps(self._folder):
             try:
-                about = checkpoints.read(self._folder / str(step))
+                about = checkpoint_metadata.read(self._folder / str(step))
             except BrokenError as error:
                 return Look(None, step, str(error), self._bad)
             return Look(
@@ -129,7 +128,9 @@ class Restorer:
         """Checkpoints that were found damaged before: a run that had some never starts from 0."""
         if not self._folder.exists():
             return []
-        names = sorted(p.name for p in self._folder.iterdir() if checkpoints.DAMAGED in p.name)
+        names = sorted(
+            p.name for p in self._folder.iterdir() if checkpoint_metadata.DAMAGED in p.name
+        )
         return [f"{name} was moved aside before" for name in names]
 
     def _confirm(self, step: int, problem: str) -> None:
@@ -141,12 +142,12 @@ class Restorer:
         if jax.process_index() in (0, jax.process_count() - 1):
             time.sleep(CONFIRM_S)
             error = self._second_look(step, problem)
-        agreement.agree(self._name("confirm"), error, KINDS, self._limit_s)
+        consensus.agree(self._name("confirm"), error, KINDS, self._limit_s)
 
     def _second_look(self, step: int, problem: str) -> Exception | None:
         source = self._folder / str(step)
         try:
-            retried(str(source), lambda: checkpoints.read(source))
+            retried(str(source), lambda: checkpoint_metadata.read(source))
         except BrokenError:
             return None
         except Exception as error:
@@ -192,10 +193,10 @@ class Restorer:
                 error = judged(str(source), problem)
             name, is_damage = self._name("read"), isinstance(error, BrokenError)
             try:
-                agreement.agree(
+                consensus.agree(
                     f"{name}/trouble", None if is_damage else error, KINDS, self._limit_s
                 )
-                agreement.agree(f"{name}/damage", error, (BrokenError,), self._limit_s)
+                consensus.agree(f"{name}/damage", error, (BrokenError,), self._limit_s)
                 return flat, changed(flat, about)
             except BrokenError as problem:
                 return {}, str(problem)
@@ -217,15 +218,15 @@ class Restorer:
                 self._rename(self._folder / str(step), problem, said)
             except Exception as trouble:
                 error = judged(str(self._folder / str(step)), trouble)
-        agreement.agree(self._name("aside"), error, KINDS, self._limit_s)
+        consensus.agree(self._name("aside"), error, KINDS, self._limit_s)
 
     def _rename(self, source: epath.Path, problem: str, said: str) -> None:
-        number, target = 1, source.with_name(f"{source.name}{checkpoints.DAMAGED}")
+        number, target = 1, source.with_name(f"{source.name}{checkpoint_metadata.DAMAGED}")
         while target.exists():
             number += 1
-            target = source.with_name(f"{source.name}{checkpoints.DAMAGED}.{number}")
+            target = source.with_name(f"{source.name}{checkpoint_metadata.DAMAGED}.{number}")
         source.rename(target)
-        (target / checkpoints.PROBLEM).write_text(problem)
+        (target / checkpoint_metadata.PROBLEM).write_text(problem)
         self._report.warn(f"{said}. It was moved to {target.name}; the one before it is used")
 
     def _name(self, what: str) -> str:
@@ -254,7 +255,7 @@ def read_arrays(
         for name, leaf in like.items()
     }
     handler, flat = ocp.PyTreeCheckpointHandler(), {}
-    with memory.given_back():
+    with host_memory.given_back():
         for names in groups(like, shardings):
             some, how = {n: like[n] for n in names}, {n: arguments[n] for n in names}
             wanted: Any = ocp.args.PyTreeRestore(some, how, partial_restore=True)  # type: ignore[call-arg]

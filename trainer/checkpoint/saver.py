@@ -14,21 +14,23 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from trainer import agreement, versions
 from trainer.checkpoint import conditional
-from trainer.checkpoint import folder as folders
+from trainer.checkpoint import folder_check as folders
 from trainer.checkpoint.commit import temporary_path_class
-from trainer.checkpoint.digest import digests
 from trainer.checkpoint.errors import SaveError, StaleError
 from trainer.checkpoint.lease import Lease
-from trainer.checkpoint.leaves import flatten
-from trainer.checkpoint.writing import Writing
-from trainer.report import Report
-from trainer.spec import checkpoints, durable
-from trainer.spec.checkpoints import ABOUT, TOKENIZER, About, Array, Base, Score, is_url
-from trainer.spec.job import Job
-from trainer.spec.plan import Plan
-from trainer.train_step import State
+from trainer.checkpoint.save_progress import Writing
+from trainer.checkpoint.tree import digests, flatten
+from trainer.contract import versions
+from trainer.contract.config.job import Job
+from trainer.contract.planning.plan import Plan
+from trainer.contract.records import checkpoint_metadata
+from trainer.contract.records.checkpoint_metadata import ABOUT, TOKENIZER, About, Array, Base, Score
+from trainer.contract.storage import durable_files
+from trainer.contract.storage.paths import is_url
+from trainer.distributed import consensus
+from trainer.step.train_step import State
+from trainer.telemetry.metrics import Report
 
 LONGEST_SAVE_S = 24 * 3600
 """A host that writes nothing says so after `deadlines.save_s`; one that is gone ends the others."""
@@ -111,7 +113,7 @@ class Saver:
         if self._pending is None or not (wait or self._pending.done()):
             return None
         pending, self._pending = self._pending, None
-        error = pending.result(LONGEST_SAVE_S + 2 * agreement.SLACK_S)
+        error = pending.result(LONGEST_SAVE_S + 2 * consensus.SLACK_S)
         if isinstance(error, StaleError):
             raise error
         if error is not None:
@@ -191,7 +193,7 @@ class Saver:
         try:
             if error is None:
                 writing.finish(self._checkpointer.wait_until_finished)
-        except (agreement.AgreementError, StaleError):
+        except (consensus.AgreementError, StaleError):
             raise
         except Exception as problem:
             error = self._stale_instead_of(problem)
@@ -229,7 +231,7 @@ class Saver:
     def _agree(self, error: Exception | None, deadline_s: float = LONGEST_SAVE_S) -> None:
         name = f"save/{self._number}/{self._barriers}"
         self._barriers += 1
-        agreement.agree(name, error, (StaleError,), deadline_s)
+        consensus.agree(name, error, (StaleError,), deadline_s)
 
     def _check_given_up(self, epoch: int) -> None:
         assert self._writing
@@ -242,7 +244,9 @@ class Saver:
         self._lease.check(self._folder)
         if self._run.tokenizer:
             (written / TOKENIZER).write_text(self._run.tokenizer, encoding="utf-8")
-        files = {name: n for name, n in checkpoints.sizes(written).items() if name != UNLISTED}
+        files = {
+            name: n for name, n in checkpoint_metadata.sizes(written).items() if name != UNLISTED
+        }
         if is_url(written):
             files = {f"{self._about.data}/{name}": size for name, size in files.items()}
         self._about = self._about.model_copy(update={"files": files})
@@ -252,7 +256,7 @@ class Saver:
             self._commit_object(written.parent / ABOUT, text)
             return
         (written / ABOUT).write_text(text, encoding="utf-8")
-        durable.sync_all(Path(written))
+        durable_files.sync_all(Path(written))
         self._check_given_up(epoch)
         self._lease.check(self._folder)
 
@@ -270,9 +274,10 @@ class Saver:
                 folders.remove_unfinished(self._folder, self._lease)
                 self._has_failed = False
             scores = [
-                Score(s, _eval_loss(self._folder / str(s))) for s in checkpoints.steps(self._folder)
+                Score(s, _eval_loss(self._folder / str(s)))
+                for s in checkpoint_metadata.steps(self._folder)
             ]
-            for step in checkpoints.expired(scores, self._policy):
+            for step in checkpoint_metadata.expired(scores, self._policy):
                 folders.delete(self._folder / str(step))
         except Exception as error:  # the checkpoint is saved, whatever becomes of older ones
             self._report.warn(f"old checkpoints could not be deleted: {error}")
@@ -295,6 +300,6 @@ def _checkpointer(path_class: Any, barrier: Callable[..., None]) -> ocp.AsyncChe
 
 def _eval_loss(folder: epath.Path) -> float | None:
     try:
-        return checkpoints.read_about(folder).eval_loss
-    except checkpoints.BrokenError:
+        return checkpoint_metadata.read_about(folder).eval_loss
+    except checkpoint_metadata.BrokenError:
         return None

@@ -12,20 +12,21 @@ import numpy as np
 from etils import epath
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from trainer import agreement, hugging_face
-from trainer.checkpoint.digest import digests
+from trainer import hugging_face
 from trainer.checkpoint.errors import FolderError
 from trainer.checkpoint.restore import changed, read_arrays
-from trainer.spec import checkpoints
-from trainer.spec.checkpoints import ABOUT, TOKENIZER, About, Base, BrokenError
-from trainer.spec.config import ConfigError
-from trainer.spec.continuity import PARAMS, compare, other_parameters
-from trainer.spec.job import Job
-from trainer.spec.model import OwnModel
-from trainer.spec.places import place
-from trainer.spec.transient import StorageError, is_transient
-from trainer.spec.vocabulary import vocabulary
-from trainer.train_step import Trainable
+from trainer.checkpoint.tree import digests
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.config.model import OwnModel
+from trainer.contract.records import checkpoint_metadata
+from trainer.contract.records.checkpoint_metadata import ABOUT, TOKENIZER, About, Base, BrokenError
+from trainer.contract.records.compatibility import PARAMS, compare, other_parameters
+from trainer.contract.storage.paths import place
+from trainer.contract.storage.retries import StorageError, is_transient
+from trainer.contract.storage.tokenizer_info import vocabulary
+from trainer.distributed import consensus
+from trainer.step.train_step import Trainable
 
 AVERAGE = "average."
 
@@ -73,7 +74,7 @@ def _agreed(part: str, limit_s: float) -> Iterator[None]:
         can_pass = isinstance(problem, StorageError) or is_transient(problem)
         kind = StorageError if can_pass else FolderError
         error = kind(f"checkpoint.init_from: {problem}")
-    agreement.agree(f"init_from/{part}", error, (FolderError, StorageError), limit_s)
+    consensus.agree(f"init_from/{part}", error, (FolderError, StorageError), limit_s)
 
 
 def _kept_as(dtype: np.dtype, array: jax.Array, sharding: Sharding) -> jax.Array:
@@ -121,7 +122,7 @@ def opened(path: epath.Path, job: Job) -> Iterator[Source]:
             yield Source(str(path), None, read, {})
         return
     folder = newest(path)
-    about = checkpoints.read_about(folder)
+    about = checkpoint_metadata.read_about(folder)
     if about.base:
         raise ConfigError(
             [
@@ -153,9 +154,9 @@ def newest(path: epath.Path) -> epath.Path:
     if (path / ABOUT).exists():
         return path
     folder = path / "checkpoints" if (path / "checkpoints").exists() else path
-    for step in checkpoints.steps(folder):
+    for step in checkpoint_metadata.steps(folder):
         try:
-            checkpoints.read(folder / str(step))
+            checkpoint_metadata.read(folder / str(step))
             return folder / str(step)
         except BrokenError:
             continue

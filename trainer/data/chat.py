@@ -1,15 +1,70 @@
 """Records of `source: chat`: conversations as texts, of which only the answers are learned."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
-from trainer.data import templates
-from trainer.data.records import BadRecordError, Record, text, value
+from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from trainer.contract.config.data import BYTES, Data
+from trainer.contract.storage.chat_template import ChatTemplate, chat_template
+from trainer.contract.storage.corpus import DataError, told_as_data
+from trainer.contract.storage.tokenizer_info import vocabulary
+from trainer.data.readers import BadRecordError, Record, text, value
 from trainer.data.tokenizer import Span
-from trainer.spec.chat import chat_template
-from trainer.spec.corpus import told_as_data
-from trainer.spec.data import BYTES, Data
-from trainer.spec.vocabulary import vocabulary
+
+
+class Template:
+    """Raises DataError where it is none of Jinja."""
+
+    def __init__(self, template: ChatTemplate) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+        )
+        environment.filters["tojson"] = _json
+        environment.globals["raise_exception"] = _refuse
+        self._names: Mapping[str, Any] = {"tools": None, "documents": None, **template.tokens}
+        try:
+            self._template = environment.from_string(template.text)
+        except TemplateSyntaxError as error:
+            raise DataError(
+                f"data.tokenizer: its chat template, line {error.lineno}: {error.message}"
+            ) from None
+
+    def render(self, messages: Sequence[Mapping[str, Any]], asks: bool = False) -> str:
+        """`asks`: with what stands before an answer that is still to come.
+
+        Raises BadRecordError where the template refuses the messages.
+        """
+        try:
+            return self._template.render(
+                messages=list(messages), add_generation_prompt=asks, **self._names
+            )
+        except (TemplateError, TypeError, ValueError, LookupError) as error:
+            raise BadRecordError(f"the chat template refuses it: {error}") from None
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what an assistant writes; here it is the text alone."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> Any:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _json(value: Any, **settings: Any) -> str:
+    """Jinja's own would write signs of HTML as escapes."""
+    return json.dumps(value, ensure_ascii=False, **settings)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise TemplateError(message)
+
 
 USER, ASSISTANT = "user", "assistant"
 
@@ -28,7 +83,7 @@ class Chats:
         with told_as_data():
             found = chat_template(data)
             known = vocabulary(data)
-        self._template = found and templates.Template(found)
+        self._template = found and Template(found)
         self._separator = "" if data.tokenizer == BYTES else known.separator_text
 
     def read(self, record: Record) -> Conversation:

@@ -1,20 +1,24 @@
 """The documents of a corpus's files: whole files, or their records."""
 
 import gzip
+import hashlib
+import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple, cast
 
-from trainer.data import records
+import numpy as np
+
+from trainer.contract.config.data import Data
+from trainer.contract.storage.corpus import DataError, File, files, reading
+from trainer.contract.storage.retries import Patience
+from trainer.data import readers
 from trainer.data.chat import Chats, Conversation
-from trainer.data.containers import array_records, parquet_rows
+from trainer.data.readers import array_records, parquet_rows
 from trainer.data.tokenizer import Span
-from trainer.spec.corpus import DataError, File, files, reading
-from trainer.spec.data import Data
-from trainer.spec.transient import Patience
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -22,7 +26,7 @@ else:
     from backports import zstd
 
 
-Found = bytes | Conversation | str | records.BadRecordError
+Found = bytes | Conversation | str | readers.BadRecordError
 """A text, or why there is none."""
 
 
@@ -123,16 +127,16 @@ def _records(file: File, data: Data, over: int) -> Iterator[tuple[int, Found, in
         return
     with reading(file) as raw, unpacked(file, raw) as opened:
         if data.source in ("jsonl", "chat"):
-            for line, found in records.lines(opened, _reader(data), over):
+            for line, found in readers.lines(opened, _reader(data), over):
                 yield line, found, raw.tell()
         else:
             yield 0, opened.read(), raw.tell()
 
 
-def _reader(data: Data) -> Callable[[records.Record], bytes | Conversation]:
+def _reader(data: Data) -> Callable[[readers.Record], bytes | Conversation]:
     if data.source == "chat":
         return Chats(data).read
-    return lambda record: records.text(record, data.text_field).encode()
+    return lambda record: readers.text(record, data.text_field).encode()
 
 
 @contextmanager
@@ -150,3 +154,43 @@ def unpacked(file: File, raw: BinaryIO) -> Iterator[BinaryIO]:
                 yield raw
     except (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError) as error:
         raise DataError(f"data.path: {file.path} cannot be unpacked: {error}") from None
+
+
+def places(names: Iterable[str]) -> np.ndarray:
+    """A number in [0, 1) for each, that the name alone decides."""
+    return np.array([_place(name) for name in names], np.float64)
+
+
+@dataclass
+class HeldOut:
+    """A share of the documents, told part by part.
+
+    A new document moves no other one between the parts, except that each part has at least one
+    document where there are two.
+    """
+
+    share: float
+    documents: int = 0
+    below: int = 0
+    lowest: float = 1.0
+    highest: float = 0.0
+
+    def add(self, some: np.ndarray) -> None:
+        """The places of more documents."""
+        self.documents += len(some)
+        self.below += int(np.sum(some < self.share))
+        self.lowest = min(self.lowest, some.min(initial=1.0))
+        self.highest = max(self.highest, some.max(initial=0.0))
+
+    @property
+    def threshold(self) -> float:
+        """Documents with places below it are held out; ask when all have been told."""
+        if self.share == 0 or self.documents < 2:
+            return 0.0
+        if self.below == 0:
+            return float(np.nextafter(self.lowest, 1.0))
+        return self.highest if self.below == self.documents else self.share
+
+
+def _place(name: str) -> float:
+    return int.from_bytes(hashlib.sha256(os.fsencode(name)).digest()[:8], "big") / 2**64

@@ -12,12 +12,11 @@ from itertools import accumulate
 
 import grain
 
-from trainer.data.mixture import Mixture
+from trainer.contract.config.data import Data
+from trainer.contract.planning.plan import BatchSplit
+from trainer.data.mixture import Mixed, Mixture, Turns
 from trainer.data.packing import Batch, example, held_out_example, stack
 from trainer.data.token_cache import Tokens
-from trainer.data.turns import Mixed, Turns
-from trainer.spec.data import Data
-from trainer.spec.plan import BatchSplit
 
 READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)
 

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.data import bpe, lock, pieces, token_files, tokenizer
+from trainer.contract.config.data import Data, Trained
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.storage import corpus
+from trainer.contract.storage.cache_dirs import cache_folder
+from trainer.contract.storage.retries import retried
+from trainer.contract.storage.tokenizer_info import vocabulary
+from trainer.data import cache_lock, token_shards, tokenizer, train_tokenizer
+from trainer.data.cache_lock import Progress
 from trainer.data.documents import BadRecords
-from trainer.data.lock import Progress
-from trainer.data.token_files import Stream
+from trainer.data.token_shards import Stream
 from trainer.data.tokenizer import BYTES, Tokenizer
-from trainer.folders import cache_folder
-from trainer.spec import corpus
-from trainer.spec.config import ConfigError
-from trainer.spec.data import Data, Trained
-from trainer.spec.transient import retried
-from trainer.spec.vocabulary import vocabulary
 
 FORMAT = "3"
 BAD_RECORDS = "bad_records.json"
@@ -88,11 +88,11 @@ def load(
     """
     sha256 = found = corpus.digest(data)
     if isinstance(data.tokenizer, Trained):
-        trained = trained or bpe.load([data], sha256, progress)
+        trained = trained or train_tokenizer.load([data], sha256, progress)
         sha256 = hashlib.sha256(f"{sha256}\0{trained}".encode()).hexdigest()
     encoder = tokenizer.of(data, trained)
     if data.source == "tokens":
-        return Tokens(sha256, *token_files.load(data, vocabulary(data)), tokenizer=encoder)
+        return Tokens(sha256, *token_shards.load(data, vocabulary(data)), tokenizer=encoder)
     key = hashlib.sha256(f"{FORMAT} {sha256} {data.held_out}".encode()).hexdigest()[:32]
     folder = cache_folder() / "tokens" / key
     try:
@@ -133,25 +133,26 @@ def _read(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
     """The bad records, and the streams."""
     left_out = json.loads((folder / BAD_RECORDS).read_text())
     held_in, held_out = (
-        np.load(folder / name, mmap_mode="r") for name in (pieces.HELD_IN, pieces.HELD_OUT)
+        np.load(folder / name, mmap_mode="r")
+        for name in (token_shards.HELD_IN, token_shards.HELD_OUT)
     )
     return left_out, held_in, held_out
 
 
 def _make(folder: Path, data: Data, sha256: str, encoder: Tokenizer, progress: Progress) -> None:
     retried(str(folder.parent), lambda: folder.parent.mkdir(parents=True, exist_ok=True))
-    with lock.held(folder.with_suffix(".lock"), progress) as tell_others:
+    with cache_lock.held(folder.with_suffix(".lock"), progress) as tell_others:
         if folder.is_dir():
             return
         _clean(folder.parent, folder.with_suffix(".making"))
-        tell = lock.both(tell_others, progress)
+        tell = cache_lock.both(tell_others, progress)
         retried(str(folder), partial(_fill, folder, data, sha256, encoder, tell))
 
 
-def _fill(folder: Path, data: Data, sha256: str, encoder: Tokenizer, tell: lock.Tell) -> None:
+def _fill(folder: Path, data: Data, sha256: str, encoder: Tokenizer, tell: cache_lock.Tell) -> None:
     """Tokens of the corpus that has this digest. Raises DataError where it has another one now."""
     making = folder.with_suffix(".making")
-    bad = pieces.tokenize(making / "pieces", data, encoder, tell)
+    bad = token_shards.tokenize(making / "pieces", data, encoder, tell)
     if corpus.digest(data) != sha256:
         shutil.rmtree(making)
         raise corpus.DataError(
@@ -161,7 +162,7 @@ def _fill(folder: Path, data: Data, sha256: str, encoder: Tokenizer, tell: lock.
     whole = making / "whole"
     whole.mkdir(exist_ok=True)
     dtype = np.int32 if data.source == "chat" else encoder.dtype
-    pieces.join(making / "pieces", whole, data.held_out, dtype, tell)
+    token_shards.join(making / "pieces", whole, data.held_out, dtype, tell)
     (whole / BAD_RECORDS).write_text(json.dumps(bad.found))
     whole.rename(folder)
     shutil.rmtree(making)
@@ -172,7 +173,7 @@ def _clean(folder: Path, mine: Path) -> None:
     for making in folder.glob("*.making"):
         if making == mine:
             continue
-        with lock.held_if_free(making.with_suffix(".lock")) as is_free:
+        with cache_lock.held_if_free(making.with_suffix(".lock")) as is_free:
             if is_free and (making.with_suffix("").is_dir() or _is_old(making)):
                 shutil.rmtree(making)
 

@@ -7,10 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
-from trainer.spec.data import BYTES as BYTES_NAME
-from trainer.spec.data import Data, Trained
-from trainer.spec.transient import retried
-from trainer.spec.vocabulary import OF_BYTES, Vocabulary, vocabulary
+from trainer.contract.config.data import BYTES as BYTES_NAME
+from trainer.contract.config.data import Data, Trained
+from trainer.contract.storage.retries import retried
+from trainer.contract.storage.tokenizer_info import OF_BYTES, Vocabulary, vocabulary
 
 Span = tuple[int, int]
 """Where a part of a text begins and ends, in bytes."""

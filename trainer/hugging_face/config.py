@@ -6,12 +6,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from trainer.contract.config.errors import found
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.config.model import Model
+from trainer.contract.storage.tokenizer_info import vocab_size, vocabulary
 from trainer.hugging_face.families import Family, family
-from trainer.spec.config import ConfigError
-from trainer.spec.explain import found
-from trainer.spec.job import Job
-from trainer.spec.model import Model
-from trainer.spec.vocabulary import vocab_size, vocabulary
 
 CONFIG = "config.json"
 

@@ -9,13 +9,13 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 
-from trainer.hugging_face import config, tokenizer, weights
-from trainer.hugging_face.layout import Layout, layouts
-from trainer.hugging_face.weights import Tensor
-from trainer.spec.config import ConfigError
-from trainer.spec.job import Job
-from trainer.spec.model import OwnModel
-from trainer.spec.vocabulary import vocab_size
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.config.model import OwnModel
+from trainer.contract.storage.tokenizer_info import vocab_size
+from trainer.hugging_face import config, safetensors, tokenizer
+from trainer.hugging_face.safetensors import Tensor
+from trainer.hugging_face.tensor_layout import Layout, layouts
 
 SHARD_BYTES = 5 * 10**9
 
@@ -62,12 +62,12 @@ def _write_weights(
     groups: list[Group], params: Mapping[str, Any], to: Path, dtype: np.dtype, limit: int
 ) -> None:
     tensors = [tensor for group in groups for tensor in _tensors(group, dtype)]
-    files = weights.files(tensors, limit)
+    files = safetensors.files(tensors, limit)
     arrays = _arrays(groups, params, dtype)
     for name, shard in files.items():
-        weights.write(to / name, dict(islice(arrays, len(shard))))
+        safetensors.write(to / name, dict(islice(arrays, len(shard))))
     if len(files) > 1:
-        _write_json(to / weights.INDEX, weights.index(files))
+        _write_json(to / safetensors.INDEX, safetensors.index(files))
 
 
 def _tensors(group: Group, dtype: np.dtype) -> Iterator[Tensor]:

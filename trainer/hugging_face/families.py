@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.hugging_face.places import GEMMA, GPT2, LLAMA, MIXTRAL, Places
-from trainer.spec.config import ConfigError
-from trainer.spec.model import Model
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.config.model import Model
+from trainer.hugging_face.tensor_map import GEMMA, GPT2, LLAMA, MIXTRAL, Places
 
 PLAIN: dict[str, Any] = {
     "norm": "rms", "positions": "rotary", "feed_forward": "swiglu", "biases": "none",

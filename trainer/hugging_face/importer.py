@@ -9,12 +9,12 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.storage.tokenizer_info import vocab_size
 from trainer.hugging_face import config
-from trainer.hugging_face.layout import Box, Layout, layouts
-from trainer.hugging_face.weights import FLOATS, Weights
-from trainer.spec.config import ConfigError
-from trainer.spec.job import Job
-from trainer.spec.vocabulary import vocab_size
+from trainer.hugging_face.safetensors import FLOATS, Weights
+from trainer.hugging_face.tensor_layout import Box, Layout, layouts
 
 Bounds = tuple[tuple[int, int], ...]
 """A start and a stop for each dim; unlike slices, something that a dict can hold."""

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainer.spec.chat import chat_template
-from trainer.spec.data import BYTES, Data, Trained
-from trainer.spec.vocabulary import OF_BYTES, vocabulary
+from trainer.contract.config.data import BYTES, Data, Trained
+from trainer.contract.storage.chat_template import chat_template
+from trainer.contract.storage.tokenizer_info import OF_BYTES, vocabulary
 
 SEPARATOR, SEPARATOR_TEXT = OF_BYTES.separator, OF_BYTES.separator_text
 

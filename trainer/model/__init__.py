@@ -9,12 +9,12 @@ Letters in array names, here and wherever arrays are named by their dims:
     R token shards (over all axes that split tokens)   T tokens of one of them
 """
 
+from trainer.contract.config.job import Job
+from trainer.contract.config.model import OwnModel
+from trainer.contract.planning.plan import Plan
+from trainer.model.custom import OwnNetwork
 from trainer.model.decoder import Cache, Decoder
-from trainer.model.own import OwnNetwork
 from trainer.model.parameters import Network, Params
-from trainer.spec.job import Job
-from trainer.spec.model import OwnModel
-from trainer.spec.plan import Plan
 
 AnyNetwork = Network | OwnNetwork
 

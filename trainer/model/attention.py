@@ -6,12 +6,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainer.model.attend import Attend, plain
-from trainer.model.norm import Norm
-from trainer.model.projection import Projection
-from trainer.model.rotary import rotate
+from trainer.contract.config.model import Model
+from trainer.model.attention_kernels import Attend, plain
+from trainer.model.layers import Norm, Projection, rotate
 from trainer.model.sharding import constrain, whole_sequences
-from trainer.spec.model import Model
 
 KeyValue = tuple[jax.Array, jax.Array]
 

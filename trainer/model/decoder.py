@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from trainer.contract.config.model import Model
 from trainer.model import dropout
-from trainer.model.attend import Attend, soft_capped
-from trainer.model.attend import attend as attend_by
 from trainer.model.attention import Attention, KeyValue
-from trainer.model.experts import Experts
-from trainer.model.feed_forward import FeedForward
-from trainer.model.norm import Norm
+from trainer.model.attention_kernels import Attend, soft_capped
+from trainer.model.attention_kernels import attend as attend_by
+from trainer.model.layers import Norm
+from trainer.model.mlp import FeedForward
+from trainer.model.moe import Experts
 from trainer.model.sharding import constrain, gathered, token_shards
-from trainer.spec.model import Model
 
 Cache = KeyValue
 """Keys and values of all layers, each (L, B, W, K, h)."""

@@ -1,7 +1,8 @@
 """Parameters as a flat dict, and the model bound to them.
 
 A run's state is `{"layers.attention.query.kernel": array, ...}`, with the names of
-`trainer/spec/shapes.py`: the hot path passes few plain leaves, and a checkpoint has readable names.
+`trainer/contract/planning/parameter_shapes.py`: the hot path passes few plain leaves, and a
+checkpoint has readable names.
 """
 
 from dataclasses import dataclass
@@ -10,12 +11,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainer.model.adapter import attach
+from trainer.contract.config.job import Job
+from trainer.contract.planning.parameter_shapes import parameters
+from trainer.contract.planning.plan import Plan
+from trainer.contract.storage.tokenizer_info import vocab_size
 from trainer.model.decoder import Decoder, Vocabulary
-from trainer.spec.job import Job
-from trainer.spec.plan import Plan
-from trainer.spec.shapes import parameters
-from trainer.spec.vocabulary import vocab_size
+from trainer.model.lora import attach
 
 Params = dict[str, jax.Array]
 

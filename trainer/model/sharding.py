@@ -8,7 +8,7 @@ from functools import partial
 import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from trainer.spec import rules
+from trainer.contract.planning import sharding_rules
 
 _fsdp_rows: ContextVar[int] = ContextVar("fsdp_rows", default=1)
 
@@ -17,7 +17,7 @@ _fsdp_rows: ContextVar[int] = ContextVar("fsdp_rows", default=1)
 def scattering_by_rows(rows: int) -> Iterator[None]:
     """For a model traced inside: gradients are scattered over so many rows of `fsdp`, then in each.
 
-    1: over all of `fsdp` at once. See `fsdp_rows` in trainer/spec/layout.py.
+    1: over all of `fsdp` at once. See `fsdp_rows` in trainer/contract/planning/mesh_layout.py.
     """
     token = _fsdp_rows.set(rows)
     try:
@@ -52,7 +52,7 @@ def spec(x: jax.Array, *axes: str | None) -> PartitionSpec:
 def row_shards() -> int:
     """Into how many parts the rows of a batch are split."""
     mesh = jax.sharding.get_abstract_mesh()
-    return 1 if mesh.empty else rules.row_shards(dict(mesh.shape))
+    return 1 if mesh.empty else sharding_rules.row_shards(dict(mesh.shape))
 
 
 def rows_are_split(rows: int) -> bool:
@@ -63,7 +63,7 @@ def rows_are_split(rows: int) -> bool:
 def token_shards() -> int:
     """Into how many parts the tokens of a batch are split: R."""
     mesh = jax.sharding.get_abstract_mesh()
-    return 1 if mesh.empty else rules.token_shards(dict(mesh.shape))
+    return 1 if mesh.empty else sharding_rules.token_shards(dict(mesh.shape))
 
 
 def whole_sequences(x_BSHh: jax.Array, heads: str) -> jax.Array:
@@ -91,7 +91,7 @@ def gathered(weight: jax.Array, axes: Sequence[str]) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape["fsdp"] == 1:
         return weight
-    stored = rules.partition(weight.shape, tuple(axes), dict(mesh.shape))
+    stored = sharding_rules.partition(weight.shape, tuple(axes), dict(mesh.shape))
     whole = tuple(None if axis == "fsdp" else axis for axis in stored)
     return _between(weight, PartitionSpec(*stored), PartitionSpec(*whole), _fsdp_rows.get())
 
@@ -134,9 +134,11 @@ def _mesh_axes(dim: int, axis: str | None, mesh: dict[str, int]) -> str | tuple[
     if axis is None:
         return None
     if axis == "batch":
-        return rules.BATCH_AXES if dim % rules.row_shards(mesh) == 0 else None
+        return sharding_rules.BATCH_AXES if dim % sharding_rules.row_shards(mesh) == 0 else None
     if axis == "tokens":
-        return rules.TOKEN_AXES if dim % rules.token_shards(mesh) == 0 else None
+        return sharding_rules.TOKEN_AXES if dim % sharding_rules.token_shards(mesh) == 0 else None
     if axis == "expert_batch":
-        return rules.EXPERT_BATCH_AXES if dim % rules.row_shards(mesh) == 0 else None
-    return rules.partition((dim,), (axis,), mesh)[0]
+        return (
+            sharding_rules.EXPERT_BATCH_AXES if dim % sharding_rules.row_shards(mesh) == 0 else None
+        )
+    return sharding_rules.partition((dim,), (axis,), mesh)[0]

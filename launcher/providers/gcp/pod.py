@@ -13,12 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar
 
-from launcher.cluster import Cluster, ClusterWords, Gcp, Ssh, cluster_key
-from launcher.display import format_seconds
-from launcher.files import is_locked, lock, replace_file
-from launcher.providers.errors import ProviderError
-from launcher.providers.gcp.api import LOST_NODE, OVER, Api, RefusedError
-from launcher.providers.gcp.notes import (
+from launcher.cluster.schema import Cluster, ClusterWords, Gcp, Ssh, cluster_key
+from launcher.core.errors import ProviderError
+from launcher.core.files import is_locked, lock, replace_file
+from launcher.core.formatting import format_seconds
+from launcher.providers.gcp.client import LOST_NODE, OVER, Api, RefusedError
+from launcher.providers.gcp.request import (
+    Wanted,
+    cluster_label,
+    labels,
+    new_id,
+    node_ids,
+    request,
+    wanted,
+)
+from launcher.providers.gcp.slice_records import (
     STATE,
     WHERE,
     Note,
@@ -30,8 +39,6 @@ from launcher.providers.gcp.notes import (
     where_of,
     write_where,
 )
-from launcher.providers.gcp.request import cluster_label, labels, new_id, node_ids, request
-from launcher.providers.gcp.settings import Wanted, wanted
 
 T = TypeVar("T")
 LOOK_S = 2.0

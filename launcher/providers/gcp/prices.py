@@ -1,7 +1,7 @@
 """What slices cost, as far as it is known beforehand. Pure."""
 
-from launcher.providers.gcp.settings import Wanted
-from trainer.spec import accelerators
+from launcher.providers.gcp.request import Wanted
+from trainer.contract.planning import accelerators
 
 US_DOLLARS_PER_CHIP_HOUR = {"v4": 3.22, "v5e": 1.20, "v5p": 4.20, "v6e": 2.70}
 """On demand, in US regions: list prices of cloud.google.com/tpu/pricing, November 2026. Other

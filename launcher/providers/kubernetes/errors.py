@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from launcher.providers.errors import ProviderError
+from launcher.core.errors import ProviderError
 
 CONNECTION_REMEDY = "is the cluster up, and is it the one of this context (kubectl cluster-info)?"
 

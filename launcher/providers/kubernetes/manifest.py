@@ -4,10 +4,10 @@ import re
 import secrets
 from typing import Any
 
-from launcher.cluster import Kubernetes
-from launcher.providers.kubernetes import gke
-from trainer.spec import accelerators
-from trainer.spec.plan import World
+from launcher.cluster import gke
+from launcher.cluster.schema import Kubernetes
+from trainer.contract.planning import accelerators
+from trainer.contract.planning.plan import World
 
 GROUP, VERSION, PLURAL = "ray.io", "v1", "rayclusters"
 TOKEN_KEY = "auth_token"

@@ -7,16 +7,17 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher.cluster import Slurm
-from launcher.providers.errors import ProviderError
-from launcher.providers.slurm import passed_on
-from launcher.providers.slurm.job import INSIDE, NoAnswerError, Queued, SlurmJob, command
-from trainer.spec.plan import World
+from launcher.cluster.schema import Slurm
+from launcher.core.environment import INSIDE
+from launcher.core.errors import ProviderError
+from launcher.providers.slurm import job_environment
+from launcher.runs.slurm_job import NoAnswerError, Queued, SlurmJob, command
+from trainer.contract.planning.plan import World
 
 LOOK_S = 1.0
 FIND_S = 60.0
 """After an `sbatch` without an answer: a busy controller comes to the job late."""
-BATCH = "launcher.providers.slurm.batch"
+BATCH = "launcher.providers.slurm.job_entrypoint"
 ENDING_S = 60.0
 """Beyond what the program may take to save, before the job's time is over."""
 
@@ -40,15 +41,15 @@ def submit(
     """
     job = SlurmJob(name=f"{folder.name}-{uuid.uuid4().hex[:8]}")
     job.write(folder)
-    passed_on.write(folder, secrets)
+    job_environment.write(folder, secrets)
     try:
         words = sbatch_words(job.name, folder, world, settings, grace_s, overrides)
-        job.job_id = _accepted(job, words, passed_on.without_secrets(secrets))
+        job.job_id = _accepted(job, words, job_environment.without_secrets(secrets))
     except DoubtError:
         raise
     except ProviderError:
         job.forget(folder)
-        passed_on.forget(folder)
+        job_environment.forget(folder)
         raise
     job.write(folder)
     return job
@@ -91,7 +92,7 @@ def look(folder: Path, cluster: str, world: World, settings: Slurm) -> str:
     script = f"{INSIDE}={job.name} exec {typed}"
     words = [*_job_words(job.name, world, settings), f"--output={log}", f"--wrap={script}"]
     try:
-        job.job_id = _accepted(job, words, passed_on.without_secrets({}))
+        job.job_id = _accepted(job, words, job_environment.without_secrets({}))
         while job.look() is not None:
             time.sleep(LOOK_S)
     except BaseException:

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from launcher.cluster import Ssh
-from launcher.files import parse_object
-from launcher.providers.copied_run import UnpackError, unpack
+from launcher.cluster.schema import Ssh
+from launcher.core.files import parse_object
+from launcher.runs.fetched_files import UnpackError, unpack
 
 CONNECT_TIMEOUT_S = 15
 SILENCE_S, SILENCES = 5, 6

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 
-from launcher.display import count
-from launcher.providers.code import Code
-from launcher.providers.errors import ProviderError
-from launcher.providers.ipv4 import NEEDED, is_ipv6
+from launcher.core.errors import ProviderError
+from launcher.core.formatting import count
+from launcher.core.ipv4 import NEEDED, is_ipv6
+from launcher.providers.ray.code_bundle import Code
 from launcher.providers.ssh.connection import Host, HostError
-from launcher.providers.ssh.everywhere import everywhere
+from launcher.providers.ssh.parallel import everywhere
 from launcher.providers.ssh.uv_binary import Uv
 
 LOOK_TIMEOUT_S, SEND_TIMEOUT_S, ENVIRONMENT_TIMEOUT_S = 40.0, 600.0, 1200.0

@@ -4,18 +4,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
-from launcher.display import count
-from launcher.providers.errors import ProviderError
-from launcher.providers.nodes import START_TIMEOUT_PER_HOST_S, START_TIMEOUT_S
-from launcher.providers.orders import Order
+from launcher.core.errors import ProviderError
+from launcher.core.formatting import count
+from launcher.providers.ray.host_protocol import Order, Place, Work
+from launcher.providers.ray.node_group import START_TIMEOUT_PER_HOST_S, START_TIMEOUT_S
+from launcher.providers.ray.workspace import new_token
 from launcher.providers.ssh.connection import Connection, Host, HostError
-from launcher.providers.ssh.everywhere import everywhere
+from launcher.providers.ssh.parallel import everywhere
 from launcher.providers.ssh.provision import Provisioned
-from launcher.providers.work import Place, Work
-from launcher.providers.workspace import new_token
-from trainer.spec.plan import World
+from trainer.contract.planning.plan import World
 
-MODULE = "launcher.providers.ssh.host"
+MODULE = "launcher.providers.ssh.host_session"
 PORT_TIMEOUT_S, ENDING_TIMEOUT_S = 60.0, 60.0
 BEGIN_TIMEOUT_S = 120.0
 """For `launch` on the head to check the job again and to make the run's folder."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from launcher.providers.errors import ProviderError
+from launcher.core.errors import ProviderError
 
 ELF = b"\x7fELF"
 ASK_TIMEOUT_S = 30.0

@@ -1,0 +1,1 @@
+"""The command line: parses it with Typer, calls one function, exits."""

@@ -1,0 +1,130 @@
+"""`launch checkpoints`: list, verify, restore-damaged, export; and `launch sample`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from launcher.cli.options import Output, OutputOption, Runs, refuse
+from launcher.core.exit_codes import BAD_USAGE, JOB_FAILED, NO_CLUSTER
+
+if TYPE_CHECKING:
+    from launcher.runs.checkpoints import Entry
+
+
+class DefaultToList(TyperGroup):
+    """`launch checkpoints RUN` is `launch checkpoints list RUN`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in {*self.commands, "--help", "-h"}:
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=DefaultToList, no_args_is_help=True, help="List, verify or export the checkpoints of a run."
+)
+RunOrFolder = Annotated[
+    str, typer.Argument(metavar="RUN", help="a run's name or path, or a folder of checkpoints")
+]
+
+
+@app.command("list")
+def list_checkpoints(
+    run: RunOrFolder,
+    runs: Runs = Path("runs"),
+    verify: Annotated[bool, typer.Option("--verify", help="read every array")] = False,
+    output: OutputOption = Output.text,
+) -> None:
+    """List the steps that are saved. The default command: `list` can be left out."""
+    from launcher.commands.checkpoints import as_json, show, verified
+
+    folder, found = _checkpoints_of(run, runs)
+    if verify:
+        found = verified(found)
+    if output is Output.json:
+        print(as_json(found))
+    else:
+        show(found, folder, run)
+    raise typer.Exit(JOB_FAILED if verify and any(entry.problem for entry in found) else 0)
+
+
+@app.command("restore-damaged")
+def restore_damaged(run: RunOrFolder, runs: Runs = Path("runs")) -> None:
+    """Verify what was moved aside as damaged, and put back the checkpoints that are whole."""
+    from launcher.commands.checkpoints import put_back
+
+    folder, found = _checkpoints_of(run, runs)
+    results = list(put_back(found))
+    for entry, why in results:
+        print(f"{entry.folder.name}: {f'stays aside: {why}' if why else 'whole, and put back'}")
+    if not results:
+        print(f"{folder}: no checkpoint was moved aside")
+    raise typer.Exit(JOB_FAILED if any(why for _, why in results) else 0)
+
+
+@app.command("export")
+def export_checkpoint(
+    run: RunOrFolder,
+    to: Annotated[Path, typer.Option(help="the folder to write")],
+    step: Annotated[int | None, typer.Option(help="the newest whole one by default")] = None,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Write the weights of a checkpoint for other programs."""
+    from launcher.commands.checkpoints import export, pick
+    from launcher.runs.directory import RunFolderError
+
+    folder, found = _checkpoints_of(run, runs)
+    try:
+        entry = pick(found, folder, step)
+    except RunFolderError as error:
+        refuse(str(error), BAD_USAGE)
+    raise typer.Exit(export(entry, to))
+
+
+def sample(
+    run: RunOrFolder,
+    prompt: Annotated[str, typer.Option(help="what the text begins with")],
+    tokens: Annotated[int, typer.Option(metavar="N", min=1, help="so many follow")] = 200,
+    temperature: Annotated[
+        float, typer.Option(metavar="T", min=0, help="0: always the likeliest token")
+    ] = 0.8,
+    seed: Annotated[
+        int | None, typer.Option(metavar="S", min=0, help="the job's by default")
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(metavar="N", help="the newest whole one by default")
+    ] = None,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Let the model of a checkpoint write, on this machine and without a cluster.
+
+    launch sample quickstart --prompt "def main(" --tokens 100 --temperature 0
+    """
+    from launcher.commands.checkpoints import pick
+    from launcher.commands.sample import Wish, folder_of_paths, write
+    from launcher.runs.directory import RunFolderError
+
+    folder, found = _checkpoints_of(run, runs)
+    try:
+        entry = pick(found, folder, step)
+    except RunFolderError as error:
+        refuse(str(error), BAD_USAGE)
+    wish = Wish(prompt, tokens, temperature, seed)
+    raise typer.Exit(write(entry, wish, folder_of_paths(run, runs)))
+
+
+def _checkpoints_of(run: str, runs: Path) -> "tuple[str, list[Entry]]":
+    from launcher.commands.checkpoints import find_folder
+    from launcher.runs.checkpoints import UnreachableError, entries
+    from launcher.runs.directory import RunFolderError
+    from trainer.contract.config.loader import ConfigError
+
+    try:
+        folder = find_folder(run, runs)
+        return folder, list(entries(folder))
+    except (ConfigError, RunFolderError) as error:
+        refuse(str(error), BAD_USAGE)
+    except UnreachableError as error:
+        refuse(str(error), NO_CLUSTER)

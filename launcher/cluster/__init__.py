@@ -1,0 +1,1 @@
+"""The cluster file: the schema of every provider's section, and where files are found."""

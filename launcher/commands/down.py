@@ -1,0 +1,204 @@
+"""What `launch down` finds: a cluster that is kept warm, and slices of Cloud TPU."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+
+from launcher.cluster.schema import Cluster, Gcp, cluster_key, find_cluster, is_path
+from launcher.commands.held_slices import describe
+from launcher.commands.stop import stop_run
+from launcher.core.errors import ProviderError
+from launcher.executors.gcp import give_up, start_keeper
+from launcher.providers.gcp.client import NoClientError
+from launcher.providers.gcp.pod import LATE, Pod, give_back_unnoted, give_back_unreadable, labelled
+from launcher.providers.gcp.request import Where, wanted
+from launcher.providers.gcp.slice_records import Note, noted_pods, unreadable_pods
+from launcher.providers.local import warm
+from launcher.runs.directory import RunFolderError, is_alive
+from trainer.contract.config.loader import ConfigError
+
+Tell = Callable[[str], None]
+
+
+class ToEnd(Protocol):
+    """One thing that `launch down` ends."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether work or hosts are lost with it: the user is asked first."""
+        ...
+
+    def end(self, console: Console) -> str:
+        """End it and wait until it is gone; returns what to print. Raises ProviderError."""
+        ...
+
+
+@dataclass(frozen=True)
+class WarmCluster:
+    """A simulated cluster that `launch up` keeps warm."""
+
+    name: str
+
+    @property
+    def is_asked(self) -> bool:
+        return bool(self._runs)
+
+    def end(self, console: Console) -> str:
+        for run in self._runs:
+            try:
+                stop_run(run, now=False)
+            except RunFolderError as error:
+                raise ProviderError(str(error)) from None
+            if is_alive(run):
+                raise ProviderError(f"the run {run} has not ended; the cluster stays up")
+        warm.end(self.name)
+        return f"the cluster {self.name} is ended"
+
+    def __str__(self) -> str:
+        runs = ", ".join(map(str, self._runs))
+        return f"the cluster {self.name}; first it stops, with a checkpoint: {runs}"
+
+    @property
+    def _runs(self) -> list[Path]:
+        return [run for run in warm.users(self.name) if is_alive(run)]
+
+
+@dataclass(frozen=True)
+class NotedPod:
+    """Slices of Cloud TPU that this machine has a note of."""
+
+    folder: Path
+    note: Note
+    is_asked = True
+
+    @property
+    def name(self) -> str:
+        return self.note.resource_id
+
+    def end(self, console: Console) -> str:
+        pod = Pod(self.folder, self.note)
+        if give_up(pod, lambda text: console.print(text, markup=False)):
+            return f"{self.name} is given back"
+        if not pod.has_keeper:
+            start_keeper(self.folder)
+        return f"{self.name}: the API has not shown it yet: {LATE}"
+
+    def __str__(self) -> str:
+        return describe(self.note)
+
+
+@dataclass(frozen=True)
+class UnreadablePod:
+    """Slices whose note cannot be read."""
+
+    folder: Path
+    why: str
+    is_asked = True
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    def end(self, console: Console) -> str:
+        give_back_unreadable(self.folder)
+        return f"{self.name} is given back"
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.why}"
+
+
+@dataclass(frozen=True)
+class UnnotedPod:
+    """Slices that carry the label of a cluster, and of which no note is left."""
+
+    name: str
+    cluster: Cluster
+    is_asked = True
+
+    def end(self, console: Console) -> str:
+        give_back_unnoted(self.cluster, self.name)
+        return f"{self.name} is given back"
+
+    def __str__(self) -> str:
+        return f"{self.name}: asked for with this cluster; this machine has no note of it"
+
+
+def to_end(given: str, tell: Tell) -> list[ToEnd]:
+    """Lists everything that a name or path means; `tell` prints warnings."""
+    key, stem = cluster_key(given), Path(given).stem
+    cluster = _gcp_cluster(given)
+    found: list[ToEnd] = []
+    if warm.is_of(stem, key) or (not is_path(given) and warm.is_up(stem)):
+        found.append(WarmCluster(stem))
+    found += _noted(given, key, cluster, tell)
+    labels = set() if cluster is None else _labelled(cluster, key, tell)
+    found += _unreadable(given, labels, tell)
+    known = {thing.name for thing in found}
+    if cluster is not None:
+        found += [UnnotedPod(name, cluster) for name in sorted(labels - known)]
+    return found
+
+
+def _noted(given: str, key: str, cluster: Cluster | None, tell: Tell) -> list[ToEnd]:
+    """Lists noted slices: by the pod's name, or of the cluster in the project that it names."""
+    found: list[ToEnd] = []
+    here = _where(cluster)
+    for folder, note in noted_pods():
+        if note.resource_id == given:
+            return [NotedPod(folder, note)]
+        if note.cluster_key != key:
+            continue
+        where = _where(note.cluster)
+        if here is None or where == here:
+            found.append(NotedPod(folder, note))
+        else:
+            tell(
+                f"warning: {note.resource_id} is in {where}, and {given} now means {here}: it "
+                f"stays. launch down {note.resource_id} gives it back"
+            )
+    return found
+
+
+def _unreadable(given: str, labels: set[str], tell: Tell) -> list[ToEnd]:
+    """Lists slices whose note is unreadable, by the pod's name or the cluster's label."""
+    found: list[ToEnd] = []
+    for folder, why in unreadable_pods().items():
+        if folder.name == given or folder.name in labels:
+            found.append(UnreadablePod(folder, why))
+            continue
+        tell(f"warning: {why}: skipped. launch down {folder.name} gives its slices back")
+    return found
+
+
+def _labelled(cluster: Cluster, key: str, tell: Tell) -> set[str]:
+    """The names of the slices that carry the cluster's label."""
+    try:
+        return set(labelled(cluster, key))
+    except NoClientError:
+        return set()  # nothing was asked for without it
+    except ProviderError as error:
+        tell(f"warning: slices were not looked for by their label: {error}")
+        return set()
+
+
+def _gcp_cluster(given: str) -> Cluster | None:
+    """The cluster file as it is now, where it is one of Cloud TPU and can be read."""
+    try:
+        cluster = find_cluster(given).value
+    except ConfigError:
+        return None
+    return cluster if isinstance(cluster.provider, Gcp) else None
+
+
+def _where(cluster: Cluster | None) -> Where | None:
+    """None: project or zone are not known now."""
+    try:
+        return None if cluster is None else wanted(cluster).where
+    except ProviderError:
+        return None

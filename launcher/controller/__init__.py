@@ -1,0 +1,1 @@
+"""Keeps one run going, attempt after attempt."""

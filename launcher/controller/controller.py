@@ -1,0 +1,288 @@
+"""The loop over a run's attempts: does what the supervisor decides, on real hosts and clocks."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from launcher.controller.classify import AGENT_FAILED, classify
+from launcher.controller.supervisor import Decision, Over, Policy, Start, Supervisor, Wait
+from launcher.core.errors import ProviderError
+from launcher.core.events import Listener
+from launcher.core.formatting import host_name
+from launcher.core.results import Ending, Hang, Kind, Outcome
+from launcher.core.signals import Interrupts
+from launcher.gang.agent import LEASE_S, NOTICE
+from launcher.gang.gang import AgentError, Gang, GangError, LostError
+from launcher.gang.host_pool import Hosting
+from launcher.gang.monitor import Attendant
+from launcher.gang.preflight import Problem, judge, needs_of
+from launcher.health.hangs import Limits, Watch
+from launcher.health.stragglers import Straggler
+from launcher.planning.spec import Launch
+from launcher.runs.directory import Run
+from launcher.ui.progress import RunDisplay
+
+LOOK_S = 0.2
+LOOK_AT_HOSTS_S = 1.0
+HELD_S, HELD_LOOK_S = 30.0, 2.0
+"""How long a host of a later attempt may take to become able to serve the run: processes of the
+attempt before may still hold its chips, and its disk may still be emptied."""
+WAITING = {
+    "backing_off": "starting again in {:.0f} s",
+    "waiting_for_hosts": "waiting {:.0f} s at most for hosts",
+}
+
+
+class Attempts(Listener):
+    """Of one run, from this command's first to its last; the hosts stay from one to the next."""
+
+    def __init__(
+        self, launch: Launch, run: Run, display: RunDisplay, interrupts: Interrupts
+    ) -> None:
+        self.outcome: Outcome | None = None
+        """Of the last attempt, where its programs ran."""
+        self._run, self._display, self._interrupts = run, display, interrupts
+        self._whole, self._number = launch, launch.attempt
+        """On all hosts; and the number of the next attempt."""
+        self._layouts = {each.plan.world.processes: each for each in (*launch.smaller(), launch)}
+        """By the number of hosts, all that the job may run on."""
+        self._attendant: _Attendant | None = None
+        """Of the attempt that runs."""
+        self._waiting: Wait | None = None
+        """What was told of last."""
+        self._hosting = Hosting(self)
+        retries = launch.job.retries
+        policy = Policy(
+            failures=retries.failures,
+            preemptions=retries.preemptions,
+            sizes=sorted(self._layouts),
+            wait_for_hosts_s=launch.cluster.wait_for_hosts_s,
+        )
+        self._supervisor = Supervisor(policy)
+
+    def run(self) -> Over:
+        """Until the supervisor says that it is over.
+
+        Raises ProviderError where no hosts can be had at the start or the whole cluster is lost,
+        GangError where the hosts cannot serve the job, KeyboardInterrupt outside of an attempt.
+        """
+        with self._hosting:
+            while not isinstance(decision := self._decide(), Over):
+                if isinstance(decision, Wait):
+                    self._wait(decision)
+                elif isinstance(decision, Start):
+                    self._attempt(self._layouts[decision.hosts])
+            return decision
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        event.setdefault("attempt", self._number - 1)
+        self._run.add_event(event)
+        self._display.on_event(event)
+        if event.get("event") == "checkpoint_saved" and isinstance(event.get("step"), int):
+            self._supervisor.committed(event["step"])
+        if self._attendant:
+            self._attendant.on_event(event)
+
+    def on_line(self, process: int, line: str) -> None:
+        self._display.on_line(process, line)
+
+    def on_status(self, text: str) -> None:
+        self._display.status(text)
+
+    def wants_to_grow(self) -> bool:
+        """Whether hosts that were missed have come back."""
+        return self._supervisor.wants_to_grow(self._alive())
+
+    def check_hosts(self) -> None:
+        """Raises ProviderError where the cluster itself is gone."""
+        self._hosting.check_head()
+
+    def on_straggler(self, straggler: Straggler) -> None:
+        """A host holds up the others: it is named, not ended."""
+        about = {"process": straggler.process, "factor": straggler.factor}
+        event = {"event": "straggler", "time": time.time(), **about, "message": str(straggler)}
+        self.on_event(event)
+
+    def _alive(self) -> int:
+        return self._hosting.alive(self._whole.plan.world)
+
+    def _decide(self) -> Decision:
+        """Raises KeyboardInterrupt where an attempt ended by itself when it was to be stopped."""
+        decision = self._supervisor.decide(self._alive(), time.monotonic())
+        if self._interrupts.asked and not isinstance(decision, Over):
+            raise KeyboardInterrupt
+        return decision
+
+    def _wait(self, wait: Wait) -> None:
+        """A moment of it: hosts may come, and a signal raises KeyboardInterrupt."""
+        left_s = wait.until_s - time.monotonic()
+        if wait != self._waiting:
+            self._waiting = wait
+            self._run.set_state(wait.state, reason=wait.why)
+            what = WAITING[wait.state].format(left_s)
+            self._display.status(f"{what}: {wait.why}")
+            if left_s > LEASE_S / 2:
+                self._hosting.dismiss()  # agents that nobody asks for so long end themselves
+        time.sleep(max(0.0, min(left_s, LOOK_S)))
+
+    def _attempt(self, layout: Launch) -> None:
+        launch = replace(layout, attempt=self._number)
+        if self._number > self._whole.attempt:
+            self._run.begin(launch)
+            self._display.attempt(launch)
+        self._number += 1
+        self._supervisor.began(launch.plan.world.processes)
+        began = time.monotonic()
+        ending = self._run_attempt(launch)
+        ending = replace(ending, ran_s=time.monotonic() - began)
+        self._run.end_attempt(ending)
+        self._supervisor.ended(ending, time.monotonic())
+        self._display.attempt_ended(ending)
+        lost = ending.kind.is_loss or (self.outcome is not None and self.outcome.lost)
+        if lost or ending.kind is Kind.RESIZED:
+            self._hosting.dismiss()
+
+    def _is_first(self, launch: Launch) -> bool:
+        """Whether it is this command's first attempt: what is wrong then is the user's to know."""
+        return launch.attempt == self._whole.attempt
+
+    def _run_attempt(self, launch: Launch) -> Ending:
+        """Whatever keeps the programs from running is the end of the attempt.
+
+        Raises ProviderError and GangError where hosts are missing or unfit for the first attempt.
+        """
+        self.outcome = None
+        try:
+            return self._run_programs(launch)
+        except LostError as error:
+            return Ending(Kind.LOST, str(error), "lost")
+        except AgentError as error:
+            self._hosting.dismiss(error.suspects)
+            return Ending(Kind.CRASH, str(error), AGENT_FAILED)
+        except GangError as error:
+            if self._is_first(launch):
+                raise
+            self._hosting.dismiss(error.suspects)
+            return Ending(Kind.CRASH, str(error), "hosts that cannot serve the run")
+        except ProviderError as error:
+            self._hosting.check_head()
+            if self._is_first(launch):
+                raise
+            return Ending(Kind.LOST, str(error), "lost")
+
+    def _run_programs(self, launch: Launch) -> Ending:
+        self._run.set_state("provisioning")
+        gang = self._hosting.gang(launch)
+        self._run.set_state("starting")
+        if not self._hosting.is_known(gang):
+            self._display.status("looking at every host")
+            self._tell(self._look(launch, gang))
+            self._display.status("checking versions, code and data on every host")
+            _check_corpus(launch, gang.check(launch))
+            self._hosting.know(gang)
+        self._display.status("starting the program on every host")
+        self._attendant = attendant = _Attendant(launch, self, self._interrupts, self._display)
+        self._run.set_state("running")
+        try:
+            with self._interrupts.stopping_in_order():
+                port = launch.cluster.coordinator_port
+                self.outcome = gang.run(launch, port, attendant)
+        finally:
+            self._attendant = None
+        return classify(self.outcome, attendant.asked, attendant.steps)
+
+    def _look(self, launch: Launch, gang: Gang) -> list[Problem]:
+        """What is wrong with the hosts; in a later attempt, what has not passed after HELD_S."""
+        given_up = time.monotonic() + (0.0 if self._is_first(launch) else HELD_S)
+        while True:
+            problems = judge(gang.look(launch.plan.world.platform), needs_of(launch))
+            fatal = [str(problem) for problem in problems if problem.is_fatal]
+            if not fatal or self._interrupts.asked or time.monotonic() >= given_up:
+                return problems
+            self._display.status(f"waiting {HELD_S:.0f} s at most for {'; '.join(fatal)}")
+            time.sleep(HELD_LOOK_S)
+
+    def _tell(self, problems: Sequence[Problem]) -> None:
+        """Raises GangError with those that no run can do well with."""
+        for problem in problems:
+            if not problem.is_fatal:
+                about = {"process": problem.process, "kind": "host", "message": problem.text}
+                self.on_event({"event": "warning", "time": time.time(), **about})
+        if fatal := [problem for problem in problems if problem.is_fatal]:
+            text = "\n".join(["the hosts cannot serve this run:", *map(str, fatal)])
+            raise GangError(text, [problem.process for problem in fatal])
+
+
+class _Attendant(Attendant):
+    """Looks after one attempt: wishes to stop, hangs, stragglers, hosts that came back."""
+
+    def __init__(
+        self, launch: Launch, attempts: Attempts, interrupts: Interrupts, display: RunDisplay
+    ) -> None:
+        self.grace_s = launch.grace_s
+        self.asked: Kind | None = None
+        """Why the hosts were asked to stop."""
+        self.steps: dict[int, int] = {}
+        """The last one that each host completed, of those that tell."""
+        self._attempts, self._interrupts, self._display = attempts, interrupts, display
+        self._processes = launch.plan.world.processes
+        self._limits = Limits.of(launch.job.deadlines)
+        self._tells_events = launch.tells_events
+        self.started()
+        self._has_saved = self._is_about_to_go = False
+        self._looked_s = 0.0
+
+    def on_event(self, event: Mapping[str, Any]) -> None:
+        self._watch.on_event(event, time.monotonic())
+        if event.get("event") == "step" and isinstance(event.get("step"), int):
+            self.steps[event["process"]] = event["step"]
+        self._has_saved = self._has_saved or event.get("event") == "checkpoint_saved"
+        self._is_about_to_go = self._is_about_to_go or event.get("event") == NOTICE
+
+    def started(self) -> None:
+        self._watch = Watch(self._processes, self._limits, expects_events=self._tells_events)
+
+    def ended(self, process: int) -> None:
+        self._watch.on_end(process)
+
+    def stop_asked(self) -> bool:
+        """By the user, by whoever takes a host away, or by the supervisor to go on with more hosts.
+
+        The last one right after a save.
+        """
+        if self._interrupts.asked:
+            self._display.stopping()
+            self.asked = Kind.STOPPED
+        elif self._is_about_to_go:
+            self.asked = Kind.PREEMPTED
+        elif self._has_saved and self._is_time() and self._attempts.wants_to_grow():
+            self.asked = Kind.RESIZED
+        return self.asked is not None
+
+    def hang(self) -> Hang | None:
+        self._attempts.check_hosts()
+        for straggler in self._watch.stragglers(time.monotonic()):
+            self._attempts.on_straggler(straggler)
+        return self._watch.look(time.monotonic())
+
+    def _is_time(self) -> bool:
+        """Not every time that is asked: to look for hosts may cost a call to the cluster."""
+        now = time.monotonic()
+        if now - self._looked_s < LOOK_AT_HOSTS_S:
+            return False
+        self._looked_s = now
+        return True
+
+
+def _check_corpus(launch: Launch, reports: dict[int, dict[str, Any]]) -> None:
+    """What the hosts would read must be what the plan was made for."""
+    planned = launch.corpus_sha256
+    for process, report in reports.items():
+        seen = report.get("corpus_sha256")
+        if planned and seen != planned:
+            raise GangError(
+                f"{host_name(process)} has another corpus than this machine ({seen} here, planned "
+                f"{planned}): the hosts need the Python version of the launcher for 'stdlib'",
+                [process],
+            )

@@ -1,0 +1,228 @@
+"""A run's state machine: what follows when an attempt ends. No Ray, and no clock of its own.
+
+Told what happens, with the time of it, and asked what to do next. In every state there is
+something to do, or a moment at which there will be: a run never waits for nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from launcher.core.results import Ending, Kind
+
+SAME_ENDS = 3
+"""An attempt that ends so often in a row after the same step, in the same way, always will."""
+LOSSES_IN_VAIN = 20
+"""Attempts that may lose a host, or make room for more hosts, without progress between them.
+
+With the growing back-off they take an hour and more. A platform that takes hosts away faster than a
+run can save leaves nothing to wait for."""
+ADVICE = "; a program that fails must end with another code than 75, and not by SIGTERM"
+LONG_S = 3600.0
+"""An attempt that ran so long counts as progress where its program reports no steps."""
+FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 2.0, 300.0
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a run may take."""
+
+    failures: int
+    """Attempts that may fail between two checkpoints."""
+    preemptions: int | None
+    """Attempts that may lose a host, in the whole run; None: any number."""
+    sizes: Sequence[int]
+    """Numbers of hosts that the job fits on, ascending; the last one is what it asks for."""
+    wait_for_hosts_s: float
+    """How long to wait for a lost host before going on with fewer, or giving up."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Begin the next attempt, on so many hosts."""
+
+    hosts: int
+
+
+@dataclass(frozen=True)
+class Attend:
+    """An attempt runs: its end will be told."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do until then, unless hosts come."""
+
+    state: str
+    """`backing_off` or `waiting_for_hosts`."""
+    until_s: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Over:
+    """The run has ended."""
+
+    state: str
+    """`finished`, `failed` or `stopped`."""
+    reason: str
+
+
+Decision = Start | Attend | Wait | Over
+
+
+class Supervisor:
+    """Decides for one run; `decide` says what to do, everything else tells what has happened.
+
+    Times are seconds of any one clock.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.failures = 0
+        """Since the last checkpoint."""
+        self.losses = 0
+        self._policy = policy
+        self._in_a_row = 0
+        """Attempts that ended early since the last checkpoint."""
+        self._committed = self._furthest = 0
+        """The newest checkpoint, and the last step that any attempt completed."""
+        self._losses_in_vain = self._unexplained = self._same = 0
+        """Since the last progress: a new checkpoint, or a step further than any before."""
+        self._last_end: tuple[str, int | None] = ("", None)
+        self._running_on: int | None = None
+        self._not_before_s = 0.0
+        self._missed_at_s: float | None = None
+        """Since when hosts are waited for."""
+        self._settled_for: int | None = None
+        """Hosts alive when that wait was over: with these the run goes on at once."""
+        self._why = ""
+        self._over: Over | None = None
+
+    def began(self, hosts: int) -> None:
+        """An attempt has been started."""
+        self._running_on, self._missed_at_s = hosts, None
+
+    def committed(self, step: int) -> None:
+        """A checkpoint is safe: what was lost before it is lost no more."""
+        if step > self._committed:
+            self._committed, self.failures, self._in_a_row = step, 0, 0
+            self._furthest = max(self._furthest, step)
+            self._note_progress()
+
+    def wants_to_grow(self, alive: int) -> bool:
+        """Whether the attempt that runs should make room for one on more hosts."""
+        size = self._largest(alive)
+        return self._running_on is not None and size is not None and size > self._running_on
+
+    def ended(self, ending: Ending, now_s: float) -> None:
+        """The attempt is over, with every process of it."""
+        self._running_on, self._why = None, ending.reason
+        if self._got_further(ending):
+            self._note_progress()
+        if ending.kind in (Kind.FINISHED, Kind.STOPPED):
+            self._over = Over(ending.kind.value, ending.reason)
+        elif ending.kind is Kind.FINAL:
+            self._over = Over("failed", ending.reason)
+        elif ending.kind is Kind.RESIZED:
+            self._count_in_vain(ending)
+        else:
+            self._charge(ending)
+            self._not_before_s = now_s + self._back_off_s()
+
+    def decide(self, alive: int, now_s: float) -> Decision:
+        """What to do now that so many hosts are alive."""
+        if self._over or self._running_on is not None:
+            return self._over or Attend()
+        if now_s < self._not_before_s:
+            return Wait("backing_off", self._not_before_s, self._why)
+        return self._start_or_wait(alive, now_s)
+
+    def _start_or_wait(self, alive: int, now_s: float) -> Decision:
+        wanted, size = self._policy.sizes[-1], self._largest(alive)
+        if alive >= wanted:
+            self._settled_for = None
+            return Start(wanted)
+        if size and self._settled_for is not None and alive >= self._settled_for:
+            return Start(size)
+        if self._missed_at_s is None:
+            self._missed_at_s = now_s
+        until_s = self._missed_at_s + self._policy.wait_for_hosts_s
+        if now_s < until_s:
+            return Wait("waiting_for_hosts", until_s, f"{alive} of {wanted} hosts are alive")
+        if size:
+            self._settled_for = alive
+            return Start(size)
+        self._over = Over(
+            "failed",
+            f"{alive} of {wanted} hosts are alive, at least {self._policy.sizes[0]} are needed, "
+            f"and none has come in {now_s - self._missed_at_s:.0f} s. Before that: {self._why}",
+        )
+        return self._over
+
+    def _largest(self, alive: int) -> int | None:
+        return max((size for size in self._policy.sizes if size <= alive), default=None)
+
+    def _charge(self, ending: Ending) -> None:
+        """Charge the budget that pays for this kind of end; the run is over where that is spent."""
+        self._in_a_row += 1
+        if ending.kind is not Kind.LOST and ending.how:
+            self._count_repeats(ending)
+        self._unexplained += ending.is_unexplained
+        if ending.kind.is_loss and not (ending.is_unexplained and self._unexplained > 1):
+            self._charge_preemptions(ending)
+        else:
+            self._charge_failures(ending)
+
+    def _got_further(self, ending: Ending) -> bool:
+        if ending.step is None:
+            return ending.ran_s >= LONG_S
+        is_further = ending.step > self._furthest
+        self._furthest = max(self._furthest, ending.step)
+        return is_further
+
+    def _note_progress(self) -> None:
+        self._losses_in_vain = self._unexplained = self._same = 0
+
+    def _count_repeats(self, ending: Ending) -> None:
+        end = (ending.how, ending.step)
+        self._same = self._same + 1 if end == self._last_end else 1
+        self._last_end = end
+
+    def _count_in_vain(self, ending: Ending) -> None:
+        self._losses_in_vain += 1
+        if self._losses_in_vain > LOSSES_IN_VAIN:
+            self._give_up(
+                ending,
+                f"{self._losses_in_vain} attempts without a new checkpoint or step between them: "
+                "use hosts that last longer, or save more often with checkpoint.every_steps",
+            )
+
+    def _charge_preemptions(self, ending: Ending) -> None:
+        self.losses += 1
+        limit = self._policy.preemptions
+        if limit is not None and self.losses > limit:
+            self._give_up(ending, f"retries.preemptions: {limit} is spent")
+        else:
+            self._count_in_vain(ending)
+
+    def _charge_failures(self, ending: Ending) -> None:
+        limit = self._policy.failures
+        self.failures += 1
+        spent = f"retries.failures: {limit} is spent"
+        if self._same >= SAME_ENDS:
+            step = "before its first step" if ending.step is None else f"after step {ending.step}"
+            why = f"{self._same} times in a row, each time {step}: deterministic"
+            self._give_up(ending, why + ADVICE * ending.is_unexplained)
+        elif self.failures > limit and ending.is_unexplained:
+            why = f"{self._unexplained} times without a new checkpoint or step between them"
+            self._give_up(ending, f"{why}; {spent}{ADVICE}")
+        elif self.failures > limit:
+            self._give_up(ending, spent if limit else "")
+
+    def _give_up(self, ending: Ending, why: str) -> None:
+        self._over = Over("failed", f"{ending.reason} ({why})" if why else ending.reason)
+
+    def _back_off_s(self) -> float:
+        """None after the first failure, then longer each time that nothing was gained."""
+        if self._in_a_row <= 1:
+            return 0.0
+        return min(FIRST_BACK_OFF_S * 2 ** (self._in_a_row - 2), LONGEST_BACK_OFF_S)

@@ -1,0 +1,42 @@
+"""Numbers, hosts and exit statuses as text."""
+
+import os
+import signal
+
+
+def format_bytes(count: float) -> str:
+    """Bytes in binary units, three figures: 3.42 GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """1:05:09, 5:09 or 4.2 s."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def count(number: int, noun: str) -> str:
+    """ "1 host", "4 hosts"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def host_name(process: int) -> str:
+    return f"host-{process:04d}"
+
+
+def describe_status(status: int) -> str:
+    """A wait status in words: "exited with code 1", "was killed by SIGKILL"."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            return f"was killed by {signal.Signals(number).name}"
+        except ValueError:
+            return f"was killed by signal {number}"
+    return f"exited with code {os.waitstatus_to_exitcode(status)}"

@@ -1,0 +1,147 @@
+"""`launch attach`: the display of a run that another process runs, fed from the run's folder."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from launcher.core.exit_codes import INTERRUPTED, OK, fail
+from launcher.core.files import parse_object
+from launcher.core.results import Ending, Kind
+from launcher.host.log_reader import Lines, LogFile
+from launcher.planning.spec import Planned
+from launcher.runs import live, summary
+from launcher.runs.directory import QUEUED, RunFolderError, is_alive, run_word
+from launcher.runs.host_logs import FOLLOWED_TAIL, LOOK_S, HostLogs
+from launcher.runs.status import Snapshot, describe, take
+from launcher.ui.progress import RunDisplay, print_summary
+from trainer.contract.config.command import CommandJob, load_job
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.planning.plan import BasePlan, Plan
+
+Event = dict[str, Any]
+NEWEST_EVENTS = 2000
+"""So many of a run's past are shown; the checkpoint and the earlier attempts are summarized."""
+
+
+def attach_run(folder: Path, *, aside: bool, tail: int = FOLLOWED_TAIL) -> int:
+    """Show a run until it ends; returns the exit code that `launch run` ends with.
+
+    `aside`: on standard error. `tail`: lines of each host that are there already. Ctrl-C only lets
+    go. Raises RunFolderError for a folder that tells too little of its run.
+    """
+    console, errors = Console(stderr=aside), Console(stderr=True)
+    found = take(folder)
+    if not found.is_alive:
+        console.print(Text(f"not running: {describe(found)}"), soft_wrap=True)
+        return found.exit_code
+    attached = _Attached(found, console, tail)
+    try:
+        attached.follow()
+    except KeyboardInterrupt:
+        tell_let_go(folder)
+        return INTERRUPTED
+    found = take(folder)
+    if found.state == QUEUED:
+        return OK
+    if found.exit_code != OK:
+        return fail(errors, describe(found), found.exit_code)
+    print_summary(console, attached.planned, attached.display, attached.elapsed_s)
+    return OK
+
+
+class _Attached:
+    """A display, and what feeds it: the events and the lines of a run, as they are written."""
+
+    def __init__(self, found: Snapshot, console: Console, tail: int) -> None:
+        self._folder, self._attempt = found.folder, found.attempt or 1
+        self.planned = _planned(found.folder, self._attempt)
+        self._began = _plan_path(found.folder, self._attempt).stat().st_mtime
+        self.display = RunDisplay(console, self.planned, elapsed_s=self.elapsed_s)
+        self._earlier = summary.read(found.folder).story
+        self.display.checkpoint = self._earlier.checkpoint
+        self._events = _events(found.folder / "events.jsonl")
+        self._logs = HostLogs(found.folder, tail)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the attempt began that was under way when this command came."""
+        return time.time() - self._began
+
+    def follow(self) -> None:
+        """Until nobody runs the run any more."""
+        with self.display:
+            while True:
+                alive = is_alive(self._folder)  # before the read: the last words are not missed
+                found = False
+                while event := next(self._events):
+                    found = True
+                    self._on_event(event)
+                self.display.hosts_do(live.read(self._folder).phases)
+                found = self._logs.read(self.display.on_line) or found
+                if not found and not alive:
+                    return
+                if not found:
+                    time.sleep(LOOK_S)
+
+    def _on_event(self, event: Event) -> None:
+        attempt = event.get("attempt") or self._attempt
+        if attempt < self._attempt:
+            self._earlier.add(event)
+            self.display.checkpoint = self._earlier.checkpoint
+            return
+        if attempt > self._attempt:
+            self._attempt, self.planned = attempt, _planned(self._folder, attempt)
+            self.display.attempt(self.planned)
+        match event.get("event"):
+            case "state":
+                self.display.status(_status(event))
+            case "attempt_ended":
+                self.display.attempt_ended(Ending(Kind(event["kind"]), event["reason"]))
+            case _:
+                self.display.on_event(event)
+
+
+def _events(path: Path) -> Iterator[Event | None]:
+    """The newest events, then every one that comes; None where there is none for now."""
+    log, lines = LogFile(path, NEWEST_EVENTS), Lines()
+    while True:
+        while chunk := log.read():
+            yield from filter(None, map(parse_object, lines.add(chunk)))
+        yield None
+
+
+def _planned(folder: Path, attempt: int) -> Planned:
+    """What a run's folder tells of an attempt. Raises RunFolderError where it is not to be read."""
+    try:
+        job = load_job(folder / "job.yaml").value
+        kind = BasePlan if isinstance(job, CommandJob) else Plan
+        plan = kind.model_validate_json(_plan_path(folder, attempt).read_text(encoding="utf-8"))
+    except (OSError, ValueError, ConfigError) as error:
+        raise RunFolderError(f"{folder}: attempt {attempt} cannot be read: {error}") from None
+    name = take(folder).cluster_name
+    return Planned(job=job, cluster_name=name, plan=plan, run_dir=folder, attempt=attempt)
+
+
+def _plan_path(folder: Path, attempt: int) -> Path:
+    return folder / "plans" / f"{attempt:04d}.json"
+
+
+def _status(event: Event) -> str:
+    state, reason = str(event["state"]).replace("_", " "), event.get("reason")
+    return f"{state}: {reason}" if reason else state
+
+
+def tell_let_go(folder: Path) -> None:
+    """After Ctrl-C in a command that only looks on."""
+    word = run_word(folder)
+    _tell(f"let go: {folder.name} runs on. To stop it, with a checkpoint: launch stop {word}")
+
+
+def _tell(message: str) -> None:
+    """Beside the lines, not among them."""
+    print(message, file=sys.stderr)

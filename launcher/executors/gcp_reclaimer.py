@@ -1,0 +1,227 @@
+"""Gives a pod back: `python -m launcher.executors.gcp_reclaimer POD_FOLDER`, beside every pod.
+
+While another process looks after the pod, it waits. Then it does what is left to do: a pod without
+a run goes at once, one with a run when that is over (a preempted one is replaced), and one that is
+kept when its time is over. It ends only when nothing is held any more.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from launcher.core.errors import ProviderError
+from launcher.core.files import lock
+from launcher.executors.gcp import (
+    ASK_S,
+    OnPods,
+    OverTimeError,
+    PodWatch,
+    add_to_state,
+    give_up,
+    leave,
+    over_time,
+    stop_in_order,
+)
+from launcher.executors.options import Shown
+from launcher.executors.ssh import Begin, HostsLostError, Remotely
+from launcher.providers.gcp import pod as pods
+from launcher.providers.gcp.failures import Failures, Trouble
+from launcher.providers.gcp.pod import Pod
+from launcher.providers.gcp.slice_records import Note, UnreadableNoteError, is_noted, read_note
+from launcher.providers.ssh.run_handle import RemoteRun
+from launcher.runs.records import NoteError
+from launcher.runs.status import take
+from trainer.contract.config.command import load_job
+
+LOOK_S, AGAIN_S = 1.0, 60.0
+MOST_FAILURES = 10
+"""Unexpected errors in a row, after which a pod is only given back."""
+
+
+def main() -> int:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    folder = Path(sys.argv[1])
+    with (folder / "lock").open("w") as file:
+        while is_noted(folder) and not lock(file):
+            time.sleep(LOOK_S)
+        Keeper(folder).keep()
+    return 0
+
+
+class Keeper:
+    """Looks after one pod that no other process looks after."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._trouble = Trouble(folder)
+        self._unexpected, self._unanswered, self._uncopied = Failures(), Failures(), Failures()
+        self._lost: RemoteRun | None = None
+        """A run whose hosts were preempted, until it is on others."""
+        self._why = ""
+        """Why the slices are given back, once that is decided."""
+
+    def keep(self) -> None:
+        """Returns once nothing is held."""
+        while is_noted(self._folder):
+            try:
+                self._act()
+            except Exception as error:  # nothing but success may end it
+                self._report(error)
+                self._wait()
+
+    def _act(self) -> None:
+        """What is to be done now. Raises anything."""
+        try:
+            note = read_note(self._folder)
+        except UnreadableNoteError as error:
+            if self._unexpected.add() < MOST_FAILURES:
+                raise
+            say(f"{error}: the slices are given back")
+            pods.give_back_unreadable(self._folder)
+            return
+        if note is not None:
+            self._act_on(Pod(self._folder, note), note)
+
+    def _act_on(self, pod: Pod, note: Note) -> None:
+        if self._why:
+            self._give_up(pod, self._why)
+        elif note.stage == "running":
+            self._see_to_run(pod)
+        elif note.stage == "kept" and note.delete_at and time.time() < note.delete_at:
+            self._trouble.clear()
+            time.sleep(LOOK_S)
+        elif note.stage == "ending" and note.is_seen:
+            give_up(pod, say)
+        else:
+            pod.give_back_late()
+
+    def _see_to_run(self, pod: Pod) -> None:
+        """Until it is over, its hosts are lost, or a limit is reached."""
+        try:
+            self._follow(pod)
+        except Exception as error:
+            can_pass = isinstance(error, ProviderError) and not isinstance(error, NoteError)
+            if can_pass or self._unexpected.add() < MOST_FAILURES:
+                raise
+            kind = type(error).__name__
+            self._give_up(pod, f"the run could not be followed: {kind}: {error}")
+
+    def _follow(self, pod: Pod) -> None:
+        folder, watch = Path(pod.note.run), PodWatch(pod)
+        if self._lost is not None:
+            self._replace(pod, self._lost, watch)
+            return
+        run = RemoteRun.read(folder)
+        if run is None:
+            leave(pod, take(folder).exit_code, say)
+            return
+        try:
+            why = self._wait_for_end(run, watch, pod)
+        except HostsLostError:
+            self._replace(pod, run, watch)
+        except ProviderError as error:
+            if watch.are_lost():
+                self._replace(pod, run, watch)
+            else:
+                self._bear(pod, error)
+        else:
+            self._end(pod, run, watch, why)
+
+    def _wait_for_end(self, run: RemoteRun, watch: PodWatch, pod: Pod) -> str:
+        """Returns the reason, where the run was stopped here.
+
+        Raises HostsLostError, ProviderError.
+        """
+        while not run.is_over():
+            self._unanswered.clear()
+            self._unexpected.clear()
+            self._trouble.clear()
+            try:
+                watch.look(run)
+            except OverTimeError:
+                say(f"{over_time(pod)}: the run is stopped")
+                stop_in_order(run)
+                return over_time(pod)
+            time.sleep(ASK_S)
+        self._unanswered.clear()
+        return ""
+
+    def _bear(self, pod: Pod, error: ProviderError) -> None:
+        """A host that does not answer, for as long as provider.unreachable_minutes allows."""
+        minutes = pod.wanted.settings.unreachable_minutes
+        if pod.is_over_time:
+            self._give_up(pod, f"{over_time(pod)}, and it does not answer: {error}")
+        elif self._unanswered.lasting_s() >= 60 * minutes:
+            self._give_up(pod, f"the hosts have not answered for {minutes:g} minutes: {error}")
+        else:
+            raise error
+
+    def _end(self, pod: Pod, run: RemoteRun, watch: PodWatch, why: str) -> None:
+        """Copy a run that is over, and leave its pod.
+
+        What cannot be copied keeps the slices for as long as provider.autostop_minutes allows.
+        """
+        folder, minutes = Path(pod.note.run), pod.wanted.settings.autostop_minutes
+        try:
+            run.bring_home(folder)
+        except (ProviderError, OSError) as error:
+            if watch.are_lost():
+                self._replace(pod, run, watch)
+                return
+            if self._uncopied.lasting_s() < 60 * minutes:
+                raise ProviderError(
+                    f"the run is over, and cannot be copied here: {error}"
+                ) from None
+            why = f"the run is over, and could not be copied for {minutes:g} minutes: {error}"
+            self._give_up(pod, why)
+            return
+        if why:
+            add_to_state(folder, reason=why)
+        leave(pod, take(folder).exit_code, say)
+
+    def _give_up(self, pod: Pod, why: str) -> None:
+        """From now on only give the pod back. Raises ProviderError where that fails."""
+        self._why = why
+        say(f"giving {pod.note.resource_id} back: {why}")
+        give_up(pod, say, f"the slices were given back: {why}")
+
+    def _replace(self, pod: Pod, run: RemoteRun, watch: PodWatch) -> None:
+        """The run goes on elsewhere, with a pod that has a keeper of its own."""
+        self._lost, folder = run, Path(pod.note.run)
+        watch.bring_home(folder)
+        pod.give_back()
+        if Path(run.launched_in).is_dir():
+            os.chdir(run.launched_in)
+        shown = Shown(detached=True, as_json=False, agreed=True)
+        words, cluster = pod.note.words, pod.note.cluster
+        remotely = Remotely(folder, cluster, Path(words.name).stem, words, shown)
+        remotely.has_begun = True
+
+        def go() -> int:
+            begin = Begin(load_job(folder / "job.yaml").value, None)
+            return OnPods(remotely, losses=pod.note.losses).replaced(begin)
+
+        remotely.report_errors(go)
+
+    def _report(self, error: Exception) -> None:
+        """In the log, and for `launch list`, `status` and `doctor`."""
+        kind = "" if isinstance(error, ProviderError) else f"{type(error).__name__}: "
+        say(f"{kind}{error}")
+        self._trouble.add(f"{kind}{error}")
+
+    def _wait(self) -> None:
+        """For a while, or until it is given back."""
+        until = time.monotonic() + AGAIN_S
+        while is_noted(self._folder) and time.monotonic() < until:
+            time.sleep(LOOK_S)
+
+
+def say(text: str) -> None:
+    print(f"{time.ctime()}: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

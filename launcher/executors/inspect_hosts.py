@@ -1,0 +1,84 @@
+"""What `launch doctor` does where hosts are others: it is typed on the first of them."""
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from launcher.cluster.schema import Gcp, Slurm, Ssh, cluster_key
+from launcher.core.errors import ProviderError
+from launcher.core.formatting import count
+from launcher.gang.preflight import Seen
+from launcher.planning.spec import Launch
+from launcher.providers.gcp.pod import Pod
+from launcher.providers.gcp.slice_records import noted_pods
+from launcher.providers.ray.code_bundle import pack
+from launcher.providers.ray.host_protocol import Place
+from launcher.providers.slurm import submit
+from launcher.providers.ssh.connection import hosts_of
+from launcher.providers.ssh.provision import provision
+from launcher.providers.ssh.sessions import Sessions
+from launcher.providers.ssh.uv_binary import find_uv
+
+Tell = Callable[[str], None]
+
+
+def look_there(launch: Launch, on_status: Tell) -> dict[int, Seen]:
+    """What was seen of every host. Raises ProviderError, ConfigError."""
+    provider = launch.cluster.provider
+    if isinstance(provider, Ssh):
+        said = _by_ssh(launch, provider, on_status)
+    elif isinstance(provider, Gcp):
+        said = _by_ssh(launch, _held(launch, on_status), on_status)
+    elif isinstance(provider, Slurm):
+        said = _in_queue(launch, provider, on_status)
+    else:
+        raise ProviderError(
+            "hosts behind a Jobs API are looked at by a launch, before its program starts; for "
+            "them alone type `launch doctor` on a node of that cluster, with address: auto"
+        )
+    return _read(said)
+
+
+def _by_ssh(launch: Launch, settings: Ssh, on_status: Tell) -> str:
+    """With all that a run gets there; nothing but files stays."""
+    hosts, world = hosts_of(settings), launch.plan.world
+    place = Place(cluster=launch.cluster.model_dump(mode="json"), cluster_name=launch.cluster_name)
+    code, storage = pack(Path.cwd()), launch.cluster.storage
+    provisioned = provision(hosts, code, find_uv(), world.platform, on_status, storage)
+    with Sessions(hosts, provisioned) as sessions:
+        sessions.start(world, on_status)
+        on_status(f"looking at {count(len(hosts), 'host')}")
+        return sessions.look(place)["output"]
+
+
+def _held(launch: Launch, on_status: Tell) -> Ssh:
+    """How slices are reached that were got for a run; none are asked for."""
+    key = cluster_key(launch.words.name)
+    for folder, note in noted_pods():
+        if note.cluster_key == key and note.stage in ("running", "kept"):
+            return Pod(folder, note).wait(on_status)
+    raise ProviderError(
+        f"no slices of {launch.cluster_name} are held, and the doctor asks for none: a launch "
+        "looks at its hosts before its program starts, and after a run that failed they stay for "
+        "provider.autostop_minutes"
+    )
+
+
+def _in_queue(launch: Launch, settings: Slurm, on_status: Tell) -> str:
+    on_status("waiting for hosts in Slurm's queue")
+    with tempfile.TemporaryDirectory(prefix=".slipway-doctor-", dir=Path.cwd()) as shared:
+        world, name = launch.plan.world, launch.words.lasting().name
+        return submit.look(Path(shared), name, world, settings)
+
+
+def _read(said: str) -> dict[int, Seen]:
+    """Raises ProviderError with what else was said than what was seen."""
+    try:
+        told = json.loads(said[said.index("{\n") :])
+    except ValueError:
+        raise ProviderError(f"the doctor could not look at the hosts:\n{said.strip()}") from None
+    seen = TypeAdapter(Seen)
+    return {host.pop("process"): seen.validate_python(host) for host in told["hosts"]}

@@ -1,0 +1,63 @@
+"""A run on a Ray cluster that is reached by HTTP alone: a job there, which is `launch` itself."""
+
+from pathlib import Path
+
+from launcher.cluster.schema import Attach
+from launcher.core.errors import ProviderError
+from launcher.core.exit_codes import INTERRUPTED, OK
+from launcher.executors.ssh import Begin, Remotely
+from launcher.providers.ray.code_bundle import pack
+from launcher.providers.ray_jobs.run_handle import DoubtError, Following, RayJob
+
+
+def go(remotely: Remotely, begin: Begin, settings: Attach) -> int:
+    """From the code here to the run's folder here; returns the exit code of `launch`.
+
+    Raises ProviderError, ConfigError, and KeyboardInterrupt before the run has begun.
+    """
+    folder, tell = remotely.folder, remotely.tell
+    code = pack(Path.cwd())
+    run = RayJob.of(folder, settings, code, remotely.words)
+    tell(f"sending the code to {run.head_name}")
+    run.send(code)
+    _begin(run, remotely, begin)
+    tell(f"{run.name} is the job {run.submission_id}")
+    if remotely.shown.detached:
+        remotely.tell_where(run)
+        return OK
+    following = run.following()
+    stopped = _follow(following, run, remotely)
+    remotely.is_there = False
+    remotely.has_begun = following.has_folder
+    if following.has_folder:
+        following.unpack(folder)
+        run.settle(folder)
+    return INTERRUPTED if stopped else following.exit_code
+
+
+def _begin(run: RayJob, remotely: Remotely, begin: Begin) -> None:
+    """Submits the job. Raises ProviderError; the run is there unless the cluster refuses it."""
+    work = remotely.work(begin, run.runs, secrets={})
+    remotely.has_begun = remotely.is_there = True
+    try:
+        run.begin(work, remotely.folder)
+    except DoubtError:
+        raise
+    except ProviderError:
+        remotely.has_begun = remotely.is_there = False
+        raise
+    finally:
+        if remotely.has_begun:
+            remotely.record(begin)
+
+
+def _follow(following: Following, run: RayJob, remotely: Remotely) -> bool:
+    """Show it until it ends; whether Ctrl-C has stopped it."""
+    try:
+        following.until_over(remotely.tell)
+        return False
+    except KeyboardInterrupt:
+        remotely.tell("stopping the job, with a checkpoint; Ctrl-C again lets go of it")
+        run.stop()
+        following.until_over(remotely.tell)
+        return True

@@ -1,0 +1,112 @@
+"""What `launch run` and `resume` do where hosts are others: the run is on the first of them.
+
+Hosts are provided for and Ray is started from here; then `launch` starts on the head, where no lost
+connection ends it, and what it does is shown here as `launch attach` shows it. In the end the run's
+folder is copied here, and the hosts keep nothing but what the next launch can use.
+"""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher.cluster.schema import Attach, Cluster, ClusterWords, Ssh, find_cluster
+from launcher.core.errors import ProviderError
+from launcher.core.files import read_object
+from launcher.executors import new_secrets, ray_jobs
+from launcher.executors.gcp import OnPods
+from launcher.executors.options import Shown
+from launcher.executors.ssh import Begin, Remotely, Watch
+from launcher.planning import job_secrets
+from launcher.planning.spec import Launch
+from launcher.providers.ray_jobs.run_handle import RayJob
+from launcher.providers.ssh.run_handle import RemoteRun
+from launcher.runs.directory import REMOTE, RunFolderError, make_folder
+from launcher.runs.remote import Elsewhere
+from trainer.contract.config.command import load_job
+from trainer.contract.config.loader import ConfigError, Loaded, dump
+
+
+def run_remotely(launch: Launch, *, fresh: bool, shown: Shown) -> int:
+    """Run a job on hosts that are others; returns the exit code of `launch`."""
+    folder, text = launch.run_dir, dump(launch.job)
+    remotely = Remotely(folder, launch.cluster, launch.cluster_name, launch.words, shown)
+
+    def go() -> int:
+        make_folder(folder, text, fresh=fresh)
+        try:
+            return _go(remotely, Begin(launch.job, text, fresh=fresh))
+        finally:
+            if not remotely.has_begun:
+                shutil.rmtree(folder)
+
+    return remotely.report_errors(go)
+
+
+def resume_remotely(
+    folder: Path,
+    overrides: Sequence[str],
+    cluster: Loaded[Cluster],
+    words: ClusterWords,
+    shown: Shown,
+) -> int:
+    """Go on with a run there, by the job that this machine has; returns the exit code."""
+    name = Path(cluster.source).stem
+    remotely = Remotely(folder, cluster.value, name, words, shown)
+
+    def go() -> int:
+        job = load_job(folder / "job.yaml", overrides).value
+        is_by_http = isinstance(cluster.value.provider, Attach)  # see `_refuse` of run.py
+        if not is_by_http:
+            new_secrets.confirm(job, folder, overrides)
+            if problems := job_secrets.missing(job):
+                raise ConfigError(problems)
+        return _go(remotely, Begin(job, None, overrides))
+
+    return remotely.report_errors(go)
+
+
+def _go(remotely: Remotely, begin: Begin) -> int:
+    """By the Jobs API, on the hosts of the cluster file, or on slices that are got for this run."""
+    provider = remotely.cluster.provider
+    if isinstance(provider, Attach):
+        return ray_jobs.go(remotely, begin, provider)
+    if isinstance(provider, Ssh):
+        return remotely.go(begin, provider, Watch())
+    return OnPods(remotely).go(begin)
+
+
+def remote_cluster(words: ClusterWords) -> Loaded[Cluster] | None:
+    """Where a run's hosts are others; else None. Raises ConfigError."""
+    cluster = find_cluster(words.name)
+    return cluster if cluster.value.is_elsewhere and not words.simulated else None
+
+
+def still_there(folder: Path) -> Elsewhere | None:
+    """The run of a folder, where it is on another machine; one that is over is copied here first.
+
+    Raises RunFolderError where its host cannot be asked.
+    """
+    kind = RayJob if "submission_id" in read_object(folder / REMOTE) else RemoteRun
+    try:
+        run = kind.read(folder)
+        if isinstance(run, RayJob) and not run.is_known(folder):
+            run.forget(folder)
+            return _never_there(folder, run)
+        if run is not None and run.is_over():
+            run.bring_home(folder)
+            return None
+    except ProviderError as error:
+        raise RunFolderError(f"{folder}: {error}") from None
+    return run
+
+
+def _never_there(folder: Path, run: RayJob) -> None:
+    """Where the folder has a run all the same, it is as it was before the job was submitted.
+
+    Raises RunFolderError where it has none.
+    """
+    if not (folder / "state.json").exists():
+        raise RunFolderError(
+            f"{folder}: {run.head_name} has not accepted the job {run.submission_id}, and nothing "
+            "of it runs. Start it again, with --fresh"
+        )

@@ -1,0 +1,122 @@
+"""What `launch resume` decides before anything starts: which job, on what, from which step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from launcher.cluster.schema import ClusterWords, is_path
+from launcher.planning.command import CommandLaunch
+from launcher.planning.planner import TrainingLaunch, prepare
+from launcher.planning.spec import Launch
+from launcher.runs.checkpoints import UnreachableError, newest
+from launcher.runs.directory import Run
+from trainer.contract.config.command import CommandJob, load_job
+from trainer.contract.config.job import BaseJob, Job
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.config.model import OwnModel
+from trainer.contract.records.checkpoint_metadata import About, folder_of
+from trainer.contract.records.compatibility import PARAMS, Continuity, compare, other_parameters
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run's next attempt, ready to start."""
+
+    launch: Launch
+    newest: About | None
+    """The checkpoint that it goes on from, as far as it can be seen from here."""
+    notes: list[str]
+    is_complete: bool
+
+
+def plan_resume(run: Run, overrides: Sequence[str], words: ClusterWords) -> Resumed:
+    """Lay out a run's next attempt. Raises ConfigError with every reason why it cannot be."""
+    path = run.folder / "job.yaml"
+    planned = prepare(path, overrides, words, run.folder.parent)
+    before = load_job(path).value
+    if isinstance(planned, CommandLaunch) or isinstance(before, CommandJob):
+        return _plan_command(run, before, planned)
+    about, notes = None, []
+    problems = _renamed(before, planned.job)
+    try:
+        about = newest(folder_of(planned.job, run.folder))
+        problems += [] if about else _left_behind(before, planned.job, run.folder)
+        notes += [] if about else ["no checkpoint yet: it starts at the first step"]
+    except UnreachableError as error:
+        notes.append(f"{error}. The hosts look for themselves")
+    found = _compare(about, planned)
+    _refuse(path, problems + found.errors)
+    attempt = 1 + max(run.last_attempt, about.attempt if about else 0)
+    return Resumed(
+        launch=replace(planned, run_dir=run.folder, attempt=attempt),
+        newest=about,
+        notes=[*notes, *(f"changed: {note}" for note in found.notes)],
+        is_complete=_is_complete(run.state, about, planned.job.steps),
+    )
+
+
+def _plan_command(run: Run, before: BaseJob, planned: Launch) -> Resumed:
+    """A program goes on by itself, from what it saved itself."""
+    _refuse(run.folder / "job.yaml", _renamed(before, planned.job))
+    return Resumed(
+        launch=replace(planned, run_dir=run.folder, attempt=1 + run.last_attempt),
+        newest=None,
+        notes=["where it goes on is up to its command"],
+        is_complete=run.state.get("state") == "finished",
+    )
+
+
+def _refuse(path: Path, problems: Sequence[str]) -> None:
+    if problems:
+        raise ConfigError([f"{path}: {problem}" for problem in problems])
+
+
+def cluster_words(
+    before: ClusterWords, cluster: str | None, simulate: bool, simulate_hosts: int | None
+) -> ClusterWords:
+    """Another cluster with what is said of it; else the one before, with what is said anew.
+
+    A file of a cluster that is named now is one of the folder that the command is typed in.
+    """
+    if cluster is not None:
+        name = str(Path(cluster).absolute()) if is_path(cluster) else cluster
+        return ClusterWords(name=name, simulate=simulate, simulate_hosts=simulate_hosts)
+    return ClusterWords(
+        name=before.name,
+        simulate=before.simulate or simulate,
+        simulate_hosts=simulate_hosts or before.simulate_hosts,
+    )
+
+
+def _compare(about: About | None, planned: TrainingLaunch) -> Continuity:
+    if about is None:
+        return Continuity([], [])
+    found = compare(about, planned.job, planned.plan.corpus.sha256)
+    if found.errors or not isinstance(planned.job.model, OwnModel):
+        return found
+    shapes = {array.name: array.shape for array in planned.plan.trained}
+    return Continuity(other_parameters(about, shapes, PARAMS), found.notes)
+
+
+def _renamed(before: BaseJob, job: BaseJob) -> list[str]:
+    if job.name == before.name:
+        return []
+    return [
+        f"name: {before.name} -> {job.name}: a run keeps its name; another run is made by "
+        "`launch JOB_FILE name=...`"
+    ]
+
+
+def _left_behind(before: Job, job: Job, run_dir: Path) -> list[str]:
+    """A run must not lose sight of its checkpoints. Raises UnreachableError."""
+    old, new = folder_of(before, run_dir), folder_of(job, run_dir)
+    if old == new or newest(old) is None:
+        return []
+    return [f"storage: there is no checkpoint in {new}; copy those of {old} there"]
+
+
+def _is_complete(state: dict[str, Any], about: About | None, steps: int) -> bool:
+    """A run that ended well and lost its last checkpoint since has something to do again."""
+    done = about.step if about else state.get("step") or 0
+    return done > steps or (done == steps and state.get("state") == "finished")

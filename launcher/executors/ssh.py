@@ -1,0 +1,207 @@
+"""A run on hosts that are others, from the hosts as they are to the copy of its folder here."""
+
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from launcher.cluster.schema import Cluster, ClusterWords, Ssh
+from launcher.core.errors import ProviderError
+from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, NO_CLUSTER, OK, fail
+from launcher.core.files import replace_file
+from launcher.core.printable import plain
+from launcher.core.signals import ending_on_signals
+from launcher.executors.options import Shown
+from launcher.planning import job_secrets
+from launcher.providers.ray.code_bundle import pack
+from launcher.providers.ray.host_protocol import Work
+from launcher.providers.ssh.connection import SSH_FAILED, hosts_of
+from launcher.providers.ssh.provision import provision
+from launcher.providers.ssh.run_handle import RemoteRun
+from launcher.providers.ssh.sessions import Sessions
+from launcher.providers.ssh.uv_binary import find_uv
+from launcher.runs import registry
+from launcher.runs.directory import RunFolderError, run_word
+from launcher.runs.remote import Elsewhere
+from trainer.contract.config.job import BaseJob
+from trainer.contract.config.loader import ConfigError, dump
+from trainer.contract.storage.cache_dirs import run_id
+
+LAST_WORD_TIMEOUT_S = 60.0
+"""Between the end of a run, as `launch attach` sees it, and that of its process."""
+ALIVE_S = 2.0
+"""A run whose display was let go of: has it ended all the same?"""
+LOOK_S = 1.0
+
+
+@dataclass(frozen=True)
+class Begin:
+    """How a run begins, or goes on, on its hosts."""
+
+    job: BaseJob
+    text: str | None
+    """Of the job, where the run is a new one."""
+    overrides: Sequence[str] = ()
+    fresh: bool = False
+
+
+class HostsLostError(Exception):
+    """The hosts were taken away while the run was on them."""
+
+
+class Watch:
+    """Looks after the hosts while a run is shown. These are just there: there is nothing to do."""
+
+    takes_the_run_along = False
+    """Whether a run that goes on is sent to them: they have never seen it."""
+
+    def began(self) -> None:
+        """The run is on them now."""
+
+    def look(self, run: RemoteRun) -> None:
+        """Called about every second. May raise HostsLostError."""
+
+    def are_lost(self) -> bool:
+        """Whether they are gone for good."""
+        return False
+
+
+class Remotely:
+    """One run, from the hosts as they are to its copy in `folder`."""
+
+    def __init__(
+        self, folder: Path, cluster: Cluster, cluster_name: str, words: ClusterWords, shown: Shown
+    ) -> None:
+        self.has_begun = False
+        self.is_there = False
+        """Whether the run may still be on its hosts, as far as it is known here."""
+        self.folder, self.cluster, self.words, self.shown = folder, cluster, words, shown
+        self._cluster_name, self._world = cluster_name, cluster.world(simulated=False)
+
+    def report_errors(self, go: Callable[[], int]) -> int:
+        """Calls `go`, prints any error of it, and returns the exit code."""
+        errors, where = Console(stderr=True), ""
+        try:
+            with ending_on_signals():
+                return go()
+        except (ConfigError, RunFolderError) as error:
+            return fail(errors, str(error), BAD_USAGE)
+        except (ProviderError, KeyboardInterrupt) as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            message = "interrupted" if interrupted else str(error)
+            if self.has_begun:
+                where = f". The run is not lost: launch status {run_word(self.folder)}"
+            elif interrupted:
+                where = "; everything is ended"
+            return fail(errors, message + where, INTERRUPTED if interrupted else NO_CLUSTER)
+
+    def go(self, begin: Begin, settings: Ssh, watch: Watch) -> int:
+        """On hosts that are there; returns the exit code of `launch`.
+
+        Raises ProviderError, ConfigError, and KeyboardInterrupt before the run has begun;
+        HostsLostError where `watch` says that they are gone.
+        """
+        tell, hosts, world = self.tell, hosts_of(settings), self._world
+        code = pack(Path.cwd())
+        provisioned = provision(hosts, code, find_uv(), world.platform, tell, begin.job.storage)
+        run = RemoteRun.of(self.folder, settings, provisioned, self.words)
+        if begin.text is None and watch.takes_the_run_along:
+            run.send(self.folder)
+        work = self.work(begin, run.runs, job_secrets.values(begin.job))
+        with Sessions(hosts, provisioned) as sessions:
+            sessions.start(world, tell)
+            tell(f"starting the run on {run.head.name}")
+            answer = sessions.begin(work)
+            if "ended" in answer:
+                self._console.print(Text(plain(str(answer["output"]).strip())), soft_wrap=True)
+                return answer["ended"]
+            self.has_begun = self.is_there = True
+            run.write(self.folder)
+            self.record(begin)
+            watch.began()
+            if not self.shown.detached:
+                return self._follow(run, sessions, watch)
+        self.tell_where(run)
+        return run.launch("status", "-o", "json", terminal=False) if self.shown.as_json else OK
+
+    def work(self, begin: Begin, runs: str, secrets: dict[str, str]) -> Work:
+        """The same in words for another machine, where the run's folder is in `runs`."""
+        return Work(
+            job=begin.text,
+            secret_names=list(begin.job.secrets),
+            secrets=secrets,
+            overrides=list(begin.overrides),
+            fresh=begin.fresh,
+            cluster=self.cluster.model_dump(mode="json"),
+            cluster_name=self._cluster_name,
+            runs=runs,
+            name=self.folder.name,
+            run_id=run_id(self.folder),
+        )
+
+    def record(self, begin: Begin) -> None:
+        """Records the job that this machine sent, for a later `resume`.
+
+        The hosts' copy of it is never taken.
+        """
+        replace_file(self.folder / "job.yaml", dump(begin.job))
+        registry.note(self.folder, begin.job.secrets)
+
+    def _follow(self, run: RemoteRun, sessions: Sessions, watch: Watch) -> int:
+        """Show it until it ends; Ctrl-C only lets go of it."""
+        said = "let go of the run"
+        try:
+            shown = self._show(run, watch)
+            said = "the connection was lost" if shown == SSH_FAILED else ""
+            let_go = shown in (INTERRUPTED, SSH_FAILED)
+            ended = sessions.ended(ALIVE_S if let_go else LAST_WORD_TIMEOUT_S)
+        except KeyboardInterrupt:
+            shown, ended = INTERRUPTED, None
+        code = ended["ended"] if ended else shown
+        if code != OK and (ended or code != INTERRUPTED) and watch.are_lost():
+            raise HostsLostError
+        if ended is None:
+            if said:
+                self.tell(said)
+            self.tell_where(run)
+            return NO_CLUSTER if shown == SSH_FAILED else INTERRUPTED
+        self.tell(f"copying the run's folder to {self.folder}")
+        run.bring_home(self.folder)
+        self.is_there = False
+        try:
+            sessions.end()
+        except ProviderError as error:
+            self.tell(f"warning: {error}")
+        return code
+
+    def _show(self, run: RemoteRun, watch: Watch) -> int:
+        """As `launch attach` on the head does; its exit code."""
+        words = ["attach", *(["-o", "json"] if self.shown.as_json else [])]
+        with run.start(*words, terminal=self._console.is_terminal) as process:
+            try:
+                while True:
+                    try:
+                        return process.wait(LOOK_S)
+                    except subprocess.TimeoutExpired:
+                        watch.look(run)
+            except BaseException:
+                process.kill()
+                raise
+
+    @property
+    def _console(self) -> Console:
+        return self.shown.console
+
+    def tell(self, text: str) -> None:
+        self._console.print(Text(plain(text)), soft_wrap=True)
+
+    def tell_where(self, run: Elsewhere) -> None:
+        """How it is found again."""
+        word = run_word(self.folder)
+        self.tell(f"{run.name} runs on {run.head_name}, in {run.runs}/{run.name}")
+        self.tell(f"  follow it                     launch attach {word}")
+        self.tell(f"  see how it stands             launch status {word}")
+        self.tell(f"  stop it, with a checkpoint    launch stop {word}")

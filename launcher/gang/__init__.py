@@ -1,0 +1,1 @@
+"""One program on all hosts, all or none, over Ray."""

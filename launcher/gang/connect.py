@@ -1,0 +1,163 @@
+"""From hosts that wait in a Ray cluster to a gang: connect, reserve, an agent on each host."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from launcher.core.errors import ProviderError
+from launcher.core.events import Listener
+from launcher.gang.environment_check import check_equipment
+from launcher.gang.gang import Gang
+from launcher.gang.reservation import Reservation, reserve
+from launcher.gang.run_dir_sync import not_sharing
+from launcher.gang.spawn import Patience, start_agents
+from launcher.providers.ray import logs
+from launcher.providers.ray.host_cluster import Hosts
+from trainer.contract.planning.plan import World
+
+CONNECT_TIMEOUT_S, LEAVE_TIMEOUT_S = 60.0, 45.0
+RESERVE_TIMEOUT_S = 20.0
+"""Providers hand over hosts that are up: who is missing or busy now has a reason."""
+BEFORE_RAY = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Under `uv run` Ray would pack up this folder and start every agent through uv again.
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # a call without a connection starts no new cluster
+    # Its handler aborts this process 3 s after a SIGTERM, in the middle of a save.
+    "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
+}
+"""What Ray reads when it is imported."""
+JOB_OF_RAY = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Within a job of the cluster's Jobs API: that its code goes to all hosts."""
+
+
+@contextmanager
+def gather(
+    hosts: Hosts,
+    world: World,
+    run_dir: Path,
+    listener: Listener | None = None,
+    reserve_timeout_s: float = RESERVE_TIMEOUT_S,
+    patience: Patience | None = None,
+) -> Iterator[Gang]:
+    """`connected` and `assembled` in one: for what runs one attempt."""
+    listener = listener or Listener()
+    with (
+        connected(hosts, run_dir, listener),
+        assembled(hosts, world, run_dir, listener, reserve_timeout_s, patience) as gang,
+    ):
+        yield gang
+
+
+@contextmanager
+def connected(hosts: Hosts, run_dir: Path, listener: Listener) -> Iterator[None]:
+    """Be a driver of the hosts' Ray cluster. Raises ProviderError where it cannot be reached."""
+    import_ray(hosts)
+    with _keeping_logs(hosts, run_dir):
+        listener.on_status("connecting to Ray")
+        hosts.ask("connecting", CONNECT_TIMEOUT_S, lambda: _connect(hosts))
+    try:
+        yield
+    finally:
+        _leave(hosts, _disconnect)
+
+
+@contextmanager
+def assembled(
+    hosts: Hosts,
+    world: World,
+    run_dir: Path,
+    listener: Listener,
+    reserve_timeout_s: float = RESERVE_TIMEOUT_S,
+    patience: Patience | None = None,
+) -> Iterator[Gang]:
+    """Reserve the world's hosts and put an agent on each.
+
+    Raises ProviderError where hosts are missing or busy or Ray is stuck; what Ray's processes said
+    is then in the run's folder. On the way out all of it is given back.
+    """
+    reservation: Reservation | None = None
+    gang: Gang | None = None
+
+    def warn(text: str) -> None:
+        listener.on_event({"event": "warning", "kind": "agent", "message": text})
+
+    def give_back() -> None:
+        if gang is not None:
+            gang.end()
+        if reservation is not None:
+            reservation.release()
+
+    try:
+        with _keeping_logs(hosts, run_dir):
+            listener.on_status("reserving the hosts")
+            reservation = reserve(world, hosts, reserve_timeout_s)
+            if hosts.shared is not None:
+                listener.on_status("looking for this code and Python on every host")
+                check_equipment(reservation)
+            patience = patience or Patience()
+            python = sys.executable if hosts.shared else None
+            agents = start_agents(world, reservation, listener.on_status, warn, patience, python)
+            nodes = reservation.nodes()
+            apart = not_sharing(agents, run_dir) if hosts.nodes is None else []
+        gang = Gang(agents, reservation.places, nodes, run_dir, listener, apart)
+        yield gang
+    finally:
+        _leave(hosts, give_back)
+
+
+def _leave(hosts: Hosts, call: Callable[[], None]) -> None:
+    """Where Ray is stuck or gone, the end of this process gives everything back."""
+    if not hosts.is_headless:
+        with suppress(ProviderError):
+            hosts.ask("leaving", LEAVE_TIMEOUT_S, call)
+
+
+def _disconnect() -> None:
+    import ray
+
+    ray.shutdown()
+
+
+@contextmanager
+def _keeping_logs(hosts: Hosts, run_dir: Path) -> Iterator[None]:
+    """Ray's logs are deleted with the hosts: the error says where they are kept."""
+    try:
+        yield
+    except ProviderError as error:
+        target = run_dir / "logs" / "ray"
+        if not logs.keep(hosts.folder, target):
+            raise
+        raise ProviderError(f"{error}. Ray's own logs: {target}") from error
+
+
+def import_ray(hosts: Hosts) -> None:
+    """Import Ray for this cluster: nothing of the user's environment may lead it to another one."""
+    kept = JOB_OF_RAY if hosts.shared else ""
+    for name in [n for n in os.environ if n.startswith("RAY_") and n != kept]:
+        del os.environ[name]
+    os.environ.update({**hosts.ray_variables, **BEFORE_RAY})
+    import ray  # noqa: F401
+
+
+def _connect(hosts: Hosts) -> None:
+    """In a thread, where Ray cannot put its own SIGTERM handler over ours; it warns of that."""
+    import ray
+    from ray._private import worker
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    # It would print what raylets say of lost workers and nodes, pages of it, into our display.
+    worker.listen_error_messages = lambda *_: None
+    try:
+        ray.init(
+            address=hosts.address,
+            _node_ip_address=hosts.driver_ip,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+        )
+    except (ConnectionError, RuntimeError) as error:
+        raise ProviderError(f"no connection to Ray at {hosts.address}: {error}") from error

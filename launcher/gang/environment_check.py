@@ -1,0 +1,63 @@
+"""What the hosts of a cluster that is not Slipway's own must have, looked for before the agents."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import launcher
+from launcher.core.errors import ProviderError
+from launcher.core.formatting import host_name
+from launcher.gang.reservation import Reservation
+from launcher.host import environment_check
+
+TIMEOUT_S = 60.0
+"""For Ray to start a process on every host, and for that to look at the disk."""
+CODE = Path(launcher.__file__).parent
+REMEDY = (
+    "every host needs the launcher's Python, with Slipway, and the folder that it is started in, "
+    "at the same paths: a shared home, or one image"
+)
+
+
+def check_equipment(reservation: Reservation) -> None:
+    """Raises ProviderError with every host that lacks something, or that does not answer."""
+    import ray
+    from ray import cloudpickle
+    from ray.exceptions import RayError
+
+    arguments = (sys.executable, str(CODE), str(Path.cwd()))
+    cloudpickle.register_pickle_by_value(
+        environment_check
+    )  # the host may have no Slipway to import
+    try:
+        calls = [_look(reservation, p).remote(*arguments) for p in range(len(reservation.hosts))]
+    finally:
+        cloudpickle.unregister_pickle_by_value(environment_check)
+    _, late = ray.wait(calls, num_returns=len(calls), timeout=TIMEOUT_S)
+    problems = []
+    for process, call in enumerate(calls):
+        try:
+            lacks = [f"no answer in {TIMEOUT_S:.0f} s"] if call in late else ray.get(call)
+        except RayError as error:
+            lacks = [str(error).strip().splitlines()[0]]
+        if lacks:
+            address = reservation.hosts[process].address
+            problems.append(f"{host_name(process)} ({address}): {', '.join(lacks)}")
+    for call in late:
+        ray.cancel(call, force=True)
+    if problems:
+        raise ProviderError(f"{'; '.join(problems)}. {REMEDY}")
+
+
+def _look(reservation: Reservation, process: int) -> Any:
+    """A task on that process's host, beside what is reserved there."""
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    return ray.remote(environment_check.lacking).options(
+        num_cpus=0,
+        max_retries=0,
+        scheduling_strategy=PlacementGroupSchedulingStrategy(
+            reservation.placement_group, placement_group_bundle_index=process
+        ),
+    )

@@ -1,0 +1,429 @@
+"""One agent per host, as one: start a program on all of them, watch, end all when one fails.
+
+What is decided from what the hosts report stands in outcome.py, without Ray.
+"""
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from launcher.core.events import Listener
+from launcher.core.formatting import host_name
+from launcher.core.results import PEER_LOST, STALE, Exit, Hang, Outcome, first_failure, odd_ones
+from launcher.gang.agent_ends import explain
+from launcher.gang.monitor import ENDING_TIMEOUT_S, GRACE_S, Attendant, Stop
+from launcher.gang.preflight import Seen
+from launcher.gang.run_dir_sync import Copies, log_of
+from launcher.health.lost_hosts import SILENCE_S, Silence
+from launcher.health.stacks import innermost
+from launcher.host.process import Batch
+from launcher.providers.ray.client import answered
+from launcher.providers.ray.node_spec import Place
+
+Event = dict[str, Any]
+ANSWER_TIMEOUT_S = 60.0
+"""For what an agent does at once: find a port, start a process."""
+STACKS_TIMEOUT_S = 10.0
+POLL_S, LOOK_S = 1.0, 0.5
+PORT_ATTEMPTS = 5
+COMPARED = ("versions", "code", "corpus_sha256")
+
+
+class GangError(Exception):
+    """The hosts cannot run the program together; says which one and why."""
+
+    def __init__(self, message: str, suspects: Collection[int] = ()) -> None:
+        """`suspects`: the processes whose hosts are the reason."""
+        super().__init__(message)
+        self.suspects = suspects
+
+
+class LostError(GangError):
+    """A host does not answer any more."""
+
+
+class AgentError(GangError):
+    """The agent of a host failed, not the host."""
+
+
+class Program(Protocol):
+    """What runs on the hosts."""
+
+    def check_command(self, process: int) -> list[str] | None:
+        """A look at the host before the start; reports one `checked` event. None: no look."""
+        ...
+
+    def command(self, process: int) -> list[str]: ...
+
+    def environment(self, process: int) -> dict[str, str]: ...
+
+
+class Gang:
+    """One agent on each host of a reservation, in the order of processes."""
+
+    def __init__(
+        self,
+        agents: Sequence[Any],
+        places: Sequence[Place],
+        nodes: frozenset[str],
+        run_dir: Path,
+        listener: Listener,
+        apart: Collection[int] = (),
+    ) -> None:
+        """`apart`: processes whose hosts do not share the run's folder."""
+        self._agents, self._places = agents, places
+        self.nodes = nodes
+        """Ray's ids of the hosts' nodes."""
+        self._lost: set[int] = set()
+        """Those whose agents do not answer."""
+        self._run_dir, self._listener = run_dir, listener
+        self._copies = Copies(agents, apart, run_dir)
+        self._addresses: list[str] = []
+
+    @property
+    def size(self) -> int:
+        """The number of hosts."""
+        return len(self._agents)
+
+    @property
+    def silent_places(self) -> list[Place]:
+        """Of hosts that have stopped answering."""
+        return self.places_of(self._lost)
+
+    def places_of(self, processes: Collection[int]) -> list[Place]:
+        """Where the hosts of these processes are."""
+        return [self._places[process] for process in processes]
+
+    def run(
+        self,
+        program: Program,
+        coordinator_port: int | None = None,
+        attendant: Attendant | None = None,
+    ) -> Outcome:
+        """Run the program on all hosts until all have ended; the first failure ends the others.
+
+        So does a hang, once the stacks of all hosts are in their logs. When the attendant says so,
+        or one host stopped on a request of its own, all are asked to stop in order. A
+        coordinator port that was taken in the moment of the start is replaced by another one.
+        """
+        attendant = attendant or Attendant()
+        for attempt in range(PORT_ATTEMPTS):
+            wanted_port = coordinator_port if attempt == 0 else None
+            environments = self._environments(program, wanted_port)
+            commands = [program.command(process) for process in range(len(self._agents))]
+            taken: list[Event] = []
+            outcome = self._run(
+                commands, environments, lambda e, t=taken: _note_taken_port(e, t), attendant
+            )
+            if not taken or outcome.failed_process is None:
+                return outcome
+        return outcome
+
+    def look(self, platform: str) -> dict[int, Seen]:
+        """All hosts, as they are before a program starts. Raises LostError."""
+        asked_s = time.time()
+        looks = self._ask(lambda agent: agent.look.remote(str(self._run_dir), platform))
+        half_s = (time.time() - asked_s) / 2
+        (port,) = _answers([self._agents[0].listen.remote()], [0])
+        first = looks[0].address
+        unreachable = self._ask(lambda agent: agent.unreachable.remote(first, port))
+        return {
+            process: Seen(one, _ahead(one.time_s, asked_s + half_s, half_s), why)
+            for process, (one, why) in enumerate(zip(looks, unreachable, strict=True))
+        }
+
+    def check(self, program: Program) -> dict[int, Event]:
+        """Look at every host: process -> its `checked` event.
+
+        Raises GangError where a host cannot serve the job or differs from the others, LostError
+        where one was lost meanwhile.
+        """
+        processes = range(len(self._agents))
+        commands = [program.check_command(process) for process in processes]
+        if any(command is None for command in commands):
+            return {}
+        reports: dict[int, Event] = {}
+        errors: dict[int, str] = {}
+
+        def note(event: Event) -> None:
+            if event["event"] == "checked":
+                reports[event["process"]] = event
+            elif event["event"] == "error":
+                errors[event["process"]] = str(event.get("message"))
+
+        outcome = self._run(
+            [command or [] for command in commands],
+            self._environments(program, coordinator_port=None),
+            note,
+            Attendant(),
+        )
+        if outcome.lost:
+            raise LostError(outcome.reason)
+        if not outcome.ok:
+            raise CheckError(outcome, errors.get(outcome.failed_process or 0))
+        compare(reports)
+        return reports
+
+    def end(self) -> None:
+        """End whatever still runs on the hosts; waits for it, within limits."""
+        import ray
+
+        answering = [a for process, a in enumerate(self._agents) if process not in self._lost]
+        calls = [agent.stop.remote() for agent in answering]
+        ray.wait(calls, num_returns=len(calls), timeout=ENDING_TIMEOUT_S)
+        for agent in self._agents:
+            ray.kill(agent)
+
+    def _ask(self, call: Callable[[Any], Any]) -> list[Any]:
+        """All agents at once, in the order of processes. Raises LostError."""
+        return _answers([call(agent) for agent in self._agents], range(len(self._agents)))
+
+    def _environments(self, program: Program, coordinator_port: int | None) -> list[dict[str, str]]:
+        """Of every process: the program's own, and where the first one listens."""
+        first = self._hosts()[0]
+        call = self._agents[0].listening_address.remote(coordinator_port)
+        ((bound, port),) = _answers([call], [0])
+        coordinator = {"JAX_COORDINATOR_ADDRESS": f"{first}:{port}"}
+        if bound:
+            coordinator["JAX_COORDINATOR_BIND_ADDRESS"] = f"{bound}:{port}"
+        environments = [
+            {**program.environment(process), **coordinator} for process in range(len(self._agents))
+        ]
+        for environment in environments:
+            if "MEGASCALE_NUM_SLICES" in environment:
+                environment["MEGASCALE_COORDINATOR_ADDRESS"] = first
+        return environments
+
+    def _hosts(self) -> list[str]:
+        """The addresses of all hosts, in the order of processes. Raises LostError."""
+        if not self._addresses:
+            self._addresses = self._ask(lambda agent: agent.address.remote())
+        return self._addresses
+
+    def _run(
+        self,
+        commands: Sequence[Sequence[str]],
+        environments: Sequence[Mapping[str, str]],
+        note: Callable[[Event], None],
+        attendant: Attendant,
+    ) -> Outcome:
+        self._send_folder()
+        hosts = self._hosts()
+        starts = [
+            agent.start.remote(
+                command, environment, str(self._log(process)), str(Path.cwd()), GRACE_S, hosts
+            )
+            for process, (agent, command, environment) in enumerate(
+                zip(self._agents, commands, environments, strict=True)
+            )
+        ]
+        _answers(starts, range(len(starts)))
+        said: dict[int, str] = {}
+        initializing: set[int] = set()
+
+        def listen(event: Event) -> None:
+            note(event)
+            if event.get("kind") in (PEER_LOST, STALE):
+                said[event["process"]] = event["kind"]
+            if event["event"] == "started":
+                initializing.add(event["process"])
+            elif event["event"] == "initialized":
+                initializing.discard(event["process"])
+
+        exits, hang = self._watch(listen, attendant)
+        exits = {
+            p: replace(ended, said=said.get(p, ""), initializing=p in initializing)
+            for p, ended in exits.items()
+        }
+        return Outcome(exits, first_failure(exits), hang)
+
+    def _send_folder(self) -> None:
+        """Raises GangError with the hosts that cannot hold a copy of the run's folder."""
+        sent = self._copies.send()
+        problems = _answers([call for _, call in sent], [process for process, _ in sent])
+        failures = [
+            f"{host_name(p)}: {why}" for (p, _), why in zip(sent, problems, strict=True) if why
+        ]
+        if failures:
+            suspects = [process for (process, _), why in zip(sent, problems, strict=True) if why]
+            raise GangError("; ".join(failures), suspects)
+
+    def _watch(
+        self, note: Callable[[Event], None], attendant: Attendant
+    ) -> tuple[dict[int, Exit], Hang | None]:
+        """Forward what the hosts say until all have ended; process -> its end."""
+        attendant.started()
+        exits: dict[int, Exit] = {}
+        errors: dict[int, Exception] = {}
+        hang: Hang | None = None
+        stop, look_at = Stop(self._agents, attendant), 0.0
+        silence = Silence(len(self._agents), time.monotonic())
+        polls = {agent.poll.remote(POLL_S): p for p, agent in enumerate(self._agents)}
+        while polls and time.monotonic() < stop.give_up_at:
+            for reference in answered(list(polls), LOOK_S):
+                process = polls.pop(reference)
+                batch = _fetch(reference)
+                if isinstance(batch, Exception):
+                    errors[process] = batch
+                    batch = Batch(ended_ago_s=0.0, over=True)
+                silence.broken(process)
+                self._forward(process, batch, note)
+                if batch.ended_ago_s is not None:
+                    exits[process] = _exit(batch, exits.get(process))
+                    attendant.ended(process)
+                if batch.over:
+                    silence.over(process)
+                else:
+                    polls[self._agents[process].poll.remote(POLL_S)] = process
+            for process in silence.lost(time.monotonic()):
+                silence.over(process)
+                exits.setdefault(process, _silent_exit())
+                attendant.ended(process)
+                self._lost.add(process)
+            polls = {call: process for call, process in polls.items() if process not in self._lost}
+            self._copies.fetch()
+            stop.look(exits)  # first: those that lost a peer are no hang
+            if not stop.begun and time.monotonic() >= look_at:
+                look_at = time.monotonic() + LOOK_S
+                if hang := attendant.hang():
+                    hang = self._look_into(hang)
+                    stop.at_once()
+        for process in polls.values():
+            exits.setdefault(process, Exit(None, time.monotonic(), True, [], "it did not end"))
+        for process, error in errors.items():
+            exits[process] = _agent_exit(exits[process], error)
+        self._copies.finish({process for process, ended in exits.items() if ended.status is None})
+        return exits, hang
+
+    def _look_into(self, hang: Hang) -> Hang:
+        """With the stacks of every thread of every program in the hosts' logs, and told of."""
+        process = hang.behind[0].process
+        frames = innermost(self._collect_stacks().get(process, ""))
+        hang = replace(hang, doing=" < ".join(frames))
+        self._listener.on_event({"event": "hang", "time": time.time(), "reason": str(hang)})
+        return hang
+
+    def _collect_stacks(self) -> dict[int, str]:
+        """Process -> what it told; one that does not answer in time is left out."""
+        import ray
+
+        calls = [agent.stacks.remote(STACKS_TIMEOUT_S) for agent in self._agents]
+        ray.wait(calls, num_returns=len(calls), timeout=STACKS_TIMEOUT_S + LOOK_S)
+        answers = {process: _stacks_of(call) for process, call in enumerate(calls)}
+        return {process: text for process, text in answers.items() if text}
+
+    def _forward(self, process: int, batch: Batch, note: Callable[[Event], None]) -> None:
+        for event in batch.events:
+            event["process"] = process  # a program of anybody's may say anything here
+            note(event)
+            self._listener.on_event(event)
+        for line in batch.lines:
+            self._listener.on_line(process, line)
+
+    def _log(self, process: int) -> Path:
+        return self._run_dir / log_of(process)
+
+
+class CheckError(GangError):
+    """A host cannot serve the job; `outcome` has its exit code and last lines."""
+
+    def __init__(self, outcome: Outcome, message: str | None) -> None:
+        self.outcome = outcome
+        process = outcome.failed_process or 0
+        text = f"{host_name(process)}: {message}" if message else outcome.reason
+        super().__init__(text, [process])
+
+
+def compare(reports: Mapping[int, Event]) -> None:
+    """Raise GangError unless all hosts have the same versions, code and data."""
+    odd, suspects = odd_ones({p: {k: r.get(k) for k in COMPARED} for p, r in reports.items()})
+    if odd:
+        text = "the hosts are not alike: " + "; ".join(odd) + ". Install the same on all of them."
+        raise GangError(text, suspects)
+
+
+def _ahead(clock_s: float, here_s: float, within_s: float) -> float:
+    """By how much it is ahead of this machine's clock, at least; it was read within that time."""
+    ahead_s = clock_s - here_s
+    return math.copysign(max(0.0, abs(ahead_s) - within_s), ahead_s)
+
+
+def _answers(calls: Sequence[Any], processes: Sequence[int]) -> list[Any]:
+    """What the agents of `processes` answered. Raises LostError with those that did not in time."""
+    import ray
+
+    _, late = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_TIMEOUT_S)
+    if late:
+        names = {host_name(processes[calls.index(call)]) for call in late}
+        raise LostError(f"no answer from {', '.join(sorted(names))} in {ANSWER_TIMEOUT_S:.0f} s")
+    return [_answer(call, process) for call, process in zip(calls, processes, strict=True)]
+
+
+def _answer(call: Any, process: int) -> Any:
+    """What an agent answered. Raises LostError, or AgentError where its host lives."""
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        return ray.get(call)
+    except RayError as error:
+        end = explain(error)
+        kind = AgentError if end.host_lives else LostError
+        raise kind(f"{host_name(process)}: {end.why}", [process]) from error
+
+
+def _stacks_of(call: Any) -> str:
+    """What a host has answered by now; "": nothing."""
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        return ray.get(call, timeout=0)
+    except RayError:
+        return ""
+
+
+def _fetch(reference: Any) -> Batch | Exception:
+    """What a host said, or why nothing more comes from its agent."""
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        return ray.get(reference)
+    except RayError as error:
+        return error
+
+
+def _agent_exit(exit: Exit, error: Exception) -> Exit:
+    end = explain(error)
+    return replace(exit, lost=end.why, host_lives=end.host_lives)
+
+
+def _exit(batch: Batch, before: Exit | None) -> Exit:
+    """When a host is heard again after its program's end, the time of that does not change."""
+    lives = batch.status is None  # an agent that says so is there
+    lost = batch.lost or "the processes of its program were killed" if lives else ""
+    ended_at = before.ended_at if before else time.monotonic() - (batch.ended_ago_s or 0.0)
+    return Exit(
+        batch.status,
+        ended_at,
+        batch.stopped,
+        batch.tail,
+        lost,
+        cause=batch.cause,
+        host_lives=lives,
+    )
+
+
+def _silent_exit() -> Exit:
+    """Of a host that is cut off, or stuck as a whole: its program is not heard of any more."""
+    why = f"its agent has not answered for {SILENCE_S:.0f} s"
+    return Exit(None, time.monotonic() - SILENCE_S, lost=why)
+
+
+def _note_taken_port(event: Event, taken: list[Event]) -> None:
+    if event["event"] == "warning" and event.get("kind") == "port_taken":
+        taken.append(event)

@@ -1,0 +1,218 @@
+"""Which nodes of a Ray cluster may be a world's hosts, and which of them to take. Ray late."""
+
+import ipaddress
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.core.results import missing_workers
+from launcher.providers.ray.host_cluster import Hosts
+from launcher.providers.ray.node_spec import Place
+from trainer.contract.planning import accelerators
+from trainer.contract.planning.plan import World
+
+SHOWN = ("CPU", "GPU", "TPU")
+SLICE_LABEL, WORKER_LABEL = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id"
+MOST_LINES = 20
+
+
+def listing(nodes: Sequence[Mapping[str, Any]], free: Mapping[str, Mapping[str, float]]) -> str:
+    """A line for each node: its address, slice, resources, and what of them is in use."""
+    alive_at = {node["NodeManagerAddress"] for node in nodes if node["Alive"]}
+    shown = [n for n in nodes if n["Alive"] or n["NodeManagerAddress"] not in alive_at]
+    lines = [_line(node, free) for node in shown[:MOST_LINES]]
+    if len(shown) > MOST_LINES:
+        lines.append(f"    and {len(shown) - MOST_LINES} more")
+    return "\n".join(lines)
+
+
+def of_resources(resources: Mapping[str, float]) -> str:
+    """`{"CPU": 1.0, "TPU": 4.0}` -> "CPU 1, TPU 4"."""
+    return ", ".join(f"{k} {resources[k]:g}" for k in SHOWN if resources.get(k)) or "nothing"
+
+
+def address_order(address: str) -> tuple[int, int, str]:
+    """Sorts 10.0.0.9 before 10.0.0.10."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return 0, 0, address
+    return parsed.version, int(parsed), address
+
+
+def _line(node: Mapping[str, Any], free: Mapping[str, Mapping[str, float]]) -> str:
+    labels, resources = node["Labels"], node["Resources"]
+    where = f"    {node['NodeManagerAddress']}"
+    if SLICE_LABEL in labels:
+        where += f", {labels[SLICE_LABEL]} worker {labels.get(WORKER_LABEL, '0')}"
+    if not node["Alive"]:
+        return f"{where}: gone"
+    available = free.get(node["NodeID"], resources)
+    taken = {k: resources[k] - available.get(k, 0.0) for k in SHOWN if k in resources}
+    in_use = f" (in use: {of_resources(taken)})" if any(taken.values()) else ""
+    return f"{where}: {of_resources(resources)}{in_use}"
+
+
+POD_TYPE_LABEL = "ray.io/tpu-pod-type"
+STATE_TIMEOUT_S = 45.0
+"""Less than the 60 s after which Ray ends a driver without a head, with words of its own."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A Ray node that is alive, by what its labels say."""
+
+    group: str
+    """Of a TPU host, its slice; of others, ""."""
+    number: int
+    """Of a TPU host, its worker id in the slice; of others, its place among the hosts."""
+    idle: bool = True
+    node_id: str = ""
+    address: str = ""
+    claim: str = ""
+    """Of a slice's first host, the resource by which Ray's users claim the slice; else ""."""
+
+    @property
+    def place(self) -> Place:
+        return self.group, self.number
+
+
+def missing(world: World, hosts: Hosts) -> str:
+    """Which of the world's hosts are not alive, in words; "": none."""
+    places = [host.place for host in _alive_hosts(world, hosts)]
+    return missing_workers(places, world.slices, world.hosts_per_slice)
+
+
+def places(world: World, hosts: Hosts, ours: Collection[str]) -> list[Place]:
+    """Of the hosts that Ray holds for alive and that nobody else uses; `ours`: nodes we hold."""
+    found = _alive_hosts(world, hosts)
+    return [host.place for host in found if host.idle or host.node_id in ours]
+
+
+def usable(world: World, alive: Iterable[Place]) -> int:
+    """How many hosts a world of this kind could have; of a TPU slice all hosts or none."""
+    places = set(alive)
+    if world.platform != "tpu":
+        return len(places)
+    workers = Counter(group for group, _ in places)
+    return world.hosts_per_slice * sum(n >= world.hosts_per_slice for n in workers.values())
+
+
+def choose(
+    alive: Sequence[Host],
+    slices: int,
+    hosts_per_slice: int,
+    avoided: Collection[Place] = (),
+) -> tuple[list[Host] | None, str]:
+    """The hosts to take, idle ones and whole slices only, in the order of processes.
+
+    None and what is wrong where there are not enough. `avoided`: only where there are no others.
+    """
+    seen = [host.place for host in alive]
+    problem = missing_workers(seen, slices, hosts_per_slice)
+    if problem:
+        return None, problem
+    free: dict[str, list[Host]] = {}
+    for host in alive:
+        free.setdefault(host.group, []).extend([host] * host.idle)
+    for name, members in free.items():
+        members.sort(key=lambda host: (host.place in avoided, host.number))
+        free[name] = members[:hosts_per_slice]
+    idle = [name for name, members in free.items() if len(members) == hosts_per_slice]
+    if len(idle) < slices:
+        busy = sorted(set(free) - set(idle))
+        names = f"those of {', '.join(busy)}" if any(busy) else "some of them"
+        return None, f"all hosts are alive, but {names} are in use by another run"
+    idle.sort(key=lambda name: (any(host.place in avoided for host in free[name]), name))
+    return sorted((h for name in idle[:slices] for h in free[name]), key=lambda h: h.place), ""
+
+
+def usable_hosts(world: World, hosts: Hosts) -> list[Host]:
+    """Alive by what Ray says, and nothing else speaks against them."""
+    alive = _alive_hosts(world, hosts)
+    trusted = hosts.alive(world, [host.place for host in alive])
+    return [host for host in alive if host.place in trusted]
+
+
+def _alive_hosts(world: World, hosts: Hosts) -> list[Host]:
+    wanted, free = resources_of(world), _free(hosts)
+    found = [_host(node, world, hosts, wanted, free) for node in all_nodes(hosts) if node["Alive"]]
+    return [host for host in found if host is not None]
+
+
+def all_nodes(hosts: Hosts) -> list[dict[str, Any]]:
+    """Also those that are gone; by address, since hosts without a number are counted in order."""
+    import ray
+
+    nodes = hosts.ask("looking at the hosts", STATE_TIMEOUT_S, ray.nodes)
+    return sorted(nodes, key=lambda node: address_order(node["NodeManagerAddress"]))
+
+
+def _free(hosts: Hosts) -> Mapping[str, Mapping[str, float]]:
+    """Node id -> its resources that nobody has taken."""
+    from ray._private.state import available_resources_per_node
+
+    return hosts.ask("looking at the hosts", STATE_TIMEOUT_S, available_resources_per_node)
+
+
+def _host(
+    node: Mapping[str, Any],
+    world: World,
+    hosts: Hosts,
+    wanted: Mapping[str, float],
+    free: Mapping[str, Mapping[str, float]],
+) -> Host | None:
+    """None: a node that cannot be a host of this world."""
+    labels, resources = node["Labels"], node["Resources"]
+    node_id, address = node["NodeID"], node["NodeManagerAddress"]
+    if any(resources.get(name, 0) < amount for name, amount in wanted.items()):
+        return None
+    number = hosts.number(node_id, labels)
+    if number is None:
+        return None
+    available = free.get(node_id, resources)
+    if world.platform != "tpu":
+        return Host("", number, _has(available, wanted), node_id, address)
+    pod_type = kind_of(world).ray_pod_type
+    if labels.get(POD_TYPE_LABEL) != pod_type:
+        return None
+    claim = f"TPU-{pod_type}-head"
+    claim = claim if claim in resources else ""
+    idle = _has(available, wanted) and (not claim or _has(available, {claim: 1}))
+    group, worker = labels.get(SLICE_LABEL, node_id), int(labels.get(WORKER_LABEL, 0))
+    return Host(group, worker, idle, node_id, address, claim)
+
+
+def _has(available: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
+    return all(available.get(name, 0) >= amount for name, amount in wanted.items())
+
+
+def resources_of(world: World) -> dict[str, float]:
+    """What a run takes of each host."""
+    if world.platform == "gpu":
+        return {"CPU": 1, "GPU": world.devices_per_host}
+    if world.platform == "tpu":
+        return {"CPU": 1, "TPU": kind_of(world).chips_per_host}
+    return {"CPU": 1}
+
+
+def described(world: World, hosts: Hosts) -> str:
+    """What a cluster that is not Slipway's own has, beside what is wanted of it."""
+    if hosts.shared is None:
+        return ""
+    wanted = of_resources(resources_of(world))
+    labels = dict(hosts.shared.labels)
+    if world.platform == "tpu":
+        labels[POD_TYPE_LABEL] = kind_of(world).ray_pod_type or ""
+    with_labels = "".join(f", {name}={value}" for name, value in labels.items())
+    count = f"{world.processes} host{'s' * (world.processes > 1)}"
+    there = listing(all_nodes(hosts), _free(hosts))
+    return f".\n  wanted: {count}, each with {wanted}{with_labels}; there are:\n{there}"
+
+
+def kind_of(world: World) -> accelerators.Accelerator:
+    """The facts of one of its slices."""
+    return accelerators.parse(
+        world.accelerator, hosts=world.hosts_per_slice, devices_per_host=world.devices_per_host
+    )

@@ -1,0 +1,161 @@
+"""Whether hosts can serve a run, before a program starts there: all that is wrong, at once."""
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from launcher.core.formatting import format_bytes, host_name
+from launcher.core.ipv4 import NEEDED, is_ipv6
+from launcher.host.preflight import Look
+from launcher.planning.spec import Launch
+from trainer.contract.planning import accelerators
+from trainer.contract.planning.plan import World
+
+GIB = 1 << 30
+CLOCKS_S = 5.0
+"""Between a host's clock and this machine's: logs of several hosts are read side by side."""
+OPEN_FILES = 1024
+SHARED_MEMORY = GIB // 16
+"""What containers are given where nobody says more."""
+COMMAND_CHARACTERS = 60
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Of one host."""
+
+    process: int
+    text: str
+    """With the remedy."""
+    is_fatal: bool = True
+    """Whether no run can do well with it."""
+
+    def __str__(self) -> str:
+        return f"{host_name(self.process)}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A host, as it was looked at."""
+
+    look: Look
+    clock_ahead_s: float
+    """Of this machine's, at least."""
+    unreachable: str
+    """Why it cannot connect to the first host; "": it can."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Of a run, on each host."""
+
+    world: World
+    accelerators: bool = True
+    """Whether it is known to compute on them: of any program it is not."""
+    checkpoint_bytes: int = 0
+    """That the first host's disk has to take; 0: checkpoints go elsewhere, or there are none."""
+    state_bytes: int = 0
+    """What a save copies from a host's devices to the host."""
+
+
+def needs_of(launch: Launch) -> Needs:
+    """What is known of them before the start."""
+    world = launch.plan.world
+    held = 0 if world.on_cpu else launch.checkpoint_bytes // world.processes
+    here = 0 if launch.job.storage else launch.checkpoint_bytes
+    return Needs(world, launch.tells_events, checkpoint_bytes=here, state_bytes=held)
+
+
+def judge(seen: Mapping[int, Seen], needs: Needs) -> list[Problem]:
+    """The problems of all hosts, by process; none: they can serve the run."""
+    machines = {one.look.machine for one in seen.values()}
+    return [
+        problem
+        for process, one in sorted(seen.items())
+        for problem in (
+            *_addresses(process, one, machines, seen[0].look.address),
+            *_storage(process, one.look, needs),
+            *_accelerators(process, one.look, needs),
+            *_limits(process, one, needs),
+        )
+    ]
+
+
+def _addresses(process: int, one: Seen, machines: set[str], first: str) -> Iterator[Problem]:
+    address = one.look.address
+    if is_ipv6(address):
+        yield Problem(process, f"its address is {address}: {NEEDED}")
+    if len(machines) > 1 and ipaddress.ip_address(address).is_loopback:
+        yield Problem(
+            process,
+            f"its address is {address}, where no other machine reaches it: give its name another "
+            "address in /etc/hosts, or start Ray there with --node-ip-address",
+        )
+    if one.unreachable:
+        yield Problem(
+            process,
+            f"cannot connect to {host_name(0)} at {first}: {one.unreachable}. All hosts must reach "
+            "all ports of the first one: look at its firewall",
+        )
+
+
+def _storage(process: int, look: Look, needs: Needs) -> Iterator[Problem]:
+    if look.unwritable:
+        yield Problem(process, f"the run's folder cannot be written: {look.unwritable}")
+    elif process == 0 and look.room < needs.checkpoint_bytes:
+        yield Problem(
+            process,
+            f"{format_bytes(look.room)} of disk are free, and a checkpoint takes "
+            f"{format_bytes(needs.checkpoint_bytes)}: make room, or keep checkpoints in `storage:`",
+        )
+
+
+def _accelerators(process: int, look: Look, needs: Needs) -> Iterator[Problem]:
+    world = needs.world
+    if world.on_cpu:
+        return
+    planned = _chips_of_a_host(world)
+    if look.chips != planned:
+        yield Problem(
+            process,
+            f"{look.chips} of {planned} {world.platform.upper()}s are there: is it the planned "
+            "accelerator, is its driver loaded, does a container hide them?",
+            is_fatal=needs.accelerators,
+        )
+    for holder in look.holders:
+        command = holder.command[:COMMAND_CHARACTERS]
+        yield Problem(
+            process,
+            f"{holder.device} is held by process {holder.pid} of {holder.owner} ({command}): "
+            f"end it there with `kill {holder.pid}`",
+            # A TPU has one process; GPUs are open in monitors too, of Ray's own among them.
+            is_fatal=needs.accelerators and world.platform == "tpu",
+        )
+
+
+def _limits(process: int, one: Seen, needs: Needs) -> Iterator[Problem]:
+    look = one.look
+    if abs(one.clock_ahead_s) > CLOCKS_S:
+        which = "ahead of" if one.clock_ahead_s > 0 else "behind"
+        text = f"its clock is {abs(one.clock_ahead_s):.0f} s {which} this machine's: set it by NTP"
+        yield Problem(process, text, is_fatal=False)
+    if look.open_files < OPEN_FILES:
+        text = f"a process may open {look.open_files} files: ulimit -n {OPEN_FILES}"
+        yield Problem(process, text, is_fatal=False)
+    if look.shared_memory is not None and look.shared_memory < SHARED_MEMORY:
+        text = f"{format_bytes(look.shared_memory)} of /dev/shm are free: data is loaded through it"
+        yield Problem(process, text, is_fatal=False)
+    if look.memory < needs.state_bytes:
+        text = (
+            f"{format_bytes(look.memory)} of memory are free, and a save copies "
+            f"{format_bytes(needs.state_bytes)} to the host"
+        )
+        yield Problem(process, text, is_fatal=False)
+
+
+def _chips_of_a_host(world: World) -> int:
+    """A TPU's chip may be two devices."""
+    kind = accelerators.parse(
+        world.accelerator, hosts=world.hosts_per_slice, devices_per_host=world.devices_per_host
+    )
+    return kind.chips_per_host if world.platform == "tpu" else world.devices_per_host

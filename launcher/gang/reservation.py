@@ -1,0 +1,198 @@
+"""Whole slices, or nothing: the hosts of a Ray cluster that a gang gets. Imports Ray late."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from launcher.core.errors import ProviderError
+from launcher.core.formatting import host_name
+from launcher.core.results import missing_workers
+from launcher.gang.host_selection import (
+    SLICE_LABEL,
+    STATE_TIMEOUT_S,
+    Host,
+    all_nodes,
+    choose,
+    described,
+    kind_of,
+    missing,
+    resources_of,
+    usable_hosts,
+)
+from launcher.providers.ray.host_cluster import Hosts
+from launcher.providers.ray.node_spec import Place
+from trainer.contract.planning.plan import World
+
+NODE_LABEL = "ray.io/node-id"
+LOOK_S = 0.1
+TAKE_TIMEOUT_S = 10.0
+"""For Ray to place a group on hosts that are alive and idle: after that others are tried."""
+
+
+class Reservation:
+    """Hosts held in a placement group; bundle p is process p's host."""
+
+    def __init__(
+        self,
+        cluster: Hosts,
+        group: Any,
+        bundle: dict[str, float],
+        hosts: Sequence[Host],
+        release: Callable[[], None],
+        claims: Any = None,
+    ) -> None:
+        """`claims`: a second group, which goes with the first."""
+        self.cluster = cluster
+        self.hosts = hosts
+        """In the order of processes: by slice, and in it by TPU worker id."""
+        self.placement_group = group
+        self.bundle = bundle
+        self._release, self._claims = release, claims
+
+    @property
+    def places(self) -> list[Place]:
+        return [host.place for host in self.hosts]
+
+    def is_placed_within(self, wait_s: float) -> bool:
+        """Whether Ray has handed over all of it by then."""
+        return self.placement_group.wait(wait_s) and (
+            self._claims is None or self._claims.wait(wait_s)
+        )
+
+    def release(self) -> None:
+        """Give it all back."""
+        from ray.util import remove_placement_group
+
+        self._release()
+        if self._claims is not None:
+            remove_placement_group(self._claims)
+
+    def nodes(self) -> frozenset[str]:
+        """Ray's ids of the nodes that hold it: a host that was replaced is another node."""
+        return frozenset(self._node_of_bundle().values())
+
+    def check_order(self) -> None:
+        """Raises ProviderError where Ray put a bundle on another node than the one asked for.
+
+        On TPU `jax.process_index()` comes from the slice, not from the number that is passed.
+        """
+        nodes = self._node_of_bundle()
+        for process, host in enumerate(self.hosts):
+            if nodes.get(process) != host.node_id:
+                raise ProviderError(
+                    f"Ray put {host_name(process)} on node {nodes.get(process)}, not on "
+                    f"{host.node_id}: processes would not be in the order of the TPU's workers"
+                )
+
+    def _node_of_bundle(self) -> dict[int, str]:
+        from ray.util import placement_group_table
+
+        group = self.placement_group
+        table = self.cluster.ask(
+            "asking for nodes", STATE_TIMEOUT_S, lambda: placement_group_table(group)
+        )
+        return table["bundles_to_node_id"]
+
+
+def reserve(world: World, hosts: Hosts, timeout_s: float) -> Reservation:
+    """Wait until enough of the world's hosts are alive and idle, and take them all at once.
+
+    Hosts that Ray does not place the group on in time are left for others. Raises ProviderError
+    after `timeout_s`, naming the hosts that are missing or busy.
+    """
+    deadline = time.monotonic() + timeout_s
+    failed = ""
+    while True:
+        alive = usable_hosts(world, hosts)
+        chosen, problem = choose(alive, world.slices, world.hosts_per_slice, hosts.avoided)
+        if chosen is not None:
+            reservation = hosts.ask(
+                "reserving", STATE_TIMEOUT_S, lambda c=chosen: _take(world, hosts, c)
+            )
+            wait_s = min(TAKE_TIMEOUT_S, max(LOOK_S, deadline - time.monotonic()))
+            if _is_placed(reservation, wait_s):
+                return reservation
+            hosts.avoid(reservation.places)
+            failed = f"{_names(chosen)} could not be reserved within {wait_s:.0f} s: "
+            failed += missing(world, hosts) or "a host is stuck, or another run was faster"
+        if time.monotonic() >= deadline:
+            why = "; ".join(filter(None, [failed, problem]))
+            raise ProviderError(f"after {timeout_s:.0f} s, {why}{described(world, hosts)}")
+        time.sleep(LOOK_S)
+
+
+def lost(world: World, reservation: Reservation) -> str:
+    """Which of the reserved hosts Ray does not hold for alive any more, in words; "": none."""
+    alive = {node["NodeID"] for node in all_nodes(reservation.cluster) if node["Alive"]}
+    places = [host.place for host in reservation.hosts if host.node_id in alive]
+    return missing_workers(places, world.slices, world.hosts_per_slice)
+
+
+def _names(chosen: Sequence[Host]) -> str:
+    slices = sorted({host.group for host in chosen if host.group})
+    return ", ".join(slices) or ", ".join(host.address for host in chosen)
+
+
+def _is_placed(reservation: Reservation, wait_s: float) -> bool:
+    """Whether Ray places the group within `wait_s`; it is given back where not."""
+    deadline = time.monotonic() + wait_s
+    try:
+        while not reservation.is_placed_within(LOOK_S):
+            if time.monotonic() >= deadline:
+                reservation.release()
+                return False
+        reservation.check_order()
+    except BaseException:
+        reservation.release()
+        raise
+    return True
+
+
+def _take(world: World, hosts: Hosts, chosen: Sequence[Host]) -> Reservation:
+    """Ask Ray for a bundle on each host, in the order of processes."""
+    if world.platform == "tpu":
+        return _take_slices(world, hosts, chosen)
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    bundle = resources_of(world)
+    group = placement_group(
+        [bundle] * world.processes,
+        strategy="STRICT_SPREAD",
+        bundle_label_selector=[{NODE_LABEL: host.node_id} for host in chosen],
+    )
+    return Reservation(hosts, group, bundle, chosen, lambda: remove_placement_group(group))
+
+
+def _take_slices(world: World, hosts: Hosts, chosen: Sequence[Host]) -> Reservation:
+    """Named slices: Ray then claims no head first, a task on the pod that costs 1.5 s.
+
+    The heads are claimed all the same, so that nobody else waits for the rest of these slices.
+    """
+    from ray.util.placement_group import placement_group
+    from ray.util.tpu import SlicePlacementGroup
+
+    kind = kind_of(world)
+    group = SlicePlacementGroup(
+        topology="x".join(map(str, kind.topology or ())),
+        accelerator_version=kind.ray_generation or "",
+        chips_per_vm=kind.chips_per_host,
+        num_slices=world.slices,
+        strategy="STRICT_SPREAD",
+        bundle_label_selector=[_selector(host) for host in chosen],
+    )
+    heads = [host for host in chosen if host.claim]
+    claims = heads and placement_group(
+        [{host.claim: 1} for host in heads],
+        strategy="STRICT_SPREAD",
+        bundle_label_selector=[{NODE_LABEL: host.node_id} for host in heads],
+    )
+    resources = group.bundle_resources
+    return Reservation(
+        hosts, group.placement_group, resources, chosen, group.shutdown, claims or None
+    )
+
+
+def _selector(host: Host) -> dict[str, str]:
+    """A slice of one host may have no name: it is then called by its node."""
+    named = {} if host.group == host.node_id else {SLICE_LABEL: host.group}
+    return {**named, NODE_LABEL: host.node_id}

@@ -1,0 +1,128 @@
+"""The run's folder on hosts that do not share it.
+
+What programs read goes there before they start, and what they write comes here as it grows.
+"""
+
+import secrets
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.core.errors import ProviderError
+from launcher.core.formatting import host_name
+from launcher.providers.ray.client import bounded
+
+READ = ("job.yaml", "run_id", "plans/*.json")
+BY_THE_FIRST = ["metrics.jsonl", "samples.jsonl"]
+MADE_BY_THE_FIRST = ["sample.txt"]
+"""What process 0 adds to, and what it makes."""
+FETCH_S = 1.0
+LAST_TIMEOUT_S = 30.0
+"""For what is still on the hosts when all have ended."""
+
+
+def log_of(process: int) -> str:
+    """A host's log, in the run's folder."""
+    return f"logs/{host_name(process)}.log"
+
+
+def not_sharing(agents: Sequence[Any], run_dir: Path) -> list[int]:
+    """Processes whose hosts do not see the run's folder. Raises ProviderError: no answer.
+
+    By a file that is made for it: copies of earlier attempts have all others.
+    """
+    import ray
+    from ray.exceptions import RayError
+
+    seen_by = run_dir / f".seen-by-hosts-{secrets.token_hex(8)}"
+    seen_by.touch()
+    try:
+        calls = [agent.sees.remote(str(seen_by)) for agent in agents]
+        sees = bounded("looking for the run's folder", LAST_TIMEOUT_S, lambda: ray.get(calls))
+    except RayError as error:
+        line = str(error).strip().splitlines()[0]
+        raise ProviderError(f"an agent ended right after its start: {line}") from error
+    finally:
+        seen_by.unlink()
+    return [process for process, is_there in enumerate(sees) if not is_there]
+
+
+class Copies:
+    """On the hosts `apart`, by process; nothing is done where all share the folder."""
+
+    def __init__(self, agents: Sequence[Any], apart: Collection[int], run_dir: Path) -> None:
+        self._agents, self._apart, self._run_dir = agents, sorted(apart), run_dir
+        self._asked: dict[Any, int] = {}
+        """Calls that have not returned, and whose they are."""
+        self._ask_at: dict[int, float] = {}
+        self._made: set[str] = set()
+        """Files that have begun to come."""
+
+    def send(self) -> list[tuple[int, Any]]:
+        """Have the hosts' folders as they must be for a start: process -> call to wait for."""
+        self._asked, self._ask_at, self._made = {}, dict.fromkeys(self._apart, 0.0), set()
+        if not self._apart:
+            return []
+        paths = [path for pattern in READ for path in self._run_dir.glob(pattern)]
+        files = {str(p.relative_to(self._run_dir)): p.read_text("utf-8") for p in paths}
+        folder = str(self._run_dir)
+        return [
+            (process, self._agents[process].receive.remote(folder, files, *_written_by(process)))
+            for process in self._apart
+        ]
+
+    def fetch(self) -> None:
+        """What has arrived is written down, more is asked for; waits for nothing."""
+        import ray
+
+        if self._asked:
+            ready, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
+            for call in ready:
+                self._take(self._asked.pop(call), call)
+        now = time.monotonic()
+        for process in [p for p, at in self._ask_at.items() if now >= at]:
+            del self._ask_at[process]
+            self._asked[self._agents[process].written.remote()] = process
+
+    def finish(self, lost: Collection[int]) -> None:
+        """All that is left on hosts that answer, within LAST_TIMEOUT_S."""
+        import ray
+
+        deadline = time.monotonic() + LAST_TIMEOUT_S
+        rest = {process for process in self._apart if process not in lost}
+        for call, process in self._asked.items():
+            if process in rest and ray.wait([call], timeout=_left(deadline))[0]:
+                self._take(process, call)
+        while rest and time.monotonic() < deadline:
+            calls = {self._agents[process].written.remote(): process for process in rest}
+            ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=_left(deadline))
+            rest = {calls[call] for call in ready if self._take(calls[call], call)}
+        self._asked, self._ask_at = {}, {}
+
+    def _take(self, process: int, call: Any) -> bool:
+        """Whether there was anything; a host that is lost is asked no more."""
+        import ray
+        from ray.exceptions import RayError
+
+        try:
+            written: Mapping[str, bytes] = ray.get(call)
+        except RayError:
+            return False
+        for name in written.keys() & {n for names in _written_by(process) for n in names}:
+            is_new = name in MADE_BY_THE_FIRST and name not in self._made
+            self._made.add(name)
+            with (self._run_dir / name).open("wb" if is_new else "ab") as file:
+                file.write(written[name])
+        self._ask_at[process] = time.monotonic() + (0.0 if written else FETCH_S)
+        return bool(written)
+
+
+def _written_by(process: int) -> tuple[list[str], list[str]]:
+    """Files that it adds to, and that it makes."""
+    log = [log_of(process)]
+    return ([*log, *BY_THE_FIRST], MADE_BY_THE_FIRST) if process == 0 else (log, [])
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())

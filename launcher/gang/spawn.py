@@ -1,0 +1,164 @@
+"""One agent per host of a reservation: made, waited for, and made anew where it stays away."""
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.core.errors import ProviderError
+from launcher.core.formatting import host_name
+from launcher.gang.reservation import Reservation, lost
+from launcher.providers.ray.client import answered
+from trainer.contract.planning.plan import World
+
+LOOK_S = 0.5
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long an agent may take. Four come up in 3 s on two idle cores."""
+
+    answer_s: float = 45.0
+    """Of one agent: longer than Ray gives a new process to register, so that Ray heals first."""
+    attempts: int = 3
+    total_s: float = 150.0
+
+
+@dataclass
+class _Awaited:
+    """An agent that has not answered yet."""
+
+    process: int
+    made_at: float
+    attempt: int = 1
+
+
+def start_agents(
+    world: World,
+    reservation: Reservation,
+    on_status: Callable[[str], None],
+    on_warning: Callable[[str], None],
+    patience: Patience,
+    python: str | None = None,
+) -> list[Any]:
+    """One actor per bundle, all of them up, in the order of processes.
+
+    `python`: that runs them; None: the one that runs the hosts' Ray.
+
+    An agent that does not answer is killed and made anew in its bundle. Raises ProviderError with
+    the hosts whose agents never do.
+    """
+    start = _Start(world, reservation, on_warning, patience, python)
+    try:
+        while start.awaited:
+            on_status(start.progress)
+            start.look()
+        on_status(start.progress)
+    except BaseException:
+        _kill(start.agents)
+        raise
+    return start.agents
+
+
+class _Start:
+    """The agents of a world, on their way."""
+
+    def __init__(
+        self,
+        world: World,
+        reservation: Reservation,
+        on_warning: Callable[[str], None],
+        patience: Patience,
+        python: str | None,
+    ):
+        self._world, self._reservation, self._python = world, reservation, python
+        self._on_warning, self._patience = on_warning, patience
+        self._began = time.monotonic()
+        self.agents = [self._make(process) for process in range(world.processes)]
+        self.awaited = {
+            agent.address.remote(): _Awaited(process, self._began)
+            for process, agent in enumerate(self.agents)
+        }
+        """Calls that have not returned, and whose they are."""
+
+    @property
+    def progress(self) -> str:
+        return f"{len(self.agents) - len(self.awaited)} of {len(self.agents)} agents are up"
+
+    def look(self) -> None:
+        """Waits up to LOOK_S for answers; where none comes, looks whether one is overdue."""
+        ready = answered(list(self.awaited), LOOK_S)
+        for call in ready:
+            _check_answer(call, self.awaited.pop(call).process)
+        if ready:
+            return
+        if gone := lost(self._world, self._reservation):
+            raise ProviderError(f"a host was lost: {gone}")
+        now = time.monotonic()
+        if now - self._began > self._patience.total_s:
+            _give_up(self.awaited.values(), now - self._began)
+        for call, awaited in list(self.awaited.items()):
+            overdue = now - awaited.made_at >= self._patience.answer_s
+            if overdue and awaited.attempt < self._patience.attempts:
+                del self.awaited[call]
+                self._make_anew(awaited, now)
+
+    def _make_anew(self, awaited: _Awaited, now: float) -> None:
+        process, attempt = awaited.process, awaited.attempt + 1
+        self._on_warning(
+            f"the agent of {host_name(process)} has not answered for "
+            f"{self._patience.answer_s:.0f} s: it is killed and started anew "
+            f"(attempt {attempt} of {self._patience.attempts})"
+        )
+        _kill([self.agents[process]])
+        self.agents[process] = self._make(process)
+        call = self.agents[process].address.remote()
+        self.awaited[call] = _Awaited(process, now, attempt)
+
+    def _make(self, process: int) -> Any:
+        return _make(self._reservation, process, self._python)
+
+
+def _make(reservation: Reservation, process: int, python: str | None) -> Any:
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    from launcher.gang.agent import Agent
+
+    bundle = dict(reservation.bundle)
+    options = ray.remote(Agent).options(
+        num_cpus=bundle.get("CPU", 0),
+        num_gpus=bundle.get("GPU", 0),
+        resources={k: v for k, v in bundle.items() if k not in ("CPU", "GPU")},
+        max_restarts=0,
+        max_concurrency=4,
+        runtime_env={"py_executable": shlex.quote(python)} if python else None,
+        scheduling_strategy=PlacementGroupSchedulingStrategy(
+            reservation.placement_group, placement_group_bundle_index=process
+        ),
+    )
+    return options.remote(process)
+
+
+def _check_answer(call: Any, process: int) -> None:
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        ray.get(call)
+    except RayError as error:
+        line = str(error).strip().splitlines()[0]
+        raise ProviderError(f"no agent on {host_name(process)}: {line}") from error
+
+
+def _give_up(awaited: Any, waited_s: float) -> None:
+    names = ", ".join(host_name(process) for process in sorted(a.process for a in awaited))
+    raise ProviderError(f"no agent came up on {names} in {waited_s:.0f} s")
+
+
+def _kill(agents: Sequence[Any]) -> None:
+    import ray
+
+    for agent in agents:
+        ray.kill(agent)

@@ -1,0 +1,91 @@
+"""What a program prints, as lines for a display: bounded, however much it is."""
+
+import time
+from collections import deque
+from pathlib import Path
+
+from launcher.host.log_reader import Lines, LogFile
+
+READ_BYTES = 4 << 20
+"""At once, so that a flood keeps nobody from anything else."""
+LONGEST_LINE = 4000
+MOST_LINES, WINDOW_S = 1000, 1.0
+"""How many lines are handed over in how much time: more than anybody reads."""
+LEFT_OUT = "[{} lines are left out here: the log has them]"
+TAIL_LINES = 30
+
+
+class OutputLines:
+    """The lines that are added to a log after the construction."""
+
+    def __init__(self, log: Path) -> None:
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._log, self._lines = LogFile(log, tail=0), Lines()
+        self._waiting: deque[str] = deque()
+        self._left_out = 0
+        self._window_ends_at, self._room = 0.0, MOST_LINES
+
+    def read(self, last: bool) -> tuple[list[str], bool]:
+        """New lines, long ones in pieces, and whether the log has no more now.
+
+        Where there are too many, the oldest are left out, and the first line says how many.
+        `last`: nothing will follow, so that nothing is held back.
+        """
+        lines, is_all = self._read_some()
+        last = last and is_all
+        if last:
+            lines += self._lines.rest()
+        self._take([piece for line in lines for piece in _pieces(line)])
+        return self._hand_over(last), is_all
+
+    def close(self) -> None:
+        self._log.close()
+
+    def _read_some(self) -> tuple[list[str], bool]:
+        lines: list[str] = []
+        read_bytes = 0
+        while read_bytes < READ_BYTES:
+            chunk = self._log.read()
+            if not chunk:
+                return lines, True
+            lines += self._lines.add(self._newest(chunk))
+            read_bytes += len(chunk)
+        return lines, False
+
+    def _newest(self, chunk: bytes) -> bytes:
+        """The last MOST_LINES lines: those before them would be decoded to be left out."""
+        newlines = chunk.count(b"\n")
+        if newlines <= MOST_LINES:
+            return chunk
+        begin = len(chunk)
+        for _ in range(MOST_LINES + 1):
+            begin = chunk.rindex(b"\n", 0, begin)
+        self._left_out += newlines - MOST_LINES
+        self._lines = Lines()
+        return chunk[begin + 1 :]
+
+    def _take(self, pieces: list[str]) -> None:
+        self.tail.extend(pieces)
+        self._waiting.extend(pieces)
+        while len(self._waiting) > MOST_LINES:
+            self._waiting.popleft()
+            self._left_out += 1
+
+    def _hand_over(self, last: bool) -> list[str]:
+        """All that waits, or nothing until the window has room for it."""
+        now = time.monotonic()
+        if now >= self._window_ends_at:
+            self._window_ends_at, self._room = now + WINDOW_S, MOST_LINES
+        if len(self._waiting) > self._room and not last:
+            return []
+        self._room -= len(self._waiting)
+        lines = list(self._waiting)
+        if self._left_out:
+            lines.insert(0, LEFT_OUT.format(self._left_out))
+        self._waiting.clear()
+        self._left_out = 0
+        return lines
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[i : i + LONGEST_LINE] for i in range(0, max(1, len(text)), LONGEST_LINE)]

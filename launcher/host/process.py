@@ -1,0 +1,236 @@
+"""One program on one host, as a child process: its events, its output, its end.
+
+Standard library only, no Ray: the agent actor wraps it, and tests run it directly.
+"""
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from launcher.host.log_writer import ROTATE_BYTES
+from launcher.host.memory_kills import MemoryKills
+from launcher.host.oom_score import OF_PROGRAMS
+from launcher.host.output_tail import OutputLines
+from launcher.host.process_tree import Reaped, ReaperError
+from launcher.host.stack_dump import dump_stacks
+
+EVENTS_PIPE_BYTES = 1 << 20  # some 4000 events: what the driver may be late by
+LOOK_S, GATHER_S = 0.05, 0.03
+SEARCH_PATHS = ("PATH", "PYTHONPATH")
+"""Of these a program's go before the host's: what is installed there stays within reach."""
+REAPER_KILLED = "the reaper that guards its processes was killed, so all of them were ended"
+NOT_STARTED = 127 << 8
+"""The wait status that a shell gives for a program that it does not find."""
+KILLED_IN_A_SHELL = (128 + signal.SIGKILL) << 8
+"""The wait status of a shell whose last command SIGKILL ended."""
+
+
+@dataclass
+class Batch:
+    """What a program said since the last one."""
+
+    events: list[dict[str, Any]] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    status: int | None = None
+    """Its wait status, once it has ended."""
+    ended_ago_s: float | None = None
+    """How long ago it ended, once it has: hosts' clocks differ, what passes on them does not."""
+    stopped: bool = False
+    """Whether it was asked to end before it ended."""
+    over: bool = False
+    """It and every process that it started are gone, and all they said has been handed over."""
+    cause: str = ""
+    """What is known of the cause of its end beside the status; "": nothing."""
+    tail: list[str] = field(default_factory=list)
+    """The last lines of its output, once over."""
+    lost: str = ""
+    """Why it ended without a status of its own; "" where that is not known."""
+
+
+class Program:
+    """Started by the constructor; lives in a tree of processes that dies with this one.
+
+    The output goes into `log` through a process of its own (log_writer.py), so that no crash
+    of anything else loses a byte and nothing here ever stalls it; what is handed over is read from
+    there.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        cwd: Path,
+        grace_s: float,
+    ) -> None:
+        _make(log)
+        self._log, self._lines = log, OutputLines(log)
+        self._events, writing = os.pipe()
+        _enlarge(self._events)
+        os.set_blocking(self._events, False)
+        try:
+            fds = [writing]
+            self._reaped = Reaped(grace_s=grace_s, pass_fds=fds)
+            environment = {**environment, "SLIPWAY_EVENTS_FD": str(writing)}
+            self._reaped.start(
+                "program", command, environment, log, cwd, fds, ROTATE_BYTES, OF_PROGRAMS
+            )
+        finally:
+            os.close(writing)
+        self._half_event = b""
+        self._warnings: list[dict[str, Any]] = []
+        self._pid: int | None = None
+        self._failed_to_start: str | None = None
+        self._ended_monotonic_s: float | None = None
+        self._memory_kills = MemoryKills()
+        self._gone = self._events_closed = False
+        self._result = Batch()
+
+    def poll(self, wait_s: float) -> Batch:
+        """What is new, waiting up to `wait_s` for it and a moment more for what follows it."""
+        deadline = time.monotonic() + wait_s
+        batch = self._read(min(LOOK_S, wait_s))
+        while not _is_news(batch) and time.monotonic() < deadline:
+            batch = self._read(LOOK_S)
+        return batch
+
+    def stop(self, grace_s: float | None = None) -> None:
+        """End it; `poll` tells when it is over.
+
+        The whole tree gets SIGTERM, the short grace of the start, SIGKILL. With `grace_s` the
+        program alone gets SIGTERM and so much time to save; then its tree is ended.
+        """
+        if self._ended_monotonic_s is None:
+            self._result.stopped = True
+        if grace_s is None:
+            self._reaped.let_go()
+        elif not self._gone:
+            self._reaped.ask_to_end(grace_s)
+
+    def stacks(self, wait_s: float) -> str:
+        """What all its threads are doing, told within `wait_s`; the log has it too.
+
+        Empty where it does not run. To be called beside `poll`, from another thread or after it.
+        """
+        if self._pid is None or self._ended_monotonic_s is not None:
+            return ""
+        try:
+            ask = partial(self._reaped.send, signal.SIGUSR1)
+            return dump_stacks(self._pid, ask, self._log, wait_s)
+        except ReaperError:
+            return ""
+
+    def _read(self, wait_s: float) -> Batch:
+        """The state first, then what was said: nothing said before the end can be missed."""
+        if self._result.over:
+            return replace(self._result, ended_ago_s=self._ended_ago_s())
+        if not self._gone:
+            self._wait(wait_s)
+            self._memory_kills.look(self._pid)
+            self._read_answers()
+        gone = self._gone
+        events = self._read_events()
+        lines, is_all = self._lines.read(last=gone)
+        if gone and is_all:
+            lines += self._finish()
+        return replace(self._result, events=events, lines=lines, ended_ago_s=self._ended_ago_s())
+
+    def _finish(self) -> list[str]:
+        """The last word, which is not the program's own."""
+        failed = self._failed_to_start
+        last_word = [f"could not start: {failed}"] if failed else []
+        self._result.over, self._result.tail = True, [*self._lines.tail, *last_word]
+        self._lines.close()
+        os.close(self._events)
+        return last_word
+
+    def _wait(self, wait_s: float) -> None:
+        """For an event, and a moment more for those that follow it; an end is told at once."""
+        sources = [self._reaped] if self._events_closed else [self._reaped, self._events]
+        readable, _, _ = select.select(sources, [], [], wait_s)
+        if readable == [self._events]:
+            select.select([self._reaped], [], [], GATHER_S)
+
+    def _read_answers(self) -> None:
+        answers = self._reaped.answers(0.0)
+        self._gone = answers is None
+        for answer in answers or []:
+            if "killed" in answer and self._result.status is None:
+                self._result.lost = REAPER_KILLED
+            elif "exited" in answer and not self._result.lost:
+                self._result.status = answer["status"]
+                self._ended_monotonic_s = answer["monotonic_s"]
+                self._result.cause = self._cause(answer["status"])
+                self._reaped.let_go()  # what it left behind ends too
+            elif "started" in answer:
+                self._pid = answer["pid"]
+            elif "failed" in answer:
+                self._failed_to_start = answer["failed"]
+                self._result.status = NOT_STARTED
+            elif "warning" in answer:
+                self._warnings.append(_warning(answer["warning"]))
+        if self._gone and self._ended_monotonic_s is None:
+            self._ended_monotonic_s = time.monotonic()
+
+    def _cause(self, status: int) -> str:
+        """Returns why the kernel sent SIGKILL; "" unless memory was short and Slipway sent none."""
+        was_killed = status in (signal.SIGKILL, KILLED_IN_A_SHELL) and not self._result.stopped
+        if not was_killed or not self._memory_kills.lately():
+            return ""
+        return f"by the kernel, for want of memory: {self._memory_kills.figures()}"
+
+    def _ended_ago_s(self) -> float | None:
+        ended = self._ended_monotonic_s
+        return None if ended is None else max(0.0, time.monotonic() - ended)
+
+    def _read_events(self) -> list[dict[str, Any]]:
+        warnings, self._warnings = self._warnings, []
+        try:
+            chunk = os.read(self._events, EVENTS_PIPE_BYTES)
+        except BlockingIOError:
+            return warnings
+        self._events_closed = not chunk
+        *lines, self._half_event = (self._half_event + chunk).split(b"\n")
+        return warnings + [event for line in lines if (event := _parse_event(line)) is not None]
+
+
+def _is_news(batch: Batch) -> bool:
+    return bool(batch.events or batch.lines or batch.over)
+
+
+def _parse_event(line: bytes) -> dict[str, Any] | None:
+    """None for what is not an event: a program may write anything."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+
+
+def _warning(message: str) -> dict[str, Any]:
+    """In the form that programs send their own in."""
+    return {"time": time.time(), "event": "warning", "kind": "log", "message": message}
+
+
+def _make(log: Path) -> None:
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+    except OSError:
+        pass  # as with a disk that is full later: the relay says so, and the program runs
+
+
+def _enlarge(pipe: int) -> None:
+    import fcntl
+
+    try:
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, EVENTS_PIPE_BYTES)
+    except OSError:
+        pass  # over the user's quota: the kernel's 64 KiB hold 200 events

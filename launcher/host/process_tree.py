@@ -1,0 +1,168 @@
+"""The owner's side of `launcher/host/reaper.py`: processes that cannot outlive their owner."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+REAPER = Path(__file__).with_name("reaper.py")
+READY_TIMEOUT_S = 20.0
+
+
+class ReaperError(Exception):
+    """The reaper could not start something, or died itself."""
+
+
+class Reaped:
+    """Commands whose whole process trees end when this object closes or its process dies.
+
+    `folders` are made now and deleted at the end; `setup` commands run now, `cleanup` at the end.
+    Raises ReaperError when a folder or a setup command fails.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[Path] = (),
+        setup: Sequence[Sequence[str]] = (),
+        cleanup: Sequence[Sequence[str]] = (),
+        grace_s: float = 0.0,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(REAPER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # a warm cluster must not hold the terminal or a pipe open
+            pass_fds=tuple(pass_fds),
+            start_new_session=True,
+        )
+        assert process.stdin and process.stdout
+        self._lifeline, self._answers = process.stdin, process.stdout
+        self._rest = b""
+        self._ended = False
+        process.wait()  # it has forked: the reaper is nobody's child, so that no exit hook ends it
+        self._ask(
+            folders=[str(folder) for folder in folders],
+            setup=[list(command) for command in setup],
+            cleanup=[list(command) for command in cleanup],
+            grace_s=grace_s,
+        )
+        self.pid = self._ready(READY_TIMEOUT_S)
+
+    def start(
+        self,
+        name: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        log: Path,
+        cwd: Path | None = None,
+        pass_fds: Sequence[int] = (),
+        rotate_bytes: int | None = None,
+        oom_score: int | None = None,
+    ) -> None:
+        """Start a command; both of its outputs are appended to `log`.
+
+        With `rotate_bytes` through a process of its own, see `launcher/host/log_writer.py`;
+        `oom_score`: see `launcher/host/oom_score.py`.
+        """
+        self._ask(
+            start={
+                "name": name,
+                "argv": list(argv),
+                "env": dict(env),
+                "cwd": None if cwd is None else str(cwd),
+                "log": str(log),
+                "pass_fds": list(pass_fds),
+                "rotate_bytes": rotate_bytes,
+                "oom_score": oom_score,
+            }
+        )
+
+    def ask_to_end(self, grace_s: float) -> None:
+        """SIGTERM to the commands, and after `grace_s` the end of everything."""
+        try:
+            self._ask(end={"grace_s": grace_s})
+        except ReaperError:
+            pass  # all of it is gone already
+
+    def send(self, number: int) -> None:
+        """A signal to the commands alone, not to what they started."""
+        self._ask(signal=number)
+
+    def fileno(self) -> int:
+        """Readable when there are answers: for `select`."""
+        return self._answers.fileno()
+
+    def detach(self) -> None:
+        """Let everything live on after this process: for a cluster that is kept warm."""
+        self._ask(detach=True)
+        self._lifeline.close()
+        self._answers.close()
+        self._ended = True
+
+    def answers(self, timeout_s: float) -> list[dict[str, Any]] | None:
+        """What the reaper said since, waiting up to `timeout_s`; None: it and all else is gone."""
+        if self._ended:
+            return None
+        if not select.select([self._answers], [], [], timeout_s)[0]:
+            return []
+        chunk = os.read(self._answers.fileno(), 1 << 16)
+        if not chunk:
+            self._ended = True
+            self._answers.close()
+            self.let_go()
+            return None
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def close(self, timeout_s: float = 60.0) -> bool:
+        """End everything and wait until it is gone; False: something lives after `timeout_s`."""
+        self.let_go()
+        deadline = time.monotonic() + timeout_s
+        while self.answers(max(0.0, deadline - time.monotonic())) is not None:
+            if time.monotonic() >= deadline:
+                return False
+        return True
+
+    def let_go(self) -> None:
+        """Cut the lifeline: the tree ends by itself from here on."""
+        try:
+            self._lifeline.close()
+        except BrokenPipeError:
+            pass
+
+    def _ask(self, **request: object) -> None:
+        try:
+            self._lifeline.write(json.dumps(request).encode() + b"\n")
+            self._lifeline.flush()
+        except (BrokenPipeError, ValueError) as error:  # it is gone, or the lifeline is cut
+            raise ReaperError("the reaper process has ended") from error
+
+    def _ready(self, timeout_s: float) -> int:
+        deadline = time.monotonic() + timeout_s
+        while (left := deadline - time.monotonic()) > 0:
+            answers = self.answers(left)
+            if answers is None:
+                raise ReaperError("the reaper process has ended")
+            for answer in answers:
+                if "ready" in answer:
+                    return answer["ready"]
+                if "failed" in answer:
+                    self.close()
+                    raise ReaperError(answer["failed"])
+        self.let_go()
+        raise ReaperError(f"the reaper process did not start within {timeout_s:.0f} s")
+
+
+def start_time(pid: int) -> int | None:
+    """When a process started, in ticks since boot: with its id, it names a process exactly."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if stat[0] == b"Z" else int(stat[19])

@@ -1,0 +1,237 @@
+"""(Job, Cluster) -> what will be started: the plan, each process's command and environment.
+
+Starts nothing and writes nothing: `launch plan` prints what this returns, and `launch run` starts
+exactly that.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from launcher.cluster.schema import Cluster, ClusterWords, find_cluster
+from launcher.planning import trainer_process
+from launcher.planning.command import CommandLaunch
+from launcher.planning.spec import Launch
+from trainer.contract.config.command import CommandJob, load_job
+from trainer.contract.config.job import BaseJob, Job
+from trainer.contract.config.loader import ConfigError, Loaded
+from trainer.contract.planning import accelerators, optimizer_state, planner
+from trainer.contract.planning.plan import BasePlan, Corpus, Plan, World
+from trainer.contract.planning.planner import FLOAT32_BYTES
+from trainer.contract.storage import corpus
+from trainer.contract.storage.paths import is_url
+from trainer.contract.storage.retries import StorageError
+
+AnyJob = TypeVar("AnyJob", bound=BaseJob)
+
+COORDINATOR_PLACEHOLDER = "<first host>:<free port>"
+NOTHING_TO_SAVE_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingLaunch(Launch):
+    """One attempt of a training job."""
+
+    job: Job
+    plan: Plan
+
+    def command(self, process: int) -> list[str]:
+        """What that process's host runs: the same everywhere, the rank is in the environment."""
+        del process
+        return [sys.executable, "-m", "trainer", str(self.run_dir / "job.yaml")]
+
+    def check_command(self, process: int) -> list[str]:
+        """What looks at that process's host before the start: versions, code, data."""
+        del process
+        return [sys.executable, "-m", "trainer", "--check", str(self.run_dir / "job.yaml")]
+
+    def environment(self, process: int) -> dict[str, str]:
+        """Variables of one process; the agent adds the coordinator's address and the event pipe."""
+        environment = super().environment(process)
+        if self.plan.world.on_cpu:
+            # XLA's buffers come from malloc anew in every step: huge pages save most of the page
+            # faults.
+            environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        return environment
+
+    def plan_on(self, world: World) -> Plan | None:
+        """With the same global batch; None: the mesh or the batch does not fit."""
+        return _shrunken(self.job, self.plan, world)
+
+    @property
+    def grace_s(self) -> float:
+        """How long the trainer may take to save and end when it is asked to stop."""
+        return self.job.checkpoint.grace_s if self.job.checkpoint else NOTHING_TO_SAVE_S
+
+    @property
+    def corpus_sha256(self) -> str | None:
+        return self.plan.corpus.sha256
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Parameters on one device."""
+        return sum(array.bytes_per_device for array in self.plan.parameters)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Gradients on one device: as large as what they are of."""
+        return _gradient_bytes(self.plan)
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Optimizer moments on one device."""
+        return optimizer_state.bytes_per_device(self.job.optimizer, self.plan)
+
+    @property
+    def state_bytes(self) -> int:
+        """Parameters, gradients and moments on all devices together."""
+        return _state_bytes(self.job, self.plan) * self.plan.world.devices
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """What is trained, with its moments, each once; 0: none is saved."""
+        if not self.saves:
+            return 0
+        elements = sum(math.prod(array.shape) for array in self.plan.trained)
+        return FLOAT32_BYTES * elements + optimizer_state.bytes_in_all(
+            self.job.optimizer, self.plan
+        )
+
+
+def prepare(
+    job_file: Path, overrides: Sequence[str], words: ClusterWords, runs: Path
+) -> TrainingLaunch | CommandLaunch:
+    """From the words of a command to a launch.
+
+    Raises ConfigError with all that is wrong with the files, the overrides and their fit.
+    """
+    problems: list[str] = []
+    job = cluster = None
+    try:
+        job = load_job(job_file, overrides)
+    except ConfigError as error:
+        problems += error.problems
+    try:
+        cluster = find_cluster(words.name)
+    except ConfigError as error:
+        problems += error.problems
+    if job is None or cluster is None:
+        raise ConfigError(problems)
+    return make_launch(job, cluster, runs, words)
+
+
+def make_launch(
+    job: Loaded[Job | CommandJob], cluster: Loaded[Cluster], runs: Path, words: ClusterWords
+) -> TrainingLaunch | CommandLaunch:
+    """Check a job against a cluster and lay it out. Raises ConfigError with every problem found."""
+    try:
+        world = cluster.value.world(words.simulated, words.simulate_hosts)
+    except ValueError as error:
+        raise ConfigError([f"--simulate-hosts {words.simulate_hosts}: {error}"]) from error
+    stored = _with_storage(job.value, cluster.value)
+    where: dict[str, Any] = {
+        "cluster": cluster.value,
+        "cluster_name": Path(cluster.source).stem,
+        "run_dir": (runs / stored.name).absolute(),
+        "words": words.lasting(),
+    }
+    if isinstance(stored, CommandJob):
+        return CommandLaunch(job=stored, plan=BasePlan(world=world), **where)
+    plan = _plan(stored, job.where, world)
+    lacks_storage = _lacks_storage(stored, job.source, cluster, world)
+    if lacks_storage:
+        plan = _with_warning(plan, lacks_storage)
+    return TrainingLaunch(job=stored, plan=plan, lacks_storage=lacks_storage, **where)
+
+
+def _plan(job: Job, where: Callable[[str], str], world: World) -> Plan:
+    """Raises ConfigError with every key that does not fit the world, and where it stands."""
+    data = job.data
+    try:
+        seen_here = None if corpus.is_of_hosts(data) else corpus.digest(data)
+        corpus_seen = Corpus(source=data.source, sha256=seen_here)
+        plan = planner.resolve(job, world, corpus_seen, trainer_process.parameters)
+    except planner.PlanError as error:
+        raise ConfigError(
+            [f"{where(key)}: {key}: {message}" for key, message in error.problems]
+        ) from error
+    except StorageError as error:
+        raise ConfigError([str(error)]) from error
+    return _with_memory_warning(job, plan)
+
+
+def _shrunken(job: Job, whole: Plan, world: World) -> Plan | None:
+    """The plan on fewer hosts: the same global batch, and no more tokens on a device at a time.
+
+    What one device has too much it does one after the other, in more micro-batches. None: the mesh
+    or the batch does not fit.
+    """
+    for micro_batches in range(job.data.micro_batches, job.data.global_batch + 1):
+        data = job.data.model_copy(update={"micro_batches": micro_batches})
+        try:
+            other = job.model_copy(update={"data": data})
+            plan = planner.resolve(
+                other, world, whole.corpus, lambda _: trainer_process.planned(whole.parameters)
+            )
+        except planner.PlanError:
+            continue
+        if plan.batch.tokens_per_device <= whole.batch.tokens_per_device:
+            return _with_memory_warning(job, plan)
+    return None
+
+
+def _with_storage(job: AnyJob, cluster: Cluster) -> AnyJob:
+    """The job's storage, else the cluster's; a path is the same from any folder then."""
+    storage = job.storage or cluster.storage
+    if storage and not is_url(storage) and not storage.startswith("~"):
+        storage = str(Path(storage).absolute())
+    return job.model_copy(update={"storage": storage})
+
+
+def _lacks_storage(job: Job, job_source: str, cluster: Loaded[Cluster], world: World) -> str:
+    """Hosts that are machines of their own do not see each other's run folder; Slurm's do."""
+    kind = cluster.value.provider.kind
+    own_machines = not world.simulated and kind not in ("local", "slurm")
+    if job.storage or job.checkpoint is None or not own_machines:
+        return ""
+    if world.processes == 1 and kind != "gcp":  # where the disk goes with the host
+        return ""
+    return (
+        f"storage: missing, in {job_source} and in {cluster.source}: say in one of them where the "
+        f"{world.processes} hosts keep checkpoints, a folder that all of them share or "
+        "gs://BUCKET/FOLDER. (checkpoint=null saves none; --simulate needs no storage)"
+    )
+
+
+def _state_bytes(job: Job, plan: Plan) -> int:
+    """Parameters, gradients and moments on one device."""
+    parameters = sum(array.bytes_per_device for array in plan.parameters)
+    state = parameters + optimizer_state.bytes_per_device(job.optimizer, plan)
+    return state + _gradient_bytes(plan)
+
+
+def _gradient_bytes(plan: Plan) -> int:
+    return sum(array.bytes_per_device for array in plan.trained)
+
+
+def _with_memory_warning(job: Job, plan: Plan) -> Plan:
+    """Say it where the training state alone is larger than the memory of a device."""
+    world = plan.world
+    if world.platform == "cpu":
+        return plan
+    hbm_bytes = accelerators.parse(world.accelerator, hosts=world.hosts_per_slice).hbm_bytes
+    needed = _state_bytes(job, plan)
+    if hbm_bytes is None or needed <= hbm_bytes:
+        return plan
+    warning = (
+        f"does not fit: parameters, gradients and optimizer alone need {needed / 2**30:.1f} GiB "
+        f"of {hbm_bytes / 2**30:.1f} GiB per device; take more devices or a larger fsdp axis"
+    )
+    return _with_warning(plan, warning)
+
+
+def _with_warning(plan: Plan, warning: str) -> Plan:
+    return plan.model_copy(update={"warnings": (*plan.warnings, warning)})

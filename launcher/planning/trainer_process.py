@@ -1,0 +1,112 @@
+"""A module of the trainer that is asked about one job, in a process of its own.
+
+The launcher has no jax, and what a user's own code or a compiler does stays in there.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from launcher.host.reaper import die_with_parent
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import dump
+from trainer.contract.planning.parameter_shapes import Parameter
+from trainer.contract.planning.plan import ArrayPlan, Plan
+from trainer.contract.planning.planner import PlanError
+from trainer.contract.planning.validation import KEY
+
+POLL_S = 0.05
+
+
+class NoAnswerError(Exception):
+    """The trainer cannot be asked, or did not answer; says why."""
+
+
+class TrainerCall:
+    """`python -m MODULE JOB [PLAN]`, which prints JSON.
+
+    As a context; nothing of it is left afterwards, nor when this process dies.
+    """
+
+    def __init__(self, module: str, job: Job, plan: Plan | None, timeout_s: float):
+        self._temporary = TemporaryDirectory(prefix="slipway-call-")
+        self._folder = Path(self._temporary.name)
+        files = {"job.yaml": dump(job)} | ({"plan.json": plan.model_dump_json()} if plan else {})
+        for name, content in files.items():
+            (self._folder / name).write_text(content, encoding="utf-8")
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+        self._process = self._start(module, [str(self._folder / name) for name in files])
+
+    def __enter__(self) -> "TrainerCall":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._temporary.cleanup()
+
+    @property
+    def is_over(self) -> bool:
+        """Done, or late."""
+        return self._process.poll() is not None or time.monotonic() > self._deadline
+
+    def answer(self) -> Any:
+        """Waits for it. Raises NoAnswerError."""
+        while not self.is_over:
+            time.sleep(POLL_S)
+        code = self._process.returncode
+        if code is None:
+            self._process.kill()
+            raise NoAnswerError(f"not done within {self._timeout_s / 60:.0f} minutes")
+        if code:
+            # Libraries say much on standard error; what ended it comes last.
+            said = self._said("stderr").strip().splitlines()[-1:]
+            raise NoAnswerError(": ".join([f"exit code {code}", *said]))
+        return json.loads(self._said("stdout"))
+
+    def _start(self, module: str, files: list[str]) -> subprocess.Popen[bytes]:
+        with (
+            (self._folder / "stdout").open("wb") as output,
+            (self._folder / "stderr").open("wb") as errors,
+        ):
+            return subprocess.Popen(
+                [sys.executable, "-m", module, *files],
+                env={**os.environ, "JAX_PLATFORMS": "cpu"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                preexec_fn=die_with_parent(os.getpid()),
+            )
+
+    def _said(self, stream: str) -> str:
+        return (self._folder / stream).read_text(encoding="utf-8", errors="replace")
+
+
+TIMEOUT_S = 120.0
+
+
+def parameters(job: Job) -> list[Parameter]:
+    """Their code runs in the child alone. Raises PlanError with what is wrong with it."""
+    try:
+        with TrainerCall("trainer.analysis.describe_model", job, None, TIMEOUT_S) as call:
+            found = call.answer()
+    except NoAnswerError as error:
+        raise PlanError([(KEY, f"importing and building it: {error}")]) from None
+    if "problems" in found:
+        raise PlanError([(key, message) for key, message in found["problems"]])
+    return [
+        Parameter(one["name"], tuple(one["shape"]), tuple(one["axes"]))
+        for one in found["parameters"]
+    ]
+
+
+def planned(arrays: Sequence[ArrayPlan]) -> list[Parameter]:
+    """Those of another plan for the same job."""
+    return [Parameter(one.name, one.shape, one.axes) for one in arrays]

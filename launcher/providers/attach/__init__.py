@@ -1,0 +1,1 @@
+"""A Ray cluster that already runs."""

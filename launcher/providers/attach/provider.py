@@ -1,0 +1,112 @@
+"""Hosts of a Ray cluster that runs already: joined, and left as it was.
+
+This process becomes a driver of that cluster. All that it makes there, placement groups and agents,
+is its job's: Ray ends it with this process, in whatever way that ends.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from launcher.cluster.schema import Attach, is_address
+from launcher.core.errors import ProviderError
+from launcher.core.events import Listener
+from launcher.core.ipv4 import check_ipv4
+from launcher.providers.ray.existing_cluster import NO_TOKEN, _Probe, ask, ray_variables
+from launcher.providers.ray.head_monitor import unreachable
+from launcher.providers.ray.host_cluster import Hosts, Shared
+
+CONNECT_TIMEOUT_S = 5.0
+RAY_FIRST = "is Ray started there? (ray start --head, then ray start --address=... on other hosts)"
+
+
+def check(settings: Attach) -> None:
+    """Raises ProviderError for what can be known not to work before anything is made."""
+    ray_variables(settings)
+    _reachable_address(settings)
+
+
+def is_open(settings: Attach) -> bool:
+    """Whether anyone who reaches the cluster may run tasks there, and so read what it is sent.
+
+    Raises ProviderError where nobody answers.
+    """
+    if settings.own:
+        return False
+    variables, address = ray_variables(settings), _reachable_address(settings)
+    if variables == NO_TOKEN:
+        return True
+    anonymous = _Probe(address, NO_TOKEN)
+    try:
+        return anonymous.lets_in
+    finally:
+        anonymous.end()
+
+
+def join(settings: Attach, listener: Listener) -> Hosts:
+    """The cluster at that address, once it has let us in.
+
+    Raises ProviderError with what was tried and what to do.
+    """
+    variables = ray_variables(settings)
+    address = _reachable_address(settings)
+    if settings.own and settings.token_path:
+        return Hosts(address, address.rpartition(":")[0], Path(settings.token_path))
+    driver_ip = _node_here(address, ask(address, variables, listener))
+    return Hosts(address, driver_ip, None, shared=Shared(variables, settings.labels))
+
+
+def _reachable_address(settings: Attach) -> str:
+    """Raises ProviderError where there is no one address, or nobody listens there."""
+    address = settings.address if settings.address != "auto" else _address_found()
+    check_ipv4(address.rpartition(":")[0], "the Ray head")
+    if why := unreachable(address, CONNECT_TIMEOUT_S):
+        raise ProviderError(
+            f"nobody answers at {address} ({why}; waited {CONNECT_TIMEOUT_S:.0f} s at most): "
+            f"{RAY_FIRST}"
+        )
+    return address
+
+
+def _address_found() -> str:
+    """Ray's own variable's, or of the one cluster that this machine is a node of."""
+    named = os.environ.get("RAY_ADDRESS", "")
+    if named not in ("", "auto"):
+        if not is_address(named):
+            raise ProviderError(f"RAY_ADDRESS: expected HOST:PORT of a Ray head, found {named!r}")
+        return named
+    found = sorted(_of_raylets("--gcs-address="))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ProviderError(
+            f"provider.address: auto: this machine is a node of several Ray clusters; name one "
+            f"of them: {', '.join(found)}"
+        )
+    raise ProviderError(f"provider.address: auto: no Ray runs on this machine: {RAY_FIRST}")
+
+
+def _of_raylets(flag: str) -> set[str]:
+    """The values of a flag in the command lines of all raylets of this machine."""
+    values = set()
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or [""]
+        if Path(words[0]).name == "raylet":
+            values |= {word.removeprefix(flag) for word in words if word.startswith(flag)}
+    return values
+
+
+def _node_here(address: str, answer: Mapping[str, Any]) -> str:
+    """The address of this machine's node: the head, where it is one of several here."""
+    ours = _of_raylets("--node_id=")
+    here = [node for node in answer["nodes"] if node["id"] in ours]
+    if not here:
+        there = ", ".join(node["address"] for node in answer["nodes"])
+        raise ProviderError(
+            f"this machine is no node of the Ray cluster at {address}: type the command on one "
+            f"of its nodes ({there})"
+        )
+    return min(here, key=lambda node: not node["is_head"])["address"]

@@ -1,0 +1,189 @@
+"""Google's own client of the Cloud TPU API: asked, and what it answers when it refuses."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from launcher.core.errors import ProviderError
+from launcher.providers.gcp.request import CREATED_BY, OF_CLUSTER, Where
+
+if TYPE_CHECKING:
+    from google.cloud import tpu_v2
+
+T = TypeVar("T")
+CALL_TIMEOUT_S = 60.0
+DELETION_TIMEOUT_S = 600.0
+LOOK_S = 2.0
+REMEDIES = {
+    "ResourceExhausted": "is the quota for this kind of TPU in this zone large enough? See IAM & "
+    "Admin > Quotas, or ask for another zone, fewer chips, or spot: true",
+    "PermissionDenied": "is the Cloud TPU API enabled in this project (gcloud services enable "
+    "tpu.googleapis.com), and may your account create TPUs there (roles/tpu.admin)?",
+    "Unauthenticated": "log in with `gcloud auth application-default login`",
+    "InvalidArgument": "does this zone have this accelerator and runtime version? See `gcloud "
+    "compute tpus accelerator-types list --zone ZONE`",
+    "NotFound": "is there such a project, zone, network or reservation?",
+    "ServiceUnavailable": "can this machine reach the API?",
+    "DeadlineExceeded": "can this machine reach the API?",
+}
+LOST_NODE = ("PREEMPTED", "TERMINATED", "STOPPING", "STOPPED", "DELETING", "HIDDEN", "HIDING")
+OVER = ("FAILED", "SUSPENDED", "SUSPENDING", "DELETING")
+"""States of a queued resource from which no slice comes any more."""
+
+
+NOTHING_MADE = ("ResourceExhausted", "PermissionDenied", "Unauthenticated", "Unauthorized",
+                "Forbidden", "InvalidArgument", "NotFound", "FailedPrecondition")  # fmt: skip
+"""Answers to a request after which there is certainly no resource."""
+
+
+class RefusedError(ProviderError):
+    """The request was refused: nothing was made."""
+
+
+class NoClientError(ProviderError):
+    """Google's client is not installed."""
+
+
+class Api:
+    """Cloud TPU in one project and zone."""
+
+    def __init__(self, where: Where) -> None:
+        """Raises ProviderError where the client is not installed or has no credentials."""
+        self._where = where
+        self._client = _client(where)
+
+    def create(self, resource_id: str, resource: "tpu_v2.QueuedResource", what: str) -> None:
+        """Ask for it; does not wait until there are slices. `what`: the request in words.
+
+        Raises RefusedError where it was refused, ProviderError where that is not known.
+        """
+        request = {
+            "parent": self._where.parent,
+            "queued_resource_id": resource_id,
+            "queued_resource": resource,
+        }
+        operation = self._call(what, self._client.create_queued_resource, request)
+        try:
+            operation.result(timeout=CALL_TIMEOUT_S)
+        except Exception as error:
+            raise ProviderError(str(self._explained(what, error))) from None
+
+    def labelled(self, cluster_label: str) -> list[str]:
+        """The names of the queued resources that carry Slipway's label and this one.
+
+        Raises ProviderError.
+        """
+        what = f"what is held in {self._where}"
+        request = {"parent": self._where.parent}
+        try:
+            found = list(self._called(self._client.list_queued_resources, request))
+        except Exception as error:
+            raise self._explained(what, error) from None
+        return [
+            resource.name.rpartition("/")[2]
+            for resource in found
+            if any(_is_of(spec.node.labels, cluster_label) for spec in resource.tpu.node_spec)
+        ]
+
+    def state(self, resource_id: str) -> tuple[str, str]:
+        """Of a queued resource: its name and, where it failed, why; "GONE" where it is not there.
+
+        Raises ProviderError where it cannot be asked.
+        """
+        what = f"how {resource_id} stands"
+        found = self._unless_gone(what, self._client.get_queued_resource, self._name(resource_id))
+        if found is None:
+            return "GONE", ""
+        return found.state.state.name, found.state.failed_data.error.message
+
+    def node(self, node_id: str) -> "tpu_v2.Node | None":
+        """A slice; None: it is not there. Raises ProviderError."""
+        name = f"{self._where.parent}/nodes/{node_id}"
+        return self._unless_gone(f"slice {node_id}", self._client.get_node, name)
+
+    def delete(self, resource_id: str) -> bool:
+        """Delete it with its slices, and wait until it is gone; False: it was not there.
+
+        Raises ProviderError where it is still there after ten minutes.
+        """
+        deadline = time.monotonic() + DELETION_TIMEOUT_S
+        what, is_seen = f"the deletion of {resource_id}", False
+        while (state := self.state(resource_id)[0]) != "GONE":
+            is_seen = True
+            if time.monotonic() > deadline:
+                raise ProviderError(
+                    f"{what}: it is still there ({state}) after {DELETION_TIMEOUT_S:.0f} s"
+                )
+            if state != "DELETING":
+                request = {"name": self._name(resource_id), "force": True}
+                self._unless_gone(what, self._client.delete_queued_resource, request)
+            time.sleep(LOOK_S)
+        return is_seen
+
+    def _name(self, resource_id: str) -> str:
+        return f"{self._where.parent}/queuedResources/{resource_id}"
+
+    def _unless_gone(self, what: str, call: Callable[..., T], request: object) -> T | None:
+        from google.api_core.exceptions import NotFound
+
+        try:
+            return self._called(call, request)
+        except NotFound:
+            return None
+        except Exception as error:
+            raise self._explained(what, error) from None
+
+    def _call(self, what: str, call: Callable[..., T], request: object) -> T:
+        try:
+            return self._called(call, request)
+        except Exception as error:
+            raise self._explained(what, error) from None
+
+    def _called(self, call: Callable[..., T], request: object) -> T:
+        words = {"name": request} if isinstance(request, str) else {"request": request}
+        return call(**words, timeout=CALL_TIMEOUT_S)
+
+    def _explained(self, what: str, error: Exception) -> Exception:
+        """What was asked, what came back, what to do; any other error as it is."""
+        from google.api_core.exceptions import GoogleAPICallError, RetryError
+        from google.auth.exceptions import GoogleAuthError
+
+        if isinstance(error, GoogleAuthError):
+            return RefusedError(
+                f"Cloud TPU, {what}: no credentials: {error}\n  {REMEDIES['Unauthenticated']}"
+            )
+        if not isinstance(error, GoogleAPICallError | RetryError):
+            return error
+        kind = type(error).__name__
+        said = getattr(error, "message", "") or str(error)
+        remedy = REMEDIES.get(kind, "see the message")
+        refused = RefusedError if kind in NOTHING_MADE else ProviderError
+        return refused(f"Cloud TPU, {what}: {kind}: {said}\n  {remedy}")
+
+
+def _is_of(labels: Mapping[str, str], cluster_label: str) -> bool:
+    return labels.get(CREATED_BY) == "slipway" and labels.get(OF_CLUSTER) == cluster_label
+
+
+def _client(where: Where) -> Any:
+    try:
+        from google.api_core.client_options import ClientOptions
+        from google.auth.exceptions import GoogleAuthError
+        from google.cloud import tpu_v2
+    except ImportError:
+        raise NoClientError(
+            "provider gcp needs Google's client: uv run --extra gcp launch ..., or "
+            "pip install google-cloud-tpu"
+        ) from None
+    if endpoint := where.endpoint:
+        import grpc
+        from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
+
+        channel = grpc.insecure_channel(endpoint)
+        return tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel))
+    try:
+        return tpu_v2.TpuClient(client_options=ClientOptions(quota_project_id=where.project))
+    except GoogleAuthError as error:
+        raise ProviderError(
+            f"Cloud TPU, {where}: no credentials: {error}\n  {REMEDIES['Unauthenticated']}"
+        ) from None

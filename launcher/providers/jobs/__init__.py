@@ -1,1 +1,0 @@
-"""A Ray cluster that is reached by nothing but HTTP: its Jobs API starts `launch` on its head."""

@@ -1,0 +1,154 @@
+"""The requests to a Kubernetes API server, by its own Python client, which is imported late."""
+
+import json
+import logging
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from launcher.cluster.schema import Kubernetes
+from launcher.providers.kubernetes.errors import (
+    CONNECTION_REMEDY,
+    MissingClientError,
+    NoKubeconfigError,
+    UnreachableError,
+    is_unknown_kind,
+    refusal,
+)
+from launcher.providers.kubernetes.manifest import GROUP, PLURAL, VERSION
+
+TIMEOUT_S = 30.0
+AS_IT_CAME: dict[str, Any] = {"_request_timeout": TIMEOUT_S, "_preload_content": False}
+"""The client's models refuse what another version of the server says."""
+Object = dict[str, Any]
+
+
+class Api:
+    """Of one namespace. Every method raises ProviderError: what was asked, where, what came."""
+
+    def __init__(self, namespace: str, context: str | None) -> None:
+        """By the user's kubeconfig, or, inside of a pod, by its service account."""
+        try:
+            client = import_module("kubernetes.client")
+        except ImportError:
+            raise MissingClientError(
+                "the Python client of Kubernetes is not installed here. It is an extra: "
+                "`uv run --extra kubernetes launch ...`"
+            ) from None
+        logging.getLogger("urllib3").setLevel(logging.ERROR)  # its retries are no news
+        self.namespace = namespace
+        own = _client(context)
+        self.where = f"{own.configuration.host}, namespace {namespace}"
+        self._custom = client.CustomObjectsApi(own)
+        self._core = client.CoreV1Api(own)
+
+    def create_secret(self, secret: Object) -> None:
+        self._ask(
+            f"create Secret {_name(secret)}",
+            lambda: self._core.create_namespaced_secret(self.namespace, secret, **AS_IT_CAME),
+        )
+
+    def create_ray_cluster(self, cluster: Object) -> Object:
+        """The cluster as the server has made it."""
+        return (
+            self._ask(
+                f"create RayCluster {_name(cluster)}",
+                lambda: self._custom.create_namespaced_custom_object(
+                    *self._ray_clusters, cluster, field_validation="Strict", **AS_IT_CAME
+                ),
+            )
+            or {}
+        )
+
+    def ray_cluster(self, name: str) -> Object | None:
+        """None: there is none of that name."""
+        return self._ask(
+            f"read RayCluster {name}",
+            lambda: self._custom.get_namespaced_custom_object(
+                *self._ray_clusters, name, **AS_IT_CAME
+            ),
+            may_be_gone=True,
+        )
+
+    def pods(self, name: str) -> list[Object]:
+        """Of the RayCluster of that name."""
+        found = self._ask(
+            f"list the pods of RayCluster {name}",
+            lambda: self._core.list_namespaced_pod(
+                self.namespace, label_selector=f"ray.io/cluster={name}", **AS_IT_CAME
+            ),
+            may_be_gone=True,  # where the namespace is
+        )
+        return (found or {}).get("items", [])
+
+    def delete(self, name: str) -> None:
+        """RayCluster and Secret of that name, as far as they are there; its pods go before it."""
+        self._ask(
+            f"delete RayCluster {name}",
+            lambda: self._custom.delete_namespaced_custom_object(
+                *self._ray_clusters, name, propagation_policy="Foreground", **AS_IT_CAME
+            ),
+            may_be_gone=True,
+        )
+        self._ask(
+            f"delete Secret {name}",
+            lambda: self._core.delete_namespaced_secret(name, self.namespace, **AS_IT_CAME),
+            may_be_gone=True,
+        )
+
+    @property
+    def _ray_clusters(self) -> tuple[str, str, str, str]:
+        return GROUP, VERSION, self.namespace, PLURAL
+
+    def _ask(
+        self, what: str, call: Callable[[], Any], *, may_be_gone: bool = False
+    ) -> Object | None:
+        """The answer; None: there is no such object, where that `may_be_gone`."""
+        refused = import_module("kubernetes.client").ApiException
+        no_answer = import_module("urllib3.exceptions").HTTPError
+        try:
+            return json.loads(call().data)
+        except refused as error:
+            status, body = int(error.status or 0), str(error.body)
+            if may_be_gone and status == 404 and not is_unknown_kind(body):
+                return None
+            raise refusal(status, body, what, self.where) from None
+        except no_answer as error:
+            raise UnreachableError(
+                f"{self.where}: {what}: no answer ({_last(error)}): {CONNECTION_REMEDY}"
+            ) from None
+
+
+def api_of(settings: Kubernetes) -> Api:
+    """Raises ProviderError where there is no client, or nothing says where the cluster is."""
+    return Api(settings.namespace, settings.context)
+
+
+def _client(context: str | None) -> Any:
+    client, config = import_module("kubernetes.client"), import_module("kubernetes.config")
+    try:
+        return config.new_client_from_config(context=context)
+    except (config.ConfigException, OSError) as error:
+        outside = error
+    try:
+        if context is not None:
+            raise config.ConfigException("a context was named")
+        own = client.Configuration()
+        config.load_incluster_config(client_configuration=own)
+        return client.ApiClient(own)
+    except config.ConfigException:
+        named = f"context {context}" if context else "the current context"
+        raise NoKubeconfigError(
+            f"no Kubernetes cluster is known here ({named} of the kubeconfig: {outside}): name its "
+            "file in KUBECONFIG, get one (on GKE: gcloud container clusters get-credentials), or "
+            "say provider.context"
+        ) from None
+
+
+def _name(given: Object) -> str:
+    return given["metadata"]["name"]
+
+
+def _last(error: Exception) -> str:
+    """The cause, without the Python object that urllib3 puts before it."""
+    return str(getattr(error, "reason", None) or error).rpartition("): ")[2]

@@ -1,0 +1,180 @@
+"""From a cluster file to hosts: a RayCluster for one run, joined by this machine, and deleted."""
+
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from io import StringIO
+from pathlib import Path
+
+from launcher.cluster.schema import Kubernetes
+from launcher.core.errors import ProviderError
+from launcher.core.events import Listener
+from launcher.core.formatting import count
+from launcher.core.ipv4 import check_ipv4
+from launcher.host.process_tree import Reaped
+from launcher.providers.kubernetes import pod_status
+from launcher.providers.kubernetes.cleanup import LOG, give_back
+from launcher.providers.kubernetes.client import Api, api_of
+from launcher.providers.kubernetes.errors import PodsError, QuotaError, UnreachableError
+from launcher.providers.kubernetes.manifest import (
+    GCS_PORT,
+    GCS_PORT_NAME,
+    new_name,
+    ray_cluster,
+    token_secret,
+)
+from launcher.providers.ray import node_spec
+from launcher.providers.ray.existing_cluster import ask
+from launcher.providers.ray.head_monitor import unreachable
+from launcher.providers.ray.host_cluster import Hosts, Shared
+from launcher.providers.ray.node_group import Node, Nodes
+from launcher.providers.ray.workspace import new_token, private_folder, write_token
+from launcher.runs.records import Made
+from trainer.contract.planning.plan import World
+
+STUCK_S = 300.0
+"""A registry may be away for a while; until then the kubelet has tried five times."""
+CLEAN = "launcher.providers.kubernetes.cleanup"
+LOOK_S = 1.0
+CONNECT_TIMEOUT_S = 10.0
+ENDING_TIMEOUT_S = 150.0
+"""For the reaper, which looks once more whether everything is deleted."""
+NODE_TIMEOUT_S = 10.0
+"""For this machine's node alone."""
+
+
+def check(settings: Kubernetes) -> None:
+    """Raises ProviderError for what can be known not to work before anything is made."""
+    api_of(settings).ray_cluster("slipway")  # of any name: whether we may ask, and of RayClusters
+
+
+def manifest_text(run: str, world: World, settings: Kubernetes) -> str:
+    """What would be created for a run, beside the Secret, as YAML."""
+    from ruamel.yaml import YAML
+
+    name, text = new_name(run), StringIO()
+    text.write(f"# Beside it launch makes the Secret {name}, with the token of this run.\n")
+    YAML().dump(ray_cluster(name, world, settings, version("ray")), text)
+    return text.getvalue()
+
+
+@contextmanager
+def hosts_of_ray_cluster(
+    world: World, settings: Kubernetes, run_dir: Path, listener: Listener
+) -> Iterator[Hosts]:
+    """The pods of a RayCluster of the run's own; all of it is deleted on the way out.
+
+    This process may end in any way: the reaper deletes what it leaves. Raises ProviderError with
+    the pods that are missing, and why.
+    """
+    give_back(run_dir, listener.on_status)  # of a launch that ended with its machine
+    api, name, token = api_of(settings), new_name(run_dir.name), new_token()
+    Made(name=name, namespace=settings.namespace, context=settings.context).write(run_dir)
+    folder = private_folder()
+    reaped = Reaped(folders=[folder], cleanup=[[sys.executable, "-m", CLEAN, str(run_dir)]])
+    try:
+        made = api.create_ray_cluster(ray_cluster(name, world, settings, version("ray")))
+        api.create_secret(token_secret(name, token, made["metadata"]["uid"]))
+        address = _head_of(api, name, world, settings, listener)
+        yield _joined(address, write_token(folder, token), folder, reaped, listener)
+    finally:
+        _end(run_dir, reaped, listener)
+
+
+def _end(run_dir: Path, reaped: Reaped, listener: Listener) -> None:
+    """Deletes everything. Raises ProviderError where the reaper has to try again."""
+    timeout_s = ENDING_TIMEOUT_S
+    try:
+        give_back(run_dir, listener.on_status)
+    except ProviderError as error:
+        timeout_s = NODE_TIMEOUT_S
+        log = run_dir / "logs" / LOG
+        raise ProviderError(f"{error}. A process in the background tries again: {log}") from None
+    finally:
+        reaped.close(timeout_s)
+
+
+def _head_of(api: Api, name: str, world: World, settings: Kubernetes, listener: Listener) -> str:
+    """Its address, "ip:port", once all pods are ready. Raises ProviderError.
+
+    A queue may keep the cluster back as long as it likes; the time for the pods counts from then.
+    """
+    total = 1 + world.processes
+    deadline = time.monotonic() + settings.start_timeout_s
+    stuck_since: float | None = None
+    while True:
+        try:
+            cluster, found = api.ray_cluster(name), api.pods(name)
+        except UnreachableError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOOK_S)
+            continue
+        if cluster is None:
+            raise PodsError(f"{api.where}: RayCluster {name} was deleted while it started")
+        ready = sum(map(pod_status.is_ready, found))
+        if ready >= total and (ip := pod_status.head_ip(found)):
+            return f"{ip}:{_port(cluster)}"
+        stuck = pod_status.stuck(found)
+        stuck_since = (stuck_since or time.monotonic()) if stuck else None
+        is_stuck = stuck_since is not None and time.monotonic() > stuck_since + STUCK_S
+        if why := pod_status.hopeless(cluster, found) or (stuck if is_stuck else ""):
+            kind = QuotaError if "exceeded quota" in why else PodsError
+            raise kind(f"{api.where}: RayCluster {name} does not come up: {why}")
+        if pod_status.is_suspended(cluster):
+            deadline = time.monotonic() + settings.start_timeout_s
+            listener.on_status(f"RayCluster {name} waits in queue {settings.queue}")
+        else:
+            but = f"; {stuck}" if stuck else ""
+            listener.on_status(f"{ready} of {count(total, 'pod')} of {name} are ready{but}")
+        if time.monotonic() > deadline:
+            missing = [f"\n  {line}" for line in pod_status.waiting(found)]
+            missing += ["\n  and others, which KubeRay has not made"] * (len(found) < total)
+            raise PodsError(
+                f"{api.where}: {ready} of {count(total, 'pod')} of RayCluster {name} are ready "
+                f"after {settings.start_timeout_s:.0f} s (provider.start_timeout_s):"
+                + "".join(missing)
+            )
+        time.sleep(LOOK_S)
+
+
+def _port(cluster: dict) -> int:
+    """Of Ray's control store on the head, as KubeRay gives it."""
+    endpoints = (cluster.get("status") or {}).get("endpoints") or {}
+    return int(endpoints.get(GCS_PORT_NAME, GCS_PORT))
+
+
+def _joined(
+    address: str, token_path: Path, folder: Path, reaped: Reaped, listener: Listener
+) -> Hosts:
+    """With a node of this machine, for this process to be a driver of. Raises ProviderError."""
+    check_ipv4(address.rpartition(":")[0], "the head's pod")
+    if why := unreachable(address, CONNECT_TIMEOUT_S):
+        raise PodsError(
+            f"the head is ready at {address}, but cannot be reached from here ({why}): type the "
+            "command where the pods' network is, such as in a pod of the same cluster"
+        )
+    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_path)}
+    ask(address, variables, listener)
+    ip = _own_address(address)
+    environment = node_spec.environment(token_path)
+    host, _, port = address.rpartition(":")
+
+    def driver(_: int, generation: int) -> Node:
+        return node_spec.driver(generation, ip, (host, int(port)), folder, environment)
+
+    nodes = Nodes(reaped, folder, environment, driver, None)
+    nodes.start(None, hosts=1)
+    nodes.wait_until_up(lambda text: None)
+    return Hosts(address, ip, None, folder=folder, shared=Shared(variables))
+
+
+def _own_address(of: str) -> str:
+    """At which others reach this machine, by the way to them; nothing is sent."""
+    host, _, port = of.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, int(port)))
+        return probe.getsockname()[0]

@@ -1,0 +1,1 @@
+"""Hosts simulated on this machine."""

@@ -1,0 +1,55 @@
+"""Whether a simulated world fits into this machine's memory: asked before anything starts."""
+
+from launcher.core.errors import ProviderError
+from launcher.core.memory import available_bytes
+from trainer.contract.planning import accelerators
+from trainer.contract.planning.plan import World
+
+MIB = 1 << 20
+# Proportional set sizes (shared pages counted once), rounded up: Ray's head with its agents, 341
+# MiB; per host the node with its agents, 130 MiB, the actor and its reaper, 60 MiB, and a trainer
+# at the peak of its compilation (a decoder of 3 M parameters on a simulated v4-32), 643 MiB.
+HEAD_BYTES = 384 * MIB
+NODE_BYTES = 208 * MIB
+TRAINER_BYTES = 704 * MIB
+
+
+def refuse_if_too_large(world: World, state_bytes: int) -> None:
+    """Raise ProviderError unless the hosts and `state_bytes` of training state fit.
+
+    `state_bytes` is that of all devices together: parameters, optimizer, gradients.
+    """
+    available = available_bytes()
+    per_host = NODE_BYTES + TRAINER_BYTES
+    needed = HEAD_BYTES + world.processes * per_host + state_bytes
+    if needed <= available:
+        return
+    most = _largest(world, (available - HEAD_BYTES - state_bytes) // per_host)
+    remedy = (
+        f"--simulate-hosts {most} is the most that fits"
+        if most >= 1
+        else "not even one host fits: make the model smaller or free memory"
+    )
+    raise ProviderError(
+        f"simulating {world.processes} hosts needs about {_gib(needed)} GiB of memory "
+        f"({_gib(HEAD_BYTES)} for Ray's head, {_gib(per_host)} per host, {_gib(state_bytes)} of "
+        f"training state); this machine has {_gib(available)} GiB available. {remedy}."
+    )
+
+
+def _largest(world: World, most: int) -> int:
+    """The most hosts up to `most` that a slice of this kind can have; 0: there is none."""
+    one_slice = accelerators.parse(
+        world.accelerator, hosts=world.hosts_per_slice, devices_per_host=world.devices_per_host
+    )
+    for hosts in range(most // world.slices, 0, -1):
+        try:
+            accelerators.with_hosts(one_slice, hosts)
+        except ValueError:
+            continue
+        return hosts * world.slices
+    return 0
+
+
+def _gib(count: int) -> str:
+    return f"{count / (1 << 30):.1f}"

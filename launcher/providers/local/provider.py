@@ -1,0 +1,96 @@
+"""Hosts simulated on this machine: a Ray cluster of our own, one node per host.
+
+Nothing of it outlives its owner: the nodes are the children of a reaper, which ends
+them and deletes their folder when this process ends, in whatever way (launcher/host/reaper.py).
+"""
+
+import secrets
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from launcher.cluster.schema import Cluster, Local
+from launcher.core.errors import ProviderError
+from launcher.host.process_tree import Reaped, ReaperError
+from launcher.providers.local.network import Network, plan_network
+from launcher.providers.ray import node_spec
+from launcher.providers.ray.host_cluster import Hosts
+from launcher.providers.ray.node_group import Node, Nodes
+from launcher.providers.ray.workspace import free_port, new_token, private_folder, write_token
+from trainer.contract.planning.plan import World
+
+
+def start(
+    world: World,
+    settings: Local | None = None,
+    on_status: Callable[[str], None] = lambda text: None,
+) -> Hosts:
+    """Start a Ray head and a node per host, and wait until all are up.
+
+    Raises ProviderError with the hosts that are missing and the end of their logs.
+    """
+    settings = settings or Local()
+    folder = private_folder()
+    network = plan_network(world.processes) if settings.netns else None
+    try:
+        reaped = Reaped(
+            folders=[folder],
+            setup=network.setup() if network else [],
+            cleanup=network.cleanup() if network else [],
+        )
+    except ReaperError as error:
+        raise ProviderError(f"the hosts could not be started: {error}") from error
+    try:
+        return _start_nodes(world, settings, reaped, folder, network, on_status)
+    except BaseException:
+        reaped.close()
+        raise
+
+
+def _start_nodes(
+    world: World,
+    settings: Local,
+    reaped: Reaped,
+    folder: Path,
+    network: Network | None,
+    on_status: Callable[[str], None],
+) -> Hosts:
+    token_path = write_token(folder, new_token())
+    address = network.ip if network else _loopback_addresses()
+    head_ip = network.head_ip if network else address(-1)
+    port = free_port(head_ip)
+    environment = node_spec.environment(token_path)
+
+    def host(process: int, generation: int) -> Node:
+        own = {**environment, **settings.host_env.get(process, {})}
+        ip = address(process)
+        return node_spec.host(world, process, generation, ip, (head_ip, port), folder, own)
+
+    nodes = Nodes(reaped, folder, environment, host, settings.replace_after_s)
+    inside = network.inside if network else None
+    nodes.start(node_spec.head(head_ip, port, folder, environment), world.processes, inside)
+    nodes.wait_until_up(on_status)
+    return Hosts(
+        address=f"{head_ip}:{port}",
+        driver_ip=head_ip,
+        token_path=token_path,
+        folder=folder,
+        reaped=reaped,
+        nodes=nodes,
+    )
+
+
+def settings_of(cluster: Cluster) -> Local:
+    """Of the local provider; its defaults where another provider's cluster is simulated."""
+    return cluster.provider if isinstance(cluster.provider, Local) else Local()
+
+
+def _loopback_addresses() -> Callable[[int], str]:
+    """Process -> address in 127.0.0.0/8 (-1: the head), in a random place for each launch."""
+    base = (127 << 24) + ((16 + secrets.randbelow(224)) << 16) + (secrets.randbelow(240) << 8)
+
+    def address(process: int) -> str:
+        number = base + process + 2
+        return socket.inet_ntoa(number.to_bytes(4, "big"))
+
+    return address

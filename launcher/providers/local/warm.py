@@ -1,0 +1,170 @@
+"""Simulated clusters that stay up between runs: `launch up`, `launch down`.
+
+A warm cluster is its reaper, which has no owner. A file in the user's state folder says which
+process that is (by id and start time, so that another process of the same id is never taken for
+it) and how to reach the cluster.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from launcher.cluster.schema import Local
+from launcher.core.errors import ProviderError
+from launcher.core.files import is_locked, lock, make_state_folder, replace_file, state_folder
+from launcher.host.process_tree import start_time
+from launcher.providers.ray.host_cluster import Hosts
+from launcher.runs.known_process import KnownProcess
+from trainer.contract.planning.plan import World
+
+ENDING_TIMEOUT_S = 60.0
+LOCKED_TIMEOUT_S = 300.0
+
+
+def settings_of(world: World, settings: Local) -> Any:
+    """What must be the same for a run to use a cluster that another command started."""
+    return {"world": world.model_dump(mode="json"), "local": json.loads(settings.model_dump_json())}
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """One command at a time looks at the cluster of that name, and starts or ends it.
+
+    Raises ProviderError where another command holds it for too long.
+    """
+    make_state_folder("clusters")
+    path = _path(name, "lock")
+    deadline = time.monotonic() + LOCKED_TIMEOUT_S
+    with path.open("w") as file:
+        while not lock(file):
+            if time.monotonic() > deadline:
+                raise ProviderError(
+                    f"another `launch up` or `launch down` of {name} has not ended after "
+                    f"{LOCKED_TIMEOUT_S:.0f} s"
+                )
+        yield
+
+
+def keep(name: str, settings: Any, hosts: Hosts, source: str = "") -> Hosts:
+    """Let the cluster live on under a name; the hosts that are returned do not own it.
+
+    `source`: which cluster it is, see `cluster_key`.
+    """
+    reaped = hosts.reaped
+    assert reaped is not None
+    path = _path(name)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    record = {
+        "pid": reaped.pid,
+        "start_time": start_time(reaped.pid),
+        "settings": settings,
+        "address": hosts.address,
+        "driver_ip": hosts.driver_ip,
+        "token_path": str(hosts.token_path),
+        "folder": str(hosts.folder),
+        "source": source,
+    }
+    replace_file(path, json.dumps(record))
+    reaped.detach()
+    return _hosts(record)
+
+
+def find(name: str, settings: Any) -> Hosts | None:
+    """The warm cluster of that name, if it lives; None: there is none.
+
+    Raises ProviderError where it has other hosts than the ones asked for.
+    """
+    record = _read(name)
+    if record is None:
+        return None
+    if record["settings"] != settings:
+        raise ProviderError(
+            f"the cluster {name} that is kept warm has other hosts than this run needs: use the "
+            f"options that it was started with, or end it with `launch down {name}`"
+        )
+    return _hosts(record)
+
+
+def is_up(name: str) -> bool:
+    """Whether the warm cluster of that name lives."""
+    return _read(name) is not None
+
+
+def is_of(name: str, source: str) -> bool:
+    """Whether the warm cluster of that name lives, and was started for that cluster."""
+    record = _read(name)
+    return record is not None and record.get("source") == source
+
+
+def use(name: str, run: Path) -> IO[str]:
+    """Record that a run uses the warm cluster: for as long as the file is open."""
+    users = _users(name)
+    users.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = (users / hashlib.sha256(str(run).encode()).hexdigest()[:16]).open("w")
+    lock(file)
+    file.write(str(run))
+    file.flush()
+    return file
+
+
+def users(name: str) -> list[Path]:
+    """The folders of the runs that use the warm cluster now."""
+    held = [entry for entry in sorted(_users(name).glob("*")) if is_locked(entry)]
+    return [Path(entry.read_text(encoding="utf-8")) for entry in held]
+
+
+def end(name: str) -> bool:
+    """End the warm cluster of that name and wait until it is gone; False: there is none.
+
+    Raises ProviderError where it does not end.
+    """
+    record = _read(name)
+    if record is None:
+        return False
+    if reaper := KnownProcess.find(record["pid"], record["start_time"]):
+        with reaper:
+            reaper.send(signal.SIGTERM)
+            if not reaper.ends_within(ENDING_TIMEOUT_S):
+                raise ProviderError(
+                    f"cluster {name} did not end; its reaper is process {reaper.pid}"
+                )
+    _path(name).unlink(missing_ok=True)
+    shutil.rmtree(_users(name), ignore_errors=True)
+    return True
+
+
+def _read(name: str) -> dict[str, Any] | None:
+    """The record of a cluster that lives; what a dead one left is removed."""
+    path = _path(name)
+    try:
+        record = json.loads(path.read_text())
+        alive = start_time(record["pid"]) == record["start_time"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        alive = False
+    if not alive:
+        path.unlink(missing_ok=True)
+        return None
+    return record
+
+
+def _hosts(record: Mapping[str, Any]) -> Hosts:
+    token_path, folder = Path(record["token_path"]), Path(record["folder"])
+    return Hosts(record["address"], record["driver_ip"], token_path, folder)
+
+
+def _users(name: str) -> Path:
+    return _path(name, "runs")
+
+
+def _path(name: str, kind: str = "json") -> Path:
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)
+    return state_folder() / "clusters" / f"{plain}.{kind}"

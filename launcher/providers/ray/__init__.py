@@ -1,0 +1,1 @@
+"""Ray nodes of our own: starts them, watches them, talks to them."""

@@ -1,0 +1,145 @@
+"""A Ray cluster that runs already: asks who is in it, with or without a token."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.cluster.schema import Attach
+from launcher.core.errors import ProviderError
+from launcher.core.events import Listener
+
+PROBE_TIMEOUT_S = 30.0
+"""Importing Ray takes a second; a busy machine takes ten of them."""
+
+DEFAULT_TOKEN = Path("~/.ray/auth_token")
+
+NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
+
+
+def ask(address: str, variables: Mapping[str, str], listener: Listener) -> dict[str, Any]:
+    """Who is in a Ray cluster, see ray_probe.py; `variables`: what lets us in.
+
+    Raises ProviderError where it does not let us in, or is of other versions.
+    """
+    listener.on_status(f"asking the Ray cluster at {address} who is there")
+    anonymous = _Probe(address, NO_TOKEN)
+    known = anonymous if variables == NO_TOKEN else _Probe(address, variables)
+    try:
+        answer = known.answer()
+        _check_versions(address, answer)
+        if anonymous.lets_in:
+            _warn(listener, f"the Ray cluster at {address} takes orders from whoever reaches it: "
+                  "it was started without a token (RAY_AUTH_MODE=token)")  # fmt: skip
+    finally:
+        known.end()
+        anonymous.end()
+    return answer
+
+
+class _Probe:
+    """Asks a cluster who is there, in a process of its own: Ray aborts one that it cannot serve."""
+
+    def __init__(self, address: str, variables: Mapping[str, str]) -> None:
+        self._address, self._with_token = address, variables != NO_TOKEN
+        own = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "launcher.providers.ray.probe", address],
+            env={**own, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._said: dict[str, Any] | None = None
+
+    def answer(self) -> dict[str, Any]:
+        """What it found. Raises ProviderError where it was not let in, or nobody answered."""
+        said = self._wait()
+        if "error" not in said:
+            return said
+        if said["error"] == "AuthenticationError":
+            raise ProviderError(self._refused())
+        raise ProviderError(
+            f"the Ray cluster at {self._address} gave no answer in {PROBE_TIMEOUT_S:.0f} s at "
+            f"most ({said['error']}: {said['message']}): is it the address of a Ray head, and of "
+            "the same Ray version as here?"
+        )
+
+    @property
+    def lets_in(self) -> bool:
+        return "error" not in self._wait()
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+    def _wait(self) -> dict[str, Any]:
+        if self._said is None:
+            self._said = self._read()
+        return self._said
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            output, errors = self._process.communicate(timeout=PROBE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.end()
+            return {"error": "timeout", "message": "it did not answer"}
+        try:
+            return json.loads(output.splitlines()[-1])
+        except (ValueError, IndexError):
+            last = (errors.strip().splitlines() or ["nothing was said"])[-1]
+            return {"error": f"exit code {self._process.returncode}", "message": last}
+
+    def _refused(self) -> str:
+        head = f"the Ray cluster at {self._address} "
+        if self._with_token:
+            return head + "refused the token: it must be the one that its head was started with"
+        return head + (
+            "wants a token: name its file (provider.token_path), or set RAY_AUTH_TOKEN_PATH or "
+            "RAY_AUTH_TOKEN"
+        )
+
+
+def ray_variables(settings: Attach) -> dict[str, str]:
+    """What lets us in: the cluster file's token, else the one that Ray would find by itself.
+
+    Raises ProviderError for a file that cannot be read or is empty.
+    """
+    if settings.token_path is None and os.environ.get("RAY_AUTH_TOKEN"):
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.environ["RAY_AUTH_TOKEN"]}
+    named = settings.token_path or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    path = Path(named or DEFAULT_TOKEN).expanduser().absolute()
+    if named is None and not path.is_file():
+        return dict(NO_TOKEN)
+    where = "provider.token_path" if settings.token_path else "RAY_AUTH_TOKEN_PATH"
+    try:
+        empty = not path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ProviderError(f"{where}: the token cannot be read from {path}: {why}") from None
+    if empty:
+        raise ProviderError(f"{where}: {path} is empty: it must hold the cluster's token")
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
+
+
+def _check_versions(address: str, answer: Mapping[str, Any]) -> None:
+    here, there = answer["here"], answer["there"]
+    if here != there:
+        raise ProviderError(
+            f"the Ray cluster at {address} runs {_versions(there)}, this command "
+            f"{_versions(here)}: they must be the same. Start Ray from this environment, or "
+            "install its versions here"
+        )
+
+
+def _versions(of: Mapping[str, str]) -> str:
+    return f"Ray {of['ray']} on Python {of['python']}"
+
+
+def _warn(listener: Listener, text: str) -> None:
+    listener.on_event({"event": "warning", "kind": "cluster", "message": text})

@@ -1,0 +1,89 @@
+"""The Ray node of a host that is told what to do by another machine, see orders.py."""
+
+import os
+import select
+import threading
+from typing import Any
+
+from launcher.core.formatting import describe_status
+from launcher.host.process_tree import Reaped, ReaperError
+from launcher.providers.ray import node_spec
+from launcher.providers.ray.host_protocol import Order, Orders, tell
+from launcher.providers.ray.node_group import Nodes
+from launcher.providers.ray.workspace import free_port, private_folder, write_token
+
+HEADLESS_S = 20
+"""A node without a head ends after so long."""
+LOOK_S = 0.2
+MORE_FLAGS = ["--dashboard-agent-listen-port=0"]
+"""Somebody else's Ray may have the usual port."""
+
+
+class Node:
+    """The Ray node of this host; ends with this object, and with this process."""
+
+    def __init__(self, order: Order) -> None:
+        """Wait until it is up. Raises ProviderError, ReaperError."""
+        self.folder = private_folder()
+        self.reaped = Reaped(folders=[self.folder])
+        self._is_up = threading.Event()
+        threading.Thread(target=self._end_with_input, daemon=True).start()
+        try:
+            self.token_path = write_token(self.folder, order.token)
+            self.head = order.head or (order.ip, free_port(order.ip))
+            if order.head is None:
+                tell(port=self.head[1])
+            self._start(order)
+        except BaseException:
+            self.reaped.close()
+            raise
+
+    def _start(self, order: Order) -> None:
+        environment = {
+            **node_spec.environment(self.token_path),
+            "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEADLESS_S),
+        }
+
+        def make(_: int, generation: int) -> dict[str, Any]:
+            node = node_spec.host(
+                order.world, order.process, generation, order.ip, self.head, self.folder,
+                environment, is_head=order.head is None,
+            )  # fmt: skip
+            return {**node, "flags": [*node["flags"], *MORE_FLAGS]}
+
+        nodes = Nodes(self.reaped, self.folder, environment, make, None)
+        nodes.start(None, hosts=1)
+        nodes.wait_until_up(lambda text: None)
+        self._is_up.set()
+        tell(up=True)
+
+    def _end_with_input(self) -> None:
+        """While this host waits for its node it reads no orders."""
+        poller = select.poll()
+        poller.register(0, select.POLLHUP | select.POLLRDHUP)
+        while not self._is_up.is_set():
+            if poller.poll(1000 * LOOK_S):
+                os._exit(1)
+
+
+def serve_node(node: Node, orders: Orders) -> None:
+    """Until the node ends, or the launching machine says so or is gone too early."""
+    begun = False
+    while not orders.over:
+        for order in orders.wait(LOOK_S, node.reaped.fileno()):
+            begun = begun or "begun" in order
+            if "end" in order:
+                return
+        for _, status in exits(node.reaped):
+            tell(failed=f"its Ray node {describe_status(status)}")
+            return
+    if begun:
+        node.reaped.detach()
+
+
+def exits(reaped: Reaped) -> list[tuple[str, int]]:
+    """The commands that have ended since, with their wait statuses."""
+    answers = reaped.answers(0.0)
+    if answers is None:
+        raise ReaperError("the reaper of this host has ended")
+    return [(answer["exited"], answer["status"]) for answer in answers if "exited" in answer]

@@ -1,0 +1,198 @@
+"""Ray nodes that are processes on this machine: started, waited for, made anew when they are lost.
+
+Everything is read from the nodes' logs: no call into Ray, so that Ctrl-C works at any moment and a
+lost node is known at once, not after Ray's health checks.
+"""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.core.errors import ProviderError
+from launcher.host.process_tree import Reaped
+
+Node = dict[str, Any]
+"""What ray_nodes.py starts: name, flags, folder, env, log, after."""
+
+START_TIMEOUT_S = 120.0
+START_TIMEOUT_PER_HOST_S = 30.0
+"""Four hosts take 13 s on two idle cores; a machine that trains beside gets twenty times that."""
+NODE_IS_UP = "Ray runtime started."
+LOOK_S = 0.05
+STARTS = 2
+"""Of a host's node, until it is up for the first time."""
+TAIL_LINES, RAYLET_LINES = 15, 5
+GENERATION = re.compile(r"(?<=-\d{4})-\d+$")
+RAYLET_LOG = "session_latest/logs/raylet.out"
+RAYLET_ERROR = re.compile(r"^\[.*\] [EF] .*|.*Check failed.*", re.MULTILINE)
+
+
+class Nodes:
+    """A head, where it is not elsewhere, and one node per host, in the care of a reaper.
+
+    `make(process, generation)` describes a host's node; the replacement of a lost one is of the
+    next generation. `replace_after_s`: how long after a loss it is started; None: never.
+    """
+
+    def __init__(
+        self,
+        reaped: Reaped,
+        folder: Path,
+        environment: Mapping[str, str],
+        make: Callable[[int, int], Node],
+        replace_after_s: float | None,
+    ) -> None:
+        self._reaped, self._folder, self._environment = reaped, folder, environment
+        self._make, self._replace_after_s = make, replace_after_s
+        self._inside: Callable[[int], list[str]] | None = None
+        self._heads: list[Node] = []
+        """One or none."""
+        self._hosts: list[Node] = []
+        self._generations: list[int] = []
+        self._lost_at_s: dict[int, float] = {}
+        self._starters: dict[str, str] = {}
+        """Of each node, by name: the process that started it."""
+        self._exited: set[str] = set()
+        self._is_over = False
+        """Whether the reaper has ended, and all nodes with it."""
+
+    def start(
+        self, head: Node | None, hosts: int, inside: Callable[[int], list[str]] | None = None
+    ) -> None:
+        """All nodes at once; `inside(process)` is the prefix of commands in a host's namespace."""
+        self._heads, self._inside = [head] if head else [], inside
+        self._generations = [1] * hosts
+        self._hosts = [self._make(process, 1) for process in range(hosts)]
+        if inside is None:
+            self._run("nodes", self._all, [])
+            return
+        self._run("head", self._heads, [])
+        for process, node in enumerate(self._hosts):
+            self._run(node["name"], [node], inside(process))
+
+    def wait_until_up(self, on_status: Callable[[str], None]) -> None:
+        """Raises ProviderError with the nodes that are missing and the end of their logs.
+
+        A host's node that ends before it was up is started once more: of some of its own
+        processes Ray waits a fixed time only, too short for a machine that is busy.
+        """
+        total = len(self._all)
+        limit_s = START_TIMEOUT_S + START_TIMEOUT_PER_HOST_S * total
+        deadline = time.monotonic() + limit_s
+        up = 0
+        while up < total:
+            waiting = [node for node in self._all if not is_up(node)]
+            if total - len(waiting) > up:
+                up = total - len(waiting)
+                on_status(f"{up} of {total} Ray nodes are up")
+            self._note_exits(LOOK_S)
+            if self._is_over:
+                raise ProviderError(self._missing(waiting, "and will not: the nodes ended"))
+            for node in filter(self._has_ended, waiting):
+                if not self._start_again(node):
+                    raise ProviderError(self._missing(waiting, "and will not: a Ray node ended"))
+                on_status(f"the Ray node of {node['name']} ended while starting: started again")
+            if waiting and time.monotonic() > deadline:
+                raise ProviderError(self._missing(waiting, f"within {limit_s:.0f} s"))
+
+    def _note_exits(self, wait_s: float) -> None:
+        """Note which starters have ended, or that everything has."""
+        answers = self._reaped.answers(wait_s)
+        self._is_over = self._is_over or answers is None
+        for answer in answers or []:
+            if "failed" in answer or "killed" in answer:
+                self._is_over = True
+            if "exited" in answer:
+                self._exited.add(answer["exited"])
+
+    def _start_again(self, node: Node) -> bool:
+        """False: it is the head, or was started as often as it may be."""
+        if node in self._heads or self._generations[self._hosts.index(node)] >= STARTS:
+            return False
+        self._replace(self._hosts.index(node))
+        return True
+
+    @property
+    def _all(self) -> list[Node]:
+        return [*self._heads, *self._hosts]
+
+    @property
+    def is_headless(self) -> bool:
+        """Whether the head has ended, alone or with all nodes."""
+        self._note_exits(0.0)
+        return self._is_over or any(map(self._has_ended, self._heads))
+
+    def alive(self) -> set[int]:
+        """The hosts whose nodes are up."""
+        return {
+            process
+            for process, node in enumerate(self._hosts)
+            if is_up(node) and not self._has_ended(node)
+        }
+
+    def replace_lost(self, now_s: float) -> None:
+        """Start what is due to take the place of lost nodes; does not wait for it."""
+        for process, node in enumerate(self._hosts):
+            if self._replace_after_s is None or not self._has_ended(node):
+                continue
+            lost_at_s = self._lost_at_s.setdefault(process, now_s)
+            if now_s - lost_at_s >= self._replace_after_s:
+                del self._lost_at_s[process]
+                self._replace(process)
+
+    def _replace(self, process: int) -> None:
+        self._generations[process] += 1
+        node = self._hosts[process] = self._make(process, self._generations[process])
+        self._run(node["name"], [node], self._inside(process) if self._inside else [])
+
+    def _run(self, name: str, nodes: Sequence[Node], prefix: Sequence[str]) -> None:
+        """In one process that imports Ray once; it says in its log when a node has ended."""
+        for node in nodes:
+            Path(node["folder"]).mkdir()
+            self._starters[node["name"]] = name
+        listing = self._folder / f"{name}.json"
+        listing.write_text(json.dumps(nodes))
+        command = [
+            *prefix,
+            sys.executable,
+            "-m",
+            "launcher.providers.ray.node_starter",
+            str(listing),
+        ]
+        self._reaped.start(name, command, self._environment, self._folder / f"{name}.starter.log")
+
+    def _has_ended(self, node: Node) -> bool:
+        """Its starter says so, or has itself ended."""
+        starter = self._starters[node["name"]]
+        said = _text(self._folder / f"{starter}.starter.log")
+        return starter in self._exited or f'{{"ended": "{node["name"]}"' in said
+
+    def _missing(self, waiting: list[Node], why: str) -> str:
+        names = ", ".join(GENERATION.sub("", node["name"]) for node in waiting)
+        ended = next((node for node in waiting if self._has_ended(node)), waiting[0])
+        text = _text(ended["log"]) or "".join(_text(p) for p in self._folder.glob("*.starter.log"))
+        told = [f"{names} did not come up {why}. The end of the log of {ended['name']}:"]
+        told += _tail(text, TAIL_LINES)
+        if errors := RAYLET_ERROR.findall(_text(Path(ended["folder"]) / RAYLET_LOG)):
+            told += ["and of its raylet:", *_tail("\n".join(errors), RAYLET_LINES)]
+        return "\n".join(told)
+
+
+def is_up(node: Node) -> bool:
+    """By its own log."""
+    return NODE_IS_UP in _text(node["log"])
+
+
+def _text(path: str | Path) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _tail(text: str, lines: int) -> list[str]:
+    return [f"  {line}" for line in text.splitlines()[-lines:]]

@@ -1,0 +1,169 @@
+"""What a simulated host looks like to Ray: its node's flags, resources, labels, environment."""
+
+import json
+import os
+import string
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer.contract.planning import accelerators
+from trainer.contract.planning.plan import World
+
+HOST_LABEL = "slipway-host"
+Place = tuple[str, int]
+"""Of a host: its slice and its worker id in it; without slices, "" and its number."""
+OBJECT_STORE_BYTES = 80_000_000  # Ray's least is 78.6 MB; Slipway puts nothing there
+# A lost node is noticed in 10 s, not in 15 or 65: sooner, and a machine whose cores are all busy
+# with training looks lost.
+HEALTH_CHECK = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 10,
+}
+COMMON_FLAGS = [
+    "--disable-usage-stats",
+    "--include-log-monitor=false",
+    "--min-worker-port=0",
+    "--max-worker-port=0",
+    f"--object-store-memory={OBJECT_STORE_BYTES}",
+]
+# Variables of another cluster or of real chips must not reach a simulated one.
+NOT_INHERITED = ("RAY_", "TPU_", "MEGASCALE_", "SLIPWAY_", "JAX_")
+
+
+def slice_name(number: int) -> str:
+    """slice-a ... slice-z, then slice-26, ..."""
+    letters = string.ascii_lowercase
+    return f"slice-{letters[number] if number < len(letters) else number}"
+
+
+def place(world: World, process: int) -> Place:
+    """Where the host of a process is, as its labels will say."""
+    if world.platform != "tpu":
+        return "", process
+    number, worker = divmod(process, world.hosts_per_slice)
+    return slice_name(number), worker
+
+
+def environment(token_path: Path) -> dict[str, str]:
+    """Of every node: this process's, without what belongs to another Ray, and with our token."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(NOT_INHERITED)}
+    here = str(Path(__file__).parents[3])
+    paths = [here, *inherited.get("PYTHONPATH", "").split(os.pathsep)]
+    return {
+        **inherited,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", "")]),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token_path),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": "120",
+        # So often, every 2 s, a node asks for the head's raylet: by default it gives up after 40 s.
+        "RAY_NUM_REDIS_GET_RETRIES": "60",
+        # A node starts one process at a time: one that hangs while it starts holds up all others
+        # until the raylet kills it, after 60 s by default.
+        "RAY_worker_register_timeout_seconds": "30",
+        # By default Ray's workers, and so the trainer, come after all else that a host does.
+        "RAY_worker_niceness": "0",
+        # Ray's memory monitor would kill the agent, the only worker, and not the program.
+        "RAY_memory_monitor_refresh_ms": "0",
+    }
+
+
+def head(ip: str, port: int, folder: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    """The node of the driver: it has no resources, so that nothing else is ever placed there."""
+    flags = [*_head_flags(port), "--num-cpus=0"]
+    return _node("head", ip, folder, flags, environment, after=None)
+
+
+def driver(
+    generation: int,
+    ip: str,
+    head_address: tuple[str, int],
+    folder: Path,
+    environment: Mapping[str, str],
+) -> dict[str, Any]:
+    """The node of a driver that is on another machine than the head; it has no resources either."""
+    head_ip, port = head_address
+    flags = [f"--address={head_ip}:{port}", "--num-cpus=0", "--num-gpus=0"]
+    return _node(_name("driver", generation), ip, folder, flags, environment, after=None)
+
+
+def host(
+    world: World,
+    process: int,
+    generation: int,
+    ip: str,
+    head_address: tuple[str, int],
+    folder: Path,
+    environment: Mapping[str, str],
+    *,
+    is_head: bool = False,
+) -> dict[str, Any]:
+    """The node of one host: what the real one would show to Ray, but for the chips.
+
+    `generation` counts from 1: each replacement of a lost node needs a name of its own.
+    `is_head`: it is the one at `head_address` itself.
+    """
+    resources, more_environment = _hardware(world, process)
+    head_ip, port = head_address
+    flags = [
+        *(_head_flags(port) if is_head else [f"--address={head_ip}:{port}"]),
+        "--num-cpus=1",
+        f"--labels={HOST_LABEL}={process}",
+        *resources,
+    ]
+    name = _name(f"host-{process:04d}", generation)
+    after = None if is_head else head_address
+    return _node(name, ip, folder, flags, {**environment, **more_environment}, after)
+
+
+def _name(of: str, generation: int) -> str:
+    return of + (f"-{generation}" if generation > 1 else "")
+
+
+def _head_flags(port: int) -> list[str]:
+    flags = ["--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"]
+    return [*flags, f"--system-config={json.dumps(HEALTH_CHECK)}"]
+
+
+def _hardware(world: World, process: int) -> tuple[list[str], dict[str, str]]:
+    """Flags and environment; Ray derives the labels and the head resource from TPU_*."""
+    if world.platform == "cpu":
+        return [], {}
+    if world.platform == "gpu":
+        return [f"--num-gpus={world.devices_per_host}"], {}
+    name, worker = place(world, process)
+    kind = accelerators.parse(
+        world.accelerator, hosts=world.hosts_per_slice, devices_per_host=world.devices_per_host
+    )
+    return [f"--resources={json.dumps({'TPU': kind.chips_per_host})}"], {
+        "TPU_NAME": name,
+        "TPU_WORKER_ID": str(worker),
+        "TPU_ACCELERATOR_TYPE": kind.ray_pod_type or "",
+        "TPU_TOPOLOGY": "x".join(map(str, kind.topology or ())),
+    }
+
+
+def _node(
+    name: str,
+    ip: str,
+    folder: Path,
+    flags: list[str],
+    environment: Mapping[str, str],
+    after: tuple[str, int] | None,
+) -> dict[str, Any]:
+    """What ray_nodes.py starts. A folder for each: raylets of one folder fight over a socket."""
+    temporary = folder / name.removeprefix("host-").lstrip("0").rjust(1, "0")
+    own = [f"--node-ip-address={ip}", f"--node-name={name}", f"--temp-dir={temporary}"]
+    return {
+        "name": name,
+        "flags": [*flags, *own, *COMMON_FLAGS],
+        "folder": str(temporary),
+        "env": dict(environment),
+        "log": str(folder / f"{name}.log"),
+        "after": after,
+    }

@@ -1,0 +1,1 @@
+"""A Ray cluster that is reached by its Jobs API alone."""

@@ -1,0 +1,117 @@
+"""Ray's Jobs API over HTTP: docs.ray.io, "Ray Jobs REST API". No Ray is needed here for it."""
+
+import http.client
+import json
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
+
+from launcher.cluster.schema import Attach
+from launcher.core.errors import ProviderError
+from launcher.providers.ray.existing_cluster import ray_variables
+
+TIMEOUT_S, UPLOAD_TIMEOUT_S = 30.0, 600.0
+NOT_THERE = 404
+BEFORE_IT = (502, 503, 504)
+"""From a gateway or proxy in front of the cluster, which did not answer it in time."""
+SAID_CHARACTERS = 400
+KNOWN_ALREADY = "already exists"
+"""In Ray's answer to a submission under an id that it has accepted before."""
+REFUSED = {
+    401: "wants a token: name its file (provider.token_path), or set RAY_AUTH_TOKEN_PATH or "
+    "RAY_AUTH_TOKEN",
+    403: "refused the token: it must be the one that its head was started with",
+}
+
+
+class UnreachableError(ProviderError):
+    """The cluster does not answer now; what was asked of it may have been done."""
+
+
+class JobsApi:
+    """Of one cluster. All methods raise ProviderError with what came back."""
+
+    def __init__(self, settings: Attach) -> None:
+        """Raises ProviderError where the token cannot be read."""
+        self.address = settings.address.rstrip("/")
+        variables = ray_variables(settings)
+        path = variables.get("RAY_AUTH_TOKEN_PATH")
+        token = Path(path).read_text().strip() if path else variables.get("RAY_AUTH_TOKEN")
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        # The token is for this address alone: no proxy of the environment gets it, no redirect.
+        proxies = ProxyHandler({"https": settings.proxy} if settings.proxy else {})
+        self._opener = build_opener(proxies, _NoRedirects)
+
+    def version(self) -> str:
+        """Of the cluster's Ray; also whether it lets us in."""
+        return self._ask("GET", "/api/version").get("ray_version", "")
+
+    def has_package(self, name: str) -> bool:
+        return self._ask("GET", f"/api/packages/gcs/{name}", may_lack=True) is not None
+
+    def send_package(self, name: str, content: bytes) -> None:
+        self._ask("PUT", f"/api/packages/gcs/{name}", content, UPLOAD_TIMEOUT_S)
+
+    def submit(self, job: dict[str, Any]) -> None:
+        """Submits it under its own `submission_id`; a second submission changes nothing."""
+        try:
+            self._ask("POST", "/api/jobs/", json.dumps(job).encode())
+        except UnreachableError:
+            raise
+        except ProviderError as error:
+            if KNOWN_ALREADY not in str(error):
+                raise
+
+    def job(self, name: str) -> dict[str, Any] | None:
+        """How it stands; None: Ray knows nothing of it any more."""
+        return self._ask("GET", f"/api/jobs/{name}", may_lack=True)
+
+    def log(self, name: str) -> str:
+        """All that it has printed."""
+        return self._ask("GET", f"/api/jobs/{name}/logs")["logs"]
+
+    def stop(self, name: str) -> None:
+        self._ask("POST", f"/api/jobs/{name}/stop")
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        content: bytes | None = None,
+        timeout_s: float = TIMEOUT_S,
+        *,
+        may_lack: bool = False,
+    ) -> Any:
+        request = Request(self.address + path, content, self._headers, method=method)
+        request.add_header("Content-Type", "application/octet-stream")
+        try:
+            with self._opener.open(request, timeout=timeout_s) as answer:
+                said = answer.read()
+            return json.loads(said) if said else {}
+        except HTTPError as error:
+            if may_lack and error.code == NOT_THERE:
+                return None
+            kind = UnreachableError if error.code in BEFORE_IT else ProviderError
+            raise kind(self._refused(error)) from None
+        except (URLError, OSError, http.client.HTTPException) as error:
+            why = getattr(error, "reason", error)
+            raise UnreachableError(
+                f"nobody answers at {self.address} ({why}): is it the address of the cluster's "
+                "dashboard (http://HEAD:8265), and reachable from here?"
+            ) from None
+        except ValueError:
+            raise ProviderError(f"{self.address}{path} is no Jobs API of Ray's") from None
+
+    def _refused(self, error: HTTPError) -> str:
+        head = f"the Ray cluster at {self.address} "
+        if error.code in REFUSED:
+            return head + REFUSED[error.code]
+        said = error.read().decode(errors="replace").strip()[-SAID_CHARACTERS:]
+        return f"{head}answers {urlsplit(error.url).path} with {error.code} {error.reason}: {said}"
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        return None

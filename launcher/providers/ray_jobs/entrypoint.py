@@ -1,0 +1,103 @@
+"""`python -m launcher.providers.ray_jobs.entrypoint ORDER`: a job of ours, on the cluster's head.
+
+ORDER is compressed JSON in base 64: {"below": folder, "runs": folder} with {"words": [...]} for a
+command of `launch`, or with {"work": Work} for a run, whose folder is the last thing that is
+printed. The job's folder is the project's root.
+Standard library only, until it is known that the cluster's Python has the rest.
+"""
+
+import base64
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zlib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from launcher.core.exit_codes import BAD_USAGE, NO_CLUSTER
+
+BEGINS = "slipway: the job has begun"
+"""Before this line stands what Ray says."""
+FOLDER = "slipway: the run's folder: "
+"""Before a compressed tar file in base 64, on a line of its own."""
+PROVIDER = {"kind": "attach", "address": "auto"}
+
+
+def main() -> int:
+    print(BEGINS, flush=True)
+    if missing := lacking((Path.cwd() / "pyproject.toml").read_text(encoding="utf-8")):
+        print(
+            f"error: the cluster's Python, {sys.executable}, lacks {', '.join(missing)}: its hosts "
+            "need the packages of the project's uv.lock, as from one image (uv sync --locked)"
+        )
+        return NO_CLUSTER
+    signal.signal(signal.SIGTERM, lambda *_: None)  # Ray tells `launch` too, which then saves
+    order, root = unpacked(sys.argv[1]), Path.cwd()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
+    os.chdir(root / order["below"])
+    runs = str(Path(order["runs"]).expanduser())
+    if "words" in order:
+        return _launch([*order["words"], "--runs", runs])
+    return _run({**order["work"], "runs": runs})
+
+
+def unpacked(order: str) -> dict[str, Any]:
+    """What the command line gives."""
+    return json.loads(zlib.decompress(base64.b64decode(order)))
+
+
+def lacking(project: str) -> list[str]:
+    """Packages that a pyproject.toml asks for, and that are not installed here."""
+    import tomllib
+
+    from packaging.requirements import Requirement
+
+    named = tomllib.loads(project).get("project", {}).get("dependencies", [])
+    needed = [r for r in map(Requirement, named) if r.marker is None or r.marker.evaluate()]
+    return [need.name for need in needed if not _has(need.name)]
+
+
+def _has(package: str) -> bool:
+    try:
+        return bool(version(package))
+    except PackageNotFoundError:
+        return False
+
+
+def _launch(words: list[str]) -> int:
+    return subprocess.call([sys.executable, "-m", "launcher", *words])
+
+
+def _run(given: dict) -> int:
+    from launcher.providers.ray.host_protocol import Work
+
+    work = Work.model_validate(given)
+    folder = Path(work.runs) / work.name
+    with tempfile.TemporaryDirectory(prefix="slipway-job-") as temporary:
+        provider = {**PROVIDER, "labels": work.cluster["provider"]["labels"]}
+        os.environ.update(work.environment)
+        code = _launch(work.words(Path(temporary), provider))
+    if code != BAD_USAGE and folder.is_dir():
+        print(FOLDER + base64.b64encode(_packed(folder)).decode(), flush=True)
+    return code
+
+
+def _packed(folder: Path) -> bytes:
+    """But for its checkpoints."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for path in sorted(folder.iterdir()):
+            if not re.match(r"checkpoints$|\.", path.name):
+                archive.add(path, path.name)
+    return packed.getvalue()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

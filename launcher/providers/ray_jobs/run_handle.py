@@ -1,0 +1,281 @@
+"""A run that is a job of a Ray cluster, as this machine remembers it and asks for it."""
+
+import base64
+import io
+import json
+import tarfile
+import time
+import uuid
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import computed_field
+
+from launcher.cluster.schema import Attach, ClusterWords
+from launcher.core.errors import ProviderError
+from launcher.core.exit_codes import INTERRUPTED
+from launcher.core.printable import plain
+from launcher.providers.ray.code_bundle import Code
+from launcher.providers.ray.host_protocol import Work
+from launcher.providers.ray_jobs.client import JobsApi, UnreachableError
+from launcher.providers.ray_jobs.entrypoint import BEGINS, FOLDER
+from launcher.runs.fetched_files import UnpackError, unpack
+from launcher.runs.remote import Elsewhere, runs_below
+
+BASE = "~/.cache/slipway"
+"""On the head: runs."""
+MODULE = "launcher.providers.ray_jobs.entrypoint"
+OVER = ("SUCCEEDED", "FAILED", "STOPPED")
+ENDING_S = 3600
+"""For a job that is asked to stop, until Ray kills it; `launch` there ends its programs sooner."""
+LOOK_S, LOOK_SHARE = 0.5, 10
+"""A job's log comes as a whole: reading it takes one part of so many of the time."""
+LOST_S = 60.0
+"""Without an answer."""
+ORDER_BYTES = 96 << 10
+"""The longest order. Linux takes 128 KiB as one argument of a command."""
+TAIL_LINES = 10
+FIRST_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+class DoubtError(ProviderError):
+    """It is not known whether the cluster has accepted a job."""
+
+
+class RayJob(Elsewhere):
+    """Of a run, on a cluster that is reached by HTTP alone."""
+
+    settings: Attach
+    submission_id: str
+    package: str
+    """The code, as the cluster has it."""
+    below: str
+    """In the code: where the command was typed."""
+    is_accepted: bool = False
+    """Whether the cluster has confirmed the job: this record is written before it is asked."""
+
+    @classmethod
+    def of(cls, folder: Path, settings: Attach, code: Code, words: ClusterWords) -> Self:
+        """A run that is to have its copy in `folder`."""
+        return cls(
+            settings=settings,
+            name=folder.name,
+            runs=runs_below(BASE, folder),
+            submission_id=_new_id(folder.name),
+            package=f"_ray_pkg_slipway_{code.sha256[:16]}.zip",
+            below=str(code.below),
+            words=words,
+            launched_in=str(Path.cwd()),
+        )
+
+    @computed_field
+    @property
+    def head_name(self) -> str:
+        return self.settings.address
+
+    def send(self, code: Code) -> None:
+        """The code, where the cluster does not have it yet. Raises ProviderError."""
+        if not self._api.has_package(self.package):
+            self._api.send_package(self.package, _zipped(code))
+
+    def begin(self, work: Work, folder: Path) -> None:
+        """Submits the job; `folder` has the record of it before the cluster is asked.
+
+        Raises DoubtError where the cluster may have accepted it. After any other ProviderError
+        there is neither a job nor a record.
+        """
+        self.write(folder)
+        try:
+            self._submit(self.submission_id, work=work.model_dump(mode="json"))
+        except DoubtError:
+            raise
+        except ProviderError:
+            self.forget(folder)
+            raise
+        self._confirm(folder)
+
+    def is_known(self, folder: Path) -> bool:
+        """Whether the cluster has accepted it, by what it has confirmed or says now.
+
+        Raises ProviderError where it does not answer.
+        """
+        if not self.is_accepted and self._api.job(self.submission_id) is not None:
+            self._confirm(folder)
+        return self.is_accepted
+
+    def _confirm(self, folder: Path) -> None:
+        self.is_accepted = True
+        self.write(folder)
+
+    def stop(self) -> None:
+        """Ask it to save and end. Raises ProviderError."""
+        self._api.stop(self.submission_id)
+
+    def launch(self, verb: str, *words: str, terminal: bool) -> int:
+        """As a job of its own. Raises ProviderError."""
+        del terminal  # a job has none
+        name = _new_id(verb)
+        self._submit(name, words=[verb, self.name, *words])
+        following = Following(self._api, name)
+        following.until_over(lambda line: print(plain(line)))
+        return following.exit_code
+
+    def following(self) -> "Following":
+        """Its log, from the beginning."""
+        return Following(self._api, self.submission_id)
+
+    def is_over(self) -> bool:
+        job = self._api.job(self.submission_id)
+        return job is None or job["status"] in OVER
+
+    def bring_home(self, folder: Path) -> None:
+        following = self.following()
+        following.until_over(lambda line: None)
+        following.unpack(folder)
+        self.settle(folder)
+
+    def _submit(self, name: str, **order: Any) -> None:
+        """Submits a job under a name of our own; a lost answer is followed by asking again.
+
+        Raises DoubtError where no answer comes at all, ProviderError where the job is refused.
+        """
+        typed = _packed({"below": self.below, "runs": self.runs, **order})
+        job = {
+            "submission_id": name,
+            "entrypoint": f"exec python -m {MODULE} {typed}",
+            "runtime_env": {
+                "working_dir": f"gcs://{self.package}",
+                "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(ENDING_S)},
+            },
+        }
+        asked_at = time.monotonic()
+        while not self._accepts(name, job):
+            if time.monotonic() - asked_at > LOST_S:
+                raise DoubtError(
+                    f"{self.settings.address} has not answered for {LOST_S:.0f} s and may have "
+                    f"accepted the job {name}"
+                )
+            time.sleep(LOOK_S)
+
+    def _accepts(self, name: str, job: dict[str, Any]) -> bool:
+        """Whether the cluster knows the job now; False: no answer came."""
+        try:
+            try:
+                self._api.submit(job)
+            except UnreachableError:
+                return self._api.job(name) is not None
+            except ProviderError:
+                if self._api.job(name) is None:
+                    raise
+            return True
+        except UnreachableError:
+            return False
+
+    @property
+    def _api(self) -> JobsApi:
+        return JobsApi(self.settings)
+
+
+class Following:
+    """The log of a job, line by line."""
+
+    def __init__(self, api: JobsApi, submission_id: str) -> None:
+        self.has_begun = False
+        """Whether anything of ours has said a word there."""
+        self._api, self._id = api, submission_id
+        self._seen, self._packed, self._job = 0, "", {}
+        self._before: list[str] = []
+
+    def until_over(self, on_line: Callable[[str], None]) -> None:
+        """Raises ProviderError for a job that is not known, did not begin, or does not answer."""
+        answered_at = time.monotonic()
+        while self._job.get("status") not in OVER:
+            began = time.monotonic()
+            try:
+                self._look(on_line)
+                answered_at = time.monotonic()
+            except UnreachableError:
+                if time.monotonic() - answered_at > LOST_S:
+                    raise
+            time.sleep(max(LOOK_S, LOOK_SHARE * (time.monotonic() - began)))
+        if not self.has_begun:
+            said = "\n".join(f"  {line}" for line in self._before[-TAIL_LINES:])
+            why = self._job.get("message") or "no reason is given"
+            raise ProviderError(f"the job did not begin on {self._api.address}: {why}\n{said}")
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command; a job that was stopped has none."""
+        code = self._job.get("driver_exit_code")
+        return INTERRUPTED if code is None else code
+
+    @property
+    def has_folder(self) -> bool:
+        """Whether it came to a run."""
+        return bool(self._packed)
+
+    def unpack(self, folder: Path) -> None:
+        """Writes the known files of the run's folder into a folder. Raises ProviderError."""
+        try:
+            packed = io.BytesIO(base64.b64decode(self._packed, validate=True))
+            with tarfile.open(fileobj=packed, mode="r:gz") as archive:
+                unpack(archive, folder)
+        except (UnpackError, tarfile.TarError, EOFError, OSError, ValueError) as error:
+            raise ProviderError(
+                f"the job {self._id} on {self._api.address} has ended without handing over the "
+                f"run's folder: {error}"
+            ) from None
+
+    def _look(self, on_line: Callable[[str], None]) -> None:
+        job = self._api.job(self._id)  # before its log: the last words are not missed
+        if job is None:
+            raise ProviderError(f"{self._api.address} knows no job {self._id} any more")
+        log = self._api.log(self._id)
+        end = log.rfind("\n") + 1
+        new, self._seen = log[self._seen : end], end
+        for line in new.splitlines():
+            if line.startswith(FOLDER):
+                self._packed = line.removeprefix(FOLDER)
+            elif self.has_begun:
+                on_line(line)
+            elif line == BEGINS:
+                self.has_begun = True
+            else:
+                self._before.append(line)
+        self._job = job
+
+
+def check(settings: Attach) -> None:
+    """Raises ProviderError where nobody answers, or does not let us in."""
+    JobsApi(settings).version()
+
+
+def _packed(order: dict[str, Any]) -> str:
+    """An order as one word of a shell. Raises ProviderError for one that is too long."""
+    packed = base64.b64encode(zlib.compress(json.dumps(order).encode())).decode()
+    if len(packed) > ORDER_BYTES:
+        raise ProviderError(
+            f"the job is too large for Ray's Jobs API: {len(packed) >> 10} KiB compressed, at most "
+            f"{ORDER_BYTES >> 10} KiB: shorten the job file"
+        )
+    return packed
+
+
+def _new_id(what: str) -> str:
+    return f"slipway-{what}-{uuid.uuid4().hex[:8]}"
+
+
+def _zipped(code: Code) -> bytes:
+    """The same files as Ray takes them; from the same code always the same bytes."""
+    zipped = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(code.archive), mode="r:gz") as names,
+        zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for name in names.getnames():
+            if (path := code.root / name).is_file():
+                archive.writestr(zipfile.ZipInfo(name, FIRST_DATE), path.read_bytes())
+    return zipped.getvalue()

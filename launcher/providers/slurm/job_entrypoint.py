@@ -1,0 +1,77 @@
+"""The batch script of a job.
+
+    python -m launcher.providers.slurm.job_entrypoint JOB FOLDER [KEY=VALUE ...]
+
+On the job's first host it goes on with the run, and hands it back to the queue where Slurm and not
+its user wanted it to stop: when another job is to have the hosts, or the time is over.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from launcher.core.environment import INSIDE
+from launcher.core.errors import ProviderError
+from launcher.core.exit_codes import INTERRUPTED, OK
+from launcher.providers.slurm import job_environment
+from launcher.runs.directory import POSITION, QUEUED, Run
+from launcher.runs.slurm_job import SlurmJob
+
+STOPPED = (INTERRUPTED, -signal.SIGTERM)
+"""By the signal: with a checkpoint, or before it could listen for one."""
+
+
+def main() -> int:
+    name, folder, overrides = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
+    job = SlurmJob(name=name, job_id=os.environ["SLURM_JOB_ID"])
+    if not _is_wanted(folder, job):
+        print(f"{folder} is not the run of the job {job.name} any more: nothing to do", flush=True)
+        return OK
+    job.write(folder)
+    os.environ[INSIDE] = job.name
+    os.environ.update(job_environment.read(folder))
+    launch = subprocess.Popen([sys.executable, "-m", "launcher", "resume", str(folder), *overrides])
+    asked = False
+
+    def pass_on(*_: object) -> None:
+        """Once: Slurm signals script and hosts, and a second signal would end it at once."""
+        nonlocal asked
+        if not asked:
+            launch.send_signal(signal.SIGTERM)
+        asked = True
+
+    signal.signal(signal.SIGTERM, pass_on)
+    code = launch.wait()
+    if not (asked and code in STOPPED and not _is_to_end(folder) and _requeue(folder, job)):
+        job_environment.forget(folder)
+    return code
+
+
+def _is_wanted(folder: Path, job: SlurmJob) -> bool:
+    """False for a job that Slurm accepted late: the run was stopped or has another job since."""
+    recorded = SlurmJob.read(folder)
+    return recorded is not None and recorded.name == job.name and not recorded.is_to_end
+
+
+def _is_to_end(folder: Path) -> bool:
+    job = SlurmJob.read(folder)
+    return job is not None and job.is_to_end
+
+
+def _requeue(folder: Path, job: SlurmJob) -> bool:
+    """Whether Slurm ends this script and starts it again later, in the same job."""
+    try:
+        job.requeue()
+    except ProviderError as error:
+        print(f"not requeued: {error}", flush=True)
+        return False
+    with Run.open(folder) as run:
+        kept = {name: run.state.get(name) for name in POSITION}
+        run.set_state(QUEUED, reason="Slurm needed its hosts, or its time was over", **kept)
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

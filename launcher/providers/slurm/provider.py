@@ -1,0 +1,138 @@
+"""Inside a job: a Ray node on each of its hosts, by one `srun`, and what they say meanwhile."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from launcher.core.errors import ProviderError
+from launcher.core.files import parse_object
+from launcher.core.formatting import host_name
+from launcher.host.process_tree import Reaped
+from launcher.providers.ray.host_cluster import Hosts
+from launcher.providers.ray.node_group import START_TIMEOUT_PER_HOST_S, START_TIMEOUT_S
+from launcher.providers.ray.workspace import new_token, private_folder, write_token
+from trainer.contract.planning.plan import World
+
+NODE = "launcher.providers.slurm.node_entrypoint"
+SRUN = ["srun", "--overlap", "--ntasks-per-node=1", "--distribution=block", "--cpu-bind=none",
+        "--kill-on-bad-exit=1", "--wait=0", "--label", "--unbuffered"]  # fmt: skip
+ENDING_TIMEOUT_S = 60.0
+TAIL_LINES = 20
+
+
+@contextmanager
+def hosts_of_job(world: World, on_status: Callable[[str], None]) -> Iterator[Hosts]:
+    """The hosts of the job that this process is the batch script of; they end on the way out.
+
+    Raises ProviderError with those that are missing.
+    """
+    folder = private_folder()
+    reaped = Reaped(folders=[folder])
+    try:
+        with _Step(world, folder) as step:
+            token = new_token()
+            token_path = write_token(folder, token)
+            address, port = step.start(token, on_status)
+            yield Hosts(f"{address}:{port}", address, token_path)
+    finally:
+        reaped.close()
+
+
+class _Step:
+    """The tasks of one `srun`; they end with its input."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self._world = world
+        self._errors = folder / "srun.log"
+        words = [*SRUN, f"--nodes={world.processes}", f"--ntasks={world.processes}"]
+        with self._errors.open("wb") as errors:
+            self._srun = subprocess.Popen(
+                [*words, sys.executable, "-m", NODE],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C is this process's to pass on
+            )
+        assert self._srun.stdin and self._srun.stdout
+        self._orders = self._srun.stdin
+        self._answers: queue.SimpleQueue[tuple[int, dict[str, Any]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, args=[self._srun.stdout], daemon=True).start()
+
+    def start(self, token: str, on_status: Callable[[str], None]) -> tuple[str, int]:
+        """A Ray node on every host; the head's address and port. Raises ProviderError."""
+        total = self._world.processes
+        limit_s = START_TIMEOUT_S + START_TIMEOUT_PER_HOST_S * total
+        deadline = time.monotonic() + limit_s
+        addresses: dict[int, str] = {}
+        up: set[int] = set()
+        port = 0
+        self._tell(node={"token": token, "world": self._world.model_dump(mode="json")})
+        while len(up) < total:
+            process, answer = self._next(deadline, limit_s, up)
+            if "address" in answer:
+                addresses[process] = answer["address"]
+            elif "port" in answer:
+                port = answer["port"]
+                self._tell(head=[addresses[process], port])
+            elif "up" in answer:
+                up.add(process)
+                on_status(f"{len(up)} of {total} Ray nodes are up")
+            elif "failed" in answer:
+                raise ProviderError(f"{host_name(process)}: {answer['failed']}")
+        return addresses[0], port
+
+    def __enter__(self) -> "_Step":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._orders.close()
+        try:
+            self._srun.wait(ENDING_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._srun.kill()  # Slurm ends its tasks with the job, in a moment
+            self._srun.wait()
+
+    def _tell(self, **order: object) -> None:
+        try:
+            self._orders.write(json.dumps(order).encode() + b"\n")
+            self._orders.flush()
+        except OSError:
+            raise ProviderError(self._missing(set(), "srun has ended")) from None
+
+    def _next(self, deadline: float, limit_s: float, up: set[int]) -> tuple[int, dict[str, Any]]:
+        try:
+            answer = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise ProviderError(self._missing(up, f"not within {limit_s:.0f} s")) from None
+        if answer is None:
+            raise ProviderError(self._missing(up, "srun has ended"))
+        return answer
+
+    def _missing(self, up: set[int], why: str) -> str:
+        missing = [host_name(p) for p in range(self._world.processes) if p not in up]
+        said = self._errors.read_text(errors="replace").strip().splitlines()[-TAIL_LINES:]
+        head = f"no Ray node on {', '.join(missing)}: {why}"
+        return "\n  ".join([head, *said])
+
+    def _listen(self, answers: IO[bytes]) -> None:
+        """Each line of `srun --label` begins with the number of its task."""
+        for line in answers:
+            number, _, rest = line.partition(b":")
+            answer = parse_object(rest)
+            if answer is None or not number.strip().isdigit():
+                continue
+            if answer.get("signal") == signal.SIGTERM:
+                os.kill(os.getppid(), signal.SIGTERM)  # the batch script, which says so once
+            else:
+                self._answers.put((int(number), answer))
+        self._answers.put(None)

@@ -1,1 +1,0 @@
-"""What a run's files tell of it."""

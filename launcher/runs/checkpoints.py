@@ -1,0 +1,76 @@
+"""The checkpoints of a run, read without JAX: whole, damaged, moved aside."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.records.checkpoint_metadata import DAMAGED, About, BrokenError, read, steps
+from trainer.contract.storage.paths import AnyPath, is_url
+from trainer.contract.storage.retries import retried
+
+
+class UnreachableError(Exception):
+    """A folder of checkpoints cannot be read from here; says why."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One step folder, and what is known of it."""
+
+    folder: AnyPath
+    step: int
+    about: About | None
+    problem: str = ""
+    """Why it is no checkpoint to go on from; "": nothing is known against it."""
+    verified: bool = False
+    """Whether every array was read and found as it was saved."""
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether it was moved aside as damaged."""
+        return DAMAGED in self.folder.name
+
+    @property
+    def state(self) -> str:
+        return self.problem or ("verified" if self.verified else "whole")
+
+
+def newest(folder: str) -> About | None:
+    """The newest whole checkpoint in a folder. Raises UnreachableError."""
+    return next((entry.about for entry in entries(folder) if not entry.problem), None)
+
+
+def entries(folder: str) -> Iterator[Entry]:
+    """All step folders, newest first, damaged ones included. Raises UnreachableError."""
+    try:
+        root = _open(folder)
+        names = retried(folder, lambda: [p.name for p in root.iterdir()] if root.is_dir() else [])
+        moved = [name for name in names if DAMAGED in name and name.partition(".")[0].isdecimal()]
+        found = [(step, str(step)) for step in retried(folder, lambda: steps(root))]
+        found += [(int(name.partition(".")[0]), name) for name in moved]
+        for step, name in sorted(found, reverse=True):
+            yield retried(str(root / name), partial(_entry, root / name, step))
+    except Exception as error:  # each kind of storage has errors of its own
+        why = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+        raise UnreachableError(f"{folder} cannot be read from here: {why}") from error
+
+
+def _open(folder: str) -> AnyPath:
+    """URLs through etils, which is imported for them alone."""
+    if not is_url(folder):
+        return Path(folder).expanduser()
+    from trainer.contract.storage.paths import place
+
+    return place(folder)
+
+
+def _entry(folder: AnyPath, step: int) -> Entry:
+    moved = "moved aside as damaged"
+    try:
+        about = read(folder)
+    except BrokenError as error:
+        text = f"{moved}: {error}" if DAMAGED in folder.name else str(error)
+        return Entry(folder, step, None, text)
+    return Entry(folder, step, about, moved if DAMAGED in folder.name else "")

@@ -1,0 +1,53 @@
+"""The logs of a run's hosts, as they grow."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from launcher.core.formatting import host_name
+from launcher.host.log_reader import Lines, LogFile
+
+LOOK_S = 0.2
+
+FOLLOWED_TAIL = 10
+"""Lines of each host's past that a command which follows them begins with, unless it is told."""
+
+OnLine = Callable[[int, str], None]
+
+
+class HostLogs:
+    """The logs of a run's hosts as they grow; hosts that come later are found too."""
+
+    def __init__(self, folder: Path, tail: int | None, host: int | None = None) -> None:
+        self._folder, self._tail, self._host = folder / "logs", tail, host
+        self._open: dict[int, tuple[LogFile, Lines]] = {}
+
+    @property
+    def hosts(self) -> list[int]:
+        """Of which there is a log."""
+        names = (path.stem.removeprefix("host-") for path in self._folder.glob("host-*.log"))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def read(self, on_line: OnLine) -> bool:
+        """Hand over what is new, host by host; whether there was anything."""
+        found = False
+        for host in self.hosts if self._host is None else [self._host]:
+            log, lines = self._log(host)
+            while chunk := log.read():
+                found = True
+                for line in lines.add(chunk):
+                    on_line(host, line)
+        self._tail = None  # a host that comes later is read from its first line on
+        return found
+
+    def finish(self, on_line: OnLine) -> None:
+        """Hand over last lines that no newline ended."""
+        for host, (log, lines) in self._open.items():
+            for line in lines.rest():
+                on_line(host, line)
+            log.close()
+
+    def _log(self, host: int) -> tuple[LogFile, Lines]:
+        if host not in self._open:
+            path = self._folder / f"{host_name(host)}.log"
+            self._open[host] = LogFile(path, self._tail), Lines()
+        return self._open[host]

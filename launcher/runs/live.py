@@ -1,0 +1,109 @@
+"""Files that follow a run while it is alive: hosts.json, and the summary of events.jsonl.
+
+A thread writes them. The process that runs a run must not wait for its storage: agents that are
+asked nothing for a minute end themselves.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.core.files import read_object, replace_file
+from launcher.runs import summary
+from launcher.runs.phases import HostPhases
+from launcher.runs.timeline import as_time
+
+NAME = "hosts.json"
+LOOK_EVERY_S = 0.5
+"""A changed phase is in hosts.json this soon."""
+EVERY_S = 5.0
+"""How old the time of the last event in hosts.json may be."""
+CLOSING_S = 1.0
+"""The last write may take this long. Storage that stalls does not hold up the end of a run."""
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """What hosts.json has."""
+
+    heard: float | None
+    """When a host was last heard of, in seconds since the epoch; None: it is not known."""
+    phases: dict[int, str]
+    """What each host of the last attempt does, by process."""
+
+
+def read(folder: Path) -> Hosts:
+    """What a run's hosts did when the file was last written."""
+    found = read_object(folder / NAME)
+    phases = found.get("phases")
+    named = phases if isinstance(phases, dict) else {}
+    return Hosts(
+        as_time(found.get("heard")),
+        {int(process): str(phase) for process, phase in named.items() if process.isdecimal()},
+    )
+
+
+class LiveFiles:
+    """Keeps the files of one run up to date."""
+
+    def __init__(self, folder: Callable[[], Path]) -> None:
+        self._folder = folder
+        self._changing, self._closed = threading.Lock(), threading.Event()
+        self._phases = HostPhases()
+        self._heard = 0.0
+        self._written = Hosts(None, {})
+        self._unsummarized = 0
+        self._thread: threading.Thread | None = None
+
+    def on_event(self, event: Mapping[str, Any], received: float) -> None:
+        """Take in an event of a host, and the time when it arrived."""
+        with self._changing:
+            self._phases.add(event)
+            self._heard = received
+        self._start()
+
+    def on_written(self, count: int) -> None:
+        """Take in the number of bytes that were added to events.jsonl."""
+        with self._changing:
+            self._unsummarized += count
+
+    def close(self) -> None:
+        """Write what has changed, within CLOSING_S."""
+        self._closed.set()
+        if self._thread:
+            self._thread.join(CLOSING_S)
+
+    def _start(self) -> None:
+        """Late: a process that forks leaves its threads behind."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._keep_up, daemon=True, name="live-files")
+            self._thread.start()
+
+    def _keep_up(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._closed.wait(LOOK_EVERY_S)
+            with suppress(OSError):  # what fills the disk ends the run by its events
+                self._write_hosts(is_last)
+                self._summarize()
+
+    def _write_hosts(self, is_last: bool) -> None:
+        with self._changing:
+            found = Hosts(self._heard, dict(self._phases.by_process))
+        age_s = self._heard - (self._written.heard or 0.0)
+        has_changed = found.phases != self._written.phases
+        if has_changed or age_s >= EVERY_S or (is_last and age_s > 0):
+            about = {"heard": found.heard, "phases": found.phases}
+            replace_file(self._folder() / NAME, json.dumps(about))
+            self._written = found
+
+    def _summarize(self) -> None:
+        with self._changing:
+            is_due = self._unsummarized >= summary.SUMMARY_EVERY_BYTES
+            self._unsummarized = 0 if is_due else self._unsummarized
+        if is_due:
+            summary.write(self._folder())

@@ -1,0 +1,61 @@
+"""The runs that this user has started, from whatever folder: one small file for each."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.core.files import (
+    NoStateFolderError,
+    make_state_folder,
+    read_object,
+    replace_file,
+    state_folder,
+)
+
+
+def note(folder: Path, secrets: Sequence[str]) -> None:
+    """Records a run by its folder, for commands that are called elsewhere.
+
+    `secrets`: the names that its job gives; a later change of job.yaml does not add to them.
+    """
+    record = {"folder": str(folder), "secrets": [*secrets]}
+    try:
+        replace_file(make_state_folder("runs") / _file_name(folder), json.dumps(record))
+    except OSError:
+        pass  # no home to write to: the run is found by its path
+
+
+def noted() -> list[Path]:
+    """The folders of all runs that are still there; what is gone is forgotten."""
+    found = []
+    try:
+        entries = sorted((state_folder() / "runs").glob("*.json"))
+    except NoStateFolderError:
+        return []
+    for entry in entries:
+        folder = Path(read_object(entry).get("folder", ""))
+        if is_run(folder):
+            found.append(folder)
+        else:
+            with suppress(OSError):  # a home that cannot be written
+                entry.unlink(missing_ok=True)
+    return found
+
+
+def secrets_of(folder: Path) -> list[str]:
+    """The names that are recorded for a run; empty for a run of another machine or user."""
+    try:
+        return read_object(state_folder() / "runs" / _file_name(folder)).get("secrets", [])
+    except NoStateFolderError:
+        return []
+
+
+def is_run(folder: Path) -> bool:
+    """Not one that is being made, which has a hidden name."""
+    return not folder.name.startswith(".") and (folder / "job.yaml").is_file()
+
+
+def _file_name(folder: Path) -> str:
+    return f"{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}.json"

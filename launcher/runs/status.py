@@ -1,0 +1,210 @@
+"""What a run's folder says of the run at this moment, cheap enough to ask of many runs."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.core.errors import ProviderError
+from launcher.core.exit_codes import INTERRUPTED, JOB_FAILED, OK
+from launcher.core.files import last_object, read_object
+from launcher.core.printable import plain
+from launcher.runs.directory import (
+    QUEUED,
+    REMOTE,
+    RunFolderError,
+    is_alive,
+    resume_command,
+    run_word,
+    stop_command,
+)
+from launcher.runs.registry import is_run, noted
+from launcher.runs.slurm_job import queued
+
+EXIT_CODES = {
+    "finished": OK,
+    "failed": JOB_FAILED,
+    "died": JOB_FAILED,
+    "stopped": INTERRUPTED,
+    "interrupted": INTERRUPTED,
+}
+"""Of states that are an end, what a command that waited for it ends with."""
+BY_HAND = "by hand"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run as it was found."""
+
+    folder: Path
+    state: str
+    """Of state.json; `died` where that is no end and nobody runs it; `by hand` without a state, and
+    `on HOST` where another machine has it."""
+    is_alive: bool
+    """Whether a process runs it now."""
+    about: dict[str, Any]
+    """state.json."""
+    step: int | None
+    """The last one that was reported."""
+    loss: float | None
+    changed_at: float
+    """When it last gave a sign of life, in seconds since the epoch."""
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def attempt(self) -> int | None:
+        return self.about.get("attempt")
+
+    @property
+    def steps(self) -> int | None:
+        return self.about.get("steps")
+
+    @property
+    def cluster_name(self) -> str:
+        return Path(self._cluster_words.get("name", "")).stem
+
+    @property
+    def cluster(self) -> str:
+        """Its name, and whether it is simulated."""
+        words = self._cluster_words
+        simulated = words.get("simulate") or words.get("simulate_hosts")
+        return self.cluster_name + " (simulated)" * bool(simulated)
+
+    @property
+    def position(self) -> str:
+        """ "340/1000"; "" before the first step."""
+        if self.step is None:
+            return ""
+        return f"{self.step}/{self.steps}" if self.steps else f"{self.step}"
+
+    @property
+    def left(self) -> str:
+        """What a run that has ended still has in Kubernetes, and what deletes it; "": nothing."""
+        note = self.folder / "kubernetes.json"
+        if self.is_alive or not note.exists():
+            return ""
+        name = read_object(note).get("name", "of an unknown name")
+        return f"RayCluster {name} in Kubernetes; delete it with: {stop_command(self.folder)}"
+
+    @property
+    def exit_code(self) -> int:
+        """What a command that waited for the run ends with."""
+        return EXIT_CODES.get(self.state, OK)
+
+    @property
+    def _cluster_words(self) -> dict[str, Any]:
+        return self.about.get("cluster") or {}
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "folder": str(self.folder),
+            "state": self.state,
+            "alive": self.is_alive,
+            "exit_code": None if self.is_alive else self.exit_code,
+            "reason": self.about.get("reason"),
+            "left": self.left or None,
+            "attempt": self.attempt,
+            "step": self.step,
+            "steps": self.steps,
+            "loss": self.loss,
+            "cluster": self.about.get("cluster"),
+            "changed": self.changed_at,
+        }
+
+
+def take(folder: Path) -> Snapshot:
+    """Look at a run's folder."""
+    alive = is_alive(folder)  # before the state: the last one is written before the lock is free
+    about = read_object(folder / "state.json")
+    elsewhere = (
+        f"on {where}" if (where := read_object(folder / REMOTE).get("head_name")) else BY_HAND
+    )
+    state = about.get("state", elsewhere)
+    if not alive and state not in (*EXIT_CODES, elsewhere):
+        alive = is_alive(folder)  # it may have begun between the two looks
+        state = state if alive else QUEUED if _is_queued(folder, state) else "died"
+    last = _last_step(folder)
+    changed_at = _changed_at(folder)
+    return Snapshot(folder, state, alive, about, last.get("step"), last.get("loss"), changed_at)
+
+
+def take_all(runs: Path) -> list[Snapshot]:
+    """All runs in `runs`, and those that were started elsewhere; the newest first."""
+    here = [folder.absolute() for folder in _folders(runs) if is_run(folder)]
+    once = {folder.resolve(): folder for folder in (*noted(), *here)}
+    return sorted(map(_take_any, once.values()), key=lambda found: found.changed_at, reverse=True)
+
+
+def _take_any(folder: Path) -> Snapshot:
+    """Among others: one of which it cannot be known whether it is alive must not hide them."""
+    try:
+        return take(folder)
+    except RunFolderError:
+        about = read_object(folder / "state.json")
+        return Snapshot(folder, "unknown", False, about, None, None, _changed_at(folder))
+
+
+def describe(found: Snapshot) -> str:
+    """How a run stands, in a sentence, with the words that go on with it."""
+    state, step, saved = found.state, found.step, found.about.get("checkpoint")
+    if found.is_alive:
+        return f"{found.name} is running: {state}"
+    if state == QUEUED:
+        return (
+            f"{found.name} waits in a queue; follow it with: launch attach {run_word(found.folder)}"
+        )
+    if state == "finished":
+        return f"{found.name} finished" + (f": {found.position} steps" if found.position else "")
+    if state == BY_HAND:
+        return f"{found.name} was started by hand, without a launcher"
+    where = f" at step {step}" if step else " before the first step" * bool(found.steps)
+    why = {
+        "failed": f" failed{where}: {plain(str(found.about.get('reason') or 'see its logs'))}",
+        "died": f" died{where}: {_why_it_died(found)}",
+    }.get(state, f" was {state}{where}")
+    checkpoint = f", checkpoint of step {saved}" if saved else ""
+    return f"{found.name}{why}{checkpoint}; continue with: {resume_command(found.folder)}"
+
+
+def _why_it_died(found: Snapshot) -> str:
+    if found.about.get("state") == QUEUED:
+        return "Slurm's queue does not have its job"
+    return "what ran it is gone, without a word"
+
+
+def _is_queued(folder: Path, state: str) -> bool:
+    """As far as it can be asked from here; Slurm itself requeues a job that lost a host."""
+    try:
+        job = queued(folder)
+    except ProviderError:
+        return state == QUEUED
+    return job is not None and (state == QUEUED or job.state == "PENDING")
+
+
+def _last_step(folder: Path) -> dict[str, Any]:
+    """From metrics.jsonl, or the events where a program of one's own writes no metrics."""
+    metrics = last_object(folder / "metrics.jsonl", lambda line: "loss" in line)
+    return metrics or last_object(folder / "events.jsonl", lambda line: line.get("event") == "step")
+
+
+def _changed_at(folder: Path) -> float:
+    times = [0.0]
+    for name in ("state.json", "events.jsonl", "metrics.jsonl", "job.yaml"):
+        try:
+            times.append((folder / name).stat().st_mtime)
+        except OSError:
+            continue  # not written yet
+    return max(times)
+
+
+def _folders(runs: Path) -> Iterator[Path]:
+    try:
+        with os.scandir(runs) as entries:
+            yield from [Path(entry.path) for entry in entries if entry.is_dir()]
+    except OSError:
+        return  # there are no runs here

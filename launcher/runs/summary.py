@@ -1,0 +1,93 @@
+"""events.jsonl in bounded time: a summary of its first part, which a run keeps up, and the rest.
+
+Nothing that is not in events.jsonl is in the summary: without it, all but the newest events of a
+large file are left out.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from launcher.core.files import parse_object, replace_file
+from launcher.runs.goodput import Account, Goodput
+from launcher.runs.history import History
+from launcher.runs.timeline import Timeline
+
+NAME = "events_summary.json"
+SUMMARY_EVERY_BYTES = 4 << 20
+"""A run summarizes when so much was added."""
+MOST_READ_BYTES = 16 << 20
+"""About half a second of reading."""
+
+
+@dataclass
+class Summary:
+    """What the first `offset` bytes of events.jsonl amount to."""
+
+    offset: int = 0
+    begin: int = 0
+    """The first byte that was read: events before it are left out."""
+    timeline: Timeline = field(default_factory=Timeline)
+    account: Account = field(default_factory=Account)
+    story: History = field(default_factory=History)
+
+    def goodput(self, now: float | None, heard: float | None = None) -> Goodput:
+        """Where the time went; to be asked once, in the end.
+
+        `now`: as in `goodput.goodput`. `heard`: when a host of a run that died was last heard of.
+        """
+        self.account.take(self.timeline.add({"event": "heard", "time": heard}))
+        self.account.take(self.timeline.rest())
+        self.account.close(now)
+        return self.account.goodput()
+
+    def read_on(self, events: Path) -> None:
+        """Take in the whole lines after `offset`."""
+        with events.open("rb") as lines:
+            lines.seek(self.offset)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    return
+                self.offset += len(line)
+                if event := parse_object(line):
+                    self.account.take(self.timeline.add(event))
+                    self.story.add(event)
+
+    def skip_to(self, events: Path, offset: int) -> None:
+        """Begin at the first whole line from there on."""
+        with events.open("rb") as lines:
+            lines.seek(offset)
+            self.offset = self.begin = offset + len(lines.readline())
+
+
+_ADAPTER = TypeAdapter(Summary)
+
+
+def read(folder: Path) -> Summary:
+    """The summary of a run's whole events.jsonl; of its newest part where it was never written."""
+    events = folder / "events.jsonl"
+    try:
+        size = events.stat().st_size
+    except OSError:
+        return Summary()
+    found = _stored(folder, size)
+    if size - found.offset > MOST_READ_BYTES:
+        found = Summary()
+        found.skip_to(events, size - MOST_READ_BYTES)
+    found.read_on(events)
+    return found
+
+
+def write(folder: Path) -> None:
+    """Summarize what events.jsonl has now."""
+    replace_file(folder / NAME, _ADAPTER.dump_json(read(folder)).decode())
+
+
+def _stored(folder: Path, size: int) -> Summary:
+    """An empty one where there is none for this file."""
+    try:
+        found = _ADAPTER.validate_json((folder / NAME).read_bytes())
+    except (OSError, ValidationError):
+        return Summary()
+    return found if found.offset <= size else Summary()

@@ -1,0 +1,253 @@
+"""What `launch plan` shows: tables and the mesh picture, and the same facts as JSON."""
+
+import json
+import math
+import shlex
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from launcher.core.formatting import count, format_bytes, format_seconds
+from launcher.host.process import SEARCH_PATHS
+from launcher.planning import job_secrets
+from launcher.planning.planner import COORDINATOR_PLACEHOLDER, TrainingLaunch
+from launcher.planning.spec import Launch, Planned
+from trainer.contract.config.model import OwnModel
+from trainer.contract.estimates.roofline import Bounds, bounds
+from trainer.contract.planning import accelerators, sharding_rules
+from trainer.contract.planning.plan import ArrayPlan
+
+INSIDE = ("expert", "context", "tensor")
+"""Mesh axes that the picture's headers do not name: its lines do."""
+HOST_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
+
+
+def host_color(process: int) -> str:
+    """The colour of a host, the same in the mesh picture and before its log lines."""
+    return HOST_COLORS[process % len(HOST_COLORS)]
+
+
+def print_plan(console: Console, launch: Launch, *, shardings: bool) -> None:
+    """The whole plan of an attempt, for a person."""
+    console.print(f"[bold]{launch.job.name}[/bold] on {describe_world(launch)}", highlight=False)
+    if isinstance(launch, TrainingLaunch):
+        console.print(Padding(_facts(launch), (1, 0, 0, 0)))
+        console.print(Padding(mesh_picture(launch, console.width), (1, 0, 0, 0)))
+        if shardings:
+            console.print(Padding(_shardings(launch.plan.parameters), (1, 0, 0, 0)))
+    console.print(Padding(_process(launch), (1, 0, 0, 0)))
+    for warning in launch.plan.warnings:
+        console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
+
+
+def plan_as_json(launch: Launch) -> str:
+    """The plan, and what would be started, as one JSON object."""
+    processes = [
+        {
+            "process": process,
+            "host": process,
+            "command": launch.command(process),
+            "environment": _environment(launch, process),
+        }
+        for process in range(launch.plan.world.processes)
+    ]
+    content: dict[str, Any] = {
+        "job": launch.job.model_dump(),
+        "cluster": launch.cluster.model_dump(),
+        "run_dir": str(launch.run_dir),
+        "plan": launch.plan.model_dump(),
+        "processes": processes,
+    }
+    if isinstance(launch, TrainingLaunch):
+        content["bytes_per_device"] = _bytes_per_device(launch)
+        content["arrays"] = [
+            array.model_dump(include={"name", "axes", "spec", "bytes_per_device"})
+            for array in launch.plan.parameters
+        ]
+        content |= _bounds_as_json(launch)
+    return json.dumps(content, indent=2)
+
+
+def _bounds_as_json(launch: TrainingLaunch) -> dict[str, Any]:
+    """Nothing, where no facts of the devices are known."""
+    best = bounds(launch.job, launch.plan)
+    if best is None:
+        return {}
+    return {
+        "flops": {"model": best.model_flops, "program": best.program_flops},
+        "bounds": bounds_as_json(best),
+    }
+
+
+def bounds_as_json(best: Bounds) -> dict[str, float]:
+    """Times in seconds, and the rates that follow."""
+    names = ("compute_s", "hbm_s", "ici_s", "dcn_s", "link_s", "step_s", "mfu", "tokens_per_s")
+    return {name: getattr(best, name) for name in names}
+
+
+def describe_world(launch: Planned) -> str:
+    """One line on the cluster: its name, hosts, devices and wires."""
+    world = launch.plan.world
+    hosts, devices = count(world.processes, "host"), count(world.devices_per_host, "device")
+    text = f"{launch.cluster_name}: {hosts} x {devices}"
+    if world.accelerator != "cpu":
+        text += f" of {world.accelerator}"
+    if world.topology:
+        text += f", torus {'x'.join(map(str, world.topology))}"
+    if world.slices > 1:
+        text += f", {world.slices} slices"
+    return text + (" (simulated on this machine)" if world.simulated else "")
+
+
+def mesh_picture(launch: TrainingLaunch, width: int) -> RenderableType:
+    """Which host holds which coordinates: a grid of host numbers for each index of `data`."""
+    mesh = launch.plan.mesh
+    cell = len(str(launch.plan.world.processes - 1)) + 1
+    columns = max(1, (width - 14) // cell)
+    grids: list[RenderableType] = [Text("mesh, by host number", style="bold")]
+    for data in range(mesh["data"]):
+        for start in range(0, mesh["fsdp"], columns):
+            fsdp = range(start, min(start + columns, mesh["fsdp"]))
+            grids.append(_grid_header(data, fsdp, cell))
+            grids += [
+                _grid_line(launch, data, fsdp, inside, cell)
+                for inside in range(math.prod(mesh[axis] for axis in INSIDE))
+            ]
+    return Group(*grids)
+
+
+def _grid_header(data: int, fsdp: range, cell: int) -> Text:
+    span = f"fsdp {fsdp.start}" if len(fsdp) == 1 else f"fsdp {fsdp.start}..{fsdp.stop - 1}"
+    return Text(f"  data {data:<3}    ".ljust(13) + " " * (cell - 1) + span, style="dim")
+
+
+def _grid_line(launch: TrainingLaunch, data: int, fsdp: range, inside: int, cell: int) -> Text:
+    """`inside`: a place along the axes that are in no header."""
+    mesh, world = launch.plan.mesh, launch.plan.world
+    line = Text(f"  {_place_inside(mesh, inside)} ".ljust(13), style="dim")
+    for column in fsdp:
+        above = (data * mesh["fsdp"] + column) * math.prod(mesh[axis] for axis in INSIDE)
+        position = above + inside
+        host = launch.plan.device_order[position] // world.devices_per_host
+        line.append(f"{host:>{cell}}", style=f"not dim {host_color(host)}")
+    return line
+
+
+def _place_inside(mesh: dict[str, int], inside: int) -> str:
+    """As `tensor 1`; where there are rare axes, as `co 0 te 1`."""
+    places = dict[str, int]()
+    for axis in reversed(INSIDE):
+        inside, places[axis] = divmod(inside, mesh[axis])
+    if all(mesh[axis] == 1 for axis in sharding_rules.RARE_AXES):
+        return f"tensor {places['tensor']:<3}"
+    shown = [axis for axis in INSIDE if axis == "tensor" or mesh[axis] > 1]
+    return " ".join(f"{axis[:2]} {places[axis]}" for axis in shown)
+
+
+def _facts(launch: TrainingLaunch) -> Table:
+    plan, batch = launch.plan, launch.plan.batch
+    table = Table.grid(padding=(0, 2))
+    table.add_row("mesh", sharding_rules.mesh_text(plan.mesh))
+    table.add_row("batch", _batch_text(launch))
+    table.add_row("tokens", f"{batch.global_batch * launch.job.data.seq_len:,} a step")
+    corpus = plan.corpus.sha256
+    seen = f"sha256 {corpus[:16]}" if corpus else "seen by the hosts only"
+    table.add_row("corpus", f"{plan.corpus.source}, {seen}")
+    table.add_row("parameters", _parameters_text(launch))
+    sizes = _bytes_per_device(launch)
+    shown = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
+    table.add_row("per device", shown)
+    if best := bounds(launch.job, plan):
+        for title, text in zip(("at best", "", ""), _bounds_lines(launch, best), strict=True):
+            table.add_row(title, text)
+    table.add_row("run", Text(str(launch.run_dir), overflow="fold"))
+    return table
+
+
+def _bounds_lines(launch: TrainingLaunch, best: Bounds) -> tuple[str, str, str]:
+    """Of a step, of its rates, and of the whole run."""
+    world, steps = launch.plan.world, launch.job.steps
+    chips = accelerators.parse(world.accelerator).chips * world.slices
+    hours = steps * best.step_s / 3600
+    return (
+        f"{best.step_s:.3g} s a step: compute {best.compute_s:.3g} s, HBM {best.hbm_s:.3g} s, "
+        f"links {best.link_s:.3g} s",
+        f"MFU {best.mfu:.1%}, {best.tokens_per_s:,.0f} tokens/s",
+        f"{steps:,} steps in {format_seconds(3600 * hours)}, {chips * hours:,.1f} chip-hours",
+    )
+
+
+def _batch_text(launch: TrainingLaunch) -> str:
+    batch = launch.plan.batch
+    text = (
+        f"global {batch.global_batch}, per host {batch.rows_per_process}, per device "
+        f"{batch.rows_per_device * batch.micro_batches}"
+    )
+    micro = f"{batch.rows_per_device} at a time in {batch.micro_batches} micro-batches"
+    shared = f"; {launch.plan.world.processes // batch.blocks} hosts share each block"
+    return (
+        text
+        + (f" ({micro})" if batch.micro_batches > 1 else "")
+        + (shared if batch.blocks < launch.plan.world.processes else "")
+    )
+
+
+def _bytes_per_device(launch: TrainingLaunch) -> dict[str, int]:
+    return {
+        "parameters": launch.parameter_bytes,
+        "optimizer": launch.optimizer_bytes,
+        "gradients": launch.gradient_bytes,
+    }
+
+
+def _parameters_text(launch: TrainingLaunch) -> str:
+    plan, model = launch.plan, launch.job.model
+    trained = sum(_size(array) for array in plan.trained)
+    others = sum(_size(array) for array in plan.parameters) - trained
+    if isinstance(model, OwnModel):
+        return f"{trained:,} in float32, of {model.module}"
+    text = f"{trained:,} in float32, compute in {plan.compute_dtype}"
+    return f"{text}; beside {others:,} that stay as they are" if others else text
+
+
+def _size(array: ArrayPlan) -> int:
+    size = 1
+    for dim in array.shape:
+        size *= dim
+    return size
+
+
+def _shardings(arrays: tuple[ArrayPlan, ...]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("parameter", no_wrap=True)
+    table.add_column("per device", justify="right", no_wrap=True)
+    table.add_column("shape: logical axis of each dim = mesh axis that splits it", overflow="fold")
+    for array in arrays:
+        dims = zip(array.shape, array.axes, array.spec, strict=True)
+        layout = ", ".join(
+            f"{dim} {name}" + (f"={axis}" if axis else "") for dim, name, axis in dims
+        )
+        table.add_row(array.name, format_bytes(array.bytes_per_device), layout)
+    return table
+
+
+def _environment(launch: Launch, process: int) -> dict[str, str]:
+    """Of a process, to be shown."""
+    coordinator = {"JAX_COORDINATOR_ADDRESS": COORDINATOR_PLACEHOLDER}
+    hidden = dict.fromkeys(launch.job.secrets, job_secrets.SHOWN)
+    return {**coordinator, **launch.environment(process), **hidden}
+
+
+def _process(launch: Launch) -> Group:
+    """The command of every process; what differs from host to host is shown for the first."""
+    lines = [
+        Text("started on each host (host 0 shown; SLIPWAY_PROCESS_ID counts on)", style="bold")
+    ]
+    for name, value in _environment(launch, 0).items():
+        after = f':"${name}"' if name in SEARCH_PATHS else ""
+        lines.append(Text(f"  {name}={shlex.quote(value)}{after} \\", overflow="fold"))
+    lines.append(Text(f"  {shlex.join(launch.command(0))}", overflow="fold"))
+    return Group(*lines)

@@ -1,0 +1,324 @@
+"""The picture of a run as it happens: a live panel on a terminal, plain lines elsewhere.
+
+It is fed with the events and log lines that the gang forwards, and knows nothing of Ray.
+"""
+
+import re
+import statistics
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from launcher.core.formatting import format_seconds
+from launcher.core.printable import coloured, plain
+from launcher.core.results import Ending, Kind
+from launcher.planning.spec import Planned
+from launcher.runs.directory import resume_command
+from launcher.runs.history import LastCheckpoint
+from launcher.ui.plan_view import describe_world, host_color
+from trainer.contract.records.metrics_file import curve
+
+Event = dict[str, Any]
+
+# What other hosts than the first one say is shown when it looks like trouble: the words that
+# programs use, and the first letter of glog's lines (W, E, F and a date).
+TROUBLE = re.compile(
+    r"(warn(ing)?|error|exception|traceback|fatal|critical)\b|^[WEF]\d{4} ", re.IGNORECASE
+)
+# Of libraries, when all is well; the log files keep it.
+CHATTER = re.compile(r"^\[Gloo\] Rank \d+ is connected")
+ETA_STEPS = 20
+"""The time that is left follows from the median of so many steps."""
+LINES_PER_SECOND = 50
+"""More than this from all hosts together is for the log files only."""
+
+
+STOPPING = "stopping: saving a checkpoint (second Ctrl-C ends at once)"
+STOPPING_UNSAVED = "stopping (second Ctrl-C ends at once)"
+
+
+class RunDisplay:
+    """Shows one run; use as a context manager around it."""
+
+    def __init__(
+        self,
+        console: Console,
+        launch: Planned,
+        checkpoint: LastCheckpoint | None = None,
+        elapsed_s: float = 0.0,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.last_step: Event = {}
+        self.first_loss: float | None = None
+        self.finished: Event = {}
+        self.evaluated: Event = {}
+        self._console = console
+        self._launch = launch
+        self._status = "starting"
+        self._stopping = ""
+        self._save_failed: Event = {}
+        self._saving, self._saving_step = "", 0
+        self._written: dict[int, int] = {}
+        """Bytes of the save under way, by process."""
+        self._host_states: dict[int, str] = {}
+        self._step_times_s: deque[float] = deque(maxlen=ETA_STEPS)
+        self._budget = _LineBudget()
+        self._began = time.monotonic() - elapsed_s
+        self._live = Live(
+            get_renderable=self._panel, console=console, refresh_per_second=4, transient=True
+        )
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live.start()
+        else:
+            self._print(f"{self._launch.job.name} on {describe_world(self._launch)}")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def status(self, text: str) -> None:
+        """What the launcher itself is doing: provisioning, reserving, ..."""
+        if text != self._status and not self._console.is_terminal:
+            self._print(text)
+        self._status = text
+
+    def stopping(self) -> None:
+        """The run was asked to stop, and nothing that it still does is its state any more."""
+        if not self._stopping:
+            self._stopping = STOPPING if self._launch.saves else STOPPING_UNSAVED
+            self.status(self._stopping)
+
+    def attempt(self, launch: Planned) -> None:
+        """Another attempt begins, perhaps on another number of hosts."""
+        self._launch = launch
+        self._host_states.clear()
+        where = f" from the checkpoint of step {self.checkpoint.step}" if self.checkpoint else ""
+        self._print(f"attempt {launch.attempt}{where} on {describe_world(launch)}", "bold")
+
+    def attempt_ended(self, ending: Ending) -> None:
+        """Whatever comes next, the reason must not be lost."""
+        if ending.kind.is_failure or ending.kind.is_loss or ending.kind is Kind.RESIZED:
+            self._print(f"attempt {self._launch.attempt} ended: {ending.reason}", "bold yellow")
+
+    def hosts_do(self, phases: Mapping[int, str]) -> None:
+        """What hosts do whose own events are not read, by process."""
+        self._host_states.update(phases)
+
+    def on_event(self, event: Event) -> None:
+        """Take in one event of the contract, from any host; what a program leaves out is not shown.
+
+        Only the trainer's own events are sure to have all fields, each of its type.
+        """
+        process = event.get("process", 0)
+        match event:
+            case {"event": "step", "step": int()} if process == 0:
+                self._on_step(event)
+            case {"event": "phase", "edge": "begin", "name": str(name)}:
+                self._host_states[process] = name
+            case {"event": "heartbeat"}:
+                phase = event.get("phase")
+                self._host_states[process] = phase if isinstance(phase, str) else "starting"
+            case {"event": "progress", "done": int(done), "total": int(total)}:
+                self._status = f"{event.get('unit', 'data')}: {done:,} of {total:,}"
+            case {
+                "event": "save_progress",
+                "step": int(step),
+                "written": int(written),
+                "total": int(total),
+            }:
+                self._on_save_progress(process, step, written, total)
+            case {"event": "evaluated"}:
+                self.evaluated = event
+            case {"event": "finished"}:
+                self._host_states[process] = "finished"
+                self.finished = event if process == 0 else self.finished
+            case {"event": "checkpoint_saved" | "save_failed" | "restored" as name, "step": int()}:
+                self._on_checkpoint(name, process, event)
+            case {"event": "hang"}:
+                self._print(f"hang: {event.get('reason')}", style="bold yellow")
+            case {"event": "straggler"}:
+                self._print(f"warning: {event.get('message')}", style="yellow")
+            case {"event": "preemption_notice"}:
+                self._print(f"host {process} is about to be taken away: {event.get('message')}")
+            case {"event": "warning"}:
+                self._print(f"host {process} warning: {event.get('message')}", style="yellow")
+            case {"event": "error"}:
+                self._print(f"host {process} error: {event.get('message')}", style="red")
+
+    def _on_step(self, event: Event) -> None:
+        if self.first_loss is None:
+            self.first_loss = number(event, "loss")
+        self.last_step = event
+        step_time_s = number(event, "step_time_s")
+        if step_time_s is not None:
+            self._step_times_s.append(step_time_s)
+        self._status = "training"
+
+    def _on_save_progress(self, process: int, step: int, written: int, total: int) -> None:
+        if step != self._saving_step:
+            self._saving_step, self._written = step, {}
+        self._written[process] = written
+        done = min(sum(self._written.values()), total)
+        unit, size = ("GB", 1e9) if total >= 1e9 else ("MB", 1e6)
+        self._saving = f"saving step {step}: {done / size:,.0f} of {total / size:,.0f} {unit}"
+
+    def _on_checkpoint(self, name: str, process: int, event: Event) -> None:
+        """Every host may tell of the same save: it is shown once."""
+        step, self._saving = event["step"], ""
+        if name == "checkpoint_saved":
+            when = event.get("received", time.time())
+            self.checkpoint, self._save_failed = LastCheckpoint(step, when), {}
+        elif name == "save_failed" and step != self._save_failed.get("step"):
+            self._save_failed = event
+            self._print(_save_failure(event), style="bold red")
+        elif name == "restored" and process == 0:
+            if self.checkpoint is None or self.checkpoint.step != step:
+                self.checkpoint = LastCheckpoint(step, None)
+            if "message" not in event:  # else the trainer prints it itself
+                self._print(f"restored step {step}")
+
+    def on_line(self, process: int, line: str) -> None:
+        """Show a line that a host's program printed: all of host 0, trouble of the others."""
+        self._host_states.setdefault(process, "running")
+        if (process != 0 and not TROUBLE.search(line)) or CHATTER.match(line):
+            return
+        if not self._budget.take():
+            return
+        prefix = Text(f"host {process} ", style=host_color(process))
+        self._console.print(prefix + Text.from_ansi(coloured(line[:2000])), soft_wrap=True)
+
+    def _print(self, text: str, style: str = "") -> None:
+        self._console.print(Text(plain(text), style=style), soft_wrap=True)
+
+    def _panel(self) -> RenderableType:
+        simulated = " (simulated)" if self._launch.plan.world.simulated else ""
+        elapsed = format_seconds(time.monotonic() - self._began)
+        title = f"{self._launch.job.name} on {self._launch.cluster_name}{simulated}, {elapsed}"
+        table = Table.grid(padding=(0, 2))
+        if self.last_step:
+            table.add_row("step", self._bar())
+            table.add_row("", self._numbers())
+        if self._launch.saves or self.checkpoint:
+            table.add_row("", Text(f"checkpoint: {self.checkpoint or 'none yet'}"))
+        if self._saving:
+            table.add_row("", Text(self._saving))
+        if self._save_failed:
+            table.add_row("", Text(plain(_save_failure(self._save_failed)), style="bold red"))
+        table.add_row("state", Text(plain(self._stopping or self._status)))
+        table.add_row("hosts", Text(plain(self._hosts())))
+        return Panel(table, title=title, title_align="left", border_style="dim")
+
+    def _bar(self) -> RenderableType:
+        step, steps = self.last_step["step"], self._launch.steps
+        if steps is None:
+            return Text(f"{step}", style="bold")
+        bar = Table.grid(padding=(0, 1))
+        cells: list[RenderableType] = [ProgressBar(total=steps, completed=step, width=30)]
+        cells.append(Text(f"{step}/{steps}", style="bold"))
+        if self._step_times_s:
+            remaining_s = (steps - step) * statistics.median(self._step_times_s)
+            cells.append(Text(f"ETA {format_seconds(remaining_s)}", style="dim"))
+        bar.add_row(*cells)
+        return bar
+
+    def _numbers(self) -> Text:
+        event, devices = self.last_step, self._launch.plan.world.devices
+        shown: list[tuple[str, Callable[[float], str]]] = [
+            ("loss", lambda loss: f"loss {loss:.4f}"),
+            ("learning_rate", lambda rate: f"lr {rate:.2e}"),
+            ("tokens_per_s", lambda each: f"{each:,.0f} tokens/s   {each / devices:,.0f} a device"),
+            ("data_wait_s", lambda wait_s: f"data wait {1000 * wait_s:.0f} ms"),
+            ("mfu", lambda mfu: f"MFU {100 * mfu:.1f} %"),
+        ]
+        known = [(number(event, name), show) for name, show in shown]
+        return Text("   ".join(show(value) for value, show in known if value is not None))
+
+    def _hosts(self) -> str:
+        total = self._launch.plan.world.processes
+        states = Counter(self._host_states.get(p, "waiting") for p in range(total))
+        return ", ".join(f"{count} {state}" for state, count in states.most_common())
+
+
+def print_summary(console: Console, launch: Planned, display: RunDisplay, seconds: float) -> None:
+    """The end of a good run: the loss, where everything is, and a sample."""
+    finished, eval_loss = display.finished, number(display.evaluated, "eval_loss")
+    loss, first_loss = number(finished, "loss"), _first_loss(launch, display)
+    line = Text("finished ", style="bold green")
+    steps = f"{launch.steps} steps " if launch.steps else ""
+    line.append(f"{steps}in {format_seconds(seconds)}", style="not bold default")
+    if loss is not None and first_loss is not None:
+        line.append(f", loss {first_loss:.4f} -> {loss:.4f}", style="not bold default")
+    if eval_loss is not None:
+        line.append(f", held-out loss {eval_loss:.4f}", style="not bold default")
+    if (accuracy := number(display.evaluated, "accuracy")) is not None:
+        line.append(f", accuracy {accuracy:.1%}", style="not bold default")
+    if display.checkpoint:
+        line.append(f", checkpoint of step {display.checkpoint.step}", style="not bold default")
+    console.print(line, soft_wrap=True)
+    console.print(Text(f"written to {launch.run_dir}"), soft_wrap=True)
+    files = sorted(path.name + "/" * path.is_dir() for path in launch.run_dir.iterdir())
+    console.print(Text(f"  {', '.join(files)}", style="dim"), soft_wrap=True)
+    if isinstance(finished.get("sample"), str):
+        console.print(Panel(Text(plain(finished["sample"])), title="sample", title_align="left"))
+
+
+def describe_stop(launch: Planned, display: RunDisplay) -> str:
+    """Where a run that was stopped stands, and how it goes on."""
+    step, checkpoint = display.last_step.get("step"), display.checkpoint
+    again = f"continue with: {resume_command(launch.run_dir)}"
+    if not (launch.saves or step or checkpoint):
+        return f"stopped; {again}"
+    where = f"at step {step}" if step else "before the first step"
+    saved = f"checkpoint of step {checkpoint.step}" if checkpoint else "no checkpoint"
+    return f"stopped {where}, {saved}; {again}"
+
+
+def number(event: Event, name: str) -> float | None:
+    """A field of an event that any program may have written; None: absent, or no number."""
+    value = event.get(name)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _save_failure(event: Event) -> str:
+    return f"saving step {event['step']} failed: {event.get('message')}"
+
+
+def _first_loss(launch: Planned, display: RunDisplay) -> float | None:
+    """Of the whole run, where earlier attempts have written it down."""
+    try:
+        lines = (launch.run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return display.first_loss
+    losses = (line["loss"] for line in curve(lines) if "loss" in line)
+    return next(losses, display.first_loss)
+
+
+class _LineBudget:
+    """At most LINES_PER_SECOND lines reach the terminal; the log files have all."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._used = 0
+
+    def take(self) -> bool:
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second, self._used = second, 0
+        self._used += 1
+        return self._used <= LINES_PER_SECOND

@@ -1,0 +1,85 @@
+"""One array on the mesh as a picture: which devices hold which part of it.
+
+As `jax.debug.visualize_array_sharding` draws it, from the plan alone: before there are devices.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from launcher.ui.plan_view import host_color
+from trainer.contract.planning.plan import ArrayPlan, Plan
+
+Block = tuple[int, ...]
+"""Which part along each dim that is split."""
+SHOWN = 8
+"""Devices of a part that are named."""
+
+
+class NoSuchArrayError(ValueError):
+    """No array of that name; says which there are like it."""
+
+
+def matching(plan: Plan, pattern: str) -> list[ArrayPlan]:
+    """The parameters of that name, or that a pattern such as layers.attention.* matches.
+
+    Raises NoSuchArrayError.
+    """
+    found = [array for array in plan.parameters if fnmatchcase(array.name, pattern)]
+    if not found:
+        names = [array.name for array in plan.parameters]
+        near = get_close_matches(pattern, names, n=3, cutoff=0.4)
+        raise NoSuchArrayError(
+            f"{pattern}: no parameter has this name"
+            + (f"; near it are {', '.join(near)}" if near else "")
+            + " (launch plan --shardings names all)"
+        )
+    return found
+
+
+def holders(array: ArrayPlan, plan: Plan) -> dict[Block, list[int]]:
+    """Numbers of the devices that hold each part."""
+    split = [axis for axis in array.spec if axis]
+    held: dict[Block, list[int]] = {}
+    places = itertools.product(*(range(size) for size in plan.mesh.values()))
+    for device, place in zip(plan.device_order, places, strict=True):
+        at = dict(zip(plan.mesh, place, strict=True))
+        held.setdefault(tuple(at[axis] for axis in split), []).append(device)
+    return {block: sorted(held[block]) for block in sorted(held)}
+
+
+def picture(array: ArrayPlan, plan: Plan) -> Group:
+    """A cell for each part: the last dim that is split runs to the right, the others run down."""
+    held = holders(array, plan)
+    shape = "x".join(map(str, array.shape))
+    if len(held) == 1:
+        return Group(Text(f"{array.name} {shape}: whole on every device"))
+    heading = Text(f"{array.name} {shape}: {len(held)} parts, each with its devices")
+    *above, last = [dim for dim, axis in enumerate(array.spec) if axis]
+    columns = sorted({block[-1:] for block in held})
+    table = Table("", *(_labels(array, plan, [last], one) for one in columns), show_lines=True)
+    for row in sorted({block[:-1] for block in held}):
+        cells = [_cell(held[(*row, *column)], plan) for column in columns]
+        table.add_row(_labels(array, plan, above, row), *cells)
+    return Group(heading, table)
+
+
+def _labels(array: ArrayPlan, plan: Plan, dims: Sequence[int], block: Block) -> str:
+    """Along each of the dims: its logical axis, and from where to where."""
+    labels = []
+    for dim, part in zip(dims, block, strict=True):
+        size = math.ceil(array.shape[dim] / plan.mesh[array.spec[dim] or ""])
+        labels.append(f"{array.axes[dim]} {part * size}:{(part + 1) * size}")
+    return ", ".join(labels)
+
+
+def _cell(devices: list[int], plan: Plan) -> str:
+    more = f" … ({len(devices)})" if len(devices) > SHOWN else ""
+    color = host_color(devices[0] // plan.world.devices_per_host)
+    return f"[{color}]{' '.join(map(str, devices[:SHOWN]))}{more}[/]"

@@ -1,0 +1,169 @@
+"""What the TPU compiler says of a job's training step, without a TPU.
+
+    python -m trainer.analysis.compile_report JOB_FILE PLAN_FILE
+
+Compiles the very step that would run, for the plan's devices as libtpu describes them, and prints
+a Verdict as one JSON object on standard output. Exits with 1 where there is no such compiler.
+"""
+
+import json
+import os
+import re
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from trainer.analysis import collectives, topology
+from trainer.analysis.collectives import Collective
+from trainer.analysis.parallelism import Share, shares
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import load
+from trainer.contract.config.model import Model
+from trainer.contract.planning import accelerators, optimizer_state, sharding_rules
+from trainer.contract.planning.chips import GiB
+from trainer.contract.planning.plan import Plan
+from trainer.data.packing import Batch
+from trainer.distributed import mesh as meshes
+from trainer.evaluation.evaluate import Evaluator
+from trainer.step.train_step import Trainable
+
+TOO_LARGE = re.compile(r"\(([\d.]+)([GT])\) exceeds available HBM \(([\d.]+)G\)")
+"""In what the compiler says of a program that does not fit. It calls the first size "HLO
+temporaries", and counts the arguments in it: 17.00G of x + 1, where x has 17 GiB and is donated."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Bytes are per device."""
+
+    fits: bool
+    hbm_needed_bytes: int | None
+    """None: the compiler does not say how much it is too much."""
+    hbm_available_bytes: int
+    memory: dict[str, int]
+    """By part: parameters, optimizer, batch, and as far as known temporaries and program."""
+    compile_s: float
+    message: str
+    """The compiler's own words where it does not fit."""
+    collectives: list[Collective] | None = None
+    """The most bytes first; None: there is no program, or it is not understood."""
+    strategies: dict[str, Share] | None = None
+    """What each kind of parallelism must send and sends; None: of a model of the user's own too."""
+    evaluation_bytes: int | None = None
+    """That an evaluation needs, with the optimizer's moments beside it; None: the job has none."""
+
+
+def main() -> int:
+    """Reads the two files and prints the verdict."""
+    job = load(Path(sys.argv[1]), Job).value
+    plan = Plan.model_validate_json(Path(sys.argv[2]).read_text(encoding="utf-8"))
+    try:
+        print(json.dumps(asdict(estimate(job, plan))))
+    except topology.NoCompilerError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def estimate(job: Job, plan: Plan) -> Verdict:
+    """Compile the training step of a plan for a real TPU. Raises topology.NoCompilerError."""
+    mesh = meshes.build(plan, topology.devices(plan.world))
+    trainable = Trainable.of(job, plan, mesh)
+    batch = abstract_batch(job, plan)
+    memory = _state_bytes(job, plan) | {"batch": _batch_bytes(batch, plan)}
+    available = accelerators.parse(plan.world.accelerator).hbm_bytes
+    assert available is not None
+    began = time.perf_counter()
+    try:
+        compiled = trainable.compiled_step(batch)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        message = str(error).splitlines()[0]
+        return _refused(message, memory, available, time.perf_counter() - began)
+    compile_s = time.perf_counter() - began
+    found = compiled.memory_analysis()
+    assert found is not None
+    program = found.generated_code_size_in_bytes
+    # The most at any moment: what the temporaries would take one beside the other is more.
+    temporaries = found.peak_memory_in_bytes - found.argument_size_in_bytes
+    memory |= {"temporaries": temporaries, "program": program}
+    needed = found.peak_memory_in_bytes + program
+    sent = _collectives(compiled.as_text() or "", plan)
+    is_known = isinstance(job.model, Model)
+    strategies = None if sent is None or not is_known else shares(sent, job, plan)
+    verdict = Verdict(True, needed, available, memory, compile_s, "", sent, strategies)
+    return _with_evaluation(verdict, trainable, batch) if job.evaluate else verdict
+
+
+def _refused(message: str, memory: dict[str, int], available: int, compile_s: float) -> Verdict:
+    """What is there is less than all of the chip's memory: some is libtpu's own."""
+    needed = None
+    if stated := TOO_LARGE.search(message):
+        needed = int(float(stated[1]) * GiB) * {"G": 1, "T": 1024}[stated[2]]
+        available = int(float(stated[3]) * GiB)
+        memory |= {"temporaries": max(0, needed - sum(memory.values()))}
+    return Verdict(False, needed, available, memory, compile_s, message)
+
+
+def _with_evaluation(verdict: Verdict, trainable: Trainable, batch: Batch) -> Verdict:
+    """It is made in the same micro-batches, beside the state that training goes on with."""
+    began = time.perf_counter()
+    params = trainable.shapes().weights
+    with jax.set_mesh(trainable.mesh):
+        compiled = Evaluator(trainable).compiled(params, batch)
+    found = compiled.memory_analysis()
+    assert found is not None
+    own = found.peak_memory_in_bytes + found.generated_code_size_in_bytes
+    needed = own + verdict.memory["optimizer"]
+    assert verdict.hbm_needed_bytes is not None
+    fits = needed <= verdict.hbm_available_bytes
+    return replace(
+        verdict,
+        fits=fits,
+        hbm_needed_bytes=max(needed, verdict.hbm_needed_bytes),
+        evaluation_bytes=needed,
+        compile_s=verdict.compile_s + time.perf_counter() - began,
+        message="" if fits else "the training step fits, and an evaluation beside it does not",
+    )
+
+
+def _collectives(text: str, plan: Plan) -> list[Collective] | None:
+    """What the program says of them; the verdict does not hang on it."""
+    try:
+        return collectives.of(text, plan)
+    except ValueError as error:
+        print(f"the program's collectives are not known: {error}", file=sys.stderr)
+        return None
+
+
+def abstract_batch(job: Job, plan: Plan) -> Batch:
+    """The shapes of a global batch (M, B, S)."""
+    micro = plan.batch.micro_batches
+    rows = (micro, plan.batch.global_batch // micro)
+    whole = (*rows, job.data.seq_len)
+    tokens = jax.ShapeDtypeStruct(whole, np.int32)
+    weights = jax.ShapeDtypeStruct(whole, np.float32)
+    return Batch(tokens, tokens, tokens, tokens, weights, jax.ShapeDtypeStruct(rows, np.int32))
+
+
+def _state_bytes(job: Job, plan: Plan) -> dict[str, int]:
+    parameters = sum(array.bytes_per_device for array in plan.parameters)
+    return {
+        "parameters": parameters,
+        "optimizer": optimizer_state.bytes_per_device(job.optimizer, plan),
+    }
+
+
+def _batch_bytes(batch: Batch, plan: Plan) -> int:
+    *of_tokens, examples = (array.size * array.dtype.itemsize for array in batch)
+    by_row = examples // sharding_rules.row_shards(plan.mesh)
+    return sum(of_tokens) // sharding_rules.token_shards(plan.mesh) + by_row
+
+
+if __name__ == "__main__":
+    os._exit(main() or sys.stdout.flush() or 0)

@@ -1,0 +1,32 @@
+"""`python -m trainer.analysis.describe_model JOB_FILE`: the parameters of a custom model.
+
+Prints {"parameters": [...]}, or {"problems": [[key, message], ...]}, as one JSON object on standard
+output; what the user's code prints is on standard error.
+"""
+
+import json
+import sys
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from pathlib import Path
+
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import load
+from trainer.contract.planning.planner import PlanError
+from trainer.model import custom
+
+
+def main() -> int:
+    """Describes the model of the job file that the command line names."""
+    job = load(Path(sys.argv[1]), Job).value
+    try:
+        with redirect_stdout(sys.stderr):
+            found = {"parameters": [asdict(one) for one in custom.parameters(job)]}
+    except PlanError as error:
+        found = {"problems": error.problems}
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Runs a step again under explicit axis types."""

@@ -1,0 +1,110 @@
+"""A job's training step under explicit axis types: loss and gradient, on the mesh of a plan."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+from trainer.analysis.explicit.findings import Finding, findings
+from trainer.analysis.explicit.interpreter import Rerun
+from trainer.analysis.explicit.layouts import ExplicitMesh
+from trainer.contract.config.job import Job
+from trainer.contract.planning import sharding_rules
+from trainer.contract.planning.plan import Plan
+from trainer.data.packing import Batch
+from trainer.model import network_of
+from trainer.step.train_step import micro_batch_loss
+
+
+@dataclass(frozen=True)
+class Report:
+    findings: list[Finding]
+    """The most bytes first."""
+    stopped: str = ""
+    """Why the backward pass is not in it; "": it is, where it was asked for."""
+
+
+def check(
+    function: Callable[..., Any],
+    mesh: AbstractMesh,
+    *arguments: Any,
+    gradient: bool = True,
+    times: int = 1,
+) -> Report:
+    """Of a function that runs `times` times a step.
+
+    Arguments are pytrees of jax.ShapeDtypeStruct with shardings on `mesh`, whose axes are automatic
+    as in the run itself. With `gradient` the function's first result is a scalar, and the gradient
+    by its first argument is checked too.
+    """
+    with jax.sharding.use_abstract_mesh(mesh):
+        traced = jax.make_jaxpr(function)(*arguments)
+    explicit = ExplicitMesh.of(mesh)
+    rerun = Rerun(explicit)
+    first, *rest = ([*map(explicit.struct, jax.tree.leaves(tree))] for tree in arguments)
+
+    def again(first: list[Any], rest: list[Any]) -> tuple[Any, list[Any]]:
+        values = [*first, *jax.tree.leaves(rest)]
+        result, *others = rerun.run(traced, values, [None] * len(traced.jaxpr.outvars))
+        return result, others
+
+    def report(function: Callable[..., Any], stopped: str = "") -> Report:
+        with jax.sharding.use_abstract_mesh(explicit.mesh):
+            program = jax.make_jaxpr(function)(first, rest)
+        return Report(findings(program, rerun.notebook, explicit.sizes, times), stopped)
+
+    if not gradient:
+        return report(again)
+    try:
+        return report(jax.value_and_grad(again, has_aux=True))
+    except Exception as error:  # In a rule of differentiation, where nothing can be assumed.
+        return report(again, str(error).splitlines()[0])
+
+
+def check_step(job: Job, plan: Plan) -> Report:
+    """Loss and gradient of all micro-batches of a step."""
+    sizes = tuple(plan.mesh[axis] for axis in sharding_rules.MESH_AXES)
+    mesh = AbstractMesh(sizes, sharding_rules.MESH_AXES, axis_types=(AxisType.Auto,) * len(sizes))
+    specs = {array.name: PartitionSpec(*array.spec) for array in plan.parameters}
+    network = network_of(job, plan)
+    kept_as = {array.name: array.dtype for array in plan.parameters}
+    weights = {
+        name: _placed(jax.ShapeDtypeStruct(leaf.shape, kept_as[name]), mesh, specs[name])
+        for name, leaf in jax.eval_shape(network.initial).items()
+    }
+    params = {array.name: weights.pop(array.name) for array in plan.trained}
+    micro = Batch(
+        *(
+            # The numbers of examples have no dim for positions.
+            _placed(
+                leaf,
+                mesh,
+                PartitionSpec(*(sharding_rules.BATCH_AXES, "context")[: len(leaf.shape)]),
+            )
+            for leaf in _micro_batch(job, plan)
+        )
+    )
+    step = _placed(jax.ShapeDtypeStruct((), jnp.int32), mesh, PartitionSpec())
+
+    def loss(params: Any, base: Any, micro: Batch, step: jax.Array) -> Any:
+        return micro_batch_loss(network, {**base, **params}, micro, step)
+
+    return check(loss, mesh, params, weights, micro, step, times=plan.batch.micro_batches)
+
+
+def _micro_batch(job: Job, plan: Plan) -> Batch:
+    """Shapes (B, S)."""
+    shape = (plan.batch.global_batch // plan.batch.micro_batches, job.data.seq_len)
+    tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
+    weights = jax.ShapeDtypeStruct(shape, jnp.float32)
+    examples = jax.ShapeDtypeStruct(shape[:1], jnp.int32)
+    return Batch(tokens, tokens, tokens, tokens, weights, examples)
+
+
+def _placed(
+    leaf: jax.ShapeDtypeStruct, mesh: AbstractMesh, spec: PartitionSpec
+) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))

@@ -1,0 +1,66 @@
+"""The state that a run goes on from: a checkpoint's, one with given weights, or all new."""
+
+import math
+from dataclasses import dataclass
+
+import jax
+
+from trainer.checkpoint.restore import Restorer, moved
+from trainer.checkpoint.weights import initial
+from trainer.contract.planning.plan import Plan
+from trainer.contract.records.checkpoint_metadata import Base
+from trainer.step.train_step import State, Trainable
+from trainer.telemetry.events import Events
+from trainer.telemetry.metrics import Report
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the loop begins."""
+
+    state: State[jax.Array]
+    step: int = 0
+    """Steps done."""
+    examples: int = 0
+    """Examples trained on."""
+    loss: float = math.nan
+    """Of the last step done."""
+    base: Base | None = None
+    """What the adapters are beside."""
+
+
+def begin(
+    trainable: Trainable, plan: Plan, restorer: Restorer | None, report: Report, events: Events
+) -> Start:
+    """The newest good checkpoint's state, or step 0.
+
+    Raises what `Restorer.newest` and `initial` raise.
+    """
+    source = trainable.job.checkpoint and trainable.job.checkpoint.init_from
+    if restorer:
+        with events.phase("restore"):
+            restored = restorer.newest(trainable.shapes(), trainable.shardings)
+        if restored:
+            about = restored.about
+            report.restored(about.step, about.examples, moved(about, plan.world, plan.mesh))
+            for note in restored.notes:
+                report.say(f"changed since then: {note}")
+            state, base = restored.state, None
+            if about.base and source:
+                # Of a run whose newest step is another one by now, the one that it was.
+                is_same = about.job["checkpoint"]["init_from"] == source
+                place = about.base.source if is_same else source
+                with events.phase("restore"):
+                    model, base = initial(place, trainable, about.base)
+                state = state._replace(base=model)
+            return Start(state, about.step, about.examples, about.loss, base)
+        report.say_if_resumed("no checkpoint was committed before: starting from step 1")
+    if source is None:
+        return Start(trainable.initial_state())
+    with events.phase("restore"):
+        params, base = initial(source, trainable)
+    if trainable.job.lora:
+        report.say(f"adapters are trained beside the weights from {base.source}")
+        return Start(trainable.fresh_state(params), base=base)
+    report.say(f"weights from {source}; the optimizer and the data begin anew")
+    return Start(trainable.fresh_state(params))

@@ -1,0 +1,77 @@
+"""A run's checkpoints, from its job: the folder checked and taken, what restores and what saves."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jax
+from etils import epath
+
+from trainer.checkpoint import folder_check as folders
+from trainer.checkpoint.lease import Lease
+from trainer.checkpoint.policy import NoSaving, Saving, Schedule, ScheduledSaving
+from trainer.checkpoint.restore import Restorer
+from trainer.checkpoint.saver import Run, Saver
+from trainer.checkpoint.tree import flatten
+from trainer.contract.config.job import Job
+from trainer.contract.planning.plan import Plan
+from trainer.contract.records.checkpoint_metadata import Base, folder_of
+from trainer.contract.storage.paths import place
+from trainer.data.loader import Feed
+from trainer.data.mixture import Mixture
+from trainer.data.token_cache import Tokens
+from trainer.distributed.stop_vote import StopSignal
+from trainer.step.train_step import State
+from trainer.telemetry.metrics import Report
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The folder of a run's checkpoints, taken by this attempt."""
+
+    folder: epath.Path
+    lease: Lease
+    run: Run
+
+    @classmethod
+    def open(
+        cls,
+        job: Job,
+        plan: Plan,
+        tokens: Tokens | Mixture,
+        run_dir: Path,
+        attempt: int,
+        shapes: State,
+        report: Report,
+    ) -> "Checkpoints | None":
+        """None where the job has no checkpoints; every process must call it.
+
+        Raises ConfigError for a URL that this host cannot reach, FolderError where the folder
+        cannot serve all hosts, StaleError where a newer attempt has it.
+        """
+        if job.checkpoint is None:
+            return None
+        folder = place(folder_of(job, run_dir))
+        run_id = folders.run_id(run_dir)
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in flatten(shapes).values())
+        lease = folders.prepare(folder, run_id, attempt, size, report.warn)
+        run = Run(job, plan, tokens.corpus_sha256, run_id, attempt, tokens.trained)
+        return cls(folder, lease, run)
+
+    def restorer(self, report: Report) -> Restorer:
+        return Restorer(self.folder, self.run.job, self.run.corpus_sha256, report)
+
+    def saving(self, feed: Feed, base: Base | None, stop: StopSignal, report: Report) -> Saving:
+        """Saves by the job's schedule; SIGTERM asks for one, and for the end."""
+        job = self.run.job
+        assert job.checkpoint
+        first = jax.process_index() == 0
+        schedule = Schedule(job.checkpoint, job.steps, stop, keeps_time=first)
+        saver = Saver(self.folder, self.lease, replace(self.run, base=base), report)
+        return ScheduledSaving(schedule, saver, feed)
+
+
+def saving_of(
+    checkpoints: Checkpoints | None, feed: Feed, base: Base | None, stop: StopSignal, report: Report
+) -> Saving:
+    """Of a run with or without checkpoints, and with or without a model beside its adapters."""
+    return checkpoints.saving(feed, base, stop, report) if checkpoints else NoSaving()

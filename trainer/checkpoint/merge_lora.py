@@ -1,0 +1,61 @@
+"""A model with its adapters in it: kernels that do by themselves what both do together."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from trainer.checkpoint.tree import digests
+from trainer.checkpoint.weights import Source, opened
+from trainer.contract.config.job import Job
+from trainer.contract.planning.lora import KERNEL, A, B
+from trainer.contract.planning.parameter_shapes import parameters
+from trainer.contract.records.checkpoint_metadata import Base
+from trainer.contract.storage.paths import place
+from trainer.contract.storage.tokenizer_info import vocab_size
+from trainer.model.lora import merged
+
+
+@dataclass(frozen=True)
+class Merged(Mapping[str, np.ndarray]):
+    """The model's parameters by name, each read when it is asked for, and checked.
+
+    Raises BrokenError for one that is not what the adapters were trained beside.
+    """
+
+    job: Job
+    base: Base
+    source: Source
+    adapters: Mapping[str, np.ndarray]
+
+    @classmethod
+    @contextmanager
+    def opened(cls, job: Job, base: Base, adapters: Mapping[str, np.ndarray]) -> Iterator["Merged"]:
+        with opened(place(base.source), job) as source:
+            yield cls(job, base, source, adapters)
+
+    @property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """Without tokens that only pad."""
+        return {one.name: one.shape for one in parameters(self.job.decoder, vocab_size(self.job))}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        here = SingleDeviceSharding(jax.devices()[0])
+        array = self.source.read(name, self._shapes[name], here)
+        self.source.check({name: digests([array])[0]}, self.base)
+        stem = name.removesuffix(KERNEL)
+        if stem + A in set(self.adapters):
+            assert self.job.lora
+            a, b = (jnp.asarray(self.adapters[stem + end]) for end in (A, B))
+            array = merged(array, a, b, self.job.lora.scale)
+        return np.asarray(array)

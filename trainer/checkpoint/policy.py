@@ -1,0 +1,160 @@
+"""When a run saves, and that it does: the loop's side of checkpoints."""
+
+import time
+from typing import Protocol
+
+import jax
+
+from trainer.checkpoint.errors import SaveError
+from trainer.checkpoint.saver import Progress, Saver
+from trainer.contract.config.job import Checkpoint
+from trainer.data.loader import Feed
+from trainer.distributed.stop_vote import StopSignal, Wish
+from trainer.step.train_step import State
+
+
+class Schedule:
+    """Saves by steps, which every process counts, and by minutes, which process 0 wishes for."""
+
+    def __init__(
+        self, policy: Checkpoint, last_step: int, stop: StopSignal, *, keeps_time: bool
+    ) -> None:
+        self._policy, self._last_step, self._stop = policy, last_step, stop
+        self._keeps_time = keeps_time
+        self._saved_at = time.monotonic()
+        self._saved_step = 0
+        self._agreed = (0, Wish.NOTHING)
+
+    def wish(self) -> Wish:
+        """This process's, for the step that it is about to make."""
+        if self._stop.received:
+            return Wish.STOP
+        minutes = self._policy.every_minutes
+        waited_s = time.monotonic() - self._saved_at
+        due = self._keeps_time and minutes is not None and waited_s >= 60 * minutes
+        return Wish.SAVE if due else Wish.NOTHING
+
+    def agree(self, step: int, wish: int) -> None:
+        """The largest wish of all processes in `step`."""
+        self._agreed = (step, Wish(wish))
+
+    @property
+    def stops(self) -> bool:
+        return self._agreed[1] == Wish.STOP
+
+    def is_due(self, step: int) -> bool:
+        """Whether the state after `step` is saved."""
+        every = self._policy.every_steps
+        by_steps = step == self._last_step or (every is not None and step % every == 0)
+        # A wish from before the last save has been granted by it.
+        wished_in, wish = self._agreed
+        return by_steps or self.stops or (wish == Wish.SAVE and wished_in > self._saved_step)
+
+    def saved(self, step: int) -> None:
+        """A save of `step` has begun."""
+        self._saved_at, self._saved_step = time.monotonic(), step
+
+
+class Saving(Protocol):
+    """What the loop asks; every process must ask the same after the same step."""
+
+    @property
+    def stops(self) -> bool:
+        """Whether the run ends after the save that is due."""
+        ...
+
+    def wish(self) -> Wish:
+        """This process's, for the step that it is about to make."""
+        ...
+
+    def agree(self, step: int, wish: int) -> None:
+        """The largest wish of all processes in `step`."""
+        ...
+
+    def is_due(self, step: int) -> bool: ...
+
+    def save(
+        self, step: int, state: State[jax.Array], loss: float, eval_loss: float | None
+    ) -> None: ...
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a save is being written."""
+        ...
+
+    def settle(self) -> None:
+        """Wait for the save under way. Raises SaveError, StaleError."""
+        ...
+
+    def poll(self) -> None:
+        """See what became of the last save. Raises SaveError, StaleError."""
+        ...
+
+    def finish(self) -> None:
+        """Wait for the last save. Raises what went wrong with it: there is no next occasion."""
+        ...
+
+
+class NoSaving:
+    """`checkpoint: null`."""
+
+    stops = is_under_way = False
+
+    def wish(self) -> Wish:
+        return Wish.NOTHING
+
+    def agree(self, step: int, wish: int) -> None: ...
+
+    def is_due(self, step: int) -> bool:
+        return False
+
+    def save(
+        self, step: int, state: State[jax.Array], loss: float, eval_loss: float | None
+    ) -> None: ...
+
+    def settle(self) -> None: ...
+
+    def poll(self) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+class ScheduledSaving:
+    """By the job's `checkpoint` section."""
+
+    def __init__(self, schedule: Schedule, saver: Saver, feed: Feed) -> None:
+        self._schedule, self._saver, self._feed = schedule, saver, feed
+
+    @property
+    def stops(self) -> bool:
+        return self._schedule.stops
+
+    def wish(self) -> Wish:
+        return self._schedule.wish()
+
+    def agree(self, step: int, wish: int) -> None:
+        self._schedule.agree(step, wish)
+
+    def is_due(self, step: int) -> bool:
+        return self._schedule.is_due(step)
+
+    def save(
+        self, step: int, state: State[jax.Array], loss: float, eval_loss: float | None
+    ) -> None:
+        self._schedule.saved(step)
+        self._saver.save(Progress(step, self._feed.examples(step), loss, eval_loss), state)
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._saver.is_under_way
+
+    def settle(self) -> None:
+        self._saver.poll(wait=True)
+
+    def poll(self) -> None:
+        self._saver.poll()
+
+    def finish(self) -> None:
+        error = self._saver.poll(wait=True)
+        if error is not None:
+            raise SaveError(f"the last checkpoint could not be saved: {error}")

@@ -1,0 +1,73 @@
+"""A number per array that any change of a bit changes, the same on every mesh.
+
+The sum modulo 2^32, over all elements, of a hash of the element's bits times an odd number that its
+place gives. Changing one element changes the sum for certain (an odd factor has an inverse), a sum
+does not depend on how the array is split, and zeros add nothing, so that padding does not count.
+The hash is MurmurHash3's finalizer (Austin Appleby, public domain), which maps 0 to 0.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import DictKey, GetAttrKey, KeyPath
+
+from trainer.step.train_step import State
+
+
+def flatten(state: State[Any]) -> dict[str, Any]:
+    """Name -> leaf of what moves, in the tree's order; a name that comes again gets a number."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state.moving)
+    flat: dict[str, Any] = {}
+    for path, leaf in leaves:
+        name = plain = _name(path)
+        number = 1
+        while name in flat:
+            name, number = f"{plain}.{number}", number + 1
+        flat[name] = leaf
+    return flat
+
+
+def unflatten(like: State[Any], flat: dict[str, Any]) -> State[Any]:
+    """The state of the form of `like`, without a base, whose `flatten` is `flat`."""
+    tree = jax.tree.structure(like.moving)
+    return jax.tree.unflatten(tree, [flat[name] for name in flatten(like)])
+
+
+def _name(path: KeyPath) -> str:
+    parts = [
+        str(key.name if isinstance(key, GetAttrKey) else key.key)
+        for key in path
+        if isinstance(key, (GetAttrKey, DictKey))
+    ]
+    return ".".join(parts)
+
+
+PLACES = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
+"""Primes of xxHash32, one for each dim."""
+
+
+def digest(array: jax.Array) -> jax.Array:
+    """Of an array of numbers of up to 4 bytes and up to five dims: a uint32 scalar."""
+    width = np.dtype(f"uint{8 * array.dtype.itemsize}")
+    bits = jax.lax.bitcast_convert_type(array, width).astype(jnp.uint32)
+    place = jnp.zeros(array.shape, jnp.uint32)
+    for dim, prime in zip(range(array.ndim), PLACES, strict=False):
+        place += jax.lax.broadcasted_iota(jnp.uint32, array.shape, dim) * jnp.uint32(prime)
+    return jnp.sum(_mix(bits) * (_mix(place) | jnp.uint32(1)), dtype=jnp.uint32)
+
+
+def digests(arrays: Iterable[jax.Array]) -> list[int]:
+    """Of all leaves. Not as one program: on CPU it would hold a copy of all of them at once."""
+    return [int(_compiled(array)) for array in arrays]
+
+
+_compiled = jax.jit(digest)
+
+
+def _mix(x: jax.Array) -> jax.Array:
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        x = (x ^ (x >> shift)) * jnp.uint32(factor)
+    return x ^ (x >> 16)

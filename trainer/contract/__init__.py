@@ -1,0 +1,1 @@
+"""What the launcher and the trainer agree on. Imports neither JAX nor Ray."""

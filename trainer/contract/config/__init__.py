@@ -1,0 +1,1 @@
+"""The job file: its schema, and errors with file, line and key."""

@@ -1,0 +1,72 @@
+"""The schema of a job that runs any program: `command` in place of `model`, `data`, ..."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, field_validator
+
+from trainer.contract.config.job import BaseJob, Job, VariableName
+from trainer.contract.config.loader import Loaded, load_chosen
+
+SET_BY_SLIPWAY = re.compile(r"SLIPWAY_\w*|JAX_COORDINATOR_(BIND_)?ADDRESS|JAX_PLATFORMS")
+"""Variables of the contract: what a job's `env` says of them would not hold."""
+_BARE = re.compile(r"[A-Za-z./_][A-Za-z0-9./_=-]*")
+
+
+class CommandJob(BaseJob):
+    """One program, started once on every host."""
+
+    not_here: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        Job.model_fields.keys() - BaseJob.model_fields.keys(),
+        "belongs to training jobs, and this one has a command: leave one of the two out",
+    )
+    command: list[str] = Field(description="the program and its arguments; no shell reads them")
+    env: dict[VariableName, str] = Field(
+        default={},
+        description="more environment; PATH and PYTHONPATH go before those of the host",
+    )
+    grace_s: Annotated[float, Field(gt=0)] = Field(
+        default=30.0, description="how long it may take to end after SIGTERM"
+    )
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _is_a_list(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            raise ValueError(f"expected a list: {_as_list(given)}")
+        if isinstance(given, list) and given[:1] in ([], [""]):
+            raise ValueError("names no program; expected a list: [python, my_script.py]")
+        return given
+
+    @field_validator("env")
+    @classmethod
+    def _leaves_the_contract_alone(cls, env: dict[str, str]) -> dict[str, str]:
+        taken = [name for name in env if SET_BY_SLIPWAY.fullmatch(name)]
+        if taken:
+            raise ValueError(f"{', '.join(taken)}: set by Slipway itself; leave it out")
+        return env
+
+
+def load_job(path: Path, overrides: Sequence[str] = ()) -> Loaded[Job | CommandJob]:
+    """Reads a job file of either kind; `command` makes the difference. Raises ConfigError."""
+    return load_chosen(path, _schema_for, overrides)
+
+
+def _schema_for(content: Mapping[Any, Any]) -> type[Job] | type[CommandJob]:
+    return CommandJob if "command" in content else Job
+
+
+def _as_list(text: str) -> str:
+    """The words of a command line as a YAML list."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = text.split()
+    return f"[{', '.join(w if _BARE.fullmatch(w) else _quoted(w) for w in words)}]"
+
+
+def _quoted(word: str) -> str:
+    return "'" + word.replace("'", "''") + "'"

@@ -1,0 +1,268 @@
+"""Schema errors in words: what was found, what was meant."""
+
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, Tag
+from pydantic.fields import FieldInfo
+
+from trainer.contract.config.yaml import KeyPath, dump
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Returns " Did you mean 'x'?" for the nearest known word, or "" where none is near."""
+    by_lower = {name.lower(): name for name in known}
+    nearest = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return f" Did you mean '{by_lower[nearest[0]]}'?" if nearest else ""
+
+
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+_LONGEST = 60
+# What pydantic appends to the location of a dict's key.
+_KEY = "[key]"
+
+
+MISSING = "missing"
+
+
+class KeyedError(ValueError):
+    """Raised by a validator of a whole section about some of its keys: (key, message) each."""
+
+    def __init__(self, *problems: tuple[str, str]):
+        super().__init__("; ".join(f"{key}: {message}" for key, message in problems))
+        self.problems = problems
+
+
+def explain(schema: type[BaseModel], error: Any) -> list[tuple[KeyPath, str]]:
+    """One of pydantic's errors as paths of keys in the file, each with a message."""
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, KeyedError):
+        path, _ = _locate(schema, error["loc"])
+        return [((*path, key), message) for key, message in cause.problems]
+    return [_explain_one(schema, error)]
+
+
+def _explain_one(schema: type[BaseModel], error: Any) -> tuple[KeyPath, str]:
+    path, expected = _locate(schema, error["loc"])
+    if _is_of_key(schema, error["loc"]):
+        return path, f"expected {_describe_key(schema, error['loc'])} as the key"
+    match error["type"]:
+        case "missing":
+            return path, MISSING
+        case "extra_forbidden":
+            return path, _unknown(schema, path, error["loc"])
+        case "union_tag_not_found":
+            return (*path, _tag_key(error)), f"{MISSING}; one of {', '.join(_tags(expected))}"
+        case "union_tag_invalid":
+            return (*path, _tag_key(error)), _bad_choice(error["ctx"]["tag"], _tags(expected))
+        case "literal_error":
+            return path, _bad_choice(error["input"], _choices(expected))
+        case "value_error":
+            return path, str(error["ctx"]["error"])
+    return path, _wrong_value(error, expected)
+
+
+def found(value: Any) -> str:
+    """A value as a person wrote it, shortened."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "a section"
+    if isinstance(value, list):
+        return "a list"
+    text = repr(value) if isinstance(value, str) else dump(value).strip()
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+
+
+def _bad_choice(value: Any, choices: list[str]) -> str:
+    hint = suggest(value, choices) if isinstance(value, str) else ""
+    return f"{found(value)} is not one of {', '.join(choices)}.{hint}".removesuffix(".")
+
+
+def _wrong_value(error: Any, expected: Any) -> str:
+    wanted = describe(expected) or error["msg"]
+    value = error["input"]
+    return f"expected {wanted}, found {found(value)}{_yaml_hint(value, expected)}"
+
+
+def _yaml_hint(value: Any, expected: Any) -> str:
+    """For those who know YAML 1.1 better than 1.2."""
+    wanted = {kind for kind, _ in _members(expected)}
+    if isinstance(value, float) and value.is_integer() and int in wanted:
+        return f". Write {int(value)}"
+    if isinstance(value, bool | int | float) and wanted == {str}:
+        return f". Write '{found(value)}'"
+    if not isinstance(value, str):
+        return ""
+    if bool in wanted and value.lower() in ("on", "yes", "off", "no", "y", "n"):
+        return f". Write {'true' if value.lower() in ('on', 'yes', 'y') else 'false'}"
+    bare = value.replace("_", "")
+    return f". Write {bare}" if "_" in value and bare.isdigit() and wanted & {int, float} else ""
+
+
+def describe(annotation: Any) -> str:
+    """What a key may hold, in words; "" where there is no good word."""
+    words = [_describe_one(kind, bounds) for kind, bounds in _members(annotation)]
+    return " or ".join(words) if all(words) else ""
+
+
+def _describe_one(kind: Any, bounds: dict[str, Any]) -> str:
+    if kind is NoneType:
+        return "null"
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, get_args(kind)))
+    if _is_section(kind) or get_origin(kind) is dict:
+        return "a section (key: value)"
+    if get_origin(kind) in (list, tuple):
+        return "a list"
+    return _KINDS[kind] + _bounds(bounds) if kind in _KINDS else ""
+
+
+def _bounds(bounds: dict[str, Any]) -> str:
+    words = {
+        "ge": "of at least {}", "gt": "above {}", "le": "of at most {}", "lt": "below {}",
+        "pattern": "that matches {}", "min_length": "of at least {} characters",
+    }  # fmt: skip
+    said = [words[name].format(bound) for name, bound in bounds.items() if name in words]
+    return " " + " and ".join(said) if said else ""
+
+
+def _locate(schema: type[BaseModel], loc: KeyPath) -> tuple[KeyPath, Any]:
+    """The path in the file of pydantic's location, and the annotation that holds there.
+
+    In a choice between sections pydantic adds the choice's name, which stands nowhere in the file.
+    """
+    path: list[Any] = []
+    here: Any = schema
+    for part in loc:
+        sections, tagged = _sections(here), _tagged(here)
+        if part == _KEY and not sections:
+            continue
+        if part in tagged:
+            here = tagged[part]
+            continue
+        if len(sections) > 1:
+            here = next((s for s in sections if part in _tags(s)), None)
+            continue
+        path.append(part)
+        here = _child(here, sections, part)
+    return tuple(path), here
+
+
+def _child(here: Any, sections: list[type[BaseModel]], part: Any) -> Any:
+    if sections:
+        info = sections[0].model_fields.get(part)
+        return _annotated(info) if info else None
+    items = _items(here)
+    return items[-1] if items else None
+
+
+def _items(annotation: Any) -> tuple[Any, ...]:
+    """The types inside a list, or of a dict's keys and values."""
+    kinds = [kind for kind, _ in _members(annotation)]
+    holders = [kind for kind in kinds if get_origin(kind) in (dict, list, tuple)]
+    return tuple(kind for kind in get_args(holders[0]) if kind is not ...) if holders else ()
+
+
+def _is_of_key(schema: type[BaseModel], loc: KeyPath) -> bool:
+    """Whether the error is about a key itself, not the value behind it."""
+    return loc[-1:] == (_KEY,) and len(_items(_locate(schema, loc[:-2])[1])) > 1
+
+
+def _describe_key(schema: type[BaseModel], loc: KeyPath) -> str:
+    _, owner = _locate(schema, loc[:-2])
+    return describe(_items(owner)[0])
+
+
+def _annotated(info: FieldInfo) -> Any:
+    return Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
+
+
+def _members(annotation: Any, outer: tuple[Any, ...] = ()) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The plain types of a union or an annotation, each with its bounds."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *metadata = get_args(annotation)
+        yield from _members(inner, (*outer, *metadata))
+    elif origin in (Union, UnionType):
+        for member in get_args(annotation):
+            yield from _members(member, outer)
+    elif annotation is not None:
+        yield annotation, _merged(outer)
+
+
+def _tagged(annotation: Any) -> dict[str, Any]:
+    """The members of a choice that a function makes, by the names that it gives them."""
+    while get_origin(annotation) is Annotated:
+        annotation, *_ = get_args(annotation)
+    if get_origin(annotation) not in (Union, UnionType):
+        return {}
+    return {
+        tag.tag: member
+        for member in get_args(annotation)
+        if get_origin(member) is Annotated
+        for tag in get_args(member)[1:]
+        if isinstance(tag, Tag)
+    }
+
+
+def _merged(metadata: tuple[Any, ...]) -> dict[str, Any]:
+    names = ("ge", "gt", "le", "lt", "pattern", "min_length")
+    lists = [item.metadata if isinstance(item, FieldInfo) else [item] for item in metadata]
+    flat = [bound for bounds in lists for bound in bounds]
+    return {n: getattr(b, n) for b in flat for n in names if getattr(b, n, None) is not None}
+
+
+def _sections(annotation: Any) -> list[type[BaseModel]]:
+    return [kind for kind, _ in _members(annotation) if _is_section(kind)]
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _choices(annotation: Any) -> list[str]:
+    return [
+        found(choice).strip("'")
+        for kind, _ in _members(annotation)
+        if get_origin(kind) is Literal
+        for choice in get_args(kind)
+    ]
+
+
+def _tag_key(error: Any) -> str:
+    return error["ctx"]["discriminator"].strip("'")
+
+
+def _tags(annotation: Any) -> list[str]:
+    """The names by which the sections of a choice are told apart (their `kind`)."""
+    fields = [section.model_fields.get("kind") for section in _sections(annotation)]
+    return [tag for info in fields if info for tag in _choices(info.annotation)]
+
+
+def _unknown(schema: type[BaseModel], path: KeyPath, loc: KeyPath) -> str:
+    """What a section says of a key that belongs elsewhere, else what may have been meant."""
+    _, owner = _locate(schema, loc[:-1])
+    said = [getattr(section, "not_here", {}).get(path[-1]) for section in _sections(owner)]
+    known = next(filter(None, said), "")
+    return known or ("unknown key." + _meant(schema, path, loc)).removesuffix(".")
+
+
+def _meant(schema: type[BaseModel], path: KeyPath, loc: KeyPath) -> str:
+    """The nearest key of the same section, else the key of that name in another section."""
+    _, owner = _locate(schema, loc[:-1])
+    word = str(path[-1])
+    siblings = [name for section in _sections(owner) for name in section.model_fields]
+    here = ".".join(map(str, path))
+    same = (key for key in _all_keys(schema) if key.rpartition(".")[2] == word and key != here)
+    elsewhere = next((f" Did you mean '{key}'?" for key in same), "")
+    return suggest(word, siblings) or elsewhere
+
+
+def _all_keys(schema: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, info in schema.model_fields.items():
+        yield prefix + name
+        for section in _sections(info.annotation):
+            yield from _all_keys(section, f"{prefix}{name}.")

@@ -1,0 +1,174 @@
+"""What else a job could be on its cluster: other meshes, rematerialization and micro-batches.
+
+None of it changes a number of the run but by rounding: the same examples in the same order, the
+same global batch, the same update.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, get_args
+
+from trainer.contract.config.job import Job
+from trainer.contract.config.model import Model
+from trainer.contract.estimates.memory import Footprint, footprint
+from trainer.contract.estimates.roofline import Bounds, bounds
+from trainer.contract.planning import accelerators
+from trainer.contract.planning.plan import Plan
+from trainer.contract.planning.planner import PlanError, resolve
+from trainer.contract.planning.sharding_rules import RARE_AXES
+from trainer.contract.planning.validation import divisors
+
+T = TypeVar("T")
+
+REMAT_POLICIES: tuple[str, ...] = get_args(Model.model_fields["remat"].annotation)
+"""What recomputes least first."""
+
+Changes = dict[str, int | str]
+"""Dotted keys of the job file with their new values."""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A job that computes the same, and its plan."""
+
+    job: Job
+    plan: Plan
+    changes: Changes
+    """What makes it of the job as it was asked for."""
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """For the command line: `key=value`."""
+        return tuple(f"{key}={value}" for key, value in self.changes.items())
+
+
+def alternatives(job: Job, plan: Plan) -> list[Alternative]:
+    """All that `resolve` accepts on the plan's world, the job as it is first. No two are alike."""
+    return [
+        alternative
+        for mesh in _meshes(plan)
+        for micro_batches in _own_first(divisors(job.data.global_batch), job.data.micro_batches)
+        for alternative in _with_each_policy(job, plan, mesh, micro_batches)
+    ]
+
+
+def _with_each_policy(
+    job: Job, plan: Plan, mesh: dict[str, int], micro_batches: int
+) -> Iterator[Alternative]:
+    """The plan does not depend on the policy."""
+    changes = _mesh_changes(job, plan, mesh)
+    if micro_batches != job.data.micro_batches:
+        changes["data.micro_batches"] = micro_batches
+    try:
+        other = resolve(_changed(job, changes), plan.world, plan.corpus)
+    except PlanError:
+        return
+    for remat in _own_first(REMAT_POLICIES, job.decoder.remat):
+        own = {} if remat == job.decoder.remat else {"model.remat": remat}
+        yield Alternative(_changed(job, changes | own), other, changes | own)
+
+
+def _meshes(plan: Plan) -> Iterator[dict[str, int]]:
+    """Ways to split the devices, the plan's own first.
+
+    Of the others `data` goes over all slices, so that no parameter is gathered between them, and
+    `tensor` stays inside a host of GPUs. Rare axes stay as they are.
+    """
+    yield plan.mesh
+    world, rare = plan.world, math.prod(plan.mesh[axis] for axis in RARE_AXES)
+    for tensor in divisors(world.devices):
+        if world.platform == "gpu" and tensor > world.devices_per_host:
+            continue
+        rest, beside = divmod(world.devices // tensor, rare)
+        for fsdp in divisors(rest) if not beside else ():
+            mesh = {**plan.mesh, "data": rest // fsdp, "fsdp": fsdp, "tensor": tensor}
+            if mesh["data"] % world.slices == 0 and mesh != plan.mesh:
+                yield mesh
+
+
+def _mesh_changes(job: Job, plan: Plan, mesh: dict[str, int]) -> Changes:
+    """The axes that must be said anew; one of -1 takes what is left over by itself."""
+    return {
+        f"mesh.{axis}": size
+        for axis, size in mesh.items()
+        if size != plan.mesh[axis] and getattr(job.mesh, axis) != -1
+    }
+
+
+def _changed(job: Job, changes: Changes) -> Job:
+    for key, value in changes.items():
+        section, name = key.split(".")
+        changed = getattr(job, section).model_copy(update={name: value})
+        job = job.model_copy(update={section: changed})
+    return job
+
+
+def _own_first(values: Sequence[T], own: T) -> list[T]:
+    return [own, *(value for value in values if value != own)]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An alternative with its figures."""
+
+    alternative: Alternative
+    bounds: Bounds
+    footprint: Footprint
+
+    @property
+    def order(self) -> tuple[float, ...]:
+        """What is likely the faster one is the smaller one: as if half of it overlapped.
+
+        By the bound alone a step that is as long at its collectives as at its arithmetic were as
+        good as one that has none. Where this is equal to three figures, the fewest changes.
+        """
+        likely_s = (self.bounds.step_s + self.bounds.serial_s) / 2
+        return float(f"{likely_s:.3g}"), len(self.alternative.changes)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """All legal alternatives of a job on its cluster."""
+
+    hbm_bytes: int
+    """Of a device."""
+    own: Candidate
+    """The job as it is."""
+    all_by_speed: list[Candidate]
+    """The likely fastest first, whether they fit or not."""
+
+    @property
+    def fitting(self) -> list[Candidate]:
+        """Those that fit by estimate, the likely fastest first."""
+        return [one for one in self.all_by_speed if one.footprint.total <= self.hbm_bytes]
+
+    @property
+    def least(self) -> Candidate:
+        """What needs the least memory by estimate."""
+        return min(self.all_by_speed, key=lambda one: one.footprint.total)
+
+    @property
+    def doubtful(self) -> list[Candidate]:
+        """Those that may fit though the estimate says no, the smallest first."""
+        size = self.hbm_bytes
+        found = [
+            one for one in self.all_by_speed if one.footprint.certain <= size < one.footprint.total
+        ]
+        return sorted(found, key=lambda one: one.footprint.total)
+
+
+def rank(job: Job, plan: Plan) -> Ranking | None:
+    """None where no facts of the devices are known."""
+    world = plan.world
+    hbm_bytes = None if world.on_cpu else accelerators.parse(world.accelerator).hbm_bytes
+    if hbm_bytes is None or bounds(job, plan) is None:
+        return None
+    every = [_candidate(alternative) for alternative in alternatives(job, plan)]
+    return Ranking(hbm_bytes, every[0], sorted(every, key=lambda one: one.order))
+
+
+def _candidate(alternative: Alternative) -> Candidate:
+    best = bounds(alternative.job, alternative.plan)
+    assert best is not None, "known of one plan of a world, known of all"
+    return Candidate(alternative, best, footprint(alternative.job, alternative.plan))

@@ -1,0 +1,243 @@
+"""Accelerator names and the facts behind them: `v4-32` is 16 chips on 4 hosts, 2x2x4.
+
+The suffix of a TPU name counts TensorCores for v2, v3, v4, v5p and v7x, and chips for v5e and v6e
+(where a chip has one core). A GPU name counts GPUs.
+"""
+
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Literal
+
+from trainer.contract.config.errors import suggest
+from trainer.contract.planning.chips import GPUS, TPUS, Gpu, Shape, Tpu
+from trainer.contract.planning.plan import World
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One slice of a kind of chip. A device is a chip as JAX sees it."""
+
+    name: str
+    platform: Literal["tpu", "gpu", "cpu"]
+    generation: str
+    chips: int
+    hosts: int
+    devices_per_host: int
+    topology: Shape | None
+    """Chips along the axes of the torus; None where there is none."""
+    host_bounds: Shape | None
+    """Chips of one host along the same axes."""
+    hbm_bytes: int | None
+    """Per device."""
+    hbm_bytes_per_s: float | None
+    """Per device."""
+    peak_bf16_flops: float | None
+    """Per device and second, without sparsity."""
+    ici_bytes_per_s: float | None
+    """Per device: what it can send over all its links (on GPU: NVLink) at once."""
+    dcn_bytes_per_s: float | None
+    """Per host: what it can send to other slices or hosts over the network."""
+    ray_pod_type: str | None
+    """Ray's name of the slice (TPU_ACCELERATOR_TYPE); None where there are no TPUs."""
+    ray_generation: str | None
+    """Ray's name of the generation (accelerator_version)."""
+
+    @property
+    def devices(self) -> int:
+        return self.hosts * self.devices_per_host
+
+    @property
+    def chips_per_host(self) -> int:
+        return self.chips // self.hosts
+
+
+# Other tools' names for the same thing.
+_ALIASES = {
+    "v5litepod": "v5e", "tpu7x": "v7x", "a100-40gb": "a100", "h100-80gb": "h100",
+    "h200-141gb": "h200",
+}  # fmt: skip
+_NAME = re.compile(r"(.+)-([0-9]{1,6})")
+
+
+def parse(
+    name: str, *, hosts: int | None = None, devices_per_host: int | None = None
+) -> Accelerator:
+    """The facts of a slice by name: "v4-32", "v5litepod-16", "h100-8"; or "cpu".
+
+    `hosts` and `devices_per_host` make a cpu what it is, and decide where the field disagrees
+    (v6e-8 is one host of 8 or two of 4).
+
+    Raises:
+      ValueError: for an unknown name, a size that does not exist, or hosts that do not fit it.
+    """
+    if name.lower() == "cpu":
+        return _cpu(hosts or 1, devices_per_host or 1)
+    kind, size = _split(name)
+    if kind in GPUS:
+        accelerator = _gpu(GPUS[kind], size, hosts, devices_per_host)
+    else:
+        accelerator = _tpu(TPUS[kind], size, hosts, devices_per_host)
+    _check_layout(accelerator, hosts, devices_per_host)
+    return accelerator
+
+
+def with_hosts(accelerator: Accelerator, hosts: int) -> Accelerator:
+    """The slice of `hosts` hosts of the same kind.
+
+    Raises:
+      ValueError: where no topology of that size exists, with the nearest host counts that have one.
+    """
+    if hosts == accelerator.hosts:
+        return accelerator
+    if accelerator.platform == "cpu" and hosts > 0:
+        return _cpu(hosts, accelerator.devices_per_host)
+    per_host = accelerator.chips_per_host
+    if hosts > 0 and accelerator.platform == "gpu":
+        return parse(f"{accelerator.generation}-{hosts * per_host}", hosts=hosts)
+    if hosts not in _host_counts(accelerator):
+        near = _either(_nearest(hosts, _host_counts(accelerator)))
+        raise ValueError(
+            f"no {accelerator.generation} slice has {hosts} hosts of {per_host} chips. "
+            f"The nearest that exist: {near}"
+        )
+    tpu = TPUS[accelerator.generation]
+    return parse(f"{tpu.name}-{tpu.suffix(hosts * per_host)}", hosts=hosts)
+
+
+def _host_counts(accelerator: Accelerator) -> list[int]:
+    """Numbers of hosts of this host's kind that a slice can have."""
+    if accelerator.platform != "tpu":
+        return [1]
+    per_host = accelerator.chips_per_host
+    sizes = TPUS[accelerator.generation].topologies
+    return [n // per_host for n in sizes if per_host in _hosts_of(accelerator.generation, n)]
+
+
+def _split(name: str) -> tuple[str, int]:
+    """The kind, by our name, and the number after it."""
+    known = [*TPUS, *GPUS]
+    match = _NAME.fullmatch(name.lower())
+    kind = match[1] if match else name.lower()
+    kind = _ALIASES.get(kind, kind)
+    if kind not in known:
+        hint = suggest(kind, [*known, *_ALIASES, "cpu"])
+        raise ValueError(f"'{name}' is not one of {', '.join(known)} with a size, nor cpu.{hint}")
+    if not match:
+        raise ValueError(f"'{name}' needs a size, such as {_example(kind)}")
+    return kind, int(match[2])
+
+
+def _example(kind: str) -> str:
+    return f"{kind}-{TPUS[kind].suffix(4) if kind in TPUS else GPUS[kind].per_host}"
+
+
+def _cpu(hosts: int, devices_per_host: int) -> Accelerator:
+    chips = hosts * devices_per_host
+    facts = [None] * 9
+    return Accelerator("cpu", "cpu", "cpu", chips, hosts, devices_per_host, *facts)  # type: ignore[arg-type]
+
+
+def _gpu(gpu: Gpu, size: int, hosts: int | None, devices_per_host: int | None) -> Accelerator:
+    whole = size % gpu.per_host == 0
+    if size < 1 or not (size <= gpu.per_host or whole):
+        down = size // gpu.per_host * gpu.per_host
+        raise ValueError(
+            f"{gpu.name}-{size} does not exist: a host has {gpu.per_host} GPUs. "
+            f"The nearest that do: {_either(_names(gpu.name, [down or 1, down + gpu.per_host]))}"
+        )
+    per_host = devices_per_host or (size // hosts if hosts else min(size, gpu.per_host))
+    return Accelerator(
+        name=f"{gpu.name}-{size}", platform="gpu", generation=gpu.name, chips=size,
+        hosts=size // (per_host or 1), devices_per_host=per_host, topology=None, host_bounds=None,
+        hbm_bytes=gpu.hbm, hbm_bytes_per_s=gpu.hbm_rate, peak_bf16_flops=gpu.peak,
+        ici_bytes_per_s=gpu.nvlink, dcn_bytes_per_s=gpu.network, ray_pod_type=None,
+        ray_generation=None,
+    )  # fmt: skip
+
+
+def _tpu(tpu: Tpu, size: int, hosts: int | None, devices_per_host: int | None) -> Accelerator:
+    chips, rest = divmod(size, tpu.cores)
+    if rest or chips not in tpu.topologies:
+        sizes = _nearest(size, [tpu.suffix(n) for n in tpu.topologies])
+        raise ValueError(
+            f"{tpu.name}-{size} does not exist. "
+            f"The nearest that do: {_either(_names(tpu.name, sizes))}"
+        )
+    per_host = _chips_per_host(tpu, chips, hosts, devices_per_host)
+    topology = tpu.topologies[chips]
+    return Accelerator(
+        name=f"{tpu.name}-{size}", platform="tpu", generation=tpu.name, chips=chips,
+        hosts=chips // per_host, devices_per_host=per_host * tpu.devices, topology=topology,
+        host_bounds=_HOST_BOUNDS[per_host][: len(topology)], hbm_bytes=tpu.hbm // tpu.devices,
+        hbm_bytes_per_s=tpu.hbm_rate / tpu.devices,
+        peak_bf16_flops=tpu.peak / tpu.devices, ici_bytes_per_s=tpu.ici / tpu.devices,
+        dcn_bytes_per_s=None if tpu.dcn is None else tpu.dcn * per_host,
+        ray_pod_type=f"{tpu.ray_name}-{size}", ray_generation=tpu.ray_name,
+    )  # fmt: skip
+
+
+_HOST_BOUNDS: dict[int, Shape] = {1: (1, 1, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
+
+
+def _hosts_of(generation: str, chips: int) -> list[int]:
+    """Chips that a host of such a slice can have, the usual number first.
+
+    v5e and v6e with 8 chips are one machine of 8 or two of 4 ("TPU v5e", "TPU v6e": VM types).
+    """
+    if generation in ("v5e", "v6e") and chips <= 8:
+        return [8, 4] if chips == 8 else [chips]
+    return [4]
+
+
+def _chips_per_host(tpu: Tpu, chips: int, hosts: int | None, devices: int | None) -> int:
+    possible = _hosts_of(tpu.name, chips)
+    fits = (
+        n for n in possible if hosts in (None, chips // n) and devices in (None, n * tpu.devices)
+    )
+    return next(fits, possible[0])
+
+
+def _check_layout(made: Accelerator, hosts: int | None, devices_per_host: int | None) -> None:
+    usual = parse(made.name) if hosts or devices_per_host else made
+    fits = (
+        hosts in (None, made.hosts)
+        and devices_per_host in (None, made.devices_per_host)
+        and made.devices == usual.devices
+        and made.devices_per_host <= usual.devices_per_host
+    )
+    if not fits:
+        wanted = " x ".join(
+            filter(None, [_count(hosts, "host"), _count(devices_per_host, "device")])
+        )
+        is_ = f"{_count(usual.hosts, 'host')} x {_count(usual.devices_per_host, 'device')}"
+        raise ValueError(f"{made.name} is {is_}, not {wanted}")
+
+
+def _count(n: int | None, noun: str) -> str:
+    return "" if n is None else f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def _nearest(wanted: int, known: list[int]) -> list[int]:
+    below = [n for n in known if n < wanted]
+    above = [n for n in known if n > wanted]
+    return sorted(below)[-1:] + sorted(above)[:1]
+
+
+def _names(kind: str, sizes: list[int]) -> list[str]:
+    return [f"{kind}-{size}" for size in sizes]
+
+
+def _either(words: list[str] | list[int]) -> str:
+    return " or ".join(str(word) for word in words)
+
+
+def lacks_compiler(world: World) -> str:
+    """Why nobody here can compile for a world, and what helps; "": somebody can."""
+    if world.on_cpu:
+        return "it is for a real TPU: name one, and leave out --simulate"
+    if world.platform != "tpu" or not (world.topology and world.host_bounds):
+        return f"{world.accelerator}: only for TPUs there is a compiler without one"
+    if find_spec("libtpu") is None:
+        return "the TPU compiler is not installed: uv sync --extra tpu"
+    return ""

@@ -1,0 +1,88 @@
+"""The job file's `lora`: small matrices beside the weights, which alone are trained.
+
+A kernel W that takes x to y gets an adapter of two matrices: y = x W + alpha / rank (x A) B, as in
+arXiv:2106.09685. B begins with zeros, so that the first step is the base's.
+"""
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from trainer.contract.config.errors import suggest
+from trainer.contract.config.lora import Lora
+from trainer.contract.planning.parameter_shapes import Parameter
+
+KERNEL = ".kernel"
+A, B = ".lora.a", ".lora.b"
+"""In place of KERNEL: the names of its adapter's matrices."""
+WITHOUT = ("expert", "router")
+"""Axes of what takes none: experts' matrices, of which each token meets a few, and their choice."""
+
+
+def inputs(kernel: Parameter) -> int:
+    """How many of its dims, after that of layers, are inputs; the other side is the stream."""
+    axes = kernel.axes[1:]
+    return 1 if axes[0] == "embed" else axes.index("embed")
+
+
+def targets(lora: Lora | None, parameters: Sequence[Parameter]) -> list[Parameter]:
+    """The kernels that get an adapter."""
+    if lora is None:
+        return []
+    return [
+        one
+        for one in parameters
+        if _takes_one(one)
+        and (lora.targets is None or any(fnmatchcase(one.name, p) for p in lora.targets))
+    ]
+
+
+def adapters(lora: Lora | None, parameters: Sequence[Parameter]) -> list[Parameter]:
+    """Of a model's `parameters`: what is trained besides, or rather in place of them."""
+    return [
+        matrix for kernel in targets(lora, parameters) if lora for matrix in _pair(lora, kernel)
+    ]
+
+
+def _pair(lora: Lora, kernel: Parameter) -> tuple[Parameter, Parameter]:
+    stem, cut = kernel.name.removesuffix(KERNEL), 1 + inputs(kernel)
+    (layers, *shape), (layer, *axes) = kernel.shape, kernel.axes
+    first = Parameter(
+        stem + A, (layers, *shape[: cut - 1], lora.rank), (layer, *axes[: cut - 1], "rank")
+    )
+    second = Parameter(
+        stem + B, (layers, lora.rank, *shape[cut - 1 :]), (layer, "rank", *axes[cut - 1 :])
+    )
+    return first, second
+
+
+def problems(
+    lora: Lora | None, base: str | None, parameters: Sequence[Parameter]
+) -> Iterator[tuple[str, str]]:
+    """(key, message) of what cannot be; `base` is where the model comes from."""
+    if lora is None:
+        return
+    if base is None:
+        yield (
+            "checkpoint.init_from",
+            "lora trains adapters of a model that is there: say which, a run, a checkpoint or a "
+            "Hugging Face folder",
+        )
+    able = [one.name for one in parameters if _takes_one(one)]
+    for number, pattern in enumerate(lora.targets or ()):
+        if not any(fnmatchcase(name, pattern) for name in able):
+            yield f"lora.targets.{number}", _no_target(pattern, able, parameters)
+
+
+def _no_target(pattern: str, able: Sequence[str], parameters: Sequence[Parameter]) -> str:
+    others = [one.name for one in parameters if fnmatchcase(one.name, pattern)]
+    known = f"There are: {', '.join(able)}"
+    if others:
+        return f"'{pattern}' matches {', '.join(others)} alone, which take no adapter. {known}"
+    words = [word for name in able for word in (name, name.split(".")[-2])]
+    meant = suggest(pattern.strip("*."), words)
+    return f"'{pattern}' matches no kernel.{meant} {known}"
+
+
+def _takes_one(parameter: Parameter) -> bool:
+    is_of_layers = parameter.axes[0] == "layer" and parameter.name.endswith(KERNEL)
+    return is_of_layers and not set(WITHOUT) & set(parameter.axes)

@@ -1,0 +1,159 @@
+"""Which device stands where in the mesh: from a description of hosts and wires, in pure Python.
+
+The same order serves real chips, the compiler's topology and simulated devices, so a simulated pod
+has the device order of the real one.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+from trainer.contract.planning import accelerators
+from trainer.contract.planning.plan import World
+
+Shape = tuple[int, ...]
+
+SCATTERED_BY_ROWS, LEAST_CHIPS, LEAST_OF_SEVERAL = "v5e", 64, 16
+"""Generation, and chips of a slice, alone or of several, from which its compiler scatters over rows
+and columns of chips, but not over all of them at once: it would sum whole gradients, twice the
+bytes."""
+
+
+def device_coords(world: World) -> list[tuple[int, ...]]:
+    """Place of each device of one slice on its torus: chip coordinates, then the core.
+
+    Hosts and the chips inside a host are numbered with the first coordinate fastest, as libtpu
+    numbers workers and chips.
+    """
+    assert world.topology and world.host_bounds, "only a torus has coordinates"
+    hosts = tuple(t // h for t, h in zip(world.topology, world.host_bounds, strict=True))
+    cores = range(world.devices_per_host // math.prod(world.host_bounds))
+    return [
+        (*(h * b + c for h, b, c in zip(host, world.host_bounds, chip, strict=True)), core)
+        for host in _first_fastest(hosts)
+        for chip in _first_fastest(world.host_bounds)
+        for core in cores
+    ]
+
+
+def device_order(world: World, mesh: dict[str, int]) -> tuple[int, ...]:
+    """Device numbers in the C order of a mesh (data, fsdp, expert, context, tensor).
+
+    `data` is split over the slices first, then `fsdp` where the slices are more; inside a slice
+    `tensor` lies on the nearest chips, then `context`, then `expert`. Raises ValueError where the
+    slices do not divide.
+    """
+    inside = (mesh["expert"], mesh["context"], mesh["tensor"])
+    return _order(world, mesh["data"], mesh["fsdp"], inside)  # pyright: ignore[reportArgumentType] (frozen: it has a hash)
+
+
+def fsdp_rows(world: World, mesh: dict[str, int]) -> int:
+    """Into how many rows of chips `fsdp` parts, each of which scatters by itself; 1: none."""
+    is_whole_slice = mesh["fsdp"] * world.slices == world.devices
+    by_rows = is_whole_slice and _scatters_by_rows(world, mesh["fsdp"])
+    return min(world.topology or (1,)) if by_rows else 1
+
+
+def _scatters_by_rows(world: World, fsdp: int) -> bool:
+    """Where `fsdp` takes all chips of a slice, or those of several."""
+    least = LEAST_CHIPS if world.slices == 1 else LEAST_OF_SEVERAL
+    per_slice = world.devices // world.slices
+    return (
+        world.topology is not None
+        and accelerators.parse(world.accelerator).generation == SCATTERED_BY_ROWS
+        and fsdp >= per_slice >= least
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _order(world: World, data: int, fsdp: int, inside: Shape) -> tuple[int, ...]:
+    """Of 4,096 chips this takes 50 ms, and a search asks for the same mesh again and again."""
+    slices_data = math.gcd(data, world.slices)
+    slices_fsdp = world.slices // slices_data
+    if fsdp % slices_fsdp:
+        raise ValueError(f"{world.slices} slices do not divide over data {data} and fsdp {fsdp}")
+    rows, columns = data // slices_data, fsdp // slices_fsdp
+    one_slice = _slice_order(world, (rows, columns, *inside))
+    per_slice, per_column = len(one_slice), math.prod(inside)
+    return tuple(
+        (slice_data * slices_fsdp + slice_fsdp) * per_slice
+        + one_slice[(row * columns + column) * per_column + place]
+        for slice_data in range(slices_data)
+        for row in range(rows)
+        for slice_fsdp in range(slices_fsdp)
+        for column in range(columns)
+        for place in range(per_column)
+    )
+
+
+def _slice_order(world: World, mesh_shape: Shape) -> list[int]:
+    """Device numbers of one slice in the C order of `mesh_shape`."""
+    if not world.topology:
+        return list(range(math.prod(mesh_shape)))
+    coords = device_coords(world)
+    number = {place: device for device, place in enumerate(coords)}
+    physical = tuple(max(c[dim] for c in coords) + 1 for dim in range(len(coords[0])))
+    host = (*(world.host_bounds or ()), physical[-1])
+    # From the inside out: each axis takes a box of what the axes inside it left over.
+    boxes: list[Shape] = []
+    grid, host_left = physical, host
+    for size in reversed(mesh_shape):
+        box = _best_box(size, grid, host_left)
+        boxes.insert(0, box)
+        grid = tuple(g // b for g, b in zip(grid, box, strict=True))
+        host_left = tuple(max(1, h // b) for h, b in zip(host_left, box, strict=True))
+    turns = not _scatters_by_rows(world, mesh_shape[1])
+    walks = [_walk(box, turns=turns) for box in boxes]
+    return [number[_place(steps, boxes)] for steps in itertools.product(*walks)]
+
+
+def _best_box(size: int, grid: Shape, host: Shape) -> Shape:
+    """The box of `size` places that covers the fewest hosts, then has the shortest sides."""
+
+    def cost(box: Shape) -> tuple[object, ...]:
+        hosts = math.prod(-(-b // h) for b, h in zip(box, host, strict=True))
+        return hosts, sum(box), tuple(-b for b in box)
+
+    return min(_boxes(size, grid), key=cost)
+
+
+def _boxes(size: int, grid: Shape) -> Iterator[Shape]:
+    """Every box of `size` places whose sides divide the sides of `grid`."""
+    if not grid:
+        if size == 1:
+            yield ()
+        return
+    for side in range(1, grid[0] + 1):
+        if grid[0] % side == 0 and size % side == 0:
+            for rest in _boxes(size // side, grid[1:]):
+                yield (side, *rest)
+
+
+def _walk(box: Shape, *, turns: bool) -> list[Shape]:
+    """All places of a box, each a neighbour of the one before: there and back along the long sides.
+
+    Short sides change slowest, so that a box of 2 x n closes into a ring. Without `turns` each row
+    begins where the one before did.
+    """
+    dims = sorted(range(len(box)), key=lambda dim: box[dim])
+    places: list[list[int]] = [[0] * len(box)]
+    for dim in reversed(dims):
+        there_and_back: list[list[int]] = []
+        for step in range(box[dim]):
+            for place in reversed(places) if turns and step % 2 else places:
+                there_and_back.append([*place[:dim], step, *place[dim + 1 :]])
+        places = there_and_back
+    return [tuple(place) for place in places]
+
+
+def _place(steps: Sequence[Shape], boxes: Sequence[Shape]) -> Shape:
+    """Physical place of a mesh position: the outer boxes count in units of the inner ones."""
+    place = (0,) * len(boxes[0])
+    for step, box in zip(steps, boxes, strict=True):
+        place = tuple(p * b + s for p, b, s in zip(place, box, step, strict=True))
+    return place
+
+
+def _first_fastest(shape: Shape) -> list[Shape]:
+    return [tuple(reversed(c)) for c in itertools.product(*(range(n) for n in reversed(shape)))]

@@ -1,0 +1,79 @@
+"""What is kept of each parameter beside itself, and how large that is: moments, and a mean."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from trainer.contract.config.optimizer import Optimizer
+from trainer.contract.planning.parameter_shapes import STACKED
+from trainer.contract.planning.plan import ArrayPlan, Plan
+from trainer.contract.planning.planner import DTYPE_BYTES, FLOAT32_BYTES
+
+
+class Matrix(NamedTuple):
+    """The dims of an array that holds matrices: which count them, and which are theirs."""
+
+    stacked: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+
+    @property
+    def is_one(self) -> bool:
+        """A vector has no rows, or no columns."""
+        return bool(self.rows and self.columns)
+
+
+def sides(axes: Sequence[str]) -> Matrix:
+    """Of any parameter: features, or an adapter's rank, on one side, all else on the other."""
+    dims = range(len(axes))
+    stacked = tuple(dim for dim in dims if axes[dim] in STACKED)
+    side = "rank" if "rank" in axes else "embed"
+    rows = tuple(dim for dim in dims if axes[dim] == side)
+    return Matrix(stacked, rows, tuple(dim for dim in dims if dim not in (*stacked, *rows)))
+
+
+def matrix(axes: Sequence[str]) -> Matrix | None:
+    """Of a weight between a layer's features, or of an adapter; None: it is none.
+
+    The vocabulary's weights are none: their rows are told apart by tokens, and turn up one by one.
+    """
+    found = sides(axes)
+    return found if "layer" in axes and found.is_one else None
+
+
+def bytes_per_device(optimizer: Optimizer, plan: Plan) -> int:
+    """It is split over devices as its parameters are; dims that are summed away are whole."""
+    return _bytes(optimizer, plan, plan.mesh)
+
+
+def bytes_in_all(optimizer: Optimizer, plan: Plan) -> int:
+    """Each number once, as in a checkpoint."""
+    return _bytes(optimizer, plan, dict.fromkeys(plan.mesh, 1))
+
+
+def _bytes(optimizer: Optimizer, plan: Plan, mesh: Mapping[str, int]) -> int:
+    moment, mean = DTYPE_BYTES[optimizer.moments_dtype], FLOAT32_BYTES
+    return sum(
+        sum(moment * _size(shape, array, mesh) for shape in moments(optimizer, array))
+        + (0 if optimizer.ema is None else mean * _size(array.shape, array, mesh))
+        for array in plan.trained
+    )
+
+
+def moments(optimizer: Optimizer, array: ArrayPlan) -> list[tuple[int, ...]]:
+    """The shapes of what an update leaves for the next one."""
+    if optimizer.name == "adafactor":
+        dims = sides(array.axes)
+        summed = (dims.columns, dims.rows) if dims.is_one else ((),)
+        return [tuple(1 if d in gone else n for d, n in enumerate(array.shape)) for gone in summed]
+    has_one = optimizer.name == "lion" or (optimizer.name == "muon" and matrix(array.axes))
+    return [array.shape] * (1 if has_one else 2)
+
+
+def _size(shape: tuple[int, ...], array: ArrayPlan, mesh: Mapping[str, int]) -> int:
+    """Numbers on a device, of an array that lies as its parameter."""
+    parts = (
+        mesh[axis] if axis and size == whole else 1
+        for size, whole, axis in zip(shape, array.shape, array.spec, strict=True)
+    )
+    return math.prod(shape) // math.prod(parts)

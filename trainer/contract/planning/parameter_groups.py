@@ -1,0 +1,44 @@
+"""Which parameters have a learning rate or a weight decay of their own."""
+
+from collections.abc import Collection, Iterator
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from trainer.contract.config.errors import suggest
+from trainer.contract.config.optimizer import Optimizer
+
+
+class Pull(NamedTuple):
+    """What moves a parameter besides its gradient."""
+
+    learning_rate_factor: float
+    weight_decay: float
+
+
+def pull(optimizer: Optimizer, name: str, axes: Collection[str]) -> Pull:
+    """Of a parameter with these logical axes.
+
+    Without a word, weight decay leaves norms and biases out: scales around one and offsets, which
+    are no weights.
+    """
+    is_weight = "norm" not in axes and not name.endswith(".bias")
+    decay = optimizer.weight_decay if is_weight else 0.0
+    for group in optimizer.groups:
+        if fnmatchcase(name, group.pattern):
+            own = decay if group.weight_decay is None else group.weight_decay
+            return Pull(group.learning_rate_factor, own)
+    return Pull(1.0, decay)
+
+
+def problems(optimizer: Optimizer, names: Collection[str]) -> Iterator[tuple[str, str]]:
+    """(key, message) of every group that no parameter is in; `names` are what is trained."""
+    seen: set[str] = set()
+    for number, group in enumerate(optimizer.groups):
+        matched = {name for name in names if fnmatchcase(name, group.pattern)}
+        key = f"optimizer.groups.{number}.pattern"
+        if not matched:
+            hint = suggest(group.pattern, names) or f" There are: {', '.join(names)}"
+            yield key, f"'{group.pattern}' matches no parameter.{hint}"
+        elif matched <= seen:
+            yield key, f"what '{group.pattern}' matches is in earlier groups, and the first counts"
+        seen |= matched

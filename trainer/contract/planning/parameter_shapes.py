@@ -1,0 +1,129 @@
+"""Every parameter of a job's model: its name, shape and logical axes, without building the model.
+
+A test holds this table against the NNX modules in `trainer/model/`.
+"""
+
+import math
+from dataclasses import dataclass
+
+from trainer.contract.config.model import Experts, Model
+
+# Lanes of a TPU register and a common tile of GPU matrix units: a vocabulary that is a multiple of
+# it pads to nothing inside the compiler.
+VOCAB_MULTIPLE = 128
+STACKED = ("layer", "expert")
+"""Axes that count arrays of the same kind."""
+QUERY_KEY = ("query", "key")
+"""What `query_key_norm` is of."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One array of the model; `axes` names the logical axis of each dim of `shape`."""
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+def padded_vocab(vocab_size: int, tensor: int) -> int:
+    """Rows of the embedding table: `vocab_size`, up to a multiple that the tensor axis divides."""
+    multiple = math.lcm(VOCAB_MULTIPLE, tensor)
+    return -(-vocab_size // multiple) * multiple
+
+
+def parameters(model: Model, vocab: int) -> list[Parameter]:
+    """All parameters in the order of their names in the model; `vocab` is the padded vocabulary.
+
+    Layers are stacked: dim 0 of every array under `layers` counts them.
+    """
+    width = model.d_model
+    first = [Parameter("embedding.table", (vocab, width), ("vocab", "embed"))]
+    if model.max_positions is not None:
+        table = ((model.max_positions, width), ("position", "embed"))
+        first.append(Parameter("positions.table", *table))
+    last = _norm("final_norm", model, width)
+    if not model.tied_embeddings:
+        last.append(Parameter("output.kernel", (width, vocab), ("embed", "vocab")))
+    return first + _layer_parameters(model) + last
+
+
+def _layer_parameters(model: Model) -> list[Parameter]:
+    one_layer = [
+        *_norm("attention_norm", model, model.d_model),
+        *_attention(model),
+        *_norm("feed_forward_norm", model, model.d_model),
+        *(_feed_forward(model) if model.experts is None else _experts(model, model.experts)),
+    ]
+    return [
+        Parameter(f"layers.{one.name}", (model.layers, *one.shape), ("layer", *one.axes))
+        for one in one_layer
+    ]
+
+
+def _norm(name: str, model: Model, width: int) -> list[Parameter]:
+    parts = ["scale"] if model.norm == "rms" else ["scale", "bias"]
+    return [Parameter(f"{name}.{part}", (width,), ("norm",)) for part in parts]
+
+
+def _attention(model: Model) -> list[Parameter]:
+    width, head = model.d_model, model.head_dim
+    found = []
+    for part, axis, heads in (
+        ("query", "heads", model.heads),
+        ("key", "kv_heads", model.kv_heads),
+        ("value", "kv_heads", model.kv_heads),
+    ):
+        axes = ("embed", axis, "head_dim")
+        bias = model.biases != "none"
+        found += _projection(f"attention.{part}", (width, heads, head), axes, bias=bias)
+    shape, axes = (model.heads, head, width), ("heads", "head_dim", "embed")
+    bias = model.biases == "all"
+    found += _projection("attention.output", shape, axes, inputs=2, bias=bias)
+    if model.query_key_norm:
+        found += [Parameter(f"attention.{of}_norm.scale", (head,), ("norm",)) for of in QUERY_KEY]
+    return found
+
+
+def _feed_forward(model: Model) -> list[Parameter]:
+    width, hidden, bias = model.d_model, model.d_ff, model.biases == "all"
+    found = []
+    for part in hidden_parts(model):
+        found += _projection(f"feed_forward.{part}", (width, hidden), ("embed", "mlp"), bias=bias)
+    return found + _projection("feed_forward.down", (hidden, width), ("mlp", "embed"), bias=bias)
+
+
+def _experts(model: Model, experts: Experts) -> list[Parameter]:
+    width, hidden, count = model.d_model, model.d_ff, experts.count
+    inward = ((count, width, hidden), ("expert", "embed", "mlp"))
+    outward = ((count, hidden, width), ("expert", "mlp", "embed"))
+    return [
+        Parameter("feed_forward.router.kernel", (width, count), ("embed", "router")),
+        *(Parameter(f"feed_forward.{part}.kernel", *inward) for part in hidden_parts(model)),
+        Parameter("feed_forward.down.kernel", *outward),
+    ]
+
+
+def room(experts: Experts, length: int) -> int:
+    """Places of an expert in a sequence: for all its tokens where none may be dropped."""
+    if experts.capacity_factor is None:
+        return length
+    even = length * experts.per_token / experts.count
+    return min(length, math.ceil(even * experts.capacity_factor))
+
+
+def hidden_parts(model: Model) -> tuple[str, ...]:
+    """Of a feed-forward part: what makes its hidden numbers."""
+    return ("up",) if model.feed_forward == "gelu" else ("gate", "up")
+
+
+def _projection(
+    name: str, shape: tuple[int, ...], axes: tuple[str, ...], *, inputs: int = 1, bias: bool
+) -> list[Parameter]:
+    kernel = Parameter(f"{name}.kernel", shape, axes)
+    return [kernel, Parameter(f"{name}.bias", shape[inputs:], axes[inputs:])] if bias else [kernel]

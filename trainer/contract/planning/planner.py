@@ -1,0 +1,252 @@
+"""Job + World -> Plan: the mesh, the batch split and each array's place, decided once.
+
+The launcher calls it before anything starts; a trainer that was started by hand calls it for the
+one process that it is.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from trainer.contract.config.job import Job
+from trainer.contract.config.job import Mesh as MeshSizes
+from trainer.contract.config.model import Model, OwnModel
+from trainer.contract.planning import (
+    lora,
+    mesh_layout,
+    parameter_groups,
+    parameter_shapes,
+    sharding_rules,
+    validation,
+)
+from trainer.contract.planning.plan import ArrayPlan, BatchSplit, Corpus, Plan, World
+from trainer.contract.storage.tokenizer_info import vocab_size
+
+FLOAT32_BYTES = 4
+TPU_LANES = 128
+DTYPE_BYTES = {"float32": FLOAT32_BYTES, "bfloat16": 2}
+Dtype = Literal["float32", "bfloat16"]
+Build = Callable[[Job], Sequence[parameter_shapes.Parameter]]
+"""The parameters of a model of the user's own. Raises PlanError."""
+
+
+class PlanError(ValueError):
+    """What does not fit together; `problems` holds (key of the job file, message) pairs."""
+
+    def __init__(self, problems: list[tuple[str, str]]):
+        super().__init__("\n".join(f"{key}: {message}" for key, message in problems))
+        self.problems = problems
+
+
+@dataclass
+class _Problems:
+    found: list[tuple[str, str]] = field(default_factory=list)
+
+    def check(self, holds: bool, key: str, message: str) -> None:
+        if not holds:
+            self.found.append((key, message))
+
+    def stop(self) -> None:
+        if self.found:
+            raise PlanError(self.found)
+
+
+def resolve(job: Job, world: World, corpus: Corpus, build: Build | None = None) -> Plan:
+    """The plan of a job on a world. Raises PlanError with everything that does not fit.
+
+    `build` is asked for a model of the user's own, once all else fits.
+    """
+    problems = _Problems()
+    problems.found += validation.job_problems(job, world)
+    mesh = _mesh_sizes(job.mesh, world, problems)
+    if mesh:
+        problems.found += validation.mesh_problems(job, mesh)
+    problems.stop()
+    order = mesh_layout.device_order(world, mesh)
+    batch = _batch_split(job, world, mesh, order, problems)
+    problems.stop()
+    vocab, model = _model(job, mesh, build)
+    problems.found += validation.axis_problems(model)
+    problems.stop()
+    adapters = lora.adapters(job.lora, model)
+    base = job.checkpoint and job.checkpoint.init_from
+    problems.found += lora.problems(job.lora, base, model)
+    problems.found += parameter_groups.problems(
+        job.optimizer, [one.name for one in adapters or model]
+    )
+    problems.stop()
+    dtype = _compute_dtype(job, world)
+    return Plan(
+        world=world,
+        mesh=mesh,
+        device_order=order,
+        batch=batch,
+        parameters=tuple(
+            [_frozen(one, mesh, dtype) if adapters else _array_plan(one, mesh) for one in model]
+            + [_array_plan(one, mesh) for one in adapters]
+        ),
+        compute_dtype=dtype,
+        attention=_attention(job, world, batch),
+        experts=_experts(job, world, mesh),
+        padded_vocab=vocab,
+        corpus=corpus,
+        warnings=tuple(_warnings(job, world, mesh, model + adapters)),
+    )
+
+
+def _model(
+    job: Job, mesh: dict[str, int], build: Build | None
+) -> tuple[int, list[parameter_shapes.Parameter]]:
+    """Its vocabulary, padded where that is ours to do, and its parameters."""
+    if isinstance(job.model, OwnModel):
+        assert build
+        return vocab_size(job), list(build(job))
+    vocab = parameter_shapes.padded_vocab(vocab_size(job), mesh["tensor"])
+    return vocab, parameter_shapes.parameters(job.decoder, vocab)
+
+
+def _mesh_sizes(asked: MeshSizes, world: World, problems: _Problems) -> dict[str, int]:
+    """Axis sizes with the -1 filled in; empty where they cannot fit the devices."""
+    data = world.slices if asked.data is None else asked.data
+    sizes = {axis: getattr(asked, axis) for axis in sharding_rules.MESH_AXES} | {"data": data}
+    free = [axis for axis, size in sizes.items() if size == -1]
+    for axis, size in sizes.items():
+        problems.check(
+            size != 0, f"mesh.{axis}", "0 devices: an axis has 1 or more, or -1 for the rest"
+        )
+    problems.check(len(free) <= 1, "mesh", f"only one axis can be -1, found {' and '.join(free)}")
+    if 0 in sizes.values() or len(free) > 1:
+        return {}
+    fixed = math.prod(size for size in sizes.values() if size != -1)
+    shown = sharding_rules.mesh_text({axis: size for axis, size in sizes.items() if size != -1})
+    if free and world.devices % fixed == 0:
+        return {**sizes, free[0]: world.devices // fixed}
+    if not free and fixed == world.devices:
+        return sizes
+    hint = (
+        f"does not divide the {world.devices} devices"
+        if free
+        else f"is {fixed}, not {world.devices}"
+    )
+    problems.check(
+        False,
+        "mesh",
+        f"{shown} {hint} of {world.processes} hosts x {world.devices_per_host}; "
+        f"sizes that fit divide {world.devices}: {validation.sizes_text(world.devices)}",
+    )
+    return {}
+
+
+def _batch_split(
+    job: Job, world: World, mesh: dict[str, int], order: tuple[int, ...], problems: _Problems
+) -> BatchSplit:
+    shards = sharding_rules.row_shards(mesh)
+    alike = {
+        axis: mesh[axis]
+        for axis in sharding_rules.MESH_AXES
+        if axis not in sharding_rules.BATCH_AXES
+    }
+    rows_of: list[set[int]] = [set() for _ in range(world.processes)]
+    for place, device in enumerate(order):
+        rows_of[device // world.devices_per_host].add(place // math.prod(alike.values()))
+    block_of = [frozenset(rows) for rows in rows_of]
+    blocks = {block: number for number, block in enumerate(dict.fromkeys(block_of))}
+    problems.check(
+        sum(len(block) for block in blocks) == shards,
+        "mesh.tensor" if mesh["context"] == 1 else "mesh.context",
+        f"{sharding_rules.mesh_text(alike)} would cover parts of hosts of "
+        f"{world.devices_per_host} devices; take a divisor or a multiple of that",
+    )
+    rows_per_shard = job.data.global_batch // shards
+    return BatchSplit(
+        global_batch=job.data.global_batch,
+        micro_batches=job.data.micro_batches,
+        rows_per_device=rows_per_shard // job.data.micro_batches,
+        positions_per_device=job.data.seq_len // mesh["context"],
+        rows_per_process=rows_per_shard * len(block_of[0]),
+        blocks=len(blocks),
+        block_of_process=tuple(blocks[block] for block in block_of),
+    )
+
+
+def _array_plan(parameter: parameter_shapes.Parameter, mesh: dict[str, int]) -> ArrayPlan:
+    spec = sharding_rules.partition(parameter.shape, parameter.axes, mesh)
+    parts = math.prod(mesh[axis] for axis in spec if axis)
+    return ArrayPlan(
+        name=parameter.name,
+        shape=parameter.shape,
+        axes=parameter.axes,
+        spec=spec,
+        bytes_per_device=parameter.size // parts * FLOAT32_BYTES,
+    )
+
+
+def _frozen(parameter: parameter_shapes.Parameter, mesh: dict[str, int], dtype: Dtype) -> ArrayPlan:
+    """Of a model that is not trained. Norms are computed in float32, and are small."""
+    kept: Dtype = "float32" if "norm" in parameter.axes else dtype
+    plan = _array_plan(parameter, mesh)
+    size = plan.bytes_per_device // FLOAT32_BYTES * DTYPE_BYTES[kept]
+    return plan.model_copy(update={"bytes_per_device": size, "is_trained": False, "dtype": kept})
+
+
+def _compute_dtype(job: Job, world: World) -> Dtype:
+    """`auto` is bfloat16 on chips made for it; CPUs are slower at it than at float32.
+
+    A model of the user's own computes as it likes.
+    """
+    if isinstance(job.model, OwnModel):
+        return "float32"
+    if job.decoder.compute_dtype != "auto":
+        return job.decoder.compute_dtype
+    return "float32" if world.on_cpu else "bfloat16"
+
+
+def _attention(job: Job, world: World, batch: BatchSplit) -> Literal["plain", "splash"]:
+    """The kernel works on whole vectors of a TPU, of positions and of a head's numbers."""
+    if isinstance(job.model, OwnModel):
+        return "plain"
+    sizes = (batch.positions_per_device, job.decoder.head_dim)
+    fits = all(size % TPU_LANES == 0 for size in sizes)
+    return "splash" if world.platform == "tpu" and not world.on_cpu and fits else "plain"
+
+
+def _experts(job: Job, world: World, mesh: dict[str, int]) -> Literal["room", "ragged"]:
+    """TPUs have a kernel for rows in groups; room is counted in whole sequences."""
+    experts = job.model.experts if isinstance(job.model, Model) else None
+    has_room = experts is not None and experts.capacity_factor is None
+    on_tpu = world.platform == "tpu" and not world.on_cpu
+    return "ragged" if has_room and (on_tpu or mesh["context"] > 1) else "room"
+
+
+def _warnings(
+    job: Job, world: World, mesh: dict[str, int], parameters: list[parameter_shapes.Parameter]
+) -> list[str]:
+    warnings = _replicated(mesh, parameters)
+    if world.platform == "gpu" and mesh["tensor"] > world.devices_per_host:
+        warnings.append(
+            f"tensor {mesh['tensor']} leaves the host ({world.devices_per_host} GPUs): "
+            "its collectives cross the network in every layer"
+        )
+    if job.optimizer.warmup_steps >= job.steps:
+        warnings.append(f"the run of {job.steps} steps ends inside its warm-up")
+    if mesh["data"] % world.slices:
+        warnings.append(
+            f"fsdp crosses {world.slices // math.gcd(mesh['data'], world.slices)} slices: "
+            "parameters are gathered over the data-center network in every layer"
+        )
+    return warnings
+
+
+def _replicated(mesh: dict[str, int], parameters: list[parameter_shapes.Parameter]) -> list[str]:
+    """Dims that have a rule and are whole all the same, those that cost the most first."""
+    costs: Counter[str] = Counter()
+    for parameter in parameters:
+        size = _array_plan(parameter, mesh).bytes_per_device
+        for cause in sharding_rules.reasons(parameter.shape, parameter.axes, mesh):
+            costs[cause] += size
+    return [
+        f"{cause}: replicated over that axis ({size / 2**20:,.3g} MiB of parameters per device)"
+        for cause, size in costs.most_common()
+    ]

@@ -1,0 +1,266 @@
+"""What does not fit together in a job, before anything of it is laid out: (key, message) pairs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from trainer.contract.config.data import Data
+from trainer.contract.config.errors import suggest
+from trainer.contract.config.job import Job
+from trainer.contract.config.model import Model, OwnModel
+from trainer.contract.config.optimizer import Optimizer
+from trainer.contract.planning import sharding_rules
+from trainer.contract.planning.parameter_shapes import Parameter
+from trainer.contract.planning.plan import World
+from trainer.contract.storage.chat_template import chat_template
+from trainer.contract.storage.corpus import EXAMPLE
+from trainer.contract.storage.tokenizer_info import VocabularyError, vocab_size, vocabulary
+
+KEY = "model.module"
+HUGGING_FACE = "config.json"
+"""The file that makes a folder one of theirs."""
+
+
+def problems(job: Job) -> Iterator[tuple[str, str]]:
+    """(key, message) of all that only the decoder can do."""
+    if not isinstance(job.model, OwnModel):
+        return
+    if job.sample:
+        yield "sample", "a model of your own (model.module) writes no text: leave it out"
+    if job.lora:
+        yield "lora", "a model of your own (model.module) has no adapters: leave it out"
+    source = job.checkpoint and job.checkpoint.init_from
+    if source and (Path(source).expanduser() / HUGGING_FACE).is_file():
+        yield (
+            "checkpoint.init_from",
+            f"{source} is of Hugging Face, and no weights of your own model (model.module): name "
+            "a run of it",
+        )
+    if job.optimizer.z_loss:
+        yield (
+            "optimizer.z_loss",
+            "the loss is that of your own model (model.module): leave it out, or add it there",
+        )
+
+
+def axis_problems(parameters: Sequence[Parameter]) -> Iterator[tuple[str, str]]:
+    """(key, message) of every logical axis that no rule is for, or that another one stands in the
+    way of.
+    """
+    for one in parameters:
+        what = f"{one.name} {one.shape}"
+        unknown = [name for name in dict.fromkeys(one.axes) if name not in sharding_rules.RULES]
+        for name in unknown:
+            meant = suggest(name, sharding_rules.RULES)
+            yield KEY, f"{what}: no axis is called '{name}'.{meant} {known()}"
+        split = (
+            [] if unknown else [axis for name in one.axes if (axis := sharding_rules.RULES[name])]
+        )
+        for axis in dict.fromkeys(split):
+            if split.count(axis) > 1:
+                yield KEY, f"{what}: {axis} can split one dim, and its axes are {one.axes}"
+
+
+def known() -> str:
+    """The names that a dim can have, by what splits it."""
+    names: dict[str | None, list[str]] = {}
+    for name, axis in sharding_rules.RULES.items():
+        names.setdefault(axis, []).append(name)
+    split = [f"{', '.join(of)} (split by {axis})" for axis, of in names.items() if axis]
+    return f"There are: {'; '.join(split)}; {', '.join(names[None])} (not split)"
+
+
+Problems = Iterator[tuple[str, str]]
+
+
+def job_problems(job: Job, world: World) -> Problems:
+    """Of its sections with each other, whatever the mesh."""
+    yield from problems(job)
+    if isinstance(job.model, Model):
+        yield from _model(job.model, job.data.seq_len)
+    yield from _vocabulary(job)
+    yield from _paths(job.data)
+    yield from _chats(job.data)
+    yield from _schedule(job.optimizer, job.steps)
+    yield from _profile(job, world)
+
+
+def mesh_problems(job: Job, mesh: Mapping[str, int]) -> Problems:
+    """Of a mesh that fits the devices with the model and the data."""
+    if isinstance(job.model, Model):
+        yield from _heads_and_experts(job.model, mesh)
+    length, parts = job.data.seq_len, mesh["context"]
+    if length % parts:
+        yield (
+            "mesh.context",
+            f"seq_len {length} does not divide by context {parts}; sizes that fit: "
+            f"{sizes_text(length)}",
+        )
+    yield from _batch(job.data, mesh)
+
+
+def divisors(n: int) -> list[int]:
+    """Ascending."""
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def sizes_text(n: int) -> str:
+    """The sizes of an axis that n divides by."""
+    return ", ".join(map(str, divisors(n)))
+
+
+def _model(model: Model, seq_len: int) -> Problems:
+    if model.heads % model.kv_heads:
+        yield (
+            "model.kv_heads",
+            f"{model.heads} query heads do not divide by {model.kv_heads} key/value heads",
+        )
+    yield from _positions(model, seq_len)
+    if experts := model.experts:
+        if experts.per_token > experts.count:
+            yield (
+                "model.experts.per_token",
+                f"found {experts.per_token}, and there are {experts.count} experts",
+            )
+        if model.biases == "all":
+            yield "model.biases", "experts have none: say qkv or none"
+
+
+def _positions(model: Model, seq_len: int) -> Problems:
+    rows = model.max_positions
+    if model.positions == "rotary":
+        if model.head_dim % 2:
+            yield "model.head_dim", f"rotary positions turn pairs: {model.head_dim} is odd"
+        if rows is not None:
+            yield (
+                "model.max_positions",
+                "rotary positions need none: leave it out, or say positions: learned",
+            )
+        return
+    if model.rope_scaling is not None:
+        yield "model.rope_scaling", "it is of positions: rotary, and the model's are learned"
+    if rows is None:
+        yield (
+            "model.max_positions",
+            f"learned positions need it: say how many there are, at least seq_len {seq_len}",
+        )
+    elif seq_len > rows:
+        yield "data.seq_len", f"{seq_len} is more than the model's {rows} learned positions"
+
+
+def _vocabulary(job: Job) -> Problems:
+    try:
+        tokens, size = vocabulary(job.data).size, vocab_size(job)
+    except VocabularyError as error:
+        yield f"data.{error.key}", str(error)
+        return
+    if size < tokens:
+        yield "model.vocab_size", f"the tokenizer has {tokens} tokens, found {size}"
+
+
+def _paths(data: Data) -> Problems:
+    for number, part in enumerate(data.parts):
+        key = f"{_key_of(data, number)}.path"
+        if part.source == "stdlib" and part.path is not None:
+            yield key, "source 'stdlib' takes no path: leave it out, or say source: text"
+        if part.source != "stdlib" and part.path is None:
+            yield key, f"source '{part.source}' needs a path, such as {EXAMPLE}"
+    if data.mixture is not None and data.path is not None:
+        yield "data.path", "the sources of a mixture have their own: leave this out"
+
+
+def _chats(data: Data) -> Problems:
+    for number, part in enumerate(data.parts):
+        if part.source != "chat":
+            continue
+        try:
+            has_template = chat_template(part) is not None
+        except VocabularyError as error:
+            yield f"data.{error.key}", str(error)
+            continue
+        if not has_template and part.fields.prompt is None:
+            yield (
+                f"{_key_of(data, number)}.fields",
+                "messages need a chat template, and the tokenizer has none (chat_template in the "
+                "tokenizer_config.json beside it): say which fields are prompt and answer",
+            )
+
+
+def _key_of(data: Data, number: int) -> str:
+    """Where the job file has a part of the data."""
+    return "data" if data.mixture is None else f"data.mixture.{number}"
+
+
+def _schedule(settings: Optimizer, steps: int) -> Problems:
+    falling = settings.decay_steps
+    if falling is None:
+        return
+    if settings.schedule != "wsd":
+        yield (
+            "optimizer.decay_steps",
+            f"schedule '{settings.schedule}' has none: say schedule: wsd, or leave it out",
+        )
+    if settings.warmup_steps + falling > steps:
+        yield (
+            "optimizer.decay_steps",
+            f"{falling} and {settings.warmup_steps} of warm-up are more than the run's {steps}",
+        )
+
+
+def _profile(job: Job, world: World) -> Problems:
+    if job.profile is None:
+        return
+    last, most = job.profile.steps[1], max(job.profile.processes, default=0)
+    if last > job.steps:
+        yield "profile.steps", f"the last is {last}, and the run has {job.steps}"
+    if most >= world.processes:
+        yield (
+            "profile.processes",
+            f"found {most}; with {world.processes} hosts they count from 0 to "
+            f"{world.processes - 1}",
+        )
+
+
+def _heads_and_experts(model: Model, mesh: Mapping[str, int]) -> Problems:
+    heads, tensor = model.heads, mesh["tensor"]
+    if heads % tensor:
+        yield (
+            "mesh.tensor",
+            f"{heads} query heads do not divide by tensor {tensor}; sizes that fit: "
+            f"{sizes_text(heads)}",
+        )
+    experts, parts = model.experts, mesh["expert"]
+    if experts is None:
+        if parts > 1:
+            yield (
+                "mesh.expert",
+                f"found {parts}, and the model has no experts (model.experts): leave it out",
+            )
+        return
+    if experts.count % parts:
+        yield (
+            "mesh.expert",
+            f"{experts.count} experts do not divide by {parts}; sizes that fit: "
+            f"{sizes_text(experts.count)}",
+        )
+    if mesh["context"] > 1 and experts.capacity_factor is not None:
+        yield (
+            "mesh.context",
+            f"found {mesh['context']}, and room of the model's experts is counted in whole "
+            "sequences: leave it out, or say model.experts.capacity_factor=null",
+        )
+
+
+def _batch(data: Data, mesh: Mapping[str, int]) -> Problems:
+    unit = sharding_rules.row_shards(mesh) * data.micro_batches
+    if data.global_batch % unit == 0:
+        return
+    below = data.global_batch // unit * unit
+    nearest = f"{below} or {below + unit}" if below else f"{unit}"
+    axes = sharding_rules.mesh_text({axis: mesh[axis] for axis in sharding_rules.BATCH_AXES})
+    if data.micro_batches > 1:
+        axes += f" x {data.micro_batches} micro-batches"
+    yield (
+        "data.global_batch",
+        f"{data.global_batch} does not divide over {axes} = {unit}; the nearest that does: "
+        f"{nearest}",
+    )

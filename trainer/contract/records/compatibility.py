@@ -1,0 +1,158 @@
+"""What a resumed run changed since its checkpoint: what cannot go on, and what is worth a note.
+
+The launcher compares before anything starts, the trainer again before it restores.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.contract.config import yaml
+from trainer.contract.config.data import BYTES, Trained
+from trainer.contract.config.job import Job
+from trainer.contract.records.checkpoint_metadata import TOKENIZER, About
+from trainer.contract.storage.tokenizer_info import OF_BYTES
+
+MODEL_KEYS = frozenset(
+    f"model.{key}"
+    for key in (
+        "layers", "d_model", "heads", "kv_heads", "head_dim", "d_ff", "vocab_size",
+        "rope_theta", "norm_eps", "tied_embeddings", "positions", "max_positions", "norm",
+        "query_key_norm", "biases", "attention_soft_cap", "feed_forward", "experts",
+        "experts.count", "experts.per_token",
+        "scaled_embedding", "logit_soft_cap",
+    )
+) | {"model", "data.tokenizer", "data.tokenizer.train", "data.separator"}  # fmt: skip
+"""The shape or the meaning of a parameter: with another value the checkpoint is of no use."""
+DATA_KEYS = frozenset(
+    f"data.{key}"
+    for key in (
+        "source",
+        "path",
+        "mixture",
+        "text_field",
+        "fields.messages",
+        "fields.prompt",
+        "fields.answer",
+        "dtype",
+        "seq_len",
+        "global_batch",
+        "held_out",
+        "document_boundaries",
+    )
+) | {"seed"}
+"""Which examples a step sees: with another value some are seen twice, others never."""
+SILENT = (
+    "mesh", "name", "sample", "log_every", "tensorboard", "wandb", "retries", "deadlines",
+    "profile", "model.preset", "checkpoint.on_data_change",
+)  # fmt: skip
+"""Changes nothing that a curve could show."""
+PARAMS = "params."
+"""Before the names of what is trained, in a checkpoint."""
+OPTIMIZER_KEYS = frozenset({"optimizer.name", "optimizer.moments_dtype"})
+FIRST_OPTIMIZER = {"moments_dtype": "float32", "ema": None}
+"""Of checkpoints that say nothing of it."""
+AVERAGE_KEY = "optimizer.ema"
+ADAPTER_KEYS = frozenset({"lora", "lora.rank", "lora.alpha", "lora.targets"})
+INIT = "a new run starts from its weights (checkpoint.init_from)"
+ALLOW = "checkpoint.on_data_change=continue goes on with it"
+
+
+@dataclass(frozen=True)
+class Continuity:
+    """Empty of errors: the run can go on from the checkpoint."""
+
+    errors: list[str]
+    notes: list[str]
+
+
+def compare(about: About, job: Job, corpus_sha256: str | None) -> Continuity:
+    """What differs between a checkpoint and the job that would go on from it.
+
+    `corpus_sha256` is None where only the hosts can see the data.
+    """
+    errors, notes = [], []
+    is_allowed = job.checkpoint is not None and job.checkpoint.on_data_change == "continue"
+    for key, saved, now in _changes(about, job, corpus_sha256):
+        change = f"{key}: {_shown(saved)} -> {_shown(now)}"
+        if key == "corpus" and isinstance(job.data.tokenizer, Trained):
+            errors.append(
+                f"{change}: the tokenizer of step {about.step} was trained on other data, or by "
+                f"another version of `tokenizers`; its checkpoint has it as {TOKENIZER}"
+            )
+        elif key in MODEL_KEYS:
+            errors.append(f"{change}: the weights of step {about.step} are of another model")
+        elif key in OPTIMIZER_KEYS:
+            errors.append(
+                f"{change}: the moments of step {about.step} are of another optimizer; {INIT}"
+            )
+        elif key in ADAPTER_KEYS:
+            errors.append(
+                f"{change}: step {about.step} has not these adapters; a new run can have them"
+            )
+        elif key == AVERAGE_KEY and saved is None:
+            errors.append(f"{change}: step {about.step} has no mean of the weights; {INIT}")
+        elif (key in DATA_KEYS or key == "corpus") and not is_allowed:
+            errors.append(f"{change}: step {about.step} was trained on other data; {ALLOW}")
+        elif not _is_silent(key):
+            notes.append(change)
+    return Continuity(errors, notes)
+
+
+def other_parameters(about: About, shapes: Mapping[str, tuple[int, ...]], prefix: str) -> list[str]:
+    """Errors where the parameters that a checkpoint has, as PREFIX NAME, are not those of `shapes`.
+
+    For a model of the user's own, of which nothing else tells that it is the same.
+    """
+    saved = {
+        name.removeprefix(prefix): array.shape
+        for name, array in about.arrays.items()
+        if name.startswith(prefix)
+    }
+    return [
+        f"model.module: {name}: {saved.get(name, 'none')} -> {shapes.get(name, 'none')}: the "
+        f"weights of step {about.step} are of another model"
+        for name in {**saved, **shapes}
+        if saved.get(name) != shapes.get(name)
+    ]
+
+
+def _changes(about: About, job: Job, corpus_sha256: str | None) -> Iterator[tuple[str, Any, Any]]:
+    saved, now = (one["model"].get("module") for one in (about.job, job.model_dump()))
+    if (saved is None) != (now is None):
+        yield "model", saved or "the decoder", now or "the decoder"
+    yield from _differences(_effective(about.job), _effective(job.model_dump(mode="json")))
+    if corpus_sha256 not in (None, about.corpus_sha256):
+        yield "corpus", about.corpus_sha256[:12], corpus_sha256[:12]
+
+
+def _effective(job: Mapping[str, Any]) -> dict[str, Any]:
+    """With what an unsaid vocabulary means, and what was no question before there was a key."""
+    model = dict(job["model"])
+    if model.get("vocab_size") is None and job["data"]["tokenizer"] == BYTES:
+        model["vocab_size"] = OF_BYTES.size
+    optimizer = {**FIRST_OPTIMIZER, **job["optimizer"]}
+    return {"lora": None, **job, "model": model, "optimizer": optimizer}
+
+
+def _differences(
+    saved: Mapping[str, Any], now: Mapping[str, Any], above: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """(key, saved, now) of what both know: a key that came with another version changes nothing."""
+    for name in now:
+        if name not in saved or saved[name] == now[name]:
+            continue
+        key = above + name
+        if isinstance(saved[name], Mapping) and isinstance(now[name], Mapping):
+            yield from _differences(saved[name], now[name], f"{key}.")
+        else:
+            yield key, saved[name], now[name]
+
+
+def _is_silent(key: str) -> bool:
+    return any(key == silent or key.startswith(f"{silent}.") for silent in SILENT)
+
+
+def _shown(value: Any) -> str:
+    """As it would be written in a job file, on one line."""
+    return yaml.dump([value]).strip().removeprefix("[").removesuffix("]")

@@ -1,0 +1,1 @@
+"""Where data and checkpoints are: folders and object stores."""

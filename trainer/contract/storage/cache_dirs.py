@@ -1,0 +1,51 @@
+"""Where a user's caches are, and which run a folder is."""
+
+import errno
+import os
+import secrets
+from pathlib import Path
+
+from trainer.contract.config.loader import ConfigError
+
+WRITABLE = "to a folder that every host can write"
+NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/slipway`, by default `~/.cache/slipway`; not made here.
+
+    Raises ConfigError for a user without a home.
+    """
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "slipway"
+    except RuntimeError:
+        raise ConfigError(
+            [f"HOME is not set, and this user has no home: set XDG_CACHE_HOME {WRITABLE}"]
+        ) from None
+
+
+def make_cache_folder(name: str) -> Path:
+    """One of its folders. Raises ConfigError where it cannot be made or written."""
+    folder = cache_folder() / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        if error.errno not in NOT_WRITABLE:
+            raise
+        raise ConfigError(
+            [f"{folder} cannot be written: {error.strerror}. Set XDG_CACHE_HOME {WRITABLE}"]
+        ) from None
+    return folder
+
+
+def run_id(run_dir: Path) -> str:
+    """The run's own random name, made where it has none: a folder's name is no identity."""
+    path = run_dir / "run_id"
+    if not path.exists():
+        made = path.with_name(f".{path.name}")
+        made.write_text(secrets.token_hex(16), encoding="utf-8")
+        made.replace(path)
+    return path.read_text(encoding="utf-8").strip()

@@ -1,0 +1,207 @@
+"""The files of a corpus, in one order on every host, and their hash. Pure Python and fast."""
+
+import glob
+import hashlib
+import json
+import os
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from trainer.contract.config.data import BYTES, Data, Trained
+from trainer.contract.storage import listing, object_store
+from trainer.contract.storage.chat_template import chat_template
+from trainer.contract.storage.paths import AnyPath, is_url
+from trainer.contract.storage.retries import retried
+from trainer.contract.storage.tokenizer_info import Vocabulary, VocabularyError, vocabulary
+
+EXAMPLE = '"corpus/**/*.txt"'
+CHUNK_BYTES = 1 << 20
+# Folders of the standard library that hold no library: installed packages, caches, tests.
+_LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+
+
+class DataError(ValueError):
+    """Data that cannot serve the job, and what to do about it."""
+
+
+@dataclass(frozen=True)
+class File:
+    name: str
+    """The same on every host: the path below the corpus's root."""
+    path: AnyPath
+    mark: str | None = None
+    """What an object store says of the content; None: it is a file of this host."""
+    object_bytes: int = 0
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.path.stat().st_size if self.mark is None else self.object_bytes
+
+
+def files(data: Data) -> list[File]:
+    """All files of the job's corpus, sorted by name.
+
+    Raises:
+      DataError: where there is none.
+      StorageError: where the storage has trouble that does not pass.
+    """
+    find = _stdlib if data.source == "stdlib" else partial(_matching, data)
+    return retried("the files of the corpus", find)
+
+
+@contextmanager
+def reading(file: File) -> Iterator[BinaryIO]:
+    """The file, open. Raises DataError where it cannot be read."""
+    try:
+        with (
+            file.path.open("rb") if file.mark is None else object_store.opened(file.path) as opened
+        ):
+            yield opened
+    except OSError as error:
+        why = error.strerror or error
+        raise DataError(f"data.path: {file.path} cannot be read: {why}") from error
+
+
+def digest(data: Data) -> str:
+    """sha256 over name, length and bytes of every file: equal where the corpora are.
+
+    For the bytes of objects stands what the store says of them. What else the tokens depend on is
+    part of it. Raises DataError, StorageError.
+    """
+    total = hashlib.sha256()
+    if data.source in ("jsonl", "parquet"):
+        total.update(f"{data.source}\0{data.text_field}\0".encode())
+    elif data.source == "chat":
+        total.update(f"chat\0{data.fields.model_dump_json()}\0{_template(data)}\0".encode())
+    elif data.source == "array_record":
+        total.update(b"array_record\0")
+    elif data.source == "tokens":
+        total.update(f"tokens\0{data.dtype}\0".encode())
+    if data.tokenizer != BYTES:
+        found = _vocabulary(data)
+        total.update(f"tokenizer\0{found.sha256}\0{found.separator}\0".encode())
+    for file in files(data):
+        if file.mark is not None:
+            total.update(os.fsencode(f"{file.name}\0{file.size}\0{file.mark}\0"))
+            continue
+        total = retried(str(file.path), partial(_with_file, total, file))
+    return total.hexdigest()
+
+
+def _with_file(before: Any, file: File) -> Any:
+    """The hash of what was before and a file. `before` stays as it is: a retry begins with it."""
+    total = before.copy()
+    with reading(file) as opened:
+        size = os.fstat(opened.fileno()).st_size
+        total.update(os.fsencode(f"{file.name}\0{size}\0"))
+        while chunk := opened.read(CHUNK_BYTES):
+            total.update(chunk)
+    return total
+
+
+def is_of_hosts(data: Data) -> bool:
+    """Whether only the hosts can say which tokens they have."""
+    return data.source != "stdlib" or isinstance(data.tokenizer, Trained)
+
+
+def _vocabulary(data: Data) -> Vocabulary:
+    with told_as_data():
+        return vocabulary(data)
+
+
+def _template(data: Data) -> str:
+    """All of it, as one text."""
+    with told_as_data():
+        found = chat_template(data)
+    return json.dumps(found and [found.text, dict(found.tokens)])
+
+
+@contextmanager
+def told_as_data() -> Iterator[None]:
+    """Raises DataError for VocabularyError: on the hosts a file has changed since the plan."""
+    try:
+        yield
+    except VocabularyError as error:
+        raise DataError(f"data.{error.key}: {error}") from None
+
+
+def _stdlib() -> list[File]:
+    root = sysconfig.get_path("stdlib")
+    found = [File(name, Path(root, name)) for name in sorted(_sources(root, ""))]
+    if not found:
+        raise DataError(
+            f"data.source: this Python has no source text in {root}. "
+            "Use another Python, or data.source: text with data.path"
+        )
+    return found
+
+
+def _sources(root: str, below: str) -> Iterator[str]:
+    """Names of the *.py files under `root`, as paths from it with forward slashes."""
+    with os.scandir(f"{root}/{below}") as entries:
+        for entry in entries:
+            name = f"{below}{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name not in _LEFT_OUT:
+                    yield from _sources(root, name + "/")
+            elif entry.name.endswith(".py"):
+                yield name
+
+
+def _matching(data: Data) -> list[File]:
+    pattern = data.path
+    if not pattern:
+        raise DataError(f"data.path: missing; source: {data.source} needs a glob, as {EXAMPLE}")
+    if is_url(pattern):
+        return _on_store(pattern)
+    expanded = str(Path(pattern).expanduser())
+    root = _fixed_part(expanded)
+    try:
+        matched = set(listing.matching(Path(expanded)))
+    except OSError as error:
+        raise DataError(f"data.path: '{pattern}' cannot be listed: {error}") from error
+    paths = [path for path in matched if path.is_file()]
+    _check_some(pattern, matched, paths)
+    found = [File(path.relative_to(root).as_posix(), path) for path in paths]
+    return sorted(found, key=lambda file: file.name)
+
+
+def _on_store(pattern: str) -> list[File]:
+    try:
+        found = object_store.matching(pattern)
+    except OSError as error:
+        raise DataError(f"data.path: '{pattern}' cannot be listed: {error}") from error
+    if not found:
+        raise DataError(
+            f"data.path: nothing that is shown to you matches '{pattern}'; ** stands for folders "
+            "at any depth"
+        )
+    if not any(one.size for one in found):
+        raise DataError(f"data.path: all that matches '{pattern}' is empty ({len(found)} objects)")
+    return [File(one.name, one.path, one.mark, one.size) for one in found]
+
+
+def _fixed_part(pattern: str) -> Path:
+    """The folder that every match is in: hosts may keep it in different places."""
+    parts = Path(pattern).parts
+    fixed = list(takewhile(lambda part: not glob.has_magic(part), parts))
+    return Path(*fixed) if len(fixed) < len(parts) else Path(pattern).parent
+
+
+def _check_some(pattern: str, matched: set[Path], files: list[Path]) -> None:
+    if not matched:
+        raise DataError(
+            f"data.path: nothing matches '{pattern}', seen from {Path.cwd()}. The files must be on "
+            "every host; ** stands for folders at any depth"
+        )
+    if not files:
+        raise DataError(f"data.path: '{pattern}' is a folder; its files are '{pattern}/*'")
+    if not any(path.stat().st_size for path in files):
+        raise DataError(f"data.path: all that matches '{pattern}' is empty ({len(files)} files)")

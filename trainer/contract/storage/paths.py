@@ -1,0 +1,48 @@
+"""Where checkpoints and data can lie: in folders, or on Google Cloud Storage."""
+
+import importlib.util
+from typing import Any
+
+from trainer.contract.config.loader import ConfigError
+
+AnyPath = Any
+"""A pathlib.Path or an etils.epath.Path, which type checkers do not take for one."""
+
+GCS = "gs://"
+
+
+def place(text: str) -> AnyPath:
+    """A path or a gs:// URL as an epath.Path; `~` is the home of whoever runs this.
+
+    Raises ConfigError for a URL that cannot be reached from here.
+    """
+    # Late: the command that needs no place answers sooner.
+    from etils import epath
+
+    if not is_url(text):
+        return epath.Path(text).expanduser().resolve()
+    if not text.startswith(GCS):
+        raise ConfigError([f"{text}: files are kept in folders and on {GCS}, nowhere else"])
+    if not text.removeprefix(GCS).split("/")[0]:
+        raise ConfigError([f"{text} names no bucket: {GCS}BUCKET/FOLDER"])
+    if importlib.util.find_spec("gcsfs") is None:
+        raise ConfigError(
+            [
+                f"{text} is reached through gcsfs, which is not installed here: "
+                "pip install 'slipway[gcs]', or uv sync --extra gcs"
+            ]
+        )
+    _never_remember_listings()
+    return epath.Path(text)
+
+
+def _never_remember_listings() -> None:
+    """By default gcsfs does; but tensorstore and other hosts write behind its back."""
+    import fsspec.config
+
+    fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
+
+
+def is_url(path: AnyPath | str) -> bool:
+    """An object store's: no folders, no renames; every write of an object is atomic."""
+    return "://" in str(path)

@@ -1,0 +1,107 @@
+"""The tokens of a job's tokenizer: how many, and which stands between documents. Pure Python."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from trainer.contract.config.data import BYTES, Data, Trained
+from trainer.contract.config.errors import suggest
+from trainer.contract.config.job import Job
+from trainer.contract.config.model import OwnModel
+from trainer.contract.storage.retries import retried
+
+ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
+"""As tokenizers of the GPT-2, Llama 3, Llama 2, Gemma and BERT families call theirs."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    size: int
+    """One more than the largest id."""
+    separator: int
+    """Of the token that stands before every document, and so closes the one before."""
+    separator_text: str
+    sha256: str
+    """Of the tokenizer's file, or of how it is trained; "": there is neither."""
+
+
+class VocabularyError(ValueError):
+    """A tokenizer that cannot serve; `key` of the job's `data` section is why."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+OF_BYTES = Vocabulary(size=257, separator=256, separator_text="<|document|>", sha256="")
+TRAINING = "1"
+"""Another one where the same documents would give another tokenizer."""
+
+
+def vocabulary(data: Data) -> Vocabulary:
+    """Raises VocabularyError where the file is none of a tokenizer, or knows no such separator."""
+    if data.tokenizer == BYTES:
+        if data.separator is not None:
+            raise VocabularyError("separator", "the bytes tokenizer has its own: leave this out")
+        return OF_BYTES
+    if isinstance(data.tokenizer, Trained):
+        if data.separator is not None:
+            raise VocabularyError("separator", "a trained tokenizer has its own: leave this out")
+        if any(part.source == "tokens" for part in data.parts):
+            raise VocabularyError(
+                "tokenizer", "tokens are no text to train on: name the one that made them"
+            )
+        return _trained(data.tokenizer.train)
+    sha256, ids = _read(Path(data.tokenizer).expanduser())
+    known = [text for text in ENDS_OF_TEXT if text in ids]
+    separator = data.separator or next(iter(known), None)
+    if separator is None:
+        raise VocabularyError(
+            "separator",
+            f"{data.tokenizer} has none of the usual ones ({', '.join(ENDS_OF_TEXT)}): say which "
+            "token stands between documents",
+        )
+    if separator not in ids:
+        hint = suggest(separator, known)
+        raise VocabularyError("separator", f"{data.tokenizer} knows no token '{separator}'.{hint}")
+    return Vocabulary(1 + max(ids.values()), ids[separator], separator, sha256)
+
+
+def vocab_size(job: Job) -> int:
+    """Tokens that the model tells apart, before padding. Raises VocabularyError."""
+    given = None if isinstance(job.model, OwnModel) else job.decoder.vocab_size
+    return given or vocabulary(job.data).size
+
+
+def _trained(size: int) -> Vocabulary:
+    """Known before it is trained: as many tokens as are asked for, the separator first."""
+    sha256 = hashlib.sha256(f"trained {TRAINING} {size}".encode()).hexdigest()
+    return Vocabulary(size, 0, ENDS_OF_TEXT[0], sha256)
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path) -> tuple[str, dict[str, int]]:
+    """Its hash and the id of every token."""
+    try:
+        content = retried(str(path), path.read_bytes)
+    except OSError as error:
+        why = f"{path} cannot be read: {error.strerror}; it is 'bytes' or a tokenizer.json"
+        raise VocabularyError("tokenizer", why) from error
+    try:
+        found = json.loads(content)
+        ids = _ids(found["model"]["vocab"]) | {t["content"]: t["id"] for t in found["added_tokens"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise VocabularyError(
+            "tokenizer", f"{path} is no tokenizer.json of Hugging Face: {error!r}"
+        ) from None
+    return hashlib.sha256(content).hexdigest(), ids
+
+
+def _ids(vocab: Any) -> dict[str, int]:
+    """Token -> id; Unigram models list tokens with their scores."""
+    if isinstance(vocab, list):
+        return {text: number for number, (text, _) in enumerate(vocab)}
+    return dict(vocab)

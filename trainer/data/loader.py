@@ -1,0 +1,128 @@
+"""Global batches on the devices, in order, with the next one always on its way."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from trainer.contract.config.job import Job
+from trainer.contract.planning import sharding_rules
+from trainer.contract.planning.plan import BatchSplit
+from trainer.data import pipeline
+from trainer.data.mixture import Mixture
+from trainer.data.packing import Batch, stack
+from trainer.data.token_cache import Tokens
+
+
+def place(block: Batch, micro_batches: int, shardings: Batch, blocks: int) -> Batch:
+    """A global batch (M, B, ...) from this process's block of it (rows, ...).
+
+    On a torus the rows of a process are not neighbours in the global array: it fills the row slices
+    that the sharding gives to its devices, from the first to the last. Where positions are split,
+    each device takes its part of them; the block has whole rows.
+    """
+
+    def global_array(rows: np.ndarray, sharding: NamedSharding) -> jax.Array:
+        micro = rows.reshape(micro_batches, -1, *rows.shape[1:])
+        shape = (micro_batches, micro.shape[1] * blocks, *micro.shape[2:])
+        local = _local_slices(sharding, shape)
+        assert sum(stop - start for start, stop in local) == micro.shape[1], "blocks of the plan"
+
+        def part(index: tuple[slice, ...] | None) -> np.ndarray:
+            assert index is not None
+            first = local[index[1].indices(shape[1])[:2]]
+            start, stop, _ = index[1].indices(shape[1])
+            return micro[:, first : first + stop - start, *index[2:]]
+
+        return jax.make_array_from_callback(shape, sharding, part)
+
+    return Batch(*map(global_array, block, shardings))
+
+
+def _local_slices(sharding: NamedSharding, shape: tuple[int, ...]) -> dict[tuple[int, int], int]:
+    """(start, stop) of each row slice on this process's devices -> its first row in the block."""
+    indices = sharding.addressable_devices_indices_map(shape).values()
+    slices = sorted({index[1].indices(shape[1])[:2] for index in indices if index is not None})
+    firsts = np.cumsum([0] + [stop - start for start, stop in slices])
+    return {piece: int(first) for piece, first in zip(slices, firsts, strict=False)}
+
+
+class Feed:
+    """This process's side of every global batch."""
+
+    def __init__(
+        self,
+        job: Job,
+        split: BatchSplit,
+        tokens: Tokens | Mixture,
+        shardings: Batch,
+        shift: int = 0,
+    ):
+        """`shardings` are those of trainer/distributed/mesh.py.
+
+        `shift`: examples seen beyond `global_batch` a step, where it was another one before.
+        """
+        self._job, self._split, self._tokens, self._shardings = job, split, tokens, shardings
+        self._shift = shift
+        self._block = pipeline.block_of(split, jax.process_index())
+        self.wait_s = 0.0
+        """How long the last training batch was waited for."""
+
+    def training(self, first_step: int) -> Iterator[Batch]:
+        """Global batches of `first_step` (from 1) and on, without end."""
+        job = self._job
+        blocks = pipeline.training_batches(
+            self._tokens, job.data, job.seed, self._block, first_step, self._shift
+        )
+        while True:
+            begin = time.perf_counter()
+            batch = self._placed(next(blocks), self._split.micro_batches)
+            self.wait_s = time.perf_counter() - begin
+            yield batch
+
+    @property
+    def sources(self) -> dict[str, int]:
+        """Name of each source -> its weight; one corpus has no name."""
+        return dict(zip(self._tokens.names, self._tokens.weights, strict=True))
+
+    def held_out(self, batches: int, source: int = 0) -> Iterator[Batch]:
+        """The fixed batches of an evaluation, in the micro-batches that training has memory for."""
+        data, micro_batches = self._job.data, self._split.micro_batches
+        tokens = self._tokens.parts[source]
+        for block in pipeline.held_out_batches(tokens, data, batches, self._block):
+            yield self._placed(block, micro_batches)
+
+    def given(self, examples: Sequence[Batch]) -> Iterator[Batch]:
+        """Global batches of these examples in order; what fills up the last one has number -1."""
+        size, (index, count) = self._job.data.global_batch, self._block
+        nothing = examples[0]._replace(
+            weights=np.zeros_like(examples[0].weights), examples=np.int32(-1)
+        )
+        full = [*examples, *[nothing] * (-len(examples) % size)]
+        for start in range(index * size // count, len(full), size):
+            block = stack(full[start : start + size // count])
+            yield self._placed(block, self._split.micro_batches)
+
+    def examples(self, step: int) -> int:
+        """Examples trained on after `step`: the whole data position."""
+        return step * self._job.data.global_batch + self._shift
+
+    def epoch(self, step: int) -> int:
+        """Epoch (from 1) that `step` ends in."""
+        return pipeline.epoch_of(self.examples(step), self._tokens, self._job.data.seq_len)
+
+    def _placed(self, block: Batch, micro_batches: int) -> Batch:
+        return place(block, micro_batches, self._shardings, self._split.blocks)
+
+
+def batch_shardings(mesh: Mesh) -> Batch:
+    """Of arrays (micro-batches, rows, positions), and of the examples' numbers, which have no dim
+    for positions: each device has its positions of its rows of every micro-batch.
+    """
+    rows = NamedSharding(mesh, PartitionSpec(None, sharding_rules.BATCH_AXES))
+    tokens = NamedSharding(
+        mesh, PartitionSpec(None, sharding_rules.BATCH_AXES, sharding_rules.RULES["sequence"])
+    )
+    return Batch(tokens, tokens, tokens, tokens, tokens, examples=rows)

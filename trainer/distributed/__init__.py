@@ -1,0 +1,1 @@
+"""How the processes find each other, agree, and stop together."""

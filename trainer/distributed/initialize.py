@@ -1,0 +1,184 @@
+"""The processes of an attempt find each other: the only caller of jax.distributed."""
+
+import contextlib
+import functools
+import math
+import socket
+from collections.abc import Iterator
+
+import jax
+from jax._src import distributed as jax_distributed
+from jax._src import xla_bridge
+from jaxlib import _jax  # type: ignore[attr-defined]
+
+from trainer.contract.config.job import Deadlines
+from trainer.contract.planning.plan import World
+from trainer.contract.storage.cache_dirs import cache_folder
+from trainer.distributed.process_env import Environment
+
+INITIALIZE_MARGIN_S = 30
+"""JAX stops waiting for missing processes so long before the launcher calls the start a hang: JAX's
+error names them."""
+HEARTBEAT_S = 30
+SHUTDOWN_S = 20
+BARRIER_S = 300
+
+
+class PortTakenError(Exception):
+    """The coordinator's port is in use on this host; another port would do."""
+
+
+def start(environment: Environment, deadlines: Deadlines, *, on_cpu: bool) -> None:
+    """Joins the other processes; a single process has none to join.
+
+    Raises PortTakenError on process 0. Processes that never come end this one with SIGABRT before
+    `deadlines.start_s` is over: jaxlib offers no way to catch it.
+    """
+    if environment.processes == 1:
+        return
+    assert environment.coordinator, "several processes have a coordinator"
+    if environment.process == 0:
+        _check_port(environment.coordinator_bind or _everywhere(environment.coordinator))
+    # Checkpoints on SIGTERM are not there yet: without the service the signal ends the process.
+    jax.config.update("jax_enable_preemption_service", False)
+    # JAX warns of proxies: the launcher excepts the hosts from them.
+    jax.config.update("jax_check_proxy_envs", False)
+    jax.distributed.initialize(
+        environment.coordinator,
+        environment.processes,
+        environment.process,
+        coordinator_bind_address=environment.coordinator_bind,
+        cluster_detection_method="deactivate",
+        initialization_timeout=_initialize_s(deadlines),
+        heartbeat_timeout_seconds=HEARTBEAT_S,
+        shutdown_timeout_seconds=SHUTDOWN_S,
+    )
+    if on_cpu:
+        _bind_collectives(environment.coordinator)
+
+
+def _initialize_s(deadlines: Deadlines) -> int:
+    """Returns how many seconds JAX waits until all processes have come."""
+    limit_s = deadlines.start_s
+    return math.ceil(max(limit_s - INITIALIZE_MARGIN_S, limit_s / 2))
+
+
+@contextlib.contextmanager
+def all_keep_compiled(*, on_cpu: bool) -> Iterator[None]:
+    """What is compiled meanwhile is found in the compile cache by the next attempt.
+
+    JAX lets process 0 alone write the cache. On CPU the key of a program is another one in each
+    process, so that all others would compile anew after every restart.
+    """
+    state = jax_distributed.global_state
+    process = state.process_id
+    state.process_id = 0 if on_cpu else process
+    try:
+        yield
+    finally:
+        state.process_id = process
+
+
+def check_world(world: World, process: int) -> None:
+    """Raises ValueError unless the processes and devices here are the planned ones.
+
+    On TPU JAX takes a process's number from the slice, not from what `start` was told.
+    """
+    if jax.process_index() != process:
+        raise ValueError(
+            f"this is process {process} of the plan, but JAX counts it as {jax.process_index()}: "
+            "the hosts are not in the order of the TPU's workers"
+        )
+    seen_and_planned = {
+        "processes": (jax.process_count(), world.processes),
+        "devices": (jax.device_count(), world.devices),
+        "local devices": (jax.local_device_count(), world.devices_per_host),
+    }
+    wrong = [
+        f"{seen} {what}, planned {planned}"
+        for what, (seen, planned) in seen_and_planned.items()
+        if seen != planned
+    ]
+    if wrong:
+        raise ValueError(f"this is not the planned world: {'; '.join(wrong)}")
+    if jax.default_backend() != world.platform and not world.simulated:
+        raise ValueError(f"planned on {world.platform}, but JAX runs on {jax.default_backend()}")
+
+
+def barrier(name: str, deadline_s: float = BARRIER_S, key: str = "") -> None:
+    """Waits for all processes. `key` is what sets the deadline in the job.
+
+    Raises TimeoutError that says which are absent.
+    """
+    client = jax_distributed.global_state.client
+    if client is None:
+        return
+    try:
+        client.wait_at_barrier(name, int(deadline_s * 1000))
+    except jax.errors.JaxRuntimeError as error:
+        limit = f"{deadline_s:.0f} s: {key} of the job" if key else f"{deadline_s:.0f} s"
+        raise TimeoutError(f"waiting for all processes at '{name}' ({limit}): {error}") from error
+
+
+def wait_for_compilers(name: str, deadlines: Deadlines) -> None:
+    """Waits until all processes have compiled: collectives give up on one that takes longer.
+
+    Raises TimeoutError after `deadlines.compile_s`.
+    """
+    barrier(name, deadlines.compile_s, "deadlines.compile_s")
+
+
+def shutdown() -> None:
+    """Leaves together; every process must call it."""
+    if jax_distributed.global_state.client is not None:
+        jax.distributed.shutdown()
+
+
+def _everywhere(coordinator: str) -> str:
+    """All addresses of this host, as JAX listens by default."""
+    host = "[::]" if socket.has_dualstack_ipv6() else "0.0.0.0"
+    return f"{host}:{coordinator.rpartition(':')[2]}"
+
+
+def _check_port(address: str) -> None:
+    """Raises PortTakenError unless the coordinator can listen at that address."""
+    host, _, port = address.rpartition(":")
+    try:
+        kind = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with contextlib.closing(socket.socket(kind[0], socket.SOCK_STREAM)) as probe:
+            if kind[0] == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(kind[4])
+            probe.listen(1)
+    except OSError as error:
+        raise PortTakenError(f"the coordinator's port {port} cannot be bound: {error}") from None
+
+
+def _bind_collectives(coordinator: str) -> None:
+    """Collectives between CPU hosts listen where the coordinator's network reaches this host.
+
+    The default is what the host's name resolves to, often 127.0.0.1: out of reach for others.
+    """
+    collectives = _jax.make_gloo_tcp_collectives(
+        distributed_client=jax_distributed.global_state.client, hostname=_own_address(coordinator)
+    )
+    make_client = functools.partial(xla_bridge.make_cpu_client, collectives=collectives)
+    xla_bridge.register_backend_factory("cpu", make_client, priority=0, fail_quietly=False)
+
+
+def _own_address(coordinator: str) -> str:
+    """This host's address on the way to the coordinator; nothing is sent."""
+    host, _, port = coordinator.rpartition(":")
+    kind = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+    with contextlib.closing(socket.socket(kind[0], socket.SOCK_DGRAM)) as probe:
+        probe.connect(kind[4])
+        return str(probe.getsockname()[0])
+
+
+def configure() -> None:
+    """Call it before anything is compiled or drawn."""
+    jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    # Random numbers must not depend on how an array is split.
+    jax.config.update("jax_threefry_partitionable", True)

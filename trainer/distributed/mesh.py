@@ -1,0 +1,78 @@
+"""The planned mesh over the devices that JAX sees, and where arrays lie on it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from trainer.contract.planning import mesh_layout, sharding_rules
+from trainer.contract.planning.plan import Plan, World
+
+Device = Any
+"""A jax.Device, which type checkers take for a variable."""
+
+
+def build(plan: Plan, devices: Sequence[Device] | None = None) -> Mesh:
+    """The mesh of a plan over `devices` (default: all). Raises ValueError for other devices."""
+    numbered = _numbered(plan.world, list(jax.devices() if devices is None else devices))
+    ordered = np.array([numbered[number] for number in plan.device_order], dtype=object)
+    # Auto: the compiler spreads shardings from what is pinned. `jax.make_mesh` would make them
+    # Explicit, under which look-ups and tensor-parallel products need a sharding each.
+    sizes = tuple(plan.mesh[axis] for axis in sharding_rules.MESH_AXES)
+    axis_types = (AxisType.Auto,) * len(sizes)
+    return Mesh(ordered.reshape(sizes), sharding_rules.MESH_AXES, axis_types=axis_types)
+
+
+def parameter_shardings(plan: Plan, mesh: Mesh) -> dict[str, NamedSharding]:
+    """Parameter name -> where it lies."""
+    return {
+        array.name: NamedSharding(mesh, PartitionSpec(*array.spec)) for array in plan.parameters
+    }
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def _numbered(world: World, devices: list[Device]) -> list[Device]:
+    """Devices by the plan's numbers: by process, and inside it in the local order."""
+    if len(devices) != world.devices:
+        raise ValueError(f"the plan is for {world.devices} devices, here are {len(devices)}")
+    if devices[0].platform == "tpu" and world.topology:
+        devices = _by_coordinates(world, devices)
+    else:
+        devices = sorted(devices, key=lambda device: (device.process_index, device.id))
+    for number, device in enumerate(devices):
+        planned = number // world.devices_per_host
+        if device.process_index != planned:
+            raise ValueError(
+                f"device {number} is planned on process {planned}, but {device} is on process "
+                f"{device.process_index}"
+            )
+    return devices
+
+
+def _by_coordinates(world: World, devices: list[Device]) -> list[Device]:
+    """Real chips, each at the number that the plan gave to its place on the torus."""
+    found = {_place(world, device): device for device in devices}
+    planned = [
+        (number, place)
+        for number in range(world.slices)
+        for place in mesh_layout.device_coords(world)
+    ]
+    missing = [place for place in planned if place not in found]
+    if missing:
+        raise ValueError(
+            f"the plan has a chip at slice, coordinates {missing[0]}; here are {sorted(found)}"
+        )
+    return [found[place] for place in planned]
+
+
+def _place(world: World, device: Device) -> tuple[int, tuple[int, ...]]:
+    """Slice of a TPU device, and its chip's coordinates and core."""
+    assert world.topology
+    coords = tuple(device.coords)[: len(world.topology)]
+    core = getattr(device, "core_on_chip", 0)
+    return getattr(device, "slice_index", 0), (*coords, core)

@@ -1,0 +1,81 @@
+"""Loss on documents that training never sees."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from trainer.data.loader import batch_shardings
+from trainer.data.packing import Batch
+from trainer.distributed import initialize
+from trainer.distributed import mesh as meshes
+from trainer.model import Params
+from trainer.step.loss import loss_sum
+from trainer.step.train_step import Trainable
+from trainer.telemetry.metrics import Evaluation
+
+Sums = tuple[jax.Array, jax.Array]
+"""Of the loss, and of the targets' weights."""
+
+
+def combined(found: Sequence[Evaluation | None], sources: Mapping[str, int]) -> Evaluation | None:
+    """That of all sources with something held out; `sources` has their weights by name."""
+    if len(sources) == 1:
+        return found[0]
+    pairs = zip(sources, found, strict=True)
+    losses = {name: one.eval_loss for name, one in pairs if one is not None}
+    weight = sum(sources[name] for name in losses)
+    if not weight:
+        return None
+    mean = sum(sources[name] * loss for name, loss in losses.items()) / weight
+    return Evaluation(mean, losses)
+
+
+class Evaluator:
+    """Compiled once, at the first evaluation; every process must call it."""
+
+    def __init__(self, trainable: Trainable):
+        whole = meshes.replicated(trainable.mesh)
+        self._network, self._deadlines = trainable.network, trainable.job.deadlines
+        self._add = jax.jit(
+            self._sums,
+            in_shardings=(
+                trainable.shardings.weights,
+                batch_shardings(trainable.mesh),
+                (whole, whole),
+            ),
+            out_shardings=(whole, whole),
+        )
+        self._zeros = jax.jit(lambda: (jnp.float32(0), jnp.float32(0)), out_shardings=whole)
+        self._compiled: Callable[..., Sums] | None = None
+
+    def evaluate(self, params: Params, batches: Iterable[Batch]) -> Evaluation | None:
+        """The mean over all targets of the batches; None without any."""
+        sums = self._zeros()
+        for batch in batches:
+            sums = self._ready(params, batch)(params, batch, sums)
+        loss, targets = (float(total) for total in sums)
+        return Evaluation(loss / targets) if targets else None
+
+    def _ready(self, params: Params, batch: Batch) -> Callable[..., Sums]:
+        if self._compiled is None:
+            self._compiled = self.compiled(params, batch)
+            initialize.wait_for_compilers("first evaluation", self._deadlines)
+        return self._compiled
+
+    def compiled(self, params: Any, batch: Batch) -> jax.stages.Compiled:
+        """What adds up one batch like `batch`; of both only shapes are used."""
+        zero = jax.ShapeDtypeStruct((), jnp.float32)
+        return self._add.lower(params, batch, (zero, zero)).compile()
+
+    def _sums(self, params: Params, batch: Batch, before: Sums) -> Sums:
+        """With those of a batch (M, B, S) added."""
+
+        def add(before: Sums, micro: Batch) -> tuple[Sums, None]:
+            loss = loss_sum(self._network.bind(params), micro)
+            return (before[0] + loss, before[1] + jnp.sum(micro.weights)), None
+
+        if batch.tokens.shape[0] == 1:
+            return add(before, jax.tree.map(lambda x: x[0], batch))[0]
+        return jax.lax.scan(add, before, batch)[0]

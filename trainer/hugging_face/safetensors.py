@@ -1,0 +1,111 @@
+"""Tensors in a folder's safetensors files: written file by file, read slice by slice."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.contract.config.loader import ConfigError
+from trainer.hugging_face.tensor_layout import Box
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+FLOATS = ("F32", "BF16", "F16")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that is to be written."""
+
+    name: str
+    shape: tuple[int, ...]
+    bytes: int
+
+
+def files(tensors: Sequence[Tensor], shard_bytes: int) -> dict[str, list[Tensor]]:
+    """Name of each file -> its tensors, in their order; a file holds at least one."""
+    shards: list[list[Tensor]] = [[]]
+    room = shard_bytes
+    for tensor in tensors:
+        if shards[-1] and tensor.bytes > room:
+            shards.append([])
+            room = shard_bytes
+        shards[-1].append(tensor)
+        room -= tensor.bytes
+    if len(shards) == 1:
+        return {SINGLE: shards[0]}
+    count = len(shards)
+    return {
+        f"model-{number:05d}-of-{count:05d}.safetensors": shard
+        for number, shard in enumerate(shards, 1)
+    }
+
+
+def index(files: dict[str, list[Tensor]]) -> dict[str, Any]:
+    """What the index of several files holds."""
+    size = sum(tensor.bytes for shard in files.values() for tensor in shard)
+    where = {tensor.name: name for name, shard in files.items() for tensor in shard}
+    return {"metadata": {"total_size": size}, "weight_map": where}
+
+
+def write(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """One file; the arrays must be contiguous."""
+    from safetensors.numpy import save_file
+
+    # Without it `transformers` does not take the file.
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+class Weights:
+    """The open files of a folder: nothing but their headers is read until `read`."""
+
+    def __init__(self, file_of: dict[str, Any]):
+        self._file_of = file_of
+
+    @classmethod
+    @contextmanager
+    def open(cls, folder: Path) -> Iterator["Weights"]:
+        """All tensors of all files in the folder. Raises ConfigError for a file that is broken."""
+        from safetensors import SafetensorError, safe_open
+
+        file_of: dict[str, Any] = {}
+        with ExitStack() as stack:
+            for path in _paths(folder):
+                try:
+                    file = stack.enter_context(safe_open(path, framework="numpy"))
+                except (OSError, SafetensorError) as error:
+                    raise ConfigError([f"{path}: cannot be read: {error}"]) from None
+                file_of |= dict.fromkeys(file.keys(), file)
+            yield cls(file_of)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(self._slice(name).get_shape()) for name in self._file_of}
+
+    def dtype(self, name: str) -> str:
+        """As safetensors calls it: F32, BF16, ..."""
+        return self._slice(name).get_dtype()
+
+    def read(self, name: str, box: Box) -> np.ndarray:
+        """A part of a tensor, in the file's dtype."""
+        return self._slice(name)[box]
+
+    def _slice(self, name: str) -> Any:
+        return self._file_of[name].get_slice(name)
+
+
+def _paths(folder: Path) -> list[Path]:
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    source = folder / INDEX
+    try:
+        names = set(json.loads(source.read_text(encoding="utf-8"))["weight_map"].values())
+    except FileNotFoundError:
+        raise ConfigError([f"{folder}: has neither {SINGLE} nor {INDEX}"]) from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigError([f"{source}: not an index of safetensors files: {error}"]) from None
+    return [folder / name for name in sorted(names)]

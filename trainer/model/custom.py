@@ -1,0 +1,228 @@
+"""A model of the user's own: `package.module:function`, held to the little that is asked of it.
+
+The function is called with `vocab_size`, `rngs` (an `nnx.Rngs`) and the job's `model.args`, all by
+name, and returns an `nnx.Module`
+
+- whose variables are `nnx.Param` in float32, with a logical axis of
+  `trainer/contract/planning/sharding_rules.py` for each dim:
+  `nnx.Param(kernel, out_sharding=("embed", "mlp"))`;
+- whose method `loss(batch, keys_B)` gives the loss of each target (B, S). `batch` is a
+  `trainer.data.packing.Batch`; which targets count, and the mean, are left to Slipway. `keys_B` are
+  random keys, one for each example, for dropout and the like: None where nothing is to be random.
+"""
+
+import importlib
+import inspect
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from trainer.contract.config.job import Job
+from trainer.contract.config.model import OwnModel
+from trainer.contract.planning.parameter_shapes import Parameter
+from trainer.contract.planning.plan import ArrayPlan
+from trainer.contract.planning.planner import PlanError
+from trainer.contract.planning.validation import KEY, known
+from trainer.contract.storage.tokenizer_info import vocab_size
+from trainer.data.packing import Batch
+
+NOT_THEIRS = (f"{Path(__file__).parents[1]}/", f"{sysconfig.get_path('stdlib')}/", "<")
+PACKAGES = ("site-packages", "dist-packages")
+LONGEST = 500
+"""Of what an exception says."""
+
+
+def imported(own: OwnModel) -> Callable[..., Any]:
+    """The function, which takes the job's arguments. Raises PlanError."""
+    module, _, function = own.module.partition(":")
+    with telling(f"import of {module}"):
+        try:
+            code = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name and f"{module}.".startswith(f"{error.name}."):
+                raise problem(f"no module '{error.name}' in {Path.cwd()} or installed") from error
+            raise
+    build = getattr(code, function, None)
+    if not callable(build):
+        raise problem(f"{module} ({code.__file__}) has no function '{function}'")
+    try:
+        inspect.signature(build).bind(vocab_size=1, rngs=None, **own.args)
+    except TypeError as error:
+        raise PlanError([("model.args", f"{own.module}: {error}")]) from error
+    return build
+
+
+def problem(message: str) -> PlanError:
+    """About the whole of it."""
+    return PlanError([(KEY, message)])
+
+
+@contextmanager
+def telling(what: str) -> Iterator[None]:
+    """What the user's code raises, with their own line."""
+    try:
+        yield
+    except PlanError:
+        raise
+    except (Exception, SystemExit) as error:
+        said = " ".join(str(error).split())[:LONGEST]
+        message = f"{what}: {_place(error)}{type(error).__name__}: {said}"
+        raise problem(message) from error
+
+
+def _place(error: BaseException) -> str:
+    """ "my_pkg/my_model.py:12 in build: ", the innermost line that is the user's."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_shown(error.filename)}:{error.lineno}: "
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_theirs(f.filename)]
+    if not frames:
+        return ""
+    return f"{_shown(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name}: "
+
+
+def _is_theirs(file: str) -> bool:
+    return not file.startswith(NOT_THEIRS) and not any(name in file for name in PACKAGES)
+
+
+def _shown(file: str) -> str:
+    path = Path(file)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+Params = dict[str, jax.Array]
+Build = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class OwnNetwork:
+    """The model without its numbers, as `Network` is of the decoder."""
+
+    job: Job
+    build: Build
+    graph: nnx.GraphDef
+    paths: dict[str, tuple[Any, ...]]
+    """Of each parameter, by its name."""
+    parameters: list[Parameter]
+
+    is_random = True
+
+    @classmethod
+    def of(cls, job: Job) -> "OwnNetwork":
+        """Raises PlanError for what cannot be imported or built, or does not keep the contract."""
+        own = _own(job)
+        build = imported(own)
+        with nnx.use_eager_sharding(False), telling(own.module):
+            module = nnx.eval_shape(lambda: _built(build, job))
+        variables = _variables(module)
+        parameters = [_parameter(name, variable) for name, (_, variable) in variables.items()]
+        paths = {name: path for name, (path, _) in variables.items()}
+        network = cls(job, build, nnx.graphdef(module), paths, parameters)
+        network._check_loss()
+        return network
+
+    def initial(self) -> Params:
+        """Parameters from the job's seed alone; call it under jit."""
+        with nnx.use_eager_sharding(False):
+            module = _built(self.build, self.job)
+        return {name: variable[...] for name, (_, variable) in _variables(module).items()}
+
+    def bind(self, params: Params) -> Any:
+        """The module that computes with `params`."""
+        flat = [(self.paths[name], array) for name, array in params.items()]
+        return nnx.merge(self.graph, nnx.from_flat_state(flat))
+
+    def check_planned(self, planned: Sequence[ArrayPlan]) -> None:
+        """Raises PlanError for other parameters than those of the plan."""
+        there = {one.name: (one.shape, one.axes) for one in planned}
+        here = {one.name: (one.shape, one.axes) for one in self.parameters}
+        differing = [n for n in there | here if there.get(n) != here.get(n)]
+        if differing:
+            raise problem(
+                f"{_own(self.job).module} has other parameters here than where it was planned: "
+                f"{', '.join(differing)}: this host has other code, or it has changed since"
+            )
+
+    def _check_loss(self) -> None:
+        """With a batch that has shapes alone."""
+        data = self.job.data
+        rows = max(1, data.global_batch // data.micro_batches)
+        tokens_BS = jax.ShapeDtypeStruct((rows, data.seq_len), jnp.int32)
+        weights_BS = jax.ShapeDtypeStruct((rows, data.seq_len), jnp.float32)
+        examples_B = jax.ShapeDtypeStruct((rows,), jnp.int32)
+        batch = Batch(tokens_BS, tokens_BS, tokens_BS, tokens_BS, weights_BS, examples_B)
+        keys_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
+        params = jax.eval_shape(self.initial)
+        for keys in (keys_B, None):
+            with telling(f"loss of {_own(self.job).module}"):
+                found = jax.eval_shape(lambda p, b, k: self.bind(p).loss(b, k), params, batch, keys)
+            _check_losses(found, tokens_BS.shape)
+
+
+def parameters(job: Job) -> list[Parameter]:
+    """Of the job's own model. Raises PlanError."""
+    return OwnNetwork.of(job).parameters
+
+
+def own_losses(model: Any, batch: Batch, keys_B: jax.Array | None = None) -> jax.Array:
+    """(B, S): the loss of each target, times its weight."""
+    return model.loss(batch, keys_B).astype(jnp.float32) * batch.weights
+
+
+def _built(build: Build, job: Job) -> Any:
+    own = _own(job)
+    module = build(vocab_size=vocab_size(job), rngs=nnx.Rngs(job.seed), **own.args)
+    _check_kind(module, own)
+    return module
+
+
+def _own(job: Job) -> OwnModel:
+    assert isinstance(job.model, OwnModel)
+    return job.model
+
+
+def _check_kind(module: Any, own: OwnModel) -> None:
+    if not isinstance(module, nnx.Module):
+        raise problem(f"{own.module} gives {type(module).__name__}, wanted an nnx.Module")
+    if not callable(getattr(module, "loss", None)):
+        raise problem(f"{type(module).__name__} of {own.module} has no method loss(batch, keys_B)")
+
+
+def _variables(module: nnx.Module) -> dict[str, tuple[tuple[Any, ...], Any]]:
+    """Path and variable by dotted name."""
+    flat = nnx.to_flat_state(nnx.state(module))
+    return {".".join(map(str, path)): (tuple(path), variable) for path, variable in flat}
+
+
+def _parameter(name: str, variable: Any) -> Parameter:
+    if not isinstance(variable, nnx.Param):
+        kind = type(variable).__name__
+        raise problem(f"{name} is {kind}: a model keeps nothing but parameters (nnx.Param)")
+    array = variable.get_value()
+    if array.dtype != jnp.float32:
+        raise problem(f"{name} is {array.dtype}: parameters are float32; compute in another type")
+    axes = variable.get_metadata().get("out_sharding")
+    if array.ndim and not axes:
+        raise problem(
+            f"{name} {array.shape} has no logical axes: say out_sharding=(...), a name for each "
+            f"dim. {known()}"
+        )
+    axes = tuple(axes or ())
+    if len(axes) != array.ndim or not all(isinstance(axis, str) for axis in axes):
+        raise problem(f"{name} {array.shape} has axes {axes}: each dim needs a name. {known()}")
+    return Parameter(name, array.shape, axes)
+
+
+def _check_losses(found: Any, shape: tuple[int, ...]) -> None:
+    is_array = isinstance(found, jax.ShapeDtypeStruct)
+    if is_array and found.shape == shape and jnp.issubdtype(found.dtype, jnp.floating):
+        return
+    what = f"{found.dtype} {found.shape}" if is_array else type(found).__name__
+    raise problem(f"loss(batch, keys_B) gives {what}, wanted a loss for each target: {shape}")

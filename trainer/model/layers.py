@@ -1,0 +1,102 @@
+"""Rotary positions: pairs of features turned by an angle that grows with the position."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from trainer.contract.config.model import Model, RopeScaling
+from trainer.model.lora import Adapter
+from trainer.model.sharding import gathered
+
+
+class Norm(nnx.Module):
+    """Features at a size of one, times a learned factor each.
+
+    `rms` divides by the root mean square; `layer` by the deviation from the mean, which it takes
+    away, and adds a learned bias.
+    """
+
+    def __init__(self, model: Model, width: int):
+        self.eps, self.kind = model.norm_eps, model.norm
+        self.scale = nnx.Param(jnp.ones((width,)), out_sharding=("norm",))
+        if self.kind == "layer":
+            self.bias = nnx.Param(jnp.zeros((width,)), out_sharding=("norm",))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Over the last dim; same shape and dtype, computed in float32."""
+        wide = x.astype(jnp.float32)
+        if self.kind == "layer":
+            wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
+        mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
+        normal = wide * jax.lax.rsqrt(mean_square + self.eps) * self.scale[...]
+        if self.kind == "layer":
+            normal = normal + self.bias[...]
+        return normal.astype(x.dtype)
+
+
+class Projection(nnx.Module):
+    """Contracts the last `contracted` dims of its input with the first ones of its kernel.
+
+    `lora` is an adapter of it: see adapter.py.
+    """
+
+    def __init__(
+        self,
+        rngs: nnx.Rngs,
+        shape: Sequence[int],
+        axes: Sequence[str],
+        contracted: int = 1,
+        gain: float = 1.0,
+        *,
+        bias: bool = False,
+    ):
+        self.contracted, self.axes, self.has_bias = contracted, tuple(axes), bias
+        deviation = gain / math.sqrt(math.prod(shape[:contracted]))
+        kernel = deviation * jax.random.normal(rngs.params(), tuple(shape))
+        self.kernel = nnx.Param(kernel, out_sharding=self.axes)
+        self.lora: Adapter | None = nnx.data(None)
+        if bias:
+            zeros = jnp.zeros(tuple(shape[contracted:]))
+            self.bias = nnx.Param(zeros, out_sharding=self.axes[contracted:])
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """The product in the dtype of `x`."""
+        kernel = gathered(self.kernel[...].astype(x.dtype), self.axes)
+        product = jnp.tensordot(x, kernel, self.contracted)
+        if self.lora is not None:
+            product = product + self.lora(x)
+        if not self.has_bias:
+            return product
+        return product + gathered(self.bias[...].astype(x.dtype), self.axes[self.contracted :])
+
+
+def rotate(
+    x_BSHh: jax.Array, positions_BS: jax.Array, theta: float, scaling: RopeScaling | None = None
+) -> jax.Array:
+    """`x` with feature i and feature i + h/2 turned by position * theta^(-2i/h); same dtype."""
+    half = x_BSHh.shape[-1] // 2
+    frequency_G = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    if scaling is not None:
+        frequency_G = _scaled(frequency_G, scaling)
+    angle_BS1G = positions_BS[:, :, None, None].astype(jnp.float32) * frequency_G
+    cos, sin = jnp.cos(angle_BS1G), jnp.sin(angle_BS1G)
+    first, second = x_BSHh[..., :half].astype(jnp.float32), x_BSHh[..., half:].astype(jnp.float32)
+    turned = [first * cos - second * sin, second * cos + first * sin]
+    return jnp.concatenate(turned, axis=-1).astype(x_BSHh.dtype)
+
+
+def _scaled(frequency_G: jax.Array, scaling: RopeScaling) -> jax.Array:
+    """Slower by `factor`: all of them, or as Llama 3.1 has it those that turn less than
+    `low_frequency_factor` times over the trained positions, and by degrees up to
+    `high_frequency_factor` times.
+    """
+    slowed_G = frequency_G / scaling.factor
+    if scaling.kind == "linear":
+        return slowed_G
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    turns_G = scaling.trained_positions * frequency_G / (2 * math.pi)
+    kept_G = jnp.clip((turns_G - low) / (high - low), 0, 1)
+    return slowed_G * (1 - kept_G) + frequency_G * kept_G

@@ -1,0 +1,106 @@
+"""Attention on TPUs by JAX's splash kernel: block by block, no (S, S) scores in HBM."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.experimental.pallas.ops.tpu import splash_attention
+from jax.sharding import NamedSharding, PartitionSpec
+
+from trainer.contract.planning import sharding_rules
+
+LARGEST_BLOCK = 512
+"""Positions that the kernel works on at once; blocks of this size fit the VMEM of every TPU."""
+
+
+def attend(
+    segments_BS: jax.Array,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    *,
+    interpret: bool = False,
+) -> Callable[[jax.Array, jax.Array, jax.Array], jax.Array]:
+    """Causal attention inside the segments; see trainer/model/attention_kernels.py for the shapes.
+
+    `interpret` computes it without a TPU, slowly.
+    """
+
+    def whole(query_BSHh: jax.Array, key_BWKh: jax.Array, value_BWKh: jax.Array) -> jax.Array:
+        mesh = jax.sharding.get_abstract_mesh()
+        length, heads = query_BSHh.shape[1:3]
+        shards = (1, 1) if mesh.empty else (mesh.shape["tensor"], mesh.shape["context"])
+        kernel = _kernel(length, heads, window, soft_cap, shards, interpret)
+        arrays = (query_BSHh, key_BWKh, value_BWKh, segments_BS, segments_BS)
+        if mesh.empty:
+            return _own(kernel, *arrays)
+        # The compiler cannot split a kernel by itself. Each device has its own queries, and the
+        # keys of whole sequences.
+        masks = kernel.manual_sharding_spec(NamedSharding(mesh, PartitionSpec("tensor", "context")))
+        queries = PartitionSpec(sharding_rules.BATCH_AXES, "context", "tensor")
+        keys = PartitionSpec(sharding_rules.BATCH_AXES, None, "tensor")
+        positions = PartitionSpec(sharding_rules.BATCH_AXES, "context")
+        split = jax.shard_map(
+            _own,
+            in_specs=(
+                masks,
+                queries,
+                keys,
+                keys,
+                positions,
+                PartitionSpec(sharding_rules.BATCH_AXES),
+            ),
+            out_specs=queries,
+            check_vma=False,
+        )
+        return split(kernel, *arrays)
+
+    return whole
+
+
+def _own(
+    kernel: Callable[..., Any],
+    query_BSHh: jax.Array,
+    key_BWKh: jax.Array,
+    value_BWKh: jax.Array,
+    segments_BS: jax.Array,
+    segments_BW: jax.Array,
+) -> jax.Array:
+    """The rows, positions and heads of one device."""
+    scaled_BSHh = query_BSHh * query_BSHh.shape[-1] ** -0.5
+    by_head = (x.swapaxes(1, 2) for x in (scaled_BSHh, key_BWKh, value_BWKh))
+    segments = splash_attention.SegmentIds(segments_BS, segments_BW)
+    return jax.vmap(kernel)(*by_head, segments).swapaxes(1, 2)
+
+
+def _kernel(
+    length: int,
+    heads: int,
+    window: int | None,
+    soft_cap: float | None,
+    shards: tuple[int, int],
+    interpret: bool,
+) -> Any:
+    """Of all heads and positions, which `shards` devices split."""
+    head_shards, query_shards = shards
+    own = math.gcd(length // query_shards, LARGEST_BLOCK)
+    seen = math.gcd(length, LARGEST_BLOCK)
+    sizes = splash_attention.BlockSizes(
+        block_q=own,
+        block_kv=seen,
+        block_q_dkv=own,
+        block_kv_dkv=seen,
+        block_q_dq=own,
+        block_kv_dq=seen,
+    )
+    mask = splash_attention.CausalMask((length, length))
+    if window is not None:
+        mask = splash_attention.LocalMask((length, length), (window - 1, 0), 0)
+    return splash_attention.make_splash_mha(
+        splash_attention.MultiHeadMask([mask] * heads),
+        attn_logits_soft_cap=soft_cap,
+        head_shards=head_shards,
+        q_seq_shards=query_shards,
+        block_sizes=sizes,
+        interpret=interpret,
+    )

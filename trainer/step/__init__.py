@@ -1,0 +1,1 @@
+"""One optimizer update, as a pure function."""

@@ -1,0 +1,181 @@
+"""Cross-entropy of the next token, in float32 and over chunks of the tokens."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from trainer.contract.estimates.memory import LOGIT_BYTES
+from trainer.data.packing import Batch
+from trainer.model import Decoder
+from trainer.model.custom import own_losses
+from trainer.model.sharding import constrain, row_shards, token_shards
+
+Rest = tuple[jax.Array, jax.Array]
+"""Targets and weights."""
+Chunk = Callable[[jax.Array, jax.Array, Rest], jax.Array]
+
+
+def loss_sum(
+    model: Decoder | nnx.Module, batch: Batch, keys_B: jax.Array | None = None, z_loss: float = 0.0
+) -> jax.Array:
+    """Sum over the targets of a batch (B, S) of weight times cross-entropy, in nats.
+
+    `z_loss`, and how uneven the work of experts is, are felt in the gradient alone. The loss of a
+    model of the user's own is what it says.
+    """
+    if not isinstance(model, Decoder):
+        return jnp.sum(own_losses(model, batch, keys_B))
+    features_BSD, unevenness_B = model.features(
+        batch.tokens, batch.segments, batch.positions, keys_B
+    )
+    balance = _balance(model, unevenness_B, batch.weights)
+    with jax.named_scope("loss"):
+        # In the backward pass too: the kernel's whole gradient is given up for the device's part of
+        # it before that of the features goes on into the layers.
+        features_BSD, kernel_DV = jax.lax.optimization_barrier((features_BSD, model.output_kernel))
+        x_CRTD, rest = _chunks(model, features_BSD, batch)
+
+        def one_chunk(kernel_RDV: jax.Array, x_RTD: jax.Array, rest: Rest) -> jax.Array:
+            targets_RT, weights_RT = rest
+            losses_RT = cross_entropy(model.logits(x_RTD, kernel_RDV), targets_RT, z_loss)
+            return jnp.sum(losses_RT * weights_RT)
+
+        kernel_RDV = model.output_kernels(kernel_DV)
+        total: jax.Array = _sum_of_chunks(one_chunk, _loop(model), kernel_RDV, x_CRTD, rest)
+        return balance + total
+
+
+def row_losses(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
+    """(B,): of each row the weighted sum of its tokens' losses. It has no gradient of use."""
+    if not isinstance(model, Decoder):
+        return jnp.sum(own_losses(model, batch), axis=1)
+    features_BSD, _ = model.features(batch.tokens, batch.segments, batch.positions)
+    with jax.named_scope("loss"):
+        kernel_RDV = model.output_kernels(model.output_kernel)
+
+        def one_chunk(_: None, chunk: tuple[jax.Array, Rest]) -> tuple[None, jax.Array]:
+            x_RTD, (targets_RT, weights_RT) = chunk
+            return None, cross_entropy(model.logits(x_RTD, kernel_RDV), targets_RT) * weights_RT
+
+        _, losses_CRT = _loop(model)(one_chunk, None, _chunks(model, features_BSD, batch))
+        return jnp.sum(_by_row(losses_CRT, batch.tokens.shape), axis=1)
+
+
+def _loop(model: Decoder) -> Callable[..., Any]:
+    return partial(jax.lax.scan, unroll=not model.model.scan_layers)
+
+
+def _chunks(model: Decoder, features_BSD: jax.Array, batch: Batch) -> tuple[jax.Array, Rest]:
+    """(C, R, T, ...): features; targets and weights."""
+    parts = jax.tree.map(_by_shard, (features_BSD, (batch.targets, batch.weights)))
+    chunks = chunk_count(parts[0].shape[1], model.vocabulary.padded)
+    return jax.tree.map(lambda x: _leading_chunks(x, chunks), parts)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _sum_of_chunks(
+    one_chunk: Chunk, loop: Callable[..., Any], kernel_RDV: jax.Array, x_CRTD: jax.Array, rest: Rest
+) -> jax.Array:
+    """The sum of one_chunk(kernel_RDV, x_RTD, targets and weights).
+
+    Its gradient is made beside it: logits are then multiplied out once, and not once for the loss
+    and once more for the gradient; and no kernel waits for a later loop.
+    """
+
+    def body(total: jax.Array, chunk: tuple[jax.Array, Rest]) -> tuple[jax.Array, None]:
+        return total + one_chunk(kernel_RDV, *chunk), None
+
+    return loop(body, jnp.float32(0), (x_CRTD, rest))[0]
+
+
+def _sum_and_gradients(
+    one_chunk: Chunk, loop: Callable[..., Any], kernel_RDV: jax.Array, x_CRTD: jax.Array, rest: Rest
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    both = jax.value_and_grad(one_chunk, argnums=(0, 1))
+
+    def body(sums: tuple[jax.Array, jax.Array], chunk: tuple[jax.Array, Rest]):
+        loss, (kernel_gradient_RDV, x_gradient_RTD) = both(kernel_RDV, *chunk)
+        return (sums[0] + loss, sums[1] + kernel_gradient_RDV), x_gradient_RTD
+
+    zeros = (jnp.float32(0), jnp.zeros_like(kernel_RDV))
+    (total, kernel_gradient_RDV), x_gradient_CRTD = loop(body, zeros, (x_CRTD, rest))
+    return total, (kernel_gradient_RDV, x_gradient_CRTD)
+
+
+def _scaled(
+    one_chunk: Chunk,
+    loop: Callable[..., Any],
+    gradients: tuple[jax.Array, jax.Array],
+    factor: jax.Array,
+) -> tuple[jax.Array, jax.Array, None]:
+    kernel_gradient_RDV, x_gradient_CRTD = (
+        (factor * gradient).astype(gradient.dtype) for gradient in gradients
+    )
+    return kernel_gradient_RDV, x_gradient_CRTD, None
+
+
+_sum_of_chunks.defvjp(_sum_and_gradients, _scaled)
+
+
+def _balance(model: Decoder, unevenness_B: jax.Array | None, weights_BS: jax.Array) -> jax.Array:
+    """Zero, with the gradient of what evens out the experts, for each target."""
+    experts = model.model.experts
+    if unevenness_B is None or experts is None:
+        return jnp.float32(0)
+    return _felt(experts.balance_loss * jnp.sum(unevenness_B * jnp.sum(weights_BS, axis=1)))
+
+
+def cross_entropy(logits_RTV: jax.Array, targets_RT: jax.Array, z_loss: float = 0.0) -> jax.Array:
+    """(R, T): nats per target. By comparison, not look-up: V may be split over devices.
+
+    The gradient is that of so much more as `z_loss` times the squared log of the softmax's sum,
+    which holds logits near zero; the value stays the plain cross-entropy.
+    """
+    is_target_RTV = jnp.arange(logits_RTV.shape[-1]) == targets_RT[:, :, None]
+    target_RT = jnp.sum(jnp.where(is_target_RTV, logits_RTV, 0), axis=-1)
+    log_sum_RT = jax.nn.logsumexp(logits_RTV, axis=-1)
+    if z_loss == 0:
+        return log_sum_RT - target_RT
+    return log_sum_RT - target_RT + _felt(z_loss * log_sum_RT**2)
+
+
+def _felt(x: jax.Array) -> jax.Array:
+    """Zero, with the gradient of `x`."""
+    return x - jax.lax.stop_gradient(x)
+
+
+def chunk_count(tokens: int, vocab: int) -> int:
+    """The fewest equal chunks of a token shard's tokens whose logits stay below LOGIT_BYTES."""
+    whole = tokens * vocab * 4
+    counts = (n for n in range(1, tokens + 1) if tokens % n == 0)
+    return next((n for n in counts if whole // n <= LOGIT_BYTES), tokens)
+
+
+def _by_shard(x_BSx: jax.Array) -> jax.Array:
+    """(R, T, ...): the tokens of each token shard."""
+    (_, length, *rest), rows = x_BSx.shape, row_shards()
+    parts = token_shards() // rows
+    if parts > 1:
+        # Of all rows of a device its own positions, side by side.
+        x_BSx = x_BSx.reshape(rows, -1, parts, length // parts, *rest).swapaxes(1, 2)
+    x_RTx = x_BSx.reshape(rows * parts, -1, *rest)
+    return constrain(x_RTx, "tokens", *[None] * (x_RTx.ndim - 1))
+
+
+def _leading_chunks(x_RTx: jax.Array, chunks: int) -> jax.Array:
+    """(chunks, R, T / chunks, ...)."""
+    shards, tokens, *rest = x_RTx.shape
+    return jnp.moveaxis(x_RTx.reshape(shards, chunks, tokens // chunks, *rest), 1, 0)
+
+
+def _by_row(x_CRT: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """(B, S), that is `shape`: what `_by_shard` and `_leading_chunks` took apart."""
+    x_RT = jnp.moveaxis(x_CRT, 0, 1).reshape(token_shards(), -1)
+    (_, length), rows = shape, row_shards()
+    parts = token_shards() // rows
+    x_BS = x_RT.reshape(rows, parts, -1, length // parts).swapaxes(1, 2).reshape(shape)
+    return constrain(x_BS, "batch", "sequence")

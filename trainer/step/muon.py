@@ -1,0 +1,77 @@
+"""Muon: momentum whose matrices are made orthogonal, so that an update moves all directions alike.
+
+Applies only to the weights between a layer's features: see `matrix` in
+trainer/contract/planning/optimizer_state.py.
+The polynomial's coefficients and the size of an update are those of arXiv:2502.16982.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import PartitionSpec
+
+from trainer.contract.planning import sharding_rules
+from trainer.contract.planning.optimizer_state import Matrix, matrix
+from trainer.model import Params
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of an odd polynomial that takes all of (0, 1] near 1 when it is applied a few times."""
+ROUNDS = 5
+RMS = 0.2
+"""Of an update's numbers: as AdamW's are, so that its learning rates and decays serve both."""
+
+
+def scale_by_muon(
+    momentum: float, matrices: Mapping[str, tuple[str, ...]]
+) -> optax.GradientTransformation:
+    """The direction for `matrices`: parameter name -> logical axes."""
+
+    def orthogonal_steps(steps: Any, params: Any) -> Params:
+        del params
+        return {name: _orthogonal_step(step, matrices[name]) for name, step in steps.items()}
+
+    return optax.chain(optax.trace(momentum, nesterov=True), optax.stateless(orthogonal_steps))
+
+
+def orthogonal(x_Nmn: jax.Array) -> jax.Array:
+    """Of each matrix one near it, all of whose singular values are roughly 1."""
+    if x_Nmn.shape[1] > x_Nmn.shape[2]:
+        return orthogonal(x_Nmn.mT).mT
+    norms_N11 = jnp.sqrt(jnp.sum(x_Nmn**2, axis=(1, 2), keepdims=True))
+    x_Nmn = x_Nmn / (norms_N11 + 1e-8)
+    first, second, third = COEFFICIENTS
+    for _ in range(ROUNDS):
+        gram_Nmm = x_Nmn @ x_Nmn.mT
+        x_Nmn = first * x_Nmn + (second * gram_Nmm + third * gram_Nmm @ gram_Nmm) @ x_Nmn
+    return x_Nmn
+
+
+def _orthogonal_step(step: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    found = matrix(axes)
+    assert found
+    mesh = dict(jax.sharding.get_abstract_mesh().shape)
+    if not mesh:
+        return _of_matrices(step, found)
+    stored, layer = sharding_rules.partition(step.shape, axes, mesh), found.stacked[0]
+    dealt = _dealt(stored, layer) if step.shape[layer] % mesh["fsdp"] == 0 else stored
+    made = _of_matrices(jax.lax.with_sharding_constraint(step, PartitionSpec(*dealt)), found)
+    made = jax.lax.with_sharding_constraint(made, PartitionSpec(*dealt))
+    return jax.lax.with_sharding_constraint(made, PartitionSpec(*stored))
+
+
+def _dealt(stored: tuple[str | None, ...], layer: int) -> tuple[str | None, ...]:
+    """Each device with layers of its own in place of parts of all: none does what another does."""
+    whole = [None if axis == "fsdp" else axis for axis in stored]
+    return (*whole[:layer], "fsdp", *whole[layer + 1 :])
+
+
+def _of_matrices(step: jax.Array, found: Matrix) -> jax.Array:
+    order = (*found.stacked, *found.rows, *found.columns)
+    turned = step.transpose(order)
+    rows, columns = (math.prod(step.shape[d] for d in dims) for dims in (found.rows, found.columns))
+    made_Nmn = orthogonal(turned.reshape(-1, rows, columns)) * RMS * max(rows, columns) ** 0.5
+    return made_Nmn.reshape(turned.shape).transpose([order.index(d) for d in range(step.ndim)])

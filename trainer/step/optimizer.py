@@ -1,0 +1,177 @@
+"""AdamW, Lion, Muon or Adafactor with a schedule, from a job's `optimizer` section."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.tree_util import DictKey, KeyPath
+from jax.typing import DTypeLike
+
+from trainer.contract.config.job import Job
+from trainer.contract.config.optimizer import Optimizer
+from trainer.contract.planning import parameter_groups
+from trainer.contract.planning.optimizer_state import matrix
+from trainer.contract.planning.parameter_groups import Pull
+from trainer.contract.planning.plan import ArrayPlan
+from trainer.model import Params
+from trainer.step.adafactor import scale_by_adafactor
+from trainer.step.muon import scale_by_muon
+
+
+def schedule(optimizer: Optimizer, steps: int) -> optax.Schedule:
+    """Updates done -> learning rate of the next one.
+
+    Warm-up ends at the full rate with update `warmup_steps`; the last update has `final_fraction`
+    of it (`constant`: all of it). `wsd` stays at the full rate until the last `decay_steps`.
+    """
+    rate, warmup = optimizer.learning_rate, optimizer.warmup_steps
+    rest = max(1, steps - max(1, warmup))
+    decays = {
+        "cosine": optax.cosine_decay_schedule(rate, rest, optimizer.final_fraction),
+        "linear": optax.linear_schedule(rate, rate * optimizer.final_fraction, rest),
+        "constant": optax.constant_schedule(rate),
+        "wsd": _stable_then_linear(optimizer, rest, steps),
+    }
+    decay = decays[optimizer.schedule]
+    if warmup == 0:
+        return decay
+    # The first update already moves: a rate of zero would waste its batch.
+    climb = optax.linear_schedule(rate / warmup, rate, max(1, warmup - 1))
+    return optax.join_schedules([climb, decay], [warmup - 1])
+
+
+def _stable_then_linear(optimizer: Optimizer, updates: int, steps: int) -> optax.Schedule:
+    """After warm-up: `updates` in all, of which the last ones fall."""
+    rate = optimizer.learning_rate
+    falling = min(optimizer.decay_steps or max(1, steps // 10), updates)
+    fall = optax.linear_schedule(rate, rate * optimizer.final_fraction, falling)
+    return optax.join_schedules([optax.constant_schedule(rate), fall], [updates - falling])
+
+
+def make(job: Job, arrays: Sequence[ArrayPlan]) -> optax.GradientTransformation:
+    """The direction of an update, before the learning rate and after clipping."""
+    settings = job.optimizer
+    pulls = {
+        array.name: parameter_groups.pull(settings, array.name, array.axes) for array in arrays
+    }
+
+    def pulled(steps: Any, params: Any) -> Params:
+        return {name: _pulled(pulls[name], step, params[name]) for name, step in steps.items()}
+
+    kept = _kept_as(jnp.dtype(settings.moments_dtype), _rule(settings, arrays))
+    return optax.chain(kept, optax.stateless(pulled))
+
+
+def _rule(settings: Optimizer, arrays: Sequence[ArrayPlan]) -> optax.GradientTransformation:
+    if settings.name == "lion":
+        return optax.scale_by_lion(settings.beta1, settings.beta2)
+    if settings.name == "adafactor":
+        return scale_by_adafactor({array.name: array.axes for array in arrays})
+    adam = optax.scale_by_adam(settings.beta1, settings.beta2, settings.eps)
+    if settings.name == "adamw":
+        return adam
+    matrices = {array.name: array.axes for array in arrays if matrix(array.axes)}
+    return _split(matrices, scale_by_muon(settings.momentum, matrices), adam)
+
+
+class SplitState(NamedTuple):
+    """Of two rules that share the parameters."""
+
+    chosen: Any
+    rest: Any
+
+
+def _split(
+    names: Collection[str],
+    chosen: optax.GradientTransformation,
+    rest: optax.GradientTransformation,
+) -> optax.GradientTransformation:
+    """One rule for the parameters of these names, another one for the rest."""
+
+    def parts(tree: Any) -> tuple[Params, Params]:
+        return _only(tree, lambda name: name in names), _only(tree, lambda name: name not in names)
+
+    def init(params: Any) -> SplitState:
+        ours, others = parts(params)
+        return SplitState(chosen.init(ours), rest.init(others))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, SplitState]:
+        (ours, others), (our_params, other_params) = parts(updates), parts(params)
+        our_steps, our_state = chosen.update(ours, state.chosen, our_params)
+        other_steps, other_state = rest.update(others, state.rest, other_params)
+        steps = {**dict(our_steps), **dict(other_steps)}  # type: ignore[arg-type]
+        return steps, SplitState(our_state, other_state)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _only(tree: Params, wanted: Callable[[str], bool]) -> Params:
+    return {name: leaf for name, leaf in tree.items() if wanted(name)}
+
+
+def _kept_as(dtype: jnp.dtype, rule: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`rule` computes in float32, and its moments wait in `dtype` for the next update."""
+
+    def init(params: optax.Params) -> optax.OptState:
+        return _as(dtype, rule.init(params))
+
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        direction, moved = rule.update(updates, _as(jnp.float32, state), params)
+        return direction, _as(dtype, moved)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _as(dtype: DTypeLike, state: optax.OptState) -> optax.OptState:
+    """With moments of that type; counters stay what they are."""
+    return jax.tree.map(
+        lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, state
+    )
+
+
+def _pulled(pull: Pull, step: jax.Array, param: jax.Array) -> jax.Array:
+    """A parameter's step with weight decay, longer or shorter where a group asks for it."""
+    if pull.weight_decay:
+        step = step + pull.weight_decay * param
+    return step if pull.learning_rate_factor == 1 else pull.learning_rate_factor * step
+
+
+def clipping(optimizer: Optimizer, grad_norm: jax.Array) -> jax.Array:
+    """The factor that brings gradients of this norm down to `clip_norm`, where they are above."""
+    if optimizer.clip_norm is None:
+        return jnp.float32(1)
+    return jnp.minimum(1.0, optimizer.clip_norm / grad_norm)
+
+
+def averaged(optimizer: Optimizer, average: Params, params: Params, updates: jax.Array) -> Params:
+    """The mean with these parameters in it; early ones, of fewer `updates`, are soon forgotten."""
+    assert optimizer.ema is not None
+    kept = jnp.minimum(optimizer.ema, (1 + updates) / (10 + updates))
+    return jax.tree.map(lambda mean, param: mean + (1 - kept) * (param - mean), average, params)
+
+
+def shardings(
+    rule: optax.GradientTransformation,
+    params: dict[str, jax.ShapeDtypeStruct],
+    param_shardings: dict[str, jax.sharding.NamedSharding],
+    whole: jax.sharding.NamedSharding,
+) -> optax.OptState:
+    """For every leaf of the optimizer's state: moments as their parameter, counters whole.
+
+    So are dims that are summed away.
+    """
+
+    def place(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> jax.sharding.NamedSharding:
+        names = [key.key for key in path if isinstance(key, DictKey)]
+        if not names:
+            return whole
+        like, shape = param_shardings[names[-1]], params[names[-1]].shape
+        sizes = zip(like.spec, shape, leaf.shape, strict=True)
+        spec = (axis if size == kept else None for axis, size, kept in sizes)
+        return jax.sharding.NamedSharding(like.mesh, jax.sharding.PartitionSpec(*spec))
+
+    return jax.tree_util.tree_map_with_path(place, jax.eval_shape(rule.init, params))

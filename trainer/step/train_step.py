@@ -1,0 +1,262 @@
+"""One optimizer update as a pure function of (state, batch), and the state it moves."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from trainer.contract.config.job import Job
+from trainer.contract.planning import mesh_layout, sharding_rules
+from trainer.contract.planning.plan import Plan
+from trainer.data.loader import batch_shardings
+from trainer.data.packing import Batch
+from trainer.distributed import mesh as meshes
+from trainer.distributed import stop_vote
+from trainer.model import AnyNetwork, Params, network_of
+from trainer.model.dropout import row_keys
+from trainer.model.sharding import scattering_by_rows
+from trainer.step import compiler_options, optimizer
+from trainer.step.loss import loss_sum
+
+Leaf = TypeVar("Leaf")
+Sums = tuple[tuple[jax.Array, jax.Array], Params]
+"""((loss, targets), gradients) over targets."""
+
+
+class State(NamedTuple, Generic[Leaf]):
+    """All that a run's next steps depend on, besides the job; leaves are arrays or shardings."""
+
+    step: Leaf
+    """Updates done."""
+    params: dict[str, Leaf]
+    optimizer: Any
+    """optax's state, with the moments as dicts like `params`."""
+    average: dict[str, Leaf] | None = None
+    """A moving mean of the parameters, where the job has one."""
+    base: dict[str, Leaf] | None = None
+    """Of a job that trains adapters: the model beside which they are. It is never saved."""
+
+    @property
+    def weights(self) -> dict[str, Leaf]:
+        """What is evaluated, writes text, and is exported."""
+        return {**(self.base or {}), **(self.params if self.average is None else self.average)}
+
+    @property
+    def moving(self) -> "State[Leaf]":
+        """What a step changes and a checkpoint holds."""
+        return self._replace(base=None)
+
+
+class StepMetrics(NamedTuple):
+    """Scalars of one step, on the devices."""
+
+    loss: jax.Array
+    grad_norm: jax.Array
+    learning_rate: jax.Array
+    tokens: jax.Array
+    """Targets of weight 1 in the global batch."""
+    examples: jax.Array
+    """A digest of the example numbers, whatever their order."""
+    finite: jax.Array
+    wish: jax.Array
+    """The largest of all processes: see trainer/distributed/stop_vote.py."""
+
+
+@dataclass(frozen=True)
+class Trainable:
+    """A job on a mesh: what makes its state, moves it, and says where every leaf lies."""
+
+    job: Job
+    mesh: Mesh
+    network: AnyNetwork
+    rule: optax.GradientTransformation
+    shardings: State[NamedSharding]
+    kept_as: dict[str, jnp.dtype]
+    """Of each parameter that is not trained: the type in which it waits."""
+    fsdp_rows: int
+
+    @classmethod
+    def of(cls, job: Job, plan: Plan, mesh: Mesh) -> "Trainable":
+        """Call it outside `jax.set_mesh`: NNX would take logical axes for those of the mesh."""
+        network = network_of(job, plan)
+        rule = optimizer.make(job, plan.trained)
+        whole, lie = meshes.replicated(mesh), meshes.parameter_shardings(plan, mesh)
+        kept_as = {one.name: jnp.dtype(one.dtype) for one in plan.parameters if not one.is_trained}
+        params, base = _parted(lie, kept_as)
+        shapes, _ = _parted(jax.eval_shape(network.initial), kept_as)
+        moments = optimizer.shardings(rule, shapes, params, whole)
+        average = None if job.optimizer.ema is None else params
+        shardings = State(whole, params, moments, average, base)
+        rows = mesh_layout.fsdp_rows(plan.world, plan.mesh)
+        return cls(job, mesh, network, rule, shardings, kept_as, rows)
+
+    def initial_state(self) -> State[jax.Array]:
+        """Step 0, made in place: no device ever holds a whole array."""
+        # Runs once: on CPU the compiler's optimizations would take longer than they save.
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        options = {"xla_backend_optimization_level": 0} if on_cpu else None
+        with jax.set_mesh(self.mesh):
+            return jax.jit(self._initial, out_shardings=self.shardings, compiler_options=options)()
+
+    def fresh_state(self, params: Params) -> State[jax.Array]:
+        """Step 0 with given parameters, which are taken over: no second copy is made.
+
+        Adapters that are not among them begin as they do from the job's seed.
+        """
+
+        def fresh(params: Params) -> State[jax.Array]:
+            new = self.network.initial() if self.kept_as else {}
+            return self._fresh({**new, **params})
+
+        with jax.set_mesh(self.mesh):
+            return jax.jit(fresh, out_shardings=self.shardings, donate_argnums=0)(params)
+
+    def step_function(
+        self,
+    ) -> Callable[[State[jax.Array], Batch, jax.Array], tuple[State[jax.Array], StepMetrics]]:
+        """The jitted step. The state is donated and comes back where it was."""
+        batch = batch_shardings(self.mesh)
+        whole = meshes.replicated(self.mesh)
+        return jax.jit(
+            self.step,
+            in_shardings=(self.shardings, batch, stop_vote.sharding(self.mesh)),
+            out_shardings=(self.shardings, whole),
+            donate_argnums=0,
+        )
+
+    def compiled_step(self, batch: Batch) -> jax.stages.Compiled:
+        """The step, compiled for batches like `batch`, of which only shapes are used."""
+        with jax.set_mesh(self.mesh):
+            wishes = jax.ShapeDtypeStruct((self.mesh.size,), jnp.int32)
+            lowered = self.step_function().lower(self.shapes(), batch, wishes)
+            return compiler_options.compiled(lowered, self.mesh)
+
+    def shapes(self) -> State[jax.ShapeDtypeStruct]:
+        """The state's shapes and dtypes; nothing is computed."""
+        return jax.eval_shape(self._initial)
+
+    def _initial(self) -> State[jax.Array]:
+        return self._fresh(self.network.initial())
+
+    def _fresh(self, params: Params) -> State[jax.Array]:
+        params, base = _parted(params, self.kept_as)
+        base = base and {name: array.astype(self.kept_as[name]) for name, array in base.items()}
+        average = None if self.job.optimizer.ema is None else jax.tree.map(jnp.copy, params)
+        return State(jnp.int32(0), params, self.rule.init(params), average, base)
+
+    def step(
+        self, state: State[jax.Array], batch: Batch, wishes: jax.Array
+    ) -> tuple[State[jax.Array], StepMetrics]:
+        """The update of a global batch (M, B, S); skipped where it is not finite."""
+        with scattering_by_rows(self.fsdp_rows):
+            grads, loss, tokens = self._sums(state, batch)
+        tokens = jnp.maximum(tokens, 1)  # of conversations a small batch may have no answer
+        # Of the mean over all targets. Their number is summed beside the loss, in one collective.
+        with jax.named_scope("clipping"):
+            loss, grad_norm = loss / tokens, optax.tree.norm(grads) / tokens
+        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        settings = self.job.optimizer
+        rate = jnp.float32(optimizer.schedule(settings, self.job.steps)(state.step))
+        scale = optimizer.clipping(settings, grad_norm) / tokens
+        with jax.named_scope("optimizer"):
+            moved = self._moved(state, grads, scale, rate)
+        new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state.moving)
+        # After the loop over micro-batches, whose collectives they could overtake: see the model's
+        # parameters.py. The added term is always 0.
+        never = (grad_norm < -1).astype(wishes.dtype)
+        with jax.named_scope("bookkeeping"):
+            examples, wish = self._of_all_devices(batch.examples, wishes + never)
+        metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, finite, wish)
+        return new._replace(base=state.base), metrics
+
+    def _moved(
+        self, state: State[jax.Array], grads: Params, scale: jax.Array, rate: jax.Array
+    ) -> State[jax.Array]:
+        """What moves, after an update by `scale` times the gradients."""
+        grads = jax.tree.map(lambda grad: scale * grad, grads)
+        direction, moments = self.rule.update(grads, state.optimizer, state.params)
+        params = jax.tree.map(lambda p, step: p - rate * step, state.params, direction)
+        average = state.average and optimizer.averaged(
+            self.job.optimizer, state.average, params, state.step
+        )
+        return State(state.step + 1, params, moments, average)
+
+    def _sums(self, state: State[jax.Array], batch: Batch) -> tuple[Params, jax.Array, jax.Array]:
+        """Over all targets of the global batch: gradients, loss, and the targets themselves."""
+
+        def total_loss(params: Params, micro: Batch) -> tuple[jax.Array, jax.Array]:
+            weights = {**(state.base or {}), **params}
+            return micro_batch_loss(self.network, weights, micro, state.step)
+
+        gradient = jax.value_and_grad(total_loss, has_aux=True)
+        if batch.tokens.shape[0] == 1:
+            first = jax.tree.map(lambda x: x[0], batch)
+            (loss, tokens), grads = gradient(state.params, first)
+            return self._placed(grads), loss, tokens
+
+        def accumulate(total: Sums, micro: Batch) -> tuple[Sums, None]:
+            sums, grads = jax.tree.map(jnp.add, total, gradient(state.params, micro))
+            return (sums, self._placed(grads)), None
+
+        zero = jnp.float32(0)
+        zeros = ((zero, zero), jax.tree.map(jnp.zeros_like, state.params))
+        ((loss, tokens), grads), _ = jax.lax.scan(accumulate, zeros, batch)
+        return grads, loss, tokens
+
+    def _of_all_devices(
+        self, examples: jax.Array, wishes: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """The digest of all example numbers (M, B), and the largest wish: in one collective."""
+        axes = self.mesh.axis_names
+        kinds = jnp.arange(len(stop_vote.Wish))
+
+        def total(examples: jax.Array, wishes: jax.Array) -> jax.Array:
+            # Devices along the other axes have the same rows: one of them counts.
+            others = [axis for axis in axes if axis not in sharding_rules.BATCH_AXES]
+            counts = sum(jax.lax.axis_index(axis) for axis in others) == 0
+            own = jnp.where(counts, digest(examples), 0)
+            wished = jnp.sum(wishes[:, None] == kinds, axis=0, dtype=own.dtype)
+            return jax.lax.psum(jnp.append(own, wished), axes)
+
+        specs = (
+            batch_shardings(self.mesh).examples.spec,
+            stop_vote.sharding(self.mesh).spec,
+        )
+        sums = jax.shard_map(total, mesh=self.mesh, in_specs=specs, out_specs=PartitionSpec())
+        digest_of_all, *wished = sums(examples, wishes)
+        return digest_of_all, jnp.max(jnp.where(jnp.stack(wished) > 0, kinds, 0))
+
+    def _placed(self, grads: Params) -> Params:
+        """Gradients as their parameters lie, so that they are summed straight into their shards."""
+        return jax.lax.with_sharding_constraint(grads, self.shardings.params)
+
+
+def _parted(
+    leaves: dict[str, Leaf], kept_as: Mapping[str, Any]
+) -> tuple[dict[str, Leaf], dict[str, Leaf] | None]:
+    """What is trained, and the rest; None where that is nothing."""
+    base = {name: leaf for name, leaf in leaves.items() if name in kept_as}
+    return {n: leaf for n, leaf in leaves.items() if n not in kept_as}, base or None
+
+
+def micro_batch_loss(
+    network: AnyNetwork, params: Params, micro: Batch, step: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Of a micro-batch (B, S) in a step: loss, summed over its targets, and the targets."""
+    keys = None
+    if network.is_random:
+        keys = row_keys(network.job.seed, step, micro.examples)
+    loss = loss_sum(network.bind(params), micro, keys, network.job.optimizer.z_loss)
+    return loss, jnp.sum(micro.weights)
+
+
+def digest(examples: jax.Array) -> jax.Array:
+    """Sum modulo 2^32 of a hash of each number (the last rounds of MurmurHash3)."""
+    mixed = examples.astype(jnp.uint32) + jnp.uint32(0x9E3779B9)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
+    return jnp.sum(mixed ^ (mixed >> 16), dtype=jnp.uint32)

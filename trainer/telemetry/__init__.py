@@ -1,0 +1,1 @@
+"""What a run reports: events, metrics.jsonl, TensorBoard, W&B, traces."""

@@ -1,0 +1,140 @@
+"""Events for the launcher: one JSON object a line on a pipe that is never waited for."""
+
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from trainer.distributed.process_env import Environment
+
+LINE_BYTES = 4000
+"""Below what a pipe takes in one piece (4096), so that lines never mix."""
+HEARTBEAT_EVERY_S = 2.0
+LAST_WORD_S = 2.0
+"""How long `error` and `finished` are tried on a full pipe."""
+WORK = bytes(1 << 20)
+"""Hashing it takes a processor about a millisecond: one that takes longer is slow, or not free."""
+
+
+class Pace(NamedTuple):
+    """Of all steps so far."""
+
+    steps: int = 0
+    step_time_s: float = 0.0
+    own_s: float = 0.0
+    """What they took of this process's main loop, outside of waiting for the devices."""
+
+
+class Events:
+    """Writes events; without a pipe, or when its reader has gone, it does nothing."""
+
+    def __init__(self, environment: Environment):
+        self._fd = environment.events_fd
+        self._process, self._attempt = environment.process, environment.attempt
+        self._phases: list[str] = []
+        self._step = 0
+        self._pace = Pace()
+        self._stop = threading.Event()
+        if self._fd is not None:
+            os.set_blocking(self._fd, False)
+
+    @property
+    def heard(self) -> bool:
+        """Whether there is a launcher at the other end."""
+        return self._fd is not None
+
+    def emit(self, event: str, *, last_word: bool = False, **fields: object) -> None:
+        """Sends one event, or drops it where the pipe is full (a `last_word` is tried for 2 s)."""
+        head = {"time": time.time(), "process": self._process, "attempt": self._attempt}
+        line = _line({**head, "event": event, **fields})
+        deadline = time.monotonic() + (LAST_WORD_S if last_word else 0)
+        while not self._write(line) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def at_step(self, step: int, step_time_s: float, own_s: float) -> None:
+        """The main loop has come to `step`; the next heartbeat says so.
+
+        Of the step's time, `own_s` was not spent in waiting for the devices: the host that the
+        others wait for does not wait itself.
+        """
+        total = self._pace
+        self._step = step
+        self._pace = Pace(total.steps + 1, total.step_time_s + step_time_s, total.own_s + own_s)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """`phase` events around a block; heartbeats carry the innermost phase."""
+        with self.doing(name):
+            self.emit("phase", name=name, edge="begin")
+            yield
+        # Not in a `finally`: what fails in a phase has not come to its end.
+        self.emit("phase", name=name, edge="end")
+
+    @contextmanager
+    def doing(self, name: str) -> Iterator[None]:
+        """For what is done in every step: the heartbeats alone say it."""
+        self._phases.append(name)
+        yield
+        self._phases.pop()
+
+    def start_heartbeat(self) -> None:
+        """Beats from a thread until `stop_heartbeat`, with what the main loop last reported."""
+        if self.heard:
+            threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+
+    def stop_heartbeat(self) -> None:
+        self._stop.set()
+
+    def _beat(self) -> None:
+        before, pace = Pace(), dict[str, object]()
+        due_s = time.monotonic() + HEARTBEAT_EVERY_S
+        while not self._stop.wait(max(0.0, due_s - time.monotonic())):
+            hashlib.sha256(WORK).digest()
+            # From when the beat was due: a process that gets no processor is late.
+            work_s = time.monotonic() - due_s
+            now = self._pace
+            if now.steps > before.steps:
+                before, pace = now, _mean(before, now)
+            fields = {"phase": self._now(), "step": self._step, "work_s": work_s, **pace}
+            self.emit("heartbeat", **fields)
+            due_s = time.monotonic() + HEARTBEAT_EVERY_S
+
+    def _now(self) -> str:
+        """The innermost phase."""
+        phases = self._phases[-1:]
+        return phases[0] if phases else "end" if self._step else "start"
+
+    def _write(self, line: bytes) -> bool:
+        """False where the pipe is full."""
+        if self._fd is None:
+            return True
+        try:
+            os.write(self._fd, line)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._fd = None
+        return True
+
+
+def _mean(before: Pace, now: Pace) -> dict[str, object]:
+    """Of the steps between the two."""
+    steps = now.steps - before.steps
+    return {
+        "step_time_s": (now.step_time_s - before.step_time_s) / steps,
+        "own_s": (now.own_s - before.own_s) / steps,
+    }
+
+
+def _line(fields: dict[str, object]) -> bytes:
+    """One line of JSON; long texts are cut so that it is written in one piece."""
+    while True:
+        line = json.dumps(fields, ensure_ascii=False, default=str).encode() + b"\n"
+        if len(line) <= LINE_BYTES:
+            return line
+        longest = max(fields, key=lambda name: len(str(fields[name])))
+        fields = {**fields, longest: str(fields[longest])[: len(str(fields[longest])) // 2]}

@@ -1,0 +1,223 @@
+"""Where a run's numbers go: metrics.jsonl, the launcher's events, and a line now and then."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer.contract.config.job import Job
+from trainer.contract.config.model import Model
+from trainer.contract.estimates.roofline import flops_per_token
+from trainer.contract.planning import accelerators
+from trainer.contract.planning.plan import Plan, World
+from trainer.distributed.process_env import Environment
+from trainer.telemetry.events import Events
+from trainer.telemetry.tensorboard import Board
+from trainer.telemetry.wandb_writer import WandbRun
+
+LARGEST_EXPONENT = 700
+"""Of a perplexity that is still a float64."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    eval_loss: float
+    """Mean cross-entropy per target, in nats."""
+    eval_losses: Mapping[str, float] = field(default_factory=dict)
+    """Of each source of a mixture by its name; then the other one is their mean by weight."""
+
+    @property
+    def eval_perplexity(self) -> float:
+        return math.exp(min(self.eval_loss, LARGEST_EXPONENT))
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Shares of the questions whose choice is the right one."""
+
+    accuracy: float
+    """By the log-likelihood of a choice's tokens together."""
+    accuracy_normalized: float
+    """By that divided by the choice's characters, as `acc_norm` of lm-evaluation-harness."""
+
+
+def peak_flops(world: World) -> float | None:
+    """Of all devices together, per second, in bfloat16; None where it is not known.
+
+    Simulated devices have the accelerator's name, not its speed.
+    """
+    if world.on_cpu:
+        return None
+    try:
+        peak = accelerators.parse(world.accelerator).peak_bf16_flops
+    except ValueError:
+        return None
+    return None if peak is None else peak * world.devices
+
+
+class Rates:
+    """Rates of a step from its time."""
+
+    def __init__(self, job: Job, plan: Plan):
+        self._seq_len = job.data.seq_len
+        self._tokens = job.data.global_batch * job.data.seq_len
+        peak = peak_flops(plan.world)
+        self._peak = peak if isinstance(job.model, Model) else None
+        self._flops = self._tokens * flops_per_token(job, plan) if self._peak else 0.0
+
+    def of(self, examples: int, step_time_s: float) -> dict[str, object]:
+        """Fields `tokens` (of all `examples` so far), `step_time_s`, `tokens_per_s` and `mfu`."""
+        rate = None if self._peak is None else self._flops / step_time_s / self._peak
+        return {
+            "tokens": examples * self._seq_len,
+            "step_time_s": step_time_s,
+            "tokens_per_s": self._tokens / step_time_s,
+            "mfu": rate,
+        }
+
+
+class LinesFile:
+    """A file of a run that process 0 appends to, line by line; elsewhere nothing."""
+
+    def __init__(self, path: Path, process: int):
+        self._path = path if process == 0 else None
+        if self._path and _ends_torn(self._path):
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write("\n")
+
+    def write(self, line: dict[str, object]) -> None:
+        if self._path:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def _ends_torn(path: Path) -> bool:
+    """Whether an attempt was killed while it wrote: the next line must not go on from there."""
+    if not path.exists() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
+
+
+PRINT_EVERY_S = 2.0
+EVENT_TEXT_CHARACTERS = 2000
+
+
+class Report:
+    """Numbers of steps and evaluations. Only process 0 writes and prints; all send events."""
+
+    def __init__(self, job: Job, environment: Environment, run_dir: Path, events: Events):
+        self._job, self._attempt, self._events = job, environment.attempt, events
+        self._is_first = environment.process == 0
+        self._file = LinesFile(run_dir / "metrics.jsonl", environment.process)
+        self._samples = LinesFile(run_dir / "samples.jsonl", environment.process)
+        self._boards = self._opened(run_dir) if self._is_first else []
+        self._printed_s = 0.0
+
+    def _opened(self, run_dir: Path) -> list[Board | WandbRun]:
+        boards: list[Board | WandbRun] = [Board(self._job, run_dir)]
+        if self._job.wandb:
+            boards += [WandbRun(self._job, self._job.wandb, run_dir, self.say, self.warn)]
+        return boards
+
+    def close(self) -> None:
+        """Whatever the end: what was reported is written."""
+        for board in self._boards:
+            board.close()
+
+    def step(self, step: int, fields: dict[str, Any]) -> None:
+        last = self._job.steps
+        if step % self._job.log_every == 0 or step in (1, last):
+            self._file.write({"step": step, **fields, "attempt": self._attempt})
+            self._show(step, fields)
+        self._events.emit("step", step=step, **fields)
+        if step in (1, last) or time.monotonic() - self._printed_s > PRINT_EVERY_S:
+            self._printed_s = time.monotonic()
+            self.say(
+                f"step {step}/{last}  loss {fields['loss']:.4f}  "
+                f"lr {fields['learning_rate']:.2e}  {fields['tokens_per_s']:,.0f} tok/s"
+            )
+
+    def evaluation(
+        self,
+        step: int,
+        evaluation: Evaluation | None,
+        took_s: float,
+        choices: Choices | None = None,
+    ) -> None:
+        """Of what is held out, and of multiple choice, as far as there are such."""
+        numbers, said = dict[str, float](), f"step {step}/{self._job.steps}"
+        losses = evaluation.eval_losses if evaluation else {}
+        if evaluation:
+            loss, perplexity = evaluation.eval_loss, evaluation.eval_perplexity
+            numbers |= {"eval_loss": loss, "eval_perplexity": perplexity}
+            said += f"  eval_loss {loss:.4f}  perplexity {perplexity:.3f}"
+            said += "".join(f"  {name} {one:.4f}" for name, one in losses.items())
+        if choices:
+            numbers |= asdict(choices)
+            said += f"  accuracy {choices.accuracy:.2%}"
+            said += f"  normalized by length {choices.accuracy_normalized:.2%}"
+        line = {"step": step, **numbers, **({"eval_losses": losses} if losses else {})}
+        self._file.write({**line, "evaluation_s": took_s, "attempt": self._attempt})
+        self._show(step, numbers)
+        self._events.emit("evaluated", **line, evaluation_s=took_s)
+        self.say(said)
+
+    def sampled(self, step: int, text: str) -> None:
+        """What the model wrote after a step that was not the last one."""
+        self._samples.write({"step": step, "text": text, "attempt": self._attempt})
+        self._show(step, {}, text)
+        self._tell("sampled", step=step, text=text[:EVENT_TEXT_CHARACTERS])
+        self.say(f"sample of step {step}:\n{text}")
+
+    def finished(self, text: str | None) -> None:
+        """With what the model wrote after the last step."""
+        self._show(self._job.steps, {}, text)
+        if text is not None:
+            self.say(f"sample:\n{text}")
+
+    def _show(self, step: int, fields: dict[str, Any], text: str | None = None) -> None:
+        for board in self._boards:
+            board.numbers(step, fields)
+            if text is not None:
+                board.text("sample", step, text)
+
+    def saving(self, step: int, written: int, total: int) -> None:
+        """This process has written so many bytes of a checkpoint's `total`."""
+        self._events.emit("save_progress", step=step, written=written, total=total)
+
+    def saved(self, step: int, size: int, seconds: float, blocked_s: float) -> None:
+        """A checkpoint is committed; `blocked_s` of its `seconds` no step was made."""
+        self._tell("checkpoint_saved", step=step, bytes=size, seconds=seconds, blocked_s=blocked_s)
+        self.say(f"checkpoint of step {step} saved: {size / 2**20:,.1f} MiB in {seconds:.1f} s")
+
+    def save_failed(self, step: int, message: str) -> None:
+        self._tell("save_failed", step=step, message=message)
+        self.say(f"checkpoint of step {step} NOT saved: {message}")
+
+    def restored(self, step: int, examples: int, message: str) -> None:
+        self._tell("restored", step=step, examples=examples, message=message)
+        self.say(message)
+
+    def say_if_resumed(self, line: str) -> None:
+        if self._attempt > 1:
+            self.say(line)
+
+    def warn(self, message: str) -> None:
+        self._tell("warning", message=message)
+        self.say(f"warning: {message}")
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        """One event for the whole run, from process 0."""
+        if self._is_first:
+            self._events.emit(event, **fields)
+
+    def say(self, line: str) -> None:
+        """A line on process 0's standard output."""
+        if self._is_first:
+            print(line, flush=True)

@@ -1,0 +1,1 @@
+"""Programs on a checkpoint, started by `python -m` only."""

@@ -1,0 +1,82 @@
+"""`python -m trainer.tools.sample_checkpoint STEP_FOLDER --prompt=TEXT`: text from a checkpoint.
+
+On all devices of this machine; on standard output is the text alone. Ends with 1 where the
+checkpoint is not whole, with 2 where its job cannot be used here.
+"""
+
+import argparse
+import sys
+
+from etils import epath
+
+from trainer.checkpoint.errors import FolderError
+from trainer.contract.config.job import Job, Mesh, Sample
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.planning.plan import Corpus
+from trainer.contract.planning.planner import PlanError, resolve
+from trainer.contract.records import checkpoint_metadata
+from trainer.contract.records.checkpoint_metadata import BrokenError
+from trainer.contract.storage.paths import place
+
+
+def main() -> int:
+    """Writes what the command line asks for."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.tools.sample_checkpoint", description=__doc__
+    )
+    defaults = Sample()
+    parser.add_argument("folder", metavar="STEP_FOLDER")
+    parser.add_argument("--prompt", default=defaults.prompt)
+    parser.add_argument("--tokens", type=int, default=defaults.tokens)
+    parser.add_argument("--temperature", type=float, default=defaults.temperature)
+    parser.add_argument("--seed", type=int, help="another one than the job's")
+    options = parser.parse_args()
+    settings = Sample(prompt=options.prompt, tokens=options.tokens, temperature=options.temperature)
+    try:
+        print(_write(place(options.folder), settings, options.seed))
+    except (BrokenError, FolderError) as error:
+        print(f"{options.folder}: {error}", file=sys.stderr)
+        return 1
+    except (ConfigError, PlanError) as error:
+        print(f"{options.folder}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _write(folder: epath.Path, settings: Sample, seed: int | None) -> str:
+    about = checkpoint_metadata.read(folder)
+    if "module" in about.job["model"]:
+        raise ConfigError(["model.module: a model of your own writes no text"])
+    import jax
+
+    from trainer.checkpoint.weights import initial, read_params
+    from trainer.data import tokenizer
+    from trainer.distributed import initialize, mesh
+    from trainer.evaluation.generate import Sampler
+    from trainer.run_plan import this_machine
+    from trainer.step.train_step import Trainable
+
+    initialize.configure()
+    world = this_machine()
+    job = _on(world.devices, Job.model_validate(about.job, strict=False), seed)
+    plan = resolve(job, world, Corpus(source=job.data.source, sha256=None))
+    devices = mesh.build(plan)
+    trainable = Trainable.of(job, plan, devices)
+    ours = tokenizer.of(job.data, checkpoint_metadata.trained_tokenizer(folder))
+    with jax.set_mesh(devices):
+        weights = read_params(folder, about, trainable)
+        if about.base:
+            weights |= initial(about.base.source, trainable, about.base).params
+        return Sampler(trainable, settings, ours).sample(weights)
+
+
+def _on(devices: int, job: Job, seed: int | None) -> Job:
+    """The job on any number of devices: what it says of hosts and batches is of no matter here."""
+    data = job.data.model_copy(update={"global_batch": devices, "micro_batches": 1})
+    seed = job.seed if seed is None else seed
+    changes = {"data": data, "mesh": Mesh(data=1), "profile": None, "seed": seed}
+    return job.model_copy(update=changes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

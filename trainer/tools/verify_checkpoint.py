@@ -1,0 +1,62 @@
+"""`python -m trainer.tools.verify_checkpoint STEP_FOLDER...`: reads every array, one by one.
+
+Prints a line of JSON for each, {"folder", "ok", "problem"}; ends with 1 where one is not whole.
+"""
+
+import argparse
+import json
+import os
+import sys
+
+from etils import epath
+
+from trainer.contract.config.loader import ConfigError
+from trainer.contract.records import checkpoint_metadata
+from trainer.contract.storage.paths import place
+from trainer.contract.storage.retries import retried
+
+
+def main() -> int:
+    """Checks the folders that the command line names."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.tools.verify_checkpoint", description=__doc__
+    )
+    parser.add_argument("folders", nargs="+", metavar="STEP_FOLDER")
+    names = parser.parse_args().folders
+    try:
+        folders = [place(name) for name in names]
+    except ConfigError as error:
+        parser.error(str(error))
+    problems = [_check(folder, name) for folder, name in zip(folders, names, strict=True)]
+    return 1 if any(problems) else 0
+
+
+def _check(folder: epath.Path, name: str) -> str:
+    problem = _problem(folder)
+    print(json.dumps({"folder": name, "ok": not problem, "problem": problem}), flush=True)
+    return problem
+
+
+def _problem(folder: epath.Path) -> str:
+    """What is wrong with a checkpoint, in words; "": nothing."""
+    from trainer.checkpoint.damage import judged
+
+    try:
+        retried(str(folder), lambda: _read(folder))
+    except Exception as error:  # tensorstore has many
+        return str(judged(str(folder), error))
+    return ""
+
+
+def _read(folder: epath.Path) -> None:
+    from trainer.checkpoint.weights import Arrays
+
+    about = checkpoint_metadata.read(folder)
+    for name, array in Arrays(folder, about).items():
+        assert array.shape == about.arrays[name].shape
+
+
+if __name__ == "__main__":
+    # The state was made for many devices; a look at it needs none of them.
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    sys.exit(main())
