@@ -107,7 +107,7 @@ class Setting:
         from trainer.data.token_cache import Tokens
         from trainer.distributed import initialize, mesh
         from trainer.distributed.process_env import Environment
-        from trainer.step.train_step import Trainable
+        from trainer.step.train_step import TrainProgram
 
         initialize.configure()
         self.environment = Environment.read(os.environ)
@@ -116,7 +116,7 @@ class Setting:
         world = _world(hosts, jax.local_device_count())
         self.job = _job(options.mib)
         plan = resolve(self.job, world, Corpus(source="stdlib", sha256=None))
-        self.trainable = Trainable.of(self.job, plan, mesh.build(plan))
+        self.trainable = TrainProgram.of(self.job, plan, mesh.build(plan))
         self.run_dir = options.folder
         tokens = Tokens("", np.empty(0), np.empty(0))
         opened = Checkpoints.open(

@@ -10,7 +10,7 @@ been heard in their loop. That grows with the hosts, since they share the machin
 hosts the agents start side by side.
 
 Then the supervising process while the programs run: what it takes of a processor for each event,
-and how long each is in `Attempts.on_event` by the wall clock (the run's folder, the panel, the
+and how long each is in `RunController.on_event` by the wall clock (the run's folder, the panel, the
 watch for hangs and slow hosts), both also against the first row of the same kind. A host sends a
 step each `--step-s` seconds, all hosts at once, and a heartbeat every 2 s. With few hosts most of
 an event's price is that of a call into Ray and of turns in which nothing comes; the more there are,

@@ -2,8 +2,8 @@
 
     python -m benchmarks.scale_worker real|fed HOSTS SECONDS STEP_S FOLDER
 
-What runs here is a run's own: Attempts with its watch, its run folder and the panel of a terminal,
-over the Gang and its polls through Ray. Only how hosts are got is not.
+What runs here is a run's own: RunController with its monitor, its run folder and the panel of a
+terminal, over the Gang and its polls through Ray. Only how hosts are got is not.
 """
 
 import json
@@ -18,15 +18,15 @@ from typing import Any
 
 from rich.console import Console
 
-from launcher.controller.controller import Attempts
+from launcher.controller.controller import RunController
 from launcher.core.events import Listener
 from launcher.core.signals import Interrupts
 from launcher.gang.gang import Gang
-from launcher.gang.host_pool import Hosting
-from launcher.planning.spec import Launch
+from launcher.gang.host_pool import HostPool
+from launcher.planning.spec import LaunchSpec
 from launcher.providers.local import provider
-from launcher.providers.ray.host_cluster import Hosts
-from launcher.runs.directory import Run
+from launcher.providers.ray.host_cluster import HostCluster
+from launcher.runs.directory import RunDir
 from launcher.ui.progress import RunDisplay
 from tests.launcher.plans import planned
 from tests.scale.crowding import STUB, crowded, nodes_for
@@ -53,16 +53,16 @@ class Figures:
     cpu_s: float = 0.0
     """Of all threads of the process, Ray's among them."""
     handling_s: float = 0.0
-    """In `Attempts.on_event`, by the wall clock."""
+    """In `RunController.on_event`, by the wall clock."""
     late_s: list[float] = field(default_factory=list)
     """From when a host said something until it was handled; one in each 16."""
 
 
-class Measured(Attempts):
+class Measured(RunController):
     """A run's attempts that end themselves once they have been measured."""
 
     def __init__(
-        self, launch: Launch, run: Run, display: RunDisplay, seconds: float, figures: Figures
+        self, launch: LaunchSpec, run: RunDir, display: RunDisplay, seconds: float, figures: Figures
     ) -> None:
         self._interrupted = Interrupts()
         super().__init__(launch, run, display, self._interrupted)
@@ -121,14 +121,14 @@ class Measured(Attempts):
             self._interrupted.on_signal(signal.SIGTERM, None)
 
 
-class Held(Hosting):
+class Held(HostPool):
     """Hosts and agents that are there already."""
 
-    def __init__(self, listener: Listener, hosts: Hosts, gang: Gang) -> None:
+    def __init__(self, listener: Listener, hosts: HostCluster, gang: Gang) -> None:
         super().__init__(listener)
         self._hosts, self._crew = hosts, gang
 
-    def gang(self, launch: Launch) -> Gang:
+    def gang(self, launch: LaunchSpec) -> Gang:
         return self._crew
 
     def is_known(self, gang: Gang) -> bool:
@@ -154,7 +154,7 @@ def measure(kind: str, processes: int, seconds: float, step_s: float, folder: Pa
     began = time.monotonic()
     with (
         Path(os.devnull).open("w") as nowhere,
-        Run.create(launch) as run,
+        RunDir.create(launch) as run,
         RunDisplay(Console(file=nowhere, force_terminal=True), launch) as display,
         provider.start(cpu_world(nodes, 1)) as hosts,
     ):

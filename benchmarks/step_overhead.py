@@ -55,18 +55,18 @@ def main() -> None:
 
 
 def _launch(options: argparse.Namespace, cluster_file: Path, folder: Path) -> None:
-    from launcher.cluster.schema import ClusterWords, find_cluster
+    from launcher.cluster.schema import ClusterRef, find_cluster
     from launcher.gang.connect import gather
     from launcher.planning.planner import make_launch
     from launcher.providers.local import provider
-    from launcher.runs.directory import Run
+    from launcher.runs.directory import RunDir
     from trainer.contract.config.job import Job
     from trainer.contract.config.loader import load
 
     overrides = [f"steps={options.rounds * options.steps}", "evaluate=null", "sample=null"]
     job = load(ROOT / "jobs" / "quickstart.yaml", Job, overrides)
-    launch = make_launch(job, find_cluster(str(cluster_file)), folder, ClusterWords())
-    with Run.create(launch) as run:
+    launch = make_launch(job, find_cluster(str(cluster_file)), folder, ClusterRef())
+    with RunDir.create(launch) as run:
         hosts = provider.start(launch.plan.world)
         with hosts, gather(hosts, launch.plan.world, run.folder) as crew:
             outcome = crew.run(Worker(launch, options))

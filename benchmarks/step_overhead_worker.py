@@ -13,21 +13,21 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from trainer.checkpoint.initial_state import Start
+from trainer.checkpoint.initial_state import InitialState
 from trainer.checkpoint.policy import NoSaving
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import load
 from trainer.contract.planning.plan import Plan
-from trainer.data.loader import Feed, batch_shardings
+from trainer.data.loader import BatchLoader, batch_shardings
 from trainer.data.packing import Batch
 from trainer.distributed import initialize, mesh
 from trainer.distributed.process_env import Environment
-from trainer.distributed.stop_vote import Wishes
+from trainer.distributed.stop_vote import StopVote
 from trainer.evaluation.evaluate import Evaluator
 from trainer.loop import Loop, Step
 from trainer.preflight import prepare_data
 from trainer.step.loss import loss_sum
-from trainer.step.train_step import State, StepMetrics, Trainable
+from trainer.step.train_step import StepMetrics, TrainProgram, TrainState
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import Rates, Report
 from trainer.telemetry.profiler import Profiling
@@ -43,18 +43,18 @@ def main() -> None:
     tokens = prepare_data(job, events)
     initialize.start(environment, job.deadlines, on_cpu=plan.world.on_cpu)
     devices = mesh.build(plan)
-    trainable = Trainable.of(job, plan, devices)
+    trainable = TrainProgram.of(job, plan, devices)
     report = Report(job, environment, job_file.parent, events)
     with jax.set_mesh(devices):
-        feed = Feed(job, plan.batch, tokens, batch_shardings(devices))
+        feed = BatchLoader(job, plan.batch, tokens, batch_shardings(devices))
         batch = next(feed.training(first_step=1))
         step = trainable.compiled_step(batch)
         turns = Turns(trainable, step, batch, rounds)
         loop = Loop(
-            job, feed, turns, Wishes(devices), Evaluator(trainable), None, None, NoSaving(),
+            job, feed, turns, StopVote(devices), Evaluator(trainable), None, None, NoSaving(),
             Rates(job, plan), Profiling(job, environment, job_file.parent), report, events,
         )  # fmt: skip
-        loop.run(Start(trainable.initial_state()))
+        loop.run(InitialState(trainable.initial_state()))
     if environment.process == 0:
         slipway = _round_times(job_file.parent / "metrics.jsonl", rounds)
         # The first round warms up.
@@ -67,7 +67,7 @@ def main() -> None:
 class Turns:
     """Slipway's step; every few steps its loop is held back while the plain one makes as many."""
 
-    def __init__(self, trainable: Trainable, step: Step, batch: Batch, rounds: int):
+    def __init__(self, trainable: TrainProgram, step: Step, batch: Batch, rounds: int):
         self._step, self._plain, self._batch = step, PlainLoop(trainable), batch
         self._steps = trainable.job.steps // rounds
         self._calls = 0
@@ -75,8 +75,8 @@ class Turns:
         """Seconds a step, round by round."""
 
     def __call__(
-        self, state: State[jax.Array], batch: Batch, wishes: jax.Array
-    ) -> tuple[State[jax.Array], StepMetrics]:
+        self, state: TrainState[jax.Array], batch: Batch, wishes: jax.Array
+    ) -> tuple[TrainState[jax.Array], StepMetrics]:
         if self._calls % self._steps == 0:
             jax.block_until_ready(state)
             self.plain_times.append(self._plain.run(self._batch, self._steps))
@@ -98,7 +98,7 @@ def _round_times(metrics_file: Path, rounds: int) -> list[float]:
 class PlainLoop:
     """What one writes by hand: gradient and clipped AdamW in one jit, over one fixed batch."""
 
-    def __init__(self, trainable: Trainable):
+    def __init__(self, trainable: TrainProgram):
         settings = trainable.job.optimizer
         self._network = trainable.network
         self._rule = optax.chain(

@@ -10,7 +10,7 @@ import sys
 from importlib.metadata import version
 from typing import Any
 
-from launcher.host.process_tree import Reaped
+from launcher.host.process_tree import ProcessTree
 from launcher.providers.ray import node_spec
 from launcher.providers.ray.node_group import Node, Nodes
 from tests.leftovers import Traces
@@ -60,7 +60,7 @@ class RayCluster:
         self.apart.mkdir()
         unshare = subprocess.run(["unshare", "--mount", "true"], capture_output=True)
         self.has_apart = unshare.returncode == 0
-        self._reaped = Reaped(folders=[folder])
+        self._reaped = ProcessTree(folders=[folder])
         self.token_path = folder / "token"
         self.token_path.write_text(secrets.token_hex(32))
         self.environment = self._environment(with_token)

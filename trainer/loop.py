@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterator
 import jax
 
 from trainer.checkpoint.errors import SaveError, StoppedError
-from trainer.checkpoint.initial_state import Start
+from trainer.checkpoint.initial_state import InitialState
 from trainer.checkpoint.policy import Saving
 from trainer.contract.config.job import Job
-from trainer.data.loader import Feed
+from trainer.data.loader import BatchLoader
 from trainer.data.packing import Batch
-from trainer.distributed.stop_vote import Wishes
+from trainer.distributed.stop_vote import StopVote
 from trainer.evaluation.evaluate import Evaluator, combined
 from trainer.evaluation.generate import Sampler
-from trainer.evaluation.multiple_choice import Chooser
-from trainer.step.train_step import State, StepMetrics
+from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator
+from trainer.step.train_step import StepMetrics, TrainState
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import Rates, Report
 from trainer.telemetry.profiler import Profiling
 
-Step = Callable[[State, Batch, jax.Array], tuple[State, StepMetrics]]
+Step = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, StepMetrics]]
 
 
 class NotFiniteError(ArithmeticError):
@@ -32,9 +32,9 @@ class Loop:
     """Steps up to `job.steps`, with evaluations and saves between them."""
 
     def __init__(
-        self, job: Job, feed: Feed, step: Step, wishes: Wishes, evaluator: Evaluator,
-        chooser: Chooser | None, sampler: Sampler | None, saving: Saving, rates: Rates,
-        profiling: Profiling, report: Report, events: Events,
+        self, job: Job, feed: BatchLoader, step: Step, wishes: StopVote, evaluator: Evaluator,
+        chooser: MultipleChoiceEvaluator | None, sampler: Sampler | None, saving: Saving,
+        rates: Rates, profiling: Profiling, report: Report, events: Events,
     ):  # fmt: skip
         self._job, self._feed, self._step, self._wishes = job, feed, step, wishes
         self._evaluator, self._chooser, self._sampler = evaluator, chooser, sampler
@@ -42,7 +42,7 @@ class Loop:
         self._profiling, self._report, self._events = profiling, report, events
         self._completed_s = self._sending_s = 0.0
 
-    def run(self, start: Start) -> tuple[State, float]:
+    def run(self, start: InitialState) -> tuple[TrainState, float]:
         """The state after the last step, and that step's loss.
 
         Raises NotFiniteError; StoppedError when a stop was asked for, after the save.
@@ -89,7 +89,9 @@ class Loop:
         with self._events.doing("data"):
             return next(batches), self._feed.wait_s
 
-    def _send(self, state: State, batch: Batch, wishes: jax.Array) -> tuple[State, StepMetrics]:
+    def _send(
+        self, state: TrainState, batch: Batch, wishes: jax.Array
+    ) -> tuple[TrainState, StepMetrics]:
         """Put a step on its way: CPU devices take it only once the one before is done."""
         asked = time.perf_counter()
         sent = self._step(state, batch, wishes)
@@ -129,7 +131,7 @@ class Loop:
         every = self._job.evaluate and self._job.evaluate.every_steps
         return bool(every) and (step % every == 0 or step == self._job.steps)
 
-    def _evaluate(self, step: int, state: State) -> float | None:
+    def _evaluate(self, step: int, state: TrainState) -> float | None:
         assert self._job.evaluate
         begin = time.perf_counter()
         with self._events.phase("evaluate"):
@@ -150,14 +152,14 @@ class Loop:
         every = self._job.sample and self._job.sample.every_steps
         return bool(every) and step % every == 0 and step < self._job.steps
 
-    def _sample(self, step: int, state: State) -> None:
+    def _sample(self, step: int, state: TrainState) -> None:
         assert self._sampler
         with self._events.phase("sample"):
             text = self._sampler.sample(state.weights)
         self._report.sampled(step, text)
         self._completed_s = time.perf_counter()
 
-    def _save(self, step: int, state: State, loss: float, eval_loss: float | None) -> None:
+    def _save(self, step: int, state: TrainState, loss: float, eval_loss: float | None) -> None:
         if self._saving.is_under_way:
             with self._events.phase("commit"):
                 self._saving.settle()

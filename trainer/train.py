@@ -13,20 +13,20 @@ from trainer.contract import versions
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
 from trainer.contract.storage.corpus import DataError
-from trainer.data.loader import Feed, batch_shardings
+from trainer.data.loader import BatchLoader, batch_shardings
 from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
 from trainer.distributed import initialize, mesh
 from trainer.distributed.process_env import Environment
-from trainer.distributed.stop_vote import StopSignal, Wishes
+from trainer.distributed.stop_vote import StopSignal, StopVote
 from trainer.evaluation import multiple_choice
 from trainer.evaluation.evaluate import Evaluator
 from trainer.evaluation.generate import Sampler
-from trainer.evaluation.multiple_choice import Chooser
+from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator
 from trainer.loop import Loop, Step
 from trainer.preflight import code_of, prepare_data
 from trainer.run_plan import planned
-from trainer.step.train_step import Trainable
+from trainer.step.train_step import TrainProgram
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import EVENT_TEXT_CHARACTERS, Rates, Report
 from trainer.telemetry.profiler import Profiling
@@ -51,7 +51,7 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     for bad in (tokens.bad, *([asked.bad] if asked else [])):
         if bad.found:
             report.warn(f"left out: {bad}")
-    trainable = Trainable.of(job, plan, devices)
+    trainable = TrainProgram.of(job, plan, devices)
     with closing(report), jax.set_mesh(devices):
         saved = Checkpoints.open(
             job, plan, tokens, run_dir, environment.attempt, trainable.shapes(), report
@@ -60,14 +60,14 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
         with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
             start = begin(trainable, plan, restorer, report, events)
         shift = start.examples - start.step * job.data.global_batch
-        feed = Feed(job, plan.batch, tokens, batch_shardings(devices), shift)
+        feed = BatchLoader(job, plan.batch, tokens, batch_shardings(devices), shift)
         saving = saving_of(saved, feed, start.base, stop, report)
         with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
             step = _compiled(trainable, feed, events, report)
-        chooser = Chooser(trainable, asked) if asked else None
+        chooser = MultipleChoiceEvaluator(trainable, asked) if asked else None
         sampler = Sampler(trainable, job.sample, tokens.tokenizer) if job.sample else None
         loop = Loop(
-            job, feed, step, Wishes(devices), Evaluator(trainable), chooser, sampler,
+            job, feed, step, StopVote(devices), Evaluator(trainable), chooser, sampler,
             saving, Rates(job, plan), Profiling(job, environment, run_dir), report, events,
         )  # fmt: skip
         try:
@@ -91,7 +91,7 @@ def _check_corpus(plan: Plan, tokens: Tokens | Mixture) -> None:
         )
 
 
-def _compiled(trainable: Trainable, feed: Feed, events: Events, report: Report) -> Step:
+def _compiled(trainable: TrainProgram, feed: BatchLoader, events: Events, report: Report) -> Step:
     """The compiled step, with every process ready for the first one."""
     with events.phase("compile"):
         begin = time.perf_counter()

@@ -32,7 +32,7 @@ from trainer.contract.config.errors import suggest
 
 if TYPE_CHECKING:
     from launcher.cluster.schema import Cluster
-    from launcher.planning.planner import Launch
+    from launcher.planning.planner import LaunchSpec
     from trainer.contract.config.loader import Loaded
 
 
@@ -136,9 +136,9 @@ def run(
         _print_dry_run(launch, output)
         return
     from launcher.commands.run import run_job
-    from launcher.executors.options import Shown
+    from launcher.executors.options import OutputOptions
 
-    shown = Shown(detach, output is Output.json, yes)
+    shown = OutputOptions(detach, output is Output.json, yes)
     code = run_job(launch, fresh=fresh, shown=shown, compiled=compile_check)
     raise typer.Exit(code)
 
@@ -163,7 +163,7 @@ def resume(
     launch resume quickstart --detach steps=600
     """
     from launcher.commands.run import resume_run
-    from launcher.executors.options import Shown
+    from launcher.executors.options import OutputOptions
 
     code = resume_run(
         run,
@@ -172,7 +172,7 @@ def resume(
         cluster=cluster,
         simulate=simulate,
         simulate_hosts=simulate_hosts,
-        shown=Shown(detach, output is Output.json, yes),
+        shown=OutputOptions(detach, output is Output.json, yes),
         compiled=compile_check,
     )
     raise typer.Exit(code)
@@ -239,7 +239,7 @@ def plan(
     _print_plan(launch, output, shardings=shardings)
 
 
-def _draw(launch: "Launch", pattern: str) -> None:
+def _draw(launch: "LaunchSpec", pattern: str) -> None:
     from rich.console import Console
 
     from launcher.planning.planner import TrainingLaunch
@@ -270,10 +270,10 @@ def doctor(
 
     launch doctor --cluster tpu-v4-32 --simulate
     """
-    from launcher.cluster.schema import ClusterWords
+    from launcher.cluster.schema import ClusterRef
     from launcher.commands.doctor import examine
 
-    words = ClusterWords(name=cluster, simulate=simulate, simulate_hosts=simulate_hosts)
+    words = ClusterRef(name=cluster, simulate=simulate, simulate_hosts=simulate_hosts)
     raise typer.Exit(examine(words, as_json=output is Output.json))
 
 
@@ -318,13 +318,13 @@ def _prepare(
     simulate: bool,
     simulate_hosts: int | None,
     runs: Path,
-) -> "Launch":
+) -> "LaunchSpec":
     """Everything that is wrong with the files, the overrides and their fit, in one go."""
-    from launcher.cluster.schema import ClusterWords
+    from launcher.cluster.schema import ClusterRef
     from launcher.planning.planner import prepare
     from trainer.contract.config.loader import ConfigError
 
-    words = ClusterWords(name=cluster_name, simulate=simulate, simulate_hosts=simulate_hosts)
+    words = ClusterRef(name=cluster_name, simulate=simulate, simulate_hosts=simulate_hosts)
     try:
         return prepare(job_file, overrides or (), words, runs)
     except ConfigError as error:
@@ -341,7 +341,7 @@ def _find_cluster(name: str) -> "Loaded[Cluster]":
         refuse(str(error), BAD_USAGE)
 
 
-def _print_dry_run(launch: "Launch", output: Output) -> None:
+def _print_dry_run(launch: "LaunchSpec", output: Output) -> None:
     from launcher.cluster.schema import Kubernetes
 
     provider, world = launch.cluster.provider, launch.plan.world
@@ -353,7 +353,7 @@ def _print_dry_run(launch: "Launch", output: Output) -> None:
     print(manifest_text(launch.run_dir.name, world, provider), end="")
 
 
-def _print_plan(launch: "Launch", output: Output, *, shardings: bool) -> None:
+def _print_plan(launch: "LaunchSpec", output: Output, *, shardings: bool) -> None:
     from launcher.ui import plan_view
 
     if output is Output.json:

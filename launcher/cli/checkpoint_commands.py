@@ -103,7 +103,7 @@ def sample(
     launch sample quickstart --prompt "def main(" --tokens 100 --temperature 0
     """
     from launcher.commands.checkpoints import pick
-    from launcher.commands.sample import Wish, folder_of_paths, write
+    from launcher.commands.sample import SampleRequest, folder_of_paths, write
     from launcher.runs.directory import RunFolderError
 
     folder, found = _checkpoints_of(run, runs)
@@ -111,7 +111,7 @@ def sample(
         entry = pick(found, folder, step)
     except RunFolderError as error:
         refuse(str(error), BAD_USAGE)
-    wish = Wish(prompt, tokens, temperature, seed)
+    wish = SampleRequest(prompt, tokens, temperature, seed)
     raise typer.Exit(write(entry, wish, folder_of_paths(run, runs)))
 
 

@@ -111,10 +111,10 @@ def attach(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Outpu
         folder = find_run(run, runs)
         _if_elsewhere(folder, "attach", *_asked(output))
         if job := _job_in_queue(folder):
-            from launcher.executors.options import Shown
+            from launcher.executors.options import OutputOptions
             from launcher.executors.slurm import follow
 
-            code = follow(folder, job, Shown(detached=False, as_json=output is Output.json))
+            code = follow(folder, job, OutputOptions(detached=False, as_json=output is Output.json))
         else:
             code = attach_run(folder, aside=output is Output.json)
     _end(folder, code, output)
@@ -178,7 +178,7 @@ def _job_in_queue(folder: Path, *, or_late: bool = False) -> "SlurmJob | None":
 
     job = SlurmJob.read(folder)
     is_late = job is not None and not job.job_id and not job.is_to_end
-    return job if job and ((or_late and is_late) or job.look()) else None
+    return job if job and ((or_late and is_late) or job.queue_status()) else None
 
 
 @contextmanager

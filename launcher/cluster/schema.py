@@ -363,7 +363,7 @@ def _world(part: Accelerator, slices: int, simulated: bool) -> World:
     )
 
 
-class ClusterWords(Section):
+class ClusterRef(Section):
     """The words of a command that say where a job runs; the run remembers them."""
 
     name: Text = "local"
@@ -374,7 +374,7 @@ class ClusterWords(Section):
     def simulated(self) -> bool:
         return self.simulate or self.simulate_hosts is not None
 
-    def lasting(self) -> "ClusterWords":
+    def lasting(self) -> "ClusterRef":
         """The same, to be read from any folder."""
         if not is_path(self.name):
             return self

@@ -7,11 +7,11 @@ from rich.console import Console
 from rich.text import Text
 
 from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, OK, fail
-from launcher.core.formatting import count, format_bytes
+from launcher.core.formatting import format_bytes, pluralize
 from launcher.core.signals import ending_on_signals
 from launcher.planning.compiler import of_training
-from launcher.planning.spec import Launch
-from launcher.planning.trainer_process import NoAnswerError, TrainerCall
+from launcher.planning.spec import LaunchSpec
+from launcher.planning.trainer_process import TrainerProcess, TrainerProcessError
 from launcher.ui.plan_view import plan_as_json, print_plan
 
 TIMEOUT_S = 600.0
@@ -20,7 +20,7 @@ CALLERS = 2
 STYLES = {"ambiguous": "bold red", "reshard": "yellow", "constraint": "dim"}
 
 
-def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
+def tell(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> int:
     """The plan with what was found; returns the exit code of `launch`."""
     errors = Console(stderr=True)
     if not as_json:
@@ -29,7 +29,7 @@ def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
         status = errors.status("tracing the step under explicit axis types")
         with status, ending_on_signals():
             report = ask(launch)
-    except NoAnswerError as error:
+    except TrainerProcessError as error:
         return fail(errors, f"--check explicit: {error}", BAD_USAGE)
     except KeyboardInterrupt:
         return fail(errors, "interrupted; the trace is ended", INTERRUPTED)
@@ -44,10 +44,12 @@ def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
     return OK
 
 
-def ask(launch: Launch) -> dict[str, Any]:
-    """What trainer.analysis.explicit prints. Raises NoAnswerError."""
+def ask(launch: LaunchSpec) -> dict[str, Any]:
+    """What trainer.analysis.explicit prints. Raises TrainerProcessError."""
     training = of_training(launch)
-    with TrainerCall("trainer.analysis.explicit", training.job, training.plan, TIMEOUT_S) as call:
+    with TrainerProcess(
+        "trainer.analysis.explicit", training.job, training.plan, TIMEOUT_S
+    ) as call:
         return call.answer()
 
 
@@ -89,7 +91,7 @@ def _summary(found: list[dict[str, Any]], by_place: dict[str, list[dict[str, Any
     kinds = [{one["kind"] for one in changes} for changes in by_place.values()]
     places = {kind: sum(kind in found for found in kinds) for kind in STYLES}
     return (
-        f"explicit axis types: ambiguous at {count(places['ambiguous'], 'place')}, operations "
+        f"explicit axis types: ambiguous at {pluralize(places['ambiguous'], 'place')}, operations "
         f"reshard at {places['reshard']}, the model's own constraints at {places['constraint']}; "
         f"{format_bytes(_bytes(found))} per device and step"
     )

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launcher.core.formatting import count, format_bytes, format_seconds
+from launcher.core.formatting import format_bytes, format_seconds, pluralize
 from launcher.host.reaper import die_with_parent
 from launcher.runs.checkpoints import Entry
 from launcher.runs.directory import RunFolderError, find_run
@@ -149,7 +149,7 @@ def _cells(entry: Entry) -> list[str]:
         format_seconds(max(0.0, time.time() - about.time)),
         f"{about.loss:.4f}",
         "" if about.eval_loss is None else f"{about.eval_loss:.4f}",
-        f"{count(world.processes, 'host')} x {count(world.devices_per_host, 'device')}, "
+        f"{pluralize(world.processes, 'host')} x {pluralize(world.devices_per_host, 'device')}, "
         f"{mesh_text(about.mesh)}",
     ]
 

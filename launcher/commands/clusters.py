@@ -13,7 +13,7 @@ from launcher.commands.down import ToEnd, to_end
 from launcher.commands.held_slices import held_lines
 from launcher.core.errors import ProviderError
 from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, NO_CLUSTER, OK, fail
-from launcher.core.formatting import count
+from launcher.core.formatting import pluralize
 from launcher.core.signals import ending_on_signals
 from launcher.providers.local import memory, provider, warm
 from trainer.contract.config.loader import Loaded
@@ -38,7 +38,7 @@ def keep_warm(found: Loaded[Cluster], given: str, simulate_hosts: int | None) ->
         return fail(errors, str(error), NO_CLUSTER)
     except KeyboardInterrupt:
         return fail(errors, "interrupted; everything is ended", INTERRUPTED)
-    up = f"is up: {count(world.processes, 'host')}. End it with `launch down {name}`"
+    up = f"is up: {pluralize(world.processes, 'host')}. End it with `launch down {name}`"
     console.print(f"{name} {up if is_new else 'is up already'}")
     return OK
 
@@ -50,7 +50,7 @@ def _keep_warm(name: str, cluster: Cluster, world: World, key: str, console: Con
     if warm.find(name, fingerprint):
         return False
     memory.refuse_if_too_large(world, state_bytes=0)
-    with console.status(f"starting {count(world.processes, 'host')}"), ending_on_signals():
+    with console.status(f"starting {pluralize(world.processes, 'host')}"), ending_on_signals():
         warm.keep(name, fingerprint, provider.start(world, settings), key)
     return True
 

@@ -18,8 +18,8 @@ from launcher.core.formatting import format_bytes, format_seconds
 from launcher.core.signals import ending_on_signals
 from launcher.planning.compiler import compilation
 from launcher.planning.planner import TrainingLaunch
-from launcher.planning.spec import Launch
-from launcher.planning.trainer_process import NoAnswerError
+from launcher.planning.spec import LaunchSpec
+from launcher.planning.trainer_process import TrainerProcessError
 from launcher.ui import collectives_view
 from launcher.ui.plan_view import plan_as_json, print_plan
 from trainer.contract import versions
@@ -30,7 +30,7 @@ from trainer.contract.planning.accelerators import lacks_compiler
 from trainer.contract.planning.chips import GiB
 
 
-def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
+def tell(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> int:
     """The plan with the compiler's verdict; returns the exit code of `launch`."""
     errors = Console(stderr=True)
     if not as_json:
@@ -39,7 +39,7 @@ def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
         status = errors.status(f"compiling the step for {launch.plan.world.accelerator}")
         with status, ending_on_signals():
             verdict = ask(launch)
-    except NoAnswerError as error:
+    except TrainerProcessError as error:
         return fail(errors, f"--compile: {error}", BAD_USAGE)
     except KeyboardInterrupt:
         return fail(errors, "interrupted; the compiler is ended", INTERRUPTED)
@@ -54,8 +54,8 @@ def tell(launch: Launch, *, shardings: bool, as_json: bool) -> int:
     return OK if verdict["fits"] else fail(errors, refusal(verdict), JOB_FAILED)
 
 
-def ask(launch: Launch) -> dict[str, Any]:
-    """The fields of trainer.analysis.compile_report.Verdict. Raises NoAnswerError."""
+def ask(launch: LaunchSpec) -> dict[str, Any]:
+    """The fields of trainer.analysis.compile_report.CompileReport. Raises TrainerProcessError."""
     with compilation(launch) as call:
         return call.answer()
 
@@ -110,7 +110,7 @@ class DoesNotFitError(Exception):
     """The step of a launch needs more memory than its devices have; says how much, and the way."""
 
 
-def refuse_unless_it_fits(launch: Launch, console: Console) -> None:
+def refuse_unless_it_fits(launch: LaunchSpec, console: Console) -> None:
     """Ask the TPU compiler, or what it said of the same plan before. Raises DoesNotFitError.
 
     Where it does not answer the launch goes on, and the reason is told; without the compiler, or
@@ -123,7 +123,7 @@ def refuse_unless_it_fits(launch: Launch, console: Console) -> None:
         # The code of a model of the user's own is in no key.
         known = None if isinstance(launch.job.model, OwnModel) else _remembered(memory)
         verdict = known or _ask(launch, memory, console)
-    except NoAnswerError as error:
+    except TrainerProcessError as error:
         console.print(Text(f"not checked whether it fits: {error}", style="yellow"), soft_wrap=True)
         return
     if not verdict["fits"]:

@@ -12,25 +12,25 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from launcher.cluster.schema import ClusterWords, find_cluster
+from launcher.cluster.schema import ClusterRef, find_cluster
 from launcher.commands.held_slices import print_held
 from launcher.commands.run import refuse_unreachable
 from launcher.core.errors import ProviderError
 from launcher.core.events import Listener
 from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
-from launcher.core.formatting import count, format_bytes, host_name
+from launcher.core.formatting import format_bytes, host_name, pluralize
 from launcher.core.signals import ending_on_signals
 from launcher.executors.inspect_hosts import look_there
 from launcher.gang.gang import GangError
-from launcher.gang.host_pool import Hosting
+from launcher.gang.host_pool import HostPool
 from launcher.gang.preflight import Needs, Problem, Seen, judge
 from launcher.planning.planner import make_launch
-from launcher.planning.spec import Launch
+from launcher.planning.spec import LaunchSpec
 from trainer.contract.config.command import CommandJob
 from trainer.contract.config.loader import ConfigError, Loaded
 
 
-def examine(words: ClusterWords, *, as_json: bool) -> int:
+def examine(words: ClusterRef, *, as_json: bool) -> int:
     """Look at every host of a cluster; returns the exit code of `launch`."""
     errors = Console(stderr=True)
     print_held()
@@ -57,7 +57,7 @@ def examine(words: ClusterWords, *, as_json: bool) -> int:
     return JOB_FAILED if any(problem.is_fatal for problem in problems) else OK
 
 
-def _visit(words: ClusterWords, folder: Path) -> Launch:
+def _visit(words: ClusterRef, folder: Path) -> LaunchSpec:
     """What holds the hosts: a run without a program. Raises ConfigError, ProviderError."""
     job = CommandJob(name="doctor", command=["true"])
     cluster = find_cluster(words.name)
@@ -67,14 +67,14 @@ def _visit(words: ClusterWords, folder: Path) -> Launch:
     return launch
 
 
-def _look(launch: Launch, status: Status) -> tuple[dict[int, Seen], float]:
+def _look(launch: LaunchSpec, status: Status) -> tuple[dict[int, Seen], float]:
     """What was seen, and the seconds that looking took."""
     if launch.is_remote or launch.is_queued:
         began = time.monotonic()
         return look_there(launch, status.update), time.monotonic() - began
-    with Hosting(_Told(status)) as hosting:
+    with HostPool(_Told(status)) as hosting:
         gang = hosting.gang(launch)
-        status.update(f"looking at {count(gang.size, 'host')}")
+        status.update(f"looking at {pluralize(gang.size, 'host')}")
         began = time.monotonic()
         return gang.look(launch.plan.world.platform), time.monotonic() - began
 
@@ -100,7 +100,7 @@ def _print(console: Console, seen: Mapping[int, Seen], problems: Sequence[Proble
         style = "bold red" if problem.is_fatal else "yellow"
         console.print(Text(str(problem), style=style), soft_wrap=True)
     if not problems:
-        console.print(f"{count(len(seen), 'host')} without a problem", highlight=False)
+        console.print(f"{pluralize(len(seen), 'host')} without a problem", highlight=False)
 
 
 def _cells(one: Seen) -> list[str]:

@@ -13,9 +13,15 @@ from launcher.commands.stop import stop_run
 from launcher.core.errors import ProviderError
 from launcher.executors.gcp import give_up, start_keeper
 from launcher.providers.gcp.client import NoClientError
-from launcher.providers.gcp.pod import LATE, Pod, give_back_unnoted, give_back_unreadable, labelled
+from launcher.providers.gcp.pod import (
+    LATE,
+    TpuSliceRequest,
+    release_unrecorded,
+    release_unreadable,
+    labelled,
+)
 from launcher.providers.gcp.request import Where, wanted
-from launcher.providers.gcp.slice_records import Note, noted_pods, unreadable_pods
+from launcher.providers.gcp.slice_records import SliceRecord, list_slices, list_unreadable_slices
 from launcher.providers.local import warm
 from launcher.runs.directory import RunFolderError, is_alive
 from trainer.contract.config.loader import ConfigError
@@ -74,7 +80,7 @@ class NotedPod:
     """Slices of Cloud TPU that this machine has a note of."""
 
     folder: Path
-    note: Note
+    note: SliceRecord
     is_asked = True
 
     @property
@@ -82,7 +88,7 @@ class NotedPod:
         return self.note.resource_id
 
     def end(self, console: Console) -> str:
-        pod = Pod(self.folder, self.note)
+        pod = TpuSliceRequest(self.folder, self.note)
         if give_up(pod, lambda text: console.print(text, markup=False)):
             return f"{self.name} is given back"
         if not pod.has_keeper:
@@ -106,7 +112,7 @@ class UnreadablePod:
         return self.folder.name
 
     def end(self, console: Console) -> str:
-        give_back_unreadable(self.folder)
+        release_unreadable(self.folder)
         return f"{self.name} is given back"
 
     def __str__(self) -> str:
@@ -122,7 +128,7 @@ class UnnotedPod:
     is_asked = True
 
     def end(self, console: Console) -> str:
-        give_back_unnoted(self.cluster, self.name)
+        release_unrecorded(self.cluster, self.name)
         return f"{self.name} is given back"
 
     def __str__(self) -> str:
@@ -149,7 +155,7 @@ def _noted(given: str, key: str, cluster: Cluster | None, tell: Tell) -> list[To
     """Lists noted slices: by the pod's name, or of the cluster in the project that it names."""
     found: list[ToEnd] = []
     here = _where(cluster)
-    for folder, note in noted_pods():
+    for folder, note in list_slices():
         if note.resource_id == given:
             return [NotedPod(folder, note)]
         if note.cluster_key != key:
@@ -168,7 +174,7 @@ def _noted(given: str, key: str, cluster: Cluster | None, tell: Tell) -> list[To
 def _unreadable(given: str, labels: set[str], tell: Tell) -> list[ToEnd]:
     """Lists slices whose note is unreadable, by the pod's name or the cluster's label."""
     found: list[ToEnd] = []
-    for folder, why in unreadable_pods().items():
+    for folder, why in list_unreadable_slices().items():
         if folder.name == given or folder.name in labels:
             found.append(UnreadablePod(folder, why))
             continue

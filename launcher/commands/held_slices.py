@@ -12,7 +12,7 @@ from launcher.core.formatting import format_seconds
 from launcher.providers.gcp.failures import trouble_of
 from launcher.providers.gcp.prices import dollars_per_hour
 from launcher.providers.gcp.request import wanted
-from launcher.providers.gcp.slice_records import Note, noted_pods, unreadable_pods
+from launcher.providers.gcp.slice_records import SliceRecord, list_slices, list_unreadable_slices
 
 
 def print_held(run: Path | None = None) -> None:
@@ -24,15 +24,15 @@ def print_held(run: Path | None = None) -> None:
 
 def held_lines(run: Path | None = None) -> Iterator[str]:
     """One for each pod that may be held, whatever runs on it."""
-    for folder, note in noted_pods():
+    for folder, note in list_slices():
         if run is None or note.run == str(run):
             yield held_line(folder, note)
     if run is None:
-        for folder, why in unreadable_pods().items():
+        for folder, why in list_unreadable_slices().items():
             yield f"{folder.name}: slices may be held: {why}; launch down {folder.name}"
 
 
-def held_line(folder: Path, note: Note) -> str:
+def held_line(folder: Path, note: SliceRecord) -> str:
     """What it is, what it costs, and what is wrong."""
     line = f"{describe(note)}; launch down {note.resource_id}"
     if trouble := trouble_of(folder):
@@ -43,7 +43,7 @@ def held_line(folder: Path, note: Note) -> str:
     return line
 
 
-def describe(note: Note) -> str:
+def describe(note: SliceRecord) -> str:
     """ "NAME: v4-16 (on demand) in ZONE, project P, held for 3:12:00, about $82.43; run FOLDER"."""
     try:
         slices = wanted(note.cluster)

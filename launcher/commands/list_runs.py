@@ -11,13 +11,13 @@ from rich.text import Text
 
 from launcher.core.formatting import format_seconds
 from launcher.core.printable import plain
-from launcher.runs.status import Snapshot
+from launcher.runs.status import RunStatus
 
 PIPE_WIDTH = 1000
 STYLES = {"failed": "red", "died": "red", "finished": "green"}
 
 
-def show(found: Sequence[Snapshot], runs: Path) -> None:
+def show(found: Sequence[RunStatus], runs: Path) -> None:
     """As a table; the folder is named where it is not in `runs`."""
     console = _console()
     if not found:
@@ -40,7 +40,7 @@ def show(found: Sequence[Snapshot], runs: Path) -> None:
             )
 
 
-def as_json(found: Sequence[Snapshot]) -> str:
+def as_json(found: Sequence[RunStatus]) -> str:
     """A list with one object per run."""
     return json.dumps([run.as_json() for run in found], indent=2)
 
@@ -51,7 +51,7 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
 
-def _cells(run: Snapshot) -> list[Text]:
+def _cells(run: RunStatus) -> list[Text]:
     age = format_seconds(max(0.0, time.time() - run.changed_at))
     style = STYLES.get(run.state, "cyan" if run.is_alive else "")
     return [
@@ -65,9 +65,9 @@ def _cells(run: Snapshot) -> list[Text]:
     ]
 
 
-def _folder(run: Snapshot, runs: Path) -> Text:
+def _folder(run: RunStatus, runs: Path) -> Text:
     return Text("" if _is_in(run, runs) else str(run.folder))
 
 
-def _is_in(run: Snapshot, runs: Path) -> bool:
+def _is_in(run: RunStatus, runs: Path) -> bool:
     return run.folder.parent.resolve() == runs.resolve()

@@ -13,7 +13,7 @@ from launcher.core.printable import coloured
 from launcher.executors.follow import _tell, tell_let_go
 from launcher.runs.directory import RunFolderError, is_alive
 from launcher.runs.host_logs import FOLLOWED_TAIL, LOOK_S, HostLogs, OnLine
-from launcher.runs.status import describe, take
+from launcher.runs.status import describe, read_status
 from launcher.ui.plan_view import host_color
 
 
@@ -37,7 +37,7 @@ def show_logs(
         return INTERRUPTED
     logs.finish(print_line)
     if follow:
-        _tell(describe(take(folder)))
+        _tell(describe(read_status(folder)))
     return OK
 
 

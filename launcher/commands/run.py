@@ -15,27 +15,27 @@ from rich.text import Text
 from launcher.cluster.schema import Attach, Cluster, Kubernetes, Slurm
 from launcher.commands import status
 from launcher.commands.compile import DoesNotFitError, refuse_unless_it_fits
-from launcher.controller.controller import Attempts
+from launcher.controller.controller import RunController
 from launcher.core.errors import ProviderError
 from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
 from launcher.core.output import report_failures, unfailing_output
-from launcher.core.results import Outcome
+from launcher.core.results import GangResult
 from launcher.core.signals import Interrupts, ending_on_signals, refusing_suspension
 from launcher.executors import new_secrets
 from launcher.executors.local import detach
-from launcher.executors.options import Shown
+from launcher.executors.options import OutputOptions
 from launcher.executors.remote import remote_cluster, resume_remotely, run_remotely, still_there
 from launcher.executors.resume_point import Resumed, cluster_words, plan_resume
 from launcher.executors.slurm import hand_over, hand_over_new
 from launcher.gang.gang import GangError
 from launcher.planning import job_secrets
-from launcher.planning.spec import Launch
+from launcher.planning.spec import LaunchSpec
 from launcher.providers.attach import provider as attach
 from launcher.providers.kubernetes import provider as kubernetes
 from launcher.providers.local import memory
 from launcher.providers.ray_jobs import run_handle as jobs
 from launcher.runs import storage, summary
-from launcher.runs.directory import Run, RunFolderError, find_run, resume_command
+from launcher.runs.directory import RunDir, RunFolderError, find_run, resume_command
 from launcher.ui.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
 from trainer.contract.config.job import BaseJob
 from trainer.contract.config.loader import ConfigError
@@ -45,7 +45,7 @@ REFUSALS = (ConfigError, RunFolderError, ProviderError, DoesNotFitError)
 
 
 @unfailing_output()
-def run_job(launch: Launch, *, fresh: bool, shown: Shown, compiled: bool) -> int:
+def run_job(launch: LaunchSpec, *, fresh: bool, shown: OutputOptions, compiled: bool) -> int:
     """Run a job, here or in a process of its own; returns the exit code of `launch`.
 
     Where standard output is for JSON it gets the run's status in the end, and nothing else.
@@ -63,7 +63,7 @@ def run_job(launch: Launch, *, fresh: bool, shown: Shown, compiled: bool) -> int
         if launch.is_queued:
             code = hand_over_new(launch, fresh=fresh, shown=shown)
             return _end(launch.run_dir, code, shown.as_json)
-        with Run.create(launch, fresh=fresh) as run:
+        with RunDir.create(launch, fresh=fresh) as run:
             code = _go(launch, run, None, console, shown.detached)
     except REFUSALS as error:
         return _tell_refusal(error)
@@ -81,7 +81,7 @@ def resume_run(
     cluster: str | None,
     simulate: bool,
     simulate_hosts: int | None,
-    shown: Shown,
+    shown: OutputOptions,
     compiled: bool,
 ) -> int:
     """Go on with a run, here or in a process of its own; returns the exit code of `launch`.
@@ -93,8 +93,8 @@ def resume_run(
         folder = find_run(name, runs)
         if there := still_there(folder):
             raise RunFolderError(f"{folder}: this run is running now, on {there.head_name}")
-        with Run.open(folder) as run:
-            words = cluster_words(run.words, cluster, simulate, simulate_hosts)
+        with RunDir.open(folder) as run:
+            words = cluster_words(run.cluster_ref, cluster, simulate, simulate_hosts)
             os.chdir(run.launched_in)
             if remote := remote_cluster(words):
                 return resume_remotely(run.folder, overrides, remote, words, shown)
@@ -126,9 +126,9 @@ def refuse_unreachable(cluster: Cluster, world: World) -> None:
         )
 
 
-def _refuse(launch: Launch) -> None:
+def _refuse(launch: LaunchSpec) -> None:
     """Raise one of REFUSALS for what can be known not to work before anything is made."""
-    problems = [launch.lacks_storage] if launch.lacks_storage else []
+    problems = [launch.storage_problem] if launch.storage_problem else []
     world, provider = launch.plan.world, launch.cluster.provider
     by_http = launch.is_remote and isinstance(provider, Attach)
     if not by_http:  # that would show secrets to all who read it: they are looked for there
@@ -159,7 +159,7 @@ def _check_attached(job: BaseJob, provider: Attach) -> None:
         )
 
 
-def _check_that_it_fits(launch: Launch) -> None:
+def _check_that_it_fits(launch: LaunchSpec) -> None:
     """Raises DoesNotFitError; where a signal comes meanwhile, SystemExit."""
     errors = Console(stderr=True)
     try:
@@ -169,7 +169,7 @@ def _check_that_it_fits(launch: Launch) -> None:
         raise SystemExit(fail(errors, "interrupted; nothing was started", INTERRUPTED)) from None
 
 
-def _resume(resumed: Resumed, run: Run, console: Console, detached: bool) -> int:
+def _resume(resumed: Resumed, run: RunDir, console: Console, detached: bool) -> int:
     if resumed.is_complete:
         return _tell_complete(resumed, console)
     _refuse(resumed.launch)
@@ -182,7 +182,7 @@ def _resume(resumed: Resumed, run: Run, console: Console, detached: bool) -> int
 
 
 def _go(
-    launch: Launch, run: Run, saved: LastCheckpoint | None, console: Console, detached: bool
+    launch: LaunchSpec, run: RunDir, saved: LastCheckpoint | None, console: Console, detached: bool
 ) -> int:
     """Run it here; or in a process of its own, which ends with the run."""
     if not detached:
@@ -192,7 +192,7 @@ def _go(
     raise SystemExit(_run(launch, run, saved, Console()))
 
 
-def _run(launch: Launch, run: Run, saved: LastCheckpoint | None, console: Console) -> int:
+def _run(launch: LaunchSpec, run: RunDir, saved: LastCheckpoint | None, console: Console) -> int:
     """To its end, which is written down and told; `saved` is what it goes on from."""
     errors = Console(stderr=True)
     display = RunDisplay(console, launch, saved)
@@ -201,7 +201,7 @@ def _run(launch: Launch, run: Run, saved: LastCheckpoint | None, console: Consol
         errors.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
     began = time.monotonic()
     with ending_on_signals() as interrupts, refusing_suspension():
-        attempts = Attempts(launch, run, display, interrupts)
+        attempts = RunController(launch, run, display, interrupts)
         try:
             with display:
                 over = attempts.run()
@@ -222,7 +222,7 @@ def _run(launch: Launch, run: Run, saved: LastCheckpoint | None, console: Consol
     return _tell_finished(console, launch, run, display, time.monotonic() - began)
 
 
-def _recorder(run: Run) -> Callable[[str], None]:
+def _recorder(run: RunDir) -> Callable[[str], None]:
     """Records the first error of the output in events.jsonl."""
     recorded = threading.Lock()
 
@@ -255,7 +255,7 @@ def _tell_complete(resumed: Resumed, console: Console) -> int:
 
 
 def _tell_finished(
-    console: Console, launch: Launch, run: Run, display: RunDisplay, elapsed_s: float
+    console: Console, launch: LaunchSpec, run: RunDir, display: RunDisplay, elapsed_s: float
 ) -> int:
     """The summary, and where the time went."""
     done = {"step": launch.steps} if launch.steps else {}
@@ -267,7 +267,7 @@ def _tell_finished(
 
 
 def _tell_failure(
-    errors: Console, run: Run, display: RunDisplay, reason: str, outcome: Outcome | None
+    errors: Console, run: RunDir, display: RunDisplay, reason: str, outcome: GangResult | None
 ) -> int:
     """The first host that failed, its last lines and what ended it: the last thing shown."""
     for line in outcome.tail if outcome else ():
@@ -276,7 +276,7 @@ def _tell_failure(
     return fail(errors, _with_way_on(message, run, display), JOB_FAILED)
 
 
-def _with_way_on(message: str, run: Run, display: RunDisplay) -> str:
+def _with_way_on(message: str, run: RunDir, display: RunDisplay) -> str:
     if display.checkpoint is None:
         return message
     return f"{message}. Continue from step {display.checkpoint.step}: {resume_command(run.folder)}"
@@ -284,8 +284,8 @@ def _with_way_on(message: str, run: Run, display: RunDisplay) -> str:
 
 def _tell_stop(
     errors: Console,
-    launch: Launch,
-    run: Run,
+    launch: LaunchSpec,
+    run: RunDir,
     display: RunDisplay,
     interrupts: Interrupts,
     cut_off: str = "",

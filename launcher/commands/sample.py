@@ -14,7 +14,7 @@ from trainer.contract.storage.paths import is_url
 
 
 @dataclass(frozen=True)
-class Wish:
+class SampleRequest:
     """What is to be written."""
 
     prompt: str
@@ -31,7 +31,7 @@ class Wish:
         return [f"--prompt={self.prompt}", *numbers, *seed]
 
 
-def write(entry: Entry, wish: Wish, start_in: Path) -> int:
+def write(entry: Entry, wish: SampleRequest, start_in: Path) -> int:
     """Print the text; returns the child's exit code.
 
     `start_in` is where the job's relative paths start.

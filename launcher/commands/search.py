@@ -13,10 +13,10 @@ from rich.text import Text
 from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, JOB_FAILED, OK, fail
 from launcher.core.formatting import format_bytes
 from launcher.core.signals import ending_on_signals
-from launcher.planning.compiler import MOST, Finding, ask_about_the_best
+from launcher.planning.compiler import MOST, CompiledCandidate, ask_about_the_best
 from launcher.planning.planner import TrainingLaunch
-from launcher.planning.spec import Launch
-from launcher.planning.trainer_process import NoAnswerError
+from launcher.planning.spec import LaunchSpec
+from launcher.planning.trainer_process import TrainerProcessError
 from launcher.ui.plan_view import bounds_as_json, describe_world
 from trainer.contract.config.model import OwnModel
 from trainer.contract.estimates.search import Candidate, Ranking, rank
@@ -91,7 +91,7 @@ def _scale(ranking: Ranking, verdict: Mapping[str, Any]) -> float:
 ROWS = 10
 
 
-def search(launch: Launch, *, compiled: bool | None, as_json: bool) -> int:
+def search(launch: LaunchSpec, *, compiled: bool | None, as_json: bool) -> int:
     """Rank what the job could be on its cluster; returns the exit code of `launch`.
 
     `compiled`: whether the compiler is asked about the best; None: where there is one.
@@ -109,7 +109,7 @@ def search(launch: Launch, *, compiled: bool | None, as_json: bool) -> int:
     lack = lacks_compiler(launch.plan.world) if compiled is not False else "--no-compile"
     try:
         asked = [] if lack and not compiled else _compile(errors, launch, ranking)
-    except NoAnswerError as error:
+    except TrainerProcessError as error:
         return fail(errors, f"--compile: {error}", BAD_USAGE)
     except KeyboardInterrupt:
         return fail(errors, "interrupted; the compiler is ended", INTERRUPTED)
@@ -122,7 +122,7 @@ def search(launch: Launch, *, compiled: bool | None, as_json: bool) -> int:
     return OK if likely else fail(errors, nothing_fits(ranking), JOB_FAILED)
 
 
-def _compile(errors: Console, launch: TrainingLaunch, ranking: Ranking) -> list[Finding]:
+def _compile(errors: Console, launch: TrainingLaunch, ranking: Ranking) -> list[CompiledCandidate]:
     with ending_on_signals(), _progress(errors) as progress:
         task = progress.add_task("compiling the likely best", total=MOST)
         return ask_about_the_best(launch, ranking, lambda: progress.advance(task))
@@ -139,14 +139,16 @@ def _progress(errors: Console) -> Progress:
     return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
 
 
-def _in_order(ranking: Ranking, asked: list[Finding]) -> list[Finding]:
+def _in_order(ranking: Ranking, asked: list[CompiledCandidate]) -> list[CompiledCandidate]:
     """What the compiler found to fit, what nobody knows, what does not fit."""
     said = {id(one.candidate): one for one in asked}
-    every = [said.get(id(one), Finding(one)) for one in [*ranking.fitting, *ranking.doubtful]]
+    every = [
+        said.get(id(one), CompiledCandidate(one)) for one in [*ranking.fitting, *ranking.doubtful]
+    ]
     return sorted(every, key=lambda one: {True: 0, None: 1, False: 2}[one.fits])
 
 
-def _is_likely(finding: Finding, ranking: Ranking) -> bool:
+def _is_likely(finding: CompiledCandidate, ranking: Ranking) -> bool:
     """To fit: by the compiler, or else by estimate."""
     if finding.fits is not None:
         return finding.fits
@@ -154,7 +156,11 @@ def _is_likely(finding: Finding, ranking: Ranking) -> bool:
 
 
 def _print(
-    console: Console, launch: TrainingLaunch, ranking: Ranking, findings: list[Finding], lack: str
+    console: Console,
+    launch: TrainingLaunch,
+    ranking: Ranking,
+    findings: list[CompiledCandidate],
+    lack: str,
 ) -> None:
     console.print(f"[bold]{launch.job.name}[/bold] on {describe_world(launch)}", highlight=False)
     console.print(
@@ -168,7 +174,7 @@ def _print(
         console.print(Text(line), soft_wrap=True)
 
 
-def _table(ranking: Ranking, findings: list[Finding]) -> Table:
+def _table(ranking: Ranking, findings: list[CompiledCandidate]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for title in ("", "at best", "in turn"):
         table.add_column(title, justify="right", no_wrap=True)
@@ -182,11 +188,11 @@ def _table(ranking: Ranking, findings: list[Finding]) -> Table:
     return table
 
 
-def _changes(finding: Finding) -> str:
+def _changes(finding: CompiledCandidate) -> str:
     return " ".join(finding.candidate.alternative.overrides) or "none"
 
 
-def _last_lines(ranking: Ranking, findings: list[Finding], lack: str) -> Iterator[str]:
+def _last_lines(ranking: Ranking, findings: list[CompiledCandidate], lack: str) -> Iterator[str]:
     own = ranking.own.footprint
     if own.certain > ranking.hbm_bytes:
         yield f"the job as it is needs more than {format_bytes(own.certain)} per device"
@@ -197,7 +203,7 @@ def _last_lines(ranking: Ranking, findings: list[Finding], lack: str) -> Iterato
         yield f"the best: {_changes(findings[0])}"
 
 
-def _memory(finding: Finding, ranking: Ranking) -> str:
+def _memory(finding: CompiledCandidate, ranking: Ranking) -> str:
     estimate = finding.candidate.footprint.total
     if finding.verdict is None:
         word = "estimated" if estimate <= ranking.hbm_bytes else "may fit"
@@ -208,7 +214,7 @@ def _memory(finding: Finding, ranking: Ranking) -> str:
 
 
 def _as_json(
-    launch: TrainingLaunch, ranking: Ranking, findings: list[Finding], lack: str
+    launch: TrainingLaunch, ranking: Ranking, findings: list[CompiledCandidate], lack: str
 ) -> dict[str, Any]:
     return {
         "job": launch.job.name,
@@ -220,7 +226,7 @@ def _as_json(
     }
 
 
-def _finding_as_json(finding: Finding) -> dict[str, Any]:
+def _finding_as_json(finding: CompiledCandidate) -> dict[str, Any]:
     one = finding.candidate
     plan, verdict = one.alternative.plan, finding.verdict or {}
     return {

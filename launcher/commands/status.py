@@ -12,13 +12,13 @@ from rich.text import Text
 
 from launcher.commands.list_runs import STYLES
 from launcher.core.files import read_object
-from launcher.core.formatting import count
+from launcher.core.formatting import pluralize
 from launcher.core.printable import plain
 from launcher.runs import live, summary
 from launcher.runs.directory import resume_command, run_word
 from launcher.runs.goodput import Goodput
-from launcher.runs.history import Happening, History
-from launcher.runs.status import Snapshot, take
+from launcher.runs.history import History, HistoryEntry
+from launcher.runs.status import RunStatus, read_status
 
 SHOWN_HAPPENINGS = 20
 
@@ -27,7 +27,7 @@ SHOWN_HAPPENINGS = 20
 class Status:
     """All that is shown of one run."""
 
-    run: Snapshot
+    run: RunStatus
     story: History
     goodput: Goodput
     left_out: int
@@ -43,8 +43,8 @@ class Status:
         if not self.world:
             return ""
         processes = self.world["slices"] * self.world["hosts_per_slice"]
-        devices = count(self.world["devices_per_host"], "device")
-        text = f"{count(processes, 'host')} x {devices}"
+        devices = pluralize(self.world["devices_per_host"], "device")
+        text = f"{pluralize(processes, 'host')} x {devices}"
         doing = Counter(self.phases.values()).most_common() if self.run.is_alive else []
         return text + (": " if doing else "") + ", ".join(f"{n} {phase}" for phase, n in doing)
 
@@ -58,7 +58,7 @@ class Status:
 
 def read(folder: Path) -> Status:
     """Look at a run's folder."""
-    run, found, hosts = take(folder), summary.read(folder), live.read(folder)
+    run, found, hosts = read_status(folder), summary.read(folder), live.read(folder)
     plan = read_object(folder / "plans" / f"{run.attempt or 1:04d}.json")
     return Status(
         run=run,
@@ -124,12 +124,14 @@ def _left_out(status: Status) -> str:
     return f"; without the first {status.left_out:,} bytes of events.jsonl, which has no summary"
 
 
-def _story(happenings: list[Happening]) -> list[Text]:
+def _story(happenings: list[HistoryEntry]) -> list[Text]:
     """The newest last."""
     left_out = len(happenings) - SHOWN_HAPPENINGS
     lines = [Text("what happened", style="bold")] if happenings else []
     if left_out > 0:
-        lines.append(Text(f"  {count(left_out, 'earlier event')}: in events.jsonl", style="dim"))
+        lines.append(
+            Text(f"  {pluralize(left_out, 'earlier event')}: in events.jsonl", style="dim")
+        )
     for happening in happenings[-SHOWN_HAPPENINGS:]:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(happening.time))
         attempt = f"attempt {happening.attempt}  " if happening.attempt else ""

@@ -12,11 +12,11 @@ from rich.text import Text
 from launcher.core.exit_codes import INTERRUPTED, JOB_FAILED, OK, fail
 from launcher.core.files import read_object
 from launcher.core.formatting import format_seconds
-from launcher.providers.kubernetes.cleanup import give_back
+from launcher.providers.kubernetes.cleanup import release
 from launcher.runs import summary
-from launcher.runs.directory import Run, RunFolderError, is_alive, run_word
+from launcher.runs.directory import RunDir, RunFolderError, is_alive, run_word
 from launcher.runs.known_process import KnownProcess
-from launcher.runs.status import describe, take
+from launcher.runs.status import describe, read_status
 
 ENDING_TIMEOUT_S = 60.0
 """Beyond what the programs are given to save."""
@@ -34,9 +34,9 @@ def stop_run(folder: Path, *, now: bool, aside: bool = False) -> int:
     """
     console, errors = Console(stderr=aside), Console(stderr=True)
     if not is_alive(folder):
-        if give_back(folder):
+        if release(folder):
             console.print(Text("what it had left in Kubernetes is deleted"), soft_wrap=True)
-        console.print(Text(f"not running: {describe(take(folder))}"), soft_wrap=True)
+        console.print(Text(f"not running: {describe(read_status(folder))}"), soft_wrap=True)
         return OK
     try:
         with _owner(folder) as owner:
@@ -47,7 +47,7 @@ def stop_run(folder: Path, *, now: bool, aside: bool = False) -> int:
     if not ended:
         message = f"{folder.name} still runs. To end it at once: {_command(folder)} --now"
         return fail(errors, message, JOB_FAILED)
-    found = take(folder)
+    found = read_status(folder)
     console.print(Text(describe(found)), soft_wrap=True)
     return JOB_FAILED if found.exit_code == JOB_FAILED else OK
 
@@ -85,11 +85,11 @@ def _end_at_once(folder: Path, owner: KnownProcess | None) -> bool:
 
 def _note_stop(folder: Path) -> None:
     """What was ended at once had no time to say so."""
-    found = take(folder)
+    found = read_status(folder)
     if found.state != "died":
         return
     saved = summary.read(folder).story.checkpoint
-    with Run.open(folder) as run:
+    with RunDir.open(folder) as run:
         run.set_state("stopped", step=found.step, checkpoint=saved and saved.step)
 
 

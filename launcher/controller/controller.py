@@ -6,21 +6,28 @@ from dataclasses import replace
 from typing import Any
 
 from launcher.controller.classify import AGENT_FAILED, classify
-from launcher.controller.supervisor import Decision, Over, Policy, Start, Supervisor, Wait
+from launcher.controller.supervisor import (
+    Decision,
+    Policy,
+    RunEnded,
+    StartAttempt,
+    Supervisor,
+    Wait,
+)
 from launcher.core.errors import ProviderError
 from launcher.core.events import Listener
 from launcher.core.formatting import host_name
-from launcher.core.results import Ending, Hang, Kind, Outcome
+from launcher.core.results import AttemptResult, EndReason, GangResult, Hang
 from launcher.core.signals import Interrupts
 from launcher.gang.agent import LEASE_S, NOTICE
 from launcher.gang.gang import AgentError, Gang, GangError, LostError
-from launcher.gang.host_pool import Hosting
-from launcher.gang.monitor import Attendant
+from launcher.gang.host_pool import HostPool
+from launcher.gang.monitor import GangMonitor
 from launcher.gang.preflight import Problem, judge, needs_of
-from launcher.health.hangs import Limits, Watch
+from launcher.health.hangs import HangDetector, Limits
 from launcher.health.stragglers import Straggler
-from launcher.planning.spec import Launch
-from launcher.runs.directory import Run
+from launcher.planning.spec import LaunchSpec
+from launcher.runs.directory import RunDir
 from launcher.ui.progress import RunDisplay
 
 LOOK_S = 0.2
@@ -34,24 +41,26 @@ WAITING = {
 }
 
 
-class Attempts(Listener):
+class RunController(Listener):
     """Of one run, from this command's first to its last; the hosts stay from one to the next."""
 
     def __init__(
-        self, launch: Launch, run: Run, display: RunDisplay, interrupts: Interrupts
+        self, launch: LaunchSpec, run: RunDir, display: RunDisplay, interrupts: Interrupts
     ) -> None:
-        self.outcome: Outcome | None = None
+        self.outcome: GangResult | None = None
         """Of the last attempt, where its programs ran."""
         self._run, self._display, self._interrupts = run, display, interrupts
         self._whole, self._number = launch, launch.attempt
         """On all hosts; and the number of the next attempt."""
-        self._layouts = {each.plan.world.processes: each for each in (*launch.smaller(), launch)}
+        self._layouts = {
+            each.plan.world.processes: each for each in (*launch.fallback_specs(), launch)
+        }
         """By the number of hosts, all that the job may run on."""
-        self._attendant: _Attendant | None = None
+        self._attendant: _AttemptMonitor | None = None
         """Of the attempt that runs."""
         self._waiting: Wait | None = None
         """What was told of last."""
-        self._hosting = Hosting(self)
+        self._hosting = HostPool(self)
         retries = launch.job.retries
         policy = Policy(
             failures=retries.failures,
@@ -61,17 +70,17 @@ class Attempts(Listener):
         )
         self._supervisor = Supervisor(policy)
 
-    def run(self) -> Over:
+    def run(self) -> RunEnded:
         """Until the supervisor says that it is over.
 
         Raises ProviderError where no hosts can be had at the start or the whole cluster is lost,
         GangError where the hosts cannot serve the job, KeyboardInterrupt outside of an attempt.
         """
         with self._hosting:
-            while not isinstance(decision := self._decide(), Over):
+            while not isinstance(decision := self._decide(), RunEnded):
                 if isinstance(decision, Wait):
                     self._wait(decision)
-                elif isinstance(decision, Start):
+                elif isinstance(decision, StartAttempt):
                     self._attempt(self._layouts[decision.hosts])
             return decision
 
@@ -105,12 +114,12 @@ class Attempts(Listener):
         self.on_event(event)
 
     def _alive(self) -> int:
-        return self._hosting.alive(self._whole.plan.world)
+        return self._hosting.available_hosts(self._whole.plan.world)
 
     def _decide(self) -> Decision:
         """Raises KeyboardInterrupt where an attempt ended by itself when it was to be stopped."""
         decision = self._supervisor.decide(self._alive(), time.monotonic())
-        if self._interrupts.asked and not isinstance(decision, Over):
+        if self._interrupts.asked and not isinstance(decision, RunEnded):
             raise KeyboardInterrupt
         return decision
 
@@ -126,7 +135,7 @@ class Attempts(Listener):
                 self._hosting.dismiss()  # agents that nobody asks for so long end themselves
         time.sleep(max(0.0, min(left_s, LOOK_S)))
 
-    def _attempt(self, layout: Launch) -> None:
+    def _attempt(self, layout: LaunchSpec) -> None:
         launch = replace(layout, attempt=self._number)
         if self._number > self._whole.attempt:
             self._run.begin(launch)
@@ -140,14 +149,14 @@ class Attempts(Listener):
         self._supervisor.ended(ending, time.monotonic())
         self._display.attempt_ended(ending)
         lost = ending.kind.is_loss or (self.outcome is not None and self.outcome.lost)
-        if lost or ending.kind is Kind.RESIZED:
+        if lost or ending.kind is EndReason.RESIZED:
             self._hosting.dismiss()
 
-    def _is_first(self, launch: Launch) -> bool:
+    def _is_first(self, launch: LaunchSpec) -> bool:
         """Whether it is this command's first attempt: what is wrong then is the user's to know."""
         return launch.attempt == self._whole.attempt
 
-    def _run_attempt(self, launch: Launch) -> Ending:
+    def _run_attempt(self, launch: LaunchSpec) -> AttemptResult:
         """Whatever keeps the programs from running is the end of the attempt.
 
         Raises ProviderError and GangError where hosts are missing or unfit for the first attempt.
@@ -156,22 +165,22 @@ class Attempts(Listener):
         try:
             return self._run_programs(launch)
         except LostError as error:
-            return Ending(Kind.LOST, str(error), "lost")
+            return AttemptResult(EndReason.LOST, str(error), "lost")
         except AgentError as error:
             self._hosting.dismiss(error.suspects)
-            return Ending(Kind.CRASH, str(error), AGENT_FAILED)
+            return AttemptResult(EndReason.CRASH, str(error), AGENT_FAILED)
         except GangError as error:
             if self._is_first(launch):
                 raise
             self._hosting.dismiss(error.suspects)
-            return Ending(Kind.CRASH, str(error), "hosts that cannot serve the run")
+            return AttemptResult(EndReason.CRASH, str(error), "hosts that cannot serve the run")
         except ProviderError as error:
             self._hosting.check_head()
             if self._is_first(launch):
                 raise
-            return Ending(Kind.LOST, str(error), "lost")
+            return AttemptResult(EndReason.LOST, str(error), "lost")
 
-    def _run_programs(self, launch: Launch) -> Ending:
+    def _run_programs(self, launch: LaunchSpec) -> AttemptResult:
         self._run.set_state("provisioning")
         gang = self._hosting.gang(launch)
         self._run.set_state("starting")
@@ -182,7 +191,7 @@ class Attempts(Listener):
             _check_corpus(launch, gang.check(launch))
             self._hosting.know(gang)
         self._display.status("starting the program on every host")
-        self._attendant = attendant = _Attendant(launch, self, self._interrupts, self._display)
+        self._attendant = attendant = _AttemptMonitor(launch, self, self._interrupts, self._display)
         self._run.set_state("running")
         try:
             with self._interrupts.stopping_in_order():
@@ -192,7 +201,7 @@ class Attempts(Listener):
             self._attendant = None
         return classify(self.outcome, attendant.asked, attendant.steps)
 
-    def _look(self, launch: Launch, gang: Gang) -> list[Problem]:
+    def _look(self, launch: LaunchSpec, gang: Gang) -> list[Problem]:
         """What is wrong with the hosts; in a later attempt, what has not passed after HELD_S."""
         given_up = time.monotonic() + (0.0 if self._is_first(launch) else HELD_S)
         while True:
@@ -214,14 +223,18 @@ class Attempts(Listener):
             raise GangError(text, [problem.process for problem in fatal])
 
 
-class _Attendant(Attendant):
+class _AttemptMonitor(GangMonitor):
     """Looks after one attempt: wishes to stop, hangs, stragglers, hosts that came back."""
 
     def __init__(
-        self, launch: Launch, attempts: Attempts, interrupts: Interrupts, display: RunDisplay
+        self,
+        launch: LaunchSpec,
+        attempts: RunController,
+        interrupts: Interrupts,
+        display: RunDisplay,
     ) -> None:
         self.grace_s = launch.grace_s
-        self.asked: Kind | None = None
+        self.asked: EndReason | None = None
         """Why the hosts were asked to stop."""
         self.steps: dict[int, int] = {}
         """The last one that each host completed, of those that tell."""
@@ -229,7 +242,7 @@ class _Attendant(Attendant):
         self._processes = launch.plan.world.processes
         self._limits = Limits.of(launch.job.deadlines)
         self._tells_events = launch.tells_events
-        self.started()
+        self.on_start()
         self._has_saved = self._is_about_to_go = False
         self._looked_s = 0.0
 
@@ -240,31 +253,31 @@ class _Attendant(Attendant):
         self._has_saved = self._has_saved or event.get("event") == "checkpoint_saved"
         self._is_about_to_go = self._is_about_to_go or event.get("event") == NOTICE
 
-    def started(self) -> None:
-        self._watch = Watch(self._processes, self._limits, expects_events=self._tells_events)
+    def on_start(self) -> None:
+        self._watch = HangDetector(self._processes, self._limits, expects_events=self._tells_events)
 
-    def ended(self, process: int) -> None:
+    def on_exit(self, process: int) -> None:
         self._watch.on_end(process)
 
-    def stop_asked(self) -> bool:
+    def should_stop(self) -> bool:
         """By the user, by whoever takes a host away, or by the supervisor to go on with more hosts.
 
         The last one right after a save.
         """
         if self._interrupts.asked:
             self._display.stopping()
-            self.asked = Kind.STOPPED
+            self.asked = EndReason.STOPPED
         elif self._is_about_to_go:
-            self.asked = Kind.PREEMPTED
+            self.asked = EndReason.PREEMPTED
         elif self._has_saved and self._is_time() and self._attempts.wants_to_grow():
-            self.asked = Kind.RESIZED
+            self.asked = EndReason.RESIZED
         return self.asked is not None
 
     def hang(self) -> Hang | None:
         self._attempts.check_hosts()
         for straggler in self._watch.stragglers(time.monotonic()):
             self._attempts.on_straggler(straggler)
-        return self._watch.look(time.monotonic())
+        return self._watch.poll(time.monotonic())
 
     def _is_time(self) -> bool:
         """Not every time that is asked: to look for hosts may cost a call to the cluster."""
@@ -275,7 +288,7 @@ class _Attendant(Attendant):
         return True
 
 
-def _check_corpus(launch: Launch, reports: dict[int, dict[str, Any]]) -> None:
+def _check_corpus(launch: LaunchSpec, reports: dict[int, dict[str, Any]]) -> None:
     """What the hosts would read must be what the plan was made for."""
     planned = launch.corpus_sha256
     for process, report in reports.items():

@@ -7,7 +7,7 @@ something to do, or a moment at which there will be: a run never waits for nothi
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launcher.core.results import Ending, Kind
+from launcher.core.results import AttemptResult, EndReason
 
 SAME_ENDS = 3
 """An attempt that ends so often in a row after the same step, in the same way, always will."""
@@ -37,14 +37,14 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Start:
+class StartAttempt:
     """Begin the next attempt, on so many hosts."""
 
     hosts: int
 
 
 @dataclass(frozen=True)
-class Attend:
+class KeepRunning:
     """An attempt runs: its end will be told."""
 
 
@@ -59,7 +59,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Over:
+class RunEnded:
     """The run has ended."""
 
     state: str
@@ -67,7 +67,7 @@ class Over:
     reason: str
 
 
-Decision = Start | Attend | Wait | Over
+Decision = StartAttempt | KeepRunning | Wait | RunEnded
 
 
 class Supervisor:
@@ -95,7 +95,7 @@ class Supervisor:
         self._settled_for: int | None = None
         """Hosts alive when that wait was over: with these the run goes on at once."""
         self._why = ""
-        self._over: Over | None = None
+        self._over: RunEnded | None = None
 
     def began(self, hosts: int) -> None:
         """An attempt has been started."""
@@ -113,16 +113,16 @@ class Supervisor:
         size = self._largest(alive)
         return self._running_on is not None and size is not None and size > self._running_on
 
-    def ended(self, ending: Ending, now_s: float) -> None:
+    def ended(self, ending: AttemptResult, now_s: float) -> None:
         """The attempt is over, with every process of it."""
         self._running_on, self._why = None, ending.reason
         if self._got_further(ending):
             self._note_progress()
-        if ending.kind in (Kind.FINISHED, Kind.STOPPED):
-            self._over = Over(ending.kind.value, ending.reason)
-        elif ending.kind is Kind.FINAL:
-            self._over = Over("failed", ending.reason)
-        elif ending.kind is Kind.RESIZED:
+        if ending.kind in (EndReason.FINISHED, EndReason.STOPPED):
+            self._over = RunEnded(ending.kind.value, ending.reason)
+        elif ending.kind is EndReason.FINAL:
+            self._over = RunEnded("failed", ending.reason)
+        elif ending.kind is EndReason.RESIZED:
             self._count_in_vain(ending)
         else:
             self._charge(ending)
@@ -131,7 +131,7 @@ class Supervisor:
     def decide(self, alive: int, now_s: float) -> Decision:
         """What to do now that so many hosts are alive."""
         if self._over or self._running_on is not None:
-            return self._over or Attend()
+            return self._over or KeepRunning()
         if now_s < self._not_before_s:
             return Wait("backing_off", self._not_before_s, self._why)
         return self._start_or_wait(alive, now_s)
@@ -140,9 +140,9 @@ class Supervisor:
         wanted, size = self._policy.sizes[-1], self._largest(alive)
         if alive >= wanted:
             self._settled_for = None
-            return Start(wanted)
+            return StartAttempt(wanted)
         if size and self._settled_for is not None and alive >= self._settled_for:
-            return Start(size)
+            return StartAttempt(size)
         if self._missed_at_s is None:
             self._missed_at_s = now_s
         until_s = self._missed_at_s + self._policy.wait_for_hosts_s
@@ -150,8 +150,8 @@ class Supervisor:
             return Wait("waiting_for_hosts", until_s, f"{alive} of {wanted} hosts are alive")
         if size:
             self._settled_for = alive
-            return Start(size)
-        self._over = Over(
+            return StartAttempt(size)
+        self._over = RunEnded(
             "failed",
             f"{alive} of {wanted} hosts are alive, at least {self._policy.sizes[0]} are needed, "
             f"and none has come in {now_s - self._missed_at_s:.0f} s. Before that: {self._why}",
@@ -161,10 +161,10 @@ class Supervisor:
     def _largest(self, alive: int) -> int | None:
         return max((size for size in self._policy.sizes if size <= alive), default=None)
 
-    def _charge(self, ending: Ending) -> None:
+    def _charge(self, ending: AttemptResult) -> None:
         """Charge the budget that pays for this kind of end; the run is over where that is spent."""
         self._in_a_row += 1
-        if ending.kind is not Kind.LOST and ending.how:
+        if ending.kind is not EndReason.LOST and ending.how:
             self._count_repeats(ending)
         self._unexplained += ending.is_unexplained
         if ending.kind.is_loss and not (ending.is_unexplained and self._unexplained > 1):
@@ -172,7 +172,7 @@ class Supervisor:
         else:
             self._charge_failures(ending)
 
-    def _got_further(self, ending: Ending) -> bool:
+    def _got_further(self, ending: AttemptResult) -> bool:
         if ending.step is None:
             return ending.ran_s >= LONG_S
         is_further = ending.step > self._furthest
@@ -182,12 +182,12 @@ class Supervisor:
     def _note_progress(self) -> None:
         self._losses_in_vain = self._unexplained = self._same = 0
 
-    def _count_repeats(self, ending: Ending) -> None:
+    def _count_repeats(self, ending: AttemptResult) -> None:
         end = (ending.how, ending.step)
         self._same = self._same + 1 if end == self._last_end else 1
         self._last_end = end
 
-    def _count_in_vain(self, ending: Ending) -> None:
+    def _count_in_vain(self, ending: AttemptResult) -> None:
         self._losses_in_vain += 1
         if self._losses_in_vain > LOSSES_IN_VAIN:
             self._give_up(
@@ -196,7 +196,7 @@ class Supervisor:
                 "use hosts that last longer, or save more often with checkpoint.every_steps",
             )
 
-    def _charge_preemptions(self, ending: Ending) -> None:
+    def _charge_preemptions(self, ending: AttemptResult) -> None:
         self.losses += 1
         limit = self._policy.preemptions
         if limit is not None and self.losses > limit:
@@ -204,7 +204,7 @@ class Supervisor:
         else:
             self._count_in_vain(ending)
 
-    def _charge_failures(self, ending: Ending) -> None:
+    def _charge_failures(self, ending: AttemptResult) -> None:
         limit = self._policy.failures
         self.failures += 1
         spent = f"retries.failures: {limit} is spent"
@@ -218,8 +218,8 @@ class Supervisor:
         elif self.failures > limit:
             self._give_up(ending, spent if limit else "")
 
-    def _give_up(self, ending: Ending, why: str) -> None:
-        self._over = Over("failed", f"{ending.reason} ({why})" if why else ending.reason)
+    def _give_up(self, ending: AttemptResult, why: str) -> None:
+        self._over = RunEnded("failed", f"{ending.reason} ({why})" if why else ending.reason)
 
     def _back_off_s(self) -> float:
         """None after the first failure, then longer each time that nothing was gained."""

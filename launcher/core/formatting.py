@@ -22,7 +22,7 @@ def format_seconds(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def count(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """ "1 host", "4 hosts"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 

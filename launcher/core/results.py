@@ -13,12 +13,12 @@ from launcher.core.formatting import describe_status, host_name
 NAMED = 8
 """So many hosts are listed by name."""
 
-ON_REQUEST = 75
+EXIT_STOPPED_ON_REQUEST = 75
 PEER_LOST, STALE = "peer_lost", "stale"
 MEANINGS = {
     64: "bad configuration",
     65: "bad data or numbers",
-    ON_REQUEST: "stopped on request",
+    EXIT_STOPPED_ON_REQUEST: "stopped on request",
     127: "the program could not be started",
     -signal.SIGABRT: "an abort in native code, see above",
     -signal.SIGKILL: "by hand, or by the kernel for want of memory",
@@ -29,7 +29,7 @@ NO_INITIALIZATION = "initialization failed, see above"
 """What SIGABRT means before the processes have found each other: JAX ends a program so."""
 
 
-class Kind(Enum):
+class EndReason(Enum):
     """The end of an attempt."""
 
     FINISHED = "finished"
@@ -49,19 +49,19 @@ class Kind(Enum):
     @property
     def is_failure(self) -> bool:
         """Charged to `retries.failures`."""
-        return self in (Kind.CRASH, Kind.HANG)
+        return self in (EndReason.CRASH, EndReason.HANG)
 
     @property
     def is_loss(self) -> bool:
         """Charged to `retries.preemptions`."""
-        return self in (Kind.LOST, Kind.PREEMPTED)
+        return self in (EndReason.LOST, EndReason.PREEMPTED)
 
 
 @dataclass(frozen=True)
-class Ending:
+class AttemptResult:
     """The end of an attempt, as it is told to the supervisor."""
 
-    kind: Kind
+    kind: EndReason
     reason: str
     """In a sentence, with the host that it began with."""
     how: str = ""
@@ -75,11 +75,11 @@ class Ending:
     @property
     def is_unexplained(self) -> bool:
         """A stop that neither this launch nor a notice of the platform asked for."""
-        return self.kind is Kind.PREEMPTED and bool(self.how)
+        return self.kind is EndReason.PREEMPTED and bool(self.how)
 
 
 @dataclass(frozen=True)
-class Exit:
+class ProcessExit:
     """How a host's program ended. `status` is a wait status; None: lost with its host."""
 
     status: int | None
@@ -109,7 +109,7 @@ class Exit:
     @property
     def in_order(self) -> bool:
         """Finished, or stopped with everything saved."""
-        return self.code in (0, ON_REQUEST)
+        return self.code in (0, EXIT_STOPPED_ON_REQUEST)
 
     @property
     def failed(self) -> bool:
@@ -127,7 +127,7 @@ class Exit:
 
 
 @dataclass(frozen=True)
-class Behind:
+class StalledHost:
     """A host that does not move, and where it was last seen."""
 
     process: int
@@ -142,7 +142,7 @@ class Behind:
 class Hang:
     """The gang stands still, and the hosts that it waits for; in words by `str`."""
 
-    behind: tuple[Behind, ...]
+    behind: tuple[StalledHost, ...]
     silent: bool
     """Whether they are not heard at all, or heard without progress."""
     deadline_s: float
@@ -175,10 +175,10 @@ class Hang:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class GangResult:
     """The end of one attempt."""
 
-    exits: dict[int, Exit]
+    exits: dict[int, ProcessExit]
     failed_process: int | None
     """The first host that failed; None: none did."""
     hang: Hang | None = None
@@ -226,7 +226,7 @@ class Outcome:
         return [] if self.failed_process is None else self.exits[self.failed_process].tail
 
 
-def describe_exit(process: int, ended: Exit) -> str:
+def describe_exit(process: int, ended: ProcessExit) -> str:
     """What happened to a host, with what its exit status means where that is known."""
     if ended.status is None:
         end = "failed" if ended.host_lives else "was lost"
@@ -238,7 +238,7 @@ def describe_exit(process: int, ended: Exit) -> str:
     return f"{text} ({meaning})" if meaning else text
 
 
-def first_failure(exits: Mapping[int, Exit]) -> int | None:
+def first_failure(exits: Mapping[int, ProcessExit]) -> int | None:
     """The host that failed first, of those whose end follows from no other's."""
     failed = [process for process, ended in exits.items() if ended.failed]
     return min(
@@ -248,7 +248,7 @@ def first_failure(exits: Mapping[int, Exit]) -> int | None:
     )
 
 
-def odd_ones(reports: Mapping[int, Mapping[str, Any]]) -> tuple[list[str], set[int]]:
+def find_outliers(reports: Mapping[int, Mapping[str, Any]]) -> tuple[list[str], set[int]]:
     """Values in which hosts differ from most (or the first), a sentence each, and those hosts."""
     flat = {process: dict(_flatten(reports[process])) for process in sorted(reports)}
     texts: list[str] = []

@@ -11,13 +11,13 @@ from rich.text import Text
 
 from launcher.core.exit_codes import INTERRUPTED, OK, fail
 from launcher.core.files import parse_object
-from launcher.core.results import Ending, Kind
+from launcher.core.results import AttemptResult, EndReason
 from launcher.host.log_reader import Lines, LogFile
-from launcher.planning.spec import Planned
+from launcher.planning.spec import AttemptInfo
 from launcher.runs import live, summary
 from launcher.runs.directory import QUEUED, RunFolderError, is_alive, run_word
 from launcher.runs.host_logs import FOLLOWED_TAIL, LOOK_S, HostLogs
-from launcher.runs.status import Snapshot, describe, take
+from launcher.runs.status import RunStatus, describe, read_status
 from launcher.ui.progress import RunDisplay, print_summary
 from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.config.loader import ConfigError
@@ -35,7 +35,7 @@ def attach_run(folder: Path, *, aside: bool, tail: int = FOLLOWED_TAIL) -> int:
     go. Raises RunFolderError for a folder that tells too little of its run.
     """
     console, errors = Console(stderr=aside), Console(stderr=True)
-    found = take(folder)
+    found = read_status(folder)
     if not found.is_alive:
         console.print(Text(f"not running: {describe(found)}"), soft_wrap=True)
         return found.exit_code
@@ -45,7 +45,7 @@ def attach_run(folder: Path, *, aside: bool, tail: int = FOLLOWED_TAIL) -> int:
     except KeyboardInterrupt:
         tell_let_go(folder)
         return INTERRUPTED
-    found = take(folder)
+    found = read_status(folder)
     if found.state == QUEUED:
         return OK
     if found.exit_code != OK:
@@ -57,7 +57,7 @@ def attach_run(folder: Path, *, aside: bool, tail: int = FOLLOWED_TAIL) -> int:
 class _Attached:
     """A display, and what feeds it: the events and the lines of a run, as they are written."""
 
-    def __init__(self, found: Snapshot, console: Console, tail: int) -> None:
+    def __init__(self, found: RunStatus, console: Console, tail: int) -> None:
         self._folder, self._attempt = found.folder, found.attempt or 1
         self.planned = _planned(found.folder, self._attempt)
         self._began = _plan_path(found.folder, self._attempt).stat().st_mtime
@@ -101,7 +101,7 @@ class _Attached:
             case "state":
                 self.display.status(_status(event))
             case "attempt_ended":
-                self.display.attempt_ended(Ending(Kind(event["kind"]), event["reason"]))
+                self.display.attempt_ended(AttemptResult(EndReason(event["kind"]), event["reason"]))
             case _:
                 self.display.on_event(event)
 
@@ -115,7 +115,7 @@ def _events(path: Path) -> Iterator[Event | None]:
         yield None
 
 
-def _planned(folder: Path, attempt: int) -> Planned:
+def _planned(folder: Path, attempt: int) -> AttemptInfo:
     """What a run's folder tells of an attempt. Raises RunFolderError where it is not to be read."""
     try:
         job = load_job(folder / "job.yaml").value
@@ -123,8 +123,8 @@ def _planned(folder: Path, attempt: int) -> Planned:
         plan = kind.model_validate_json(_plan_path(folder, attempt).read_text(encoding="utf-8"))
     except (OSError, ValueError, ConfigError) as error:
         raise RunFolderError(f"{folder}: attempt {attempt} cannot be read: {error}") from None
-    name = take(folder).cluster_name
-    return Planned(job=job, cluster_name=name, plan=plan, run_dir=folder, attempt=attempt)
+    name = read_status(folder).cluster_name
+    return AttemptInfo(job=job, cluster_name=name, plan=plan, run_dir=folder, attempt=attempt)
 
 
 def _plan_path(folder: Path, attempt: int) -> Path:

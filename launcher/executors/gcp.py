@@ -19,15 +19,15 @@ from launcher.core.errors import ProviderError
 from launcher.core.exit_codes import INTERRUPTED, OK
 from launcher.core.files import read_object, replace_file
 from launcher.core.formatting import format_seconds
-from launcher.executors.ssh import Begin, HostsLostError, Remotely, Watch
-from launcher.providers.gcp.pod import LATE, UNWANTED, Pod
+from launcher.executors.ssh import HostMonitor, HostsLostError, RunRequest, SshExecutor
+from launcher.providers.gcp.pod import LATE, UNWANTED, TpuSliceRequest
 from launcher.providers.gcp.prices import cost_line, dollars_per_hour, limit_line
-from launcher.providers.gcp.slice_records import noted_pods
+from launcher.providers.gcp.slice_records import list_slices
 from launcher.providers.ssh.connection import Host, hosts_of
 from launcher.providers.ssh.parallel import everywhere
 from launcher.providers.ssh.run_handle import RemoteRun
-from launcher.runs.directory import REMOTE, Run, is_alive
-from launcher.runs.remote import settle_copy
+from launcher.runs.directory import REMOTE, RunDir, is_alive
+from launcher.runs.remote import localize_copy
 
 KEEPER = "launcher.executors.gcp_reclaimer"
 ASK_S, COPY_S = 10.0, 10.0
@@ -38,34 +38,34 @@ STOP_TIMEOUT_S = 600.0
 """For a checkpoint before hosts are given back."""
 
 
-class OnPods:
+class GcpExecutor:
     """One run, on one pod after the other."""
 
-    def __init__(self, remotely: Remotely, *, losses: int = 0) -> None:
+    def __init__(self, remotely: SshExecutor, *, losses: int = 0) -> None:
         """`losses`: how often its hosts were preempted before."""
         self._remotely, self._tell, self._folder = remotely, remotely.tell, remotely.folder
-        self._agreed = remotely.shown.agreed
+        self._agreed = remotely.shown.assume_yes
         self._losses = losses
 
-    def go(self, begin: Begin) -> int:
-        """Returns the exit code of `launch`. Raises as `Remotely.go` does, but HostsLostError.
+    def go(self, begin: RunRequest) -> int:
+        """Returns the exit code of `launch`. Raises as `SshExecutor.submit` does, but HostsLostError.
 
         Whatever ends this process, what it has asked for is given back: by a keeper, at last.
         """
-        for folder, note in noted_pods():
+        for folder, note in list_slices():
             if note.run == str(self._folder) and note.stage == "kept":
-                Pod(folder, note).give_back()
+                TpuSliceRequest(folder, note).release()
         while True:
             try:
-                return self._on_one(begin)
+                return self._run_on_slice(begin)
             except HostsLostError:
                 begin = self._after_loss(begin)
 
-    def replaced(self, begin: Begin) -> int:
+    def replaced(self, begin: RunRequest) -> int:
         """`go`, after a loss that another process has seen."""
         return self.go(self._after_loss(begin))
 
-    def _after_loss(self, begin: Begin) -> Begin:
+    def _after_loss(self, begin: RunRequest) -> RunRequest:
         """How it goes on. Raises ProviderError where it was lost too often."""
         self._losses += 1
         most = begin.job.retries.preemptions
@@ -75,36 +75,36 @@ class OnPods:
             return begin
         return replace(begin, text=None, overrides=(), fresh=False)
 
-    def _on_one(self, begin: Begin) -> int:
+    def _run_on_slice(self, begin: RunRequest) -> int:
         """Raises HostsLostError once a preempted pod is given back, and the run is here."""
-        pod = self._asked()
-        watch = PodWatch(pod)
+        pod = self._request()
+        watch = SliceMonitor(pod)
         code = None
         try:
-            code = self._use(self._there(pod), watch, begin)
+            code = self._drive(self._wait_ready(pod), watch, begin)
             return code
         finally:
             if not self._remotely.is_there:  # else its keeper sees to the run and to it
-                leave(pod, code, self._tell)
+                release(pod, code, self._tell)
 
-    def _use(self, settings: Ssh, watch: "PodWatch", begin: Begin) -> int:
+    def _drive(self, settings: Ssh, watch: "SliceMonitor", begin: RunRequest) -> int:
         """Raises HostsLostError once the run is here."""
         try:
-            return self._remotely.go(begin, settings, watch)
+            return self._remotely.submit(begin, settings, watch)
         except HostsLostError:
             pass
         except ProviderError:
             if not watch.are_lost():
                 raise
         self._tell("the hosts were preempted: they are given back, and others are asked for")
-        watch.bring_home(self._folder)
+        watch.fetch(self._folder)
         self._remotely.is_there = False
         raise HostsLostError
 
-    def _asked(self) -> Pod:
+    def _request(self) -> TpuSliceRequest:
         """One that is written down, has its keeper, and is asked for."""
         remotely = self._remotely
-        pod = Pod.of(remotely.cluster, remotely.words, self._folder, self._losses)
+        pod = TpuSliceRequest.of(remotely.cluster, remotely.words, self._folder, self._losses)
         self._tell(cost_line(pod.wanted))
         self._tell(limit_line(pod.wanted))
         if not self._agreed and sys.stdin.isatty() and not Confirm.ask("go on?", default=False):
@@ -117,7 +117,7 @@ class OnPods:
         pod.ask()
         return pod
 
-    def _there(self, pod: Pod) -> Ssh:
+    def _wait_ready(self, pod: TpuSliceRequest) -> Ssh:
         """Its hosts, once they are there. A run that has begun is seen to wait for them."""
         with self._waiting():
             settings = pod.wait(self._tell)
@@ -128,17 +128,17 @@ class OnPods:
     def _waiting(self) -> AbstractContextManager[object]:
         if not self._losses or not self._remotely.has_begun or is_alive(self._folder):
             return nullcontext()
-        run = Run.open(self._folder)
+        run = RunDir.open(self._folder)
         run.set_state("waiting_for_hosts", reason="the hosts were preempted")
         return run
 
 
-class PodWatch(Watch):
+class SliceMonitor(HostMonitor):
     """Asks whether the slices are still there, and copies the run's folder for the next ones."""
 
     takes_the_run_along = True
 
-    def __init__(self, pod: Pod) -> None:
+    def __init__(self, pod: TpuSliceRequest) -> None:
         self.copy = pod.folder / "copy"
         self._pod = pod
         self._ask_at = self._copy_at = 0.0
@@ -147,7 +147,7 @@ class PodWatch(Watch):
         self._refuse_unwanted()
         self._pod.set("running")
 
-    def look(self, run: RemoteRun) -> None:
+    def poll(self, run: RemoteRun) -> None:
         if time.monotonic() >= self._ask_at:
             if self.are_lost():
                 raise HostsLostError
@@ -180,7 +180,7 @@ class PodWatch(Watch):
     def _older(self) -> Path:
         return self.copy.with_name("copy.old")
 
-    def bring_home(self, folder: Path) -> None:
+    def fetch(self, folder: Path) -> None:
         """The run's folder as it was copied last: the run is here, and nobody runs it."""
         if copy := self.last_copy:
             shutil.copytree(copy, folder, dirs_exist_ok=True)
@@ -188,10 +188,10 @@ class PodWatch(Watch):
             run = RemoteRun.read(folder)
         except (ValueError, ProviderError):  # unreadable: the pod's note says the same
             note = self._pod.note
-            settle_copy(folder, note.words, note.launched_in)
+            localize_copy(folder, note.words, note.launched_in)
             return
         if run is not None:
-            run.settle(folder)
+            run.localize(folder)
 
     def _refuse_unwanted(self) -> None:
         if not self._pod.is_wanted:
@@ -214,12 +214,12 @@ class OverTimeError(ProviderError):
     """Slices are held for longer than provider.max_hours."""
 
 
-def over_time(pod: Pod) -> str:
+def over_time(pod: TpuSliceRequest) -> str:
     """The reason of an end, in words."""
     return f"{pod.note.resource_id} is held for provider.max_hours: {_max_hours(pod):g}"
 
 
-def give_up(pod: Pod, tell: Callable[[str], None], why: str = "") -> bool:
+def give_up(pod: TpuSliceRequest, tell: Callable[[str], None], why: str = "") -> bool:
     """Stop whatever runs there, copy it here as far as possible, and delete the slices.
 
     `why` becomes the run's reason. False: the slices may still appear, see `Pod.delete`. Raises
@@ -230,7 +230,7 @@ def give_up(pod: Pod, tell: Callable[[str], None], why: str = "") -> bool:
     with pod.ending() as is_noted:
         if not is_noted:
             return True
-        watch = PodWatch(pod)
+        watch = SliceMonitor(pod)
         is_on_it = _save(pod, watch, tell)
         if not pod.delete():
             return False
@@ -240,7 +240,7 @@ def give_up(pod: Pod, tell: Callable[[str], None], why: str = "") -> bool:
         return True
 
 
-def _save(pod: Pod, watch: PodWatch, tell: Callable[[str], None]) -> bool:
+def _save(pod: TpuSliceRequest, watch: SliceMonitor, tell: Callable[[str], None]) -> bool:
     """Stop and copy the run of a pod; whether the run is on this pod, as far as it is known."""
     folder = Path(pod.note.run)
     try:
@@ -258,10 +258,10 @@ def _save(pod: Pod, watch: PodWatch, tell: Callable[[str], None]) -> bool:
     return True
 
 
-def _bring_home(watch: PodWatch, folder: Path, why: str) -> None:
+def _bring_home(watch: SliceMonitor, folder: Path, why: str) -> None:
     """Raises ProviderError with where the copy is."""
     try:
-        watch.bring_home(folder)
+        watch.fetch(folder)
         if why:
             add_to_state(folder, reason=why)
     except (OSError, shutil.Error) as error:
@@ -286,7 +286,7 @@ def add_to_state(folder: Path, **fields: object) -> None:
     replace_file(path, json.dumps({**read_object(path), **fields}))
 
 
-def leave(pod: Pod, code: int | None, tell: Callable[[str], None]) -> None:
+def release(pod: TpuSliceRequest, code: int | None, tell: Callable[[str], None]) -> None:
     """Give it back; or, after a run that failed, keep it for a while.
 
     `code`: what `launch` ends with; None: it did not come to a run.
@@ -294,7 +294,7 @@ def leave(pod: Pod, code: int | None, tell: Callable[[str], None]) -> None:
     minutes = pod.wanted.settings.autostop_minutes
     if code in (None, OK, INTERRUPTED) or not minutes:
         tell(f"giving {pod.note.resource_id} back")
-        if not pod.give_back():
+        if not pod.release():
             tell(f"the API has not shown {pod.note.resource_id} yet: {LATE}")
         return
     pod.set("kept", time.time() + 60 * minutes)
@@ -332,11 +332,11 @@ def start_keeper(pod: Path) -> None:
         )
 
 
-def _max_hours(pod: Pod) -> float:
+def _max_hours(pod: TpuSliceRequest) -> float:
     return pod.wanted.settings.max_hours or 0.0
 
 
-def _kept_line(pod: Pod, minutes: float) -> str:
+def _kept_line(pod: TpuSliceRequest, minutes: float) -> str:
     cost = dollars_per_hour(pod.wanted)
     money = f", about ${cost * minutes / 60:,.2f}" if cost is not None else ""
     shell = f"ssh -F {pod.folder}/ssh_config -i {pod.folder}/key -l {pod.wanted.user}"

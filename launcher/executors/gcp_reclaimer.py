@@ -15,24 +15,29 @@ from launcher.core.errors import ProviderError
 from launcher.core.files import lock
 from launcher.executors.gcp import (
     ASK_S,
-    OnPods,
+    GcpExecutor,
     OverTimeError,
-    PodWatch,
+    SliceMonitor,
     add_to_state,
     give_up,
-    leave,
     over_time,
+    release,
     stop_in_order,
 )
-from launcher.executors.options import Shown
-from launcher.executors.ssh import Begin, HostsLostError, Remotely
+from launcher.executors.options import OutputOptions
+from launcher.executors.ssh import HostsLostError, RunRequest, SshExecutor
 from launcher.providers.gcp import pod as pods
 from launcher.providers.gcp.failures import Failures, Trouble
-from launcher.providers.gcp.pod import Pod
-from launcher.providers.gcp.slice_records import Note, UnreadableNoteError, is_noted, read_note
+from launcher.providers.gcp.pod import TpuSliceRequest
+from launcher.providers.gcp.slice_records import (
+    SliceRecord,
+    UnreadableNoteError,
+    is_noted,
+    read_note,
+)
 from launcher.providers.ssh.run_handle import RemoteRun
-from launcher.runs.records import NoteError
-from launcher.runs.status import take
+from launcher.runs.records import RunRecordError
+from launcher.runs.status import read_status
 from trainer.contract.config.command import load_job
 
 LOOK_S, AGAIN_S = 1.0, 60.0
@@ -80,12 +85,12 @@ class Keeper:
             if self._unexpected.add() < MOST_FAILURES:
                 raise
             say(f"{error}: the slices are given back")
-            pods.give_back_unreadable(self._folder)
+            pods.release_unreadable(self._folder)
             return
         if note is not None:
-            self._act_on(Pod(self._folder, note), note)
+            self._act_on(TpuSliceRequest(self._folder, note), note)
 
-    def _act_on(self, pod: Pod, note: Note) -> None:
+    def _act_on(self, pod: TpuSliceRequest, note: SliceRecord) -> None:
         if self._why:
             self._give_up(pod, self._why)
         elif note.stage == "running":
@@ -96,27 +101,27 @@ class Keeper:
         elif note.stage == "ending" and note.is_seen:
             give_up(pod, say)
         else:
-            pod.give_back_late()
+            pod.release_late()
 
-    def _see_to_run(self, pod: Pod) -> None:
+    def _see_to_run(self, pod: TpuSliceRequest) -> None:
         """Until it is over, its hosts are lost, or a limit is reached."""
         try:
             self._follow(pod)
         except Exception as error:
-            can_pass = isinstance(error, ProviderError) and not isinstance(error, NoteError)
+            can_pass = isinstance(error, ProviderError) and not isinstance(error, RunRecordError)
             if can_pass or self._unexpected.add() < MOST_FAILURES:
                 raise
             kind = type(error).__name__
             self._give_up(pod, f"the run could not be followed: {kind}: {error}")
 
-    def _follow(self, pod: Pod) -> None:
-        folder, watch = Path(pod.note.run), PodWatch(pod)
+    def _follow(self, pod: TpuSliceRequest) -> None:
+        folder, watch = Path(pod.note.run), SliceMonitor(pod)
         if self._lost is not None:
             self._replace(pod, self._lost, watch)
             return
         run = RemoteRun.read(folder)
         if run is None:
-            leave(pod, take(folder).exit_code, say)
+            release(pod, read_status(folder).exit_code, say)
             return
         try:
             why = self._wait_for_end(run, watch, pod)
@@ -130,7 +135,7 @@ class Keeper:
         else:
             self._end(pod, run, watch, why)
 
-    def _wait_for_end(self, run: RemoteRun, watch: PodWatch, pod: Pod) -> str:
+    def _wait_for_end(self, run: RemoteRun, watch: SliceMonitor, pod: TpuSliceRequest) -> str:
         """Returns the reason, where the run was stopped here.
 
         Raises HostsLostError, ProviderError.
@@ -140,7 +145,7 @@ class Keeper:
             self._unexpected.clear()
             self._trouble.clear()
             try:
-                watch.look(run)
+                watch.poll(run)
             except OverTimeError:
                 say(f"{over_time(pod)}: the run is stopped")
                 stop_in_order(run)
@@ -149,7 +154,7 @@ class Keeper:
         self._unanswered.clear()
         return ""
 
-    def _bear(self, pod: Pod, error: ProviderError) -> None:
+    def _bear(self, pod: TpuSliceRequest, error: ProviderError) -> None:
         """A host that does not answer, for as long as provider.unreachable_minutes allows."""
         minutes = pod.wanted.settings.unreachable_minutes
         if pod.is_over_time:
@@ -159,14 +164,14 @@ class Keeper:
         else:
             raise error
 
-    def _end(self, pod: Pod, run: RemoteRun, watch: PodWatch, why: str) -> None:
+    def _end(self, pod: TpuSliceRequest, run: RemoteRun, watch: SliceMonitor, why: str) -> None:
         """Copy a run that is over, and leave its pod.
 
         What cannot be copied keeps the slices for as long as provider.autostop_minutes allows.
         """
         folder, minutes = Path(pod.note.run), pod.wanted.settings.autostop_minutes
         try:
-            run.bring_home(folder)
+            run.fetch(folder)
         except (ProviderError, OSError) as error:
             if watch.are_lost():
                 self._replace(pod, run, watch)
@@ -180,29 +185,29 @@ class Keeper:
             return
         if why:
             add_to_state(folder, reason=why)
-        leave(pod, take(folder).exit_code, say)
+        release(pod, read_status(folder).exit_code, say)
 
-    def _give_up(self, pod: Pod, why: str) -> None:
+    def _give_up(self, pod: TpuSliceRequest, why: str) -> None:
         """From now on only give the pod back. Raises ProviderError where that fails."""
         self._why = why
         say(f"giving {pod.note.resource_id} back: {why}")
         give_up(pod, say, f"the slices were given back: {why}")
 
-    def _replace(self, pod: Pod, run: RemoteRun, watch: PodWatch) -> None:
+    def _replace(self, pod: TpuSliceRequest, run: RemoteRun, watch: SliceMonitor) -> None:
         """The run goes on elsewhere, with a pod that has a keeper of its own."""
         self._lost, folder = run, Path(pod.note.run)
-        watch.bring_home(folder)
-        pod.give_back()
+        watch.fetch(folder)
+        pod.release()
         if Path(run.launched_in).is_dir():
             os.chdir(run.launched_in)
-        shown = Shown(detached=True, as_json=False, agreed=True)
+        shown = OutputOptions(detached=True, as_json=False, assume_yes=True)
         words, cluster = pod.note.words, pod.note.cluster
-        remotely = Remotely(folder, cluster, Path(words.name).stem, words, shown)
+        remotely = SshExecutor(folder, cluster, Path(words.name).stem, words, shown)
         remotely.has_begun = True
 
         def go() -> int:
-            begin = Begin(load_job(folder / "job.yaml").value, None)
-            return OnPods(remotely, losses=pod.note.losses).replaced(begin)
+            begin = RunRequest(load_job(folder / "job.yaml").value, None)
+            return GcpExecutor(remotely, losses=pod.note.losses).replaced(begin)
 
         remotely.report_errors(go)
 

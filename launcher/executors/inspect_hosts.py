@@ -9,13 +9,13 @@ from pydantic import TypeAdapter
 
 from launcher.cluster.schema import Gcp, Slurm, Ssh, cluster_key
 from launcher.core.errors import ProviderError
-from launcher.core.formatting import count
+from launcher.core.formatting import pluralize
 from launcher.gang.preflight import Seen
-from launcher.planning.spec import Launch
-from launcher.providers.gcp.pod import Pod
-from launcher.providers.gcp.slice_records import noted_pods
+from launcher.planning.spec import LaunchSpec
+from launcher.providers.gcp.pod import TpuSliceRequest
+from launcher.providers.gcp.slice_records import list_slices
 from launcher.providers.ray.code_bundle import pack
-from launcher.providers.ray.host_protocol import Place
+from launcher.providers.ray.host_protocol import DoctorOrder
 from launcher.providers.slurm import submit
 from launcher.providers.ssh.connection import hosts_of
 from launcher.providers.ssh.provision import provision
@@ -25,7 +25,7 @@ from launcher.providers.ssh.uv_binary import find_uv
 Tell = Callable[[str], None]
 
 
-def look_there(launch: Launch, on_status: Tell) -> dict[int, Seen]:
+def look_there(launch: LaunchSpec, on_status: Tell) -> dict[int, Seen]:
     """What was seen of every host. Raises ProviderError, ConfigError."""
     provider = launch.cluster.provider
     if isinstance(provider, Ssh):
@@ -42,24 +42,26 @@ def look_there(launch: Launch, on_status: Tell) -> dict[int, Seen]:
     return _read(said)
 
 
-def _by_ssh(launch: Launch, settings: Ssh, on_status: Tell) -> str:
+def _by_ssh(launch: LaunchSpec, settings: Ssh, on_status: Tell) -> str:
     """With all that a run gets there; nothing but files stays."""
     hosts, world = hosts_of(settings), launch.plan.world
-    place = Place(cluster=launch.cluster.model_dump(mode="json"), cluster_name=launch.cluster_name)
+    place = DoctorOrder(
+        cluster=launch.cluster.model_dump(mode="json"), cluster_name=launch.cluster_name
+    )
     code, storage = pack(Path.cwd()), launch.cluster.storage
     provisioned = provision(hosts, code, find_uv(), world.platform, on_status, storage)
     with Sessions(hosts, provisioned) as sessions:
         sessions.start(world, on_status)
-        on_status(f"looking at {count(len(hosts), 'host')}")
+        on_status(f"looking at {pluralize(len(hosts), 'host')}")
         return sessions.look(place)["output"]
 
 
-def _held(launch: Launch, on_status: Tell) -> Ssh:
+def _held(launch: LaunchSpec, on_status: Tell) -> Ssh:
     """How slices are reached that were got for a run; none are asked for."""
-    key = cluster_key(launch.words.name)
-    for folder, note in noted_pods():
+    key = cluster_key(launch.cluster_ref.name)
+    for folder, note in list_slices():
         if note.cluster_key == key and note.stage in ("running", "kept"):
-            return Pod(folder, note).wait(on_status)
+            return TpuSliceRequest(folder, note).wait(on_status)
     raise ProviderError(
         f"no slices of {launch.cluster_name} are held, and the doctor asks for none: a launch "
         "looks at its hosts before its program starts, and after a run that failed they stay for "
@@ -67,10 +69,10 @@ def _held(launch: Launch, on_status: Tell) -> Ssh:
     )
 
 
-def _in_queue(launch: Launch, settings: Slurm, on_status: Tell) -> str:
+def _in_queue(launch: LaunchSpec, settings: Slurm, on_status: Tell) -> str:
     on_status("waiting for hosts in Slurm's queue")
     with tempfile.TemporaryDirectory(prefix=".slipway-doctor-", dir=Path.cwd()) as shared:
-        world, name = launch.plan.world, launch.words.lasting().name
+        world, name = launch.plan.world, launch.cluster_ref.lasting().name
         return submit.look(Path(shared), name, world, settings)
 
 

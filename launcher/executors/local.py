@@ -11,12 +11,12 @@ from rich.console import Console
 
 from launcher.core import output
 from launcher.core.exit_codes import JOB_FAILED
-from launcher.runs.directory import Run, RunFolderError, run_word
+from launcher.runs.directory import RunDir, RunFolderError, run_word
 
 HELD = "held"
 
 
-def detach(run: Run, console: Console) -> bool:
+def detach(run: RunDir, console: Console) -> bool:
     """Whether this is the process that goes on with the run; in the command's own process, not.
 
     That one tells the console how the run is found again.

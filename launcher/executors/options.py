@@ -6,12 +6,12 @@ from rich.console import Console
 
 
 @dataclass(frozen=True)
-class Shown:
+class OutputOptions:
     """Whether it is let go of at once, and whether standard output is for JSON alone."""
 
     detached: bool
     as_json: bool
-    agreed: bool = False
+    assume_yes: bool = False
     """To what it costs: nothing is asked."""
 
     @property

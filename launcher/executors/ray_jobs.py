@@ -5,12 +5,12 @@ from pathlib import Path
 from launcher.cluster.schema import Attach
 from launcher.core.errors import ProviderError
 from launcher.core.exit_codes import INTERRUPTED, OK
-from launcher.executors.ssh import Begin, Remotely
+from launcher.executors.ssh import RunRequest, SshExecutor
 from launcher.providers.ray.code_bundle import pack
 from launcher.providers.ray_jobs.run_handle import DoubtError, Following, RayJob
 
 
-def go(remotely: Remotely, begin: Begin, settings: Attach) -> int:
+def go(remotely: SshExecutor, begin: RunRequest, settings: Attach) -> int:
     """From the code here to the run's folder here; returns the exit code of `launch`.
 
     Raises ProviderError, ConfigError, and KeyboardInterrupt before the run has begun.
@@ -31,13 +31,13 @@ def go(remotely: Remotely, begin: Begin, settings: Attach) -> int:
     remotely.has_begun = following.has_folder
     if following.has_folder:
         following.unpack(folder)
-        run.settle(folder)
+        run.localize(folder)
     return INTERRUPTED if stopped else following.exit_code
 
 
-def _begin(run: RayJob, remotely: Remotely, begin: Begin) -> None:
+def _begin(run: RayJob, remotely: SshExecutor, begin: RunRequest) -> None:
     """Submits the job. Raises ProviderError; the run is there unless the cluster refuses it."""
-    work = remotely.work(begin, run.runs, secrets={})
+    work = remotely.run_order(begin, run.runs, secrets={})
     remotely.has_begun = remotely.is_there = True
     try:
         run.begin(work, remotely.folder)
@@ -51,7 +51,7 @@ def _begin(run: RayJob, remotely: Remotely, begin: Begin) -> None:
             remotely.record(begin)
 
 
-def _follow(following: Following, run: RayJob, remotely: Remotely) -> bool:
+def _follow(following: Following, run: RayJob, remotely: SshExecutor) -> bool:
     """Show it until it ends; whether Ctrl-C has stopped it."""
     try:
         following.until_over(remotely.tell)

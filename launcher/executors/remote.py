@@ -9,32 +9,32 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.cluster.schema import Attach, Cluster, ClusterWords, Ssh, find_cluster
+from launcher.cluster.schema import Attach, Cluster, ClusterRef, Ssh, find_cluster
 from launcher.core.errors import ProviderError
 from launcher.core.files import read_object
 from launcher.executors import new_secrets, ray_jobs
-from launcher.executors.gcp import OnPods
-from launcher.executors.options import Shown
-from launcher.executors.ssh import Begin, Remotely, Watch
+from launcher.executors.gcp import GcpExecutor
+from launcher.executors.options import OutputOptions
+from launcher.executors.ssh import HostMonitor, RunRequest, SshExecutor
 from launcher.planning import job_secrets
-from launcher.planning.spec import Launch
+from launcher.planning.spec import LaunchSpec
 from launcher.providers.ray_jobs.run_handle import RayJob
 from launcher.providers.ssh.run_handle import RemoteRun
 from launcher.runs.directory import REMOTE, RunFolderError, make_folder
-from launcher.runs.remote import Elsewhere
+from launcher.runs.remote import RemoteRunHandle
 from trainer.contract.config.command import load_job
 from trainer.contract.config.loader import ConfigError, Loaded, dump
 
 
-def run_remotely(launch: Launch, *, fresh: bool, shown: Shown) -> int:
+def run_remotely(launch: LaunchSpec, *, fresh: bool, shown: OutputOptions) -> int:
     """Run a job on hosts that are others; returns the exit code of `launch`."""
     folder, text = launch.run_dir, dump(launch.job)
-    remotely = Remotely(folder, launch.cluster, launch.cluster_name, launch.words, shown)
+    remotely = SshExecutor(folder, launch.cluster, launch.cluster_name, launch.cluster_ref, shown)
 
     def go() -> int:
         make_folder(folder, text, fresh=fresh)
         try:
-            return _go(remotely, Begin(launch.job, text, fresh=fresh))
+            return _go(remotely, RunRequest(launch.job, text, fresh=fresh))
         finally:
             if not remotely.has_begun:
                 shutil.rmtree(folder)
@@ -46,12 +46,12 @@ def resume_remotely(
     folder: Path,
     overrides: Sequence[str],
     cluster: Loaded[Cluster],
-    words: ClusterWords,
-    shown: Shown,
+    words: ClusterRef,
+    shown: OutputOptions,
 ) -> int:
     """Go on with a run there, by the job that this machine has; returns the exit code."""
     name = Path(cluster.source).stem
-    remotely = Remotely(folder, cluster.value, name, words, shown)
+    remotely = SshExecutor(folder, cluster.value, name, words, shown)
 
     def go() -> int:
         job = load_job(folder / "job.yaml", overrides).value
@@ -60,28 +60,28 @@ def resume_remotely(
             new_secrets.confirm(job, folder, overrides)
             if problems := job_secrets.missing(job):
                 raise ConfigError(problems)
-        return _go(remotely, Begin(job, None, overrides))
+        return _go(remotely, RunRequest(job, None, overrides))
 
     return remotely.report_errors(go)
 
 
-def _go(remotely: Remotely, begin: Begin) -> int:
+def _go(remotely: SshExecutor, begin: RunRequest) -> int:
     """By the Jobs API, on the hosts of the cluster file, or on slices that are got for this run."""
     provider = remotely.cluster.provider
     if isinstance(provider, Attach):
         return ray_jobs.go(remotely, begin, provider)
     if isinstance(provider, Ssh):
-        return remotely.go(begin, provider, Watch())
-    return OnPods(remotely).go(begin)
+        return remotely.submit(begin, provider, HostMonitor())
+    return GcpExecutor(remotely).go(begin)
 
 
-def remote_cluster(words: ClusterWords) -> Loaded[Cluster] | None:
+def remote_cluster(words: ClusterRef) -> Loaded[Cluster] | None:
     """Where a run's hosts are others; else None. Raises ConfigError."""
     cluster = find_cluster(words.name)
     return cluster if cluster.value.is_elsewhere and not words.simulated else None
 
 
-def still_there(folder: Path) -> Elsewhere | None:
+def still_there(folder: Path) -> RemoteRunHandle | None:
     """The run of a folder, where it is on another machine; one that is over is copied here first.
 
     Raises RunFolderError where its host cannot be asked.
@@ -93,7 +93,7 @@ def still_there(folder: Path) -> Elsewhere | None:
             run.forget(folder)
             return _never_there(folder, run)
         if run is not None and run.is_over():
-            run.bring_home(folder)
+            run.fetch(folder)
             return None
     except ProviderError as error:
         raise RunFolderError(f"{folder}: {error}") from None

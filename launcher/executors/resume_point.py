@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.cluster.schema import ClusterWords, is_path
+from launcher.cluster.schema import ClusterRef, is_path
 from launcher.planning.command import CommandLaunch
 from launcher.planning.planner import TrainingLaunch, prepare
-from launcher.planning.spec import Launch
+from launcher.planning.spec import LaunchSpec
 from launcher.runs.checkpoints import UnreachableError, newest
-from launcher.runs.directory import Run
+from launcher.runs.directory import RunDir
 from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.config.job import BaseJob, Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import OwnModel
-from trainer.contract.records.checkpoint_metadata import About, folder_of
+from trainer.contract.records.checkpoint_metadata import CheckpointMetadata, folder_of
 from trainer.contract.records.compatibility import PARAMS, Continuity, compare, other_parameters
 
 
@@ -23,14 +23,14 @@ from trainer.contract.records.compatibility import PARAMS, Continuity, compare, 
 class Resumed:
     """A run's next attempt, ready to start."""
 
-    launch: Launch
-    newest: About | None
+    launch: LaunchSpec
+    newest: CheckpointMetadata | None
     """The checkpoint that it goes on from, as far as it can be seen from here."""
     notes: list[str]
     is_complete: bool
 
 
-def plan_resume(run: Run, overrides: Sequence[str], words: ClusterWords) -> Resumed:
+def plan_resume(run: RunDir, overrides: Sequence[str], words: ClusterRef) -> Resumed:
     """Lay out a run's next attempt. Raises ConfigError with every reason why it cannot be."""
     path = run.folder / "job.yaml"
     planned = prepare(path, overrides, words, run.folder.parent)
@@ -56,7 +56,7 @@ def plan_resume(run: Run, overrides: Sequence[str], words: ClusterWords) -> Resu
     )
 
 
-def _plan_command(run: Run, before: BaseJob, planned: Launch) -> Resumed:
+def _plan_command(run: RunDir, before: BaseJob, planned: LaunchSpec) -> Resumed:
     """A program goes on by itself, from what it saved itself."""
     _refuse(run.folder / "job.yaml", _renamed(before, planned.job))
     return Resumed(
@@ -73,23 +73,23 @@ def _refuse(path: Path, problems: Sequence[str]) -> None:
 
 
 def cluster_words(
-    before: ClusterWords, cluster: str | None, simulate: bool, simulate_hosts: int | None
-) -> ClusterWords:
+    before: ClusterRef, cluster: str | None, simulate: bool, simulate_hosts: int | None
+) -> ClusterRef:
     """Another cluster with what is said of it; else the one before, with what is said anew.
 
     A file of a cluster that is named now is one of the folder that the command is typed in.
     """
     if cluster is not None:
         name = str(Path(cluster).absolute()) if is_path(cluster) else cluster
-        return ClusterWords(name=name, simulate=simulate, simulate_hosts=simulate_hosts)
-    return ClusterWords(
+        return ClusterRef(name=name, simulate=simulate, simulate_hosts=simulate_hosts)
+    return ClusterRef(
         name=before.name,
         simulate=before.simulate or simulate,
         simulate_hosts=simulate_hosts or before.simulate_hosts,
     )
 
 
-def _compare(about: About | None, planned: TrainingLaunch) -> Continuity:
+def _compare(about: CheckpointMetadata | None, planned: TrainingLaunch) -> Continuity:
     if about is None:
         return Continuity([], [])
     found = compare(about, planned.job, planned.plan.corpus.sha256)
@@ -116,7 +116,7 @@ def _left_behind(before: Job, job: Job, run_dir: Path) -> list[str]:
     return [f"storage: there is no checkpoint in {new}; copy those of {old} there"]
 
 
-def _is_complete(state: dict[str, Any], about: About | None, steps: int) -> bool:
+def _is_complete(state: dict[str, Any], about: CheckpointMetadata | None, steps: int) -> bool:
     """A run that ended well and lost its last checkpoint since has something to do again."""
     done = about.step if about else state.get("step") or 0
     return done > steps or (done == steps and state.get("state") == "finished")

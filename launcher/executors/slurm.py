@@ -12,17 +12,17 @@ from launcher.cluster.schema import Slurm
 from launcher.core.errors import ProviderError
 from launcher.core.exit_codes import INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
 from launcher.core.files import read_object
-from launcher.core.formatting import count
+from launcher.core.formatting import pluralize
 from launcher.executors.follow import attach_run
-from launcher.executors.options import Shown
+from launcher.executors.options import OutputOptions
 from launcher.planning import job_secrets
-from launcher.planning.spec import Launch
+from launcher.planning.spec import LaunchSpec
 from launcher.providers.slurm import job_environment
 from launcher.providers.slurm.submit import DoubtError, submit
-from launcher.runs.directory import POSITION, QUEUED, Run, is_alive, run_word
+from launcher.runs.directory import POSITION, QUEUED, RunDir, is_alive, run_word
 from launcher.runs.host_logs import FOLLOWED_TAIL
 from launcher.runs.slurm_job import Queued, SlurmJob
-from launcher.runs.status import Snapshot, describe, take
+from launcher.runs.status import RunStatus, describe, read_status
 
 LOOK_S, LOOK_AT_QUEUE_S = 0.5, 2.0
 ENDING_TIMEOUT_S = 90.0
@@ -30,9 +30,9 @@ ENDING_TIMEOUT_S = 90.0
 SHOWN_LINES = 20
 
 
-def hand_over_new(launch: Launch, *, fresh: bool, shown: Shown) -> int:
+def hand_over_new(launch: LaunchSpec, *, fresh: bool, shown: OutputOptions) -> int:
     """`hand_over` of a new run; where Slurm refuses it there is none."""
-    run = Run.make(launch, fresh=fresh)
+    run = RunDir.make(launch, fresh=fresh)
     try:
         job = _submit(run, launch, [])
     except DoubtError as error:
@@ -43,7 +43,9 @@ def hand_over_new(launch: Launch, *, fresh: bool, shown: Shown) -> int:
     return _show(run.folder, job, launch, shown)
 
 
-def hand_over(run: Run, launch: Launch, overrides: Sequence[str], shown: Shown) -> int:
+def hand_over(
+    run: RunDir, launch: LaunchSpec, overrides: Sequence[str], shown: OutputOptions
+) -> int:
     """A run that no process runs becomes a job; returns the exit code of `launch`.
 
     Raises ProviderError where Slurm refuses it.
@@ -54,13 +56,13 @@ def hand_over(run: Run, launch: Launch, overrides: Sequence[str], shown: Shown) 
     except DoubtError as error:
         return _tell_doubt(run, error)
     except ProviderError:
-        with Run.open(run.folder) as again:
+        with RunDir.open(run.folder) as again:
             again.set_state(before.get("state", "stopped"), **{n: before.get(n) for n in POSITION})
         raise
     return _show(run.folder, job, launch, shown)
 
 
-def _submit(run: Run, launch: Launch, overrides: Sequence[str]) -> SlurmJob:
+def _submit(run: RunDir, launch: LaunchSpec, overrides: Sequence[str]) -> SlurmJob:
     """The run's lock is the job's to take, as soon as Slurm has it."""
     settings = launch.cluster.provider
     assert isinstance(settings, Slurm)
@@ -71,14 +73,14 @@ def _submit(run: Run, launch: Launch, overrides: Sequence[str]) -> SlurmJob:
     return submit(run.folder, world, settings, grace_s, overrides, secrets)
 
 
-def _tell_doubt(run: Run, error: DoubtError) -> int:
+def _tell_doubt(run: RunDir, error: DoubtError) -> int:
     word = run_word(run.folder)
     ways = f"Ask again: launch status {word}. Do without it: launch stop {word}"
     return fail(Console(stderr=True), f"{error}. {ways}", NO_CLUSTER)
 
 
-def _show(folder: Path, job: SlurmJob, launch: Launch, shown: Shown) -> int:
-    hosts = count(launch.plan.world.processes, "host")
+def _show(folder: Path, job: SlurmJob, launch: LaunchSpec, shown: OutputOptions) -> int:
+    hosts = pluralize(launch.plan.world.processes, "host")
     _tell(shown.console, f"{folder.name} is Slurm's job {job.job_id}, on {hosts}")
     if shown.detached:
         _tell_where(folder, shown.console)
@@ -86,7 +88,7 @@ def _show(folder: Path, job: SlurmJob, launch: Launch, shown: Shown) -> int:
     return follow(folder, job, shown)
 
 
-def follow(folder: Path, job: SlurmJob, shown: Shown) -> int:
+def follow(folder: Path, job: SlurmJob, shown: OutputOptions) -> int:
     """Show a job until it has left the queue for good; Ctrl-C only lets go of it."""
     console, said, has_begun = shown.console, "", False
     tail = FOLLOWED_TAIL if _has_begun(folder) else 0
@@ -106,7 +108,7 @@ def follow(folder: Path, job: SlurmJob, shown: Shown) -> int:
         _tell(console, "let go of the run")
         _tell_where(folder, console)
         return INTERRUPTED
-    found = take(folder)
+    found = read_status(folder)
     return found.exit_code if has_begun else _tell_end(found, job)
 
 
@@ -114,7 +116,7 @@ def stop_job(folder: Path, job: SlurmJob, *, now: bool, aside: bool) -> int:
     """With a checkpoint, at once, or before it has begun. Raises ProviderError."""
     console, errors = Console(stderr=aside), Console(stderr=True)
     job.model_copy(update={"is_to_end": True}).write(folder)  # a job that comes late ends by itself
-    found = job.look()
+    found = job.queue_status()
     in_order = not now and found is not None and found.state == "RUNNING" and is_alive(folder)
     grace_s = read_object(folder / "state.json").get("grace_s") or 0.0
     if in_order:
@@ -123,17 +125,17 @@ def stop_job(folder: Path, job: SlurmJob, *, now: bool, aside: bool) -> int:
     else:
         job.cancel()
     deadline = time.monotonic() + ENDING_TIMEOUT_S + grace_s * in_order
-    while is_alive(folder) or job.look() is not None:
+    while is_alive(folder) or job.queue_status() is not None:
         if time.monotonic() > deadline:
             return fail(
                 errors, f"Slurm's job {job.job_id or job.name} has not ended yet", JOB_FAILED
             )
         time.sleep(LOOK_S)
     job_environment.forget(folder)
-    if take(folder).state in (QUEUED, "died"):
-        with Run.open(folder) as run:
+    if read_status(folder).state in (QUEUED, "died"):
+        with RunDir.open(folder) as run:
             run.set_state("stopped", **{name: run.state.get(name) for name in POSITION})
-    _tell(console, describe(take(folder)))
+    _tell(console, describe(read_status(folder)))
     return OK
 
 
@@ -145,13 +147,13 @@ def _look(folder: Path, job: SlurmJob) -> Queued | None:
     """A controller that does not answer for a while ends nothing here."""
     while True:
         try:
-            return job.look()
+            return job.queue_status()
         except ProviderError:
             if not is_alive(folder):
                 time.sleep(LOOK_AT_QUEUE_S)
 
 
-def _tell_end(found: Snapshot, job: SlurmJob) -> int:
+def _tell_end(found: RunStatus, job: SlurmJob) -> int:
     """Of a job that was over before anything of it could be shown."""
     errors, log = Console(stderr=True), found.folder / "logs" / "slurm.log"
     noted = SlurmJob.read(found.folder)

@@ -8,16 +8,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from launcher.cluster.schema import Cluster, ClusterWords, Ssh
+from launcher.cluster.schema import Cluster, ClusterRef, Ssh
 from launcher.core.errors import ProviderError
 from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, NO_CLUSTER, OK, fail
 from launcher.core.files import replace_file
 from launcher.core.printable import plain
 from launcher.core.signals import ending_on_signals
-from launcher.executors.options import Shown
+from launcher.executors.options import OutputOptions
 from launcher.planning import job_secrets
 from launcher.providers.ray.code_bundle import pack
-from launcher.providers.ray.host_protocol import Work
+from launcher.providers.ray.host_protocol import RunOrder
 from launcher.providers.ssh.connection import SSH_FAILED, hosts_of
 from launcher.providers.ssh.provision import provision
 from launcher.providers.ssh.run_handle import RemoteRun
@@ -25,7 +25,7 @@ from launcher.providers.ssh.sessions import Sessions
 from launcher.providers.ssh.uv_binary import find_uv
 from launcher.runs import registry
 from launcher.runs.directory import RunFolderError, run_word
-from launcher.runs.remote import Elsewhere
+from launcher.runs.remote import RemoteRunHandle
 from trainer.contract.config.job import BaseJob
 from trainer.contract.config.loader import ConfigError, dump
 from trainer.contract.storage.cache_dirs import run_id
@@ -38,7 +38,7 @@ LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
-class Begin:
+class RunRequest:
     """How a run begins, or goes on, on its hosts."""
 
     job: BaseJob
@@ -52,7 +52,7 @@ class HostsLostError(Exception):
     """The hosts were taken away while the run was on them."""
 
 
-class Watch:
+class HostMonitor:
     """Looks after the hosts while a run is shown. These are just there: there is nothing to do."""
 
     takes_the_run_along = False
@@ -61,7 +61,7 @@ class Watch:
     def began(self) -> None:
         """The run is on them now."""
 
-    def look(self, run: RemoteRun) -> None:
+    def poll(self, run: RemoteRun) -> None:
         """Called about every second. May raise HostsLostError."""
 
     def are_lost(self) -> bool:
@@ -69,11 +69,16 @@ class Watch:
         return False
 
 
-class Remotely:
+class SshExecutor:
     """One run, from the hosts as they are to its copy in `folder`."""
 
     def __init__(
-        self, folder: Path, cluster: Cluster, cluster_name: str, words: ClusterWords, shown: Shown
+        self,
+        folder: Path,
+        cluster: Cluster,
+        cluster_name: str,
+        words: ClusterRef,
+        shown: OutputOptions,
     ) -> None:
         self.has_begun = False
         self.is_there = False
@@ -98,7 +103,7 @@ class Remotely:
                 where = "; everything is ended"
             return fail(errors, message + where, INTERRUPTED if interrupted else NO_CLUSTER)
 
-    def go(self, begin: Begin, settings: Ssh, watch: Watch) -> int:
+    def submit(self, begin: RunRequest, settings: Ssh, watch: HostMonitor) -> int:
         """On hosts that are there; returns the exit code of `launch`.
 
         Raises ProviderError, ConfigError, and KeyboardInterrupt before the run has begun;
@@ -110,7 +115,7 @@ class Remotely:
         run = RemoteRun.of(self.folder, settings, provisioned, self.words)
         if begin.text is None and watch.takes_the_run_along:
             run.send(self.folder)
-        work = self.work(begin, run.runs, job_secrets.values(begin.job))
+        work = self.run_order(begin, run.runs, job_secrets.values(begin.job))
         with Sessions(hosts, provisioned) as sessions:
             sessions.start(world, tell)
             tell(f"starting the run on {run.head.name}")
@@ -127,9 +132,9 @@ class Remotely:
         self.tell_where(run)
         return run.launch("status", "-o", "json", terminal=False) if self.shown.as_json else OK
 
-    def work(self, begin: Begin, runs: str, secrets: dict[str, str]) -> Work:
+    def run_order(self, begin: RunRequest, runs: str, secrets: dict[str, str]) -> RunOrder:
         """The same in words for another machine, where the run's folder is in `runs`."""
-        return Work(
+        return RunOrder(
             job=begin.text,
             secret_names=list(begin.job.secrets),
             secrets=secrets,
@@ -142,7 +147,7 @@ class Remotely:
             run_id=run_id(self.folder),
         )
 
-    def record(self, begin: Begin) -> None:
+    def record(self, begin: RunRequest) -> None:
         """Records the job that this machine sent, for a later `resume`.
 
         The hosts' copy of it is never taken.
@@ -150,7 +155,7 @@ class Remotely:
         replace_file(self.folder / "job.yaml", dump(begin.job))
         registry.note(self.folder, begin.job.secrets)
 
-    def _follow(self, run: RemoteRun, sessions: Sessions, watch: Watch) -> int:
+    def _follow(self, run: RemoteRun, sessions: Sessions, watch: HostMonitor) -> int:
         """Show it until it ends; Ctrl-C only lets go of it."""
         said = "let go of the run"
         try:
@@ -169,7 +174,7 @@ class Remotely:
             self.tell_where(run)
             return NO_CLUSTER if shown == SSH_FAILED else INTERRUPTED
         self.tell(f"copying the run's folder to {self.folder}")
-        run.bring_home(self.folder)
+        run.fetch(self.folder)
         self.is_there = False
         try:
             sessions.end()
@@ -177,7 +182,7 @@ class Remotely:
             self.tell(f"warning: {error}")
         return code
 
-    def _show(self, run: RemoteRun, watch: Watch) -> int:
+    def _show(self, run: RemoteRun, watch: HostMonitor) -> int:
         """As `launch attach` on the head does; its exit code."""
         words = ["attach", *(["-o", "json"] if self.shown.as_json else [])]
         with run.start(*words, terminal=self._console.is_terminal) as process:
@@ -186,7 +191,7 @@ class Remotely:
                     try:
                         return process.wait(LOOK_S)
                     except subprocess.TimeoutExpired:
-                        watch.look(run)
+                        watch.poll(run)
             except BaseException:
                 process.kill()
                 raise
@@ -198,7 +203,7 @@ class Remotely:
     def tell(self, text: str) -> None:
         self._console.print(Text(plain(text)), soft_wrap=True)
 
-    def tell_where(self, run: Elsewhere) -> None:
+    def tell_where(self, run: RemoteRunHandle) -> None:
         """How it is found again."""
         word = run_word(self.folder)
         self.tell(f"{run.name} runs on {run.head_name}, in {run.runs}/{run.name}")

@@ -15,8 +15,8 @@ from pathlib import Path
 from launcher.host import preflight
 from launcher.host.oom_score import outlive_programs
 from launcher.host.preemption_notice import Notices
-from launcher.host.preflight import Look
-from launcher.host.process import SEARCH_PATHS, Batch, Program
+from launcher.host.preflight import HostReport
+from launcher.host.process import SEARCH_PATHS, HostProcess, OutputUpdate
 from launcher.host.proxy_env import reach_directly
 from launcher.host.run_dir_mirror import CopiedFolder
 
@@ -32,7 +32,7 @@ class Agent:
 
     def __init__(self, process: int) -> None:
         self._process = process
-        self._program: Program | None = None
+        self._program: HostProcess | None = None
         self._copied: CopiedFolder | None = None
         self._asked_at = time.monotonic()
         outlive_programs()
@@ -62,9 +62,9 @@ class Agent:
                 return address, probe.getsockname()[1]
         raise OSError("no free port")
 
-    def look(self, folder: str, platform: str) -> Look:
+    def look(self, folder: str, platform: str) -> HostReport:
         """At this host, for a run in that folder on accelerators of that platform."""
-        return preflight.look(self.address(), Path(folder), platform)
+        return preflight.run_preflight(self.address(), Path(folder), platform)
 
     def listen(self) -> int:
         """A port where others can try whether they reach this host."""
@@ -114,9 +114,9 @@ class Agent:
         """
         self._asked_at = time.monotonic()
         whole = reach_directly(hosts, add(environment, host_environment()))
-        self._program = Program(command, whole, Path(log), Path(cwd), grace_s)
+        self._program = HostProcess(command, whole, Path(log), Path(cwd), grace_s)
 
-    def poll(self, wait_s: float) -> Batch:
+    def poll(self, wait_s: float) -> OutputUpdate:
         """What the program said since; waits up to `wait_s` for something."""
         self._asked_at = time.monotonic()
         assert self._program is not None

@@ -15,7 +15,7 @@ from launcher.gang.reservation import Reservation, reserve
 from launcher.gang.run_dir_sync import not_sharing
 from launcher.gang.spawn import Patience, start_agents
 from launcher.providers.ray import logs
-from launcher.providers.ray.host_cluster import Hosts
+from launcher.providers.ray.host_cluster import HostCluster
 from trainer.contract.planning.plan import World
 
 CONNECT_TIMEOUT_S, LEAVE_TIMEOUT_S = 60.0, 45.0
@@ -36,7 +36,7 @@ JOB_OF_RAY = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 @contextmanager
 def gather(
-    hosts: Hosts,
+    hosts: HostCluster,
     world: World,
     run_dir: Path,
     listener: Listener | None = None,
@@ -53,12 +53,12 @@ def gather(
 
 
 @contextmanager
-def connected(hosts: Hosts, run_dir: Path, listener: Listener) -> Iterator[None]:
+def connected(hosts: HostCluster, run_dir: Path, listener: Listener) -> Iterator[None]:
     """Be a driver of the hosts' Ray cluster. Raises ProviderError where it cannot be reached."""
     import_ray(hosts)
     with _keeping_logs(hosts, run_dir):
         listener.on_status("connecting to Ray")
-        hosts.ask("connecting", CONNECT_TIMEOUT_S, lambda: _connect(hosts))
+        hosts.call_ray("connecting", CONNECT_TIMEOUT_S, lambda: _connect(hosts))
     try:
         yield
     finally:
@@ -67,7 +67,7 @@ def connected(hosts: Hosts, run_dir: Path, listener: Listener) -> Iterator[None]
 
 @contextmanager
 def assembled(
-    hosts: Hosts,
+    hosts: HostCluster,
     world: World,
     run_dir: Path,
     listener: Listener,
@@ -85,7 +85,7 @@ def assembled(
     def warn(text: str) -> None:
         listener.on_event({"event": "warning", "kind": "agent", "message": text})
 
-    def give_back() -> None:
+    def release() -> None:
         if gang is not None:
             gang.end()
         if reservation is not None:
@@ -106,14 +106,14 @@ def assembled(
         gang = Gang(agents, reservation.places, nodes, run_dir, listener, apart)
         yield gang
     finally:
-        _leave(hosts, give_back)
+        _leave(hosts, release)
 
 
-def _leave(hosts: Hosts, call: Callable[[], None]) -> None:
+def _leave(hosts: HostCluster, call: Callable[[], None]) -> None:
     """Where Ray is stuck or gone, the end of this process gives everything back."""
-    if not hosts.is_headless:
+    if not hosts.head_is_down:
         with suppress(ProviderError):
-            hosts.ask("leaving", LEAVE_TIMEOUT_S, call)
+            hosts.call_ray("leaving", LEAVE_TIMEOUT_S, call)
 
 
 def _disconnect() -> None:
@@ -123,7 +123,7 @@ def _disconnect() -> None:
 
 
 @contextmanager
-def _keeping_logs(hosts: Hosts, run_dir: Path) -> Iterator[None]:
+def _keeping_logs(hosts: HostCluster, run_dir: Path) -> Iterator[None]:
     """Ray's logs are deleted with the hosts: the error says where they are kept."""
     try:
         yield
@@ -134,7 +134,7 @@ def _keeping_logs(hosts: Hosts, run_dir: Path) -> Iterator[None]:
         raise ProviderError(f"{error}. Ray's own logs: {target}") from error
 
 
-def import_ray(hosts: Hosts) -> None:
+def import_ray(hosts: HostCluster) -> None:
     """Import Ray for this cluster: nothing of the user's environment may lead it to another one."""
     kept = JOB_OF_RAY if hosts.shared else ""
     for name in [n for n in os.environ if n.startswith("RAY_") and n != kept]:
@@ -143,7 +143,7 @@ def import_ray(hosts: Hosts) -> None:
     import ray  # noqa: F401
 
 
-def _connect(hosts: Hosts) -> None:
+def _connect(hosts: HostCluster) -> None:
     """In a thread, where Ray cannot put its own SIGTERM handler over ours; it warns of that."""
     import ray
     from ray._private import worker

@@ -12,16 +12,24 @@ from typing import Any, Protocol
 
 from launcher.core.events import Listener
 from launcher.core.formatting import host_name
-from launcher.core.results import PEER_LOST, STALE, Exit, Hang, Outcome, first_failure, odd_ones
+from launcher.core.results import (
+    PEER_LOST,
+    STALE,
+    GangResult,
+    Hang,
+    ProcessExit,
+    find_outliers,
+    first_failure,
+)
 from launcher.gang.agent_ends import explain
-from launcher.gang.monitor import ENDING_TIMEOUT_S, GRACE_S, Attendant, Stop
+from launcher.gang.monitor import ENDING_TIMEOUT_S, GRACE_S, GangMonitor, Stop
 from launcher.gang.preflight import Seen
 from launcher.gang.run_dir_sync import Copies, log_of
-from launcher.health.lost_hosts import SILENCE_S, Silence
+from launcher.health.lost_hosts import SILENCE_S, LostHostDetector
 from launcher.health.stacks import innermost
-from launcher.host.process import Batch
+from launcher.host.process import OutputUpdate
 from launcher.providers.ray.client import answered
-from launcher.providers.ray.node_spec import Place
+from launcher.providers.ray.node_spec import HostSlot
 
 Event = dict[str, Any]
 ANSWER_TIMEOUT_S = 60.0
@@ -67,7 +75,7 @@ class Gang:
     def __init__(
         self,
         agents: Sequence[Any],
-        places: Sequence[Place],
+        places: Sequence[HostSlot],
         nodes: frozenset[str],
         run_dir: Path,
         listener: Listener,
@@ -89,11 +97,11 @@ class Gang:
         return len(self._agents)
 
     @property
-    def silent_places(self) -> list[Place]:
+    def silent_places(self) -> list[HostSlot]:
         """Of hosts that have stopped answering."""
         return self.places_of(self._lost)
 
-    def places_of(self, processes: Collection[int]) -> list[Place]:
+    def places_of(self, processes: Collection[int]) -> list[HostSlot]:
         """Where the hosts of these processes are."""
         return [self._places[process] for process in processes]
 
@@ -101,15 +109,15 @@ class Gang:
         self,
         program: Program,
         coordinator_port: int | None = None,
-        attendant: Attendant | None = None,
-    ) -> Outcome:
+        attendant: GangMonitor | None = None,
+    ) -> GangResult:
         """Run the program on all hosts until all have ended; the first failure ends the others.
 
         So does a hang, once the stacks of all hosts are in their logs. When the attendant says so,
         or one host stopped on a request of its own, all are asked to stop in order. A
         coordinator port that was taken in the moment of the start is replaced by another one.
         """
-        attendant = attendant or Attendant()
+        attendant = attendant or GangMonitor()
         for attempt in range(PORT_ATTEMPTS):
             wanted_port = coordinator_port if attempt == 0 else None
             environments = self._environments(program, wanted_port)
@@ -158,7 +166,7 @@ class Gang:
             [command or [] for command in commands],
             self._environments(program, coordinator_port=None),
             note,
-            Attendant(),
+            GangMonitor(),
         )
         if outcome.lost:
             raise LostError(outcome.reason)
@@ -208,8 +216,8 @@ class Gang:
         commands: Sequence[Sequence[str]],
         environments: Sequence[Mapping[str, str]],
         note: Callable[[Event], None],
-        attendant: Attendant,
-    ) -> Outcome:
+        attendant: GangMonitor,
+    ) -> GangResult:
         self._send_folder()
         hosts = self._hosts()
         starts = [
@@ -238,7 +246,7 @@ class Gang:
             p: replace(ended, said=said.get(p, ""), initializing=p in initializing)
             for p, ended in exits.items()
         }
-        return Outcome(exits, first_failure(exits), hang)
+        return GangResult(exits, first_failure(exits), hang)
 
     def _send_folder(self) -> None:
         """Raises GangError with the hosts that cannot hold a copy of the run's folder."""
@@ -252,15 +260,15 @@ class Gang:
             raise GangError("; ".join(failures), suspects)
 
     def _watch(
-        self, note: Callable[[Event], None], attendant: Attendant
-    ) -> tuple[dict[int, Exit], Hang | None]:
+        self, note: Callable[[Event], None], attendant: GangMonitor
+    ) -> tuple[dict[int, ProcessExit], Hang | None]:
         """Forward what the hosts say until all have ended; process -> its end."""
-        attendant.started()
-        exits: dict[int, Exit] = {}
+        attendant.on_start()
+        exits: dict[int, ProcessExit] = {}
         errors: dict[int, Exception] = {}
         hang: Hang | None = None
         stop, look_at = Stop(self._agents, attendant), 0.0
-        silence = Silence(len(self._agents), time.monotonic())
+        silence = LostHostDetector(len(self._agents), time.monotonic())
         polls = {agent.poll.remote(POLL_S): p for p, agent in enumerate(self._agents)}
         while polls and time.monotonic() < stop.give_up_at:
             for reference in answered(list(polls), LOOK_S):
@@ -268,12 +276,12 @@ class Gang:
                 batch = _fetch(reference)
                 if isinstance(batch, Exception):
                     errors[process] = batch
-                    batch = Batch(ended_ago_s=0.0, over=True)
+                    batch = OutputUpdate(ended_ago_s=0.0, over=True)
                 silence.broken(process)
                 self._forward(process, batch, note)
                 if batch.ended_ago_s is not None:
                     exits[process] = _exit(batch, exits.get(process))
-                    attendant.ended(process)
+                    attendant.on_exit(process)
                 if batch.over:
                     silence.over(process)
                 else:
@@ -281,7 +289,7 @@ class Gang:
             for process in silence.lost(time.monotonic()):
                 silence.over(process)
                 exits.setdefault(process, _silent_exit())
-                attendant.ended(process)
+                attendant.on_exit(process)
                 self._lost.add(process)
             polls = {call: process for call, process in polls.items() if process not in self._lost}
             self._copies.fetch()
@@ -292,7 +300,9 @@ class Gang:
                     hang = self._look_into(hang)
                     stop.at_once()
         for process in polls.values():
-            exits.setdefault(process, Exit(None, time.monotonic(), True, [], "it did not end"))
+            exits.setdefault(
+                process, ProcessExit(None, time.monotonic(), True, [], "it did not end")
+            )
         for process, error in errors.items():
             exits[process] = _agent_exit(exits[process], error)
         self._copies.finish({process for process, ended in exits.items() if ended.status is None})
@@ -315,7 +325,7 @@ class Gang:
         answers = {process: _stacks_of(call) for process, call in enumerate(calls)}
         return {process: text for process, text in answers.items() if text}
 
-    def _forward(self, process: int, batch: Batch, note: Callable[[Event], None]) -> None:
+    def _forward(self, process: int, batch: OutputUpdate, note: Callable[[Event], None]) -> None:
         for event in batch.events:
             event["process"] = process  # a program of anybody's may say anything here
             note(event)
@@ -330,7 +340,7 @@ class Gang:
 class CheckError(GangError):
     """A host cannot serve the job; `outcome` has its exit code and last lines."""
 
-    def __init__(self, outcome: Outcome, message: str | None) -> None:
+    def __init__(self, outcome: GangResult, message: str | None) -> None:
         self.outcome = outcome
         process = outcome.failed_process or 0
         text = f"{host_name(process)}: {message}" if message else outcome.reason
@@ -339,7 +349,7 @@ class CheckError(GangError):
 
 def compare(reports: Mapping[int, Event]) -> None:
     """Raise GangError unless all hosts have the same versions, code and data."""
-    odd, suspects = odd_ones({p: {k: r.get(k) for k in COMPARED} for p, r in reports.items()})
+    odd, suspects = find_outliers({p: {k: r.get(k) for k in COMPARED} for p, r in reports.items()})
     if odd:
         text = "the hosts are not alike: " + "; ".join(odd) + ". Install the same on all of them."
         raise GangError(text, suspects)
@@ -386,7 +396,7 @@ def _stacks_of(call: Any) -> str:
         return ""
 
 
-def _fetch(reference: Any) -> Batch | Exception:
+def _fetch(reference: Any) -> OutputUpdate | Exception:
     """What a host said, or why nothing more comes from its agent."""
     import ray
     from ray.exceptions import RayError
@@ -397,17 +407,17 @@ def _fetch(reference: Any) -> Batch | Exception:
         return error
 
 
-def _agent_exit(exit: Exit, error: Exception) -> Exit:
+def _agent_exit(exit: ProcessExit, error: Exception) -> ProcessExit:
     end = explain(error)
     return replace(exit, lost=end.why, host_lives=end.host_lives)
 
 
-def _exit(batch: Batch, before: Exit | None) -> Exit:
+def _exit(batch: OutputUpdate, before: ProcessExit | None) -> ProcessExit:
     """When a host is heard again after its program's end, the time of that does not change."""
     lives = batch.status is None  # an agent that says so is there
     lost = batch.lost or "the processes of its program were killed" if lives else ""
     ended_at = before.ended_at if before else time.monotonic() - (batch.ended_ago_s or 0.0)
-    return Exit(
+    return ProcessExit(
         batch.status,
         ended_at,
         batch.stopped,
@@ -418,10 +428,10 @@ def _exit(batch: Batch, before: Exit | None) -> Exit:
     )
 
 
-def _silent_exit() -> Exit:
+def _silent_exit() -> ProcessExit:
     """Of a host that is cut off, or stuck as a whole: its program is not heard of any more."""
     why = f"its agent has not answered for {SILENCE_S:.0f} s"
-    return Exit(None, time.monotonic() - SILENCE_S, lost=why)
+    return ProcessExit(None, time.monotonic() - SILENCE_S, lost=why)
 
 
 def _note_taken_port(event: Event, taken: list[Event]) -> None:

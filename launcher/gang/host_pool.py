@@ -8,26 +8,26 @@ from typing import Self
 from launcher.cluster.schema import Attach, Kubernetes, Slurm
 from launcher.core.errors import ProviderError
 from launcher.core.events import Listener
-from launcher.core.formatting import count
+from launcher.core.formatting import pluralize
 from launcher.gang.connect import assembled, connected
 from launcher.gang.gang import Gang
 from launcher.gang.host_selection import places, usable
-from launcher.planning.spec import Launch
+from launcher.planning.spec import LaunchSpec
 from launcher.providers.attach import provider as attach
 from launcher.providers.kubernetes.provider import hosts_of_ray_cluster
 from launcher.providers.local import provider as local
 from launcher.providers.local import warm
-from launcher.providers.ray.host_cluster import Hosts
+from launcher.providers.ray.host_cluster import HostCluster
 from launcher.providers.slurm.provider import hosts_of_job
 from trainer.contract.planning.plan import World
 
 
-class Hosting:
+class HostPool:
     """Got when they are first needed; given back on the way out, in whatever way."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._hosts: Hosts | None = None
+        self._hosts: HostCluster | None = None
         self._gang: Gang | None = None
         self._known: frozenset[str] = frozenset()
         """The nodes that have been looked at, and are alike."""
@@ -35,7 +35,7 @@ class Hosting:
         """Of the last gang: Ray takes a moment to see that they are given back."""
         self._held, self._assembly = ExitStack(), ExitStack()
 
-    def gang(self, launch: Launch) -> Gang:
+    def gang(self, launch: LaunchSpec) -> Gang:
         """Agents on the hosts of an attempt.
 
         Raises ProviderError where there are not enough hosts for it, or none can be had.
@@ -63,14 +63,14 @@ class Hosting:
         `suspects`: processes whose hosts are taken again only where there are no others.
         """
         if self._gang is not None and self._hosts is not None:
-            self._hosts.suspect(self._gang.silent_places)
-            self._hosts.avoid(self._gang.silent_places)
-            self._hosts.avoid(self._gang.places_of(suspects))
+            self._hosts.quarantine(self._gang.silent_places)
+            self._hosts.deprioritize(self._gang.silent_places)
+            self._hosts.deprioritize(self._gang.places_of(suspects))
         self._gang = None
         self._assembly.close()
         self._assembly = ExitStack()
 
-    def alive(self, world: World) -> int:
+    def available_hosts(self, world: World) -> int:
         """Hosts that an attempt could have now, lost ones replaced as far as they can be.
 
         Raises ProviderError where the cluster itself is gone.
@@ -80,11 +80,13 @@ class Hosting:
         self.check_head()
         if self._hosts.nodes is not None:
             self._hosts.nodes.replace_lost(time.monotonic())
-        return usable(world, self._hosts.alive(world, places(world, self._hosts, self._held_nodes)))
+        return usable(
+            world, self._hosts.usable_slots(world, places(world, self._hosts, self._held_nodes))
+        )
 
     def check_head(self) -> None:
         """Raises ProviderError where the head of the cluster has ended."""
-        if self._hosts is not None and self._hosts.is_headless:
+        if self._hosts is not None and self._hosts.head_is_down:
             raise ProviderError(
                 "the head of the Ray cluster has ended: all its hosts are lost with it"
             )
@@ -96,15 +98,15 @@ class Hosting:
         with self._held, self._assembly:
             pass
 
-    def _get_hosts(self, launch: Launch) -> Hosts:
+    def _get_hosts(self, launch: LaunchSpec) -> HostCluster:
         """Of a cluster that runs, or of this machine; with this process as a driver of theirs."""
         provider = launch.cluster.provider
-        if isinstance(provider, Attach) and not launch.words.simulated:
+        if isinstance(provider, Attach) and not launch.cluster_ref.simulated:
             got = attach.join(provider, self._listener)
-        elif isinstance(provider, Slurm) and not launch.words.simulated:
+        elif isinstance(provider, Slurm) and not launch.cluster_ref.simulated:
             self._listener.on_status("starting Ray on the hosts of this job")
             got = hosts_of_job(launch.plan.world, self._listener.on_status)
-        elif isinstance(provider, Kubernetes) and not launch.words.simulated:
+        elif isinstance(provider, Kubernetes) and not launch.cluster_ref.simulated:
             world, folder = launch.plan.world, launch.run_dir
             got = hosts_of_ray_cluster(world, provider, folder, self._listener)
         else:
@@ -113,15 +115,15 @@ class Hosting:
         self._held.enter_context(connected(hosts, launch.run_dir, self._listener))
         return hosts
 
-    def _simulated(self, launch: Launch) -> Hosts:
+    def _simulated(self, launch: LaunchSpec) -> HostCluster:
         """The hosts that `launch up` keeps warm under the cluster's name, or new ones."""
         listener, world = self._listener, launch.plan.world
-        listener.on_status(f"starting {count(world.processes, 'host')}")
+        listener.on_status(f"starting {pluralize(world.processes, 'host')}")
         settings = local.settings_of(launch.cluster)
         kept = warm.find(launch.cluster_name, warm.settings_of(world, settings))
         if kept is not None:
             self._held.enter_context(warm.use(launch.cluster_name, launch.run_dir))
         return kept or local.start(world, settings, listener.on_status)
 
-    def _assemble(self, launch: Launch, hosts: Hosts) -> AbstractContextManager[Gang]:
+    def _assemble(self, launch: LaunchSpec, hosts: HostCluster) -> AbstractContextManager[Gang]:
         return assembled(hosts, launch.plan.world, launch.run_dir, self._listener)

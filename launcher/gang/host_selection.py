@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.core.results import missing_workers
-from launcher.providers.ray.host_cluster import Hosts
-from launcher.providers.ray.node_spec import Place
+from launcher.providers.ray.host_cluster import HostCluster
+from launcher.providers.ray.node_spec import HostSlot
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import World
 
@@ -74,23 +74,23 @@ class Host:
     """Of a slice's first host, the resource by which Ray's users claim the slice; else ""."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> HostSlot:
         return self.group, self.number
 
 
-def missing(world: World, hosts: Hosts) -> str:
+def missing(world: World, hosts: HostCluster) -> str:
     """Which of the world's hosts are not alive, in words; "": none."""
     places = [host.place for host in _alive_hosts(world, hosts)]
     return missing_workers(places, world.slices, world.hosts_per_slice)
 
 
-def places(world: World, hosts: Hosts, ours: Collection[str]) -> list[Place]:
+def places(world: World, hosts: HostCluster, ours: Collection[str]) -> list[HostSlot]:
     """Of the hosts that Ray holds for alive and that nobody else uses; `ours`: nodes we hold."""
     found = _alive_hosts(world, hosts)
     return [host.place for host in found if host.idle or host.node_id in ours]
 
 
-def usable(world: World, alive: Iterable[Place]) -> int:
+def usable(world: World, alive: Iterable[HostSlot]) -> int:
     """How many hosts a world of this kind could have; of a TPU slice all hosts or none."""
     places = set(alive)
     if world.platform != "tpu":
@@ -103,7 +103,7 @@ def choose(
     alive: Sequence[Host],
     slices: int,
     hosts_per_slice: int,
-    avoided: Collection[Place] = (),
+    avoided: Collection[HostSlot] = (),
 ) -> tuple[list[Host] | None, str]:
     """The hosts to take, idle ones and whole slices only, in the order of processes.
 
@@ -128,38 +128,38 @@ def choose(
     return sorted((h for name in idle[:slices] for h in free[name]), key=lambda h: h.place), ""
 
 
-def usable_hosts(world: World, hosts: Hosts) -> list[Host]:
+def usable_hosts(world: World, hosts: HostCluster) -> list[Host]:
     """Alive by what Ray says, and nothing else speaks against them."""
     alive = _alive_hosts(world, hosts)
-    trusted = hosts.alive(world, [host.place for host in alive])
+    trusted = hosts.usable_slots(world, [host.place for host in alive])
     return [host for host in alive if host.place in trusted]
 
 
-def _alive_hosts(world: World, hosts: Hosts) -> list[Host]:
+def _alive_hosts(world: World, hosts: HostCluster) -> list[Host]:
     wanted, free = resources_of(world), _free(hosts)
     found = [_host(node, world, hosts, wanted, free) for node in all_nodes(hosts) if node["Alive"]]
     return [host for host in found if host is not None]
 
 
-def all_nodes(hosts: Hosts) -> list[dict[str, Any]]:
+def all_nodes(hosts: HostCluster) -> list[dict[str, Any]]:
     """Also those that are gone; by address, since hosts without a number are counted in order."""
     import ray
 
-    nodes = hosts.ask("looking at the hosts", STATE_TIMEOUT_S, ray.nodes)
+    nodes = hosts.call_ray("looking at the hosts", STATE_TIMEOUT_S, ray.nodes)
     return sorted(nodes, key=lambda node: address_order(node["NodeManagerAddress"]))
 
 
-def _free(hosts: Hosts) -> Mapping[str, Mapping[str, float]]:
+def _free(hosts: HostCluster) -> Mapping[str, Mapping[str, float]]:
     """Node id -> its resources that nobody has taken."""
     from ray._private.state import available_resources_per_node
 
-    return hosts.ask("looking at the hosts", STATE_TIMEOUT_S, available_resources_per_node)
+    return hosts.call_ray("looking at the hosts", STATE_TIMEOUT_S, available_resources_per_node)
 
 
 def _host(
     node: Mapping[str, Any],
     world: World,
-    hosts: Hosts,
+    hosts: HostCluster,
     wanted: Mapping[str, float],
     free: Mapping[str, Mapping[str, float]],
 ) -> Host | None:
@@ -197,7 +197,7 @@ def resources_of(world: World) -> dict[str, float]:
     return {"CPU": 1}
 
 
-def described(world: World, hosts: Hosts) -> str:
+def described(world: World, hosts: HostCluster) -> str:
     """What a cluster that is not Slipway's own has, beside what is wanted of it."""
     if hosts.shared is None:
         return ""

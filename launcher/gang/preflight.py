@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from launcher.core.formatting import format_bytes, host_name
 from launcher.core.ipv4 import NEEDED, is_ipv6
-from launcher.host.preflight import Look
-from launcher.planning.spec import Launch
+from launcher.host.preflight import HostReport
+from launcher.planning.spec import LaunchSpec
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import World
 
@@ -38,7 +38,7 @@ class Problem:
 class Seen:
     """A host, as it was looked at."""
 
-    look: Look
+    look: HostReport
     clock_ahead_s: float
     """Of this machine's, at least."""
     unreachable: str
@@ -58,7 +58,7 @@ class Needs:
     """What a save copies from a host's devices to the host."""
 
 
-def needs_of(launch: Launch) -> Needs:
+def needs_of(launch: LaunchSpec) -> Needs:
     """What is known of them before the start."""
     world = launch.plan.world
     held = 0 if world.on_cpu else launch.checkpoint_bytes // world.processes
@@ -99,7 +99,7 @@ def _addresses(process: int, one: Seen, machines: set[str], first: str) -> Itera
         )
 
 
-def _storage(process: int, look: Look, needs: Needs) -> Iterator[Problem]:
+def _storage(process: int, look: HostReport, needs: Needs) -> Iterator[Problem]:
     if look.unwritable:
         yield Problem(process, f"the run's folder cannot be written: {look.unwritable}")
     elif process == 0 and look.room < needs.checkpoint_bytes:
@@ -110,7 +110,7 @@ def _storage(process: int, look: Look, needs: Needs) -> Iterator[Problem]:
         )
 
 
-def _accelerators(process: int, look: Look, needs: Needs) -> Iterator[Problem]:
+def _accelerators(process: int, look: HostReport, needs: Needs) -> Iterator[Problem]:
     world = needs.world
     if world.on_cpu:
         return

@@ -19,8 +19,8 @@ from launcher.gang.host_selection import (
     resources_of,
     usable_hosts,
 )
-from launcher.providers.ray.host_cluster import Hosts
-from launcher.providers.ray.node_spec import Place
+from launcher.providers.ray.host_cluster import HostCluster
+from launcher.providers.ray.node_spec import HostSlot
 from trainer.contract.planning.plan import World
 
 NODE_LABEL = "ray.io/node-id"
@@ -34,7 +34,7 @@ class Reservation:
 
     def __init__(
         self,
-        cluster: Hosts,
+        cluster: HostCluster,
         group: Any,
         bundle: dict[str, float],
         hosts: Sequence[Host],
@@ -50,7 +50,7 @@ class Reservation:
         self._release, self._claims = release, claims
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[HostSlot]:
         return [host.place for host in self.hosts]
 
     def is_placed_within(self, wait_s: float) -> bool:
@@ -88,13 +88,13 @@ class Reservation:
         from ray.util import placement_group_table
 
         group = self.placement_group
-        table = self.cluster.ask(
+        table = self.cluster.call_ray(
             "asking for nodes", STATE_TIMEOUT_S, lambda: placement_group_table(group)
         )
         return table["bundles_to_node_id"]
 
 
-def reserve(world: World, hosts: Hosts, timeout_s: float) -> Reservation:
+def reserve(world: World, hosts: HostCluster, timeout_s: float) -> Reservation:
     """Wait until enough of the world's hosts are alive and idle, and take them all at once.
 
     Hosts that Ray does not place the group on in time are left for others. Raises ProviderError
@@ -106,13 +106,13 @@ def reserve(world: World, hosts: Hosts, timeout_s: float) -> Reservation:
         alive = usable_hosts(world, hosts)
         chosen, problem = choose(alive, world.slices, world.hosts_per_slice, hosts.avoided)
         if chosen is not None:
-            reservation = hosts.ask(
+            reservation = hosts.call_ray(
                 "reserving", STATE_TIMEOUT_S, lambda c=chosen: _take(world, hosts, c)
             )
             wait_s = min(TAKE_TIMEOUT_S, max(LOOK_S, deadline - time.monotonic()))
             if _is_placed(reservation, wait_s):
                 return reservation
-            hosts.avoid(reservation.places)
+            hosts.deprioritize(reservation.places)
             failed = f"{_names(chosen)} could not be reserved within {wait_s:.0f} s: "
             failed += missing(world, hosts) or "a host is stuck, or another run was faster"
         if time.monotonic() >= deadline:
@@ -148,7 +148,7 @@ def _is_placed(reservation: Reservation, wait_s: float) -> bool:
     return True
 
 
-def _take(world: World, hosts: Hosts, chosen: Sequence[Host]) -> Reservation:
+def _take(world: World, hosts: HostCluster, chosen: Sequence[Host]) -> Reservation:
     """Ask Ray for a bundle on each host, in the order of processes."""
     if world.platform == "tpu":
         return _take_slices(world, hosts, chosen)
@@ -163,7 +163,7 @@ def _take(world: World, hosts: Hosts, chosen: Sequence[Host]) -> Reservation:
     return Reservation(hosts, group, bundle, chosen, lambda: remove_placement_group(group))
 
 
-def _take_slices(world: World, hosts: Hosts, chosen: Sequence[Host]) -> Reservation:
+def _take_slices(world: World, hosts: HostCluster, chosen: Sequence[Host]) -> Reservation:
     """Named slices: Ray then claims no head first, a task on the pod that costs 1.5 s.
 
     The heads are claimed all the same, so that nobody else waits for the rest of these slices.

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launcher.core.results import Behind, Hang
-from launcher.health.stragglers import Paces, Straggler
+from launcher.core.results import Hang, StalledHost
+from launcher.health.stragglers import Straggler, StragglerDetector
 from trainer.contract.config.job import Deadlines
 
 Event = Mapping[str, Any]
@@ -97,7 +97,7 @@ def _floors_s(deadlines: Deadlines) -> dict[str, float]:
     return {"train": deadlines.step_s, "evaluate": deadlines.evaluate_s}
 
 
-class Watch:
+class HangDetector:
     """Over the programs of one start of the gang; make a new one for the next start.
 
     Times are the driver's monotonic seconds. `expects_events`: a host that never sends one is stuck
@@ -110,7 +110,7 @@ class Watch:
         self._limits = limits
         self._live = set(range(processes))
         self._hosts = {p: _Host(limits, 0.0) for p in self._live} if expects_events else {}
-        self._paces = Paces()
+        self._paces = StragglerDetector()
         self._seen_at: float | None = None
         self._watched_s = 0.0
 
@@ -134,7 +134,7 @@ class Watch:
         self._hosts.pop(process, None)
         self._paces.on_end(process)
 
-    def look(self, now: float) -> Hang | None:
+    def poll(self, now: float) -> Hang | None:
         """Whether the gang hangs; call it about twice a second."""
         self._tick(now)
         quiet = {p: host for p, host in self._hosts.items() if self._quiet_s(host) > QUIET_S}
@@ -175,14 +175,14 @@ class Watch:
         hang = self._hang(behind, silent=False, deadline_s=slowest.deadline_s)
         return replace(hang, key=slowest.key)
 
-    def _hang(self, behind: list[Behind], *, silent: bool, deadline_s: float) -> Hang:
+    def _hang(self, behind: list[StalledHost], *, silent: bool, deadline_s: float) -> Hang:
         everybody = len(behind) == len(self._hosts)
         behind = sorted(behind, key=lambda one: one.process)
         return Hang(tuple(behind), silent, deadline_s, everybody)
 
-    def _behind(self, process: int, since_s: float) -> Behind:
+    def _behind(self, process: int, since_s: float) -> StalledHost:
         host = self._hosts[process]
-        return Behind(process, host.phase, host.step, self._watched_s - since_s)
+        return StalledHost(process, host.phase, host.step, self._watched_s - since_s)
 
 
 class _Host:

@@ -7,7 +7,7 @@ LONGEST_LOOK_S = 2.0
 """Of the time between two looks no more counts: a driver that was stopped itself heard nothing."""
 
 
-class Silence:
+class LostHostDetector:
     """Of the agents of one start of the gang. Times are the driver's monotonic seconds."""
 
     def __init__(self, processes: int, now: float) -> None:

@@ -45,7 +45,7 @@ class Straggler:
         )
 
 
-class Paces:
+class StragglerDetector:
     """What the hosts that make steps say in their heartbeats, compared."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ class Holder:
 
 
 @dataclass(frozen=True)
-class Look:
+class HostReport:
     """Sizes are in bytes, and what is free of them."""
 
     address: str
@@ -52,11 +52,13 @@ class Look:
     holders: list[Holder]
 
 
-def look(address: str, folder: Path, platform: str, dev: Path = Path("/dev")) -> Look:
+def run_preflight(
+    address: str, folder: Path, platform: str, dev: Path = Path("/dev")
+) -> HostReport:
     """At this host; `platform` is that of the accelerators it should have."""
     chips, count = _chips(platform, dev)
     place = _nearest(folder)
-    return Look(
+    return HostReport(
         address=address,
         machine=BOOT_ID.read_text().strip() if BOOT_ID.exists() else socket.gethostname(),
         time_s=time.time(),

@@ -18,7 +18,7 @@ from launcher.host.log_writer import ROTATE_BYTES
 from launcher.host.memory_kills import MemoryKills
 from launcher.host.oom_score import OF_PROGRAMS
 from launcher.host.output_tail import OutputLines
-from launcher.host.process_tree import Reaped, ReaperError
+from launcher.host.process_tree import ProcessTree, ReaperError
 from launcher.host.stack_dump import dump_stacks
 
 EVENTS_PIPE_BYTES = 1 << 20  # some 4000 events: what the driver may be late by
@@ -33,7 +33,7 @@ KILLED_IN_A_SHELL = (128 + signal.SIGKILL) << 8
 
 
 @dataclass
-class Batch:
+class OutputUpdate:
     """What a program said since the last one."""
 
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Batch:
     """Why it ended without a status of its own; "" where that is not known."""
 
 
-class Program:
+class HostProcess:
     """Started by the constructor; lives in a tree of processes that dies with this one.
 
     The output goes into `log` through a process of its own (log_writer.py), so that no crash
@@ -77,7 +77,7 @@ class Program:
         os.set_blocking(self._events, False)
         try:
             fds = [writing]
-            self._reaped = Reaped(grace_s=grace_s, pass_fds=fds)
+            self._reaped = ProcessTree(grace_s=grace_s, pass_fds=fds)
             environment = {**environment, "SLIPWAY_EVENTS_FD": str(writing)}
             self._reaped.start(
                 "program", command, environment, log, cwd, fds, ROTATE_BYTES, OF_PROGRAMS
@@ -91,9 +91,9 @@ class Program:
         self._ended_monotonic_s: float | None = None
         self._memory_kills = MemoryKills()
         self._gone = self._events_closed = False
-        self._result = Batch()
+        self._result = OutputUpdate()
 
-    def poll(self, wait_s: float) -> Batch:
+    def poll(self, wait_s: float) -> OutputUpdate:
         """What is new, waiting up to `wait_s` for it and a moment more for what follows it."""
         deadline = time.monotonic() + wait_s
         batch = self._read(min(LOOK_S, wait_s))
@@ -127,7 +127,7 @@ class Program:
         except ReaperError:
             return ""
 
-    def _read(self, wait_s: float) -> Batch:
+    def _read(self, wait_s: float) -> OutputUpdate:
         """The state first, then what was said: nothing said before the end can be missed."""
         if self._result.over:
             return replace(self._result, ended_ago_s=self._ended_ago_s())
@@ -201,7 +201,7 @@ class Program:
         return warnings + [event for line in lines if (event := _parse_event(line)) is not None]
 
 
-def _is_news(batch: Batch) -> bool:
+def _is_news(batch: OutputUpdate) -> bool:
     return bool(batch.events or batch.lines or batch.over)
 
 

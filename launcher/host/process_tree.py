@@ -18,7 +18,7 @@ class ReaperError(Exception):
     """The reaper could not start something, or died itself."""
 
 
-class Reaped:
+class ProcessTree:
     """Commands whose whole process trees end when this object closes or its process dies.
 
     `folders` are made now and deleted at the end; `setup` commands run now, `cleanup` at the end.
@@ -45,7 +45,9 @@ class Reaped:
         self._lifeline, self._answers = process.stdin, process.stdout
         self._rest = b""
         self._ended = False
-        process.wait()  # it has forked: the reaper is nobody's child, so that no exit hook ends it
+        # It forks: the reaper is nobody's child, so that no exit hook ends it.
+        if code := process.wait():
+            raise ReaperError(f"the reaper process did not start: exit code {code}")
         self._ask(
             folders=[str(folder) for folder in folders],
             setup=[list(command) for command in setup],

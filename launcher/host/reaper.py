@@ -41,6 +41,9 @@ RELAY_TIMEOUT_S = 2.0
 """For the rest of a dead program's output; a relay that a disk holds longer ends by itself."""
 RELAY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log_writer.py")
 PIPE_BYTES = 1 << 20
+READ_BYTES = 65_536
+LOOK_S = 1.0
+"""How late a grace may end."""
 LIBC = ctypes.CDLL(None)
 
 
@@ -69,7 +72,7 @@ class Reaper:
     def set_up(self) -> bool:
         """Handle the first request. Returns False where there is none, or where it failed."""
         while b"\n" not in self.requests:
-            chunk = os.read(0, 1 << 16)
+            chunk = os.read(0, READ_BYTES)
             if not chunk:
                 return False
             self.requests += chunk
@@ -113,12 +116,11 @@ class Reaper:
         self.asked_to_end = self.asked_to_end or self._is_alone()
         waiting, rest = [0, wakeup], self.requests
         while not (self.asked_to_end or (self.detached and not self.names)):
-            wait_s = min(1.0, max(0.0, self.out_of_time - time.monotonic()))
-            readable, _, _ = select.select(waiting, [], [], wait_s)
+            readable, _, _ = select.select(waiting, [], [], LOOK_S)
             if wakeup in readable:
-                os.read(wakeup, 4096)
+                os.read(wakeup, READ_BYTES)
             if 0 in readable:
-                chunk = os.read(0, 1 << 16)
+                chunk = os.read(0, READ_BYTES)
                 if not chunk:
                     if not self.detached:
                         return
@@ -335,7 +337,7 @@ def _is_relay(pid: int) -> bool:
 
 def _prctl(option: int, value: int) -> None:
     """Sets an attribute of this process, see prctl(2)."""
-    LIBC.prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+    LIBC.prctl(option, ctypes.c_ulong(value))
 
 
 def _signal_all(pids: list[int], number: int) -> None:

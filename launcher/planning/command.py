@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trainer
-from launcher.planning.spec import Launch
+from launcher.planning.spec import LaunchSpec
 from trainer.contract.config.command import CommandJob
 from trainer.contract.planning.plan import BasePlan, World
 
@@ -15,7 +15,7 @@ FOR_JAX = Path(trainer.__file__).parent / "any_program"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommandLaunch(Launch):
+class CommandLaunch(LaunchSpec):
     """One attempt of a job that runs a program of the user's."""
 
     job: CommandJob

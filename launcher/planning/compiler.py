@@ -11,31 +11,31 @@ from typing import Any
 
 from launcher.core.memory import available_bytes
 from launcher.planning.planner import TrainingLaunch
-from launcher.planning.spec import Launch
-from launcher.planning.trainer_process import POLL_S, NoAnswerError, TrainerCall
+from launcher.planning.spec import LaunchSpec
+from launcher.planning.trainer_process import POLL_S, TrainerProcess, TrainerProcessError
 from trainer.contract.estimates.search import Candidate, Ranking
 from trainer.contract.planning.accelerators import lacks_compiler
 
 TIMEOUT_S = 1800.0
 
 
-def compilation(launch: Launch, timeout_s: float = TIMEOUT_S) -> TrainerCall:
+def compilation(launch: LaunchSpec, timeout_s: float = TIMEOUT_S) -> TrainerProcess:
     """The TPU compiler at work on the launch's step.
 
-    It answers with the fields of `trainer.analysis.compile_report.Verdict`.
+    It answers with the fields of `trainer.analysis.compile_report.CompileReport`.
 
-    Raises NoAnswerError where there is no compiler for it.
+    Raises TrainerProcessError where there is no compiler for it.
     """
     training = of_training(launch)
     if lack := lacks_compiler(training.plan.world):
-        raise NoAnswerError(lack)
-    return TrainerCall("trainer.analysis.compile_report", training.job, training.plan, timeout_s)
+        raise TrainerProcessError(lack)
+    return TrainerProcess("trainer.analysis.compile_report", training.job, training.plan, timeout_s)
 
 
-def of_training(launch: Launch) -> TrainingLaunch:
-    """A launch that the trainer can be asked about. Raises NoAnswerError."""
+def of_training(launch: LaunchSpec) -> TrainingLaunch:
+    """A launch that the trainer can be asked about. Raises TrainerProcessError."""
     if not isinstance(launch, TrainingLaunch):
-        raise NoAnswerError("what a command runs is not known")
+        raise TrainerProcessError("what a command runs is not known")
     return launch
 
 
@@ -48,12 +48,12 @@ COMPILER_BYTES = 4 << 30
 
 
 @dataclass(frozen=True)
-class Finding:
+class CompiledCandidate:
     """A candidate, and what the compiler said."""
 
     candidate: Candidate
     verdict: Mapping[str, Any] | None = None
-    """The fields of trainer.analysis.compile_report.Verdict; None: it was not asked, or failed."""
+    """The fields of trainer.analysis.compile_report.CompileReport; None: it was not asked, or failed."""
     failure: str = ""
 
     @property
@@ -64,14 +64,14 @@ class Finding:
 
 def ask_about_the_best(
     launch: TrainingLaunch, ranking: Ranking, on_finding: Callable[[], None]
-) -> list[Finding]:
-    """Down the ranking until enough fit. Raises NoAnswerError where there is no compiler.
+) -> list[CompiledCandidate]:
+    """Down the ranking until enough fit. Raises TrainerProcessError where there is no compiler.
 
     All processes have ended afterwards, whatever happens.
     """
     waiting = deque([*ranking.fitting, *ranking.doubtful])
-    findings: list[Finding] = []
-    running: dict[TrainerCall, Candidate] = {}
+    findings: list[CompiledCandidate] = []
+    running: dict[TrainerProcess, Candidate] = {}
     slots = at_once()
     with ExitStack() as calls:
         while True:
@@ -93,7 +93,7 @@ def at_once() -> int:
 
 
 def next_to_ask(
-    waiting: deque[Candidate], findings: list[Finding], running: int
+    waiting: deque[Candidate], findings: list[CompiledCandidate], running: int
 ) -> Candidate | None:
     """The next that is worth asking about; None: there is none, or enough fit.
 
@@ -110,8 +110,8 @@ def next_to_ask(
     return None
 
 
-def _finding(candidate: Candidate, call: TrainerCall) -> Finding:
+def _finding(candidate: Candidate, call: TrainerProcess) -> CompiledCandidate:
     try:
-        return Finding(candidate, call.answer())
-    except NoAnswerError as error:
-        return Finding(candidate, failure=str(error))
+        return CompiledCandidate(candidate, call.answer())
+    except TrainerProcessError as error:
+        return CompiledCandidate(candidate, failure=str(error))

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from launcher.cluster.schema import Cluster, ClusterWords, find_cluster
+from launcher.cluster.schema import Cluster, ClusterRef, find_cluster
 from launcher.planning import trainer_process
 from launcher.planning.command import CommandLaunch
-from launcher.planning.spec import Launch
+from launcher.planning.spec import LaunchSpec
 from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.config.job import BaseJob, Job
 from trainer.contract.config.loader import ConfigError, Loaded
@@ -32,7 +32,7 @@ NOTHING_TO_SAVE_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingLaunch(Launch):
+class TrainingLaunch(LaunchSpec):
     """One attempt of a training job."""
 
     job: Job
@@ -102,7 +102,7 @@ class TrainingLaunch(Launch):
 
 
 def prepare(
-    job_file: Path, overrides: Sequence[str], words: ClusterWords, runs: Path
+    job_file: Path, overrides: Sequence[str], words: ClusterRef, runs: Path
 ) -> TrainingLaunch | CommandLaunch:
     """From the words of a command to a launch.
 
@@ -124,7 +124,7 @@ def prepare(
 
 
 def make_launch(
-    job: Loaded[Job | CommandJob], cluster: Loaded[Cluster], runs: Path, words: ClusterWords
+    job: Loaded[Job | CommandJob], cluster: Loaded[Cluster], runs: Path, words: ClusterRef
 ) -> TrainingLaunch | CommandLaunch:
     """Check a job against a cluster and lay it out. Raises ConfigError with every problem found."""
     try:
@@ -141,10 +141,10 @@ def make_launch(
     if isinstance(stored, CommandJob):
         return CommandLaunch(job=stored, plan=BasePlan(world=world), **where)
     plan = _plan(stored, job.where, world)
-    lacks_storage = _lacks_storage(stored, job.source, cluster, world)
-    if lacks_storage:
-        plan = _with_warning(plan, lacks_storage)
-    return TrainingLaunch(job=stored, plan=plan, lacks_storage=lacks_storage, **where)
+    problem = _storage_problem(stored, job.source, cluster, world)
+    if problem:
+        plan = _with_warning(plan, problem)
+    return TrainingLaunch(job=stored, plan=plan, storage_problem=problem, **where)
 
 
 def _plan(job: Job, where: Callable[[str], str], world: World) -> Plan:
@@ -191,7 +191,7 @@ def _with_storage(job: AnyJob, cluster: Cluster) -> AnyJob:
     return job.model_copy(update={"storage": storage})
 
 
-def _lacks_storage(job: Job, job_source: str, cluster: Loaded[Cluster], world: World) -> str:
+def _storage_problem(job: Job, job_source: str, cluster: Loaded[Cluster], world: World) -> str:
     """Hosts that are machines of their own do not see each other's run folder; Slurm's do."""
     kind = cluster.value.provider.kind
     own_machines = not world.simulated and kind not in ("local", "slurm")

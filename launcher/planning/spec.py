@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.cluster.schema import Cluster, ClusterWords
+from launcher.cluster.schema import Cluster, ClusterRef
 from launcher.core.environment import INSIDE
 from launcher.planning import job_secrets
 from trainer.contract.config.job import BaseJob, Job
@@ -16,7 +16,7 @@ MEGASCALE_PORT = 8081
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class AttemptInfo:
     """One attempt, as its run's folder tells of it."""
 
     job: BaseJob
@@ -42,13 +42,13 @@ class Planned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch(Planned, ABC):
+class LaunchSpec(AttemptInfo, ABC):
     """One attempt, ready to start."""
 
     cluster: Cluster
-    words: ClusterWords
+    cluster_ref: ClusterRef
     """What the cluster was asked for with."""
-    lacks_storage: str = ""
+    storage_problem: str = ""
     """Why the hosts would not find each other's checkpoints; "": they do."""
 
     @property
@@ -74,11 +74,11 @@ class Launch(Planned, ABC):
     def plan_on(self, world: World) -> BasePlan | None:
         """The same job on fewer hosts; None: it does not fit."""
 
-    def smaller(self) -> list["Launch"]:
+    def fallback_specs(self) -> list["LaunchSpec"]:
         """The same job on what an elastic cluster may shrink to; what it fits on, ascending."""
-        if self.words.simulate_hosts is not None:
+        if self.cluster_ref.simulate_hosts is not None:
             return []
-        worlds = self.cluster.smaller_worlds(self.words.simulated)
+        worlds = self.cluster.smaller_worlds(self.cluster_ref.simulated)
         plans = [self.plan_on(world) for world in worlds]
         return [replace(self, plan=plan) for plan in plans if plan]
 

@@ -24,11 +24,11 @@ from trainer.contract.planning.validation import KEY
 POLL_S = 0.05
 
 
-class NoAnswerError(Exception):
+class TrainerProcessError(Exception):
     """The trainer cannot be asked, or did not answer; says why."""
 
 
-class TrainerCall:
+class TrainerProcess:
     """`python -m MODULE JOB [PLAN]`, which prints JSON.
 
     As a context; nothing of it is left afterwards, nor when this process dies.
@@ -44,7 +44,7 @@ class TrainerCall:
         self._deadline = time.monotonic() + timeout_s
         self._process = self._start(module, [str(self._folder / name) for name in files])
 
-    def __enter__(self) -> "TrainerCall":
+    def __enter__(self) -> "TrainerProcess":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -58,17 +58,17 @@ class TrainerCall:
         return self._process.poll() is not None or time.monotonic() > self._deadline
 
     def answer(self) -> Any:
-        """Waits for it. Raises NoAnswerError."""
+        """Waits for it. Raises TrainerProcessError."""
         while not self.is_over:
             time.sleep(POLL_S)
         code = self._process.returncode
         if code is None:
             self._process.kill()
-            raise NoAnswerError(f"not done within {self._timeout_s / 60:.0f} minutes")
+            raise TrainerProcessError(f"not done within {self._timeout_s / 60:.0f} minutes")
         if code:
             # Libraries say much on standard error; what ended it comes last.
             said = self._said("stderr").strip().splitlines()[-1:]
-            raise NoAnswerError(": ".join([f"exit code {code}", *said]))
+            raise TrainerProcessError(": ".join([f"exit code {code}", *said]))
         return json.loads(self._said("stdout"))
 
     def _start(self, module: str, files: list[str]) -> subprocess.Popen[bytes]:
@@ -95,9 +95,9 @@ TIMEOUT_S = 120.0
 def parameters(job: Job) -> list[Parameter]:
     """Their code runs in the child alone. Raises PlanError with what is wrong with it."""
     try:
-        with TrainerCall("trainer.analysis.describe_model", job, None, TIMEOUT_S) as call:
+        with TrainerProcess("trainer.analysis.describe_model", job, None, TIMEOUT_S) as call:
             found = call.answer()
-    except NoAnswerError as error:
+    except TrainerProcessError as error:
         raise PlanError([(KEY, f"importing and building it: {error}")]) from None
     if "problems" in found:
         raise PlanError([(key, message) for key, message in found["problems"]])

@@ -6,7 +6,13 @@ from functools import partial
 from pathlib import Path
 
 from trainer.contract.config.loader import ConfigError
-from trainer.contract.records.checkpoint_metadata import DAMAGED, About, BrokenError, read, steps
+from trainer.contract.records.checkpoint_metadata import (
+    DAMAGED,
+    BrokenError,
+    CheckpointMetadata,
+    read,
+    steps,
+)
 from trainer.contract.storage.paths import AnyPath, is_url
 from trainer.contract.storage.retries import retried
 
@@ -21,7 +27,7 @@ class Entry:
 
     folder: AnyPath
     step: int
-    about: About | None
+    about: CheckpointMetadata | None
     problem: str = ""
     """Why it is no checkpoint to go on from; "": nothing is known against it."""
     verified: bool = False
@@ -37,7 +43,7 @@ class Entry:
         return self.problem or ("verified" if self.verified else "whole")
 
 
-def newest(folder: str) -> About | None:
+def newest(folder: str) -> CheckpointMetadata | None:
     """The newest whole checkpoint in a folder. Raises UnreachableError."""
     return next((entry.about for entry in entries(folder) if not entry.problem), None)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from launcher.cluster.schema import ClusterWords
+from launcher.cluster.schema import ClusterRef
 from launcher.core.environment import INSIDE
 from launcher.core.files import (
     LOCK_TIMEOUT_S,
@@ -25,12 +25,12 @@ from launcher.core.files import (
     read_object,
     replace_file,
 )
-from launcher.core.results import Ending
+from launcher.core.results import AttemptResult
 from launcher.host.process_tree import start_time
-from launcher.planning.spec import Launch
+from launcher.planning.spec import LaunchSpec
 from launcher.runs import live, registry, storage
 from launcher.runs.phases import is_kept
-from launcher.runs.records import Made
+from launcher.runs.records import KubernetesRecord
 from launcher.runs.slurm_job import queued
 from trainer.contract.config.errors import suggest
 from trainer.contract.config.loader import dump
@@ -45,7 +45,7 @@ RUN_ID = "SLIPWAY_RUN_ID"
 """In the environment of a `launch` that another machine has started: the run's id."""
 REMOTE = "remote.json"
 """In a folder that is to have the copy of a run on another machine: where that is."""
-LEFT = (REMOTE, Made.FILE)
+LEFT = (REMOTE, KubernetesRecord.FILE)
 """In a run's folder while the run may have something elsewhere: `launch stop` ends it."""
 REQUEUED_LOCK_TIMEOUT_S = 300.0
 
@@ -54,7 +54,7 @@ class RunFolderError(ValueError):
     """The run's folder cannot be used as it is asked for; says why, and what to do instead."""
 
 
-class Run:
+class RunDir:
     """One run's folder; makes it, and everything in it but what the trainer writes.
 
     The lock on events.jsonl says that the run is alive: it goes with this process, however it ends.
@@ -75,7 +75,7 @@ class Run:
             raise
 
     @classmethod
-    def create(cls, launch: Launch, *, fresh: bool = False) -> "Run":
+    def create(cls, launch: LaunchSpec, *, fresh: bool = False) -> "RunDir":
         """Make the folder with the resolved job and the first plan.
 
         An earlier run of the name is moved aside with `fresh`. Raises RunFolderError where there is
@@ -86,7 +86,7 @@ class Run:
         return run
 
     @classmethod
-    def make(cls, launch: Launch, *, fresh: bool) -> "Run":
+    def make(cls, launch: LaunchSpec, *, fresh: bool) -> "RunDir":
         """The folder of a run that does not begin yet. Raises RunFolderError, see `create`.
 
         It is complete and locked before it has its name.
@@ -108,7 +108,7 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, folder: Path) -> "Run":
+    def open(cls, folder: Path) -> "RunDir":
         """An earlier run, to go on with. Raises RunFolderError where it is running.
 
         An `opened` event tells from when on its time is counted again.
@@ -122,7 +122,7 @@ class Run:
         run.add_event({"event": "opened", "time": time.time()})
         return run
 
-    def begin(self, launch: Launch) -> None:
+    def begin(self, launch: LaunchSpec) -> None:
         """Write down an attempt: the job as it is now, its plan, and where it runs."""
         plans = self.folder / "plans"
         plans.mkdir(exist_ok=True)
@@ -130,18 +130,18 @@ class Run:
         self._keep(launch)
         self.set_state("provisioning")
 
-    def wait_in_queue(self, launch: Launch) -> None:
+    def wait_in_queue(self, launch: LaunchSpec) -> None:
         """Write down the job for an attempt that begins later."""
         self._keep(launch)
         self.set_state(QUEUED, **{name: self.state.get(name) for name in POSITION})
 
-    def _keep(self, launch: Launch) -> None:
+    def _keep(self, launch: LaunchSpec) -> None:
         replace_file(self.folder / "job.yaml", dump(launch.job))
         (self.folder / "logs").mkdir(exist_ok=True)
         registry.note(self.folder, launch.job.secrets)
         self._kept = {
             "attempt": launch.attempt,
-            "cluster": launch.words.model_dump(),
+            "cluster": launch.cluster_ref.model_dump(),
             "steps": launch.steps,
             "grace_s": launch.grace_s,
             "launched_in": str(Path.cwd()),
@@ -159,9 +159,9 @@ class Run:
         return read_object(self.folder / "state.json")
 
     @property
-    def words(self) -> ClusterWords:
+    def cluster_ref(self) -> ClusterRef:
         """What the last attempt's cluster was asked for with."""
-        return ClusterWords.model_validate(self.state.get("cluster") or {})
+        return ClusterRef.model_validate(self.state.get("cluster") or {})
 
     @property
     def launched_in(self) -> Path:
@@ -196,7 +196,7 @@ class Run:
             self._noted = change
             self.add_event({"event": "state", "time": now, **change})
 
-    def end_attempt(self, ending: Ending) -> None:
+    def end_attempt(self, ending: AttemptResult) -> None:
         """Note how an attempt ended, for `launch status` and for the goodput."""
         about = {"kind": ending.kind.value, "reason": ending.reason, "process": ending.process}
         event = {"event": "attempt_ended", "time": time.time(), **about, "step": ending.step}
@@ -211,7 +211,7 @@ class Run:
         with suppress(OSError):  # what a full disk did not take has been told of
             self._events.close()
 
-    def __enter__(self) -> "Run":
+    def __enter__(self) -> "RunDir":
         return self
 
     def __exit__(self, *_: object) -> None:

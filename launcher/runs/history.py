@@ -27,7 +27,7 @@ class LastCheckpoint:
 
 
 @dataclass(frozen=True)
-class Happening:
+class HistoryEntry:
     """Something that whoever left the run alone wants to know."""
 
     time: float
@@ -40,7 +40,7 @@ class Happening:
 class History:
     """The events of a run, taken in one after the other."""
 
-    happenings: list[Happening] = field(default_factory=list)
+    happenings: list[HistoryEntry] = field(default_factory=list)
     checkpoint: LastCheckpoint | None = None
 
     def add(self, event: Event) -> None:
@@ -51,7 +51,7 @@ class History:
         elif name == "restored" and isinstance(step, int):
             self._on_restored(step)
         if text := _text(event):
-            self.happenings.append(Happening(_time(event), attempt, text))
+            self.happenings.append(HistoryEntry(_time(event), attempt, text))
 
     def _on_restored(self, step: int) -> None:
         """It may be an older one than the last that was saved: that was found to be damaged."""

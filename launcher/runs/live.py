@@ -27,7 +27,7 @@ CLOSING_S = 1.0
 
 
 @dataclass(frozen=True)
-class Hosts:
+class LiveHosts:
     """What hosts.json has."""
 
     heard: float | None
@@ -36,12 +36,12 @@ class Hosts:
     """What each host of the last attempt does, by process."""
 
 
-def read(folder: Path) -> Hosts:
+def read(folder: Path) -> LiveHosts:
     """What a run's hosts did when the file was last written."""
     found = read_object(folder / NAME)
     phases = found.get("phases")
     named = phases if isinstance(phases, dict) else {}
-    return Hosts(
+    return LiveHosts(
         as_time(found.get("heard")),
         {int(process): str(phase) for process, phase in named.items() if process.isdecimal()},
     )
@@ -55,7 +55,7 @@ class LiveFiles:
         self._changing, self._closed = threading.Lock(), threading.Event()
         self._phases = HostPhases()
         self._heard = 0.0
-        self._written = Hosts(None, {})
+        self._written = LiveHosts(None, {})
         self._unsummarized = 0
         self._thread: threading.Thread | None = None
 
@@ -93,7 +93,7 @@ class LiveFiles:
 
     def _write_hosts(self, is_last: bool) -> None:
         with self._changing:
-            found = Hosts(self._heard, dict(self._phases.by_process))
+            found = LiveHosts(self._heard, dict(self._phases.by_process))
         age_s = self._heard - (self._written.heard or 0.0)
         has_changed = found.phases != self._written.phases
         if has_changed or age_s >= EVERY_S or (is_last and age_s > 0):

@@ -9,7 +9,7 @@ from launcher.core.errors import ProviderError
 from launcher.core.files import replace_file
 
 
-class Note(BaseModel):
+class RunRecord(BaseModel):
     """In a file of its own, from before what it tells of is made."""
 
     FILE: ClassVar[str]
@@ -19,7 +19,7 @@ class Note(BaseModel):
     def read(cls, folder: Path) -> Self | None:
         """Reads the note of the run in `folder`; None: it has none of this kind.
 
-        Raises NoteError for a file without a note, ProviderError for one that cannot be read now.
+        Raises RunRecordError for a file without a note, ProviderError for one that cannot be read now.
         """
         path = folder / cls.FILE
         try:
@@ -28,7 +28,7 @@ class Note(BaseModel):
             return None
         except ValidationError as error:
             why = f"{error.errors()[0]['msg']} ({path.stat().st_size} bytes)"
-            raise NoteError(f"{path} cannot be read: {why}. {cls.REMEDY}") from None
+            raise RunRecordError(f"{path} cannot be read: {why}. {cls.REMEDY}") from None
         except OSError as error:
             why = error.strerror
             raise ProviderError(f"{path} cannot be read: {why}. {cls.REMEDY}") from None
@@ -42,7 +42,7 @@ class Note(BaseModel):
         (folder / self.FILE).unlink(missing_ok=True)
 
 
-class Made(Note):
+class KubernetesRecord(RunRecord):
     """A RayCluster and a Secret of one name; noted before they are made."""
 
     FILE: ClassVar = "kubernetes.json"
@@ -57,5 +57,5 @@ class Made(Note):
     context: str | None
 
 
-class NoteError(ProviderError):
+class RunRecordError(ProviderError):
     """What a file has is no note: reading it again does not help."""

@@ -10,16 +10,16 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ValidationError, computed_field
 
-from launcher.cluster.schema import ClusterWords
+from launcher.cluster.schema import ClusterRef
 from launcher.core.files import read_object, replace_file
 from launcher.runs.directory import REMOTE
-from launcher.runs.records import Note
+from launcher.runs.records import RunRecord
 
-LEFT_THERE = ("checkpoints", ".*")
+NOT_FETCHED = ("checkpoints", ".*")
 """What is of use there only."""
 
 
-class Elsewhere(Note, ABC):
+class RemoteRunHandle(RunRecord, ABC):
     """Beside the run's copy here."""
 
     FILE: ClassVar = REMOTE
@@ -27,7 +27,7 @@ class Elsewhere(Note, ABC):
     name: str
     runs: str
     """There: what holds the run's folder."""
-    words: ClusterWords
+    words: ClusterRef
     """What the cluster was asked for with, here."""
     launched_in: str
     """The folder that the command was typed in, here."""
@@ -47,22 +47,22 @@ class Elsewhere(Note, ABC):
         """Whether nobody runs it any more. Raises ProviderError where that cannot be asked."""
 
     @abstractmethod
-    def bring_home(self, folder: Path) -> None:
+    def fetch(self, folder: Path) -> None:
         """Copy what is shown of it (see copied_run.py): from now on it is a run of here.
 
         Raises ProviderError where it cannot be had.
         """
 
-    def settle(self, folder: Path) -> None:
+    def localize(self, folder: Path) -> None:
         """Makes the copy in a folder a run of this machine.
 
         The cluster and the folder of relative paths are those that this machine has recorded.
         """
-        settle_copy(folder, self.words, self.launched_in)
+        localize_copy(folder, self.words, self.launched_in)
 
 
-def settle_copy(folder: Path, words: ClusterWords, launched_in: str) -> None:
-    """See `Elsewhere.settle`."""
+def localize_copy(folder: Path, words: ClusterRef, launched_in: str) -> None:
+    """See `RemoteRunHandle.localize`."""
     here = {"cluster": words.model_dump(), "launched_in": launched_in}
     state = _CopiedState.of(read_object(folder / "state.json"))
     replace_file(folder / "state.json", json.dumps({**state, **here}))

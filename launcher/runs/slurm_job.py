@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from launcher.core.environment import INSIDE
 from launcher.core.errors import ProviderError
-from launcher.runs.records import Note
+from launcher.runs.records import RunRecord
 
 COMMAND_TIMEOUT_S = 60.0
 """A controller that is busy answers late."""
@@ -44,7 +44,7 @@ class Queued:
         return f"queued ({told})" if told else "queued"
 
 
-class SlurmJob(Note):
+class SlurmJob(RunRecord):
     """The job that a run was handed to last; written down before `sbatch` is called."""
 
     FILE: ClassVar = "slurm.json"
@@ -56,7 +56,7 @@ class SlurmJob(Note):
     is_to_end: bool = False
     """Its user has asked it to stop: it is not requeued after that."""
 
-    def look(self) -> Queued | None:
+    def queue_status(self) -> Queued | None:
         """None: it is not in the queue. Raises ProviderError: Slurm does not answer."""
         chosen = f"--jobs={self.job_id}" if self.job_id else f"--name={self.name}"
         try:
@@ -89,7 +89,7 @@ def queued(folder: Path) -> Queued | None:
     job = SlurmJob.read(folder)
     if job is None or job.name == os.environ.get(INSIDE):
         return None
-    return job.look()
+    return job.queue_status()
 
 
 def command(*words: str, env: Mapping[str, str] | None = None) -> str:

@@ -34,7 +34,7 @@ BY_HAND = "by hand"
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class RunStatus:
     """A run as it was found."""
 
     folder: Path
@@ -117,7 +117,7 @@ class Snapshot:
         }
 
 
-def take(folder: Path) -> Snapshot:
+def read_status(folder: Path) -> RunStatus:
     """Look at a run's folder."""
     alive = is_alive(folder)  # before the state: the last one is written before the lock is free
     about = read_object(folder / "state.json")
@@ -130,26 +130,26 @@ def take(folder: Path) -> Snapshot:
         state = state if alive else QUEUED if _is_queued(folder, state) else "died"
     last = _last_step(folder)
     changed_at = _changed_at(folder)
-    return Snapshot(folder, state, alive, about, last.get("step"), last.get("loss"), changed_at)
+    return RunStatus(folder, state, alive, about, last.get("step"), last.get("loss"), changed_at)
 
 
-def take_all(runs: Path) -> list[Snapshot]:
+def take_all(runs: Path) -> list[RunStatus]:
     """All runs in `runs`, and those that were started elsewhere; the newest first."""
     here = [folder.absolute() for folder in _folders(runs) if is_run(folder)]
     once = {folder.resolve(): folder for folder in (*noted(), *here)}
     return sorted(map(_take_any, once.values()), key=lambda found: found.changed_at, reverse=True)
 
 
-def _take_any(folder: Path) -> Snapshot:
+def _take_any(folder: Path) -> RunStatus:
     """Among others: one of which it cannot be known whether it is alive must not hide them."""
     try:
-        return take(folder)
+        return read_status(folder)
     except RunFolderError:
         about = read_object(folder / "state.json")
-        return Snapshot(folder, "unknown", False, about, None, None, _changed_at(folder))
+        return RunStatus(folder, "unknown", False, about, None, None, _changed_at(folder))
 
 
-def describe(found: Snapshot) -> str:
+def describe(found: RunStatus) -> str:
     """How a run stands, in a sentence, with the words that go on with it."""
     state, step, saved = found.state, found.step, found.about.get("checkpoint")
     if found.is_alive:
@@ -171,7 +171,7 @@ def describe(found: Snapshot) -> str:
     return f"{found.name}{why}{checkpoint}; continue with: {resume_command(found.folder)}"
 
 
-def _why_it_died(found: Snapshot) -> str:
+def _why_it_died(found: RunStatus) -> str:
     if found.about.get("state") == QUEUED:
         return "Slurm's queue does not have its job"
     return "what ran it is gone, without a word"

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from launcher.core.files import free_name, read_object, replace_file
-from launcher.planning.spec import Launch
+from launcher.planning.spec import LaunchSpec
 from trainer.contract.config.command import load_job
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError, dump
 from trainer.contract.records.checkpoint_metadata import folder_of
 from trainer.contract.storage.paths import is_url
 
-L = TypeVar("L", bound=Launch)
+L = TypeVar("L", bound=LaunchSpec)
 LEASE = "lease.json"
 
 
@@ -36,7 +36,7 @@ def apart_from_earlier(launch: L) -> L:
     return replace(launch, job=launch.job.model_copy(update={"storage": own}))
 
 
-def refuse_others(launch: Launch, earlier: Path | None) -> None:
+def refuse_others(launch: LaunchSpec, earlier: Path | None) -> None:
     """Raises StorageError for checkpoints of another run than the one in `earlier`."""
     checkpoints = _visible(launch)
     if checkpoints is None:
@@ -50,7 +50,7 @@ def refuse_others(launch: Launch, earlier: Path | None) -> None:
         )
 
 
-def move_aside(launch: Launch, earlier: Path) -> None:
+def move_aside(launch: LaunchSpec, earlier: Path) -> None:
     """Moves STORAGE/NAME of the run in `earlier` to STORAGE/NAME.1/NAME, or .2, ...
 
     That run's job names its new storage. Raises StorageError.
@@ -72,7 +72,7 @@ def move_aside(launch: Launch, earlier: Path) -> None:
     replace_file(earlier / "job.yaml", dump(job.model_copy(update={"storage": str(storage)})))
 
 
-def _visible(launch: Launch) -> Path | None:
+def _visible(launch: LaunchSpec) -> Path | None:
     """The folder of checkpoints beside other runs', where it is a folder of this machine."""
     job = launch.job
     if not isinstance(job, Job) or not job.storage or job.checkpoint is None:

@@ -10,11 +10,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from launcher.core.formatting import count, format_bytes, format_seconds
+from launcher.core.formatting import format_bytes, format_seconds, pluralize
 from launcher.host.process import SEARCH_PATHS
 from launcher.planning import job_secrets
 from launcher.planning.planner import COORDINATOR_PLACEHOLDER, TrainingLaunch
-from launcher.planning.spec import Launch, Planned
+from launcher.planning.spec import AttemptInfo, LaunchSpec
 from trainer.contract.config.model import OwnModel
 from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.planning import accelerators, sharding_rules
@@ -30,7 +30,7 @@ def host_color(process: int) -> str:
     return HOST_COLORS[process % len(HOST_COLORS)]
 
 
-def print_plan(console: Console, launch: Launch, *, shardings: bool) -> None:
+def print_plan(console: Console, launch: LaunchSpec, *, shardings: bool) -> None:
     """The whole plan of an attempt, for a person."""
     console.print(f"[bold]{launch.job.name}[/bold] on {describe_world(launch)}", highlight=False)
     if isinstance(launch, TrainingLaunch):
@@ -43,7 +43,7 @@ def print_plan(console: Console, launch: Launch, *, shardings: bool) -> None:
         console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
 
 
-def plan_as_json(launch: Launch) -> str:
+def plan_as_json(launch: LaunchSpec) -> str:
     """The plan, and what would be started, as one JSON object."""
     processes = [
         {
@@ -88,10 +88,10 @@ def bounds_as_json(best: Bounds) -> dict[str, float]:
     return {name: getattr(best, name) for name in names}
 
 
-def describe_world(launch: Planned) -> str:
+def describe_world(launch: AttemptInfo) -> str:
     """One line on the cluster: its name, hosts, devices and wires."""
     world = launch.plan.world
-    hosts, devices = count(world.processes, "host"), count(world.devices_per_host, "device")
+    hosts, devices = pluralize(world.processes, "host"), pluralize(world.devices_per_host, "device")
     text = f"{launch.cluster_name}: {hosts} x {devices}"
     if world.accelerator != "cpu":
         text += f" of {world.accelerator}"
@@ -234,14 +234,14 @@ def _shardings(arrays: tuple[ArrayPlan, ...]) -> Table:
     return table
 
 
-def _environment(launch: Launch, process: int) -> dict[str, str]:
+def _environment(launch: LaunchSpec, process: int) -> dict[str, str]:
     """Of a process, to be shown."""
     coordinator = {"JAX_COORDINATOR_ADDRESS": COORDINATOR_PLACEHOLDER}
     hidden = dict.fromkeys(launch.job.secrets, job_secrets.SHOWN)
     return {**coordinator, **launch.environment(process), **hidden}
 
 
-def _process(launch: Launch) -> Group:
+def _process(launch: LaunchSpec) -> Group:
     """The command of every process; what differs from host to host is shown for the first."""
     lines = [
         Text("started on each host (host 0 shown; SLIPWAY_PROCESS_ID counts on)", style="bold")

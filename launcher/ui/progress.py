@@ -20,8 +20,8 @@ from rich.text import Text
 
 from launcher.core.formatting import format_seconds
 from launcher.core.printable import coloured, plain
-from launcher.core.results import Ending, Kind
-from launcher.planning.spec import Planned
+from launcher.core.results import AttemptResult, EndReason
+from launcher.planning.spec import AttemptInfo
 from launcher.runs.directory import resume_command
 from launcher.runs.history import LastCheckpoint
 from launcher.ui.plan_view import describe_world, host_color
@@ -52,7 +52,7 @@ class RunDisplay:
     def __init__(
         self,
         console: Console,
-        launch: Planned,
+        launch: AttemptInfo,
         checkpoint: LastCheckpoint | None = None,
         elapsed_s: float = 0.0,
     ) -> None:
@@ -104,16 +104,16 @@ class RunDisplay:
             self._stopping = STOPPING if self._launch.saves else STOPPING_UNSAVED
             self.status(self._stopping)
 
-    def attempt(self, launch: Planned) -> None:
+    def attempt(self, launch: AttemptInfo) -> None:
         """Another attempt begins, perhaps on another number of hosts."""
         self._launch = launch
         self._host_states.clear()
         where = f" from the checkpoint of step {self.checkpoint.step}" if self.checkpoint else ""
         self._print(f"attempt {launch.attempt}{where} on {describe_world(launch)}", "bold")
 
-    def attempt_ended(self, ending: Ending) -> None:
+    def attempt_ended(self, ending: AttemptResult) -> None:
         """Whatever comes next, the reason must not be lost."""
-        if ending.kind.is_failure or ending.kind.is_loss or ending.kind is Kind.RESIZED:
+        if ending.kind.is_failure or ending.kind.is_loss or ending.kind is EndReason.RESIZED:
             self._print(f"attempt {self._launch.attempt} ended: {ending.reason}", "bold yellow")
 
     def hosts_do(self, phases: Mapping[int, str]) -> None:
@@ -255,7 +255,9 @@ class RunDisplay:
         return ", ".join(f"{count} {state}" for state, count in states.most_common())
 
 
-def print_summary(console: Console, launch: Planned, display: RunDisplay, seconds: float) -> None:
+def print_summary(
+    console: Console, launch: AttemptInfo, display: RunDisplay, seconds: float
+) -> None:
     """The end of a good run: the loss, where everything is, and a sample."""
     finished, eval_loss = display.finished, number(display.evaluated, "eval_loss")
     loss, first_loss = number(finished, "loss"), _first_loss(launch, display)
@@ -278,7 +280,7 @@ def print_summary(console: Console, launch: Planned, display: RunDisplay, second
         console.print(Panel(Text(plain(finished["sample"])), title="sample", title_align="left"))
 
 
-def describe_stop(launch: Planned, display: RunDisplay) -> str:
+def describe_stop(launch: AttemptInfo, display: RunDisplay) -> str:
     """Where a run that was stopped stands, and how it goes on."""
     step, checkpoint = display.last_step.get("step"), display.checkpoint
     again = f"continue with: {resume_command(launch.run_dir)}"
@@ -299,7 +301,7 @@ def _save_failure(event: Event) -> str:
     return f"saving step {event['step']} failed: {event.get('message')}"
 
 
-def _first_loss(launch: Planned, display: RunDisplay) -> float | None:
+def _first_loss(launch: AttemptInfo, display: RunDisplay) -> float | None:
     """Of the whole run, where earlier attempts have written it down."""
     try:
         lines = (launch.run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()

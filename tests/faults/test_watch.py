@@ -14,7 +14,7 @@ from typing import TextIO
 import pytest
 
 from launcher.core.results import Hang
-from launcher.health.hangs import Limits, Watch
+from launcher.health.hangs import HangDetector, Limits
 from launcher.health.stacks import innermost
 from launcher.health.stragglers import Straggler
 from tests.leftovers import wait_until
@@ -52,7 +52,7 @@ class Watched:
     named: list[Straggler] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.watch = Watch(len(self.trainers), LIMITS)
+        self.watch = HangDetector(len(self.trainers), LIMITS)
         self._half = [""] * len(self.events)
 
     def look(self) -> Hang | None:
@@ -65,7 +65,7 @@ class Watched:
             if self.trainers[process].poll() is not None:
                 self.watch.on_end(process)
         self.named += self.watch.stragglers(time.monotonic())
-        return self.watch.look(time.monotonic())
+        return self.watch.poll(time.monotonic())
 
     def wait_for(self, steps: int) -> None:
         """None of this is a hang."""

@@ -7,11 +7,11 @@ from typing import Any
 import grpc
 import pytest
 
-from launcher.cluster.schema import ClusterWords, find_cluster
+from launcher.cluster.schema import ClusterRef, find_cluster
 from launcher.core.errors import ProviderError
 from launcher.providers.gcp import client, pod
-from launcher.providers.gcp.pod import Pod
-from launcher.providers.gcp.slice_records import is_noted, noted_pods
+from launcher.providers.gcp.pod import TpuSliceRequest
+from launcher.providers.gcp.slice_records import is_noted, list_slices
 from tests.gcp.conftest import cluster_file
 from tests.gcp.stand_in import StandIn
 
@@ -19,24 +19,28 @@ pytestmark = pytest.mark.gcp
 
 
 @pytest.fixture
-def a_pod(cloud: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
+def a_pod(cloud: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TpuSliceRequest:
     """Written down, and not asked for yet."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(client, "LOOK_S", 0.01)
     monkeypatch.setattr(pod, "LOOK_S", 0.01)
     cluster = find_cluster(str(cluster_file(tmp_path, cloud))).value
-    found = Pod.of(cluster, ClusterWords(name="pod"), tmp_path / "runs" / "small", losses=0)
+    found = TpuSliceRequest.of(
+        cluster, ClusterRef(name="pod"), tmp_path / "runs" / "small", losses=0
+    )
     found.note_it()
     return found
 
 
-def test_it_is_written_down_before_it_is_asked_for(a_pod: Pod, cloud: StandIn) -> None:
-    ((folder, note),) = noted_pods()
+def test_it_is_written_down_before_it_is_asked_for(a_pod: TpuSliceRequest, cloud: StandIn) -> None:
+    ((folder, note),) = list_slices()
     assert (folder, note.resource_id) == (a_pod.folder, a_pod.note.resource_id)
     assert not cloud.asked
 
 
-def test_its_hosts_are_reached_with_a_key_that_nobody_else_has(a_pod: Pod, cloud: StandIn) -> None:
+def test_its_hosts_are_reached_with_a_key_that_nobody_else_has(
+    a_pod: TpuSliceRequest, cloud: StandIn
+) -> None:
     told: list[str] = []
     a_pod.ask()
     settings = a_pod.wait(told.append)
@@ -52,18 +56,18 @@ def test_its_hosts_are_reached_with_a_key_that_nobody_else_has(a_pod: Pod, cloud
     ]  # fmt: skip
 
 
-def test_given_back_it_is_deleted_and_forgotten(a_pod: Pod, cloud: StandIn) -> None:
+def test_given_back_it_is_deleted_and_forgotten(a_pod: TpuSliceRequest, cloud: StandIn) -> None:
     a_pod.ask()
     a_pod.wait(lambda text: None)
     assert not a_pod.is_lost()
-    a_pod.give_back()
+    a_pod.release()
     assert cloud.deleted == [a_pod.note.resource_id]
-    assert not a_pod.folder.exists() and not list(noted_pods())
-    a_pod.give_back()  # by two at once: nothing more to do
+    assert not a_pod.folder.exists() and not list(list_slices())
+    a_pod.release()  # by two at once: nothing more to do
 
 
 def test_a_resource_that_is_made_after_the_client_gave_up_is_given_back(
-    a_pod: Pod, cloud: StandIn, monkeypatch: pytest.MonkeyPatch
+    a_pod: TpuSliceRequest, cloud: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "CALL_TIMEOUT_S", 0.3)
     create, may_make = cloud.create, threading.Event()
@@ -75,10 +79,10 @@ def test_a_resource_that_is_made_after_the_client_gave_up_is_given_back(
     monkeypatch.setattr(cloud, "create", slow)
     with pytest.raises(ProviderError, match=r"DeadlineExceeded(.|\n)*must stay on until then"):
         a_pod.ask()
-    assert not a_pod.give_back()
-    ((_, note),) = noted_pods()
+    assert not a_pod.release()
+    ((_, note),) = list_slices()
     assert note.stage == "ending" and not cloud.deleted
-    looks = threading.Thread(target=a_pod.give_back_late, daemon=True)
+    looks = threading.Thread(target=a_pod.release_late, daemon=True)
     looks.start()
     may_make.set()
     looks.join(60.0)
@@ -87,14 +91,14 @@ def test_a_resource_that_is_made_after_the_client_gave_up_is_given_back(
 
 
 def test_slices_are_found_by_the_label_of_their_cluster_alone(
-    a_pod: Pod, cloud: StandIn, tmp_path: Path
+    a_pod: TpuSliceRequest, cloud: StandIn, tmp_path: Path
 ) -> None:
     a_pod.ask()
     cluster, name = a_pod.note.cluster, a_pod.note.resource_id
     assert pod.labelled(cluster, a_pod.note.cluster_key) == [name]
     assert pod.labelled(cluster, str(tmp_path / "other.yaml")) == []
     pod.forget(a_pod.folder)
-    pod.give_back_unnoted(cluster, name)
+    pod.release_unrecorded(cluster, name)
     assert cloud.deleted == [name]
 
 
@@ -105,25 +109,27 @@ def test_the_project_of_slices_stays_when_gcloud_is_configured_anew(
     path = cluster_file(tmp_path, cloud)
     path.write_text(path.read_text().replace("  project: mine\n", ""))
     monkeypatch.setenv("CLOUDSDK_CORE_PROJECT", "first")
-    Pod.of(find_cluster(str(path)).value, ClusterWords(name="pod"), tmp_path, losses=0).note_it()
+    TpuSliceRequest.of(
+        find_cluster(str(path)).value, ClusterRef(name="pod"), tmp_path, losses=0
+    ).note_it()
     monkeypatch.setenv("CLOUDSDK_CORE_PROJECT", "second")
-    ((folder, note),) = noted_pods()
-    assert Pod(folder, note).wanted.project == "first"
+    ((folder, note),) = list_slices()
+    assert TpuSliceRequest(folder, note).wanted.project == "first"
 
 
 def test_active_slices_whose_hosts_never_come_up_are_given_up(
-    a_pod: Pod, cloud: StandIn, monkeypatch: pytest.MonkeyPatch
+    a_pod: TpuSliceRequest, cloud: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = a_pod.note.cluster.provider.model_copy(update={"unreachable_minutes": 0.001})
     cluster = a_pod.note.cluster.model_copy(update={"provider": provider})
-    doubtful = Pod(a_pod.folder, a_pod.note.model_copy(update={"cluster": cluster}))
+    doubtful = TpuSliceRequest(a_pod.folder, a_pod.note.model_copy(update={"cluster": cluster}))
     doubtful.ask()
     monkeypatch.setattr(doubtful, "_addresses", list)
     with pytest.raises(ProviderError, match=r"active for 0\.001 minutes, and its hosts are not"):
         doubtful.wait(lambda text: None)
 
 
-def test_one_that_is_preempted_is_lost(a_pod: Pod, cloud: StandIn) -> None:
+def test_one_that_is_preempted_is_lost(a_pod: TpuSliceRequest, cloud: StandIn) -> None:
     a_pod.ask()
     a_pod.wait(lambda text: None)
     cloud.preempt()
@@ -142,7 +148,7 @@ def test_one_that_is_preempted_is_lost(a_pod: Pod, cloud: StandIn) -> None:
     ],
 )  # fmt: skip
 def test_a_refusal_says_what_was_asked_where_what_came_back_and_what_to_do(
-    status: grpc.StatusCode, said: str, remedy: str, a_pod: Pod, cloud: StandIn
+    status: grpc.StatusCode, said: str, remedy: str, a_pod: TpuSliceRequest, cloud: StandIn
 ) -> None:
     cloud.refuse_with = (status, said)
     with pytest.raises(ProviderError) as caught:
@@ -150,19 +156,19 @@ def test_a_refusal_says_what_was_asked_where_what_came_back_and_what_to_do(
     message = str(caught.value)
     assert "v4-16 (on demand) in us-central2-b, project mine" in message
     assert said in message and remedy in message
-    assert not list(noted_pods())
+    assert not list(list_slices())
 
 
 def test_an_answer_that_does_not_come_leaves_it_to_be_given_back(
-    a_pod: Pod, cloud: StandIn
+    a_pod: TpuSliceRequest, cloud: StandIn
 ) -> None:
     cloud.refuse_with = (grpc.StatusCode.UNAVAILABLE, "try later")
     with pytest.raises(ProviderError, match="can this machine reach the API"):
         a_pod.ask()
-    assert list(noted_pods())
+    assert list(list_slices())
 
 
-def test_without_capacity_in_time_the_wait_ends(a_pod: Pod, cloud: StandIn) -> None:
+def test_without_capacity_in_time_the_wait_ends(a_pod: TpuSliceRequest, cloud: StandIn) -> None:
     cloud.fail_with = "valid_until expired"
     a_pod.ask()
     with pytest.raises(ProviderError, match="FAILED: valid_until expired\n  ask for another zone"):
@@ -170,14 +176,16 @@ def test_without_capacity_in_time_the_wait_ends(a_pod: Pod, cloud: StandIn) -> N
 
 
 def test_a_place_in_the_queue_is_kept_while_the_api_gives_no_answer(
-    a_pod: Pod, cloud: StandIn
+    a_pod: TpuSliceRequest, cloud: StandIn
 ) -> None:
     a_pod.ask()
     cloud.silent = 2
     assert a_pod.wait(lambda text: None).hosts == ["worker-0", "worker-1"]
 
 
-def test_hosts_that_are_not_those_of_the_plan_are_refused(a_pod: Pod, cloud: StandIn) -> None:
+def test_hosts_that_are_not_those_of_the_plan_are_refused(
+    a_pod: TpuSliceRequest, cloud: StandIn
+) -> None:
     cloud.free = [0]
     a_pod.ask()
     with pytest.raises(ProviderError, match="1 hosts, and the plan is for 2 a slice"):
@@ -194,4 +202,4 @@ def test_without_credentials_it_says_how_to_log_in(
     real = cluster.provider.model_copy(update={"endpoint": None})
     cluster = cluster.model_copy(update={"provider": real})
     with pytest.raises(ProviderError, match="gcloud auth application-default login"):
-        Pod.of(cluster, ClusterWords(name="pod"), tmp_path, losses=0)
+        TpuSliceRequest.of(cluster, ClusterRef(name="pod"), tmp_path, losses=0)

@@ -8,7 +8,7 @@ from google.cloud import tpu_v2
 from launcher.cluster.schema import Cluster, Gcp
 from launcher.core.errors import ProviderError
 from launcher.providers.gcp.prices import cost_line, limit_line
-from launcher.providers.gcp.request import Wanted, labels, new_id, node_ids, request, wanted
+from launcher.providers.gcp.request import TpuRequest, labels, new_id, node_ids, request, wanted
 
 pytestmark = pytest.mark.gcp
 
@@ -16,7 +16,7 @@ KEY = "ssh-ed25519 AAAA slipway"
 LABELS = labels("/here/pod.yaml", "small")
 
 
-def wanted_of(accelerator: str = "v4-32", slices: int = 1, **settings: object) -> Wanted:
+def wanted_of(accelerator: str = "v4-32", slices: int = 1, **settings: object) -> TpuRequest:
     provider = Gcp.model_validate(
         {"kind": "gcp", "project": "mine", "zone": "us-central2-b", **settings}
     )

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from launcher.cluster.schema import Cluster as ClusterFile
-from launcher.host.process_tree import Reaped
+from launcher.host.process_tree import ProcessTree
 from launcher.providers.ray import node_spec
 from launcher.providers.ray.node_group import Node, Nodes, is_up
 from launcher.providers.ray.workspace import free_port
@@ -28,7 +28,7 @@ class KubeRay:
 
     def __init__(self, cluster: Cluster, traces: Traces) -> None:
         self._cluster, self._traces = cluster, traces
-        self._reaped: dict[str, tuple[Reaped, Path]] = {}
+        self._reaped: dict[str, tuple[ProcessTree, Path]] = {}
         self._lock = threading.RLock()
         self.unpullable = 0
         """The last so many hosts' images are never there."""
@@ -88,7 +88,7 @@ class KubeRay:
         name, hosts = cluster["metadata"]["name"], len(pods) - 1
         parent = Path(tempfile.mkdtemp(prefix="kr-", dir="/tmp"))
         folder = parent / "ray"
-        reaped = Reaped(folders=[folder])
+        reaped = ProcessTree(folders=[folder])
         self._reaped[name] = reaped, parent
         network = f"127.{secrets.randbelow(200) + 20}.{secrets.randbelow(250)}"
         head_ip, port = f"{network}.1", free_port(f"{network}.1")

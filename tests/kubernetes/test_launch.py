@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.core.exit_codes import INTERRUPTED, NO_CLUSTER, OK
-from launcher.runs.records import Made
+from launcher.runs.records import KubernetesRecord
 from tests.faults.launches import Launch
 from tests.kubernetes.kuberay import KubeRay
 from tests.kubernetes.server import Cluster
@@ -43,13 +43,13 @@ def test_a_run_waits_its_turn_has_the_curve_of_simulated_hosts_and_leaves_nothin
     queued(project)
     run = start(project, traces, "first", f"storage={project}/storage", "steps=10")
     run.wait_for(lambda: "waits in queue team" in run.output)
-    made = json.loads((run.run_dir / Made.FILE).read_text())
+    made = json.loads((run.run_dir / KubernetesRecord.FILE).read_text())
     assert cluster.names() == [f"rayclusters/{made['name']}", f"secrets/{made['name']}"]
     kuberay.may_admit.set()
     assert run.wait() == OK, run.output
     assert "finished 10 steps" in run.output
     assert cluster.names() == []
-    assert not (run.run_dir / Made.FILE).exists()
+    assert not (run.run_dir / KubernetesRecord.FILE).exists()
     traces.assert_nothing_left()
     simulated = start(project, traces, "simulated", "checkpoint=null", "steps=10", "--simulate")
     assert simulated.wait() == OK, simulated.output
@@ -73,7 +73,9 @@ def test_ctrl_c_and_kill_9_of_the_launch_leave_no_pods(
     killed.wait_for(lambda: any(name.startswith("pods/") for name in cluster.names()))
     os.kill(killed.process.pid, signal.SIGKILL)
     killed.process.wait()
-    wait_until(lambda: not cluster.names() and not (killed.run_dir / Made.FILE).exists())
+    wait_until(
+        lambda: not cluster.names() and not (killed.run_dir / KubernetesRecord.FILE).exists()
+    )
     traces.assert_nothing_left()
 
 
@@ -90,7 +92,7 @@ def test_an_api_server_that_is_away_at_the_end_is_asked_again_until_nothing_is_l
     wait_until(lambda: log.exists() and "tries again in 1 s" in log.read_text())
     assert any(name.startswith("rayclusters/") for name in cluster.names())
     cluster.token = token
-    wait_until(lambda: not cluster.names() and not (run.run_dir / Made.FILE).exists())
+    wait_until(lambda: not cluster.names() and not (run.run_dir / KubernetesRecord.FILE).exists())
     assert "deleted what the run had left" in log.read_text()
     traces.assert_nothing_left()
 
@@ -114,10 +116,10 @@ def test_what_a_lost_machine_has_left_is_deleted_by_stop(
     assert run.wait() == NO_CLUSTER, run.output
     cluster.quota = ""
     about = {"name": "slipway-lost-1", "namespace": "jobs", "context": None}
-    (run.run_dir / Made.FILE).write_text(json.dumps(about))
+    (run.run_dir / KubernetesRecord.FILE).write_text(json.dumps(about))
     secret = {"metadata": {"name": "slipway-lost-1"}, "stringData": {"auth_token": "t"}}
     cluster.create("secrets", secret)
     stopped = run_launcher(project, traces.environment, "stop", "lost")
     assert "what it had left in Kubernetes is deleted" in stopped.stdout, stopped.stderr
     assert cluster.names() == []
-    assert not (run.run_dir / Made.FILE).exists()
+    assert not (run.run_dir / KubernetesRecord.FILE).exists()

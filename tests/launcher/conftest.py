@@ -6,7 +6,7 @@ import pytest
 
 from launcher.gang.connect import BEFORE_RAY
 from launcher.providers.local import provider
-from launcher.providers.ray.host_cluster import Hosts
+from launcher.providers.ray.host_cluster import HostCluster
 from tests.spec.worlds import tpu_world
 from trainer.contract.planning.plan import World
 
@@ -24,6 +24,6 @@ def pod_world() -> World:
 
 
 @pytest.fixture(scope="session")
-def pod(pod_world: World) -> Iterator[Hosts]:
+def pod(pod_world: World) -> Iterator[HostCluster]:
     with provider.start(pod_world) as hosts:
         yield hosts

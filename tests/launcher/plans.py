@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from launcher.cluster.schema import ClusterWords, find_cluster
+from launcher.cluster.schema import ClusterRef, find_cluster
 from launcher.planning.command import CommandLaunch
 from launcher.planning.planner import TrainingLaunch, make_launch
 from trainer.contract.config.command import load_job
@@ -35,5 +35,5 @@ def command_launch(folder: Path, text: str = COMMAND_JOB, cluster: str = "local"
 
 def planned(path: Path, text: str, cluster: str) -> TrainingLaunch | CommandLaunch:
     path.write_text(text)
-    words = ClusterWords(name=cluster)
+    words = ClusterRef(name=cluster)
     return make_launch(load_job(path), find_cluster(cluster), path.parent / "runs", words)

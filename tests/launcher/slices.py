@@ -9,9 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from launcher.cluster.schema import ClusterWords, find_cluster
+from launcher.cluster.schema import ClusterRef, find_cluster
 from launcher.core.errors import ProviderError
-from launcher.providers.gcp.pod import Pod
+from launcher.providers.gcp.pod import TpuSliceRequest
 from launcher.providers.gcp.request import Where
 from launcher.providers.gcp.slice_records import write_where
 from launcher.runs.directory import REMOTE
@@ -77,7 +77,7 @@ class MemoryApi:
 class PlayedRun:
     """A run on slices; `over` and `brings` are called as the keeper asks."""
 
-    pod: Pod
+    pod: TpuSliceRequest
     over: Callable[[], bool] = lambda: False
     brings: Callable[[], object] = lambda: None
     verbs: list[str] = field(default_factory=list)
@@ -96,7 +96,7 @@ class PlayedRun:
         (folder / "state.json").write_text(json.dumps({"state": self.state}))
         (folder / "metrics.jsonl").write_text('{"step": 7, "loss": 1.0}\n')
 
-    def bring_home(self, folder: Path) -> None:
+    def fetch(self, folder: Path) -> None:
         self.brings()
         (folder / "state.json").write_text(json.dumps({"state": self.state}))
         self.settle(folder)
@@ -118,9 +118,11 @@ def cluster_file(folder: Path, *, project: str = "mine", more: str = "") -> Path
     return path
 
 
-def make_pod(file: Path, run: Path, **note: Any) -> Pod:
+def make_pod(file: Path, run: Path, **note: Any) -> TpuSliceRequest:
     """A pod that is written down; nothing is asked for."""
-    pod = Pod.of(find_cluster(str(file)).value, ClusterWords(name=str(file)), run, losses=0)
+    pod = TpuSliceRequest.of(
+        find_cluster(str(file)).value, ClusterRef(name=str(file)), run, losses=0
+    )
     pod.note = pod.note.model_copy(update=note)
     pod.folder.mkdir(parents=True)
     write_where(pod.folder, pod.wanted.where)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from launcher.cluster.schema import ClusterWords
+from launcher.cluster.schema import ClusterRef
 from launcher.commands.search import advise
 from launcher.planning.planner import TrainingLaunch, prepare
 from trainer.contract.estimates.memory import footprint
@@ -23,7 +23,7 @@ checkpoint: null
 
 def planned(folder: Path, cluster: str, *overrides: str) -> TrainingLaunch:
     (folder / "job.yaml").write_text(JOB)
-    words = ClusterWords(name=cluster)
+    words = ClusterRef(name=cluster)
     launch = prepare(folder / "job.yaml", overrides, words, folder / "runs")
     assert isinstance(launch, TrainingLaunch)
     return launch
@@ -88,7 +88,7 @@ def test_what_is_about_as_fast_as_it_can_be_gets_no_advice(tmp_path: Path) -> No
 @pytest.mark.parametrize("cluster", ["local", "v4-8"])
 def test_a_simulation_gets_no_advice(tmp_path: Path, cluster: str) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
-    words = ClusterWords(name=cluster, simulate=True)
+    words = ClusterRef(name=cluster, simulate=True)
     launch = prepare(tmp_path / "job.yaml", (), words, tmp_path / "runs")
     assert isinstance(launch, TrainingLaunch)
     assert advise(launch, verdict(True, 1)) is None

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.results import Ending, Kind
-from launcher.runs.directory import Run
+from launcher.core.results import AttemptResult, EndReason
+from launcher.runs.directory import RunDir
 from tests.launcher.plans import small_launch
 from tests.launcher.run_folders import add_events, add_log, make_run
 from tests.launcher.test_cli import ROOT, launch
@@ -21,7 +21,7 @@ END_TIMEOUT_S = 60.0
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run(tmp_path: Path) -> Iterator[RunDir]:
     with make_run(tmp_path) as run:
         yield run
 
@@ -47,7 +47,7 @@ class Attached:
 
 
 @pytest.fixture
-def attached(run: Run, tmp_path: Path) -> Iterator[Attached]:
+def attached(run: RunDir, tmp_path: Path) -> Iterator[Attached]:
     attached = Attached(tmp_path)
     yield attached
     attached.process.kill()
@@ -55,7 +55,7 @@ def attached(run: Run, tmp_path: Path) -> Iterator[Attached]:
 
 
 def test_it_shows_what_happens_and_what_is_printed_until_the_end(
-    run: Run, attached: Attached
+    run: RunDir, attached: Attached
 ) -> None:
     run.set_state("running")
     add_log(run, 0, b"hello from host 0\n")
@@ -76,9 +76,9 @@ def test_it_shows_what_happens_and_what_is_printed_until_the_end(
         assert part in shown
 
 
-def test_it_goes_on_over_attempts(run: Run, attached: Attached, tmp_path: Path) -> None:
+def test_it_goes_on_over_attempts(run: RunDir, attached: Attached, tmp_path: Path) -> None:
     add_events(run, step(1), {"event": "checkpoint_saved", "process": 0, "step": 1})
-    run.end_attempt(Ending(Kind.CRASH, "host-0000 was killed by SIGKILL", step=1))
+    run.end_attempt(AttemptResult(EndReason.CRASH, "host-0000 was killed by SIGKILL", step=1))
     run.begin(replace(small_launch(tmp_path), run_dir=run.folder, attempt=2))
     add_events(run, step(2) | {"attempt": 2})
     run.set_state("failed", reason="retries.failures: 3 is spent")
@@ -91,7 +91,7 @@ def test_it_goes_on_over_attempts(run: Run, attached: Attached, tmp_path: Path) 
     assert "retries.failures: 3 is spent" in shown
 
 
-def test_of_earlier_attempts_only_the_checkpoint_is_known(run: Run, tmp_path: Path) -> None:
+def test_of_earlier_attempts_only_the_checkpoint_is_known(run: RunDir, tmp_path: Path) -> None:
     add_events(run, {"event": "warning", "process": 0, "message": "an old one"})
     add_events(run, {"event": "checkpoint_saved", "process": 0, "step": 20})
     run.begin(replace(small_launch(tmp_path), run_dir=run.folder, attempt=2))
@@ -107,7 +107,7 @@ def test_of_earlier_attempts_only_the_checkpoint_is_known(run: Run, tmp_path: Pa
     ("state", "code"), [("finished", 0), ("failed", 1), ("stopped", 130), ("interrupted", 130)]
 )
 def test_a_run_that_is_over_is_told_with_its_exit_code(
-    run: Run, tmp_path: Path, state: str, code: int
+    run: RunDir, tmp_path: Path, state: str, code: int
 ) -> None:
     run.set_state(state)
     run.close()
@@ -117,7 +117,7 @@ def test_a_run_that_is_over_is_told_with_its_exit_code(
 
 
 def test_as_json_it_ends_with_the_status_and_shows_the_rest_beside_it(
-    run: Run, tmp_path: Path
+    run: RunDir, tmp_path: Path
 ) -> None:
     attached = Attached(tmp_path, "-o", "json")
     run.set_state("finished", step=40)

@@ -11,7 +11,8 @@ from launcher.core.errors import ProviderError
 from launcher.core.events import Listener
 from launcher.core.exit_codes import BAD_USAGE
 from launcher.providers.attach import provider as attach
-from launcher.providers.ray.existing_cluster import _Probe
+from launcher.providers.ray import existing_cluster
+from launcher.providers.ray.existing_cluster import Probe
 from tests.launcher.test_cli import launch
 
 RAY = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -119,20 +120,20 @@ def test_a_job_with_secrets_is_refused_where_the_cluster_has_no_token(
 def test_a_cluster_that_lets_anyone_in_is_open_whatever_token_is_named(
     silent: str, token: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_Probe, "lets_in", True)
+    monkeypatch.setattr(Probe, "lets_in", True)
     assert attach.is_open(settings(silent, token))
 
 
 def test_a_cluster_that_refuses_strangers_is_not_open(
     silent: str, token: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attach, "PROBE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(existing_cluster, "PROBE_TIMEOUT_S", 0.5)
     assert not attach.is_open(settings(silent, token))
 
 
 def test_who_listens_and_is_no_ray_is_not_waited_for_for_ever(
     silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attach, "PROBE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(existing_cluster, "PROBE_TIMEOUT_S", 0.5)
     with pytest.raises(ProviderError, match="is it the address of a Ray head"):
         attach.join(settings(silent), Listener())

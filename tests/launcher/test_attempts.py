@@ -8,20 +8,20 @@ import pytest
 from rich.console import Console
 
 from launcher.controller import controller, supervisor
-from launcher.controller.controller import Attempts
-from launcher.controller.supervisor import Over
-from launcher.core.results import Exit, Outcome, first_failure
+from launcher.controller.controller import RunController
+from launcher.controller.supervisor import RunEnded
+from launcher.core.results import GangResult, ProcessExit, first_failure
 from launcher.core.signals import Interrupts
 from launcher.gang.gang import AgentError, GangError
 from launcher.gang.preflight import Problem
-from launcher.planning.spec import Launch
-from launcher.runs.directory import Run
+from launcher.planning.spec import LaunchSpec
+from launcher.runs.directory import RunDir
 from launcher.ui.progress import RunDisplay
 from tests.launcher.plans import small_launch
 
-CRASHED, FINISHED = Exit(1 << 8, 1.0), Exit(0, 1.0)
+CRASHED, FINISHED = ProcessExit(1 << 8, 1.0), ProcessExit(0, 1.0)
 UNFIT = GangError("host-0000: 0 of 4 TPUs are there", [0])
-Act = Exception | Exit
+Act = Exception | ProcessExit
 
 
 class PlayedHosts:
@@ -37,7 +37,7 @@ class PlayedHosts:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def gang(self, launch: Launch) -> Self:
+    def gang(self, launch: LaunchSpec) -> Self:
         return self
 
     def alive(self, world: object) -> int:
@@ -58,20 +58,20 @@ class PlayedHosts:
     def look(self, platform: str) -> dict[int, Any]:
         return {}
 
-    def check(self, launch: Launch) -> dict[int, Any]:
+    def check(self, launch: LaunchSpec) -> dict[int, Any]:
         act = self.acts[0]
         if isinstance(act, Exception):
             del self.acts[0]
             raise act
         return {}
 
-    def run(self, *_: object) -> Outcome:
+    def run(self, *_: object) -> GangResult:
         act = self.acts.pop(0)
-        assert isinstance(act, Exit)
-        return Outcome({0: act}, first_failure({0: act}))
+        assert isinstance(act, ProcessExit)
+        return GangResult({0: act}, first_failure({0: act}))
 
 
-Play = Callable[[list[Act]], tuple[Over, PlayedHosts]]
+Play = Callable[[list[Act]], tuple[RunEnded, PlayedHosts]]
 
 
 @pytest.fixture
@@ -79,11 +79,11 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
     """Runs attempts to their end, without the waits between them."""
     monkeypatch.setattr(supervisor, "FIRST_BACK_OFF_S", 0.0)
     launch = small_launch(tmp_path)
-    with Run.create(launch) as run:
+    with RunDir.create(launch) as run:
 
-        def play(acts: list[Act]) -> tuple[Over, PlayedHosts]:
+        def play(acts: list[Act]) -> tuple[RunEnded, PlayedHosts]:
             display = RunDisplay(Console(quiet=True), launch, None)
-            loop, hosts = Attempts(launch, run, display, Interrupts()), PlayedHosts(acts)
+            loop, hosts = RunController(launch, run, display, Interrupts()), PlayedHosts(acts)
             monkeypatch.setattr(loop, "_hosting", hosts)
             return loop.run(), hosts
 
@@ -131,6 +131,6 @@ def test_losses_after_long_attempts_without_steps_go_on(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "LONG_S", 1e-9)
-    gone = Exit(None, 1.0, lost="gone")
+    gone = ProcessExit(None, 1.0, lost="gone")
     over, _ = play([*[gone] * (supervisor.LOSSES_IN_VAIN + 5), FINISHED])
     assert over.state == "finished"

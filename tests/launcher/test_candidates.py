@@ -1,7 +1,7 @@
 """Which slices a gang takes."""
 
 from launcher.gang.host_selection import Host, choose
-from launcher.providers.ray.node_spec import Place
+from launcher.providers.ray.node_spec import HostSlot
 
 
 def hosts(name: str, *idle: bool) -> list[Host]:
@@ -9,8 +9,8 @@ def hosts(name: str, *idle: bool) -> list[Host]:
 
 
 def chosen(
-    alive: list[Host], slices: int, hosts_per_slice: int, avoided: set[Place] | None = None
-) -> list[Place]:
+    alive: list[Host], slices: int, hosts_per_slice: int, avoided: set[HostSlot] | None = None
+) -> list[HostSlot]:
     found, problem = choose(alive, slices, hosts_per_slice, avoided or set())
     assert found is not None, problem
     return [host.place for host in found]

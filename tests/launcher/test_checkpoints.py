@@ -9,7 +9,7 @@ import pytest
 
 from launcher.commands.checkpoints import as_json, find_folder, pick, put_back, show, verified
 from launcher.runs.checkpoints import entries, newest
-from launcher.runs.directory import Run, RunFolderError
+from launcher.runs.directory import RunDir, RunFolderError
 from tests.launcher.plans import small_launch
 from tests.launcher.test_cli import launch
 from tests.spec.abouts import about_of
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_is_damaged_not_verified_or_replaced_stays_aside(
 
 def test_a_run_is_found_by_name_path_or_the_folder_itself(tmp_path: Path) -> None:
     made = small_launch(tmp_path)
-    Run.create(made).close()
+    RunDir.create(made).close()
     checkpoints = made.run_dir / "checkpoints"
     assert find_folder("small", tmp_path / "runs") == str(checkpoints)
     assert find_folder(str(made.run_dir), Path("elsewhere")) == str(checkpoints)

@@ -13,7 +13,7 @@ from launcher.commands.checkpoints import find_folder
 from launcher.executors.resume_point import Resumed, plan_resume
 from launcher.gang.agent import add
 from launcher.planning.command import FOR_JAX, CommandLaunch
-from launcher.runs.directory import Run, RunFolderError
+from launcher.runs.directory import RunDir, RunFolderError
 from launcher.ui.plan_view import plan_as_json, print_plan
 from tests.launcher.plans import command_launch
 from trainer.contract.config.loader import ConfigError
@@ -78,7 +78,7 @@ def test_on_a_host_search_paths_are_joined_and_other_variables_replaced() -> Non
 def test_there_is_nothing_to_hold_save_or_lack(tmp_path: Path) -> None:
     launch = command_launch(tmp_path, cluster="tpu-v4-32")
     assert (launch.steps, launch.saves, launch.state_bytes) == (None, False, 0)
-    assert (launch.lacks_storage, launch.corpus_sha256) == ("", None)
+    assert (launch.storage_problem, launch.corpus_sha256) == ("", None)
     assert launch.grace_s == 30.0
 
 
@@ -107,14 +107,14 @@ def test_the_plan_as_json_has_all_processes(tmp_path: Path) -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     launch = command_launch(tmp_path)
-    with Run.create(launch) as made:
+    with RunDir.create(launch) as made:
         made.set_state("failed")
     return launch.run_dir
 
 
 def resumed(folder: Path, *overrides: str) -> Resumed:
-    with Run.open(folder) as run:
-        return plan_resume(run, overrides, run.words)
+    with RunDir.open(folder) as run:
+        return plan_resume(run, overrides, run.cluster_ref)
 
 
 def test_its_run_is_on_disk_as_any_other(run: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_resumed_run_starts_the_command_again(run: Path) -> None:
 
 
 def test_a_program_that_has_finished_is_complete(run: Path) -> None:
-    with Run.open(run) as made:
+    with RunDir.open(run) as made:
         made.set_state("finished")
     assert resumed(run).is_complete
 

@@ -4,7 +4,7 @@ from collections import deque
 
 import pytest
 
-from launcher.planning.compiler import MOST, WANTED, Finding, at_once, next_to_ask
+from launcher.planning.compiler import MOST, WANTED, CompiledCandidate, at_once, next_to_ask
 from tests.spec.test_roofline import CORPUS, job_of, world_of
 from trainer.contract.estimates.search import Candidate, rank
 from trainer.contract.planning.planner import resolve
@@ -18,8 +18,8 @@ def waiting() -> deque[Candidate]:
     return deque(ranking.fitting)
 
 
-def said(candidate: Candidate, fits: bool) -> Finding:
-    return Finding(candidate, {"fits": fits})
+def said(candidate: Candidate, fits: bool) -> CompiledCandidate:
+    return CompiledCandidate(candidate, {"fits": fits})
 
 
 def test_the_likely_best_is_asked_about_first(waiting: deque[Candidate]) -> None:
@@ -52,7 +52,7 @@ def test_there_is_an_end_where_nothing_fits(waiting: deque[Candidate]) -> None:
 
 def test_a_failure_of_the_compiler_says_nothing_of_the_size(waiting: deque[Candidate]) -> None:
     smallest = min(waiting, key=lambda one: one.footprint.total)
-    assert next_to_ask(waiting, [Finding(smallest, failure="crashed")], 0) is not None
+    assert next_to_ask(waiting, [CompiledCandidate(smallest, failure="crashed")], 0) is not None
 
 
 def test_one_process_has_room_everywhere() -> None:

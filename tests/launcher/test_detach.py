@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.host.process_tree import start_time
-from launcher.runs.directory import Run, is_alive
+from launcher.runs.directory import RunDir, is_alive
 from tests.launcher.run_folders import make_run
 from tests.launcher.test_cli import JOB, launch
 from tests.leftovers import wait_until
@@ -135,4 +135,4 @@ def test_the_state_is_no_change_and_ends_as_the_process_says(detached: Detached)
 def test_the_end_of_the_process_frees_the_run(detached: Detached) -> None:
     os.kill(detached.pid, signal.SIGKILL)
     wait_until(lambda: not is_alive(detached.folder), timeout_s=30.0)
-    Run.open(detached.folder).close()
+    RunDir.open(detached.folder).close()

@@ -3,80 +3,87 @@
 import signal
 
 from launcher.controller.classify import classify
-from launcher.core.results import Behind, Exit, Hang, Kind, Outcome, first_failure
+from launcher.core.results import (
+    EndReason,
+    GangResult,
+    Hang,
+    ProcessExit,
+    StalledHost,
+    first_failure,
+)
 
-FINISHED, STOPPED = Exit(0, 1.0), Exit(75 << 8, 1.0)
-CRASHED = Exit(1 << 8, 1.0)
+FINISHED, STOPPED = ProcessExit(0, 1.0), ProcessExit(75 << 8, 1.0)
+CRASHED = ProcessExit(1 << 8, 1.0)
 
 
-def outcome(*exits: Exit, hang: Hang | None = None) -> Outcome:
+def outcome(*exits: ProcessExit, hang: Hang | None = None) -> GangResult:
     numbered = dict(enumerate(exits))
-    return Outcome(numbered, first_failure(numbered), hang)
+    return GangResult(numbered, first_failure(numbered), hang)
 
 
-def kind(*exits: Exit, asked: Kind | None = None) -> Kind:
+def kind(*exits: ProcessExit, asked: EndReason | None = None) -> EndReason:
     return classify(outcome(*exits), asked, {}).kind
 
 
 def test_all_hosts_finished() -> None:
-    assert kind(FINISHED, FINISHED) is Kind.FINISHED
+    assert kind(FINISHED, FINISHED) is EndReason.FINISHED
 
 
 def test_a_stop_that_was_asked_for_is_of_who_asked() -> None:
-    assert kind(STOPPED, STOPPED, asked=Kind.STOPPED) is Kind.STOPPED
-    ending = classify(outcome(STOPPED, STOPPED), Kind.RESIZED, {})
-    assert (ending.kind, ending.reason) == (Kind.RESIZED, "stopped to go on with more hosts")
+    assert kind(STOPPED, STOPPED, asked=EndReason.STOPPED) is EndReason.STOPPED
+    ending = classify(outcome(STOPPED, STOPPED), EndReason.RESIZED, {})
+    assert (ending.kind, ending.reason) == (EndReason.RESIZED, "stopped to go on with more hosts")
 
 
 def test_a_stop_that_this_launch_did_not_ask_for_is_an_unexplained_preemption() -> None:
     ending = classify(outcome(FINISHED, STOPPED), None, {1: 7})
-    assert (ending.kind, ending.process, ending.step) == (Kind.PREEMPTED, 1, 7)
+    assert (ending.kind, ending.process, ending.step) == (EndReason.PREEMPTED, 1, 7)
     assert ending.is_unexplained
     reason = "host-0001 exited with code 75 (stopped on request); this launch did not ask for that"
     assert ending.reason == reason
 
 
 def test_sigterm_that_this_launch_did_not_send_is_an_unexplained_preemption() -> None:
-    ending = classify(outcome(Exit(signal.SIGTERM, 1.0), FINISHED), None, {})
-    assert (ending.kind, ending.is_unexplained) == (Kind.PREEMPTED, True)
+    ending = classify(outcome(ProcessExit(signal.SIGTERM, 1.0), FINISHED), None, {})
+    assert (ending.kind, ending.is_unexplained) == (EndReason.PREEMPTED, True)
 
 
 def test_a_stop_after_a_notice_of_the_platform_is_explained() -> None:
-    for ended in (STOPPED, Exit(signal.SIGTERM, 1.0)):
-        ending = classify(outcome(ended, STOPPED), Kind.PREEMPTED, {})
-        assert (ending.kind, ending.is_unexplained) == (Kind.PREEMPTED, False)
+    for ended in (STOPPED, ProcessExit(signal.SIGTERM, 1.0)):
+        ending = classify(outcome(ended, STOPPED), EndReason.PREEMPTED, {})
+        assert (ending.kind, ending.is_unexplained) == (EndReason.PREEMPTED, False)
 
 
 def test_a_program_that_the_kernel_killed_for_want_of_memory_is_a_crash_with_the_figures() -> None:
     cause = "by the kernel, for want of memory: 5.90 GiB of 6.00 GiB on the host"
-    ending = classify(outcome(Exit(signal.SIGKILL, 1.0, cause=cause)), None, {})
-    assert ending.kind is Kind.CRASH
+    ending = classify(outcome(ProcessExit(signal.SIGKILL, 1.0, cause=cause)), None, {})
+    assert ending.kind is EndReason.CRASH
     assert ending.reason == f"host-0000 was killed by SIGKILL ({cause})"
 
 
 def test_an_agent_that_fails_on_a_host_that_lives_is_a_crash() -> None:
-    failed = Exit(None, 1.0, lost="its agent was killed", host_lives=True)
+    failed = ProcessExit(None, 1.0, lost="its agent was killed", host_lives=True)
     ending = classify(outcome(failed, FINISHED), None, {})
-    assert (ending.kind, ending.how) == (Kind.CRASH, "its agent failed")
+    assert (ending.kind, ending.how) == (EndReason.CRASH, "its agent failed")
     assert ending.reason == "host-0000 failed: its agent was killed"
 
 
 def test_an_agent_that_fails_while_the_user_stops_the_run_is_as_a_lost_host() -> None:
-    failed = Exit(None, 1.0, lost="its agent was killed", host_lives=True)
-    assert kind(failed, STOPPED, asked=Kind.STOPPED) is Kind.LOST
-    assert kind(failed, STOPPED, asked=Kind.RESIZED) is Kind.CRASH
+    failed = ProcessExit(None, 1.0, lost="its agent was killed", host_lives=True)
+    assert kind(failed, STOPPED, asked=EndReason.STOPPED) is EndReason.LOST
+    assert kind(failed, STOPPED, asked=EndReason.RESIZED) is EndReason.CRASH
 
 
 def test_an_exit_code_or_a_signal_is_a_crash() -> None:
     ending = classify(outcome(FINISHED, CRASHED), None, {})
-    assert (ending.kind, ending.process, ending.step) == (Kind.CRASH, 1, None)
+    assert (ending.kind, ending.process, ending.step) == (EndReason.CRASH, 1, None)
     assert ending.how == "exited with code 1"
-    assert kind(Exit(signal.SIGSEGV, 1.0)) is Kind.CRASH
+    assert kind(ProcessExit(signal.SIGSEGV, 1.0)) is EndReason.CRASH
 
 
 def test_the_step_of_a_crash_is_that_of_the_host_that_failed_first() -> None:
     """How far the others got before they missed it is chance."""
-    crashed = outcome(Exit(1 << 8, 2.0, said="peer_lost"), CRASHED)
+    crashed = outcome(ProcessExit(1 << 8, 2.0, said="peer_lost"), CRASHED)
     assert classify(crashed, None, {0: 49, 1: 48}).step == 48
 
 
@@ -85,42 +92,42 @@ def test_the_step_of_a_host_that_tells_none_is_that_of_the_others() -> None:
 
 
 def test_bad_configuration_data_or_numbers_are_final() -> None:
-    assert kind(Exit(64 << 8, 1.0)) is kind(Exit(65 << 8, 1.0)) is Kind.FINAL
+    assert kind(ProcessExit(64 << 8, 1.0)) is kind(ProcessExit(65 << 8, 1.0)) is EndReason.FINAL
 
 
 def test_a_failure_while_the_user_stops_the_run_is_not_tried_again() -> None:
-    assert kind(CRASHED, STOPPED, asked=Kind.STOPPED) is Kind.FINAL
+    assert kind(CRASHED, STOPPED, asked=EndReason.STOPPED) is EndReason.FINAL
 
 
 def test_a_failure_while_hosts_make_room_for_more_is_tried_again() -> None:
-    assert kind(CRASHED, STOPPED, asked=Kind.RESIZED) is Kind.CRASH
+    assert kind(CRASHED, STOPPED, asked=EndReason.RESIZED) is EndReason.CRASH
 
 
 def test_a_host_without_a_status_is_lost() -> None:
-    assert kind(Exit(None, 1.0, lost="its agent is gone"), FINISHED) is Kind.LOST
+    assert kind(ProcessExit(None, 1.0, lost="its agent is gone"), FINISHED) is EndReason.LOST
 
 
 def test_an_attempt_that_was_overtaken_by_another_one_ends_the_run() -> None:
-    assert kind(Exit(75 << 8, 1.0, said="stale"), FINISHED) is Kind.FINAL
+    assert kind(ProcessExit(75 << 8, 1.0, said="stale"), FINISHED) is EndReason.FINAL
 
 
 def test_the_first_host_that_another_attempt_has_replaced_is_named() -> None:
-    stale = Exit(75 << 8, 1.0, said="stale")
+    stale = ProcessExit(75 << 8, 1.0, said="stale")
     assert classify(outcome(FINISHED, stale, stale), None, {}).process == 1
 
 
 def test_of_several_hosts_that_are_behind_the_first_says_where_the_attempt_ended() -> None:
-    behind = (Behind(1, "data", 7, 12.0), Behind(2, "save", 6, 12.0))
+    behind = (StalledHost(1, "data", 7, 12.0), StalledHost(2, "save", 6, 12.0))
     hang = Hang(behind, silent=False, deadline_s=10.0, everybody=False)
-    killed = Exit(signal.SIGKILL, 1.0)
+    killed = ProcessExit(signal.SIGKILL, 1.0)
     ending = classify(outcome(killed, killed, killed, hang=hang), None, {0: 8, 1: 7, 2: 6})
     assert (ending.process, ending.how, ending.step) == (1, "hang in data", 7)
 
 
 def test_a_hang_names_the_host_that_is_behind_and_its_phase() -> None:
-    hang = Hang((Behind(1, "data", 7, 12.0),), silent=False, deadline_s=10.0, everybody=False)
-    killed = Exit(signal.SIGKILL, 1.0, stopped=True)
+    hang = Hang((StalledHost(1, "data", 7, 12.0),), silent=False, deadline_s=10.0, everybody=False)
+    killed = ProcessExit(signal.SIGKILL, 1.0, stopped=True)
     ending = classify(outcome(killed, killed, hang=hang), None, {0: 8, 1: 7})
-    assert (ending.kind, ending.process, ending.how) == (Kind.HANG, 1, "hang in data")
+    assert (ending.kind, ending.process, ending.how) == (EndReason.HANG, 1, "hang in data")
     assert ending.step == 7
     assert "host-0001: no progress in data after step 7 for 12 s" in ending.reason

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from launcher.cluster.schema import Attach, Cluster, ClusterWords
+from launcher.cluster.schema import Attach, Cluster, ClusterRef
 from launcher.core.errors import ProviderError
 from launcher.core.exit_codes import NO_CLUSTER
 from launcher.executors import ray_jobs
-from launcher.executors.options import Shown
+from launcher.executors.options import OutputOptions
 from launcher.executors.remote import run_remotely, still_there
 from launcher.providers.ray.code_bundle import Code
-from launcher.providers.ray.host_protocol import Work
+from launcher.providers.ray.host_protocol import RunOrder
 from launcher.providers.ray_jobs import run_handle as jobs
 from launcher.providers.ray_jobs.client import JobsApi
 from launcher.providers.ray_jobs.entrypoint import unpacked
@@ -133,11 +133,13 @@ def ray_job(head: Head, folder: Path) -> RayJob:
     (folder / "job.yaml").write_text("name: small\n")
     settings = Attach(kind="attach", address=head.address)
     code = Code(root=folder, below=Path(), archive=b"")
-    return RayJob.of(folder, settings, code, ClusterWords(name="local"))
+    return RayJob.of(folder, settings, code, ClusterRef(name="local"))
 
 
-def work(job: str = "name: small\n") -> Work:
-    return Work(run_id="1", cluster={}, cluster_name="cluster", job=job, runs="runs", name="small")
+def work(job: str = "name: small\n") -> RunOrder:
+    return RunOrder(
+        run_id="1", cluster={}, cluster_name="cluster", job=job, runs="runs", name="small"
+    )
 
 
 @pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy"])
@@ -246,7 +248,7 @@ def test_a_new_run_that_may_have_been_accepted_keeps_its_folder(
     (tmp_path / "cluster.yaml").write_text(text)
     launch = command_launch(tmp_path, cluster=str(tmp_path / "cluster.yaml"))
     head.answer = lambda request: None if "/api/jobs/" in request.path else (200, {})
-    shown = Shown(detached=True, as_json=False)
+    shown = OutputOptions(detached=True, as_json=False)
     assert run_remotely(launch, fresh=False, shown=shown) == NO_CLUSTER
     assert "may have accepted the job slipway-any-" in (said := capsys.readouterr().err)
     assert "The run is not lost: launch status any" in said

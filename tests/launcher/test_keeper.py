@@ -11,14 +11,14 @@ from launcher.commands.held_slices import held_lines
 from launcher.core.errors import ProviderError
 from launcher.executors import gcp, gcp_reclaimer
 from launcher.executors.gcp_reclaimer import Keeper
-from launcher.executors.ssh import Begin
+from launcher.executors.ssh import RunRequest
 from launcher.providers.gcp import pod, slice_records
 from launcher.providers.gcp.failures import trouble_of
-from launcher.providers.gcp.pod import Pod
+from launcher.providers.gcp.pod import TpuSliceRequest
 from launcher.providers.gcp.slice_records import is_noted
 from launcher.providers.ssh.run_handle import RemoteRun
 from launcher.runs.directory import REMOTE
-from launcher.runs.status import take
+from launcher.runs.status import read_status
 from tests.launcher.slices import MemoryApi, PlayedRun, cluster_file, ended, make_pod, started
 from tests.leftovers import wait_until
 
@@ -36,7 +36,9 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryApi:
     return found
 
 
-def held_pod(api: MemoryApi, folder: Path, more: str = "", stage: str = "running") -> Pod:
+def held_pod(
+    api: MemoryApi, folder: Path, more: str = "", stage: str = "running"
+) -> TpuSliceRequest:
     """One with slices, of the run FOLDER/runs/small."""
     run = folder / "runs" / "small"
     run.mkdir(parents=True)
@@ -48,13 +50,13 @@ def held_pod(api: MemoryApi, folder: Path, more: str = "", stage: str = "running
     return found
 
 
-def replacements(monkeypatch: pytest.MonkeyPatch) -> list[Begin]:
+def replacements(monkeypatch: pytest.MonkeyPatch) -> list[RunRequest]:
     """The runs that were to go on with other slices."""
-    found: list[Begin] = []
+    found: list[RunRequest] = []
     # No handlers of signals.
-    monkeypatch.setattr(gcp_reclaimer.Remotely, "report_errors", lambda self, go: go())
+    monkeypatch.setattr(gcp_reclaimer.SshExecutor, "report_errors", lambda self, go: go())
     monkeypatch.setattr(
-        gcp_reclaimer.OnPods, "replaced", lambda self, begin: found.append(begin) or 0
+        gcp_reclaimer.GcpExecutor, "replaced", lambda self, begin: found.append(begin) or 0
     )
     return found
 
@@ -66,7 +68,7 @@ def play(monkeypatch: pytest.MonkeyPatch, run: PlayedRun) -> None:
     )
 
 
-def reason(held: Pod) -> str:
+def reason(held: TpuSliceRequest) -> str:
     return json.loads((Path(held.note.run) / "state.json").read_text())["reason"]
 
 
@@ -107,7 +109,7 @@ def test_a_success_between_unexpected_errors_keeps_the_slices(
     run = PlayedRun(held, over, state="finished")
     play(monkeypatch, run)
     assert ended(Keeper(held.folder).keep)
-    assert run.verbs == [] and take(Path(held.note.run)).state == "finished"
+    assert run.verbs == [] and read_status(Path(held.note.run)).state == "finished"
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", '{"other": 1}'])
@@ -118,7 +120,7 @@ def test_a_run_that_cannot_be_read_gives_the_slices_back(
     (Path(held.note.run) / REMOTE).write_text(text)
     assert ended(Keeper(held.folder).keep)
     assert api.deleted == [held.note.resource_id]
-    assert "the run could not be followed: NoteError" in reason(held)
+    assert "the run could not be followed: RunRecordError" in reason(held)
     assert not (Path(held.note.run) / REMOTE).exists()
 
 
@@ -128,16 +130,16 @@ def test_a_preemption_is_believed_though_the_api_is_silent_afterwards(
     held, replaced = held_pod(api, tmp_path), replacements(monkeypatch)
     play(monkeypatch, PlayedRun(held))
     (Path(held.note.run) / "job.yaml").write_text("name: small\ncommand: [x]\n")
-    looked = gcp.PodWatch.look
+    polled = gcp.SliceMonitor.poll
 
-    def look(self: gcp.PodWatch, run: RemoteRun) -> None:
+    def poll(self: gcp.SliceMonitor, run: RemoteRun) -> None:
         api.lost = True
         try:
-            looked(self, run)
+            polled(self, run)
         finally:
             api.failures = 2
 
-    monkeypatch.setattr(gcp.PodWatch, "look", look)
+    monkeypatch.setattr(gcp.SliceMonitor, "poll", poll)
     assert ended(Keeper(held.folder).keep)
     assert len(replaced) == 1 and api.deleted == [held.note.resource_id]
 
@@ -152,7 +154,7 @@ def test_slices_whose_host_never_answers_are_given_back_with_the_last_copy_of_th
     assert ended(Keeper(held.folder).keep)
     assert api.deleted == [held.note.resource_id]
     assert "the hosts have not answered for 0.001 minutes: worker-0: no answer" in reason(held)
-    assert take(Path(held.note.run)).step == 7
+    assert read_status(Path(held.note.run)).step == 7
 
 
 def test_a_run_that_is_over_and_cannot_be_copied_keeps_the_slices_for_autostop_minutes_only(
@@ -179,7 +181,7 @@ def test_a_copy_that_works_in_the_end_is_the_run(
     run.state = "finished"
     play(monkeypatch, run)
     assert ended(Keeper(held.folder).keep)
-    assert take(Path(held.note.run)).state == "finished" and not api.held
+    assert read_status(Path(held.note.run)).state == "finished" and not api.held
 
 
 def test_slices_are_given_back_though_nothing_can_be_written_here(
@@ -187,15 +189,15 @@ def test_slices_are_given_back_though_nothing_can_be_written_here(
 ) -> None:
     held = held_pod(api, tmp_path, ", autostop_minutes: 0.0001")
     play(monkeypatch, PlayedRun(held, lambda: True, lambda: refuse(OSError(28, "full"))))
-    home, full, replaced = gcp.PodWatch.bring_home, [True], replacements(monkeypatch)
+    home, full, replaced = gcp.SliceMonitor.fetch, [True], replacements(monkeypatch)
 
-    def bring_home(self: gcp.PodWatch, folder: Path) -> None:
+    def fetch(self: gcp.SliceMonitor, folder: Path) -> None:
         if full:
             raise OSError(28, "full")
         home(self, folder)
 
     monkeypatch.setattr(pod, "replace_file", lambda path, text: refuse(OSError(28, "full")))
-    monkeypatch.setattr(gcp.PodWatch, "bring_home", bring_home)
+    monkeypatch.setattr(gcp.SliceMonitor, "fetch", fetch)
     watched = started(Keeper(held.folder).keep)
     wait_until(lambda: api.deleted)
     assert (held.folder / "copy" / "metrics.jsonl").exists()
@@ -203,7 +205,7 @@ def test_slices_are_given_back_though_nothing_can_be_written_here(
     watched.join(60.0)
     assert api.deleted == [held.note.resource_id] and not is_noted(held.folder)
     assert not replaced, "slices that were given back here are not preempted"
-    assert take(Path(held.note.run)).step == 7
+    assert read_status(Path(held.note.run)).step == 7
 
 
 def test_max_hours_stops_the_run_in_order_and_gives_the_slices_back(
@@ -215,7 +217,7 @@ def test_max_hours_stops_the_run_in_order_and_gives_the_slices_back(
     assert ended(Keeper(held.folder).keep)
     assert run.verbs == ["stop"] and api.deleted == [held.note.resource_id]
     assert "is held for provider.max_hours: 1e-06" in reason(held)
-    assert take(Path(held.note.run)).state == "stopped"
+    assert read_status(Path(held.note.run)).state == "stopped"
 
 
 def test_max_hours_ends_slices_whose_host_does_not_answer(
@@ -253,7 +255,7 @@ def test_slices_that_appear_after_a_request_without_an_answer_are_given_back(
     monkeypatch.setattr(pod, "request", lambda *given: None)
     with pytest.raises(ProviderError, match="slices that appear within 10 minutes are given back"):
         asked.ask()
-    assert not asked.give_back()
+    assert not asked.release()
     assert is_noted(asked.folder) and not api.deleted
     assert ended(Keeper(asked.folder).keep)
     assert api.deleted == [name] and not asked.folder.exists()
@@ -292,7 +294,7 @@ def test_a_copy_that_is_cut_off_anywhere_leaves_a_whole_one(
     api: MemoryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = held_pod(api, tmp_path)
-    watch, run = gcp.PodWatch(held), PlayedRun(held)
+    watch, run = gcp.SliceMonitor(held), PlayedRun(held)
     watch.take_copy(run)  # pyright: ignore[reportArgumentType]
     for at in range(2):
         renames = iter(range(10))

@@ -28,7 +28,7 @@ from launcher.providers.kubernetes.errors import (
     refusal,
 )
 from launcher.providers.kubernetes.manifest import new_name, ray_cluster, token_secret
-from launcher.runs.records import Made
+from launcher.runs.records import KubernetesRecord
 from tests.kubernetes.crd import LABEL, problems
 from tests.launcher.run_folders import make_run
 from tests.leftovers import Traces, run_launcher
@@ -287,13 +287,13 @@ def test_what_could_not_be_deleted_is_deleted_later_and_logged(
     answers = [ProviderError("no answer"), ProviderError("no answer"), True]
     waits_s: list[float] = []
 
-    def give_back(folder: Path) -> bool:
+    def release(folder: Path) -> bool:
         answer = answers.pop(0)
         if isinstance(answer, ProviderError):
             raise answer
         return answer
 
-    monkeypatch.setattr(cleanup, "give_back", give_back)
+    monkeypatch.setattr(cleanup, "release", release)
     clock = SimpleNamespace(monotonic=time.monotonic, ctime=time.ctime, sleep=waits_s.append)
     monkeypatch.setattr(cleanup, "time", clock)
     (tmp_path / "logs").mkdir()
@@ -307,10 +307,10 @@ def test_what_could_not_be_deleted_is_deleted_later_and_logged(
 def test_a_reaper_that_cannot_delete_gives_up_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def give_back(folder: Path) -> bool:
+    def release(folder: Path) -> bool:
         raise ProviderError("no answer")
 
-    monkeypatch.setattr(cleanup, "give_back", give_back)
+    monkeypatch.setattr(cleanup, "release", release)
     monkeypatch.setattr(cleanup, "LONGEST_S", -1.0)
     assert cleanup.main(tmp_path) == 1
 
@@ -319,7 +319,7 @@ def left(project: Path, content: str) -> None:
     """A run that has ended, and has left something in Kubernetes."""
     with make_run(project) as run:
         run.set_state("failed", reason="no hosts")
-    (run.folder / Made.FILE).write_text(content)
+    (run.folder / KubernetesRecord.FILE).write_text(content)
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"name": "slip'])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from launcher.host.log_reader import CHUNK_BYTES, Lines, LogFile
 from launcher.host.log_writer import KEPT, ROTATE_BYTES, names_of
 from launcher.host.output_tail import LEFT_OUT, LONGEST_LINE, MOST_LINES, OutputLines
-from launcher.host.process import Program
+from launcher.host.process import HostProcess
 from launcher.host.process_tree import REAPER
 from launcher.host.reaper import descendants
 from tests.launcher.test_program import collect, start, wait_for_event
@@ -272,7 +272,7 @@ print("after")
     assert log.read_bytes() == b"before\nafter\n"
 
 
-def relays_of(program: Program) -> list[int]:
+def relays_of(program: HostProcess) -> list[int]:
     tree = descendants(program._reaped.pid)
     return [pid for pid in tree if str(RELAY).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
 

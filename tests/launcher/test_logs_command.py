@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.runs.directory import Run
+from launcher.runs.directory import RunDir
 from tests.launcher.run_folders import add_log, make_run
 from tests.launcher.test_cli import ROOT, launch
 
@@ -19,7 +19,7 @@ LINES_TIMEOUT_S = 30.0
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run(tmp_path: Path) -> Iterator[RunDir]:
     """Alive, with two lines of each of its two hosts."""
     with make_run(tmp_path) as run:
         for host in (0, 1):
@@ -31,7 +31,7 @@ def logs(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return launch(folder, "logs", "small", *words)
 
 
-def test_all_hosts_are_shown_one_after_the_other(run: Run, tmp_path: Path) -> None:
+def test_all_hosts_are_shown_one_after_the_other(run: RunDir, tmp_path: Path) -> None:
     assert logs(tmp_path).stdout.splitlines() == [
         "host 0 first of 0",
         "host 0 second of 0",
@@ -40,35 +40,37 @@ def test_all_hosts_are_shown_one_after_the_other(run: Run, tmp_path: Path) -> No
     ]
 
 
-def test_one_host_is_shown_without_a_prefix(run: Run, tmp_path: Path) -> None:
+def test_one_host_is_shown_without_a_prefix(run: RunDir, tmp_path: Path) -> None:
     assert logs(tmp_path, "--host", "1").stdout == "first of 1\nsecond of 1\n"
 
 
-def test_the_tail_is_of_each_host(run: Run, tmp_path: Path) -> None:
+def test_the_tail_is_of_each_host(run: RunDir, tmp_path: Path) -> None:
     found = logs(tmp_path, "--tail", "1").stdout
     assert found.splitlines() == ["host 0 second of 0", "host 1 second of 1"]
 
 
-def test_lines_for_programs(run: Run, tmp_path: Path) -> None:
+def test_lines_for_programs(run: RunDir, tmp_path: Path) -> None:
     found = [json.loads(line) for line in logs(tmp_path, "-o", "json").stdout.splitlines()]
     assert found[2] == {"host": 1, "line": "first of 1"}
 
 
-def test_a_host_without_a_log_is_bad_usage(run: Run, tmp_path: Path) -> None:
+def test_a_host_without_a_log_is_bad_usage(run: RunDir, tmp_path: Path) -> None:
     run.close()
     found = logs(tmp_path, "--host", "7", "-f")
     assert found.returncode == 2
     assert "no log of host 7. Hosts with a log: 0, 1" in found.stderr
 
 
-def test_binary_output_and_a_last_line_without_an_end_do_no_harm(run: Run, tmp_path: Path) -> None:
+def test_binary_output_and_a_last_line_without_an_end_do_no_harm(
+    run: RunDir, tmp_path: Path
+) -> None:
     add_log(run, 1, bytes(range(256)) + b"x" * 3_000_000)
     found = logs(tmp_path, "--host", "1")
     assert found.returncode == 0, found.stderr
     assert found.stdout.count("x") >= 3_000_000
 
 
-def test_a_reader_that_ends_early_is_no_error(run: Run, tmp_path: Path) -> None:
+def test_a_reader_that_ends_early_is_no_error(run: RunDir, tmp_path: Path) -> None:
     add_log(run, 0, b"a line\n" * 100_000)
     command = f"{sys.executable} -m launcher logs small | head -n 1"
     result = subprocess.run(
@@ -78,7 +80,7 @@ def test_a_reader_that_ends_early_is_no_error(run: Run, tmp_path: Path) -> None:
     assert result.stderr == b""
 
 
-def test_of_a_run_that_is_over_follow_shows_the_end_and_ends(run: Run, tmp_path: Path) -> None:
+def test_of_a_run_that_is_over_follow_shows_the_end_and_ends(run: RunDir, tmp_path: Path) -> None:
     run.set_state("finished", step=40)
     run.close()
     found = logs(tmp_path, "-f")
@@ -135,7 +137,9 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def test_new_lines_are_followed_over_a_rotation_and_to_the_end_of_the_run(run: Run, follow) -> None:
+def test_new_lines_are_followed_over_a_rotation_and_to_the_end_of_the_run(
+    run: RunDir, follow
+) -> None:
     following = follow()
     log = run.folder / "logs" / "host-0000.log"
     assert [following.line() for _ in range(4)][-1] == "host 1 second of 1"
@@ -152,7 +156,7 @@ def test_new_lines_are_followed_over_a_rotation_and_to_the_end_of_the_run(run: R
     assert "small failed before the first step: a bad disk" in said
 
 
-def test_ctrl_c_lets_go_and_says_how_to_stop(run: Run, follow) -> None:
+def test_ctrl_c_lets_go_and_says_how_to_stop(run: RunDir, follow) -> None:
     following = follow()
     assert following.line() == "host 0 first of 0"
     following.process.send_signal(signal.SIGINT)

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from launcher.cluster.schema import ClusterWords, Ssh, find_cluster
+from launcher.cluster.schema import ClusterRef, Ssh, find_cluster
 from launcher.core.exit_codes import BAD_USAGE
 from launcher.executors import new_secrets
-from launcher.executors.options import Shown
+from launcher.executors.options import OutputOptions
 from launcher.executors.remote import still_there
-from launcher.executors.ssh import Begin, Remotely
-from launcher.providers.ray.host_protocol import Work
+from launcher.executors.ssh import RunRequest, SshExecutor
+from launcher.providers.ray.host_protocol import RunOrder
 from launcher.providers.ssh.provision import Provisioned
 from launcher.providers.ssh.run_handle import RemoteRun
 from launcher.runs import registry
-from launcher.runs.directory import REMOTE, RUN_ID, Run, RunFolderError
+from launcher.runs.directory import REMOTE, RUN_ID, RunDir, RunFolderError
 from tests.launcher.plans import command_launch
 from tests.launcher.test_cli import launch
 from tests.launcher.test_copied_run import entry, packed
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CLOUD_KEY", "only-here")
     monkeypatch.chdir(tmp_path)
     made = command_launch(tmp_path, JOB)
-    with Run.create(made) as run:
+    with RunDir.create(made) as run:
         run.set_state("interrupted")
     return made.run_dir
 
@@ -55,7 +55,7 @@ def run_on_head(folder: Path) -> RemoteRun:
         name="any",
         runs="/runs",
         environment=there,
-        words=ClusterWords(name="machines.yaml"),
+        words=ClusterRef(name="machines.yaml"),
         launched_in=str(folder.parents[1]),
     )
 
@@ -107,13 +107,13 @@ def test_the_question_is_on_standard_error_with_the_file_as_it_is_called(
 
 
 def test_what_was_agreed_to_is_recorded(folder: Path) -> None:
-    with Run.open(folder) as run:
+    with RunDir.open(folder) as run:
         run.begin(command_launch(folder.parents[1], EVIL))
     assert registry.secrets_of(folder) == ["NAMED", "CLOUD_KEY"]
 
 
 def test_a_head_resumes_with_the_secrets_that_the_launching_machine_names(tmp_path: Path) -> None:
-    work = Work(
+    work = RunOrder(
         job=None, overrides=["steps=3"], secret_names=["NAMED"], secrets={"NAMED": "1"},
         cluster={}, cluster_name="c", runs="/runs", name="any", run_id="5",
     )  # fmt: skip
@@ -124,9 +124,9 @@ def test_a_head_resumes_with_the_secrets_that_the_launching_machine_names(tmp_pa
 
 def test_the_job_that_was_sent_is_recorded_here_with_its_secrets(folder: Path) -> None:
     cluster = find_cluster("local").value
-    console = Shown(detached=False, as_json=False)
-    remotely = Remotely(folder, cluster, "c", ClusterWords(name="c"), console)
-    remotely.record(Begin(job("NEW"), None))
+    console = OutputOptions(detached=False, as_json=False)
+    remotely = SshExecutor(folder, cluster, "c", ClusterRef(name="c"), console)
+    remotely.record(RunRequest(job("NEW"), None))
     assert load_job(folder / "job.yaml").value.secrets == ("NEW",)
     assert registry.secrets_of(folder) == ["NEW"]
 
@@ -173,5 +173,5 @@ def test_the_state_that_comes_home_says_neither_process_nor_cluster_nor_folder(
     state = json.loads((folder / "state.json").read_text())
     assert state == {
         "state": "stopped", "step": 7, "launched_in": str(folder.parents[1]),
-        "cluster": ClusterWords(name="machines.yaml").model_dump(),
+        "cluster": ClusterRef(name="machines.yaml").model_dump(),
     }  # fmt: skip

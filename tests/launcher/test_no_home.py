@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from launcher.cli.app import app
 from launcher.core.files import NoStateFolderError, make_state_folder
-from launcher.runs.directory import Run, RunFolderError
+from launcher.runs.directory import RunDir, RunFolderError
 from launcher.runs.status import take_all
 from tests.launcher.plans import small_launch
 from trainer.contract.config.loader import ConfigError
@@ -84,7 +84,7 @@ def test_a_run_on_a_file_system_without_locks_is_refused_and_leaves_nothing(
 ) -> None:
     launch = small_launch(tmp_path)
     with pytest.raises(RunFolderError, match=r"has no locks \(flock: .*--runs DIR"):
-        Run.create(launch)
+        RunDir.create(launch)
     assert list(launch.run_dir.parent.iterdir()) == []
 
 
@@ -92,10 +92,10 @@ def test_fresh_moves_no_run_of_which_it_cannot_be_known_whether_it_is_alive(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     launch = small_launch(tmp_path)
-    Run.create(launch).close()
+    RunDir.create(launch).close()
     request.getfixturevalue("no_locks")
     with pytest.raises(RunFolderError, match="has no locks"):
-        Run.create(launch, fresh=True)
+        RunDir.create(launch, fresh=True)
     assert [path.name for path in launch.run_dir.parent.iterdir()] == ["small"]
     assert {found.name: found.state for found in take_all(launch.run_dir.parent)}["small"] == (
         "unknown"
@@ -118,7 +118,7 @@ def test_a_folder_that_fails_half_made_has_never_had_its_name(
     launch = small_launch(tmp_path)
     monkeypatch.setattr("launcher.runs.directory.dump", lambda job: "\udcff")
     with pytest.raises(UnicodeEncodeError):
-        Run.create(launch)
+        RunDir.create(launch)
     assert list(launch.run_dir.parent.iterdir()) == []
 
 
@@ -127,4 +127,4 @@ def test_a_folder_that_is_no_run_is_refused_as_one(tmp_path: Path) -> None:
     launch.run_dir.mkdir(parents=True)
     (launch.run_dir / "notes.txt").write_text(json.dumps("mine"))
     with pytest.raises(RunFolderError, match=r"exists and is no run's folder\. .*--fresh"):
-        Run.create(launch)
+        RunDir.create(launch)

@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from launcher.host.process_tree import Reaped
+from launcher.host.process_tree import ProcessTree
 from launcher.providers.ray.node_group import Node, Nodes
 from tests.leftovers import wait_until
 
@@ -13,9 +13,9 @@ def test_nodes_whose_reaper_is_killed_have_no_head_any_more(tmp_path: Path) -> N
     def make(process: int, generation: int) -> Node:
         raise AssertionError("no node is started")
 
-    reaped = Reaped()
+    reaped = ProcessTree()
     nodes = Nodes(reaped, tmp_path, {}, make, None)
-    assert not nodes.is_headless
+    assert not nodes.head_is_down
     os.kill(reaped.pid, signal.SIGKILL)
-    wait_until(lambda: nodes.is_headless, 20.0)
+    wait_until(lambda: nodes.head_is_down, 20.0)
     assert reaped.close()

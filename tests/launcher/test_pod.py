@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from launcher.cluster.schema import ClusterWords, find_cluster
+from launcher.cluster.schema import ClusterRef, find_cluster
 from launcher.core.errors import ProviderError
 from launcher.providers.gcp import pod
 from launcher.providers.gcp.client import RefusedError
-from launcher.providers.gcp.pod import Pod
+from launcher.providers.gcp.pod import TpuSliceRequest
 from launcher.providers.gcp.slice_records import STATE, is_noted
 from tests.launcher.slices import MemoryApi, cluster_file, make_pod
 
@@ -80,7 +80,7 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Played
     return found
 
 
-def made(api: MemoryApi, folder: Path, more: str = "", **note: Any) -> Pod:
+def made(api: MemoryApi, folder: Path, more: str = "", **note: Any) -> TpuSliceRequest:
     """One that the API holds; `more`: keys of its provider, after a comma."""
     found = make_pod(cluster_file(folder, more=more), folder / "runs" / "small", **note)
     api.held[found.note.resource_id] = ""
@@ -121,7 +121,7 @@ def test_what_the_api_has_shown_is_written_down(
     clock.now += 5.0
     found.wait(lambda text: None)
     assert found.note.is_seen and found.note.active_at == START_S + 5.0
-    again = Pod(found.folder, found.note)
+    again = TpuSliceRequest(found.folder, found.note)
     clock.now += 5.0
     again.wait(lambda text: None)
     assert again.note.active_at == START_S + 5.0
@@ -171,7 +171,7 @@ def test_hosts_are_named_by_their_worker_and_reached_at_the_address_of_their_net
     assert f"Host worker-1\n  HostName {net}.0.1.2\n" in config
 
 
-def made_of_two_slices(api: MemoryApi, folder: Path) -> Pod:
+def made_of_two_slices(api: MemoryApi, folder: Path) -> TpuSliceRequest:
     file = cluster_file(folder)
     file.write_text(file.read_text() + "slices: 2\n")
     found = make_pod(file, folder / "runs" / "small")
@@ -240,8 +240,8 @@ def test_slices_are_given_back_once_and_their_folder_may_be_removed_twice(
     api: PlayedApi, tmp_path: Path
 ) -> None:
     found = made(api, tmp_path)
-    assert found.give_back() is True
-    assert found.give_back() is True
+    assert found.release() is True
+    assert found.release() is True
     found.forget()
     assert api.deleted == [found.note.resource_id]
 
@@ -251,7 +251,7 @@ def test_slices_that_never_appear_are_looked_for_for_ten_minutes(
 ) -> None:
     found = made(api, tmp_path)
     api.held.clear()
-    found.give_back_late()
+    found.release_late()
     assert clock.now == START_S + 600.0
     assert not is_noted(found.folder)
 
@@ -266,9 +266,9 @@ def test_without_a_key_for_the_hosts_nothing_is_written_down(
         path.write_text(program)
         path.chmod(0o755)
     monkeypatch.setenv("PATH", str(path.parent))
-    found = Pod.of(
+    found = TpuSliceRequest.of(
         find_cluster(str(cluster_file(tmp_path))).value,
-        ClusterWords(name="pod"), tmp_path / "runs" / "small", losses=0,
+        ClusterRef(name="pod"), tmp_path / "runs" / "small", losses=0,
     )  # fmt: skip
     with pytest.raises(ProviderError, match="ssh-keygen failed"):
         found.note_it()

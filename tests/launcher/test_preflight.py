@@ -14,11 +14,11 @@ from launcher.cluster.schema import find_cluster
 from launcher.core.ipv4 import NEEDED
 from launcher.gang.preflight import Needs, Problem, Seen, judge
 from launcher.host import preflight
-from launcher.host.preflight import Holder, Look
+from launcher.host.preflight import Holder, HostReport
 from tests.trainer.jobs import world_of
 from trainer.contract.planning.plan import World
 
-GOOD = Look(
+GOOD = HostReport(
     address="10.0.0.1",
     machine="first",
     time_s=0.0,
@@ -33,13 +33,13 @@ GOOD = Look(
 TPU = find_cluster("v4-16").value.world(simulated=False)
 
 
-def seen(*looks: Look, unreachable: str = "", ahead_s: float = 0.0) -> dict[int, Seen]:
+def seen(*looks: HostReport, unreachable: str = "", ahead_s: float = 0.0) -> dict[int, Seen]:
     """The first host as it is, the others with what is said of them."""
     others = {p: Seen(look, ahead_s, unreachable) for p, look in enumerate(looks)}
     return {**others, 0: Seen(looks[0], 0.0, "")}
 
 
-def problems(*looks: Look, world: World = TPU, **said: object) -> list[Problem]:
+def problems(*looks: HostReport, world: World = TPU, **said: object) -> list[Problem]:
     return judge(seen(*looks, **said), Needs(world))  # type: ignore[arg-type]
 
 
@@ -142,16 +142,16 @@ def holder(dev: Path) -> Iterator[int]:
 
 @pytest.mark.parametrize(("platform", "chips"), [("tpu", 4), ("gpu", 8), ("cpu", 0)])
 def test_chips_are_the_files_that_programs_open(dev: Path, platform: str, chips: int) -> None:
-    assert preflight.look("10.0.0.1", dev, platform, dev).chips == chips
+    assert preflight.run_preflight("10.0.0.1", dev, platform, dev).chips == chips
 
 
 def test_of_gpus_only_those_count_that_may_be_seen(
     dev: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    assert preflight.look("10.0.0.1", dev, "gpu", dev).chips == 2
+    assert preflight.run_preflight("10.0.0.1", dev, "gpu", dev).chips == 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937,GPU-5bd1a2c8,GPU-1")
-    assert preflight.look("10.0.0.1", dev, "gpu", dev).chips == 3
+    assert preflight.run_preflight("10.0.0.1", dev, "gpu", dev).chips == 3
 
 
 @pytest.mark.parametrize(("visible", "held"), [("0,1", 0), ("2,3", 1)])
@@ -164,7 +164,7 @@ def test_who_holds_a_gpu_that_may_not_be_seen_does_not_matter(
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert len(preflight.look("10.0.0.1", dev, "gpu", dev).holders) == held
+        assert len(preflight.run_preflight("10.0.0.1", dev, "gpu", dev).holders) == held
         process.kill()
 
 
@@ -176,14 +176,14 @@ def test_a_gpu_that_others_have_open_ends_nothing() -> None:
 
 
 def test_a_process_that_has_a_chip_open_is_found(dev: Path, holder: int) -> None:
-    (found,) = preflight.look("10.0.0.1", dev, "tpu", dev).holders
+    (found,) = preflight.run_preflight("10.0.0.1", dev, "tpu", dev).holders
     assert (found.pid, found.owner) == (holder, getpass.getuser())
     assert found.device == str(dev / "accel1")
     assert sys.executable in found.command
 
 
 def test_a_folder_that_is_not_there_yet_is_judged_by_its_parent(tmp_path: Path) -> None:
-    look = preflight.look("10.0.0.1", tmp_path / "runs" / "new", "cpu")
+    look = preflight.run_preflight("10.0.0.1", tmp_path / "runs" / "new", "cpu")
     assert look.unwritable == ""
     assert look.room > 0
     assert not (tmp_path / "runs").exists()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.host.output_tail import LONGEST_LINE, TAIL_LINES
-from launcher.host.process import NOT_STARTED, REAPER_KILLED, Batch, Program
+from launcher.host.process import NOT_STARTED, REAPER_KILLED, HostProcess, OutputUpdate
 from launcher.host.process_tree import start_time
 from tests.leftovers import Traces
 
@@ -20,12 +20,14 @@ def say(**event):
 """
 
 
-def start(folder: Path, code: str, grace_s: float = 2.0) -> Program:
+def start(folder: Path, code: str, grace_s: float = 2.0) -> HostProcess:
     command = [sys.executable, "-c", SAY + code]
-    return Program(command, dict(os.environ), folder / "logs" / "host-0000.log", folder, grace_s)
+    return HostProcess(
+        command, dict(os.environ), folder / "logs" / "host-0000.log", folder, grace_s
+    )
 
 
-def collect(program: Program, timeout_s: float = 60.0) -> Batch:
+def collect(program: HostProcess, timeout_s: float = 60.0) -> OutputUpdate:
     """All that a program says until it is over, as one batch."""
     events, lines = [], []
     deadline = time.monotonic() + timeout_s
@@ -120,7 +122,7 @@ if os.fork() == 0:
 def test_nothing_of_a_program_lives_5_s_after_its_stop(tmp_path: Path, kind: str) -> None:
     traces = Traces()
     command = [sys.executable, "-c", f"{SAY}{IGNORES}{STUBBORN[kind]}\ntime.sleep(999)"]
-    program = Program(command, traces.environment, tmp_path / "log", tmp_path, grace_s=2.0)
+    program = HostProcess(command, traces.environment, tmp_path / "log", tmp_path, grace_s=2.0)
     wait_for_event(program)
     assert traces.processes()
     program.stop()
@@ -163,7 +165,7 @@ def test_how_long_ago_it_ended_is_told_whatever_the_clock_says(tmp_path: Path) -
 
 @pytest.mark.parametrize("command", ["/no/such/program", "/"])
 def test_a_program_that_cannot_start_says_why(tmp_path: Path, command: str) -> None:
-    batch = collect(Program([command], {}, tmp_path / "log", tmp_path, 0.2))
+    batch = collect(HostProcess([command], {}, tmp_path / "log", tmp_path, 0.2))
     assert "could not start" in batch.tail[-1]
     assert batch.status == NOT_STARTED
 
@@ -182,7 +184,7 @@ time.sleep(99)
 """Saves when it is asked to stop, with the help of a process that it started."""
 
 
-def wait_for_event(program: Program) -> None:
+def wait_for_event(program: HostProcess) -> None:
     while not program.poll(1.0).events:
         pass
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from launcher.cluster.schema import ClusterWords, find_cluster
+from launcher.cluster.schema import ClusterRef, find_cluster
 from launcher.core.formatting import format_seconds
 from launcher.planning.planner import make_launch
-from launcher.planning.spec import Launch
+from launcher.planning.spec import LaunchSpec
 from launcher.ui.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
 from tests.launcher.plans import command_launch
 from trainer.contract.config.job import Job
@@ -23,15 +23,15 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Launch:
+def launch(tmp_path: Path) -> LaunchSpec:
     job = load(ROOT / "jobs" / "quickstart.yaml", Job)
     cluster = find_cluster(str(ROOT / "clusters" / "tpu-v4-32.yaml"))
-    made = make_launch(job, cluster, tmp_path, ClusterWords(simulate=True))
+    made = make_launch(job, cluster, tmp_path, ClusterRef(simulate=True))
     made.run_dir.mkdir()
     return made
 
 
-def shown(launch: Launch, *, terminal: bool = False) -> tuple[RunDisplay, io.StringIO]:
+def shown(launch: LaunchSpec, *, terminal: bool = False) -> tuple[RunDisplay, io.StringIO]:
     text = io.StringIO()
     console = Console(file=text, width=100, force_terminal=terminal, color_system=None)
     return RunDisplay(console, launch), text
@@ -42,7 +42,7 @@ def step(number: int, **fields: object) -> dict[str, object]:
     return {**base, "tokens_per_s": 1600.0, "learning_rate": 1e-3, "mfu": None, **fields}
 
 
-def test_lines_of_the_first_host_are_all_shown(launch: Launch) -> None:
+def test_lines_of_the_first_host_are_all_shown(launch: LaunchSpec) -> None:
     display, text = shown(launch)
     with display:
         display.on_line(0, "hello")
@@ -59,14 +59,14 @@ def test_lines_of_the_first_host_are_all_shown(launch: Launch) -> None:
         ("an errorless day", False),
     ],
 )
-def test_of_other_hosts_only_trouble_is_shown(launch: Launch, line: str, seen: bool) -> None:
+def test_of_other_hosts_only_trouble_is_shown(launch: LaunchSpec, line: str, seen: bool) -> None:
     display, text = shown(launch)
     with display:
         display.on_line(3, line)
     assert (f"host 3 {line}" in text.getvalue()) is seen
 
 
-def test_a_flood_of_lines_is_left_to_the_log_files(launch: Launch) -> None:
+def test_a_flood_of_lines_is_left_to_the_log_files(launch: LaunchSpec) -> None:
     display, text = shown(launch)
     with display:
         for number in range(10_000):
@@ -74,7 +74,7 @@ def test_a_flood_of_lines_is_left_to_the_log_files(launch: Launch) -> None:
     assert text.getvalue().count("line ") <= 200
 
 
-def test_the_panel_shows_loss_rates_and_hosts(launch: Launch) -> None:
+def test_the_panel_shows_loss_rates_and_hosts(launch: LaunchSpec) -> None:
     display, text = shown(launch, terminal=True)
     with display:
         display.on_event({"event": "phase", "process": 1, "name": "train", "edge": "begin"})
@@ -86,7 +86,7 @@ def test_the_panel_shows_loss_rates_and_hosts(launch: Launch) -> None:
     assert "1 train" in panel
 
 
-def test_mfu_is_left_out_where_the_peak_is_not_known(launch: Launch) -> None:
+def test_mfu_is_left_out_where_the_peak_is_not_known(launch: LaunchSpec) -> None:
     display, text = shown(launch, terminal=True)
     with display:
         display.on_event(step(3))
@@ -94,7 +94,7 @@ def test_mfu_is_left_out_where_the_peak_is_not_known(launch: Launch) -> None:
     assert "MFU" not in text.getvalue()
 
 
-def test_without_a_terminal_there_are_plain_lines_only(launch: Launch) -> None:
+def test_without_a_terminal_there_are_plain_lines_only(launch: LaunchSpec) -> None:
     display, text = shown(launch)
     with display:
         display.status("reserving hosts")
@@ -103,14 +103,14 @@ def test_without_a_terminal_there_are_plain_lines_only(launch: Launch) -> None:
     assert "\x1b" not in text.getvalue()
 
 
-def test_warnings_of_any_host_are_shown(launch: Launch) -> None:
+def test_warnings_of_any_host_are_shown(launch: LaunchSpec) -> None:
     display, text = shown(launch)
     with display:
         display.on_event({"event": "warning", "process": 2, "message": "slow disk"})
     assert "host 2 warning: slow disk" in text.getvalue()
 
 
-def test_the_summary_has_the_losses_the_folder_and_the_sample(launch: Launch) -> None:
+def test_the_summary_has_the_losses_the_folder_and_the_sample(launch: LaunchSpec) -> None:
     display, text = shown(launch)
     display.on_event(step(1))
     display.on_event({"event": "evaluated", "process": 0, "step": 300, "eval_loss": 1.5})
@@ -121,7 +121,9 @@ def test_the_summary_has_the_losses_the_folder_and_the_sample(launch: Launch) ->
     assert str(launch.run_dir) in text.getvalue().replace("\n", "")
 
 
-def test_the_panel_shows_the_last_good_checkpoint_and_a_save_that_failed(launch: Launch) -> None:
+def test_the_panel_shows_the_last_good_checkpoint_and_a_save_that_failed(
+    launch: LaunchSpec,
+) -> None:
     display, text = shown(launch, terminal=True)
 
     def panel() -> str:
@@ -142,7 +144,7 @@ def test_the_panel_shows_the_last_good_checkpoint_and_a_save_that_failed(launch:
         assert "failed" not in panel()
 
 
-def test_the_panel_shows_how_much_of_a_save_all_hosts_have_written(launch: Launch) -> None:
+def test_the_panel_shows_how_much_of_a_save_all_hosts_have_written(launch: LaunchSpec) -> None:
     display, text = shown(launch, terminal=True)
     about = {"event": "save_progress", "step": 40, "total": 800_000_000_000}
     display.on_event({**about, "process": 0, "written": 100_000_000_000})
@@ -156,7 +158,7 @@ def test_the_panel_shows_how_much_of_a_save_all_hosts_have_written(launch: Launc
     assert "saving step 40" not in text.getvalue()
 
 
-def test_a_save_that_failed_on_every_host_is_printed_once(launch: Launch) -> None:
+def test_a_save_that_failed_on_every_host_is_printed_once(launch: LaunchSpec) -> None:
     display, text = shown(launch)
     with display:
         for process in (0, 1):
@@ -165,7 +167,7 @@ def test_a_save_that_failed_on_every_host_is_printed_once(launch: Launch) -> Non
     assert text.getvalue().count("saving step 200 failed: disk full") == 1
 
 
-def test_what_was_restored_is_the_last_checkpoint(launch: Launch) -> None:
+def test_what_was_restored_is_the_last_checkpoint(launch: LaunchSpec) -> None:
     """Also where it is an older one than the newest that could be seen."""
     display, text = shown(launch)
     display.checkpoint = LastCheckpoint(400, 0.0)
@@ -177,7 +179,7 @@ def test_what_was_restored_is_the_last_checkpoint(launch: Launch) -> None:
     assert str(display.checkpoint) == "step 300"
 
 
-def test_a_stop_is_told_once_and_stays_in_the_panel(launch: Launch) -> None:
+def test_a_stop_is_told_once_and_stays_in_the_panel(launch: LaunchSpec) -> None:
     display, text = shown(launch)
     with display:
         for number in (1, 2):
@@ -192,7 +194,7 @@ def test_a_stop_is_told_once_and_stays_in_the_panel(launch: Launch) -> None:
     assert "stopping: saving" in text.getvalue()
 
 
-def test_a_stopped_run_says_where_it_stands_and_how_to_go_on(launch: Launch) -> None:
+def test_a_stopped_run_says_where_it_stands_and_how_to_go_on(launch: LaunchSpec) -> None:
     display, _ = shown(launch)
     path = launch.run_dir
     again = f"continue with: launch resume {path}"
@@ -204,7 +206,7 @@ def test_a_stopped_run_says_where_it_stands_and_how_to_go_on(launch: Launch) -> 
     assert describe_stop(launch, display) == expected
 
 
-def test_the_summary_of_a_resumed_run_begins_with_its_first_attempt(launch: Launch) -> None:
+def test_the_summary_of_a_resumed_run_begins_with_its_first_attempt(launch: LaunchSpec) -> None:
     (launch.run_dir / "metrics.jsonl").write_text('{"step": 1, "loss": 5.5, "attempt": 1}\n')
     display, text = shown(launch)
     display.on_event(step(200))

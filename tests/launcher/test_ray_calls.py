@@ -26,7 +26,7 @@ def test_a_call_that_hangs_is_named() -> None:
 def test_a_call_does_not_wait_for_a_head_that_is_gone() -> None:
     over = threading.Event()
     with pytest.raises(ProviderError, match="looking: the head of the Ray cluster has ended"):
-        bounded("looking", 3600.0, over.wait, is_headless=lambda: True)
+        bounded("looking", 3600.0, over.wait, head_is_down=lambda: True)
     over.set()
 
 

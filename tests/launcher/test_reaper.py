@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +15,7 @@ import psutil
 import pytest
 
 from launcher.core.formatting import describe_status
-from launcher.host.process_tree import REAPER, Reaped, ReaperError, start_time
+from launcher.host.process_tree import REAPER, ProcessTree, ReaperError, start_time
 from launcher.host.reaper import OWNER_FILE
 from launcher.providers.ray.workspace import private_folder
 from tests.leftovers import Traces, wait_until
@@ -21,9 +23,9 @@ from tests.leftovers import Traces, wait_until
 OWNER = """
 import os, sys, time
 from pathlib import Path
-from launcher.host.process_tree import Reaped
+from launcher.host.process_tree import ProcessTree
 folder = Path(sys.argv[1])
-reaped = Reaped(folders=[folder])
+reaped = ProcessTree(folders=[folder])
 script = "(setsid sleep 1000 &); (trap '' TERM; sleep 1000) & sleep 1000"
 reaped.start("shell", ["bash", "-c", script], os.environ, folder / "log")
 if len(sys.argv) > 2:
@@ -64,7 +66,7 @@ def start_owner(
 def test_the_folder_of_a_reaper_is_for_its_user_only(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        reaped = Reaped(folders=[tmp_path / "private"])
+        reaped = ProcessTree(folders=[tmp_path / "private"])
     finally:
         os.umask(before)
     try:
@@ -139,9 +141,9 @@ def test_the_owner_learns_that_a_reaper_was_killed_once_all_is_gone(
     code = """
 import json, os, sys
 from pathlib import Path
-from launcher.host.process_tree import Reaped
+from launcher.host.process_tree import ProcessTree
 folder = Path(sys.argv[1])
-reaped = Reaped([folder])
+reaped = ProcessTree([folder])
 reaped.start("sleep", ["bash", "-c", "sleep 99 & sleep 99 & sleep 99"], os.environ, folder / "log")
 answers = []
 while (more := reaped.answers(1.0)) is not None:
@@ -202,7 +204,7 @@ def test_a_detached_tree_ends_when_its_reaper_is_asked_to(traces: Traces) -> Non
 
 def test_cleanup_commands_run_at_the_end(tmp_path: Path) -> None:
     made, gone = tmp_path / "made", tmp_path / "gone"
-    reaped = Reaped(setup=[["touch", str(made)]], cleanup=[["touch", str(gone)]])
+    reaped = ProcessTree(setup=[["touch", str(made)]], cleanup=[["touch", str(gone)]])
     assert made.exists()
     assert not gone.exists()
     assert reaped.close()
@@ -212,13 +214,13 @@ def test_cleanup_commands_run_at_the_end(tmp_path: Path) -> None:
 def test_a_failed_setup_is_undone_and_told(tmp_path: Path) -> None:
     folder, gone = tmp_path / "folder", tmp_path / "gone"
     with pytest.raises(ReaperError, match="No such file"):
-        Reaped([folder], setup=[["ls", str(tmp_path / "no")]], cleanup=[["touch", str(gone)]])
+        ProcessTree([folder], setup=[["ls", str(tmp_path / "no")]], cleanup=[["touch", str(gone)]])
     assert gone.exists()
     assert not folder.exists()
 
 
 def test_a_command_that_does_not_exist_is_told(tmp_path: Path) -> None:
-    reaped = Reaped()
+    reaped = ProcessTree()
     reaped.start("nothing", [str(tmp_path / "nothing")], {}, tmp_path / "log")
     answers: list[dict] = []
     wait_until(lambda: answers.extend(reaped.answers(1.0) or [{"over": True}]) or answers)
@@ -227,7 +229,7 @@ def test_a_command_that_does_not_exist_is_told(tmp_path: Path) -> None:
 
 
 def test_exit_statuses_are_told_in_words(tmp_path: Path) -> None:
-    reaped = Reaped()
+    reaped = ProcessTree()
     reaped.start("shell", ["sh", "-c", "kill -9 $$"], dict(os.environ), tmp_path / "log")
     answers: list[dict] = []
     wait_until(lambda: answers.extend(reaped.answers(1.0) or []) or len(answers) == 2)
@@ -250,13 +252,13 @@ def test_a_detached_reaper_ends_with_its_last_command(traces: Traces) -> None:
         traces.assert_nothing_left(timeout_s=20.0)
 
 
-def wait_for_answers(reaped: Reaped, count: int) -> list[dict]:
+def wait_for_answers(reaped: ProcessTree, count: int) -> list[dict]:
     answers: list[dict] = []
     wait_until(lambda: answers.extend(reaped.answers(1.0) or []) or len(answers) >= count)
     return answers
 
 
-def relays_of(reaped: Reaped) -> list[psutil.Process]:
+def relays_of(reaped: ProcessTree) -> list[psutil.Process]:
     """The processes that write the logs of a reaper's commands."""
     return list(filter(is_relay, psutil.Process(reaped.pid).children(recursive=True)))
 
@@ -271,7 +273,7 @@ def is_relay(process: psutil.Process) -> bool:
 def test_a_killed_relay_is_replaced_and_one_that_has_ended_is_not(tmp_path: Path) -> None:
     gate, log = tmp_path / "gate", tmp_path / "log"
     os.mkfifo(gate)
-    reaped = Reaped()
+    reaped = ProcessTree()
     try:
         script = f"echo one; read line < {gate}; echo two"
         reaped.start("shell", ["sh", "-c", script], dict(os.environ), log, rotate_bytes=10_000)
@@ -285,14 +287,14 @@ def test_a_killed_relay_is_replaced_and_one_that_has_ended_is_not(tmp_path: Path
         assert reaped.close()
 
 
-def test_a_command_does_not_wait_for_a_log_that_is_half_a_mebibyte_behind(
+def test_a_command_does_not_wait_for_a_log_that_is_nearly_a_mebibyte_behind(
     tmp_path: Path,
 ) -> None:
     gate, log = tmp_path / "gate", tmp_path / "log"
     os.mkfifo(gate)
-    reaped = Reaped()
+    reaped = ProcessTree()
     try:
-        script = f"read line < {gate}; head -c {1 << 19} /dev/zero"
+        script = f"read line < {gate}; head -c 900000 /dev/zero"
         reaped.start("shell", ["sh", "-c", script], dict(os.environ), log, rotate_bytes=1 << 20)
         wait_for_answers(reaped, 1)
         (relay,) = relays_of(reaped)
@@ -301,14 +303,14 @@ def test_a_command_does_not_wait_for_a_log_that_is_half_a_mebibyte_behind(
         (answer,) = wait_for_answers(reaped, 1)
         assert answer["exited"] == "shell"
         relay.resume()
-        wait_until(lambda: log.exists() and log.stat().st_size == 1 << 19)
+        wait_until(lambda: log.exists() and log.stat().st_size == 900_000)
     finally:
         assert reaped.close()
 
 
 def test_a_reaper_keeps_no_descriptor_of_a_command(tmp_path: Path) -> None:
     reading, writing = os.pipe()
-    reaped = Reaped(pass_fds=[writing])
+    reaped = ProcessTree(pass_fds=[writing])
     os.close(writing)
     try:
         command = ["bash", "-c", f"echo said >&{writing}"]
@@ -321,17 +323,74 @@ def test_a_reaper_keeps_no_descriptor_of_a_command(tmp_path: Path) -> None:
         os.close(reading)
 
 
+def test_a_guard_holds_only_what_it_needs(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    reaped = ProcessTree([tmp_path / "folder"], pass_fds=[writing])
+    try:
+        open_files = [str(path.readlink()) for path in Path(f"/proc/{reaped.pid}/fd").iterdir()]
+        assert len(open_files) == 4
+        assert open_files.count(os.devnull) == 2, "for standard input and standard error"
+        assert str(tmp_path / "folder" / OWNER_FILE) in open_files
+    finally:
+        assert reaped.close()
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_command_has_a_session_and_an_oom_score_of_its_own(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    before = os.umask(0)
+    reaped = ProcessTree()
+    os.umask(before)
+    try:
+        command = ["bash", "-c", "cat /proc/$$/oom_score_adj; ps -o sid= -p $$; echo $$"]
+        reaped.start("shell", command, dict(os.environ), log, oom_score=500)
+        wait_for_answers(reaped, 2)
+        score, session, number = log.read_text().split()
+        assert score == "500"
+        assert session == number
+        assert log.stat().st_mode & 0o777 == 0o644
+    finally:
+        assert reaped.close()
+
+
+def test_a_folder_that_is_gone_already_does_not_keep_the_others(tmp_path: Path) -> None:
+    reaped = ProcessTree([tmp_path / "gone", tmp_path / "other"])
+    shutil.rmtree(tmp_path / "gone")
+    assert reaped.close()
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_log_is_whole_when_a_reaper_has_ended(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    reaped = ProcessTree()
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    script = f"read line < {gate}; echo the end"
+    reaped.start("shell", ["sh", "-c", script], dict(os.environ), log, rotate_bytes=10_000)
+    wait_for_answers(reaped, 1)
+    (relay,) = relays_of(reaped)
+    relay.suspend()
+    gate.write_text("go on\n")
+    wait_for_answers(reaped, 1)
+    resumes = threading.Timer(0.5, relay.resume)
+    resumes.start()
+    assert reaped.close()
+    resumes.join()
+    assert log.read_text() == "the end\n"
+
+
 def test_a_failed_setup_is_undone_once(tmp_path: Path) -> None:
     undone = tmp_path / "undone"
     with pytest.raises(ReaperError):
-        Reaped(setup=[["false"]], cleanup=[["sh", "-c", f"echo undone >> {undone}"]])
+        ProcessTree(setup=[["false"]], cleanup=[["sh", "-c", f"echo undone >> {undone}"]])
     assert undone.read_text() == "undone\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_reaper_that_is_asked_to_end_does_so_in_order(tmp_path: Path, number: int) -> None:
     gone = tmp_path / "gone"
-    reaped = Reaped(cleanup=[["touch", str(gone)]])
+    reaped = ProcessTree(cleanup=[["touch", str(gone)]])
     os.kill(reaped.pid, number)
     answers = []
     while (more := reaped.answers(20.0)) is not None:
@@ -359,7 +418,7 @@ def test_a_request_that_cannot_be_read_ends_all_and_is_told(tmp_path: Path) -> N
 
 def test_commands_may_end_in_order_within_the_grace_and_no_longer(tmp_path: Path) -> None:
     ended, log = tmp_path / "ended", tmp_path / "log"
-    reaped = Reaped(grace_s=10.0)
+    reaped = ProcessTree(grace_s=10.0)
     script = f"trap 'touch {ended}; exit' TERM; echo up; while true; do sleep 0.05; done"
     reaped.start("in order", ["bash", "-c", script], dict(os.environ), log)
     wait_until(lambda: log.exists() and log.read_text() == "up\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.runs import registry
-from launcher.runs.directory import Run, RunFolderError, find_run
+from launcher.runs.directory import RunDir, RunFolderError, find_run
 from tests.launcher.plans import small_launch
 
 
@@ -17,7 +17,7 @@ def _nothing_noted_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def create(folder: Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with Run.create(replace(small_launch(folder.parent), run_dir=folder)):
+    with RunDir.create(replace(small_launch(folder.parent), run_dir=folder)):
         return folder
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster.schema import ClusterWords
+from launcher.cluster.schema import ClusterRef
 from launcher.executors.resume_point import Resumed, cluster_words, plan_resume
-from launcher.runs.directory import Run, find_run, resume_command
+from launcher.runs.directory import RunDir, find_run, resume_command
 from tests.launcher.plans import small_launch
 from tests.launcher.test_cli import launch
 from tests.spec.abouts import about_of
@@ -21,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of 2 steps that was interrupted after one; here are its `runs`."""
     monkeypatch.chdir(tmp_path)
     made = small_launch(tmp_path)
-    with Run.create(made) as run:
+    with RunDir.create(made) as run:
         save(made.run_dir / "checkpoints", made.job, 1, made.plan.corpus.sha256)
         run.set_state("interrupted", step=1)
     return made.run_dir
@@ -34,8 +34,8 @@ def save(folder: Path, job: Job, step: int, corpus_sha256: str | None) -> None:
 
 
 def resumed(folder: Path, *overrides: str) -> Resumed:
-    with Run.open(folder) as run:
-        return plan_resume(run, overrides, run.words)
+    with RunDir.open(folder) as run:
+        return plan_resume(run, overrides, run.cluster_ref)
 
 
 def problems(folder: Path, *overrides: str) -> list[str]:
@@ -56,8 +56,8 @@ def test_the_next_attempt_goes_on_from_the_newest_checkpoint(folder: Path) -> No
 
 def test_an_attempt_is_written_beside_the_earlier_ones(folder: Path) -> None:
     run_id = (folder / "run_id").read_text()
-    with Run.open(folder) as run:
-        run.begin(plan_resume(run, ["steps=5"], run.words).launch)
+    with RunDir.open(folder) as run:
+        run.begin(plan_resume(run, ["steps=5"], run.cluster_ref).launch)
     assert sorted(path.name for path in (folder / "plans").iterdir()) == ["0001.json", "0002.json"]
     assert load(folder / "job.yaml", Job).value.steps == 5
     state = json.loads((folder / "state.json").read_text())
@@ -100,7 +100,7 @@ def finish(folder: Path) -> None:
     job = load(folder / "job.yaml", Job).value
     first = read_about(folder / "checkpoints" / "1")
     save(folder / "checkpoints", job, 2, first.corpus_sha256)
-    with Run.open(folder) as run:
+    with RunDir.open(folder) as run:
         run.set_state("finished", step=2)
 
 
@@ -113,7 +113,7 @@ def test_what_finished_is_complete_until_it_is_given_more_steps(folder: Path) ->
 def test_torn_lines_do_not_take_the_next_one_with_them(folder: Path) -> None:
     (folder / "events.jsonl").write_text('{"event": "a"}\n{"eve')
     (folder / "metrics.jsonl").write_text('{"step": 1}\n')
-    with Run.open(folder) as run:
+    with RunDir.open(folder) as run:
         run.add_event({"event": "b"})
     lines = (folder / "events.jsonl").read_text().splitlines()
     assert (lines[1], lines[-1]) == ('{"eve', '{"event": "b"}')
@@ -121,10 +121,10 @@ def test_torn_lines_do_not_take_the_next_one_with_them(folder: Path) -> None:
 
 
 def test_it_runs_where_it_ran_unless_told_otherwise() -> None:
-    before = ClusterWords(name="tpu-v4-32", simulate=True)
+    before = ClusterRef(name="tpu-v4-32", simulate=True)
     assert cluster_words(before, None, False, None) == before
     assert cluster_words(before, None, False, 2).simulate_hosts == 2
-    assert cluster_words(before, "local", False, None) == ClusterWords(name="local")
+    assert cluster_words(before, "local", False, None) == ClusterRef(name="local")
 
 
 def test_a_run_is_found_by_name_or_path(folder: Path, monkeypatch) -> None:
@@ -159,7 +159,7 @@ def test_what_cannot_go_on_is_refused(folder: Path, words: list[str], message: s
 
 
 def test_a_run_that_is_alive_is_refused(folder: Path) -> None:
-    with Run.open(folder):
+    with RunDir.open(folder):
         refused = launch(folder.parent.parent, "resume", "small")
     assert refused.returncode == 2
     assert "this run is running now" in refused.stderr
@@ -196,15 +196,15 @@ def test_its_relative_paths_start_where_it_was_launched(
     elsewhere.mkdir()
     monkeypatch.chdir(place)
     made = small_launch(tmp_path)
-    Run.create(made).close()
+    RunDir.create(made).close()
     monkeypatch.chdir(elsewhere)
-    with Run.open(made.run_dir) as run:
+    with RunDir.open(made.run_dir) as run:
         assert run.launched_in == place
         place.rmdir()
         assert run.launched_in == Path(), "a project that was moved is read where it is now"
 
 
 def test_a_cluster_file_that_is_named_is_one_of_the_folder_it_is_typed_in() -> None:
-    before = ClusterWords(name="local")
+    before = ClusterRef(name="local")
     assert cluster_words(before, "pods/a.yaml", False, None).name == str(Path.cwd() / "pods/a.yaml")
     assert cluster_words(before, "tpu-v4-8", False, None).name == "tpu-v4-8"

@@ -12,7 +12,7 @@ import pytest
 
 from launcher.host.process_tree import start_time
 from launcher.runs import live
-from launcher.runs.directory import Run, RunFolderError
+from launcher.runs.directory import RunDir, RunFolderError
 from tests.launcher.plans import small_launch
 from tests.leftovers import wait_until
 from trainer.contract.config.job import Job
@@ -20,9 +20,9 @@ from trainer.contract.config.loader import load
 from trainer.contract.planning.plan import Plan
 
 
-def create(folder: Path, *, fresh: bool = False) -> Run:
+def create(folder: Path, *, fresh: bool = False) -> RunDir:
     launch = small_launch(folder.parent)
-    return Run.create(replace(launch, run_dir=folder), fresh=fresh)
+    return RunDir.create(replace(launch, run_dir=folder), fresh=fresh)
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     launch = small_launch(tmp_path)
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(RunFolderError, match="cannot be made"):
-        Run.create(replace(launch, run_dir=tmp_path / "file" / "run"))
+        RunDir.create(replace(launch, run_dir=tmp_path / "file" / "run"))
 
 
 def test_events_are_on_disk_at_once(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_what_a_host_says_is_written_down_with_the_time_here(tmp_path: Path) -> 
 def test_a_run_that_is_opened_again_says_when(tmp_path: Path) -> None:
     create(tmp_path / "run").close()
     began = time.time()
-    with Run.open(tmp_path / "run") as run:
+    with RunDir.open(tmp_path / "run") as run:
         opened = events(run.folder)[-1]
     assert opened["event"] == "opened"
     assert began <= opened["time"] <= time.time()
@@ -120,10 +120,10 @@ def test_a_run_that_is_opened_again_keeps_what_its_state_says_of_the_attempt(
     tmp_path: Path,
 ) -> None:
     create(tmp_path / "run").close()
-    with Run.open(tmp_path / "run") as run:
+    with RunDir.open(tmp_path / "run") as run:
         run.set_state("stopped")
         assert (run.state["attempt"], run.state["steps"]) == (1, 2)
-        assert run.words.name == "local"
+        assert run.cluster_ref.name == "local"
 
 
 def test_events_do_not_grow_with_heartbeats_or_with_the_number_of_hosts(tmp_path: Path) -> None:

@@ -3,32 +3,32 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.health.lost_hosts import LONGEST_LOOK_S, SILENCE_S, Silence
+from launcher.health.lost_hosts import LONGEST_LOOK_S, SILENCE_S, LostHostDetector
 
 LOOKS = st.lists(st.floats(0.0, LONGEST_LOOK_S), max_size=50)
 
 
 @given(LOOKS)
 def test_an_agent_is_lost_once_it_has_been_silent_for_too_long(looks_s: list[float]) -> None:
-    silence, now = Silence(1, 0.0), 0.0
+    silence, now = LostHostDetector(1, 0.0), 0.0
     for look_s in looks_s:
         now += look_s
         assert silence.lost(now) == ([0] if now > SILENCE_S else [])
 
 
 def test_one_that_answers_is_never_lost() -> None:
-    silence = Silence(2, 0.0)
+    silence = LostHostDetector(2, 0.0)
     for now in range(100):
         silence.broken(1)
         assert silence.lost(float(now)) == ([0] if now > SILENCE_S else [])
 
 
 def test_nobody_waits_for_one_whose_program_is_over() -> None:
-    silence = Silence(1, 0.0)
+    silence = LostHostDetector(1, 0.0)
     silence.over(0)
     assert [silence.lost(now) for now in (1.0, 50.0)] == [[], []]
 
 
 def test_a_driver_that_was_stopped_itself_holds_no_silence_against_anybody() -> None:
-    silence = Silence(1, 0.0)
+    silence = LostHostDetector(1, 0.0)
     assert silence.lost(3600.0) == []

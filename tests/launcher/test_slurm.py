@@ -16,16 +16,16 @@ from launcher.core import files
 from launcher.core.environment import INSIDE
 from launcher.core.errors import ProviderError
 from launcher.core.exit_codes import NO_CLUSTER, OK
-from launcher.executors.options import Shown
+from launcher.executors.options import OutputOptions
 from launcher.executors.slurm import hand_over_new
 from launcher.planning.command import CommandLaunch
 from launcher.providers.slurm import job_entrypoint, job_environment
 from launcher.providers.slurm import submit as submitting
 from launcher.providers.slurm.submit import sbatch_words
 from launcher.runs import slurm_job
-from launcher.runs.directory import QUEUED, Run, RunFolderError
+from launcher.runs.directory import QUEUED, RunDir, RunFolderError
 from launcher.runs.slurm_job import Queued, SlurmJob
-from launcher.runs.status import take
+from launcher.runs.status import read_status
 from tests.launcher.plans import COMMAND_JOB, command_launch
 from tests.leftovers import Traces, run_launcher
 
@@ -101,9 +101,9 @@ def test_a_run_that_waits_is_queued_and_is_not_begun_twice(
 ) -> None:
     run = queued_run(tmp_path)
     fake_squeue(tmp_path, monkeypatch, "PENDING|Priority|N/A")
-    assert take(run).state == QUEUED
+    assert read_status(run).state == QUEUED
     with pytest.raises(RunFolderError, match=r"a job of Slurm's: queued \(Priority\)"):
-        Run.open(run)
+        RunDir.open(run)
 
 
 def test_a_run_whose_job_has_left_the_queue_without_a_word_has_died(
@@ -111,8 +111,8 @@ def test_a_run_whose_job_has_left_the_queue_without_a_word_has_died(
 ) -> None:
     run = queued_run(tmp_path)
     fake_squeue(tmp_path, monkeypatch, "")
-    assert take(run).state == "died"
-    Run.open(run).close()
+    assert read_status(run).state == "died"
+    RunDir.open(run).close()
 
 
 def test_where_slurm_is_not_the_command_says_so_and_leaves_no_run(
@@ -179,7 +179,7 @@ def slurm_launch(folder: Path, job: str = COMMAND_JOB) -> CommandLaunch:
 
 
 def hand_over(launch: CommandLaunch) -> int:
-    return hand_over_new(launch, fresh=False, shown=Shown(detached=True, as_json=False))
+    return hand_over_new(launch, fresh=False, shown=OutputOptions(detached=True, as_json=False))
 
 
 @pytest.mark.parametrize("answer", ["late", "lost"])
@@ -219,7 +219,7 @@ def test_a_job_that_may_come_yet_stays_recorded_and_is_stopped_by_its_name(
     after = SlurmJob.read(launch.run_dir)
     assert after is not None
     assert after.is_to_end
-    assert take(launch.run_dir).state == "stopped"
+    assert read_status(launch.run_dir).state == "stopped"
 
 
 @pytest.mark.parametrize("since", ["stopped", "handed over again", "moved aside"])
@@ -289,5 +289,5 @@ def test_a_requeued_job_waits_for_the_lock_of_a_dead_host(
     waits = threading.Event()
     monkeypatch.setattr(files.time, "sleep", lambda seconds: waits.set())
     threading.Thread(target=lambda: waits.wait(60) and held.close()).start()
-    Run.open(run).close()
+    RunDir.open(run).close()
     assert waits.is_set()

@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from launcher.host.process import Program
+from launcher.host.process import HostProcess
 from tests.launcher.test_program import collect, start
 from tests.leftovers import wait_until
 
@@ -24,7 +24,7 @@ NOISE = (
 )
 
 
-def pid_of(program: Program) -> int:
+def pid_of(program: HostProcess) -> int:
     """Once it is up."""
     while not (events := program.poll(1.0).events):
         pass
@@ -35,7 +35,7 @@ def log_of(folder: Path) -> str:
     return (folder / "logs" / "host-0000.log").read_text()
 
 
-def end(program: Program) -> None:
+def end(program: HostProcess) -> None:
     program.stop()
     collect(program, timeout_s=30.0)
 

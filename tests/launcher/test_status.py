@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.runs import live
-from launcher.runs.directory import Run
+from launcher.runs.directory import RunDir
 from tests.launcher.run_folders import add_events, add_steps, make_run
 from tests.launcher.test_cli import launch
 from tests.leftovers import wait_until
@@ -72,7 +72,7 @@ def test_a_run_that_died_and_is_resumed_has_lived_until_its_last_heartbeat(tmp_p
     ]
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     (folder / live.NAME).write_text(json.dumps({"heard": now + 600}))
-    with Run.open(folder) as run:
+    with RunDir.open(folder) as run:
         run.set_state("running")
     parts_s = status_as_json(tmp_path)["goodput"]["parts_s"]
     assert parts_s["lost"] == pytest.approx(600, abs=1)

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.commands import stop
 from launcher.host.process_tree import start_time
-from launcher.runs.directory import Run, RunFolderError
+from launcher.runs.directory import RunDir, RunFolderError
 from tests.launcher.run_folders import add_events, add_steps, make_run
 from tests.launcher.test_cli import launch
 
@@ -135,7 +135,7 @@ def test_another_process_of_the_same_id_is_never_signalled(
     monkeypatch.setattr(stop, "OWNER_TIMEOUT_S", 0.1)
     other = subprocess.Popen(["sleep", "60"])
     try:
-        with Run.open(folder) as run:
+        with RunDir.open(folder) as run:
             about = run.state | {"pid": other.pid, "start_time": 1 + (start_time(other.pid) or 0)}
             (folder / "state.json").write_text(json.dumps(about))
             with pytest.raises(RunFolderError, match="none of this machine"):

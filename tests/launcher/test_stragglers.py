@@ -5,7 +5,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.health.stragglers import HEARTBEATS, OWN_LASTING_S, WORK_LASTING_S, Paces, Straggler
+from launcher.health.stragglers import (
+    HEARTBEATS,
+    OWN_LASTING_S,
+    WORK_LASTING_S,
+    Straggler,
+    StragglerDetector,
+)
 
 BEAT_S = 2.0
 FAST = {"own_s": 0.002, "step_time_s": 0.5, "work_s": 0.002}
@@ -15,7 +21,7 @@ class Hosts:
     """Three hosts alike, but for what a test says of some."""
 
     def __init__(self) -> None:
-        self.paces, self.now = Paces(), 0.0
+        self.paces, self.now = StragglerDetector(), 0.0
 
     def beat(self, times: int = 1, **odd: dict[str, float]) -> list[Straggler]:
         """Who is named in that time; `h1={...}` says what differs on host 1."""
@@ -55,7 +61,7 @@ def test_a_host_that_is_slow_in_both_ways_is_named_once() -> None:
 
 
 def test_of_two_hosts_the_slow_one_is_named() -> None:
-    paces = Paces()
+    paces = StragglerDetector()
     for _ in range(HEARTBEATS):
         paces.on_heartbeat(0, FAST)
         paces.on_heartbeat(1, {**FAST, **SLOW_DATA})
@@ -68,7 +74,7 @@ def test_own_time_that_the_devices_hide_is_no_matter() -> None:
 
 
 def test_a_host_alone_is_never_slow() -> None:
-    paces = Paces()
+    paces = StragglerDetector()
     for now in range(100):
         paces.on_heartbeat(0, {**FAST, **SLOW_DATA})
         assert paces.named(float(now)) == []
@@ -113,7 +119,7 @@ beats = st.dictionaries(st.sampled_from(sorted(FAST)), numbers)
 
 @given(st.lists(st.tuples(st.integers(0, 2), beats, st.floats(0, 10)), max_size=60))
 def test_what_makes_no_sense_is_passed_over_and_nobody_is_named_twice_in_a_row(history) -> None:
-    paces, now = Paces(), 0.0
+    paces, now = StragglerDetector(), 0.0
     for process, beat, passed_s in history:
         now += passed_s
         paces.on_heartbeat(process, beat)

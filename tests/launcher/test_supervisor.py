@@ -9,25 +9,27 @@ from hypothesis import strategies as st
 from launcher.controller.supervisor import (
     LONG_S,
     LOSSES_IN_VAIN,
-    Attend,
     Decision,
-    Over,
+    KeepRunning,
     Policy,
-    Start,
+    RunEnded,
+    StartAttempt,
     Supervisor,
     Wait,
 )
-from launcher.core.results import Ending, Kind
+from launcher.core.results import AttemptResult, EndReason
 
 FIXED = Policy(failures=3, preemptions=None, sizes=[4], wait_for_hosts_s=100.0)
 ELASTIC = replace(FIXED, sizes=[2, 4])
-CRASH = Ending(Kind.CRASH, "host-0001 exited with code 1", "exited with code 1", 1, 7)
-LOSS = Ending(Kind.LOST, "host-0001 was lost", "lost", 1, 7)
-STOP = Ending(Kind.PREEMPTED, "host-0001 exited with code 75", "exited with code 75", 1, 7)
-RESIZED = Ending(Kind.RESIZED, "stopped to go on with more hosts")
+CRASH = AttemptResult(EndReason.CRASH, "host-0001 exited with code 1", "exited with code 1", 1, 7)
+LOSS = AttemptResult(EndReason.LOST, "host-0001 was lost", "lost", 1, 7)
+STOP = AttemptResult(
+    EndReason.PREEMPTED, "host-0001 exited with code 75", "exited with code 75", 1, 7
+)
+RESIZED = AttemptResult(EndReason.RESIZED, "stopped to go on with more hosts")
 
 
-def crash(step: int) -> Ending:
+def crash(step: int) -> AttemptResult:
     return replace(CRASH, step=step)
 
 
@@ -38,47 +40,49 @@ def supervisor(policy: Policy = FIXED) -> Supervisor:
     return started
 
 
-def end(run: Supervisor, ending: Ending, now_s: float = 0.0, alive: int = 4) -> Decision:
+def end(run: Supervisor, ending: AttemptResult, now_s: float = 0.0, alive: int = 4) -> Decision:
     run.ended(ending, now_s)
     return run.decide(alive, now_s)
 
 
-def restart(run: Supervisor, ending: Ending) -> float:
+def restart(run: Supervisor, ending: AttemptResult) -> float:
     """End the attempt and begin the next one as soon as that may be; the back-off in seconds."""
     decision = end(run, ending)
     back_off_s = decision.until_s if isinstance(decision, Wait) else 0.0
-    assert run.decide(4, back_off_s) == Start(4)
+    assert run.decide(4, back_off_s) == StartAttempt(4)
     run.began(4)
     return back_off_s
 
 
-def over(decision: Decision) -> Over:
-    assert isinstance(decision, Over)
+def over(decision: Decision) -> RunEnded:
+    assert isinstance(decision, RunEnded)
     return decision
 
 
 def test_the_first_attempt_starts_on_all_hosts() -> None:
-    assert Supervisor(FIXED).decide(4, 0.0) == Start(4)
+    assert Supervisor(FIXED).decide(4, 0.0) == StartAttempt(4)
 
 
 def test_while_an_attempt_runs_there_is_nothing_to_decide() -> None:
-    assert supervisor().decide(0, 0.0) == Attend()
+    assert supervisor().decide(0, 0.0) == KeepRunning()
 
 
 def test_a_finished_attempt_ends_the_run() -> None:
-    assert end(supervisor(), Ending(Kind.FINISHED, "")) == Over("finished", "")
+    assert end(supervisor(), AttemptResult(EndReason.FINISHED, "")) == RunEnded("finished", "")
 
 
 def test_a_stop_by_the_user_ends_the_run() -> None:
-    assert over(end(supervisor(), Ending(Kind.STOPPED, "asked"))).state == "stopped"
+    assert over(end(supervisor(), AttemptResult(EndReason.STOPPED, "asked"))).state == "stopped"
 
 
 def test_a_final_failure_is_not_tried_again() -> None:
-    assert over(end(supervisor(), Ending(Kind.FINAL, "not finite"))).reason == "not finite"
+    assert (
+        over(end(supervisor(), AttemptResult(EndReason.FINAL, "not finite"))).reason == "not finite"
+    )
 
 
 def test_the_first_failure_is_tried_again_at_once() -> None:
-    assert end(supervisor(), CRASH) == Start(4)
+    assert end(supervisor(), CRASH) == StartAttempt(4)
 
 
 def test_back_off_grows_between_failures() -> None:
@@ -139,7 +143,7 @@ def test_three_equal_failures_in_a_row_are_deterministic() -> None:
 
 
 @pytest.mark.parametrize("other", [crash(6), replace(CRASH, how="was killed by SIGKILL")])
-def test_another_failure_between_equal_ones_is_not_deterministic(other: Ending) -> None:
+def test_another_failure_between_equal_ones_is_not_deterministic(other: AttemptResult) -> None:
     run = supervisor(replace(FIXED, failures=100))
     for ending in (CRASH, CRASH, other, CRASH, CRASH):
         restart(run, ending)
@@ -183,7 +187,7 @@ def test_attempts_that_only_make_room_for_more_hosts_end_the_run() -> None:
 
 
 @pytest.mark.parametrize("ending", [LOSS, STOP])
-def test_a_new_checkpoint_between_losses_renews_their_limit(ending: Ending) -> None:
+def test_a_new_checkpoint_between_losses_renews_their_limit(ending: AttemptResult) -> None:
     run = supervisor(replace(FIXED, failures=0))
     for step in range(3 * LOSSES_IN_VAIN):
         run.committed(step + 1)
@@ -191,14 +195,14 @@ def test_a_new_checkpoint_between_losses_renews_their_limit(ending: Ending) -> N
 
 
 @pytest.mark.parametrize("ending", [LOSS, STOP])
-def test_a_further_step_between_losses_renews_their_limit(ending: Ending) -> None:
+def test_a_further_step_between_losses_renews_their_limit(ending: AttemptResult) -> None:
     run = supervisor(replace(FIXED, failures=0))
     for step in range(3 * LOSSES_IN_VAIN):
         restart(run, replace(ending, step=step + 1))
 
 
 @pytest.mark.parametrize("ending", [LOSS, STOP])
-def test_a_long_attempt_of_a_program_without_steps_is_progress(ending: Ending) -> None:
+def test_a_long_attempt_of_a_program_without_steps_is_progress(ending: AttemptResult) -> None:
     run = supervisor(replace(FIXED, failures=0))
     for _ in range(3 * LOSSES_IN_VAIN):
         restart(run, replace(ending, step=None, ran_s=LONG_S))
@@ -258,7 +262,7 @@ def test_a_missing_host_is_waited_for() -> None:
     assert end(run, LOSS, now_s=50.0, alive=3) == Wait(
         "waiting_for_hosts", 150.0, "3 of 4 hosts are alive"
     )
-    assert run.decide(4, 60.0) == Start(4)
+    assert run.decide(4, 60.0) == StartAttempt(4)
 
 
 def test_a_host_that_never_comes_ends_a_run_that_needs_it() -> None:
@@ -280,7 +284,7 @@ def test_an_elastic_run_with_too_few_hosts_names_the_smallest_number_that_it_nee
 def test_an_elastic_run_goes_on_with_the_most_that_fits() -> None:
     run = supervisor(ELASTIC)
     end(run, LOSS, alive=3)
-    assert run.decide(3, 100.0) == Start(2)
+    assert run.decide(3, 100.0) == StartAttempt(2)
 
 
 def test_a_smaller_run_that_fails_again_does_not_wait_again() -> None:
@@ -289,7 +293,7 @@ def test_a_smaller_run_that_fails_again_does_not_wait_again() -> None:
     run.decide(3, 100.0)
     run.began(2)
     run.ended(CRASH, 200.0)
-    assert run.decide(3, 202.0) == Start(2)
+    assert run.decide(3, 202.0) == StartAttempt(2)
 
 
 def test_a_smaller_run_that_loses_one_more_waits_again() -> None:
@@ -308,13 +312,13 @@ def test_it_grows_when_hosts_come_back() -> None:
     run.began(2)
     assert not run.wants_to_grow(3)
     assert run.wants_to_grow(4)
-    assert end(run, Ending(Kind.RESIZED, "")) == Start(4)
+    assert end(run, AttemptResult(EndReason.RESIZED, "")) == StartAttempt(4)
     assert (run.failures, run.losses) == (0, 1)
 
 
-KINDS = st.sampled_from([*Kind, Kind.CRASH, Kind.LOST, Kind.HANG])
+KINDS = st.sampled_from([*EndReason, EndReason.CRASH, EndReason.LOST, EndReason.HANG])
 ENDINGS = st.builds(
-    Ending,
+    AttemptResult,
     kind=KINDS,
     reason=st.just("why"),
     how=st.sampled_from(["a", "b"]),
@@ -332,7 +336,7 @@ HAPPENINGS = st.tuples(
 )
 
 
-ENDS = (Kind.FINISHED, Kind.STOPPED, Kind.FINAL)
+ENDS = (EndReason.FINISHED, EndReason.STOPPED, EndReason.FINAL)
 EARLY = ENDINGS.filter(lambda ending: ending.kind not in ENDS)
 
 
@@ -344,7 +348,7 @@ def test_without_progress_the_attempts_are_bounded(policy: Policy, data: st.Data
     for _ in range(policy.failures + LOSSES_IN_VAIN + 6):
         run.ended(data.draw(EARLY), now_s)
         now_s += 1e6
-        if isinstance(run.decide(8, now_s), Over):
+        if isinstance(run.decide(8, now_s), RunEnded):
             return
         run.began(policy.sizes[-1])
     raise AssertionError("it is started again and again")
@@ -357,7 +361,7 @@ def test_with_progress_between_them_any_number_of_attempts_is_allowed(endings: l
         run.committed(step)
         run.ended(ending, now_s)
         now_s += 1e6
-        assert run.decide(4, now_s) == Start(4)
+        assert run.decide(4, now_s) == StartAttempt(4)
         run.began(4)
 
 
@@ -367,14 +371,14 @@ def test_it_never_waits_for_nothing(policy: Policy, happenings: list) -> None:
     run, now_s = Supervisor(policy), 0.0
     for ending, alive, saved, passed_s in happenings:
         decision = _settle(run, alive, now_s)
-        if isinstance(decision, Over):
+        if isinstance(decision, RunEnded):
             assert run.decide(8, now_s + 1e6) == decision, "over is over"
             return
-        assert isinstance(decision, Start)
+        assert isinstance(decision, StartAttempt)
         assert decision.hosts in policy.sizes
         assert decision.hosts <= max(alive, 0)
         run.began(decision.hosts)
-        assert run.decide(alive, now_s) == Attend()
+        assert run.decide(alive, now_s) == KeepRunning()
         if saved:
             run.committed(saved)
         now_s += 5000 + passed_s
@@ -393,5 +397,5 @@ def _settle(run: Supervisor, alive: int, now_s: float) -> Decision:
 
 
 def test_crashes_and_hangs_are_failures_and_lost_and_preempted_hosts_are_losses() -> None:
-    assert [kind for kind in Kind if kind.is_failure] == [Kind.CRASH, Kind.HANG]
-    assert [kind for kind in Kind if kind.is_loss] == [Kind.LOST, Kind.PREEMPTED]
+    assert [kind for kind in EndReason if kind.is_failure] == [EndReason.CRASH, EndReason.HANG]
+    assert [kind for kind in EndReason if kind.is_loss] == [EndReason.LOST, EndReason.PREEMPTED]

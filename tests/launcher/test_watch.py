@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.results import Hang
-from launcher.health.hangs import KEYS, LONGEST_LOOK_S, PHASES, PROGRESS, Limits, Watch
+from launcher.health.hangs import KEYS, LONGEST_LOOK_S, PHASES, PROGRESS, HangDetector, Limits
 from trainer.contract.config.job import Deadlines
 
 LIMITS = Limits()
@@ -22,7 +22,7 @@ class Gang:
     def __init__(
         self, processes: int = 2, limits: Limits = LIMITS, *, expects_events: bool = False
     ) -> None:
-        self.watch = Watch(processes, limits, expects_events=expects_events)
+        self.watch = HangDetector(processes, limits, expects_events=expects_events)
         self.now = 1000.0
         self.at: dict[int, tuple[str, int]] = dict.fromkeys(range(processes), ("start", 0))
 
@@ -59,7 +59,7 @@ class Gang:
                 self.beat(*silent)
                 beat_at += BEAT_S
             self.now = min(self.now + LOOK_S, until)
-            if hang := self.watch.look(self.now):
+            if hang := self.watch.poll(self.now):
                 return hang
         return None
 
@@ -264,25 +264,25 @@ def test_nobody_waits_for_a_host_that_has_ended() -> None:
 
 
 def test_programs_that_send_no_events_never_hang() -> None:
-    watch = Watch(2)
-    assert not any(watch.look(second / 2) for second in range(100_000))
+    watch = HangDetector(2)
+    assert not any(watch.poll(second / 2) for second in range(100_000))
 
 
 def test_a_program_without_heartbeats_is_not_silent_between_its_steps() -> None:
-    watch, now = Watch(1), 0.0
+    watch, now = HangDetector(1), 0.0
     for step in range(1, 10):
         watch.on_event({"process": 0, "event": "step", "step": step}, now)
         for _ in range(80):
             now += LOOK_S
-            assert watch.look(now) is None
-    assert any(watch.look(now + look * LOOK_S) for look in range(400))
+            assert watch.poll(now) is None
+    assert any(watch.poll(now + look * LOOK_S) for look in range(400))
 
 
 def test_a_driver_that_was_stopped_blames_nobody() -> None:
     gang = Gang()
     gang.train()
     gang.now += 3600
-    assert gang.watch.look(gang.now) is None
+    assert gang.watch.poll(gang.now) is None
     gang.train(steps=5, after=10)
 
 
@@ -338,7 +338,7 @@ ends = st.integers(0, 3)
 def test_whatever_was_said_a_host_that_lives_and_speaks_has_a_deadline(history) -> None:
     """If no host says any more than that it is alive, there is a hang after a finite time."""
     limits = Limits(phase_s={}, other_phases_s=60.0)
-    watch, now, speaking, ended = Watch(4, limits), 0.0, set(), set()
+    watch, now, speaking, ended = HangDetector(4, limits), 0.0, set(), set()
     for passed_s, said in history:
         now += passed_s
         if isinstance(said, int):
@@ -348,11 +348,11 @@ def test_whatever_was_said_a_host_that_lives_and_speaks_has_a_deadline(history) 
             watch.on_event(said, now)
             if said["event"] in {*PROGRESS, "heartbeat"} and isinstance(said["process"], int):
                 speaking.add(said["process"])
-        watch.look(now)
+        watch.poll(now)
         watch.stragglers(now)
     learned_s = max(limits.learned_floor_s.values()) + limits.factor * LONGEST_LOOK_S * len(history)
     looks = range(int((60.0 + learned_s) / LONGEST_LOOK_S) + 2)
-    hangs = (watch.look(now + LONGEST_LOOK_S * (look + 1)) for look in looks)
+    hangs = (watch.poll(now + LONGEST_LOOK_S * (look + 1)) for look in looks)
     assert any(hangs) == bool((speaking - ended) & set(range(4)))
 
 
@@ -375,4 +375,4 @@ def test_a_host_that_never_speaks_is_behind_where_it_should() -> None:
 def test_a_word_from_a_program_that_promises_nothing_starts_no_watch() -> None:
     gang = Gang(2)
     gang.say(0, "warning", message="careful")
-    assert gang.watch.look(gang.now + 1e6) is None
+    assert gang.watch.poll(gang.now + 1e6) is None

@@ -12,7 +12,7 @@ from launcher.gang.gang import Gang
 from launcher.gang.host_selection import usable_hosts
 from launcher.gang.reservation import NODE_LABEL, Reservation
 from launcher.gang.spawn import Patience, start_agents
-from launcher.providers.ray.host_cluster import Hosts
+from launcher.providers.ray.host_cluster import HostCluster
 from tests.spec.worlds import cpu_world
 
 MOST_NODES = 16
@@ -52,7 +52,7 @@ def nodes_for(agents: int) -> int:
 
 
 @contextmanager
-def crowded(hosts: Hosts, agents: int, run_dir: Path, listener: Listener) -> Iterator[Gang]:
+def crowded(hosts: HostCluster, agents: int, run_dir: Path, listener: Listener) -> Iterator[Gang]:
     """What `gather` does, with several agents on each of `nodes_for(agents)` nodes."""
     world = cpu_world(agents, 1)
     with connected(hosts, run_dir, listener):
@@ -66,7 +66,7 @@ def crowded(hosts: Hosts, agents: int, run_dir: Path, listener: Listener) -> Ite
             reservation.release()
 
 
-def _reserve(hosts: Hosts, agents: int) -> Reservation:
+def _reserve(hosts: HostCluster, agents: int) -> Reservation:
     """As many bundles on every node; Ray would give each process a node of its own."""
     from ray.util.placement_group import placement_group, remove_placement_group
 

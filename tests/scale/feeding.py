@@ -16,8 +16,8 @@ from typing import Any
 from launcher.core.events import Listener
 from launcher.gang.connect import connected
 from launcher.gang.gang import Event, Gang
-from launcher.host.process import Batch
-from launcher.providers.ray.host_cluster import Hosts
+from launcher.host.process import OutputUpdate
+from launcher.providers.ray.host_cluster import HostCluster
 
 HEARTBEAT_EVERY_S = 2.0
 HOSTS_PER_ACTOR = 1024
@@ -48,15 +48,15 @@ class Crowd:
     async def stop(self, process: int, grace_s: float | None = None) -> None:
         self._end_s[process] = 0.0
 
-    async def poll(self, process: int, wait_s: float) -> Batch:
+    async def poll(self, process: int, wait_s: float) -> OutputUpdate:
         """As an agent's: at once where there is something to tell, else after `wait_s`."""
         deadline = time.time() + wait_s
         while True:
             events = self._due(process)
             if time.time() >= self._end_s[process]:
-                return Batch(events, status=0, ended_ago_s=0.0, over=True)
+                return OutputUpdate(events, status=0, ended_ago_s=0.0, over=True)
             if events or time.time() >= deadline:
-                return Batch(events)
+                return OutputUpdate(events)
             step_at = (self._told_s[process] // self._step_s + 1) * self._step_s
             until = min(step_at, self._beat_s[process], deadline)
             await asyncio.sleep(max(0.001, until - time.time()))
@@ -100,7 +100,7 @@ class Call:
 
 @contextmanager
 def fed(
-    hosts: Hosts,
+    hosts: HostCluster,
     processes: int,
     run_dir: Path,
     listener: Listener,

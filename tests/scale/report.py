@@ -16,7 +16,7 @@ from pathlib import Path
 from launcher.core.events import Listener
 from launcher.gang.connect import gather
 from launcher.gang.gang import Event
-from launcher.gang.monitor import Attendant
+from launcher.gang.monitor import GangMonitor
 from launcher.health.lost_hosts import SILENCE_S
 from launcher.providers.local import provider
 from tests.scale.crowding import MOST_NODES, Stub, crowded, nodes_for
@@ -49,13 +49,13 @@ class Heard(Listener):
             self.warnings.append(event["message"])
 
 
-class Until(Attendant):
+class Until(GangMonitor):
     """Lets programs run until then."""
 
     def __init__(self, end: float) -> None:
         self._end = end
 
-    def stop_asked(self) -> bool:
+    def should_stop(self) -> bool:
         return time.monotonic() > self._end
 
 

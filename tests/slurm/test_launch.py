@@ -117,7 +117,7 @@ def test_a_run_that_is_let_go_of_is_stopped_with_a_checkpoint_and_resumed(
     assert "this run is a job of Slurm's: running" in twice.stderr
     stopped = run_launcher(project, traces.environment, "stop", "alone")
     assert "alone was stopped at step" in stopped.stdout, stopped.stdout + stopped.stderr
-    assert job_of(run).look() is None, "it was to end, not to be requeued"
+    assert job_of(run).queue_status() is None, "it was to end, not to be requeued"
     at = json.loads((run.run_dir / "state.json").read_text())["step"]
     resumed = run_launcher(project, traces.environment, "resume", "alone", f"steps={at + 10}")
     assert resumed.returncode == OK, resumed.stdout + resumed.stderr
@@ -188,7 +188,7 @@ def test_kill_9_of_the_launch_in_a_job_leaves_nothing(project: Path, traces: Tra
     assert run.wait() == JOB_FAILED, run.output
     assert "killed died at step" in run.output
     traces.assert_nothing_left()
-    assert job_of(run).look() is None
+    assert job_of(run).queue_status() is None
 
 
 def test_a_host_that_fails_while_ray_starts_is_told_and_leaves_nothing(

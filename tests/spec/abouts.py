@@ -4,10 +4,10 @@ from typing import Any
 
 from tests.spec.worlds import cpu_world
 from trainer.contract.config.job import Job
-from trainer.contract.records.checkpoint_metadata import About
+from trainer.contract.records.checkpoint_metadata import CheckpointMetadata
 
 
-def about_of(job: Job, /, step: int = 10, **fields: Any) -> About:
+def about_of(job: Job, /, step: int = 10, **fields: Any) -> CheckpointMetadata:
     base: dict[str, Any] = {
         "step": step,
         "examples": step * job.data.global_batch,
@@ -24,4 +24,4 @@ def about_of(job: Job, /, step: int = 10, **fields: Any) -> About:
         "arrays": {},
         "files": {},
     }
-    return About(**{**base, **fields})
+    return CheckpointMetadata(**{**base, **fields})

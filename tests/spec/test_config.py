@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.contract.config.data import Trained
+from trainer.contract.config.data import TrainTokenizer
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError, dump, load
 
@@ -244,7 +244,7 @@ def test_of_a_choice_only_the_one_that_was_meant_is_told(override, message):
 def test_a_tokenizer_is_named_or_trained():
     assert loaded("data.tokenizer=a.json").value.data.tokenizer == "a.json"
     job = loaded("data.tokenizer={train: 400}").value
-    assert job.data.tokenizer == Trained(train=400)
+    assert job.data.tokenizer == TrainTokenizer(train=400)
     Path("again.yaml").write_text(dump(job))
     assert load(Path("again.yaml"), Job).value == job
 

@@ -10,12 +10,12 @@ from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan, World
 from trainer.contract.planning.planner import resolve
 from trainer.data import token_cache
-from trainer.data.loader import Feed, batch_shardings
+from trainer.data.loader import BatchLoader, batch_shardings
 from trainer.data.packing import Batch
 from trainer.distributed import mesh as meshes
-from trainer.distributed.stop_vote import Wish, Wishes
+from trainer.distributed.stop_vote import StopRequest, StopVote
 from trainer.model import custom
-from trainer.step.train_step import State, StepMetrics, Trainable
+from trainer.step.train_step import StepMetrics, TrainProgram, TrainState
 
 
 @dataclass(frozen=True)
@@ -23,34 +23,34 @@ class Bench:
     """A job on a mesh, ready to make steps."""
 
     plan: Plan
-    trainable: Trainable
-    feed: Feed
+    trainable: TrainProgram
+    feed: BatchLoader
     compiled: Any
     text: str
     """Of the compiled step."""
-    first: State[Any]
+    first: TrainState[Any]
     """Step 0, on the host."""
 
     @classmethod
     def of(cls, job: Job, world: World) -> "Bench":
         plan = resolve(job, world, corpus_of(job), custom.parameters)
         mesh = meshes.build(plan, jax.devices()[: world.devices])
-        trainable = Trainable.of(job, plan, mesh)
-        feed = Feed(job, plan.batch, token_cache.load(job.data), batch_shardings(mesh))
+        trainable = TrainProgram.of(job, plan, mesh)
+        feed = BatchLoader(job, plan.batch, token_cache.load(job.data), batch_shardings(mesh))
         step = trainable.compiled_step(next(feed.training(1)))
-        nothing = Wishes(mesh).array(Wish.NOTHING)
+        nothing = StopVote(mesh).array(StopRequest.NOTHING)
 
-        def compiled(state: State[jax.Array], batch: Batch) -> Any:
+        def compiled(state: TrainState[jax.Array], batch: Batch) -> Any:
             return step(state, batch, nothing)
 
         first = jax.device_get(trainable.initial_state())
         return cls(plan, trainable, feed, compiled, step.as_text() or "", first)
 
-    def initial(self) -> State[jax.Array]:
+    def initial(self) -> TrainState[jax.Array]:
         """Step 0, made once: a step takes its state away."""
         return jax.device_put(self.first, self.trainable.shardings)
 
-    def run(self, steps: int) -> tuple[State[jax.Array], list[StepMetrics]]:
+    def run(self, steps: int) -> tuple[TrainState[jax.Array], list[StepMetrics]]:
         """The state after `steps` steps from the start, and what each said."""
         state, metrics = self.initial(), []
         batches = self.feed.training(1)

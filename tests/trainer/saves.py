@@ -15,7 +15,7 @@ from trainer.checkpoint.saver import Progress, Saver
 from trainer.contract.config.job import Job
 from trainer.data import token_cache
 from trainer.distributed.process_env import Environment
-from trainer.step.train_step import State
+from trainer.step.train_step import TrainState
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import Report
 
@@ -63,14 +63,14 @@ class Kept:
     def folder(self) -> Path:
         return Path(self.checkpoints.folder)
 
-    def save(self, steps: int, eval_loss: float | None = None) -> State[jax.Array]:
+    def save(self, steps: int, eval_loss: float | None = None) -> TrainState[jax.Array]:
         """Trains `steps` steps and saves; the state, on the host."""
         state, metrics = self.made.run(steps)
         progress = Progress(steps, steps * 8, float(metrics[-1].loss), eval_loss)
         self.saver.save(progress, state)
         return jax.device_get(state)
 
-    def saved(self, steps: int) -> State[jax.Array]:
+    def saved(self, steps: int) -> TrainState[jax.Array]:
         """The same, with the save at its end."""
         state = self.save(steps)
         error = self.saver.poll(wait=True)

@@ -21,7 +21,7 @@ from trainer.contract.planning.planner import PlanError, resolve
 from trainer.contract.storage.corpus import DataError
 from trainer.contract.storage.tokenizer_info import vocab_size, vocabulary
 from trainer.data import cache_lock, token_cache
-from trainer.step.train_step import Trainable
+from trainer.step.train_step import TrainProgram
 from trainer.tools import export_checkpoint
 
 SIZE = 300
@@ -182,5 +182,5 @@ def test_whoever_starts_from_its_weights_names_the_file(run: Kept) -> None:
     file = str(run.folder / "1" / "tokenizer.json")
     data = made.job.data.model_copy(update={"tokenizer": file})
     job = made.job.model_copy(update={"data": data})
-    named = Trainable.of(job, run.made.plan, made.mesh)
+    named = TrainProgram.of(job, run.made.plan, made.mesh)
     assert set(initial(str(run.folder), named).params) == set(made.shapes().params)

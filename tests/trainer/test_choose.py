@@ -16,8 +16,8 @@ from trainer.contract.config.job import Job
 from trainer.contract.storage.corpus import DataError
 from trainer.data.tokenizer import BYTES
 from trainer.evaluation import multiple_choice
-from trainer.evaluation.multiple_choice import Chooser, Question, judged
-from trainer.telemetry.metrics import Choices
+from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator, Question, judged
+from trainer.telemetry.metrics import MultipleChoiceResult
 
 ASKED = [
     {"question": "1+1 is", "choices": ["2", "three", "fifty"], "answer": 0},
@@ -34,11 +34,11 @@ def job(folder: Path, asked: list[Any] = ASKED, **changes: Any) -> Job:
     return job_of(evaluate={"multiple_choice": {"path": str(path)}}, **changes)
 
 
-def answered(made: Bench, params: Any = None) -> Choices:
+def answered(made: Bench, params: Any = None) -> MultipleChoiceResult:
     asked = multiple_choice.load(made.trainable.job, BYTES)
     assert asked
     with jax.set_mesh(made.trainable.mesh):
-        chooser = Chooser(made.trainable, asked)
+        chooser = MultipleChoiceEvaluator(made.trainable, asked)
         return chooser.evaluate(params or made.initial().params, made.feed)
 
 
@@ -77,11 +77,11 @@ def test_choices_are_those_of_a_reference(tmp_path: Path) -> None:
     ]
     right = [record["answer"] for record in ASKED]
     shares = [np.mean([a == b for a, b in zip(x, right, strict=True)]) for x in (plain, by_length)]
-    assert answered(made) == Choices(*map(float, shares))
+    assert answered(made) == MultipleChoiceResult(*map(float, shares))
     asked = multiple_choice.load(made.trainable.job, BYTES)
     assert asked
     with jax.set_mesh(made.trainable.mesh):
-        chooser = Chooser(made.trainable, asked)
+        chooser = MultipleChoiceEvaluator(made.trainable, asked)
         (numbers, ours), (more, rest) = (
             jax.device_get(chooser._score(made.initial().params, batch))
             for batch in made.feed.given(asked.examples)
@@ -98,7 +98,7 @@ def test_the_number_is_the_same_on_a_mesh_and_in_micro_batches(tmp_path: Path) -
 
 def test_the_likeliest_choice_and_the_likeliest_for_its_length_are_told_apart() -> None:
     asked = [Question("", ("ab", "abcd"), 1), Question("", ("a", "b", "c"), 2)]
-    assert judged(asked, np.array([-2.0, -3.0, -1.0, -1.0, -0.5])) == Choices(0.5, 1.0)
+    assert judged(asked, np.array([-2.0, -3.0, -1.0, -1.0, -0.5])) == MultipleChoiceResult(0.5, 1.0)
 
 
 @pytest.mark.parametrize(

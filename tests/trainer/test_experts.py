@@ -13,7 +13,7 @@ from trainer.contract.planning.parameter_shapes import room
 from trainer.contract.planning.sharding_rules import MESH_AXES
 from trainer.data import packing, tokenizer
 from trainer.model import Network
-from trainer.model.moe import Experts
+from trainer.model.moe import MoE
 from trainer.step import loss as losses
 
 EXPERTS, PER_TOKEN, LENGTH = 4, 2, 8
@@ -30,7 +30,7 @@ def room_of(model):
 
 def experts_of(model, kind="room"):
     with nnx.use_eager_sharding(False):
-        return Experts(nnx.Rngs(params=0), model, kind)
+        return MoE(nnx.Rngs(params=0), model, kind)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.trainer.model_folders import (
 )
 from trainer import hugging_face
 from trainer.data import tokenizer
-from trainer.hugging_face import importer, tensor_map
+from trainer.hugging_face import importer, tensor_layout
 from trainer.hugging_face import tokenizer as interchange_tokenizer
 from trainer.hugging_face.safetensors import Weights
 from trainer.hugging_face.tensor_layout import Box, layouts
@@ -84,7 +84,7 @@ def test_a_split_inside_heads_reads_right_too(exported):
 
 @pytest.mark.parametrize("strip", [1, 7, 8])
 def test_strips_of_any_size_make_the_whole(exported, monkeypatch, strip):
-    monkeypatch.setattr(tensor_map, "STRIP", strip)
+    monkeypatch.setattr(tensor_layout, "STRIP", strip)
     job = job_of(model=MODELS["untied"], mesh={"fsdp": 2, "tensor": 4})
     folder, params = exported(job, devices=8)
     assert_equal(loaded(folder, job, devices=8), params)

@@ -17,7 +17,7 @@ from tests.trainer.model_folders import loaded
 from tests.trainer.saves import Kept
 from tests.trainer.test_families import logits_of
 from trainer.checkpoint.errors import FolderError
-from trainer.checkpoint.initial_state import Start, begin
+from trainer.checkpoint.initial_state import InitialState, begin
 from trainer.checkpoint.saver import Progress, Saver
 from trainer.checkpoint.weights import initial
 from trainer.contract.config.job import Job
@@ -28,7 +28,7 @@ from trainer.contract.planning.planner import PlanError, resolve
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.records.compatibility import compare
 from trainer.distributed import mesh as meshes
-from trainer.step.train_step import Trainable
+from trainer.step.train_step import TrainProgram
 from trainer.tools import export_checkpoint, sample_checkpoint
 
 LORA: dict[str, Any] = {
@@ -40,9 +40,9 @@ MESHES = {"2x2": {"fsdp": 2, "tensor": 2}, "4x1": {"fsdp": 4}}
 SMALL = {"layers": 1, "d_model": 16, "heads": 2, "kv_heads": 2, "d_ff": 32}
 
 
-def _trainable(job: Job, devices: int = 1) -> Trainable:
+def _trainable(job: Job, devices: int = 1) -> TrainProgram:
     plan = resolve(job, world_of(1, devices), corpus_of(job))
-    return Trainable.of(job, plan, meshes.build(plan, jax.devices()[:devices]))
+    return TrainProgram.of(job, plan, meshes.build(plan, jax.devices()[:devices]))
 
 
 def _losses(devices: int, mesh: dict[str, int]) -> list[float]:
@@ -150,7 +150,7 @@ class Adapted:
     """An attempt of a run that trains adapters beside a real base."""
 
     kept: Kept
-    start: Start
+    start: InitialState
 
     @classmethod
     def of(cls, run_dir: Path, base: Path, attempt: int = 1, devices: int = 4, **changes: Any):

@@ -17,7 +17,7 @@ from trainer.contract.config.data import Data
 from trainer.contract.planning.planner import PlanError, resolve
 from trainer.contract.storage.corpus import DataError
 from trainer.data import mixture, pipeline
-from trainer.data.mixture import Mixture, Turns
+from trainer.data.mixture import Interleaver, Mixture
 from trainer.data.token_cache import Tokens
 from trainer.evaluation.evaluate import combined
 from trainer.telemetry.metrics import Evaluation
@@ -58,7 +58,7 @@ def sources(rows: list[tuple[int, int]]) -> Counter[int]:
 def test_each_source_has_had_its_share_at_every_moment_to_within_one(
     weights: list[int], period: int
 ) -> None:
-    turns, total = Turns(weights), sum(weights)
+    turns, total = Interleaver(weights), sum(weights)
     first = period * total
     counts = turns.before(first)
     for item in range(first, first + total + 1):

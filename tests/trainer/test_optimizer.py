@@ -22,7 +22,7 @@ from trainer.contract.records import checkpoint_metadata
 from trainer.distributed import mesh as meshes
 from trainer.step import adafactor, muon, optimizer
 from trainer.step import loss as losses
-from trainer.step.train_step import Trainable
+from trainer.step.train_step import TrainProgram
 
 STEPS = 6
 ROUNDED: dict[str, Any] = {
@@ -75,11 +75,11 @@ def test_a_checkpoint_has_the_state_and_another_mesh_takes_it_up(tmp_path, setti
     jax.tree.map(np.testing.assert_array_equal, restored.state, state)
 
 
-def _trainable(devices: int, **changes: Any) -> tuple[Trainable, Any]:
+def _trainable(devices: int, **changes: Any) -> tuple[TrainProgram, Any]:
     job = job_of(**changes)
     plan = resolve(job, world_of(1, devices), corpus_of(job))
     mesh = meshes.build(plan, jax.devices()[:devices])
-    return Trainable.of(job, plan, mesh), plan
+    return TrainProgram.of(job, plan, mesh), plan
 
 
 @pytest.mark.parametrize("ema", [None, 0.9])

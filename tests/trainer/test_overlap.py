@@ -13,7 +13,7 @@ from trainer.analysis import collectives, topology
 from trainer.analysis.compile_report import abstract_batch
 from trainer.contract.planning.planner import resolve
 from trainer.distributed import mesh as meshes
-from trainer.step.train_step import Trainable
+from trainer.step.train_step import TrainProgram
 
 pytestmark = pytest.mark.tpu_compiler
 MODEL = {"layers": 2, "d_model": 512, "heads": 4, "kv_heads": 4, "d_ff": 2048, "remat": "full"}
@@ -24,7 +24,7 @@ def test_the_weights_of_layers_are_gathered_beside_other_work(accelerator: str) 
     world = world_of(accelerator, 1)
     job = job_of(model=MODEL, data={"seq_len": 512, "global_batch": world.devices})
     plan = resolve(job, world, corpus_of(job))
-    trainable = Trainable.of(job, plan, meshes.build(plan, topology.devices(world)))
+    trainable = TrainProgram.of(job, plan, meshes.build(plan, topology.devices(world)))
     text = trainable.compiled_step(abstract_batch(job, plan)).as_text()
     sent = collectives.of(text or "", plan)
     gathers = [one for one in sent if one.kind == "all-gather"]

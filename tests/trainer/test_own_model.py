@@ -152,7 +152,7 @@ def test_other_code_than_the_planned_one_is_told(written):
     planned = plan_of(job).parameters
     changed = written(GOOD.replace("4)", "8)"))
     with pytest.raises(PlanError, match=r"has other parameters here than .*: table"):
-        custom.OwnNetwork.of(changed).check_planned(planned)
+        custom.CustomNetwork.of(changed).check_planned(planned)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from trainer.checkpoint import policy as schedules
 from trainer.checkpoint.policy import Schedule
 from trainer.contract.config.job import Checkpoint
-from trainer.distributed.stop_vote import StopSignal, Wish
+from trainer.distributed.stop_vote import StopRequest, StopSignal
 
 
 class Clock:
@@ -76,4 +76,4 @@ def test_a_stop_asked_of_any_process_saves_the_same_step_on_all(process, at, eve
 
 def test_without_a_stop_nothing_is_wished_for():
     (one,) = _of({"every_steps": 3}, 10)
-    assert one.wish() == Wish.NOTHING and not one.stops
+    assert one.wish() == StopRequest.NOTHING and not one.stops

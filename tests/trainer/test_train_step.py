@@ -9,7 +9,7 @@ from jax import monitoring
 from tests.trainer.harness import bench
 from tests.trainer.jobs import job_of
 from trainer.distributed import stop_vote
-from trainer.distributed.stop_vote import Wish, Wishes
+from trainer.distributed.stop_vote import StopRequest, StopVote
 from trainer.step import compiler_options, optimizer
 from trainer.step.train_step import digest
 
@@ -30,7 +30,7 @@ def test_twenty_steps_compile_once():
     made = bench(job_of(steps=20, mesh={"fsdp": 2, "tensor": 2}), devices=4)
     state, batches = made.initial(), made.feed.training(1)
     ready = [next(batches) for _ in range(20)]
-    nothing = Wishes(made.trainable.mesh).array(Wish.NOTHING)
+    nothing = StopVote(made.trainable.mesh).array(StopRequest.NOTHING)
     compiled = []
 
     def count(event: str, duration_secs: float, **_: str | int) -> None:
@@ -91,11 +91,14 @@ def test_a_step_says_the_largest_wish_of_any_device_and_all_examples_once(mesh):
     made = bench(job_of(mesh=mesh), 4)
     batch = made.batch(1)
     wishes = jax.device_put(
-        jnp.array([Wish.NOTHING, Wish.STOP, Wish.SAVE, Wish.NOTHING], jnp.int32),
+        jnp.array(
+            [StopRequest.NOTHING, StopRequest.STOP, StopRequest.SAVE, StopRequest.NOTHING],
+            jnp.int32,
+        ),
         stop_vote.sharding(made.trainable.mesh),
     )
     _, metrics = made.trainable.compiled_step(batch)(made.initial(), batch, wishes)
-    assert metrics.wish == Wish.STOP
+    assert metrics.wish == StopRequest.STOP
     assert metrics.examples == digest(jax.device_get(batch.examples))
 
 

@@ -3,7 +3,7 @@
     python -m trainer.analysis.compile_report JOB_FILE PLAN_FILE
 
 Compiles the very step that would run, for the plan's devices as libtpu describes them, and prints
-a Verdict as one JSON object on standard output. Exits with 1 where there is no such compiler.
+a CompileReport as one JSON object on standard output. Exits with 1 where there is no such compiler.
 """
 
 import json
@@ -29,7 +29,7 @@ from trainer.contract.planning.plan import Plan
 from trainer.data.packing import Batch
 from trainer.distributed import mesh as meshes
 from trainer.evaluation.evaluate import Evaluator
-from trainer.step.train_step import Trainable
+from trainer.step.train_step import TrainProgram
 
 TOO_LARGE = re.compile(r"\(([\d.]+)([GT])\) exceeds available HBM \(([\d.]+)G\)")
 """In what the compiler says of a program that does not fit. It calls the first size "HLO
@@ -37,7 +37,7 @@ temporaries", and counts the arguments in it: 17.00G of x + 1, where x has 17 Gi
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CompileReport:
     """Bytes are per device."""
 
     fits: bool
@@ -69,10 +69,10 @@ def main() -> int:
     return 0
 
 
-def estimate(job: Job, plan: Plan) -> Verdict:
+def estimate(job: Job, plan: Plan) -> CompileReport:
     """Compile the training step of a plan for a real TPU. Raises topology.NoCompilerError."""
     mesh = meshes.build(plan, topology.devices(plan.world))
-    trainable = Trainable.of(job, plan, mesh)
+    trainable = TrainProgram.of(job, plan, mesh)
     batch = abstract_batch(job, plan)
     memory = _state_bytes(job, plan) | {"batch": _batch_bytes(batch, plan)}
     available = accelerators.parse(plan.world.accelerator).hbm_bytes
@@ -96,21 +96,25 @@ def estimate(job: Job, plan: Plan) -> Verdict:
     sent = _collectives(compiled.as_text() or "", plan)
     is_known = isinstance(job.model, Model)
     strategies = None if sent is None or not is_known else shares(sent, job, plan)
-    verdict = Verdict(True, needed, available, memory, compile_s, "", sent, strategies)
+    verdict = CompileReport(True, needed, available, memory, compile_s, "", sent, strategies)
     return _with_evaluation(verdict, trainable, batch) if job.evaluate else verdict
 
 
-def _refused(message: str, memory: dict[str, int], available: int, compile_s: float) -> Verdict:
+def _refused(
+    message: str, memory: dict[str, int], available: int, compile_s: float
+) -> CompileReport:
     """What is there is less than all of the chip's memory: some is libtpu's own."""
     needed = None
     if stated := TOO_LARGE.search(message):
         needed = int(float(stated[1]) * GiB) * {"G": 1, "T": 1024}[stated[2]]
         available = int(float(stated[3]) * GiB)
         memory |= {"temporaries": max(0, needed - sum(memory.values()))}
-    return Verdict(False, needed, available, memory, compile_s, message)
+    return CompileReport(False, needed, available, memory, compile_s, message)
 
 
-def _with_evaluation(verdict: Verdict, trainable: Trainable, batch: Batch) -> Verdict:
+def _with_evaluation(
+    verdict: CompileReport, trainable: TrainProgram, batch: Batch
+) -> CompileReport:
     """It is made in the same micro-batches, beside the state that training goes on with."""
     began = time.perf_counter()
     params = trainable.shapes().weights

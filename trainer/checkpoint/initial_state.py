@@ -9,16 +9,16 @@ from trainer.checkpoint.restore import Restorer, moved
 from trainer.checkpoint.weights import initial
 from trainer.contract.planning.plan import Plan
 from trainer.contract.records.checkpoint_metadata import Base
-from trainer.step.train_step import State, Trainable
+from trainer.step.train_step import TrainProgram, TrainState
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import Report
 
 
 @dataclass(frozen=True)
-class Start:
+class InitialState:
     """Where the loop begins."""
 
-    state: State[jax.Array]
+    state: TrainState[jax.Array]
     step: int = 0
     """Steps done."""
     examples: int = 0
@@ -30,8 +30,8 @@ class Start:
 
 
 def begin(
-    trainable: Trainable, plan: Plan, restorer: Restorer | None, report: Report, events: Events
-) -> Start:
+    trainable: TrainProgram, plan: Plan, restorer: Restorer | None, report: Report, events: Events
+) -> InitialState:
     """The newest good checkpoint's state, or step 0.
 
     Raises what `Restorer.newest` and `initial` raise.
@@ -53,14 +53,14 @@ def begin(
                 with events.phase("restore"):
                     model, base = initial(place, trainable, about.base)
                 state = state._replace(base=model)
-            return Start(state, about.step, about.examples, about.loss, base)
+            return InitialState(state, about.step, about.examples, about.loss, base)
         report.say_if_resumed("no checkpoint was committed before: starting from step 1")
     if source is None:
-        return Start(trainable.initial_state())
+        return InitialState(trainable.initial_state())
     with events.phase("restore"):
         params, base = initial(source, trainable)
     if trainable.job.lora:
         report.say(f"adapters are trained beside the weights from {base.source}")
-        return Start(trainable.fresh_state(params), base=base)
+        return InitialState(trainable.fresh_state(params), base=base)
     report.say(f"weights from {source}; the optimizer and the data begin anew")
-    return Start(trainable.fresh_state(params))
+    return InitialState(trainable.fresh_state(params))

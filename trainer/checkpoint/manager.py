@@ -10,17 +10,17 @@ from trainer.checkpoint import folder_check as folders
 from trainer.checkpoint.lease import Lease
 from trainer.checkpoint.policy import NoSaving, Saving, Schedule, ScheduledSaving
 from trainer.checkpoint.restore import Restorer
-from trainer.checkpoint.saver import Run, Saver
+from trainer.checkpoint.saver import RunFacts, Saver
 from trainer.checkpoint.tree import flatten
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
 from trainer.contract.records.checkpoint_metadata import Base, folder_of
 from trainer.contract.storage.paths import place
-from trainer.data.loader import Feed
+from trainer.data.loader import BatchLoader
 from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
 from trainer.distributed.stop_vote import StopSignal
-from trainer.step.train_step import State
+from trainer.step.train_step import TrainState
 from trainer.telemetry.metrics import Report
 
 
@@ -30,7 +30,7 @@ class Checkpoints:
 
     folder: epath.Path
     lease: Lease
-    run: Run
+    run: RunFacts
 
     @classmethod
     def open(
@@ -40,7 +40,7 @@ class Checkpoints:
         tokens: Tokens | Mixture,
         run_dir: Path,
         attempt: int,
-        shapes: State,
+        shapes: TrainState,
         report: Report,
     ) -> "Checkpoints | None":
         """None where the job has no checkpoints; every process must call it.
@@ -54,13 +54,15 @@ class Checkpoints:
         run_id = folders.run_id(run_dir)
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in flatten(shapes).values())
         lease = folders.prepare(folder, run_id, attempt, size, report.warn)
-        run = Run(job, plan, tokens.corpus_sha256, run_id, attempt, tokens.trained)
+        run = RunFacts(job, plan, tokens.corpus_sha256, run_id, attempt, tokens.trained)
         return cls(folder, lease, run)
 
     def restorer(self, report: Report) -> Restorer:
         return Restorer(self.folder, self.run.job, self.run.corpus_sha256, report)
 
-    def saving(self, feed: Feed, base: Base | None, stop: StopSignal, report: Report) -> Saving:
+    def saving(
+        self, feed: BatchLoader, base: Base | None, stop: StopSignal, report: Report
+    ) -> Saving:
         """Saves by the job's schedule; SIGTERM asks for one, and for the end."""
         job = self.run.job
         assert job.checkpoint
@@ -71,7 +73,11 @@ class Checkpoints:
 
 
 def saving_of(
-    checkpoints: Checkpoints | None, feed: Feed, base: Base | None, stop: StopSignal, report: Report
+    checkpoints: Checkpoints | None,
+    feed: BatchLoader,
+    base: Base | None,
+    stop: StopSignal,
+    report: Report,
 ) -> Saving:
     """Of a run with or without checkpoints, and with or without a model beside its adapters."""
     return checkpoints.saving(feed, base, stop, report) if checkpoints else NoSaving()

@@ -8,9 +8,9 @@ import jax
 from trainer.checkpoint.errors import SaveError
 from trainer.checkpoint.saver import Progress, Saver
 from trainer.contract.config.job import Checkpoint
-from trainer.data.loader import Feed
-from trainer.distributed.stop_vote import StopSignal, Wish
-from trainer.step.train_step import State
+from trainer.data.loader import BatchLoader
+from trainer.distributed.stop_vote import StopRequest, StopSignal
+from trainer.step.train_step import TrainState
 
 
 class Schedule:
@@ -23,24 +23,24 @@ class Schedule:
         self._keeps_time = keeps_time
         self._saved_at = time.monotonic()
         self._saved_step = 0
-        self._agreed = (0, Wish.NOTHING)
+        self._agreed = (0, StopRequest.NOTHING)
 
-    def wish(self) -> Wish:
+    def wish(self) -> StopRequest:
         """This process's, for the step that it is about to make."""
         if self._stop.received:
-            return Wish.STOP
+            return StopRequest.STOP
         minutes = self._policy.every_minutes
         waited_s = time.monotonic() - self._saved_at
         due = self._keeps_time and minutes is not None and waited_s >= 60 * minutes
-        return Wish.SAVE if due else Wish.NOTHING
+        return StopRequest.SAVE if due else StopRequest.NOTHING
 
     def agree(self, step: int, wish: int) -> None:
         """The largest wish of all processes in `step`."""
-        self._agreed = (step, Wish(wish))
+        self._agreed = (step, StopRequest(wish))
 
     @property
     def stops(self) -> bool:
-        return self._agreed[1] == Wish.STOP
+        return self._agreed[1] == StopRequest.STOP
 
     def is_due(self, step: int) -> bool:
         """Whether the state after `step` is saved."""
@@ -48,7 +48,7 @@ class Schedule:
         by_steps = step == self._last_step or (every is not None and step % every == 0)
         # A wish from before the last save has been granted by it.
         wished_in, wish = self._agreed
-        return by_steps or self.stops or (wish == Wish.SAVE and wished_in > self._saved_step)
+        return by_steps or self.stops or (wish == StopRequest.SAVE and wished_in > self._saved_step)
 
     def saved(self, step: int) -> None:
         """A save of `step` has begun."""
@@ -63,7 +63,7 @@ class Saving(Protocol):
         """Whether the run ends after the save that is due."""
         ...
 
-    def wish(self) -> Wish:
+    def wish(self) -> StopRequest:
         """This process's, for the step that it is about to make."""
         ...
 
@@ -74,7 +74,7 @@ class Saving(Protocol):
     def is_due(self, step: int) -> bool: ...
 
     def save(
-        self, step: int, state: State[jax.Array], loss: float, eval_loss: float | None
+        self, step: int, state: TrainState[jax.Array], loss: float, eval_loss: float | None
     ) -> None: ...
 
     @property
@@ -100,8 +100,8 @@ class NoSaving:
 
     stops = is_under_way = False
 
-    def wish(self) -> Wish:
-        return Wish.NOTHING
+    def wish(self) -> StopRequest:
+        return StopRequest.NOTHING
 
     def agree(self, step: int, wish: int) -> None: ...
 
@@ -109,7 +109,7 @@ class NoSaving:
         return False
 
     def save(
-        self, step: int, state: State[jax.Array], loss: float, eval_loss: float | None
+        self, step: int, state: TrainState[jax.Array], loss: float, eval_loss: float | None
     ) -> None: ...
 
     def settle(self) -> None: ...
@@ -122,14 +122,14 @@ class NoSaving:
 class ScheduledSaving:
     """By the job's `checkpoint` section."""
 
-    def __init__(self, schedule: Schedule, saver: Saver, feed: Feed) -> None:
+    def __init__(self, schedule: Schedule, saver: Saver, feed: BatchLoader) -> None:
         self._schedule, self._saver, self._feed = schedule, saver, feed
 
     @property
     def stops(self) -> bool:
         return self._schedule.stops
 
-    def wish(self) -> Wish:
+    def wish(self) -> StopRequest:
         return self._schedule.wish()
 
     def agree(self, step: int, wish: int) -> None:
@@ -139,7 +139,7 @@ class ScheduledSaving:
         return self._schedule.is_due(step)
 
     def save(
-        self, step: int, state: State[jax.Array], loss: float, eval_loss: float | None
+        self, step: int, state: TrainState[jax.Array], loss: float, eval_loss: float | None
     ) -> None:
         self._schedule.saved(step)
         self._saver.save(Progress(step, self._feed.examples(step), loss, eval_loss), state)

@@ -20,11 +20,11 @@ from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import OwnModel
 from trainer.contract.planning.plan import World
 from trainer.contract.records import checkpoint_metadata
-from trainer.contract.records.checkpoint_metadata import About, BrokenError
+from trainer.contract.records.checkpoint_metadata import BrokenError, CheckpointMetadata
 from trainer.contract.records.compatibility import PARAMS, compare, other_parameters
 from trainer.contract.storage.retries import StorageError, log_retry, pause, retried
 from trainer.distributed import consensus
-from trainer.step.train_step import State
+from trainer.step.train_step import TrainState
 from trainer.telemetry.metrics import Report
 
 TRIES = 10
@@ -38,13 +38,13 @@ PARTS = 8
 
 @dataclass(frozen=True)
 class Restored:
-    state: State[jax.Array]
-    about: About
+    state: TrainState[jax.Array]
+    about: CheckpointMetadata
     notes: list[str]
     """What the job changed since the save."""
 
 
-class Look(NamedTuple):
+class NewestStep(NamedTuple):
     """What process 0 sees of the newest step."""
 
     about: str | None
@@ -64,7 +64,7 @@ class Restorer:
         self._bad: list[str] = []
         self._meetings = 0
 
-    def newest(self, like: State[Any], shardings: State[Any]) -> Restored | None:
+    def newest(self, like: TrainState[Any], shardings: TrainState[Any]) -> Restored | None:
         """The newest checkpoint that is whole, on this mesh; None where there never was one.
 
         `like` has the shapes of the state. A damaged checkpoint is moved aside, with a warning, and
@@ -89,15 +89,15 @@ class Restorer:
             )
         return None
 
-    def _other_parameters(self, about: About, like: State[Any]) -> list[str]:
+    def _other_parameters(self, about: CheckpointMetadata, like: TrainState[Any]) -> list[str]:
         if not isinstance(self._job.model, OwnModel):
             return []
         return other_parameters(about, {n: one.shape for n, one in like.params.items()}, PARAMS)
 
-    def _choose(self) -> About | None:
+    def _choose(self) -> CheckpointMetadata | None:
         """The newest step whose files are all there, as process 0 sees it, on all processes."""
         while True:
-            name, found, error = self._name("step"), Look(None, 0, "", []), None
+            name, found, error = self._name("step"), NewestStep(None, 0, "", []), None
             if jax.process_index() == 0:
                 try:
                     found = retried(str(self._folder), self._look)
@@ -105,24 +105,24 @@ class Restorer:
                     error = judged(str(self._folder), problem)
             consensus.agree(f"{name}/seen", error, KINDS, self._limit_s)
             text = consensus.tell(name, json.dumps(found), self._limit_s)
-            found = Look(*json.loads(text))
+            found = NewestStep(*json.loads(text))
             self._bad = found.bad
             if not found.problem:
-                return About.model_validate_json(found.about) if found.about else None
+                return CheckpointMetadata.model_validate_json(found.about) if found.about else None
             self._confirm(found.step, found.problem)
             self._move_aside(found.step, found.problem)
 
-    def _look(self) -> "Look":
+    def _look(self) -> "NewestStep":
         """Process 0's view of the newest step."""
         for step in checkpoint_metadata.steps(self._folder):
             try:
                 about = checkpoint_metadata.read(self._folder / str(step))
             except BrokenError as error:
-                return Look(None, step, str(error), self._bad)
-            return Look(
+                return NewestStep(None, step, str(error), self._bad)
+            return NewestStep(
                 about.model_copy(update={"files": {}}).model_dump_json(), step, "", self._bad
             )
-        return Look(None, 0, "", self._bad or self._earlier())
+        return NewestStep(None, 0, "", self._bad or self._earlier())
 
     def _earlier(self) -> list[str]:
         """Checkpoints that were found damaged before: a run that had some never starts from 0."""
@@ -158,7 +158,7 @@ class Restorer:
         )
 
     def _read_twice(
-        self, about: About, like: Mapping[str, Any], shardings: Mapping[str, Any]
+        self, about: CheckpointMetadata, like: Mapping[str, Any], shardings: Mapping[str, Any]
     ) -> tuple[dict[str, jax.Array], str]:
         """The arrays, and the damage that two reads find ("": none), the same on all processes."""
         flat, problem = self._read(about, like, shardings)
@@ -172,7 +172,7 @@ class Restorer:
 
     def _read(
         self,
-        about: About,
+        about: CheckpointMetadata,
         like: Mapping[str, Any],
         shardings: Mapping[str, Any],
         *,
@@ -236,7 +236,10 @@ class Restorer:
 
 
 def read_arrays(
-    source: epath.Path, about: About, like: Mapping[str, Any], shardings: Mapping[str, Any]
+    source: epath.Path,
+    about: CheckpointMetadata,
+    like: Mapping[str, Any],
+    shardings: Mapping[str, Any],
 ) -> dict[str, jax.Array]:
     """Every leaf of `like` in its sharding, each process reading what its devices hold.
 
@@ -285,7 +288,7 @@ def groups(
         yield group
 
 
-def changed(flat: Mapping[str, jax.Array], about: About) -> str:
+def changed(flat: Mapping[str, jax.Array], about: CheckpointMetadata) -> str:
     """Arrays whose digest is not the saved one, in words; "": none."""
     numbers = digests(flat.values())
     wrong = [
@@ -296,7 +299,7 @@ def changed(flat: Mapping[str, jax.Array], about: About) -> str:
     return f"the data of {', '.join(wrong)} has changed since it was saved" if wrong else ""
 
 
-def moved(about: About, world: World, mesh: Mapping[str, int]) -> str:
+def moved(about: CheckpointMetadata, world: World, mesh: Mapping[str, int]) -> str:
     """ "restored step 400, saved on 4 hosts x 4 devices (fsdp 16), now on 2 x 4 (fsdp 8)"."""
     saved, now = about.world, world
     before = f"{saved.processes} hosts x {saved.devices_per_host} devices ({_axes(about.mesh)})"

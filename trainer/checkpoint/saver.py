@@ -25,11 +25,18 @@ from trainer.contract import versions
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
 from trainer.contract.records import checkpoint_metadata
-from trainer.contract.records.checkpoint_metadata import ABOUT, TOKENIZER, About, Array, Base, Score
+from trainer.contract.records.checkpoint_metadata import (
+    ABOUT,
+    TOKENIZER,
+    Array,
+    Base,
+    CheckpointMetadata,
+    Score,
+)
 from trainer.contract.storage import durable_files
 from trainer.contract.storage.paths import is_url
 from trainer.distributed import consensus
-from trainer.step.train_step import State
+from trainer.step.train_step import TrainState
 from trainer.telemetry.metrics import Report
 
 LONGEST_SAVE_S = 24 * 3600
@@ -41,7 +48,7 @@ UNLISTED = "_CHECKPOINT_METADATA"
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFacts:
     """What a checkpoint says of the run that made it."""
 
     job: Job
@@ -68,7 +75,7 @@ class Progress:
 class Saver:
     """One save at a time; the next one waits for the one before. Every process must call it."""
 
-    def __init__(self, folder: epath.Path, lease: Lease, run: Run, report: Report) -> None:
+    def __init__(self, folder: epath.Path, lease: Lease, run: RunFacts, report: Report) -> None:
         assert run.job.checkpoint
         self._folder, self._lease, self._run, self._report = folder, lease, run, report
         self._policy = run.job.checkpoint
@@ -76,7 +83,7 @@ class Saver:
         self._checkpointer = self._new_checkpointer()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[Exception | None] | None = None
-        self._about: About | None = None
+        self._about: CheckpointMetadata | None = None
         self._number = self._barriers = 0
         self._has_failed = False
         self._writing: Writing | None = None
@@ -86,7 +93,7 @@ class Saver:
         """Whether a save was begun whose end `poll` has not reported."""
         return self._pending is not None
 
-    def save(self, progress: Progress, state: State[jax.Array]) -> None:
+    def save(self, progress: Progress, state: TrainState[jax.Array]) -> None:
         """Begin to save; returns when the arrays are copied. Raises SaveError, StaleError."""
         self.poll(wait=True)
         began = time.perf_counter()
@@ -141,9 +148,9 @@ class Saver:
         self._writing = Writing(limit_s, lambda written: self._report.saving(step, written, total))
         return self._writing
 
-    def _about_of(self, progress: Progress, flat: dict[str, jax.Array]) -> About:
+    def _about_of(self, progress: Progress, flat: dict[str, jax.Array]) -> CheckpointMetadata:
         run, plan = self._run, self._run.plan
-        return About(
+        return CheckpointMetadata(
             step=progress.step,
             examples=progress.examples,
             time=time.time(),

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, KeyPath
 
-from trainer.step.train_step import State
+from trainer.step.train_step import TrainState
 
 
-def flatten(state: State[Any]) -> dict[str, Any]:
+def flatten(state: TrainState[Any]) -> dict[str, Any]:
     """Name -> leaf of what moves, in the tree's order; a name that comes again gets a number."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(state.moving)
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state.trainable)
     flat: dict[str, Any] = {}
     for path, leaf in leaves:
         name = plain = _name(path)
@@ -30,9 +30,9 @@ def flatten(state: State[Any]) -> dict[str, Any]:
     return flat
 
 
-def unflatten(like: State[Any], flat: dict[str, Any]) -> State[Any]:
+def unflatten(like: TrainState[Any], flat: dict[str, Any]) -> TrainState[Any]:
     """The state of the form of `like`, without a base, whose `flatten` is `flat`."""
-    tree = jax.tree.structure(like.moving)
+    tree = jax.tree.structure(like.trainable)
     return jax.tree.unflatten(tree, [flat[name] for name in flatten(like)])
 
 

@@ -20,13 +20,19 @@ from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import OwnModel
 from trainer.contract.records import checkpoint_metadata
-from trainer.contract.records.checkpoint_metadata import ABOUT, TOKENIZER, About, Base, BrokenError
+from trainer.contract.records.checkpoint_metadata import (
+    ABOUT,
+    TOKENIZER,
+    Base,
+    BrokenError,
+    CheckpointMetadata,
+)
 from trainer.contract.records.compatibility import PARAMS, compare, other_parameters
 from trainer.contract.storage.paths import place
 from trainer.contract.storage.retries import StorageError, is_transient
 from trainer.contract.storage.tokenizer_info import vocabulary
 from trainer.distributed import consensus
-from trainer.step.train_step import Trainable
+from trainer.step.train_step import TrainProgram
 
 AVERAGE = "average."
 
@@ -39,7 +45,7 @@ class Initial(NamedTuple):
     """Where they were, and what they are."""
 
 
-def initial(source: str, trainable: Trainable, known: Base | None = None) -> Initial:
+def initial(source: str, trainable: TrainProgram, known: Base | None = None) -> Initial:
     """A model's parameters from a run, its checkpoints, one checkpoint, or a Hugging Face folder.
 
     They lie where the job has its parameters, or the model that adapters are beside. Raises, on all
@@ -47,7 +53,7 @@ def initial(source: str, trainable: Trainable, known: Base | None = None) -> Ini
     `known` ones, and StorageError where the storage fails in a way that can pass.
     """
     shapes, shardings = trainable.shapes(), trainable.shardings
-    wanted, lie = shapes.base or shapes.params, shardings.base or shardings.params
+    wanted, lie = shapes.frozen_params or shapes.params, shardings.frozen_params or shardings.params
     params, numbers, limit_s = {}, {}, trainable.job.deadlines.restore_s
     with ExitStack() as stack:
         with _agreed("opened", limit_s):
@@ -93,7 +99,7 @@ class Source:
     read: hugging_face.Read
     saved: dict[str, int]
     """Their digests, as far as the place tells them."""
-    about: About | None = None
+    about: CheckpointMetadata | None = None
     """Of a step folder."""
 
     def check_shapes(self, wanted: Mapping[str, tuple[int, ...]]) -> None:
@@ -163,7 +169,7 @@ def newest(path: epath.Path) -> epath.Path:
     raise BrokenError(f"{path} is neither a checkpoint nor a folder with one")
 
 
-def weights_prefix(about: About) -> str:
+def weights_prefix(about: CheckpointMetadata) -> str:
     """Of the names of a checkpoint's weights: their moving mean, where the run has one."""
     return AVERAGE if any(name.startswith(AVERAGE) for name in about.arrays) else PARAMS
 
@@ -174,7 +180,7 @@ class Arrays(Mapping[str, np.ndarray]):
     Raises BrokenError for one whose data has changed since it was saved.
     """
 
-    def __init__(self, folder: epath.Path, about: About, prefix: str = "") -> None:
+    def __init__(self, folder: epath.Path, about: CheckpointMetadata, prefix: str = "") -> None:
         self._folder, self._about, self._prefix = folder, about, prefix
 
     def __iter__(self) -> Iterator[str]:
@@ -196,7 +202,9 @@ class Arrays(Mapping[str, np.ndarray]):
         return np.asarray(flat[full])
 
 
-def read_params(folder: epath.Path, about: About, trainable: Trainable) -> dict[str, jax.Array]:
+def read_params(
+    folder: epath.Path, about: CheckpointMetadata, trainable: TrainProgram
+) -> dict[str, jax.Array]:
     """The weights of a checkpoint where a run has its parameters; of adapters, theirs.
 
     Raises BrokenError where they have changed since the save, and what Orbax raises.
@@ -214,7 +222,9 @@ def read_params(folder: epath.Path, about: About, trainable: Trainable) -> dict[
     return {name.removeprefix(prefix): array for name, array in flat.items()}
 
 
-def _of_its_tokenizer(folder: epath.Path, about: About, job: Job) -> About:
+def _of_its_tokenizer(
+    folder: epath.Path, about: CheckpointMetadata, job: Job
+) -> CheckpointMetadata:
     """The same of a job that names the tokenizer's file where the one of `folder` was trained.
 
     Raises ConfigError where it is another tokenizer, as one that would be trained now may be.
@@ -233,7 +243,7 @@ def _of_its_tokenizer(folder: epath.Path, about: About, job: Job) -> About:
     return about.model_copy(update={"job": {**about.job, "data": data}})
 
 
-def _check_model(about: About, job: Job) -> None:
+def _check_model(about: CheckpointMetadata, job: Job) -> None:
     """Raises ConfigError for another model; the data may be any, and the optimizer is new."""
     assert job.checkpoint
     policy = job.checkpoint.model_copy(update={"on_data_change": "continue"})

@@ -49,7 +49,7 @@ def _local_slices(sharding: NamedSharding, shape: tuple[int, ...]) -> dict[tuple
     return {piece: int(first) for piece, first in zip(slices, firsts, strict=False)}
 
 
-class Feed:
+class BatchLoader:
     """This process's side of every global batch."""
 
     def __init__(

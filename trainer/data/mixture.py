@@ -15,7 +15,7 @@ from typing import Any
 
 import grain
 
-from trainer.contract.config.data import Data, Trained
+from trainer.contract.config.data import Data, TrainTokenizer
 from trainer.contract.storage import corpus
 from trainer.contract.storage.corpus import DataError
 from trainer.data import token_cache, train_tokenizer
@@ -63,7 +63,7 @@ def load(data: Data, progress: Progress = lambda done, total, maker: None) -> To
     if data.mixture is None:
         return token_cache.load(data, progress)
     trained, parts = "", data.parts
-    if isinstance(data.tokenizer, Trained):
+    if isinstance(data.tokenizer, TrainTokenizer):
         trained = train_tokenizer.load(
             parts, _hash([corpus.digest(part) for part in parts]), progress
         )
@@ -88,7 +88,7 @@ def _hash(several: list[str]) -> str:
     return hashlib.sha256("\0".join(several).encode()).hexdigest()
 
 
-class Turns:
+class Interleaver:
     """Of sources with whole weights."""
 
     def __init__(self, weights: Sequence[int]) -> None:
@@ -130,7 +130,7 @@ class Turns:
 class Mixed(grain.MapDataset):
     """The items of several sources in turns; those of the second are numbered after the first's."""
 
-    def __init__(self, orders: Sequence[Any], sizes: Sequence[int], turns: Turns) -> None:
+    def __init__(self, orders: Sequence[Any], sizes: Sequence[int], turns: Interleaver) -> None:
         super().__init__(orders)
         self._firsts = [0, *accumulate(sizes)]
         self._turns = turns

@@ -14,7 +14,7 @@ import grain
 
 from trainer.contract.config.data import Data
 from trainer.contract.planning.plan import BatchSplit
-from trainer.data.mixture import Mixed, Mixture, Turns
+from trainer.data.mixture import Interleaver, Mixed, Mixture
 from trainer.data.packing import Batch, example, held_out_example, stack
 from trainer.data.token_cache import Tokens
 
@@ -30,7 +30,7 @@ def mixed_order(tokens: Tokens | Mixture, seq_len: int, seed: int) -> grain.MapD
     """The same of all sources together; a source's examples are numbered after those before it."""
     sizes = [part.sequences(seq_len) for part in tokens.parts]
     orders = [example_order(size, seed + number) for number, size in enumerate(sizes)]
-    return orders[0] if len(orders) == 1 else Mixed(orders, sizes, Turns(tokens.weights))
+    return orders[0] if len(orders) == 1 else Mixed(orders, sizes, Interleaver(tokens.weights))
 
 
 class BlockOfBatches(grain.MapDataset):
@@ -88,7 +88,7 @@ def training_batches(
 
 def epoch_of(examples: int, tokens: Tokens | Mixture, seq_len: int) -> int:
     """Epoch (from 1) of the last of `examples` examples; of a mixture, of whose is the latest."""
-    turns = Turns(tokens.weights).before(examples)
+    turns = Interleaver(tokens.weights).before(examples)
     pairs = zip(turns, tokens.parts, strict=True)
     return max((seen - 1) // part.sequences(seq_len) + 1 for seen, part in pairs if seen)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.contract.config.data import Data, Trained
+from trainer.contract.config.data import Data, TrainTokenizer
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.storage import corpus
 from trainer.contract.storage.cache_dirs import cache_folder
@@ -87,7 +87,7 @@ def load(
     Raises corpus.DataError, ConfigError where the cache cannot be written, StorageError.
     """
     sha256 = found = corpus.digest(data)
-    if isinstance(data.tokenizer, Trained):
+    if isinstance(data.tokenizer, TrainTokenizer):
         trained = trained or train_tokenizer.load([data], sha256, progress)
         sha256 = hashlib.sha256(f"{sha256}\0{trained}".encode()).hexdigest()
     encoder = tokenizer.of(data, trained)

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from trainer.contract.config.data import BYTES as BYTES_NAME
-from trainer.contract.config.data import Data, Trained
+from trainer.contract.config.data import Data, TrainTokenizer
 from trainer.contract.storage.retries import retried
 from trainer.contract.storage.tokenizer_info import OF_BYTES, Vocabulary, vocabulary
 
@@ -132,7 +132,7 @@ def of(data: Data, trained: str = "") -> Tokenizer:
     if data.tokenizer == BYTES_NAME:
         return BYTES
     found = vocabulary(data)
-    if not isinstance(data.tokenizer, Trained):
+    if not isinstance(data.tokenizer, TrainTokenizer):
         path = Path(data.tokenizer).expanduser()
         return FromFile(retried(str(path), lambda: path.read_text(encoding="utf-8")), found)
     assert trained, "made before the tokens are"

@@ -14,22 +14,22 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
-class Wish(IntEnum):
+class StopRequest(IntEnum):
     NOTHING = 0
     SAVE = 1
     STOP = 2
     """Save, and end."""
 
 
-class Wishes:
+class StopVote:
     """The arrays that say a wish; made once each, so that a step costs nothing for it."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._sharding = sharding(mesh)
         self._shape = (mesh.size,)
-        self._arrays: dict[Wish, jax.Array] = {}
+        self._arrays: dict[StopRequest, jax.Array] = {}
 
-    def array(self, wish: Wish) -> jax.Array:
+    def array(self, wish: StopRequest) -> jax.Array:
         """This process's part of the wishes of all, (devices,)."""
         if wish not in self._arrays:
             self._arrays[wish] = jax.make_array_from_callback(

@@ -12,7 +12,7 @@ from trainer.distributed import initialize
 from trainer.distributed import mesh as meshes
 from trainer.model import Params
 from trainer.step.loss import loss_sum
-from trainer.step.train_step import Trainable
+from trainer.step.train_step import TrainProgram
 from trainer.telemetry.metrics import Evaluation
 
 Sums = tuple[jax.Array, jax.Array]
@@ -35,7 +35,7 @@ def combined(found: Sequence[Evaluation | None], sources: Mapping[str, int]) -> 
 class Evaluator:
     """Compiled once, at the first evaluation; every process must call it."""
 
-    def __init__(self, trainable: Trainable):
+    def __init__(self, trainable: TrainProgram):
         whole = meshes.replicated(trainable.mesh)
         self._network, self._deadlines = trainable.network, trainable.job.deadlines
         self._add = jax.jit(

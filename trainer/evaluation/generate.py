@@ -11,7 +11,7 @@ from trainer.data.tokenizer import Tokenizer
 from trainer.distributed import initialize
 from trainer.distributed import mesh as meshes
 from trainer.model import Decoder, Params
-from trainer.step.train_step import Trainable
+from trainer.step.train_step import TrainProgram
 
 REPLICATE_BYTES = 2**30
 """Parameters up to this size are made whole on every device: no collective per token."""
@@ -20,7 +20,7 @@ REPLICATE_BYTES = 2**30
 class Sampler:
     """Compiled once, at the first sample; every process must call it."""
 
-    def __init__(self, trainable: Trainable, settings: Sample, tokenizer: Tokenizer):
+    def __init__(self, trainable: TrainProgram, settings: Sample, tokenizer: Tokenizer):
         self._trainable, self._temperature = trainable, settings.temperature
         self._tokenizer = tokenizer
         prompt = self._tokenizer.encode(settings.prompt.encode()).astype(np.int32)

@@ -14,16 +14,16 @@ from trainer.contract.config.job import Job, MultipleChoice
 from trainer.contract.storage.corpus import DataError
 from trainer.data import readers
 from trainer.data.documents import BadRecords
-from trainer.data.loader import Feed, batch_shardings
+from trainer.data.loader import BatchLoader, batch_shardings
 from trainer.data.packing import Batch, held_out_example
 from trainer.data.readers import BadRecordError, Record
 from trainer.data.tokenizer import Tokenizer
 from trainer.distributed import consensus, initialize
 from trainer.distributed import mesh as meshes
 from trainer.model import Params
-from trainer.step.loss import row_losses
-from trainer.step.train_step import Trainable
-from trainer.telemetry.metrics import Choices
+from trainer.step.loss import losses_by_row
+from trainer.step.train_step import TrainProgram
+from trainer.telemetry.metrics import MultipleChoiceResult
 
 BETWEEN = " "
 """Question and choice, as lm-evaluation-harness has it (`target_delimiter`)."""
@@ -102,13 +102,13 @@ def _examples(question: Question, seq_len: int, encoder: Tokenizer) -> list[Batc
     return [held_out_example(row[-seq_len - 1 :], 0, seq_len, None) for row in rows]
 
 
-class Chooser:
+class MultipleChoiceEvaluator:
     """Compiled once, at the first evaluation; every process must call all of it.
 
     Raises DataError where the hosts have other questions.
     """
 
-    def __init__(self, trainable: Trainable, questions: Questions) -> None:
+    def __init__(self, trainable: TrainProgram, questions: Questions) -> None:
         self._network, self._questions = trainable.network, questions
         self._deadlines = trainable.job.deadlines
         whole = meshes.replicated(trainable.mesh)
@@ -117,7 +117,7 @@ class Chooser:
         self._compiled: Callable[[Params, Batch], tuple[jax.Array, jax.Array]] | None = None
         _check_all_alike(questions)
 
-    def evaluate(self, params: Params, feed: Feed) -> Choices:
+    def evaluate(self, params: Params, feed: BatchLoader) -> MultipleChoiceResult:
         scores = np.zeros(len(self._questions.examples), np.float32)
         for batch in feed.given(self._questions.examples):
             numbers, found = jax.device_get(self._ready(params, batch)(params, batch))
@@ -137,7 +137,7 @@ class Chooser:
         """(M, B) both: numbers of the examples, and their log-likelihoods in nats."""
 
         def score(_: None, micro: Batch) -> tuple[None, tuple[jax.Array, jax.Array]]:
-            losses_B = row_losses(self._network.bind(params), micro)
+            losses_B = losses_by_row(self._network.bind(params), micro)
             return None, (micro.examples, -losses_B)
 
         if batch.tokens.shape[0] == 1:
@@ -146,7 +146,7 @@ class Chooser:
         return jax.lax.scan(score, None, batch)[1]
 
 
-def judged(questions: Sequence[Question], scores: np.ndarray) -> Choices:
+def judged(questions: Sequence[Question], scores: np.ndarray) -> MultipleChoiceResult:
     """`scores` are of the first question's choices, then of the second's; the first of equals."""
     right = np.zeros(2, int)
     first = 0
@@ -156,7 +156,7 @@ def judged(questions: Sequence[Question], scores: np.ndarray) -> Choices:
         chosen = np.array([np.argmax(of_it), np.argmax(of_it / lengths)])
         right, first = right + (chosen == question.answer), first + len(question.choices)
     accuracy, normalized = (right / len(questions)).tolist()
-    return Choices(accuracy, normalized)
+    return MultipleChoiceResult(accuracy, normalized)
 
 
 def _check_all_alike(questions: Questions) -> None:

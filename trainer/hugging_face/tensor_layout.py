@@ -15,7 +15,7 @@ import numpy as np
 from trainer.contract.config.model import Model
 from trainer.contract.planning.parameter_shapes import STACKED, Parameter, parameters
 from trainer.hugging_face.families import family
-from trainer.hugging_face.tensor_map import Place
+from trainer.hugging_face.tensor_map import TensorMapping
 
 Box = tuple[slice, ...]
 """A start and a stop for each dim, without steps."""
@@ -36,7 +36,7 @@ class Layout:
     shape: tuple[int, ...]
     """Of what it has in one tensor: without the stack and without padded tokens."""
     axes: tuple[str, ...]
-    place: Place
+    place: TensorMapping
 
     @property
     def tensor_shape(self) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ def layouts(model: Model, vocab_size: int) -> list[Layout]:
     ]
 
 
-def _layout(place: Place, parameter: Parameter) -> Layout:
+def _layout(place: TensorMapping, parameter: Parameter) -> Layout:
     stacked = sum(axis in STACKED for axis in parameter.axes)
     axes, stack = parameter.axes[:stacked], parameter.shape[:stacked]
     tensors = tuple(

@@ -9,7 +9,7 @@ EXPERT = {"gate": "w1", "up": "w3", "down": "w2"}
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorMapping:
     """What a parameter is in a tensor; without `inputs` the tensor has one dim."""
 
     tensor: str
@@ -24,38 +24,42 @@ class Place:
     """What ours has more."""
 
 
-Places = Mapping[str, Place]
+Places = Mapping[str, TensorMapping]
 """By the parameter's name."""
 
 
 def _llama() -> Places:
     """Also of what other kinds have besides: biases, and norms of queries and keys."""
     places = {
-        "embedding.table": Place("model.embed_tokens.weight", 1, inputs_first=True),
-        "final_norm.scale": Place("model.norm.weight"),
-        "output.kernel": Place("lm_head.weight", 1),
+        "embedding.table": TensorMapping("model.embed_tokens.weight", 1, inputs_first=True),
+        "final_norm.scale": TensorMapping("model.norm.weight"),
+        "output.kernel": TensorMapping("lm_head.weight", 1),
     }
     ours, theirs = "layers.", "model.layers.{layer}."
     norms = {"attention_norm": "input_layernorm", "feed_forward_norm": "post_attention_layernorm"}
     for part, name in norms.items():
-        places[f"{ours}{part}.scale"] = Place(f"{theirs}{name}.weight")
+        places[f"{ours}{part}.scale"] = TensorMapping(f"{theirs}{name}.weight")
     for part, name in ATTENTION.items():
         inputs = 2 if part == "output" else 1
-        places[f"{ours}attention.{part}.kernel"] = Place(f"{theirs}self_attn.{name}.weight", inputs)
-        places[f"{ours}attention.{part}.bias"] = Place(f"{theirs}self_attn.{name}.bias")
+        places[f"{ours}attention.{part}.kernel"] = TensorMapping(
+            f"{theirs}self_attn.{name}.weight", inputs
+        )
+        places[f"{ours}attention.{part}.bias"] = TensorMapping(f"{theirs}self_attn.{name}.bias")
     for part, name in {"query": "q_norm", "key": "k_norm"}.items():
-        places[f"{ours}attention.{part}_norm.scale"] = Place(f"{theirs}self_attn.{name}.weight")
+        places[f"{ours}attention.{part}_norm.scale"] = TensorMapping(
+            f"{theirs}self_attn.{name}.weight"
+        )
     for part, name in FEED_FORWARD.items():
-        places[f"{ours}feed_forward.{part}.kernel"] = Place(f"{theirs}mlp.{name}.weight", 1)
+        places[f"{ours}feed_forward.{part}.kernel"] = TensorMapping(f"{theirs}mlp.{name}.weight", 1)
     return places
 
 
 def _mixtral() -> Places:
     ours, theirs = "layers.feed_forward.", "model.layers.{layer}.block_sparse_moe."
-    places = {**LLAMA, f"{ours}router.kernel": Place(f"{theirs}gate.weight", 1)}
+    places = {**LLAMA, f"{ours}router.kernel": TensorMapping(f"{theirs}gate.weight", 1)}
     for part, name in EXPERT.items():
         tensor = f"{theirs}experts.{{expert}}.{name}.weight"
-        places[f"{ours}{part}.kernel"] = Place(tensor, 1)
+        places[f"{ours}{part}.kernel"] = TensorMapping(tensor, 1)
     return places
 
 
@@ -72,8 +76,8 @@ def _gpt2() -> Places:
     prefix = "transformer."
     ours, theirs = "layers.", prefix + "h.{layer}."
     places = {
-        "embedding.table": Place(f"{prefix}wte.weight", 1, inputs_first=True),
-        "positions.table": Place(f"{prefix}wpe.weight", 1, inputs_first=True),
+        "embedding.table": TensorMapping(f"{prefix}wte.weight", 1, inputs_first=True),
+        "positions.table": TensorMapping(f"{prefix}wpe.weight", 1, inputs_first=True),
     }
     norms = {
         "final_norm": f"{prefix}ln_f",
@@ -81,15 +85,15 @@ def _gpt2() -> Places:
         f"{ours}feed_forward_norm": f"{theirs}ln_2",
     }
     for name, tensor in norms.items():
-        places[f"{name}.scale"] = Place(f"{tensor}.weight")
-        places[f"{name}.bias"] = Place(f"{tensor}.bias")
+        places[f"{name}.scale"] = TensorMapping(f"{tensor}.weight")
+        places[f"{name}.bias"] = TensorMapping(f"{tensor}.bias")
     projections = {
-        "attention.query": Place("attn.c_attn", 1, part=0, parts=3),
-        "attention.key": Place("attn.c_attn", 1, part=1, parts=3),
-        "attention.value": Place("attn.c_attn", 1, part=2, parts=3),
-        "attention.output": Place("attn.c_proj", 2),
-        "feed_forward.up": Place("mlp.c_fc", 1),
-        "feed_forward.down": Place("mlp.c_proj", 1),
+        "attention.query": TensorMapping("attn.c_attn", 1, part=0, parts=3),
+        "attention.key": TensorMapping("attn.c_attn", 1, part=1, parts=3),
+        "attention.value": TensorMapping("attn.c_attn", 1, part=2, parts=3),
+        "attention.output": TensorMapping("attn.c_proj", 2),
+        "feed_forward.up": TensorMapping("mlp.c_fc", 1),
+        "feed_forward.down": TensorMapping("mlp.c_proj", 1),
     }
     for name, place in projections.items():
         tensor = theirs + place.tensor

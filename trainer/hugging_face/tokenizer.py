@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainer.contract.config.data import BYTES, Data, Trained
+from trainer.contract.config.data import BYTES, Data, TrainTokenizer
 from trainer.contract.storage.chat_template import chat_template
 from trainer.contract.storage.tokenizer_info import OF_BYTES, vocabulary
 
@@ -15,7 +15,7 @@ def files(data: Data, trained: str = "") -> dict[str, dict[str, Any]]:
     """Name of each file -> what it holds; a file that is given or was trained stays as it is."""
     if data.tokenizer == BYTES:
         made = _tokenizer()
-    elif isinstance(data.tokenizer, Trained):
+    elif isinstance(data.tokenizer, TrainTokenizer):
         made = json.loads(trained)
     else:
         made = json.loads(Path(data.tokenizer).expanduser().read_text(encoding="utf-8"))

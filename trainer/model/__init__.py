@@ -12,20 +12,20 @@ Letters in array names, here and wherever arrays are named by their dims:
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import OwnModel
 from trainer.contract.planning.plan import Plan
-from trainer.model.custom import OwnNetwork
+from trainer.model.custom import CustomNetwork
 from trainer.model.decoder import Cache, Decoder
 from trainer.model.parameters import Network, Params
 
-AnyNetwork = Network | OwnNetwork
+AnyNetwork = Network | CustomNetwork
 
 
 def network_of(job: Job, plan: Plan) -> AnyNetwork:
     """Of the decoder, or of the user's own model. Raises PlanError where that is not as planned."""
     if not isinstance(job.model, OwnModel):
         return Network.of(job, plan)
-    network = OwnNetwork.of(job)
+    network = CustomNetwork.of(job)
     network.check_planned(plan.parameters)
     return network
 
 
-__all__ = ["AnyNetwork", "Cache", "Decoder", "Network", "OwnNetwork", "Params", "network_of"]
+__all__ = ["AnyNetwork", "Cache", "CustomNetwork", "Decoder", "Network", "Params", "network_of"]

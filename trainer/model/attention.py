@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from trainer.contract.config.model import Model
-from trainer.model.attention_kernels import Attend, plain
+from trainer.model.attention_kernels import Attend, reference_attention
 from trainer.model.layers import Norm, Projection, rotate
 from trainer.model.sharding import constrain, whole_sequences
 
@@ -58,7 +58,7 @@ class Attention(nnx.Module):
             jax.lax.dynamic_update_slice_in_dim(old, one, position, axis=1)
             for old, one in zip(cache_BWKh, new, strict=True)
         )
-        attend = plain(mask_B11W, self.model.attention_soft_cap)
+        attend = reference_attention(mask_B11W, self.model.attention_soft_cap)
         return self._mix(query_B1Hh, key_BWKh, value_BWKh, attend), (key_BWKh, value_BWKh)
 
     def _project(

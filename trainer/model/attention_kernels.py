@@ -18,10 +18,10 @@ def attend(
         from trainer.model import splash_attention  # late: its libraries take 0.4 s
 
         return splash_attention.attend(segments_BS, window, soft_cap)
-    return plain(_causal_mask(segments_BS, window), soft_cap)
+    return reference_attention(_causal_mask(segments_BS, window), soft_cap)
 
 
-def plain(mask_B1SW: jax.Array, soft_cap: float | None) -> Attend:
+def reference_attention(mask_B1SW: jax.Array, soft_cap: float | None) -> Attend:
     """Each query on the keys that the mask lets it see; scores stay below the cap."""
     if soft_cap is None:
         return partial(jax.nn.dot_product_attention, mask=mask_B1SW)

@@ -102,7 +102,7 @@ Build = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class OwnNetwork:
+class CustomNetwork:
     """The model without its numbers, as `Network` is of the decoder."""
 
     job: Job
@@ -115,7 +115,7 @@ class OwnNetwork:
     is_random = True
 
     @classmethod
-    def of(cls, job: Job) -> "OwnNetwork":
+    def of(cls, job: Job) -> "CustomNetwork":
         """Raises PlanError for what cannot be imported or built, or does not keep the contract."""
         own = _own(job)
         build = imported(own)
@@ -168,7 +168,7 @@ class OwnNetwork:
 
 def parameters(job: Job) -> list[Parameter]:
     """Of the job's own model. Raises PlanError."""
-    return OwnNetwork.of(job).parameters
+    return CustomNetwork.of(job).parameters
 
 
 def own_losses(model: Any, batch: Batch, keys_B: jax.Array | None = None) -> jax.Array:

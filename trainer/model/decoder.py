@@ -15,7 +15,7 @@ from trainer.model.attention_kernels import Attend, soft_capped
 from trainer.model.attention_kernels import attend as attend_by
 from trainer.model.layers import Norm
 from trainer.model.mlp import FeedForward
-from trainer.model.moe import Experts
+from trainer.model.moe import MoE
 from trainer.model.sharding import constrain, gathered, token_shards
 
 Cache = KeyValue
@@ -48,9 +48,7 @@ class Layer(nnx.Module):
         self.attention = Attention(rngs, model)
         self.feed_forward_norm = Norm(model, model.d_model)
         has_experts = model.experts is not None
-        self.feed_forward = (
-            Experts(rngs, model, experts) if has_experts else FeedForward(rngs, model)
-        )
+        self.feed_forward = MoE(rngs, model, experts) if has_experts else FeedForward(rngs, model)
 
     def __call__(
         self,
@@ -77,7 +75,7 @@ class Layer(nnx.Module):
         return constrain(x_BSD, "batch", "sequence", None), unevenness_B
 
     def _feed(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        if isinstance(self.feed_forward, Experts):
+        if isinstance(self.feed_forward, MoE):
             return self.feed_forward(x_BSD)
         return self.feed_forward(x_BSD), None
 

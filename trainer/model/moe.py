@@ -29,7 +29,7 @@ BY_ROWS, BY_EXPERTS = ("batch", None), ("expert_batch", "expert")
 the tokens of its experts from more rows."""
 
 
-class Experts(nnx.Module):
+class MoE(nnx.Module):
     """Stands where a feed-forward part does."""
 
     def __init__(self, rngs: nnx.Rngs, model: Model, kind: str = "room"):
@@ -49,7 +49,7 @@ class Experts(nnx.Module):
         logits_BSE = self.router(x_BSD).astype(jnp.float32)
         chosen_BSk, experts_BSk = jax.lax.top_k(logits_BSE, self.settings.per_token)
         weights_BSk = jax.nn.softmax(chosen_BSk, axis=-1).astype(x_BSD.dtype)
-        unevenness_B = _unevenness(logits_BSE, experts_BSk.reshape(len(x_BSD), -1))
+        unevenness_B = _load_balance_loss(logits_BSE, experts_BSk.reshape(len(x_BSD), -1))
         if self.by == "ragged" and rows_are_split(len(x_BSD)):
             return self._in_groups(x_BSD, experts_BSk, weights_BSk), unevenness_B
         return self._in_places(x_BSD, experts_BSk, weights_BSk), unevenness_B
@@ -141,7 +141,7 @@ def _exchanged(x_BECD: jax.Array, *first: str | None) -> jax.Array:
     return constrain(constrain(x_BECD, *before, None, None), *first, None, None)
 
 
-def _unevenness(logits_BSE: jax.Array, experts_BN: jax.Array) -> jax.Array:
+def _load_balance_loss(logits_BSE: jax.Array, experts_BN: jax.Array) -> jax.Array:
     """(B,): over the experts, share of the choices times mean probability, summed, times E.
 
     The balancing loss of the Switch Transformer (arXiv:2101.03961, equation 4), of each sequence.

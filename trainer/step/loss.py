@@ -49,7 +49,7 @@ def loss_sum(
         return balance + total
 
 
-def row_losses(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
+def losses_by_row(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
     """(B,): of each row the weighted sum of its tokens' losses. It has no gradient of use."""
     if not isinstance(model, Decoder):
         return jnp.sum(own_losses(model, batch), axis=1)
@@ -126,7 +126,9 @@ def _balance(model: Decoder, unevenness_B: jax.Array | None, weights_BS: jax.Arr
     experts = model.model.experts
     if unevenness_B is None or experts is None:
         return jnp.float32(0)
-    return _felt(experts.balance_loss * jnp.sum(unevenness_B * jnp.sum(weights_BS, axis=1)))
+    return _gradient_only(
+        experts.balance_loss * jnp.sum(unevenness_B * jnp.sum(weights_BS, axis=1))
+    )
 
 
 def cross_entropy(logits_RTV: jax.Array, targets_RT: jax.Array, z_loss: float = 0.0) -> jax.Array:
@@ -140,10 +142,10 @@ def cross_entropy(logits_RTV: jax.Array, targets_RT: jax.Array, z_loss: float = 
     log_sum_RT = jax.nn.logsumexp(logits_RTV, axis=-1)
     if z_loss == 0:
         return log_sum_RT - target_RT
-    return log_sum_RT - target_RT + _felt(z_loss * log_sum_RT**2)
+    return log_sum_RT - target_RT + _gradient_only(z_loss * log_sum_RT**2)
 
 
-def _felt(x: jax.Array) -> jax.Array:
+def _gradient_only(x: jax.Array) -> jax.Array:
     """Zero, with the gradient of `x`."""
     return x - jax.lax.stop_gradient(x)
 

@@ -147,7 +147,7 @@ def clipping(optimizer: Optimizer, grad_norm: jax.Array) -> jax.Array:
     return jnp.minimum(1.0, optimizer.clip_norm / grad_norm)
 
 
-def averaged(optimizer: Optimizer, average: Params, params: Params, updates: jax.Array) -> Params:
+def update_ema(optimizer: Optimizer, average: Params, params: Params, updates: jax.Array) -> Params:
     """The mean with these parameters in it; early ones, of fewer `updates`, are soon forgotten."""
     assert optimizer.ema is not None
     kept = jnp.minimum(optimizer.ema, (1 + updates) / (10 + updates))

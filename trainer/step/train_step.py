@@ -27,7 +27,7 @@ Sums = tuple[tuple[jax.Array, jax.Array], Params]
 """((loss, targets), gradients) over targets."""
 
 
-class State(NamedTuple, Generic[Leaf]):
+class TrainState(NamedTuple, Generic[Leaf]):
     """All that a run's next steps depend on, besides the job; leaves are arrays or shardings."""
 
     step: Leaf
@@ -37,16 +37,19 @@ class State(NamedTuple, Generic[Leaf]):
     """optax's state, with the moments as dicts like `params`."""
     average: dict[str, Leaf] | None = None
     """A moving mean of the parameters, where the job has one."""
-    base: dict[str, Leaf] | None = None
+    frozen_params: dict[str, Leaf] | None = None
     """Of a job that trains adapters: the model beside which they are. It is never saved."""
 
     @property
     def weights(self) -> dict[str, Leaf]:
         """What is evaluated, writes text, and is exported."""
-        return {**(self.base or {}), **(self.params if self.average is None else self.average)}
+        return {
+            **(self.frozen_params or {}),
+            **(self.params if self.average is None else self.average),
+        }
 
     @property
-    def moving(self) -> "State[Leaf]":
+    def trainable(self) -> "TrainState[Leaf]":
         """What a step changes and a checkpoint holds."""
         return self._replace(base=None)
 
@@ -67,20 +70,20 @@ class StepMetrics(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Trainable:
+class TrainProgram:
     """A job on a mesh: what makes its state, moves it, and says where every leaf lies."""
 
     job: Job
     mesh: Mesh
     network: AnyNetwork
     rule: optax.GradientTransformation
-    shardings: State[NamedSharding]
+    shardings: TrainState[NamedSharding]
     kept_as: dict[str, jnp.dtype]
     """Of each parameter that is not trained: the type in which it waits."""
     fsdp_rows: int
 
     @classmethod
-    def of(cls, job: Job, plan: Plan, mesh: Mesh) -> "Trainable":
+    def of(cls, job: Job, plan: Plan, mesh: Mesh) -> "TrainProgram":
         """Call it outside `jax.set_mesh`: NNX would take logical axes for those of the mesh."""
         network = network_of(job, plan)
         rule = optimizer.make(job, plan.trained)
@@ -90,11 +93,11 @@ class Trainable:
         shapes, _ = _parted(jax.eval_shape(network.initial), kept_as)
         moments = optimizer.shardings(rule, shapes, params, whole)
         average = None if job.optimizer.ema is None else params
-        shardings = State(whole, params, moments, average, base)
+        shardings = TrainState(whole, params, moments, average, base)
         rows = mesh_layout.fsdp_rows(plan.world, plan.mesh)
         return cls(job, mesh, network, rule, shardings, kept_as, rows)
 
-    def initial_state(self) -> State[jax.Array]:
+    def initial_state(self) -> TrainState[jax.Array]:
         """Step 0, made in place: no device ever holds a whole array."""
         # Runs once: on CPU the compiler's optimizations would take longer than they save.
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
@@ -102,13 +105,13 @@ class Trainable:
         with jax.set_mesh(self.mesh):
             return jax.jit(self._initial, out_shardings=self.shardings, compiler_options=options)()
 
-    def fresh_state(self, params: Params) -> State[jax.Array]:
+    def fresh_state(self, params: Params) -> TrainState[jax.Array]:
         """Step 0 with given parameters, which are taken over: no second copy is made.
 
         Adapters that are not among them begin as they do from the job's seed.
         """
 
-        def fresh(params: Params) -> State[jax.Array]:
+        def fresh(params: Params) -> TrainState[jax.Array]:
             new = self.network.initial() if self.kept_as else {}
             return self._fresh({**new, **params})
 
@@ -117,7 +120,9 @@ class Trainable:
 
     def step_function(
         self,
-    ) -> Callable[[State[jax.Array], Batch, jax.Array], tuple[State[jax.Array], StepMetrics]]:
+    ) -> Callable[
+        [TrainState[jax.Array], Batch, jax.Array], tuple[TrainState[jax.Array], StepMetrics]
+    ]:
         """The jitted step. The state is donated and comes back where it was."""
         batch = batch_shardings(self.mesh)
         whole = meshes.replicated(self.mesh)
@@ -135,22 +140,22 @@ class Trainable:
             lowered = self.step_function().lower(self.shapes(), batch, wishes)
             return compiler_options.compiled(lowered, self.mesh)
 
-    def shapes(self) -> State[jax.ShapeDtypeStruct]:
+    def shapes(self) -> TrainState[jax.ShapeDtypeStruct]:
         """The state's shapes and dtypes; nothing is computed."""
         return jax.eval_shape(self._initial)
 
-    def _initial(self) -> State[jax.Array]:
+    def _initial(self) -> TrainState[jax.Array]:
         return self._fresh(self.network.initial())
 
-    def _fresh(self, params: Params) -> State[jax.Array]:
+    def _fresh(self, params: Params) -> TrainState[jax.Array]:
         params, base = _parted(params, self.kept_as)
         base = base and {name: array.astype(self.kept_as[name]) for name, array in base.items()}
         average = None if self.job.optimizer.ema is None else jax.tree.map(jnp.copy, params)
-        return State(jnp.int32(0), params, self.rule.init(params), average, base)
+        return TrainState(jnp.int32(0), params, self.rule.init(params), average, base)
 
     def step(
-        self, state: State[jax.Array], batch: Batch, wishes: jax.Array
-    ) -> tuple[State[jax.Array], StepMetrics]:
+        self, state: TrainState[jax.Array], batch: Batch, wishes: jax.Array
+    ) -> tuple[TrainState[jax.Array], StepMetrics]:
         """The update of a global batch (M, B, S); skipped where it is not finite."""
         with scattering_by_rows(self.fsdp_rows):
             grads, loss, tokens = self._sums(state, batch)
@@ -164,32 +169,34 @@ class Trainable:
         scale = optimizer.clipping(settings, grad_norm) / tokens
         with jax.named_scope("optimizer"):
             moved = self._moved(state, grads, scale, rate)
-        new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state.moving)
+        new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state.trainable)
         # After the loop over micro-batches, whose collectives they could overtake: see the model's
         # parameters.py. The added term is always 0.
         never = (grad_norm < -1).astype(wishes.dtype)
         with jax.named_scope("bookkeeping"):
             examples, wish = self._of_all_devices(batch.examples, wishes + never)
         metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, finite, wish)
-        return new._replace(base=state.base), metrics
+        return new._replace(base=state.frozen_params), metrics
 
     def _moved(
-        self, state: State[jax.Array], grads: Params, scale: jax.Array, rate: jax.Array
-    ) -> State[jax.Array]:
+        self, state: TrainState[jax.Array], grads: Params, scale: jax.Array, rate: jax.Array
+    ) -> TrainState[jax.Array]:
         """What moves, after an update by `scale` times the gradients."""
         grads = jax.tree.map(lambda grad: scale * grad, grads)
         direction, moments = self.rule.update(grads, state.optimizer, state.params)
         params = jax.tree.map(lambda p, step: p - rate * step, state.params, direction)
-        average = state.average and optimizer.averaged(
+        average = state.average and optimizer.update_ema(
             self.job.optimizer, state.average, params, state.step
         )
-        return State(state.step + 1, params, moments, average)
+        return TrainState(state.step + 1, params, moments, average)
 
-    def _sums(self, state: State[jax.Array], batch: Batch) -> tuple[Params, jax.Array, jax.Array]:
+    def _sums(
+        self, state: TrainState[jax.Array], batch: Batch
+    ) -> tuple[Params, jax.Array, jax.Array]:
         """Over all targets of the global batch: gradients, loss, and the targets themselves."""
 
         def total_loss(params: Params, micro: Batch) -> tuple[jax.Array, jax.Array]:
-            weights = {**(state.base or {}), **params}
+            weights = {**(state.frozen_params or {}), **params}
             return micro_batch_loss(self.network, weights, micro, state.step)
 
         gradient = jax.value_and_grad(total_loss, has_aux=True)
@@ -212,7 +219,7 @@ class Trainable:
     ) -> tuple[jax.Array, jax.Array]:
         """The digest of all example numbers (M, B), and the largest wish: in one collective."""
         axes = self.mesh.axis_names
-        kinds = jnp.arange(len(stop_vote.Wish))
+        kinds = jnp.arange(len(stop_vote.StopRequest))
 
         def total(examples: jax.Array, wishes: jax.Array) -> jax.Array:
             # Devices along the other axes have the same rows: one of them counts.

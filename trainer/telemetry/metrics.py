@@ -36,7 +36,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Choices:
+class MultipleChoiceResult:
     """Shares of the questions whose choice is the right one."""
 
     accuracy: float
@@ -148,7 +148,7 @@ class Report:
         step: int,
         evaluation: Evaluation | None,
         took_s: float,
-        choices: Choices | None = None,
+        choices: MultipleChoiceResult | None = None,
     ) -> None:
         """Of what is held out, and of multiple choice, as far as there are such."""
         numbers, said = dict[str, float](), f"step {step}/{self._job.steps}"

@@ -54,14 +54,14 @@ def _write(folder: epath.Path, settings: Sample, seed: int | None) -> str:
     from trainer.distributed import initialize, mesh
     from trainer.evaluation.generate import Sampler
     from trainer.run_plan import this_machine
-    from trainer.step.train_step import Trainable
+    from trainer.step.train_step import TrainProgram
 
     initialize.configure()
     world = this_machine()
     job = _on(world.devices, Job.model_validate(about.job, strict=False), seed)
     plan = resolve(job, world, Corpus(source=job.data.source, sha256=None))
     devices = mesh.build(plan)
-    trainable = Trainable.of(job, plan, devices)
+    trainable = TrainProgram.of(job, plan, devices)
     ours = tokenizer.of(job.data, checkpoint_metadata.trained_tokenizer(folder))
     with jax.set_mesh(devices):
         weights = read_params(folder, about, trainable)

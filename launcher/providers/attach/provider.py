@@ -15,9 +15,9 @@ from launcher.cluster.schema import Attach, is_address
 from launcher.core.errors import ProviderError
 from launcher.core.events import Listener
 from launcher.core.ipv4 import check_ipv4
-from launcher.providers.ray.existing_cluster import NO_TOKEN, _Probe, ask, ray_variables
+from launcher.providers.ray.existing_cluster import NO_TOKEN, Probe, ask, ray_variables
 from launcher.providers.ray.head_monitor import unreachable
-from launcher.providers.ray.host_cluster import Hosts, Shared
+from launcher.providers.ray.host_cluster import ExternalCluster, HostCluster
 
 CONNECT_TIMEOUT_S = 5.0
 RAY_FIRST = "is Ray started there? (ray start --head, then ray start --address=... on other hosts)"
@@ -39,14 +39,14 @@ def is_open(settings: Attach) -> bool:
     variables, address = ray_variables(settings), _reachable_address(settings)
     if variables == NO_TOKEN:
         return True
-    anonymous = _Probe(address, NO_TOKEN)
+    anonymous = Probe(address, NO_TOKEN)
     try:
         return anonymous.lets_in
     finally:
         anonymous.end()
 
 
-def join(settings: Attach, listener: Listener) -> Hosts:
+def join(settings: Attach, listener: Listener) -> HostCluster:
     """The cluster at that address, once it has let us in.
 
     Raises ProviderError with what was tried and what to do.
@@ -54,9 +54,9 @@ def join(settings: Attach, listener: Listener) -> Hosts:
     variables = ray_variables(settings)
     address = _reachable_address(settings)
     if settings.own and settings.token_path:
-        return Hosts(address, address.rpartition(":")[0], Path(settings.token_path))
+        return HostCluster(address, address.rpartition(":")[0], Path(settings.token_path))
     driver_ip = _node_here(address, ask(address, variables, listener))
-    return Hosts(address, driver_ip, None, shared=Shared(variables, settings.labels))
+    return HostCluster(address, driver_ip, None, shared=ExternalCluster(variables, settings.labels))
 
 
 def _reachable_address(settings: Attach) -> str:

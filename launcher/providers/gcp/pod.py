@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar
 
-from launcher.cluster.schema import Cluster, ClusterWords, Gcp, Ssh, cluster_key
+from launcher.cluster.schema import Cluster, ClusterRef, Gcp, Ssh, cluster_key
 from launcher.core.errors import ProviderError
 from launcher.core.files import is_locked, lock, replace_file
 from launcher.core.formatting import format_seconds
 from launcher.providers.gcp.client import LOST_NODE, OVER, Api, RefusedError
 from launcher.providers.gcp.request import (
-    Wanted,
+    TpuRequest,
     cluster_label,
     labels,
     new_id,
@@ -30,7 +30,7 @@ from launcher.providers.gcp.request import (
 from launcher.providers.gcp.slice_records import (
     STATE,
     WHERE,
-    Note,
+    SliceRecord,
     Stage,
     UnreadableNoteError,
     is_noted,
@@ -63,23 +63,23 @@ WAITING = {
 }
 
 
-class Pod:
+class TpuSliceRequest:
     """Of one run, at one time: a preempted one is given back, and another is asked for."""
 
-    def __init__(self, folder: Path, note: Note) -> None:
+    def __init__(self, folder: Path, note: SliceRecord) -> None:
         """Raises ProviderError where the API cannot be used, or project or zone are not known."""
         self.folder, self.note = folder, note
-        self.wanted: Wanted = wanted(note.cluster)
+        self.wanted: TpuRequest = wanted(note.cluster)
         self._api = Api(self.wanted.where)
         self._lock: IO[str] | None = None
 
     @classmethod
-    def of(cls, cluster: Cluster, words: ClusterWords, run: Path, losses: int) -> Self:
+    def of(cls, cluster: Cluster, words: ClusterRef, run: Path, losses: int) -> Self:
         """One that is not asked for yet. Raises ProviderError, see above."""
         resource_id, found = new_id(run.name), wanted(cluster)
         place = {"project": found.project, "zone": found.zone}
         provider = found.settings.model_copy(update=place)
-        note = Note(
+        note = SliceRecord(
             resource_id=resource_id, cluster=cluster.model_copy(update={"provider": provider}),
             words=words.lasting(), cluster_key=cluster_key(words.name), run=str(run),
             launched_in=str(Path.cwd()), asked_at=time.time(), losses=losses,
@@ -207,7 +207,7 @@ class Pod:
         """
         return self._api.delete(self.note.resource_id) or self.note.is_seen
 
-    def give_back(self) -> bool:
+    def release(self) -> bool:
         """Delete all of it, and forget it; False: see `delete`. Then its keeper looks again.
 
         Raises ProviderError where it is still there.
@@ -221,13 +221,13 @@ class Pod:
         self.forget()
         return True
 
-    def give_back_late(self) -> None:
-        """`give_back`, looking until nothing can appear any more.
+    def release_late(self) -> None:
+        """`release`, looking until nothing can appear any more.
 
         The time counts from now: the process that made the request has ended or given it up.
         """
         deadline = time.monotonic() + LATE_S
-        while not self.give_back():
+        while not self.release():
             if time.monotonic() >= deadline:
                 self.forget()
                 return
@@ -330,7 +330,7 @@ def _patiently(ask: Callable[[], T]) -> T:
         time.sleep(LOOK_S)
 
 
-def give_back_unreadable(folder: Path) -> None:
+def release_unreadable(folder: Path) -> None:
     """Delete the slices of a note that cannot be read. Raises ProviderError.
 
     A copy of the run stays: only the note says which run it is of.
@@ -350,7 +350,7 @@ def labelled(cluster: Cluster, key: str) -> list[str]:
     return Api(wanted(cluster).where).labelled(cluster_label(key))
 
 
-def give_back_unnoted(cluster: Cluster, resource_id: str) -> None:
+def release_unrecorded(cluster: Cluster, resource_id: str) -> None:
     """Delete slices without a note. Raises ProviderError."""
     Api(wanted(cluster).where).delete(resource_id)
 

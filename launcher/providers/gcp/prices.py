@@ -1,6 +1,6 @@
 """What slices cost, as far as it is known beforehand. Pure."""
 
-from launcher.providers.gcp.request import Wanted
+from launcher.providers.gcp.request import TpuRequest
 from trainer.contract.planning import accelerators
 
 US_DOLLARS_PER_CHIP_HOUR = {"v4": 3.22, "v5e": 1.20, "v5p": 4.20, "v6e": 2.70}
@@ -8,7 +8,7 @@ US_DOLLARS_PER_CHIP_HOUR = {"v4": 3.22, "v5e": 1.20, "v5p": 4.20, "v6e": 2.70}
 regions cost up to a fifth more; reservations and spot less, spot by the day."""
 
 
-def chips(wanted: Wanted) -> int | None:
+def chips(wanted: TpuRequest) -> int | None:
     """Of all slices; None: the accelerator's name does not say."""
     try:
         return wanted.slices * accelerators.parse(wanted.accelerator_type).chips
@@ -16,7 +16,7 @@ def chips(wanted: Wanted) -> int | None:
         return None
 
 
-def dollars_per_hour(wanted: Wanted) -> float | None:
+def dollars_per_hour(wanted: TpuRequest) -> float | None:
     """An estimate; None: no price is known."""
     price, total = wanted.settings.price_per_chip_hour, chips(wanted)
     if total is None:
@@ -27,7 +27,7 @@ def dollars_per_hour(wanted: Wanted) -> float | None:
     return None if price is None else price * total
 
 
-def cost_line(wanted: Wanted) -> str:
+def cost_line(wanted: TpuRequest) -> str:
     """What is asked for and what it costs, before it is asked for."""
     cost, total = dollars_per_hour(wanted), chips(wanted)
     if cost is None or total is None:
@@ -41,7 +41,7 @@ def cost_line(wanted: Wanted) -> str:
     return f"{wanted}: about ${cost:,.2f} an hour, {each} ({source})"
 
 
-def limit_line(wanted: Wanted) -> str:
+def limit_line(wanted: TpuRequest) -> str:
     """What slices cost at most, before they are asked for."""
     hours, cost = wanted.settings.max_hours, dollars_per_hour(wanted)
     if hours is None:

@@ -49,7 +49,7 @@ class Where(BaseModel):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TpuRequest:
     """What is asked for, and where; nothing is left open."""
 
     project: str
@@ -77,7 +77,7 @@ class Wanted:
         return f"{slices}{self.accelerator_type} ({self.tier}) in {self.where}"
 
 
-def wanted(cluster: Cluster) -> Wanted:
+def wanted(cluster: Cluster) -> TpuRequest:
     """Raises ProviderError with all that nobody has said."""
     settings = cluster.provider
     assert isinstance(settings, Gcp)
@@ -97,7 +97,7 @@ def wanted(cluster: Cluster) -> Wanted:
     ]  # fmt: skip
     if problems:
         raise ProviderError("\n  ".join(["Cloud TPU: this is said nowhere:", *problems]))
-    return Wanted(
+    return TpuRequest(
         project=project or "",
         zone=zone or "",
         accelerator_type=kind,
@@ -164,7 +164,7 @@ def node_ids(resource_id: str, slices: int) -> list[str]:
 
 
 def request(
-    wanted: Wanted, resource_id: str, public_key: str, labels: Mapping[str, str]
+    wanted: TpuRequest, resource_id: str, public_key: str, labels: Mapping[str, str]
 ) -> "tpu_v2.QueuedResource":
     """All slices as one queued resource: all of them are had, or none.
 
@@ -195,7 +195,7 @@ def request(
     return resource
 
 
-def _node(wanted: Wanted, ssh_keys: str, labels: Mapping[str, str]) -> "tpu_v2.Node":
+def _node(wanted: TpuRequest, ssh_keys: str, labels: Mapping[str, str]) -> "tpu_v2.Node":
     """One slice."""
     from google.cloud import tpu_v2
 
@@ -221,5 +221,5 @@ def _node(wanted: Wanted, ssh_keys: str, labels: Mapping[str, str]) -> "tpu_v2.N
     return node
 
 
-def _reservation(wanted: Wanted, name: str) -> str:
+def _reservation(wanted: TpuRequest, name: str) -> str:
     return name if "/" in name else f"{wanted.where.parent}/reservations/{name}"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from launcher.cluster.schema import Cluster, ClusterWords
+from launcher.cluster.schema import Cluster, ClusterRef
 from launcher.core.errors import ProviderError
 from launcher.core.files import read_object, state_folder
 from launcher.providers.gcp.request import Where
@@ -23,13 +23,13 @@ class UnreadableNoteError(ProviderError):
     """A note cannot be read. Its slices may still be there."""
 
 
-class Note(BaseModel):
+class SliceRecord(BaseModel):
     """What is known of a pod, in its folder."""
 
     resource_id: str
     cluster: Cluster
     """Its provider names project and zone: gcloud's configuration may be another one later."""
-    words: ClusterWords
+    words: ClusterRef
     """What it was asked for with."""
     cluster_key: str
     """Which cluster that was, see `cluster_key`."""
@@ -59,11 +59,11 @@ def is_noted(folder: Path) -> bool:
     return (folder / STATE).exists()
 
 
-def read_note(folder: Path) -> Note | None:
+def read_note(folder: Path) -> SliceRecord | None:
     """None: it is given back. Raises UnreadableNoteError."""
     path = folder / STATE
     try:
-        return Note.model_validate_json(path.read_text(encoding="utf-8"))
+        return SliceRecord.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -71,20 +71,20 @@ def read_note(folder: Path) -> Note | None:
         raise UnreadableNoteError(f"{path} cannot be read: {why}") from None
 
 
-def noted_pods() -> Iterator[tuple[Path, Note]]:
+def list_slices() -> Iterator[tuple[Path, SliceRecord]]:
     """All whose note can be read, the oldest first."""
     found = []
     for folder in pods_folder().glob("*"):
         try:
             note = read_note(folder)
         except UnreadableNoteError:
-            continue  # see `unreadable_pods`
+            continue  # see `list_unreadable_slices`
         if note is not None:
             found.append((folder, note))
     yield from sorted(found, key=lambda pod: pod[1].asked_at)
 
 
-def unreadable_pods() -> dict[Path, str]:
+def list_unreadable_slices() -> dict[Path, str]:
     """The folders whose note cannot be read, with the reason."""
     found = {}
     for folder in sorted(pods_folder().glob("*")):

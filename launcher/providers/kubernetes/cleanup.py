@@ -8,19 +8,19 @@ from pathlib import Path
 from launcher.core.errors import ProviderError
 from launcher.providers.kubernetes.client import Api
 from launcher.providers.kubernetes.errors import RefusedError, UnreachableError
-from launcher.runs.records import Made
+from launcher.runs.records import KubernetesRecord
 
 ENDING_TIMEOUT_S, UNREACHABLE_TIMEOUT_S = 120.0, 30.0
 """A pod that is told to end has 30 s for it, by default."""
 LOOK_S = 0.5
 
 
-def give_back(folder: Path, on_status: Callable[[str], None] = lambda text: None) -> bool:
+def release(folder: Path, on_status: Callable[[str], None] = lambda text: None) -> bool:
     """Delete what a run has in Kubernetes and wait until it is gone; False: it had nothing.
 
     Raises ProviderError where that cannot be; the run's folder then still knows of it.
     """
-    made = Made.read(folder)
+    made = KubernetesRecord.read(folder)
     if made is None:
         return False
     on_status(f"deleting RayCluster {made.name}")
@@ -34,7 +34,7 @@ def give_back(folder: Path, on_status: Callable[[str], None] = lambda text: None
                 f"{made.name}`; `launch stop {folder}` tries again"
             )
         time.sleep(LOOK_S)
-    (folder / Made.FILE).unlink(missing_ok=True)
+    (folder / KubernetesRecord.FILE).unlink(missing_ok=True)
     return True
 
 
@@ -60,7 +60,7 @@ def main(folder: Path) -> int:
     give_up_at, wait_s = time.monotonic() + LONGEST_S, FIRST_WAIT_S
     while True:
         try:
-            if give_back(folder):
+            if release(folder):
                 _log(folder, "deleted what the run had left")
             return 0
         except Exception as error:  # whatever it is, the objects are still to be deleted

@@ -12,11 +12,11 @@ from pathlib import Path
 from launcher.cluster.schema import Kubernetes
 from launcher.core.errors import ProviderError
 from launcher.core.events import Listener
-from launcher.core.formatting import count
+from launcher.core.formatting import pluralize
 from launcher.core.ipv4 import check_ipv4
-from launcher.host.process_tree import Reaped
+from launcher.host.process_tree import ProcessTree
 from launcher.providers.kubernetes import pod_status
-from launcher.providers.kubernetes.cleanup import LOG, give_back
+from launcher.providers.kubernetes.cleanup import LOG, release
 from launcher.providers.kubernetes.client import Api, api_of
 from launcher.providers.kubernetes.errors import PodsError, QuotaError, UnreachableError
 from launcher.providers.kubernetes.manifest import (
@@ -29,10 +29,10 @@ from launcher.providers.kubernetes.manifest import (
 from launcher.providers.ray import node_spec
 from launcher.providers.ray.existing_cluster import ask
 from launcher.providers.ray.head_monitor import unreachable
-from launcher.providers.ray.host_cluster import Hosts, Shared
+from launcher.providers.ray.host_cluster import ExternalCluster, HostCluster
 from launcher.providers.ray.node_group import Node, Nodes
 from launcher.providers.ray.workspace import new_token, private_folder, write_token
-from launcher.runs.records import Made
+from launcher.runs.records import KubernetesRecord
 from trainer.contract.planning.plan import World
 
 STUCK_S = 300.0
@@ -64,17 +64,19 @@ def manifest_text(run: str, world: World, settings: Kubernetes) -> str:
 @contextmanager
 def hosts_of_ray_cluster(
     world: World, settings: Kubernetes, run_dir: Path, listener: Listener
-) -> Iterator[Hosts]:
+) -> Iterator[HostCluster]:
     """The pods of a RayCluster of the run's own; all of it is deleted on the way out.
 
     This process may end in any way: the reaper deletes what it leaves. Raises ProviderError with
     the pods that are missing, and why.
     """
-    give_back(run_dir, listener.on_status)  # of a launch that ended with its machine
+    release(run_dir, listener.on_status)  # of a launch that ended with its machine
     api, name, token = api_of(settings), new_name(run_dir.name), new_token()
-    Made(name=name, namespace=settings.namespace, context=settings.context).write(run_dir)
+    KubernetesRecord(name=name, namespace=settings.namespace, context=settings.context).write(
+        run_dir
+    )
     folder = private_folder()
-    reaped = Reaped(folders=[folder], cleanup=[[sys.executable, "-m", CLEAN, str(run_dir)]])
+    reaped = ProcessTree(folders=[folder], cleanup=[[sys.executable, "-m", CLEAN, str(run_dir)]])
     try:
         made = api.create_ray_cluster(ray_cluster(name, world, settings, version("ray")))
         api.create_secret(token_secret(name, token, made["metadata"]["uid"]))
@@ -84,11 +86,11 @@ def hosts_of_ray_cluster(
         _end(run_dir, reaped, listener)
 
 
-def _end(run_dir: Path, reaped: Reaped, listener: Listener) -> None:
+def _end(run_dir: Path, reaped: ProcessTree, listener: Listener) -> None:
     """Deletes everything. Raises ProviderError where the reaper has to try again."""
     timeout_s = ENDING_TIMEOUT_S
     try:
-        give_back(run_dir, listener.on_status)
+        release(run_dir, listener.on_status)
     except ProviderError as error:
         timeout_s = NODE_TIMEOUT_S
         log = run_dir / "logs" / LOG
@@ -129,12 +131,12 @@ def _head_of(api: Api, name: str, world: World, settings: Kubernetes, listener: 
             listener.on_status(f"RayCluster {name} waits in queue {settings.queue}")
         else:
             but = f"; {stuck}" if stuck else ""
-            listener.on_status(f"{ready} of {count(total, 'pod')} of {name} are ready{but}")
+            listener.on_status(f"{ready} of {pluralize(total, 'pod')} of {name} are ready{but}")
         if time.monotonic() > deadline:
             missing = [f"\n  {line}" for line in pod_status.waiting(found)]
             missing += ["\n  and others, which KubeRay has not made"] * (len(found) < total)
             raise PodsError(
-                f"{api.where}: {ready} of {count(total, 'pod')} of RayCluster {name} are ready "
+                f"{api.where}: {ready} of {pluralize(total, 'pod')} of RayCluster {name} are ready "
                 f"after {settings.start_timeout_s:.0f} s (provider.start_timeout_s):"
                 + "".join(missing)
             )
@@ -148,8 +150,8 @@ def _port(cluster: dict) -> int:
 
 
 def _joined(
-    address: str, token_path: Path, folder: Path, reaped: Reaped, listener: Listener
-) -> Hosts:
+    address: str, token_path: Path, folder: Path, reaped: ProcessTree, listener: Listener
+) -> HostCluster:
     """With a node of this machine, for this process to be a driver of. Raises ProviderError."""
     check_ipv4(address.rpartition(":")[0], "the head's pod")
     if why := unreachable(address, CONNECT_TIMEOUT_S):
@@ -169,7 +171,7 @@ def _joined(
     nodes = Nodes(reaped, folder, environment, driver, None)
     nodes.start(None, hosts=1)
     nodes.wait_until_up(lambda text: None)
-    return Hosts(address, ip, None, folder=folder, shared=Shared(variables))
+    return HostCluster(address, ip, None, folder=folder, shared=ExternalCluster(variables))
 
 
 def _own_address(of: str) -> str:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from launcher.cluster.schema import Cluster, Local
 from launcher.core.errors import ProviderError
-from launcher.host.process_tree import Reaped, ReaperError
+from launcher.host.process_tree import ProcessTree, ReaperError
 from launcher.providers.local.network import Network, plan_network
 from launcher.providers.ray import node_spec
-from launcher.providers.ray.host_cluster import Hosts
+from launcher.providers.ray.host_cluster import HostCluster
 from launcher.providers.ray.node_group import Node, Nodes
 from launcher.providers.ray.workspace import free_port, new_token, private_folder, write_token
 from trainer.contract.planning.plan import World
@@ -24,7 +24,7 @@ def start(
     world: World,
     settings: Local | None = None,
     on_status: Callable[[str], None] = lambda text: None,
-) -> Hosts:
+) -> HostCluster:
     """Start a Ray head and a node per host, and wait until all are up.
 
     Raises ProviderError with the hosts that are missing and the end of their logs.
@@ -33,7 +33,7 @@ def start(
     folder = private_folder()
     network = plan_network(world.processes) if settings.netns else None
     try:
-        reaped = Reaped(
+        reaped = ProcessTree(
             folders=[folder],
             setup=network.setup() if network else [],
             cleanup=network.cleanup() if network else [],
@@ -50,11 +50,11 @@ def start(
 def _start_nodes(
     world: World,
     settings: Local,
-    reaped: Reaped,
+    reaped: ProcessTree,
     folder: Path,
     network: Network | None,
     on_status: Callable[[str], None],
-) -> Hosts:
+) -> HostCluster:
     token_path = write_token(folder, new_token())
     address = network.ip if network else _loopback_addresses()
     head_ip = network.head_ip if network else address(-1)
@@ -70,7 +70,7 @@ def _start_nodes(
     inside = network.inside if network else None
     nodes.start(node_spec.head(head_ip, port, folder, environment), world.processes, inside)
     nodes.wait_until_up(on_status)
-    return Hosts(
+    return HostCluster(
         address=f"{head_ip}:{port}",
         driver_ip=head_ip,
         token_path=token_path,

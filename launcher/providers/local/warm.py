@@ -20,7 +20,7 @@ from launcher.cluster.schema import Local
 from launcher.core.errors import ProviderError
 from launcher.core.files import is_locked, lock, make_state_folder, replace_file, state_folder
 from launcher.host.process_tree import start_time
-from launcher.providers.ray.host_cluster import Hosts
+from launcher.providers.ray.host_cluster import HostCluster
 from launcher.runs.known_process import KnownProcess
 from trainer.contract.planning.plan import World
 
@@ -52,7 +52,7 @@ def locked(name: str) -> Iterator[None]:
         yield
 
 
-def keep(name: str, settings: Any, hosts: Hosts, source: str = "") -> Hosts:
+def keep(name: str, settings: Any, hosts: HostCluster, source: str = "") -> HostCluster:
     """Let the cluster live on under a name; the hosts that are returned do not own it.
 
     `source`: which cluster it is, see `cluster_key`.
@@ -76,7 +76,7 @@ def keep(name: str, settings: Any, hosts: Hosts, source: str = "") -> Hosts:
     return _hosts(record)
 
 
-def find(name: str, settings: Any) -> Hosts | None:
+def find(name: str, settings: Any) -> HostCluster | None:
     """The warm cluster of that name, if it lives; None: there is none.
 
     Raises ProviderError where it has other hosts than the ones asked for.
@@ -156,9 +156,9 @@ def _read(name: str) -> dict[str, Any] | None:
     return record
 
 
-def _hosts(record: Mapping[str, Any]) -> Hosts:
+def _hosts(record: Mapping[str, Any]) -> HostCluster:
     token_path, folder = Path(record["token_path"]), Path(record["folder"])
-    return Hosts(record["address"], record["driver_ip"], token_path, folder)
+    return HostCluster(record["address"], record["driver_ip"], token_path, folder)
 
 
 def _users(name: str) -> Path:

@@ -31,7 +31,7 @@ def answered(calls: list[Any], limit_s: float) -> list[Any]:
 
 
 def bounded(
-    what: str, limit_s: float, call: Callable[[], T], is_headless: Callable[[], bool] | None = None
+    what: str, limit_s: float, call: Callable[[], T], head_is_down: Callable[[], bool] | None = None
 ) -> T:
     """What `call` returns or raises, made in a thread: nothing else ends a wait inside Ray's C++.
 
@@ -55,7 +55,7 @@ def bounded(
             with suppress(queue.Empty):
                 answer, error = answers.get(timeout=min(LOOK_S, left_s))
                 break
-            if is_headless is not None and is_headless():
+            if head_is_down is not None and head_is_down():
                 raise ProviderError(f"{what}: the head of the Ray cluster has ended")
         else:
             raise ProviderError(f"{what}: Ray did not answer in {limit_s:.0f} s")

@@ -26,8 +26,8 @@ def ask(address: str, variables: Mapping[str, str], listener: Listener) -> dict[
     Raises ProviderError where it does not let us in, or is of other versions.
     """
     listener.on_status(f"asking the Ray cluster at {address} who is there")
-    anonymous = _Probe(address, NO_TOKEN)
-    known = anonymous if variables == NO_TOKEN else _Probe(address, variables)
+    anonymous = Probe(address, NO_TOKEN)
+    known = anonymous if variables == NO_TOKEN else Probe(address, variables)
     try:
         answer = known.answer()
         _check_versions(address, answer)
@@ -40,7 +40,7 @@ def ask(address: str, variables: Mapping[str, str], listener: Listener) -> dict[
     return answer
 
 
-class _Probe:
+class Probe:
     """Asks a cluster who is there, in a process of its own: Ray aborts one that it cannot serve."""
 
     def __init__(self, address: str, variables: Mapping[str, str]) -> None:

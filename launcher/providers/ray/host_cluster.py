@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from launcher.core.errors import ProviderError
-from launcher.host.process_tree import Reaped
+from launcher.host.process_tree import ProcessTree
 from launcher.providers.ray.client import bounded
 from launcher.providers.ray.head_monitor import HeadWatch
 from launcher.providers.ray.node_group import Nodes
-from launcher.providers.ray.node_spec import HOST_LABEL, Place, place
+from launcher.providers.ray.node_spec import HOST_LABEL, HostSlot, place
 from trainer.contract.planning.plan import World
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ AVOIDED_S = 600.0
 
 
 @dataclass
-class Shared:
+class ExternalCluster:
     """Of a cluster that is not Slipway's own: how one is let in, and which nodes may be hosts."""
 
     ray_variables: Mapping[str, str] = field(repr=False)
@@ -42,7 +42,7 @@ class Shared:
 
 
 @dataclass
-class Hosts:
+class HostCluster:
     """A running Ray cluster with one node per host; as a context manager it ends it on the way out.
 
     `reaped` is None where the cluster outlives this process (kept warm, or not ours).
@@ -56,22 +56,22 @@ class Hosts:
     """None: `shared` says how one is let in."""
     folder: Path | None = None
     """The logs of Ray's processes lie below it; None: this machine does not have them."""
-    reaped: Reaped | None = None
+    reaped: ProcessTree | None = None
     nodes: Nodes | None = None
     """The Ray nodes, where they are processes of ours on this machine."""
-    shared: Shared | None = None
+    shared: ExternalCluster | None = None
     """None: the cluster is Slipway's own."""
-    _suspects: dict[Place, float] = field(default_factory=dict)
-    _avoided: dict[Place, float] = field(default_factory=dict)
+    _suspects: dict[HostSlot, float] = field(default_factory=dict)
+    _avoided: dict[HostSlot, float] = field(default_factory=dict)
     _head: HeadWatch = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._head = HeadWatch(self.address)
 
     @property
-    def is_headless(self) -> bool:
+    def head_is_down(self) -> bool:
         """Whether the head is known to be gone: calls into Ray would then wait for it."""
-        return self._head.is_gone if self.nodes is None else self.nodes.is_headless
+        return self._head.is_gone if self.nodes is None else self.nodes.head_is_down
 
     @property
     def ray_variables(self) -> dict[str, str]:
@@ -80,9 +80,9 @@ class Hosts:
             return dict(self.shared.ray_variables)
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token_path)}
 
-    def ask(self, what: str, limit_s: float, call: Callable[[], T]) -> T:
+    def call_ray(self, what: str, limit_s: float, call: Callable[[], T]) -> T:
         """`call` into their Ray; raises ProviderError after `limit_s`, or once the head is gone."""
-        return bounded(what, limit_s, call, lambda: self.is_headless)
+        return bounded(what, limit_s, call, lambda: self.head_is_down)
 
     def number(self, node_id: str, labels: Mapping[str, str]) -> int | None:
         """Of a node without a place in a slice: which host it is; None: it is none."""
@@ -91,21 +91,21 @@ class Hosts:
         return int(labels[HOST_LABEL]) if HOST_LABEL in labels else None
 
     @property
-    def avoided(self) -> set[Place]:
+    def avoided(self) -> set[HostSlot]:
         """Hosts that are taken only where there are no others."""
         now = time.monotonic()
         self._avoided = {place: end for place, end in self._avoided.items() if now < end}
         return set(self._avoided)
 
-    def avoid(self, places: Collection[Place]) -> None:
+    def deprioritize(self, places: Collection[HostSlot]) -> None:
         """Hosts there were lost, or could not be had."""
         self._avoided.update(dict.fromkeys(places, time.monotonic() + AVOIDED_S))
 
-    def suspect(self, places: Collection[Place]) -> None:
+    def quarantine(self, places: Collection[HostSlot]) -> None:
         """Hosts there do not answer any more."""
         self._suspects.update(dict.fromkeys(places, time.monotonic() + SUSPECTED_S))
 
-    def alive(self, world: World, seen: Collection[Place]) -> set[Place]:
+    def usable_slots(self, world: World, seen: Collection[HostSlot]) -> set[HostSlot]:
         """Of a world's hosts that Ray holds for alive, those that nothing else speaks against."""
         now = time.monotonic()
         self._suspects = {p: end for p, end in self._suspects.items() if p in seen and now < end}
@@ -114,7 +114,7 @@ class Hosts:
             return alive
         return alive & {place(world, process) for process in self.nodes.alive()}
 
-    def __enter__(self) -> "Hosts":
+    def __enter__(self) -> "HostCluster":
         return self
 
     def __exit__(self, *_: object) -> None:

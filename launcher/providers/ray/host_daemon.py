@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from launcher.core.formatting import describe_status
-from launcher.host.process_tree import Reaped, ReaperError
+from launcher.host.process_tree import ProcessTree, ReaperError
 from launcher.providers.ray import node_spec
 from launcher.providers.ray.host_protocol import Order, Orders, tell
 from launcher.providers.ray.node_group import Nodes
@@ -25,7 +25,7 @@ class Node:
     def __init__(self, order: Order) -> None:
         """Wait until it is up. Raises ProviderError, ReaperError."""
         self.folder = private_folder()
-        self.reaped = Reaped(folders=[self.folder])
+        self.reaped = ProcessTree(folders=[self.folder])
         self._is_up = threading.Event()
         threading.Thread(target=self._end_with_input, daemon=True).start()
         try:
@@ -81,7 +81,7 @@ def serve_node(node: Node, orders: Orders) -> None:
         node.reaped.detach()
 
 
-def exits(reaped: Reaped) -> list[tuple[str, int]]:
+def exits(reaped: ProcessTree) -> list[tuple[str, int]]:
     """The commands that have ended since, with their wait statuses."""
     answers = reaped.answers(0.0)
     if answers is None:

@@ -57,7 +57,7 @@ def tell(**answer: object) -> None:
         pass
 
 
-class Place(BaseModel):
+class DoctorOrder(BaseModel):
     """The cluster whose head is told."""
 
     cluster: dict[str, Any]
@@ -71,7 +71,7 @@ class Place(BaseModel):
         return str(path)
 
 
-class Work(Place):
+class RunOrder(DoctorOrder):
     """The run that the head sees to."""
 
     job: str | None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.errors import ProviderError
-from launcher.host.process_tree import Reaped
+from launcher.host.process_tree import ProcessTree
 
 Node = dict[str, Any]
 """What ray_nodes.py starts: name, flags, folder, env, log, after."""
@@ -40,7 +40,7 @@ class Nodes:
 
     def __init__(
         self,
-        reaped: Reaped,
+        reaped: ProcessTree,
         folder: Path,
         environment: Mapping[str, str],
         make: Callable[[int, int], Node],
@@ -121,7 +121,7 @@ class Nodes:
         return [*self._heads, *self._hosts]
 
     @property
-    def is_headless(self) -> bool:
+    def head_is_down(self) -> bool:
         """Whether the head has ended, alone or with all nodes."""
         self._note_exits(0.0)
         return self._is_over or any(map(self._has_ended, self._heads))

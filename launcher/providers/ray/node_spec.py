@@ -12,7 +12,7 @@ from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import World
 
 HOST_LABEL = "slipway-host"
-Place = tuple[str, int]
+HostSlot = tuple[str, int]
 """Of a host: its slice and its worker id in it; without slices, "" and its number."""
 OBJECT_STORE_BYTES = 80_000_000  # Ray's least is 78.6 MB; Slipway puts nothing there
 # A lost node is noticed in 10 s, not in 15 or 65: sooner, and a machine whose cores are all busy
@@ -40,7 +40,7 @@ def slice_name(number: int) -> str:
     return f"slice-{letters[number] if number < len(letters) else number}"
 
 
-def place(world: World, process: int) -> Place:
+def place(world: World, process: int) -> HostSlot:
     """Where the host of a process is, as its labels will say."""
     if world.platform != "tpu":
         return "", process

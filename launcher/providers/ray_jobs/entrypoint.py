@@ -76,9 +76,9 @@ def _launch(words: list[str]) -> int:
 
 
 def _run(given: dict) -> int:
-    from launcher.providers.ray.host_protocol import Work
+    from launcher.providers.ray.host_protocol import RunOrder
 
-    work = Work.model_validate(given)
+    work = RunOrder.model_validate(given)
     folder = Path(work.runs) / work.name
     with tempfile.TemporaryDirectory(prefix="slipway-job-") as temporary:
         provider = {**PROVIDER, "labels": work.cluster["provider"]["labels"]}

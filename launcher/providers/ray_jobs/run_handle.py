@@ -14,16 +14,16 @@ from typing import Any, Self
 
 from pydantic import computed_field
 
-from launcher.cluster.schema import Attach, ClusterWords
+from launcher.cluster.schema import Attach, ClusterRef
 from launcher.core.errors import ProviderError
 from launcher.core.exit_codes import INTERRUPTED
 from launcher.core.printable import plain
 from launcher.providers.ray.code_bundle import Code
-from launcher.providers.ray.host_protocol import Work
+from launcher.providers.ray.host_protocol import RunOrder
 from launcher.providers.ray_jobs.client import JobsApi, UnreachableError
 from launcher.providers.ray_jobs.entrypoint import BEGINS, FOLDER
 from launcher.runs.fetched_files import UnpackError, unpack
-from launcher.runs.remote import Elsewhere, runs_below
+from launcher.runs.remote import RemoteRunHandle, runs_below
 
 BASE = "~/.cache/slipway"
 """On the head: runs."""
@@ -45,7 +45,7 @@ class DoubtError(ProviderError):
     """It is not known whether the cluster has accepted a job."""
 
 
-class RayJob(Elsewhere):
+class RayJob(RemoteRunHandle):
     """Of a run, on a cluster that is reached by HTTP alone."""
 
     settings: Attach
@@ -58,7 +58,7 @@ class RayJob(Elsewhere):
     """Whether the cluster has confirmed the job: this record is written before it is asked."""
 
     @classmethod
-    def of(cls, folder: Path, settings: Attach, code: Code, words: ClusterWords) -> Self:
+    def of(cls, folder: Path, settings: Attach, code: Code, words: ClusterRef) -> Self:
         """A run that is to have its copy in `folder`."""
         return cls(
             settings=settings,
@@ -81,7 +81,7 @@ class RayJob(Elsewhere):
         if not self._api.has_package(self.package):
             self._api.send_package(self.package, _zipped(code))
 
-    def begin(self, work: Work, folder: Path) -> None:
+    def begin(self, work: RunOrder, folder: Path) -> None:
         """Submits the job; `folder` has the record of it before the cluster is asked.
 
         Raises DoubtError where the cluster may have accepted it. After any other ProviderError
@@ -131,11 +131,11 @@ class RayJob(Elsewhere):
         job = self._api.job(self.submission_id)
         return job is None or job["status"] in OVER
 
-    def bring_home(self, folder: Path) -> None:
+    def fetch(self, folder: Path) -> None:
         following = self.following()
         following.until_over(lambda line: None)
         following.unpack(folder)
-        self.settle(folder)
+        self.localize(folder)
 
     def _submit(self, name: str, **order: Any) -> None:
         """Submits a job under a name of our own; a lost answer is followed by asking again.

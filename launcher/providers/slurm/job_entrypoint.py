@@ -16,7 +16,7 @@ from launcher.core.environment import INSIDE
 from launcher.core.errors import ProviderError
 from launcher.core.exit_codes import INTERRUPTED, OK
 from launcher.providers.slurm import job_environment
-from launcher.runs.directory import POSITION, QUEUED, Run
+from launcher.runs.directory import POSITION, QUEUED, RunDir
 from launcher.runs.slurm_job import SlurmJob
 
 STOPPED = (INTERRUPTED, -signal.SIGTERM)
@@ -67,7 +67,7 @@ def _requeue(folder: Path, job: SlurmJob) -> bool:
     except ProviderError as error:
         print(f"not requeued: {error}", flush=True)
         return False
-    with Run.open(folder) as run:
+    with RunDir.open(folder) as run:
         kept = {name: run.state.get(name) for name in POSITION}
         run.set_state(QUEUED, reason="Slurm needed its hosts, or its time was over", **kept)
     return True

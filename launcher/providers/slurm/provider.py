@@ -16,8 +16,8 @@ from typing import IO, Any
 from launcher.core.errors import ProviderError
 from launcher.core.files import parse_object
 from launcher.core.formatting import host_name
-from launcher.host.process_tree import Reaped
-from launcher.providers.ray.host_cluster import Hosts
+from launcher.host.process_tree import ProcessTree
+from launcher.providers.ray.host_cluster import HostCluster
 from launcher.providers.ray.node_group import START_TIMEOUT_PER_HOST_S, START_TIMEOUT_S
 from launcher.providers.ray.workspace import new_token, private_folder, write_token
 from trainer.contract.planning.plan import World
@@ -30,19 +30,19 @@ TAIL_LINES = 20
 
 
 @contextmanager
-def hosts_of_job(world: World, on_status: Callable[[str], None]) -> Iterator[Hosts]:
+def hosts_of_job(world: World, on_status: Callable[[str], None]) -> Iterator[HostCluster]:
     """The hosts of the job that this process is the batch script of; they end on the way out.
 
     Raises ProviderError with those that are missing.
     """
     folder = private_folder()
-    reaped = Reaped(folders=[folder])
+    reaped = ProcessTree(folders=[folder])
     try:
         with _Step(world, folder) as step:
             token = new_token()
             token_path = write_token(folder, token)
             address, port = step.start(token, on_status)
-            yield Hosts(f"{address}:{port}", address, token_path)
+            yield HostCluster(f"{address}:{port}", address, token_path)
     finally:
         reaped.close()
 

@@ -72,7 +72,7 @@ def _find(job: SlurmJob) -> Queued | None:
     deadline = time.monotonic() + FIND_S
     while True:
         try:
-            if found := job.look():
+            if found := job.queue_status():
                 return found
         except ProviderError:
             pass  # asked again
@@ -93,7 +93,7 @@ def look(folder: Path, cluster: str, world: World, settings: Slurm) -> str:
     words = [*_job_words(job.name, world, settings), f"--output={log}", f"--wrap={script}"]
     try:
         job.job_id = _accepted(job, words, job_environment.without_secrets({}))
-        while job.look() is not None:
+        while job.queue_status() is not None:
             time.sleep(LOOK_S)
     except BaseException:
         job.cancel()

@@ -18,7 +18,7 @@ from typing import Any
 from launcher.core.errors import ProviderError
 from launcher.host.process_tree import ReaperError
 from launcher.providers.ray.host_daemon import LOOK_S, Node, exits, serve_node
-from launcher.providers.ray.host_protocol import Order, Orders, Place, Work, tell
+from launcher.providers.ray.host_protocol import DoctorOrder, Order, Orders, RunOrder, tell
 from launcher.runs.directory import is_alive
 
 LAST_WORDS_S = 60.0
@@ -37,9 +37,9 @@ def serve_run(node: Node, orders: Orders) -> None:
             leave_connection()
         for order in orders.wait(LOOK_S, node.reaped.fileno()):
             if "run" in order:
-                run = start_run(node, Work.model_validate(order["run"]))
+                run = start_run(node, RunOrder.model_validate(order["run"]))
             if "look" in order:
-                look(node, Place.model_validate(order["look"]))
+                look(node, DoctorOrder.model_validate(order["look"]))
         for name, status in exits(node.reaped):
             if name == LAUNCH:
                 end_run(node, run, status)
@@ -61,13 +61,13 @@ def leave_connection() -> None:
     os.close(nothing)
 
 
-def start_run(node: Node, work: Work) -> Path:
+def start_run(node: Node, work: RunOrder) -> Path:
     """`launch` on the node's own Ray; returns the run's folder."""
     start(node, work.words(node.folder, own_ray(node)), work.environment)
     return Path(work.runs) / work.name
 
 
-def look(node: Node, place: Place) -> None:
+def look(node: Node, place: DoctorOrder) -> None:
     """`launch doctor` on the node's own Ray."""
     start(node, ["doctor", "-c", place.cluster_file(node.folder, own_ray(node)), "-o", "json"], {})
 

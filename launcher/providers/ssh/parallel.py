@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from launcher.core.errors import ProviderError
-from launcher.core.formatting import count
+from launcher.core.formatting import pluralize
 from launcher.providers.ssh.connection import Connection, Host, HostError
 
 T = TypeVar("T")
@@ -32,6 +32,6 @@ def everywhere(hosts: Sequence[Host], what: Callable[[int], T]) -> list[T]:
         elif failure is not None:
             raise failure
     if problems:
-        how_many = f"{len(problems)} of {count(len(hosts), 'host')} cannot be used"
+        how_many = f"{len(problems)} of {pluralize(len(hosts), 'host')} cannot be used"
         raise ProviderError("\n".join([f"{how_many}:", *problems]))
     return [call.result() for call in calls]

@@ -16,7 +16,7 @@ from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 
 from launcher.core.errors import ProviderError
-from launcher.core.formatting import count
+from launcher.core.formatting import pluralize
 from launcher.core.ipv4 import NEEDED, is_ipv6
 from launcher.providers.ray.code_bundle import Code
 from launcher.providers.ssh.connection import Host, HostError
@@ -119,7 +119,7 @@ class _Provisioning:
         """What the hosts lack, in words."""
         code = sum(self.code_place not in look.there for look in looks)
         environments = sum(self._complete not in look.there for look in looks)
-        of = f"of {count(len(looks), 'host')}"
+        of = f"of {pluralize(len(looks), 'host')}"
         return f"code for {code} {of}, environments for {environments} {of}"
 
     def provide(self, number: int, look: _Look) -> None:

@@ -9,26 +9,26 @@ from typing import Self
 
 from pydantic import computed_field
 
-from launcher.cluster.schema import ClusterWords, Ssh
+from launcher.cluster.schema import ClusterRef, Ssh
 from launcher.core.errors import ProviderError
 from launcher.core.files import parse_object
 from launcher.providers.ssh.connection import Host, hosts_of
 from launcher.providers.ssh.parallel import everywhere
 from launcher.providers.ssh.provision import Provisioned, shell
 from launcher.runs.directory import REMOTE
-from launcher.runs.remote import LEFT_THERE, Elsewhere, runs_below
+from launcher.runs.remote import NOT_FETCHED, RemoteRunHandle, runs_below
 
 ASK_TIMEOUT_S, COPY_TIMEOUT_S = 60.0, 600.0
 
 
-class RemoteRun(Elsewhere):
+class RemoteRun(RemoteRunHandle):
     """Where a run is, and how a command of `launch` is typed there."""
 
     settings: Ssh
     environment: Provisioned
 
     @classmethod
-    def of(cls, folder: Path, settings: Ssh, provisioned: Provisioned, words: ClusterWords) -> Self:
+    def of(cls, folder: Path, settings: Ssh, provisioned: Provisioned, words: ClusterRef) -> Self:
         """A run that is to have its copy in `folder`."""
         return cls(
             settings=settings,
@@ -66,9 +66,9 @@ class RemoteRun(Elsewhere):
             raise ProviderError(f"{self.head_name}: `launch status` there printed no status")
         return not status["alive"]
 
-    def bring_home(self, folder: Path) -> None:
+    def fetch(self, folder: Path) -> None:
         self.copy(folder)
-        self.settle(folder)
+        self.localize(folder)
 
     def copy(self, folder: Path) -> None:
         """What the run's folder has there, but for its checkpoints. Raises ProviderError."""
@@ -96,7 +96,7 @@ class RemoteRun(Elsewhere):
 
 def _packing(folder: str) -> str:
     """For a host's shell: what is in a folder as a compressed tar file."""
-    left_out = shlex.join(f"--exclude=./{name}" for name in LEFT_THERE)
+    left_out = shlex.join(f"--exclude=./{name}" for name in NOT_FETCHED)
     return shell(f"cd {shlex.quote(folder)} && tar -czf - {left_out} .")
 
 

@@ -5,8 +5,8 @@ from contextlib import suppress
 from typing import Any, Self
 
 from launcher.core.errors import ProviderError
-from launcher.core.formatting import count
-from launcher.providers.ray.host_protocol import Order, Place, Work
+from launcher.core.formatting import pluralize
+from launcher.providers.ray.host_protocol import DoctorOrder, Order, RunOrder
 from launcher.providers.ray.node_group import START_TIMEOUT_PER_HOST_S, START_TIMEOUT_S
 from launcher.providers.ray.workspace import new_token
 from launcher.providers.ssh.connection import Connection, Host, HostError
@@ -29,7 +29,7 @@ class Sessions:
 
     def start(self, world: World, on_status: Callable[[str], None]) -> None:
         """A Ray node on every host. Raises ProviderError with those that have none."""
-        on_status(f"starting Ray on {count(len(self._hosts), 'host')}")
+        on_status(f"starting Ray on {pluralize(len(self._hosts), 'host')}")
         token = new_token()
         up_timeout_s = START_TIMEOUT_S + START_TIMEOUT_PER_HOST_S * len(self._hosts)
 
@@ -53,7 +53,7 @@ class Sessions:
 
         everywhere(self._hosts, start)
 
-    def begin(self, work: Work) -> dict[str, Any]:
+    def begin(self, work: RunOrder) -> dict[str, Any]:
         """Start the run on the head: from here on it ends by itself.
 
         Returns the head's answer: `running`, or `ended` with the exit code and the output where
@@ -70,7 +70,7 @@ class Sessions:
                 self._connections[number].tell(begun=True)
         return answer
 
-    def look(self, place: Place) -> dict[str, Any]:
+    def look(self, place: DoctorOrder) -> dict[str, Any]:
         """What `launch doctor` says on the head, as of `begin`. Raises ProviderError."""
         head = self._connections[0]
         try:

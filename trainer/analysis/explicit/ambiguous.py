@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from trainer.analysis.explicit import layouts, reshards
-from trainer.analysis.explicit.findings import Note
+from trainer.analysis.explicit.findings import EquationNote
 from trainer.analysis.explicit.gather import LookUp
 from trainer.analysis.explicit.layouts import Asked, ExplicitMesh, Layout, Values
 
@@ -19,7 +19,12 @@ Bind = Callable[..., Any]
 
 
 def assumed(
-    mesh: ExplicitMesh, equation: Any, bind: Bind, operands: Values, asked: Asked, note: Note
+    mesh: ExplicitMesh,
+    equation: Any,
+    bind: Bind,
+    operands: Values,
+    asked: Asked,
+    note: EquationNote,
 ) -> Sequence[Any]:
     """The results of an operation that jax refused to bind."""
     name = equation.primitive.name
@@ -42,7 +47,7 @@ def assumed(
 
 
 def _product(
-    mesh: ExplicitMesh, bind: Bind, numbers: Any, operands: Values, asked: Asked, note: Note
+    mesh: ExplicitMesh, bind: Bind, numbers: Any, operands: Values, asked: Asked, note: EquationNote
 ) -> list[Any]:
     """Parts of sums are added up; operands that lie otherwise than the result are moved to it."""
     left, right = mesh.layouts(operands)
@@ -53,7 +58,7 @@ def _product(
 
 
 def _look_up(
-    mesh: ExplicitMesh, bind: Bind, dims: LookUp, operands: Values, asked: Asked, note: Note
+    mesh: ExplicitMesh, bind: Bind, dims: LookUp, operands: Values, asked: Asked, note: EquationNote
 ) -> list[Any]:
     """Each device looks up what it has, and the findings are added up where the table is split."""
     table, indices = mesh.layouts(operands)

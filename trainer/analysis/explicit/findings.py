@@ -32,11 +32,11 @@ class Frame(NamedTuple):
         return f"{self.file}:{self.line} in {self.function}"
 
 
-Place = tuple[Frame, ...]
+SourceLocation = tuple[Frame, ...]
 """The innermost frame first, then who called it; empty where nobody knows."""
 
 
-def place(equation: Any, within: Place) -> Place:
+def place(equation: Any, within: SourceLocation) -> SourceLocation:
     """Of an equation in a function that was called at `within`."""
     traceback = equation.source_info.traceback
     own: list[Frame] = []
@@ -87,8 +87,8 @@ that name through differentiation and rematerialization."""
 
 
 @dataclass
-class Note:
-    place: Place
+class EquationNote:
+    place: SourceLocation
     operation: str
     reason: str = ""
     """Why jax would stop here, in its own words; "": it would not."""
@@ -107,14 +107,14 @@ class Note:
 class Notebook:
     """Notes by the number of the equation."""
 
-    notes: list[Note] = field(default_factory=list)
+    notes: list[EquationNote] = field(default_factory=list)
 
-    def add(self, note: Note) -> str:
+    def add(self, note: EquationNote) -> str:
         """Returns the name for the equation's scope."""
         self.notes.append(note)
         return f"{MARK}{len(self.notes) - 1}"
 
-    def find(self, equation: Any) -> Note | None:
+    def find(self, equation: Any) -> EquationNote | None:
         """Of what an equation was made from; None: it is nobody's."""
         numbers = re.findall(rf"\b{MARK}(\d+)\b", str(equation.source_info.name_stack))
         return self.notes[int(numbers[-1])] if numbers else None
@@ -130,7 +130,7 @@ class Finding:
     kind: Kind
     """constraint: one that the model itself states."""
     backward: bool
-    place: Place
+    place: SourceLocation
     operation: str
     old: str
     """Type and layout of the array before; "": nothing is moved."""
@@ -166,7 +166,7 @@ def findings(program: Any, notebook: Notebook, sizes: Sizes, times: int) -> list
     return sorted(kept, key=lambda found: -found.bytes)
 
 
-def _ambiguity(found: Finding) -> tuple[Kind, Place, str]:
+def _ambiguity(found: Finding) -> tuple[Kind, SourceLocation, str]:
     return found.kind, found.place, found.operation
 
 
@@ -189,7 +189,7 @@ def _at(equation: Any, walk: _Walk) -> _Walk:
     return _Walk(walk.times * length, backward, recomputed)
 
 
-def _of_equation(equation: Any, note: Note, sizes: Sizes, walk: _Walk) -> Iterator[Finding]:
+def _of_equation(equation: Any, note: EquationNote, sizes: Sizes, walk: _Walk) -> Iterator[Finding]:
     def finding(kind: Kind, old: str, new: str, moved: int) -> Finding:
         return Finding(
             kind=kind, backward=walk.backward, place=note.place, operation=note.operation,
@@ -210,7 +210,7 @@ def _of_equation(equation: Any, note: Note, sizes: Sizes, walk: _Walk) -> Iterat
             yield finding("constraint" if note.is_constraint else kind, *shown, moved)
 
 
-def _summed(equation: Any, note: Note, sizes: Sizes) -> tuple[str, str, int]:
+def _summed(equation: Any, note: EquationNote, sizes: Sizes) -> tuple[str, str, int]:
     """How parts of sums become what was assumed, and the bytes of that."""
     if not note.summed:
         return "", "", 0
@@ -231,7 +231,7 @@ def _changes(equation: Any, sizes: Sizes) -> list[tuple[Any, Layout]]:
     return [(operands[number], layout) for number, layout in needs]
 
 
-def _is_operation(equation: Any, note: Note) -> bool:
+def _is_operation(equation: Any, note: EquationNote) -> bool:
     """Whether it is what jax would stop at, or the region in which that is left to the compiler."""
     name = equation.primitive.name
     return name == note.operation or (name == "jit" and _is_automatic(equation))

@@ -11,9 +11,9 @@ from jax.sharding import NamedSharding
 
 from trainer.analysis.explicit.ambiguous import assumed
 from trainer.analysis.explicit.findings import (
-    Note,
+    EquationNote,
     Notebook,
-    Place,
+    SourceLocation,
     is_of_library,
     place,
     sees_to_layouts,
@@ -28,7 +28,12 @@ Body = Callable[[Values, Values], tuple[list[Any], list[Any]]]
 
 
 def _checkpoint(
-    mesh: ExplicitMesh, call: Call, equation: Any, operands: Values, asked: Asked, note: Note
+    mesh: ExplicitMesh,
+    call: Call,
+    equation: Any,
+    operands: Values,
+    asked: Asked,
+    note: EquationNote,
 ) -> list[Any]:
     params = equation.params
 
@@ -40,7 +45,12 @@ def _checkpoint(
 
 
 def _scan(
-    mesh: ExplicitMesh, call: Call, equation: Any, operands: Values, asked: Asked, note: Note
+    mesh: ExplicitMesh,
+    call: Call,
+    equation: Any,
+    operands: Values,
+    asked: Asked,
+    note: EquationNote,
 ) -> list[Any]:
     params = equation.params
     constants, carried = _constants_and_carried(params)
@@ -62,7 +72,12 @@ def _scan(
 
 
 def _while(
-    mesh: ExplicitMesh, call: Call, equation: Any, operands: Values, asked: Asked, note: Note
+    mesh: ExplicitMesh,
+    call: Call,
+    equation: Any,
+    operands: Values,
+    asked: Asked,
+    note: EquationNote,
 ) -> list[Any]:
     params = equation.params
     tests, fixed = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
@@ -79,7 +94,12 @@ def _while(
 
 
 def _cond(
-    mesh: ExplicitMesh, call: Call, equation: Any, operands: Values, asked: Asked, note: Note
+    mesh: ExplicitMesh,
+    call: Call,
+    equation: Any,
+    operands: Values,
+    asked: Asked,
+    note: EquationNote,
 ) -> list[Any]:
     index, *values = operands
 
@@ -98,7 +118,12 @@ def _cond(
 
 
 def _shard_map(
-    mesh: ExplicitMesh, call: Call, equation: Any, operands: Values, asked: Asked, note: Note
+    mesh: ExplicitMesh,
+    call: Call,
+    equation: Any,
+    operands: Values,
+    asked: Asked,
+    note: EquationNote,
 ) -> list[Any]:
     """Operands and results lie as its specs say; what it does inside is its own affair."""
 
@@ -113,7 +138,7 @@ def _shard_map(
 
 
 def _settled(
-    mesh: ExplicitMesh, body: Body, carry: Values, rows: Values, note: Note
+    mesh: ExplicitMesh, body: Body, carry: Values, rows: Values, note: EquationNote
 ) -> tuple[Values, Body]:
     """A loop's first carry and its body, so that the carry lies alike before and after."""
 
@@ -138,7 +163,7 @@ def _settled(
     return carry, returned
 
 
-def _whole_along_loop(mesh: ExplicitMesh, value: Any, note: Note) -> Any:
+def _whole_along_loop(mesh: ExplicitMesh, value: Any, note: EquationNote) -> Any:
     first, *rest = mesh.layout(value)
     if first:
         note.reason = "the dim that the loop goes along is split"
@@ -175,7 +200,9 @@ class Rerun:
     def __init__(self, mesh: ExplicitMesh) -> None:
         self.mesh, self.notebook = mesh, Notebook()
 
-    def run(self, function: Any, values: Values, asked: Asked, within: Place = ()) -> list[Any]:
+    def run(
+        self, function: Any, values: Values, asked: Asked, within: SourceLocation = ()
+    ) -> list[Any]:
         """The results of a jaxpr that was called at `within`."""
         jaxpr, constants = open_jaxpr(function)
         ahead = constraints_ahead(jaxpr, asked, self.mesh.sizes)
@@ -189,14 +216,16 @@ class Rerun:
         is_library = is_of_library(jaxpr)
         for equation in jaxpr.eqns:
             there = within if is_library else place(equation, within)
-            note = Note(there, equation.primitive.name)
+            note = EquationNote(there, equation.primitive.name)
             wanted = [ahead.get(variable) for variable in equation.outvars]
             with jax.named_scope(self.notebook.add(note)):
                 results = self._results(equation, [*map(read, equation.invars)], wanted, note)
             known |= zip(equation.outvars, results, strict=True)
         return [*map(read, jaxpr.outvars)]
 
-    def _results(self, equation: Any, operands: Values, asked: Asked, note: Note) -> Sequence[Any]:
+    def _results(
+        self, equation: Any, operands: Values, asked: Asked, note: EquationNote
+    ) -> Sequence[Any]:
         name, params = equation.primitive.name, equation.params
 
         def call(function: Any, values: Values, asked: Asked) -> list[Any]:
@@ -212,7 +241,9 @@ class Rerun:
             return [self.mesh.reshard(value, wanted)]
         return self._bind(equation, operands, asked, note)
 
-    def _bind(self, equation: Any, operands: Values, asked: Asked, note: Note) -> Sequence[Any]:
+    def _bind(
+        self, equation: Any, operands: Values, asked: Asked, note: EquationNote
+    ) -> Sequence[Any]:
         primitive = equation.primitive
         # Without the shardings of the automatic mesh that the function was traced under.
         params = {

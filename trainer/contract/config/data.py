@@ -11,7 +11,7 @@ BYTES = "bytes"
 """The tokenizer that needs no file."""
 
 
-class Trained(Section):
+class TrainTokenizer(Section):
     """A tokenizer that is made from the training documents: byte-level BPE."""
 
     train: Annotated[int, Field(ge=257)] = Field(
@@ -20,16 +20,16 @@ class Trained(Section):
 
 
 def _kind_of_tokenizer(given: Any) -> str:
-    return "trained" if isinstance(given, dict | Trained) else "named"
+    return "trained" if isinstance(given, dict | TrainTokenizer) else "named"
 
 
 Tokenizer = Annotated[
-    Annotated[str, Field(min_length=1), Tag("named")] | Annotated[Trained, Tag("trained")],
+    Annotated[str, Field(min_length=1), Tag("named")] | Annotated[TrainTokenizer, Tag("trained")],
     Discriminator(_kind_of_tokenizer),
 ]
 
 
-class Fields(Section):
+class ChatFields(Section):
     """Of the records of `source: chat`: a list of messages, or a prompt and its answer."""
 
     messages: str = Field(default="messages", description="each with its role and content")
@@ -37,7 +37,7 @@ class Fields(Section):
     answer: str | None = None
 
     @model_validator(mode="after")
-    def _are_both(self) -> "Fields":
+    def _are_both(self) -> "ChatFields":
         if (self.prompt is None) != (self.answer is None):
             lacking = "answer" if self.answer is None else "prompt"
             raise KeyedError((lacking, "missing: a prompt and its answer are two fields"))
@@ -50,7 +50,7 @@ class Source(Section):
     source: Literal["stdlib", "text", "jsonl", "chat", "parquet", "array_record", "tokens"]
     path: str | None = None
     text_field: str | None = None
-    fields: Fields | None = None
+    fields: ChatFields | None = None
     dtype: Literal["uint16", "uint32"] | None = None
     weight: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=1, description="sequences of it, beside the weights of the others"
@@ -79,7 +79,7 @@ class Data(Section):
     text_field: str = Field(
         default="text", description="of the records of source: jsonl; of parquet the column"
     )
-    fields: Fields = Field(default=Fields(), description="of the records of source: chat")
+    fields: ChatFields = Field(default=ChatFields(), description="of the records of source: chat")
     dtype: Literal["uint16", "uint32"] = Field(
         default="uint16", description="of the .bin files of source: tokens; .npy files say it"
     )

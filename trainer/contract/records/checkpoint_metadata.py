@@ -49,7 +49,7 @@ class Base(Section):
     """Of each of its parameters in float32: another base is noticed."""
 
 
-class About(Section):
+class CheckpointMetadata(Section):
     """What a checkpoint says of itself."""
 
     step: int
@@ -138,7 +138,7 @@ def _sizes(root: str, below: str) -> Iterator[tuple[str, int]]:
                 yield name, entry.stat().st_size
 
 
-def read(folder: AnyPath) -> About:
+def read(folder: AnyPath) -> CheckpointMetadata:
     """A step folder's about.json, with every file there in its full length.
 
     Raises BrokenError with the file and what is wrong with it.
@@ -156,10 +156,10 @@ def read(folder: AnyPath) -> About:
     return about
 
 
-def read_about(folder: AnyPath) -> About:
+def read_about(folder: AnyPath) -> CheckpointMetadata:
     """What a step folder says of itself, without a look at its files. Raises BrokenError."""
     try:
-        return About.model_validate_json((folder / ABOUT).read_text(encoding="utf-8"))
+        return CheckpointMetadata.model_validate_json((folder / ABOUT).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise BrokenError(f"{ABOUT} is missing") from None
     except ValueError as error:

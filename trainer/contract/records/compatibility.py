@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.contract.config import yaml
-from trainer.contract.config.data import BYTES, Trained
+from trainer.contract.config.data import BYTES, TrainTokenizer
 from trainer.contract.config.job import Job
-from trainer.contract.records.checkpoint_metadata import TOKENIZER, About
+from trainer.contract.records.checkpoint_metadata import TOKENIZER, CheckpointMetadata
 from trainer.contract.storage.tokenizer_info import OF_BYTES
 
 MODEL_KEYS = frozenset(
@@ -66,7 +66,7 @@ class Continuity:
     notes: list[str]
 
 
-def compare(about: About, job: Job, corpus_sha256: str | None) -> Continuity:
+def compare(about: CheckpointMetadata, job: Job, corpus_sha256: str | None) -> Continuity:
     """What differs between a checkpoint and the job that would go on from it.
 
     `corpus_sha256` is None where only the hosts can see the data.
@@ -75,7 +75,7 @@ def compare(about: About, job: Job, corpus_sha256: str | None) -> Continuity:
     is_allowed = job.checkpoint is not None and job.checkpoint.on_data_change == "continue"
     for key, saved, now in _changes(about, job, corpus_sha256):
         change = f"{key}: {_shown(saved)} -> {_shown(now)}"
-        if key == "corpus" and isinstance(job.data.tokenizer, Trained):
+        if key == "corpus" and isinstance(job.data.tokenizer, TrainTokenizer):
             errors.append(
                 f"{change}: the tokenizer of step {about.step} was trained on other data, or by "
                 f"another version of `tokenizers`; its checkpoint has it as {TOKENIZER}"
@@ -99,7 +99,9 @@ def compare(about: About, job: Job, corpus_sha256: str | None) -> Continuity:
     return Continuity(errors, notes)
 
 
-def other_parameters(about: About, shapes: Mapping[str, tuple[int, ...]], prefix: str) -> list[str]:
+def other_parameters(
+    about: CheckpointMetadata, shapes: Mapping[str, tuple[int, ...]], prefix: str
+) -> list[str]:
     """Errors where the parameters that a checkpoint has, as PREFIX NAME, are not those of `shapes`.
 
     For a model of the user's own, of which nothing else tells that it is the same.
@@ -117,7 +119,9 @@ def other_parameters(about: About, shapes: Mapping[str, tuple[int, ...]], prefix
     ]
 
 
-def _changes(about: About, job: Job, corpus_sha256: str | None) -> Iterator[tuple[str, Any, Any]]:
+def _changes(
+    about: CheckpointMetadata, job: Job, corpus_sha256: str | None
+) -> Iterator[tuple[str, Any, Any]]:
     saved, now = (one["model"].get("module") for one in (about.job, job.model_dump()))
     if (saved is None) != (now is None):
         yield "model", saved or "the decoder", now or "the decoder"

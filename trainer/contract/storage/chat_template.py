@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.contract.config.data import BYTES, Data, Trained
+from trainer.contract.config.data import BYTES, Data, TrainTokenizer
 from trainer.contract.storage.retries import retried
 from trainer.contract.storage.tokenizer_info import VocabularyError
 
@@ -27,7 +27,7 @@ class ChatTemplate:
 
 def chat_template(data: Data) -> ChatTemplate | None:
     """None where the job's tokenizer has none. Raises VocabularyError for a file that is broken."""
-    if data.tokenizer == BYTES or isinstance(data.tokenizer, Trained):
+    if data.tokenizer == BYTES or isinstance(data.tokenizer, TrainTokenizer):
         return None
     folder = Path(data.tokenizer).expanduser().parent
     try:

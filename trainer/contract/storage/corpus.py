@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from trainer.contract.config.data import BYTES, Data, Trained
+from trainer.contract.config.data import BYTES, Data, TrainTokenizer
 from trainer.contract.storage import listing, object_store
 from trainer.contract.storage.chat_template import chat_template
 from trainer.contract.storage.paths import AnyPath, is_url
@@ -108,7 +108,7 @@ def _with_file(before: Any, file: File) -> Any:
 
 def is_of_hosts(data: Data) -> bool:
     """Whether only the hosts can say which tokens they have."""
-    return data.source != "stdlib" or isinstance(data.tokenizer, Trained)
+    return data.source != "stdlib" or isinstance(data.tokenizer, TrainTokenizer)
 
 
 def _vocabulary(data: Data) -> Vocabulary:

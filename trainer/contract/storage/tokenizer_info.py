@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trainer.contract.config.data import BYTES, Data, Trained
+from trainer.contract.config.data import BYTES, Data, TrainTokenizer
 from trainer.contract.config.errors import suggest
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import OwnModel
@@ -47,7 +47,7 @@ def vocabulary(data: Data) -> Vocabulary:
         if data.separator is not None:
             raise VocabularyError("separator", "the bytes tokenizer has its own: leave this out")
         return OF_BYTES
-    if isinstance(data.tokenizer, Trained):
+    if isinstance(data.tokenizer, TrainTokenizer):
         if data.separator is not None:
             raise VocabularyError("separator", "a trained tokenizer has its own: leave this out")
         if any(part.source == "tokens" for part in data.parts):
