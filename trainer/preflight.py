@@ -6,10 +6,9 @@ import platform
 from trainer.contract import versions
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import OwnModel
-from trainer.data import mixture
+from trainer.data import mixture, questions
 from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
-from trainer.evaluation import multiple_choice
 from trainer.telemetry.events import Events
 
 
@@ -41,7 +40,7 @@ def code_of(job: Job) -> str:
 def check(job: Job, events: Events) -> None:
     """Sends `checked` with all that the hosts must agree on. Raises corpus.DataError."""
     tokens = prepare_data(job, events)
-    multiple_choice.load(job, tokens.tokenizer)
+    questions.load(job, tokens.tokenizer)
     events.emit(
         "checked",
         last_word=True,

@@ -13,13 +13,13 @@ from trainer.contract import versions
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
 from trainer.contract.storage.corpus import DataError
+from trainer.data import questions
 from trainer.data.loader import BatchLoader, batch_shardings
 from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
 from trainer.distributed import initialize, mesh
 from trainer.distributed.process_env import Environment
 from trainer.distributed.stop_vote import StopSignal, StopVote
-from trainer.evaluation import multiple_choice
 from trainer.evaluation.evaluate import Evaluator
 from trainer.evaluation.generate import Sampler
 from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator
@@ -41,7 +41,7 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     plan = planned(job, environment, run_dir)
     events.emit("started", versions=versions.versions(), code=code_of(job))
     tokens = prepare_data(job, events)
-    asked = multiple_choice.load(job, tokens.tokenizer)
+    asked = questions.load(job, tokens.tokenizer)
     _check_corpus(plan, tokens)
     initialize.start(environment, job.deadlines, on_cpu=plan.world.on_cpu)
     initialize.check_world(plan.world, environment.process)

@@ -1,1 +1,1 @@
-"""What the commands of the CLI do; cli.py and its neighbours parse and print."""
+"""What the commands of the CLI do; `launcher/cli` parses them."""

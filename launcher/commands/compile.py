@@ -1,4 +1,7 @@
-"""`launch plan --compile`: what the TPU compiler says of the step, from a process of its own."""
+"""`launch plan --compile`, and the same check before a run on real TPUs: does the step fit?
+
+The TPU compiler answers in a process of its own, once for each plan.
+"""
 
 import hashlib
 import json

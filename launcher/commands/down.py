@@ -16,9 +16,9 @@ from launcher.providers.gcp.client import NoClientError
 from launcher.providers.gcp.pod import (
     LATE,
     TpuSliceRequest,
-    release_unrecorded,
-    release_unreadable,
     labelled,
+    release_unreadable,
+    release_unrecorded,
 )
 from launcher.providers.gcp.request import Where, wanted
 from launcher.providers.gcp.slice_records import SliceRecord, list_slices, list_unreadable_slices

@@ -1,4 +1,6 @@
-"""`launch plan --search`: which mesh, rematerialization and micro-batches are likely the best."""
+"""`launch plan --search` ranks meshes, rematerialization and micro-batches; `launch plan --compile`
+says which alternative of a job would be better.
+"""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -48,7 +48,9 @@ class GcpExecutor:
         self._losses = losses
 
     def go(self, begin: RunRequest) -> int:
-        """Returns the exit code of `launch`. Raises as `SshExecutor.submit` does, but HostsLostError.
+        """Returns the exit code of `launch`.
+
+        Raises what `SshExecutor.submit` raises, except HostsLostError.
 
         Whatever ends this process, what it has asked for is given back: by a keeper, at last.
         """

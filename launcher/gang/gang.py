@@ -1,6 +1,6 @@
 """One agent per host, as one: start a program on all of them, watch, end all when one fails.
 
-What is decided from what the hosts report stands in outcome.py, without Ray.
+What is decided from what the hosts report is in core/results.py, without Ray.
 """
 
 import math

@@ -1,4 +1,7 @@
-"""Which nodes of a Ray cluster may be a world's hosts, and which of them to take. Ray late."""
+"""Selects the nodes of a Ray cluster that become a world's hosts. Imports Ray late.
+
+An error lists all nodes: what each has, and what of it is taken.
+"""
 
 import ipaddress
 from collections import Counter

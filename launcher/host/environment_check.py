@@ -9,7 +9,7 @@ def lacking(python: str, code: str, working: str) -> list[str]:
     problems = []
     if not os.access(python, os.X_OK):
         problems.append(f"no Python at {python}")
-    if not Path(code, "agent.py").exists():
+    if not Path(code, "gang", "agent.py").exists():
         problems.append(f"no Slipway at {code}")
     if not Path(working).is_dir():
         problems.append(f"no folder {working}")

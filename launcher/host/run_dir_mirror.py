@@ -1,6 +1,6 @@
 """A run's folder on a host that does not share it: a copy of what the program reads there.
 
-Standard library only, as program.py.
+Standard library only, as process.py.
 """
 
 from collections.abc import Collection, Mapping

@@ -53,7 +53,7 @@ class CompiledCandidate:
 
     candidate: Candidate
     verdict: Mapping[str, Any] | None = None
-    """The fields of trainer.analysis.compile_report.CompileReport; None: it was not asked, or failed."""
+    """The fields of trainer.analysis.compile_report.CompileReport; None: not asked, or failed."""
     failure: str = ""
 
     @property

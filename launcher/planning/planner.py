@@ -136,7 +136,7 @@ def make_launch(
         "cluster": cluster.value,
         "cluster_name": Path(cluster.source).stem,
         "run_dir": (runs / stored.name).absolute(),
-        "words": words.lasting(),
+        "cluster_ref": words.lasting(),
     }
     if isinstance(stored, CommandJob):
         return CommandLaunch(job=stored, plan=BasePlan(world=world), **where)

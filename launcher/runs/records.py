@@ -19,7 +19,8 @@ class RunRecord(BaseModel):
     def read(cls, folder: Path) -> Self | None:
         """Reads the note of the run in `folder`; None: it has none of this kind.
 
-        Raises RunRecordError for a file without a note, ProviderError for one that cannot be read now.
+        Raises RunRecordError for a file without a record, ProviderError for one that cannot be
+        read now.
         """
         path = folder / cls.FILE
         try:

@@ -48,7 +48,7 @@ class RemoteRunHandle(RunRecord, ABC):
 
     @abstractmethod
     def fetch(self, folder: Path) -> None:
-        """Copy what is shown of it (see copied_run.py): from now on it is a run of here.
+        """Copy what is shown of it (see fetched_files.py): from now on it is a run of here.
 
         Raises ProviderError where it cannot be had.
         """

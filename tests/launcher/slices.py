@@ -99,9 +99,9 @@ class PlayedRun:
     def fetch(self, folder: Path) -> None:
         self.brings()
         (folder / "state.json").write_text(json.dumps({"state": self.state}))
-        self.settle(folder)
+        self.localize(folder)
 
-    def settle(self, folder: Path) -> None:
+    def localize(self, folder: Path) -> None:
         (folder / REMOTE).unlink(missing_ok=True)
 
     @contextmanager

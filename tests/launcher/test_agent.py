@@ -5,7 +5,7 @@ import sys
 
 ALONE = """
 import time
-from launcher import agent
+from launcher.gang import agent
 agent.LEASE_S, agent.LOOK_S = 1.0, 0.1
 held = agent.Agent(0)
 time.sleep(30)

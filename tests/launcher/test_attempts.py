@@ -40,7 +40,7 @@ class PlayedHosts:
     def gang(self, launch: LaunchSpec) -> Self:
         return self
 
-    def alive(self, world: object) -> int:
+    def available_hosts(self, world: object) -> int:
         return 1
 
     def is_known(self, gang: object) -> bool:

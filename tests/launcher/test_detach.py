@@ -21,9 +21,9 @@ import sys, time
 from pathlib import Path
 from rich.console import Console
 from launcher.executors.local import detach
-from launcher.runs.directory import Run
+from launcher.runs.directory import RunDir
 
-with Run.open(Path(sys.argv[1])) as run:
+with RunDir.open(Path(sys.argv[1])) as run:
     if not detach(run, Console()):
         sys.exit()
     print("detached", flush=True)

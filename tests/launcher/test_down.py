@@ -274,7 +274,7 @@ def test_a_killed_run_uses_its_warm_cluster_no_longer(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     program = (
-        "import pathlib; from launcher.providers import warm;"
+        "import pathlib; from launcher.providers.local import warm;"
         f"held = warm.use('pod', pathlib.Path({str(tmp_path)!r})); print('held', flush=True);"
         "input()"
     )

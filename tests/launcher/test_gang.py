@@ -314,10 +314,10 @@ from pathlib import Path
 from launcher.gang.connect import gather
 from launcher.core.events import Listener
 from launcher.core.errors import ProviderError
-from launcher.providers.ray.host_cluster import Hosts
+from launcher.providers.ray.host_cluster import HostCluster
 from trainer.contract.planning.plan import World
 address, ip, token, world = sys.argv[1:]
-hosts = Hosts(address, ip, Path(token))
+hosts = HostCluster(address, ip, Path(token))
 try:
     world = World.model_validate_json(world)
     with gather(hosts, world, Path("/nowhere"), reserve_timeout_s=2.0):
@@ -375,7 +375,7 @@ def test_an_error_of_an_agent_itself_is_told_in_one_line(crew: Gang) -> None:
     assert end.host_lives
     assert re.fullmatch(
         r"an error of Slipway's agent itself: AttributeError: 'int' object has no attribute "
-        r"'items' \(copied_folder\.py:\d+ in __init__\)",
+        r"'items' \(run_dir_mirror\.py:\d+ in __init__\)",
         end.why,
     )
 

@@ -280,7 +280,7 @@ def relays_of(program: HostProcess) -> list[int]:
 OWNER = """
 import os, sys
 from pathlib import Path
-from launcher.host.process import Program
+from launcher.host.process import HostProcess
 code = '''
 import os
 number = 0
@@ -291,7 +291,7 @@ while True:
         open("told", "w").write(str(number))
 '''
 folder = Path(sys.argv[1])
-program = Program([sys.executable, "-c", code], os.environ, folder / "log", folder, 0.5)
+program = HostProcess([sys.executable, "-c", code], os.environ, folder / "log", folder, 0.5)
 print(program._reaped.pid, flush=True)
 while True:
     program.poll(1.0)

@@ -9,7 +9,7 @@ AT_ONCE, NODES, FAILS = 2, 6, 1
 START = f"""
 import sys, time
 from ray.scripts import scripts
-from launcher.providers import ray_nodes
+from launcher.providers.ray import node_starter
 
 def node():
     print(time.monotonic(), flush=True)
@@ -20,8 +20,8 @@ def node():
     time.sleep(2.0)
 
 scripts.main = node
-ray_nodes.AT_ONCE = {AT_ONCE}
-ray_nodes.main()
+node_starter.AT_ONCE = {AT_ONCE}
+node_starter.main()
 """
 
 

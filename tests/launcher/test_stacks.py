@@ -72,7 +72,7 @@ Thread 0x00007f132a35d6c0 [heartbeat] (most recent call first):
 Current thread 0x00007f132afbeb80 (most recent call first):
   File "/usr/lib/python3.11/queue.py", line 171 in get
   File "{LIBRARY}/grain/_src/python/dataset/transformations/prefetch.py", line 300 in __next__
-  File "{LIBRARY}/trainer/data/feed.py", line 41 in training
+  File "{LIBRARY}/trainer/data/loader.py", line 41 in training
 W1121 of another thread, in between
   File "{LIBRARY}/trainer/loop.py", line 78 in _next
   File "{LIBRARY}/trainer/loop.py", line 49 in run
@@ -89,7 +89,7 @@ Thread 16856 (active+gil): "heartbeat"
 Thread 16814 (idle): "MainThread"
     Queue.get (/usr/lib/python3.11/queue.py:171)
     PrefetchIterator.__next__ ({LIBRARY}/grain/_src/prefetch.py:300)
-    Feed.training ({LIBRARY}/trainer/data/feed.py:41)
+    BatchLoader.training ({LIBRARY}/trainer/data/loader.py:41)
     Loop._next ({LIBRARY}/trainer/loop.py:78)
 Process 16900: /usr/bin/python3 worker.py
 Python v3.11.7 (/usr/bin/python3.11)
@@ -109,7 +109,7 @@ def test_the_trainer_is_no_library_wherever_it_is_installed() -> None:
 
 def test_of_several_processes_in_a_dump_the_first_one_counts() -> None:
     assert innermost(PY_SPY, count=2) == [
-        "trainer/data/loader.py:41 in Feed.training",
+        "trainer/data/loader.py:41 in BatchLoader.training",
         "trainer/loop.py:78 in Loop._next",
     ]
 

@@ -17,7 +17,7 @@ from tests.launcher.test_cli import launch
 HOLDS = """\
 import signal, sys, threading, time
 from pathlib import Path
-from launcher.runs.directory import Run
+from launcher.runs.directory import RunDir
 
 signals, run = [], None
 def on_signal(number, frame):
@@ -26,7 +26,7 @@ def on_signal(number, frame):
         run.set_state(sys.argv[3])
         sys.exit()
 signal.signal(signal.SIGTERM, on_signal)
-run = Run.open(Path(sys.argv[1]))
+run = RunDir.open(Path(sys.argv[1]))
 run.set_state("running")
 print("held", flush=True)
 while True:

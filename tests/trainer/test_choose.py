@@ -14,9 +14,9 @@ from tests.trainer.harness import Bench, bench
 from tests.trainer.jobs import job_of
 from trainer.contract.config.job import Job
 from trainer.contract.storage.corpus import DataError
+from trainer.data.questions import Question, load
 from trainer.data.tokenizer import BYTES
-from trainer.evaluation import multiple_choice
-from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator, Question, judged
+from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator, judged
 from trainer.telemetry.metrics import MultipleChoiceResult
 
 ASKED = [
@@ -35,7 +35,7 @@ def job(folder: Path, asked: list[Any] = ASKED, **changes: Any) -> Job:
 
 
 def answered(made: Bench, params: Any = None) -> MultipleChoiceResult:
-    asked = multiple_choice.load(made.trainable.job, BYTES)
+    asked = load(made.trainable.job, BYTES)
     assert asked
     with jax.set_mesh(made.trainable.mesh):
         chooser = MultipleChoiceEvaluator(made.trainable, asked)
@@ -78,7 +78,7 @@ def test_choices_are_those_of_a_reference(tmp_path: Path) -> None:
     right = [record["answer"] for record in ASKED]
     shares = [np.mean([a == b for a, b in zip(x, right, strict=True)]) for x in (plain, by_length)]
     assert answered(made) == MultipleChoiceResult(*map(float, shares))
-    asked = multiple_choice.load(made.trainable.job, BYTES)
+    asked = load(made.trainable.job, BYTES)
     assert asked
     with jax.set_mesh(made.trainable.mesh):
         chooser = MultipleChoiceEvaluator(made.trainable, asked)
@@ -115,17 +115,17 @@ def test_the_likeliest_choice_and_the_likeliest_for_its_length_are_told_apart() 
 )
 def test_a_bad_question_is_told_with_file_and_line(tmp_path: Path, record: Any, why: str) -> None:
     with pytest.raises(DataError) as told:
-        multiple_choice.load(job(tmp_path, [ASKED[0], record]), BYTES)
+        load(job(tmp_path, [ASKED[0], record]), BYTES)
     assert "questions.jsonl:2: " in str(told.value) and why in str(told.value)
     allowing = job(tmp_path, [ASKED[0], record], data={"max_bad_records": 1})
-    found = multiple_choice.load(allowing, BYTES)
+    found = load(allowing, BYTES)
     assert found and len(found.every) == len(found.bad.found) == 1
 
 
 def test_a_file_that_is_not_there_or_has_no_question_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"multiple_choice\.path: .* has no question"):
-        multiple_choice.load(job(tmp_path, []), BYTES)
+        load(job(tmp_path, []), BYTES)
     wanted = job(tmp_path)
     (tmp_path / "questions.jsonl").unlink()
     with pytest.raises(DataError, match=r"multiple_choice\.path: .* cannot be read"):
-        multiple_choice.load(wanted, BYTES)
+        load(wanted, BYTES)

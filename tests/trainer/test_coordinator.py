@@ -13,12 +13,12 @@ from tests.leftovers import wait_until
 
 START = """
 import sys
-from trainer import distributed
+from trainer.distributed import initialize
 from trainer.distributed.process_env import Environment
 from trainer.contract.config.job import Deadlines
 where, deadlines = sys.argv[1], Deadlines(start_s=float(sys.argv[2]))
 environment = Environment(coordinator=where, coordinator_bind=where, processes=2)
-distributed.start(environment, deadlines, on_cpu=True)
+initialize.start(environment, deadlines, on_cpu=True)
 """
 HOST, STRANGERS = "127.77.0.2", "127.0.0.1"
 

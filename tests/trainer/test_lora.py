@@ -77,8 +77,8 @@ def test_only_adapters_move_and_the_base_waits_in_the_compute_type():
     assert state.params.keys() == state.average.keys()
     assert all(".lora." in name for name in state.params)
     assert all(np.any(array != first.params[name]) for name, array in state.params.items())
-    for name, array in state.base.items():
-        np.testing.assert_array_equal(array, first.base[name])
+    for name, array in state.frozen_params.items():
+        np.testing.assert_array_equal(array, first.frozen_params[name])
         assert array.dtype == ("float32" if name.endswith("norm.scale") else "bfloat16")
 
 

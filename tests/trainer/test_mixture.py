@@ -17,7 +17,8 @@ from trainer.contract.config.data import Data
 from trainer.contract.planning.planner import PlanError, resolve
 from trainer.contract.storage.corpus import DataError
 from trainer.data import mixture, pipeline
-from trainer.data.mixture import Interleaver, Mixture
+from trainer.data.interleaver import Interleaver
+from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
 from trainer.evaluation.evaluate import combined
 from trainer.telemetry.metrics import Evaluation

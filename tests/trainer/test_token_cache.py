@@ -24,11 +24,11 @@ PIECE_BYTES = 1000
 MAKER = """
 import sys, time
 from pathlib import Path
-from trainer.data import lock, pieces, token_cache
+from trainer.data import cache_lock, token_cache, token_shards
 from trainer.contract.config.data import Data
 
-pieces.PIECE_BYTES = int(sys.argv[2])
-lock.PROGRESS_EVERY_S = 0.0
+token_shards.PIECE_BYTES = int(sys.argv[2])
+cache_lock.PROGRESS_EVERY_S = 0.0
 
 def stop_in_the_middle(done, total, maker):
     if 2 * done > total:

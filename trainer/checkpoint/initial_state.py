@@ -52,7 +52,7 @@ def begin(
                 place = about.base.source if is_same else source
                 with events.phase("restore"):
                     model, base = initial(place, trainable, about.base)
-                state = state._replace(base=model)
+                state = state._replace(frozen_params=model)
             return InitialState(state, about.step, about.examples, about.loss, base)
         report.say_if_resumed("no checkpoint was committed before: starting from step 1")
     if source is None:

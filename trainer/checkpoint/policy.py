@@ -1,4 +1,7 @@
-"""When a run saves, and that it does: the loop's side of checkpoints."""
+"""When a run saves, and the saving itself: the loop's side of checkpoints.
+
+Whether a step is saved is one decision for all processes, from numbers that all of them have.
+"""
 
 import time
 from typing import Protocol

@@ -1,9 +1,10 @@
-"""A number per array that any change of a bit changes, the same on every mesh.
+"""A state as a flat dict of readable names, the form in which it is saved, and its digests.
 
-The sum modulo 2^32, over all elements, of a hash of the element's bits times an odd number that its
-place gives. Changing one element changes the sum for certain (an odd factor has an inverse), a sum
-does not depend on how the array is split, and zeros add nothing, so that padding does not count.
-The hash is MurmurHash3's finalizer (Austin Appleby, public domain), which maps 0 to 0.
+    step, params.layers.attention.query.kernel, optimizer.mu.embedding.table, optimizer.count,
+    average.embedding.table, ...
+
+Places in optax's chain are left out: another link in it does not change the names.
+A digest is a number per array that any change of a bit changes. It is the same on every mesh.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,8 @@
-"""Records of `source: chat`: conversations as texts, of which only the answers are learned."""
+"""Records of `source: chat`: conversations as texts, of which only the answers are learned.
+
+Chat templates are rendered in Jinja's sandbox with the settings and names of Hugging Face, except
+`strftime_now`: the same record is the same text on every day.
+"""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""The documents of a corpus's files: whole files, or their records."""
+"""The documents of a corpus's files: whole files, or their records.
+
+Documents whose names have a hash below a threshold are held out for evaluation.
+"""
 
 import gzip
 import hashlib

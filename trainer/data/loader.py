@@ -1,4 +1,7 @@
-"""Global batches on the devices, in order, with the next one always on its way."""
+"""Global batches on the devices, in order, with the next one always on its way.
+
+The rows that this process has read become parts of global arrays on its devices.
+"""
 
 import time
 from collections.abc import Iterator, Sequence

@@ -14,7 +14,8 @@ import grain
 
 from trainer.contract.config.data import Data
 from trainer.contract.planning.plan import BatchSplit
-from trainer.data.mixture import Interleaver, Mixed, Mixture
+from trainer.data.interleaver import Interleaver, Mixed
+from trainer.data.mixture import Mixture
 from trainer.data.packing import Batch, example, held_out_example, stack
 from trainer.data.token_cache import Tokens
 

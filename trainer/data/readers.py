@@ -1,4 +1,7 @@
-"""Records of files that are no lines of text: Parquet, by an extra library, and ArrayRecord."""
+"""Reads records from files: JSON Lines, Parquet (by an extra library) and ArrayRecord.
+
+Files that can only be read memory-mapped are copied from an object store to the local disk first.
+"""
 
 import hashlib
 import json

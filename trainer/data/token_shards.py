@@ -1,11 +1,8 @@
-"""A corpus's tokens piece by piece on disk, and the two streams that they become.
+"""The tokens of a corpus as streams, mapped into memory.
 
-A piece that is written stays, whatever ends the process: the next one goes on behind it. Memory
-holds one piece at a time: a few documents, or one that is larger than a piece.
-
-No processes share the work. `encode_batch` of a `tokenizer.json` takes all cores, and of a piece's
-time on one core 97 % are in there (5.9 of 6.1 s for 12 MB, reading and hashing included); bytes are
-copied at 1.2 GB/s, faster than most disks take them.
+A tokenized corpus is stored in pieces and read as two streams, training and validation.
+Files of `source: tokens` are read where they are, as one stream. Its last share is held out, from
+the next separator on: these documents have no names.
 """
 
 import json

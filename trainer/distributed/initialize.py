@@ -1,4 +1,4 @@
-"""The processes of an attempt find each other: the only caller of jax.distributed."""
+"""Configures JAX and connects the processes of an attempt: the only caller of jax.distributed."""
 
 import contextlib
 import functools

@@ -1,105 +1,20 @@
-"""Questions of multiple choice as examples: one for each choice, whose tokens alone count."""
+"""Multiple choice by likelihood: which choice the model finds the likeliest to follow."""
 
-import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from io import BytesIO
-from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from trainer.contract.config.job import Job, MultipleChoice
 from trainer.contract.storage.corpus import DataError
-from trainer.data import readers
-from trainer.data.documents import BadRecords
 from trainer.data.loader import BatchLoader, batch_shardings
-from trainer.data.packing import Batch, held_out_example
-from trainer.data.readers import BadRecordError, Record
-from trainer.data.tokenizer import Tokenizer
+from trainer.data.packing import Batch
+from trainer.data.questions import Question, Questions
 from trainer.distributed import consensus, initialize
 from trainer.distributed import mesh as meshes
 from trainer.model import Params
 from trainer.step.loss import losses_by_row
 from trainer.step.train_step import TrainProgram
 from trainer.telemetry.metrics import MultipleChoiceResult
-
-BETWEEN = " "
-"""Question and choice, as lm-evaluation-harness has it (`target_delimiter`)."""
-
-
-class Question(NamedTuple):
-    text: str
-    choices: tuple[str, ...]
-    answer: int
-
-
-@dataclass(frozen=True)
-class Questions:
-    every: Sequence[Question]
-    examples: Sequence[Batch]
-    """Of the first question's choices, then the second's, numbered in this order."""
-    bad: BadRecords
-    sha256: str
-    """Of the file."""
-
-
-def load(job: Job, encoder: Tokenizer) -> Questions | None:
-    """None where the job asks for none. Raises DataError."""
-    settings = job.evaluate and job.evaluate.multiple_choice
-    if not settings:
-        return None
-    content = _content(settings)
-    bad, every, examples = BadRecords(job.data.max_bad_records), list[Question](), list[Batch]()
-    for line, found in readers.lines(BytesIO(content), lambda record: _question(record, settings)):
-        try:
-            if isinstance(found, BadRecordError):
-                raise found
-            examples += _examples(found, job.data.seq_len, encoder)
-            every.append(found)
-        except BadRecordError as error:
-            bad.add(f"{settings.path}:{line}: {error}")
-    if not every:
-        raise DataError(f"evaluate.multiple_choice.path: {settings.path} has no question")
-    numbered = [one._replace(examples=np.int32(number)) for number, one in enumerate(examples)]
-    return Questions(every, numbered, bad, hashlib.sha256(content).hexdigest())
-
-
-def _content(settings: MultipleChoice) -> bytes:
-    try:
-        return Path(settings.path).expanduser().read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"evaluate.multiple_choice.path: {settings.path} cannot be read: {error.strerror}"
-        ) from None
-
-
-def _question(record: Record, settings: MultipleChoice) -> Question:
-    """Raises BadRecordError."""
-    choices, answer = (readers.value(record, key) for key in (settings.choices, settings.answer))
-    if not isinstance(choices, list) or len(choices) < 2:
-        raise BadRecordError(f"{settings.choices!r} is no list of two choices or more")
-    texts = [readers.text({settings.choices: choice}, settings.choices) for choice in choices]
-    if "" in texts:
-        raise BadRecordError(f"a choice of {settings.choices!r} is empty")
-    if type(answer) is not int or not 0 <= answer < len(texts):
-        raise BadRecordError(
-            f"{settings.answer!r} is no number of a choice, 0 to {len(texts) - 1}: {answer!r}"
-        )
-    return Question(readers.text(record, settings.question), tuple(texts), answer)
-
-
-def _examples(question: Question, seq_len: int, encoder: Tokenizer) -> list[Batch]:
-    """Of a question that is too long its end. Raises BadRecordError where a choice is."""
-    before = len(question.text.encode())
-    texts = [f"{question.text}{BETWEEN}{choice}".encode() for choice in question.choices]
-    rows = list(encoder.encode_answers(texts, [[(before, len(text))] for text in texts]))
-    for row, choice in zip(rows, question.choices, strict=True):
-        if np.sum(row[1:] >= 0) > seq_len:
-            raise BadRecordError(f"{choice[:20]!r} is longer than data.seq_len, {seq_len} tokens")
-    # One text: attention stops at no separator, wherever the question may have one.
-    return [held_out_example(row[-seq_len - 1 :], 0, seq_len, None) for row in rows]
 
 
 class MultipleChoiceEvaluator:

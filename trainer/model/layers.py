@@ -1,4 +1,4 @@
-"""Rotary positions: pairs of features turned by an angle that grows with the position."""
+"""The layers that the decoder is made of: norms, projections and rotary positions."""
 
 import math
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Norm(nnx.Module):
 class Projection(nnx.Module):
     """Contracts the last `contracted` dims of its input with the first ones of its kernel.
 
-    `lora` is an adapter of it: see adapter.py.
+    `lora` is an adapter of it: see lora.py.
     """
 
     def __init__(

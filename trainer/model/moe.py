@@ -6,7 +6,7 @@ Letters besides those of `trainer/model/__init__.py`:
     C room of an expert in a sequence     P places in all (E C)
 
 Room is counted in each sequence by itself, so that what a token gets depends neither on the mesh
-nor on the sequences beside it. Where there is room for all, dropless.py does without places.
+nor on the sequences beside it. Where there is room for all, moe_dropless.py does without places.
 """
 
 import math

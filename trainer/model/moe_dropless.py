@@ -4,7 +4,7 @@
 computes no more than these rows; elsewhere it is computed as if each expert had them all.
 
 A device gathers the tokens of those beside it along `expert`, computes what its own experts make of
-them, and the sums are scattered back. Letters as in experts.py, of what a device has: its tokens T,
+them, and the sums are scattered back. Letters as in moe.py, of what a device has: its tokens T,
 their choices N, its experts E.
 """
 

@@ -51,7 +51,7 @@ class TrainState(NamedTuple, Generic[Leaf]):
     @property
     def trainable(self) -> "TrainState[Leaf]":
         """What a step changes and a checkpoint holds."""
-        return self._replace(base=None)
+        return self._replace(frozen_params=None)
 
 
 class StepMetrics(NamedTuple):
@@ -176,7 +176,7 @@ class TrainProgram:
         with jax.named_scope("bookkeeping"):
             examples, wish = self._of_all_devices(batch.examples, wishes + never)
         metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, finite, wish)
-        return new._replace(base=state.frozen_params), metrics
+        return new._replace(frozen_params=state.frozen_params), metrics
 
     def _moved(
         self, state: TrainState[jax.Array], grads: Params, scale: jax.Array, rate: jax.Array

@@ -1,4 +1,4 @@
-"""Where a run's numbers go: metrics.jsonl, the launcher's events, and a line now and then."""
+"""Where a run's numbers go: metrics.jsonl, samples.jsonl, the launcher's events, printed lines."""
 
 import json
 import math

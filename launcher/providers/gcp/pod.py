@@ -1,7 +1,7 @@
 """The slices of one run: asked for, waited for, reached, given back.
 
-The note of a pod (notes.py) is written before the request, so that any later process can give the
-slices back. Its folder also has the key that the hosts let in.
+The record of the slices (slice_records.py) is written before the request, so that any later process
+can release them. Its folder also has the SSH key that the hosts accept.
 """
 
 import shutil

@@ -1,4 +1,7 @@
-"""What the cluster file leaves open: from gcloud's own configuration and the accelerator's name."""
+"""The request for TPU slices, as the Cloud TPU API takes it. Pure.
+
+What the cluster file leaves open is taken from gcloud's configuration and the accelerator's name.
+"""
 
 import configparser
 import hashlib

@@ -1,4 +1,9 @@
-"""What a run has made in Kubernetes, as its folder remembers it, and how it is given back."""
+"""Deletes what a run has made in Kubernetes.
+
+`python -m launcher.providers.kubernetes.cleanup RUN_FOLDER` is what a reaper calls once the launch
+is gone, in whatever way it went. The API server may be away for a while, so it tries again for
+hours; the run's folder has the log.
+"""
 
 import sys
 import time

@@ -21,7 +21,7 @@ NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
 
 
 def ask(address: str, variables: Mapping[str, str], listener: Listener) -> dict[str, Any]:
-    """Who is in a Ray cluster, see ray_probe.py; `variables`: what lets us in.
+    """Who is in a Ray cluster, see probe.py; `variables`: what lets us in.
 
     Raises ProviderError where it does not let us in, or is of other versions.
     """

@@ -1,4 +1,4 @@
-"""The Ray node of a host that is told what to do by another machine, see orders.py."""
+"""The Ray node of a host that is told what to do by another machine, see host_protocol.py."""
 
 import os
 import select

@@ -1,8 +1,12 @@
-"""What `launch` tells hosts that are elsewhere, beside what orders.py has for all providers.
+"""The protocol between a launching process and a host: one JSON object per line, both ways.
 
-Orders: {"run": Work} or {"look": Place} to the head, {"begun": true} to the others and, at the end,
-{"end": true}.
-Answers of the head: {"running": true}; {"ended": exit code, "output": what `launch` printed}.
+Orders arrive on the host's standard input; answers go to its standard output.
+All providers use {"node": Order}.
+The head answers {"port": n} and {"up": true}, or {"failed": why};
+{"gone": true} is the last answer.
+SSH hosts also get {"run": RunOrder} or {"look": DoctorOrder} (the head only), {"begun": true} (the
+other hosts) and, at the end, {"end": true}. The head then answers {"running": true} and
+{"ended": exit code, "output": what `launch` printed}.
 """
 
 import json

@@ -16,7 +16,7 @@ from launcher.core.errors import ProviderError
 from launcher.host.process_tree import ProcessTree
 
 Node = dict[str, Any]
-"""What ray_nodes.py starts: name, flags, folder, env, log, after."""
+"""What node_starter.py starts: name, flags, folder, env, log, after."""
 
 START_TIMEOUT_S = 120.0
 START_TIMEOUT_PER_HOST_S = 30.0

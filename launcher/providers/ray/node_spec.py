@@ -156,7 +156,7 @@ def _node(
     environment: Mapping[str, str],
     after: tuple[str, int] | None,
 ) -> dict[str, Any]:
-    """What ray_nodes.py starts. A folder for each: raylets of one folder fight over a socket."""
+    """What node_starter.py starts. A folder for each: raylets of one folder fight over a socket."""
     temporary = folder / name.removeprefix("host-").lstrip("0").rjust(1, "0")
     own = [f"--node-ip-address={ip}", f"--node-name={name}", f"--temp-dir={temporary}"]
     return {

@@ -1,4 +1,4 @@
-"""The launching machine's side of `host.py`: a session with every host, and what they are told."""
+"""Sessions with all hosts: the launching machine's side of `host_session.py`."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress

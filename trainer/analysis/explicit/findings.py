@@ -1,4 +1,7 @@
-"""What a program under explicit types moves, summed up by the places that it comes from."""
+"""What a program under explicit types moves, and what is ambiguous in it, summed up by source line.
+
+Notes are taken of each equation; each is traced to the line of the user's code that it comes from.
+"""
 
 import re
 import sysconfig

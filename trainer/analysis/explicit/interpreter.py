@@ -1,4 +1,9 @@
-"""Loops, branches and checkpoints under explicit types: what goes round must come back alike."""
+"""Runs a traced function again under explicit types, past every place where JAX would stop.
+
+JAX ends a trace under explicit types at the first operation whose result has no obvious layout.
+Here such an operation is given one, and the reason why JAX would have stopped is recorded.
+The carries of loops, branches and checkpoints must come out with the types that went in.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,4 +1,7 @@
-"""Where an array lies, as plain data: for each of its dims the mesh axes that split it."""
+"""The layout of an array as plain data: for each dim, the mesh axes that split it.
+
+Also arrays with explicit types on an abstract mesh, and how they are moved between layouts.
+"""
 
 import itertools
 import math

@@ -1,4 +1,7 @@
-"""A job's training step under explicit axis types: loss and gradient, on the mesh of a plan."""
+"""Checks a job's training step, loss and gradient, under explicit axis types on the mesh of a plan.
+
+The devices of the mesh need not exist.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

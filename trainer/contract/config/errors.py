@@ -1,4 +1,4 @@
-"""Schema errors in words: what was found, what was meant."""
+"""Schema errors in words: what was found, what was expected, and what was probably meant."""
 
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches

@@ -1,4 +1,4 @@
-"""What else a job could be on its cluster: other meshes, rematerialization and micro-batches.
+"""The alternatives of a job on its cluster: meshes, rematerialization and micro-batches, ranked.
 
 None of it changes a number of the run but by rounding: the same examples in the same order, the
 same global batch, the same update.

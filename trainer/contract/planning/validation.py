@@ -1,4 +1,7 @@
-"""What does not fit together in a job, before anything of it is laid out: (key, message) pairs."""
+"""Rejects what does not fit together in a job before anything is laid out: (key, message) pairs.
+
+This includes what a job with a custom model cannot have.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
