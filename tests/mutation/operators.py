@@ -4,6 +4,7 @@
 
 cosmic-ray makes one change at a time in a clone of the last commit and runs the target's tests.
 `targets.toml` lists the targets, their tests, and the accepted survivors with the reason for each.
+The score does not count survivors marked `equivalent`: they leave the behaviour as it was.
 Prints the score of each target and every survivor. The exit code is 1 where a target's score is
 below 90 % or a survivor has no reason.
 """
@@ -51,6 +52,15 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Acceptance:
+    """Why no test should kill a survivor."""
+
+    reason: str
+    is_equivalent: bool
+    """Whether no test could: the changed program behaves like the original."""
+
+
+@dataclass(frozen=True)
 class Target:
     """A file to change and the tests that must notice."""
 
@@ -58,8 +68,7 @@ class Target:
     file: str
     tests: Sequence[str]
     timeout_s: float
-    accepted: dict[Change, str] = field(default_factory=dict)
-    """Survivors that no test should kill, with the reason."""
+    accepted: dict[Change, Acceptance] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -69,12 +78,19 @@ class Result:
     survivors: list[Change]
 
     @property
+    def equivalent(self) -> int:
+        """The number of changes that leave the behaviour as it was."""
+        accepted = (self.target.accepted.get(change) for change in self.survivors)
+        return sum(one is not None and one.is_equivalent for one in accepted)
+
+    @property
     def total(self) -> int:
-        return self.killed + len(self.survivors)
+        """The number of changes that a test could notice."""
+        return self.killed + len(self.survivors) - self.equivalent
 
     @property
     def score(self) -> float:
-        """The share of the changes that a test noticed, from 0 to 1."""
+        """The share of `total` that a test noticed, from 0 to 1."""
         return self.killed / self.total if self.total else 1.0
 
     @property
@@ -104,7 +120,13 @@ def _read_targets() -> dict[str, Target]:
     read = tomllib.loads(TARGETS.read_text(encoding="utf-8"))
     targets = {}
     for name, one in read.items():
-        accepted = {Change(s["before"], s["after"]): s["reason"] for s in one.get("accepted", [])}
+        accepted = {
+            Change(survivor["before"], after): Acceptance(
+                survivor["reason"], survivor.get("equivalent", False)
+            )
+            for survivor in one.get("accepted", [])
+            for after in survivor["after"]
+        }
         targets[name] = Target(name, one["file"], one["tests"], one["timeout_s"], accepted)
     return targets
 
@@ -170,9 +192,14 @@ def _change(diff: str) -> Change:
 
 def _print(result: Result) -> None:
     target = result.target
-    print(f"{target.name:12} {result.killed} of {result.total} killed: {100 * result.score:.1f} %")
+    print(
+        f"{target.name:12} {result.killed} of {result.total} killed: {100 * result.score:.1f} % "
+        f"({result.equivalent} equivalent changes are not counted)"
+    )
     for change in result.survivors:
-        reason = target.accepted.get(change, "NO REASON GIVEN")
+        accepted = target.accepted.get(change)
+        kind = "equivalent: " if accepted and accepted.is_equivalent else ""
+        reason = f"{kind}{accepted.reason}" if accepted else "NO REASON GIVEN"
         print(f"  {target.file}: {reason}\n      {change}")
     sys.stdout.flush()
 
