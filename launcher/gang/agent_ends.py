@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from launcher.providers.ray import private
 from launcher.providers.ray.client import bounded
 
 ENDING_S = 3.0
@@ -88,8 +89,8 @@ def _node_lives(actor_id: str | None) -> bool:
 def _answers(actor_id: str | None) -> bool:
     """Whether Ray holds the actor's node for alive, it is not draining, and its raylet answers."""
     import ray
-    from ray._private import state
 
+    state = private.state()
     actor = state.actors(actor_id) if actor_id else None
     if not actor:
         return False

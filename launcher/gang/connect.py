@@ -14,7 +14,7 @@ from launcher.gang.gang import Gang
 from launcher.gang.reservation import Reservation, reserve
 from launcher.gang.run_dir_sync import not_sharing
 from launcher.gang.spawn import Patience, start_agents
-from launcher.providers.ray import logs
+from launcher.providers.ray import logs, private
 from launcher.providers.ray.host_cluster import HostCluster
 from trainer.contract.planning.plan import World
 
@@ -146,11 +146,10 @@ def import_ray(hosts: HostCluster) -> None:
 def _connect(hosts: HostCluster) -> None:
     """In a thread, where Ray cannot put its own SIGTERM handler over ours; it warns of that."""
     import ray
-    from ray._private import worker
 
     logging.getLogger("ray").setLevel(logging.ERROR)
     # It would print what raylets say of lost workers and nodes, pages of it, into our display.
-    worker.listen_error_messages = lambda *_: None
+    private.worker().listen_error_messages = lambda *_: None
     try:
         ray.init(
             address=hosts.address,

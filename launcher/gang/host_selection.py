@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.core.results import missing_workers
+from launcher.providers.ray import private
 from launcher.providers.ray.host_cluster import HostCluster
 from launcher.providers.ray.node_spec import HostSlot
 from trainer.contract.planning import accelerators
@@ -154,9 +155,8 @@ def all_nodes(hosts: HostCluster) -> list[dict[str, Any]]:
 
 def _free(hosts: HostCluster) -> Mapping[str, Mapping[str, float]]:
     """Node id -> its resources that nobody has taken."""
-    from ray._private.state import available_resources_per_node
-
-    return hosts.call_ray("looking at the hosts", STATE_TIMEOUT_S, available_resources_per_node)
+    call = private.available_resources_per_node()
+    return hosts.call_ray("looking at the hosts", STATE_TIMEOUT_S, call)
 
 
 def _host(

@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,9 +32,12 @@ class Pipe:
         self.reader = -1
 
     def close(self) -> None:
-        self.stream.close()
+        """The thread must end before its descriptor becomes that of another file."""
         if self.reader >= 0:
             self.stop_reading()
+        self.output.settle()
+        wait_until(lambda: not any("_write_pending" in t.name for t in threading.enumerate()))
+        self.stream.close()
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from etils import epath
-from orbax.checkpoint._src.path import atomicity_defaults
 
+from trainer.checkpoint.private import atomicity_defaults
 from trainer.contract.storage import durable_files
 from trainer.contract.storage.paths import is_url
 

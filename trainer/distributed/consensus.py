@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax._src import distributed as jax_distributed
+
+from trainer.distributed.private import distributed as jax_distributed
 
 SLACK_S = 10.0
 """How much longer than process 0 the others wait: it has to tell them that its time is up."""

@@ -7,13 +7,13 @@ import socket
 from collections.abc import Iterator
 
 import jax
-from jax._src import distributed as jax_distributed
-from jax._src import xla_bridge
 from jaxlib import _jax  # type: ignore[attr-defined]
 
 from trainer.contract.config.job import Deadlines
 from trainer.contract.planning.plan import World
 from trainer.contract.storage.cache_dirs import cache_folder
+from trainer.distributed.private import distributed as jax_distributed
+from trainer.distributed.private import xla_bridge
 from trainer.distributed.process_env import Environment
 
 INITIALIZE_MARGIN_S = 30

@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from launcher.host.reaper import die_with_parent
+from launcher.providers.ray import private
 from launcher.providers.ray.node_group import Node, is_up
 
 HEAD_TIMEOUT_S = 90.0
@@ -83,8 +84,7 @@ def _become(node: dict, ray_command) -> None:
 
 
 def _wait_longer_for_raylet() -> None:
-    from ray._private import services
-
+    services = private.services()
     get_node = services.get_node
 
     def get_node_at_last(address: str, node_id: str) -> dict:

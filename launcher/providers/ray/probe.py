@@ -8,6 +8,8 @@ import json
 import sys
 from typing import Any
 
+from launcher.providers.ray import private
+
 TIMEOUT_S = 15.0
 
 
@@ -22,16 +24,13 @@ def main() -> None:
 
 def look(address: str) -> dict[str, Any]:
     import ray
-    from ray._private import ray_constants
-    from ray._raylet import GcsClient  # type: ignore[attr-defined]
-    from ray.core.generated.gcs_pb2 import GcsNodeInfo  # type: ignore[attr-defined]
 
-    client = GcsClient(address=address)
-    namespace = ray_constants.KV_NAMESPACE_CLUSTER
+    client = private.gcs_client(address)
+    namespace = private.cluster_namespace()
     metadata = client.internal_kv_get(b"CLUSTER_METADATA", namespace, timeout=TIMEOUT_S)
     versions = json.loads(metadata or b"{}")
     nodes = client.get_all_node_info(
-        timeout=TIMEOUT_S, state_filter=GcsNodeInfo.GcsNodeState.ALIVE
+        timeout=TIMEOUT_S, state_filter=private.alive_nodes_filter()
     ).values()
     return {
         "here": {"ray": ray.__version__, "python": ".".join(map(str, sys.version_info[:3]))},

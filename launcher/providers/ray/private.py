@@ -1,0 +1,57 @@
+"""The private symbols of Ray that Slipway uses; tested with Ray 2.60.
+
+Each function imports what it returns, so that this module is light.
+tests/architecture/test_private.py fails when one of them disappears.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+
+def services() -> Any:
+    """The module by which `ray start` finds and starts processes."""
+    from ray._private import services
+
+    return services
+
+
+def worker() -> Any:
+    """The module of the driver's connection."""
+    from ray._private import worker
+
+    return worker
+
+
+def state() -> Any:
+    """The module of global state: actors and draining nodes."""
+    from ray._private import state
+
+    return state
+
+
+def available_resources_per_node() -> Callable[[], dict[str, dict[str, float]]]:
+    """The function that maps node ids to their free resources."""
+    from ray._private.state import available_resources_per_node
+
+    return available_resources_per_node
+
+
+def gcs_client(address: str) -> Any:
+    """A client of the GCS at HOST:PORT, which needs no driver."""
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+    return GcsClient(address=address)
+
+
+def cluster_namespace() -> bytes:
+    """The namespace of the metadata that a cluster keeps of itself."""
+    from ray._private import ray_constants
+
+    return ray_constants.KV_NAMESPACE_CLUSTER
+
+
+def alive_nodes_filter() -> Any:
+    """The value of `state_filter` by which a GCS client lists only nodes that are alive."""
+    from ray.core.generated.gcs_pb2 import GcsNodeInfo  # type: ignore[attr-defined]
+
+    return GcsNodeInfo.GcsNodeState.ALIVE

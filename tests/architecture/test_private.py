@@ -1,0 +1,63 @@
+"""The private symbols of other libraries, each of which Slipway relies on."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from etils import epath
+
+from launcher.providers.ray import private as ray_private
+from trainer.checkpoint import private as orbax_private
+from trainer.distributed import private as jax_private
+
+ROOT = Path(__file__).parents[2]
+PRIVATE = re.compile(r"^\s*(?:from|import) (?:ray|jax|flax|orbax|grain)[.\w]*\._", re.M)
+ALONE = "trainer/any_program/jax_plugins/__init__.py"
+
+
+def test_ray_starts_nodes_by_services_get_node() -> None:
+    assert list(inspect.signature(ray_private.services().get_node).parameters)[:2] == [
+        "gcs_address",
+        "node_id",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("worker", "listen_error_messages"),
+        ("state", "actors"),
+        ("state", "state"),
+        ("services", "get_node"),
+    ],
+)
+def test_ray_has_the_private_symbol(module: str, name: str) -> None:
+    assert hasattr(getattr(ray_private, module)(), name)
+
+
+def test_ray_tells_the_free_resources_of_nodes() -> None:
+    assert callable(ray_private.available_resources_per_node())
+
+
+def test_ray_has_a_client_of_the_gcs() -> None:
+    assert ray_private.cluster_namespace()
+    assert isinstance(ray_private.alive_nodes_filter(), int)
+
+
+def test_jax_has_a_global_state_of_its_distributed_client() -> None:
+    assert hasattr(jax_private.distributed.global_state, "client")
+    assert hasattr(jax_private.xla_bridge, "make_cpu_client")
+    assert hasattr(jax_private.xla_bridge, "register_backend_factory")
+
+
+def test_orbax_has_a_temporary_path_of_each_file_system(tmp_path: Path) -> None:
+    found = orbax_private.atomicity_defaults.get_default_temporary_path_class(epath.Path(tmp_path))
+    assert hasattr(found, "from_final")
+
+
+def test_private_symbols_are_imported_by_private_modules_only() -> None:
+    files = [*ROOT.glob("launcher/**/*.py"), *ROOT.glob("trainer/**/*.py")]
+    found = [path for path in files if PRIVATE.search(path.read_text(encoding="utf-8"))]
+    names = {path.relative_to(ROOT).as_posix() for path in found if path.name != "private.py"}
+    assert names == {ALONE}
