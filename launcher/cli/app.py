@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from launcher.cli import checkpoint_commands, run_commands
+from launcher.cli import checkpoint_commands, file_commands, run_commands
 from launcher.cli.options import (
     Agreed,
     CompileCheck,
@@ -179,6 +179,7 @@ def resume(
 
 
 run_commands.add_to(app)
+file_commands.add_to(app)
 
 
 @app.command()

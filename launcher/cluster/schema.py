@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from launcher.cluster import gke
 from launcher.core.ipv4 import NEEDED, is_ipv6
@@ -231,8 +231,16 @@ class Slurm(Section):
 Provider = Annotated[Local | Attach | Ssh | Gcp | Kubernetes | Slurm, Field(discriminator="kind")]
 
 
+def _allow_number(schema: dict[str, Any]) -> None:
+    """Changes the JSON Schema: a number is a range of one size."""
+    as_object = {name: schema.pop(name) for name in list(schema)}
+    schema["anyOf"] = [{"type": "integer", "minimum": 1}, as_object]
+
+
 class Range(Section):
     """A number, or, where it is elastic, the least and the most."""
+
+    model_config = ConfigDict(json_schema_extra=_allow_number)
 
     min: Positive
     max: Positive

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from trainer.contract.config.base import Fraction, NonNegative, Positive, Section
 from trainer.contract.config.errors import KeyedError
@@ -63,8 +63,16 @@ class Source(Section):
         return self.name or self.path or self.source
 
 
+def _require_source_or_mixture(schema: dict[str, Any]) -> None:
+    """Changes the JSON Schema: `mixture` implies its source."""
+    schema["required"].remove("source")
+    schema["anyOf"] = [{"required": ["source"]}, {"required": ["mixture"]}]
+
+
 class Data(Section):
     """What is read, and how it is cut into global batches."""
+
+    model_config = ConfigDict(json_schema_extra=_require_source_or_mixture)
 
     source: Literal[
         "stdlib", "text", "jsonl", "chat", "parquet", "array_record", "tokens", "mixture"

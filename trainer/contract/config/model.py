@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    ConfigDict,
     Discriminator,
     Field,
     ModelWrapValidatorHandler,
@@ -48,8 +49,15 @@ class Experts(Section):
     )
 
 
+def _drop_required(schema: dict[str, Any]) -> None:
+    """Changes the JSON Schema: a preset, or other keys, can take the place of any key."""
+    del schema["required"]
+
+
 class Model(Section):
     """A decoder-only transformer; `preset` fills in what is not given."""
+
+    model_config = ConfigDict(json_schema_extra=_drop_required)
 
     preset: Literal[tuple(PRESETS)] | None = None  # type: ignore[valid-type]
     layers: Positive

@@ -1,0 +1,51 @@
+"""`launch init`: writes a commented job file that runs as it is."""
+
+import re
+from pathlib import Path
+
+from launcher.core.exit_codes import BAD_USAGE, OK
+
+TEMPLATE = """\
+# A training job.
+#
+#   launch {path}                                    run it on all devices of this machine
+#   launch plan {path}                               show the plan; nothing starts
+#   launch --cluster tpu-v4-32 --simulate {path}     run it on a simulated pod
+#   launch {path} steps=20 mesh.tensor=2             change any key on the command line
+
+name: {name}            # the run's folder is runs/{name}
+steps: 300
+seed: 0                 # the same seed gives the same losses on any mesh and any number of hosts
+
+# A decoder-only transformer. `preset: llama3-8b` instead of these keys gives a known shape;
+# `module: my_package.my_model:build` trains a Flax NNX model of your own.
+model: {{layers: 4, d_model: 128, heads: 4, kv_heads: 2, d_ff: 384}}
+
+# The source of Python's standard library as bytes: nothing is downloaded. Your own files:
+# `source: text`, `path: corpus/*.txt`, and a tokenizer.json as `tokenizer`.
+data: {{source: stdlib, tokenizer: bytes, seq_len: 256, global_batch: 16}}
+
+# Sizes of the mesh axes: data, fsdp, expert, context, tensor. -1: every device that is left over.
+mesh: {{fsdp: -1, tensor: 1}}
+
+optimizer: {{name: adamw, learning_rate: 5e-3, schedule: cosine, warmup_steps: 20}}
+evaluate: {{every_steps: 100, batches: 8}}
+sample: {{prompt: "def ", tokens: 200, temperature: 0.5}}
+checkpoint: {{every_steps: 100, keep: 3}}     # `launch resume {name}` continues from the newest
+"""
+
+
+def write_job(path: Path) -> tuple[int, str]:
+    """Writes a job file named after `path`; returns an exit code and what to print.
+
+    A file that exists is not overwritten.
+    """
+    name = re.sub(r"[^A-Za-z0-9]+", "-", path.stem).strip("-")[:100] or "job"
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(TEMPLATE.format(path=path, name=name))
+    except FileExistsError:
+        return BAD_USAGE, f"{path} exists already: name another file, or delete it first"
+    except OSError as error:
+        return BAD_USAGE, f"{path} cannot be written: {error.strerror}"
+    return OK, f"wrote {path}. Run it with: launch {path}"
