@@ -30,12 +30,12 @@ sys.meta_path.insert(0, Sabotage())
 """
 STEPS = """\
 def change(module):
-    training = module.Feed.training
+    training = module.BatchLoader.training
     def sabotaged(self, first_step):
         for step, batch in enumerate(training(self, first_step), first_step):
             before(step)
             yield batch
-    module.Feed.training = sabotaged
+    module.BatchLoader.training = sabotaged
 
 def before(step):
     {code}

@@ -40,7 +40,7 @@ def agent_of(traces: Traces, process: int) -> int:
 
 def reaper_of_nodes(traces: Traces) -> int:
     """The reaper whose children are the Ray nodes: the first that the launch started."""
-    starter = next(n for n, command in traces.processes().items() if "ray_nodes" in command)
+    starter = next(n for n, command in traces.processes().items() if "node_starter" in command)
     return psutil.Process(starter).ppid()
 
 
