@@ -28,16 +28,16 @@ PEERS = re.compile(
     r"gloo|connection (closed|reset|refused)|broken pipe|heartbeat|coordination|UNAVAILABLE",
     re.IGNORECASE,
 )
-"""What JAX says of processes that it cannot reach any more."""
+"""JAX's messages about processes that it can no longer reach."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 ALIKE = (BAD_CONFIGURATION, BAD_DATA, STOPPED)
 LEAVE_S = 1.0
-"""What all processes find at the same time: the first one leaves last, because it holds the
-coordinator, whose end would end the others in mid-sentence."""
+"""Delay of process 0's exit when all processes find the same error. Process 0 holds the
+coordinator, whose end would end the other processes before they report."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs what the command line asks for and returns the exit code of the contract."""
+    """Runs the command line and returns the contract's exit code."""
     options = _parser().parse_args(arguments)
     environment = Environment.read(os.environ)
     events = Events(environment)
@@ -65,7 +65,7 @@ def _run(options: argparse.Namespace, environment: Environment, events: Events) 
     if options.check:
         check(job, events)
         return
-    # Late: the check of a host must not wait for jax.
+    # Imported late: the check of a host must not wait for jax.
     from trainer.train import train
 
     run_dir = environment.run_dir or _new_run_dir(job)
@@ -74,7 +74,7 @@ def _run(options: argparse.Namespace, environment: Environment, events: Events) 
 
 
 def _new_run_dir(job: Job) -> Path:
-    """By hand: runs/NAME under the working directory, with the job as resolved."""
+    """Creates runs/NAME in the working directory, with the resolved job, for a run by hand."""
     folder = Path("runs") / job.name
     if folder.exists():
         raise ConfigError([f"{folder}: there is a run of this name already; say name=..."])
@@ -84,7 +84,7 @@ def _new_run_dir(job: Job) -> Path:
 
 
 def _translate(error: BaseException, attempt: int = 1) -> tuple[int, str, str | None]:
-    """Exit code, what to say, and the kind of end where the launcher must know it."""
+    """Returns the exit code, the message, and the kind of end when the launcher must know it."""
     if attempt > 1 and isinstance(error, DataError) and _is_of_storage(error):
         return FAILED, f"{error}. An attempt before this one could read it", None
     if isinstance(error, StoppedError):
@@ -102,7 +102,7 @@ def _translate(error: BaseException, attempt: int = 1) -> tuple[int, str, str | 
     if isinstance(error, OSError) and error.errno in FULL:
         where = error.filename or "the run's folder"
         return FAILED, f"{where} cannot be written: {error.strerror}", None
-    # By name: to import its module would import jax.
+    # Matched by name: importing its module would import jax.
     if type(error).__name__ == "PortTakenError":
         return FAILED, str(error), "port_taken"
     kind = "peer_lost" if _is_of_peers(error) else None
@@ -127,7 +127,7 @@ class _Warnings(logging.Handler):
 
 
 def _is_of_peers(error: BaseException) -> bool:
-    """Whether it tells of other processes that are gone, not of this one."""
+    """Returns whether the error is about other processes that are gone, not about this one."""
     waited = isinstance(error, TimeoutError) and "all processes" in str(error)
     is_jax = type(error).__name__ == "JaxRuntimeError"
     return waited or (is_jax and PEERS.search(str(error)) is not None)

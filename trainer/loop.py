@@ -1,4 +1,4 @@
-"""The training loop: one step always under way while the one before is read."""
+"""The training loop: each step runs while the results of the one before are read."""
 
 import contextlib
 import time
@@ -29,7 +29,7 @@ class NotFiniteError(ArithmeticError):
 
 
 class Loop:
-    """Steps up to `job.steps`, with evaluations and saves between them."""
+    """Runs steps up to `job.steps`, with evaluations and saves between them."""
 
     def __init__(
         self, job: Job, feed: BatchLoader, step: Step, wishes: StopVote, evaluator: Evaluator,
@@ -43,9 +43,9 @@ class Loop:
         self._completed_s = self._sending_s = 0.0
 
     def run(self, start: InitialState) -> tuple[TrainState, float]:
-        """The state after the last step, and that step's loss.
+        """Runs all steps; returns the state after the last one, and its loss.
 
-        Raises NotFiniteError; StoppedError when a stop was asked for, after the save.
+        Raises NotFiniteError; StoppedError when a stop was requested, after the save.
         """
         state, last = start.state, self._job.steps
         batches = self._feed.training(start.step + 1)
@@ -69,7 +69,7 @@ class Loop:
                     loss, running = self._finish(*running), None
                     self._end_profile()
                 if running and (evaluated or sampled or saved):
-                    # Nothing that is not finite is saved.
+                    # A state that is not finite must not be saved.
                     loss, running = self._finish(*running), None
                 eval_loss = self._evaluate(step, state) if evaluated else None
                 if sampled:
@@ -85,21 +85,21 @@ class Loop:
         return state, loss
 
     def _next(self, batches: Iterator[Batch]) -> tuple[Batch, float]:
-        """A batch, and how long it was waited for."""
+        """Returns a batch and the seconds spent waiting for it."""
         with self._events.doing("data"):
             return next(batches), self._feed.wait_s
 
     def _send(
         self, state: TrainState, batch: Batch, wishes: jax.Array
     ) -> tuple[TrainState, StepMetrics]:
-        """Put a step on its way: CPU devices take it only once the one before is done."""
+        """Dispatches a step; on CPU devices, this waits until the previous step is done."""
         asked = time.perf_counter()
         sent = self._step(state, batch, wishes)
         self._sending_s += time.perf_counter() - asked
         return sent
 
     def _finish(self, step: int, metrics: StepMetrics, wait_s: float) -> float:
-        """Waits for a step and reports it; its time runs from the completion of the one before."""
+        """Waits for a step and reports it; its time starts when the previous step completed."""
         asked = time.perf_counter()
         values = jax.device_get(metrics)
         now = time.perf_counter()
@@ -148,7 +148,7 @@ class Loop:
         return evaluation.eval_loss if evaluation else None
 
     def _is_sampled(self, step: int) -> bool:
-        """The sample of the last step comes after the loop, in every run that has one."""
+        """Returns whether a sample follows `step`; the last step's sample follows the loop."""
         every = self._job.sample and self._job.sample.every_steps
         return bool(every) and step % every == 0 and step < self._job.steps
 
@@ -168,7 +168,7 @@ class Loop:
         self._completed_s = time.perf_counter()
 
     def _end_profile(self) -> None:
-        """Writing it takes a while, which is no step's time."""
+        """Writes the profile; the time that this takes is not part of any step's time."""
         if not self._profiling.is_on:
             return
         with self._events.phase("profile"):
@@ -181,7 +181,7 @@ class Loop:
                 self._saving.finish()
 
     def _keep_what_is_saved(self) -> None:
-        """Waits for the save under way, which is of an earlier step."""
+        """Waits for the save in progress, which is of an earlier step."""
         if self._saving.is_under_way:
             with self._events.phase("commit"), contextlib.suppress(SaveError):
                 self._saving.settle()

@@ -1,4 +1,4 @@
-"""What one host can say before any process joins another: no jax is imported here."""
+"""Checks on one host before any process connects to another. Imports no jax."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ from trainer.telemetry.events import Events
 
 
 def prepare_data(job: Job, events: Events) -> Tokens | Mixture:
-    """The job's tokens, made where they are not there yet. Raises corpus.DataError."""
+    """Returns the job's tokens, tokenized now if not yet cached. Raises corpus.DataError."""
 
     waits_for = ""
 
@@ -32,13 +32,13 @@ def prepare_data(job: Job, events: Events) -> Tokens | Mixture:
 
 
 def code_of(job: Job) -> str:
-    """The hash of all code that computes it."""
+    """Returns the hash of all code that computes the job."""
     own = job.model.module if isinstance(job.model, OwnModel) else ""
     return versions.code_sha256(own.partition(":")[0])
 
 
 def check(job: Job, events: Events) -> None:
-    """Sends `checked` with all that the hosts must agree on. Raises corpus.DataError."""
+    """Sends a `checked` event with all that the hosts must agree on. Raises corpus.DataError."""
     tokens = prepare_data(job, events)
     questions.load(job, tokens.tokenizer)
     events.emit(

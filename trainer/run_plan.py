@@ -1,4 +1,4 @@
-"""The plan that a process works by: the launcher's, or its own for the machine it is on."""
+"""The plan that a process follows: the launcher's, or its own for this machine."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ from trainer.model import custom
 
 
 def planned(job: Job, environment: Environment, run_dir: Path) -> Plan:
-    """The attempt's plan file; without a launcher, a plan for all devices of this machine.
+    """Returns the plan in the attempt's file; without a launcher, one for this machine's devices.
 
-    Raises FileNotFoundError where several processes have no plan, resolve.PlanError where the job
-    does not fit this machine.
+    Raises FileNotFoundError when several processes have no plan, PlanError when the job does not
+    fit this machine.
     """
     path = run_dir / "plans" / f"{environment.attempt:04d}.json"
     if environment.processes > 1 or path.exists():
@@ -25,7 +25,7 @@ def planned(job: Job, environment: Environment, run_dir: Path) -> Plan:
 
 
 def this_machine() -> World:
-    """One process with the devices that JAX finds here."""
+    """Returns a world of one process with the devices that JAX finds on this machine."""
     platform = jax.default_backend()
     assert platform in ("cpu", "gpu", "tpu"), platform
     return World(
@@ -41,7 +41,7 @@ def this_machine() -> World:
 
 
 def _accelerator(platform: str) -> str:
-    """A name for the facts table where the kind of device says it: "NVIDIA H200" is h200-1."""
+    """Returns a facts-table name if the device kind gives one: "NVIDIA H200" is h200-1."""
     kind = jax.devices()[0].device_kind.lower()
     words = kind.replace("nvidia", "").split()
     return platform if platform == "cpu" or not words else f"{words[0]}-{jax.local_device_count()}"

@@ -1,4 +1,4 @@
-"""A whole run on one process: from the plan to the sample."""
+"""A whole run on one process, from the plan to the sample."""
 
 import time
 from contextlib import closing
@@ -92,7 +92,7 @@ def _check_corpus(plan: Plan, tokens: Tokens | Mixture) -> None:
 
 
 def _compiled(trainable: TrainProgram, feed: BatchLoader, events: Events, report: Report) -> Step:
-    """The compiled step, with every process ready for the first one."""
+    """Returns the compiled step when every process is ready for the first one."""
     with events.phase("compile"):
         begin = time.perf_counter()
         step = trainable.compiled_step(next(feed.training(first_step=1)))
@@ -112,6 +112,6 @@ def _finish(
 
 
 def _leave_together(name: str) -> None:
-    """Process 0 holds the coordinator: without it the others would be ended in mid-sentence."""
+    """Waits for all processes, then disconnects: without process 0's coordinator, others abort."""
     initialize.barrier(name)
     initialize.shutdown()

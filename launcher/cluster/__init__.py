@@ -1,1 +1,1 @@
-"""The cluster file: the schema of every provider's section, and where files are found."""
+"""The cluster file: the schema of each provider's section, and the lookup of files."""

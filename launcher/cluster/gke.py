@@ -1,4 +1,4 @@
-"""What GKE calls the nodes that have TPUs: facts only, of its page "Plan TPUs in GKE"."""
+"""Labels of GKE's TPU nodes, from its page "Plan TPUs in GKE"."""
 
 from trainer.contract.planning.accelerators import Accelerator
 
@@ -9,16 +9,16 @@ ACCELERATORS = {
     "v6e": "tpu-v6e-slice",
     "v7x": "tpu7x",
 }
-"""Generation -> the label of its nodes."""
+"""TPU generation -> accelerator label of its nodes."""
 
 
 def has(kind: Accelerator) -> bool:
-    """Whether there are such nodes; where they have no TPUs, GKE's names do not matter."""
+    """Returns whether GKE has nodes of this kind; True for CPUs and GPUs, which need no label."""
     return kind.platform != "tpu" or kind.generation in ACCELERATORS
 
 
 def selector(kind: Accelerator) -> dict[str, str]:
-    """The labels of the nodes that a slice consists of."""
+    """Returns the labels of the nodes that a slice consists of."""
     return {
         "cloud.google.com/gke-tpu-accelerator": ACCELERATORS[kind.generation],
         "cloud.google.com/gke-tpu-topology": "x".join(map(str, kind.topology or ())),

@@ -1,4 +1,4 @@
-"""The cluster file's schema: where a job runs, and how its hosts come to be."""
+"""The schema of the cluster file: where a job runs, and which provider supplies its hosts."""
 
 import re
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ Seconds = Annotated[float, Field(ge=0)]
 
 
 def is_address(text: str) -> bool:
-    """Whether it is HOST:PORT, and no URL."""
+    """Returns whether the text is HOST:PORT and not a URL."""
     host, _, port = text.rpartition(":")
     return bool(host) and "/" not in host and port.isdecimal() and 0 < int(port) < 65536
 
@@ -35,7 +35,7 @@ def _is_url(text: str) -> bool:
 
 
 def is_loopback(host: str | None) -> bool:
-    """Whether the name or address is this machine's own."""
+    """Returns whether the name or address is this machine's loopback."""
     if host == "localhost":
         return True
     with suppress(ValueError):
@@ -59,7 +59,7 @@ class Local(Section):
 
 
 class Attach(Section):
-    """A Ray cluster that already runs; this machine is a node of it, or speaks to its Jobs API."""
+    """A running Ray cluster; this machine is one of its nodes, or a client of its Jobs API."""
 
     kind: Literal["attach"]
     address: Text = Field(
@@ -100,12 +100,12 @@ class Attach(Section):
 
     @property
     def is_by_http(self) -> bool:
-        """Whether it is spoken to through its Jobs API alone."""
+        """Whether the cluster is reached only through its Jobs API."""
         return _is_url(self.address)
 
 
 class Ssh(Section):
-    """Machines that can be reached by SSH, by the user's own OpenSSH and its configuration."""
+    """Machines that are reached by SSH, through the user's own OpenSSH and its configuration."""
 
     kind: Literal["ssh"]
     hosts: Annotated[list[Text], Field(min_length=1)] = Field(
@@ -131,7 +131,7 @@ class Ssh(Section):
 
 
 class Gcp(Section):
-    """Cloud TPU slices; project and zone that are not given are those of gcloud's configuration."""
+    """Cloud TPU slices. `project` and `zone` default to those of gcloud's configuration."""
 
     kind: Literal["gcp"]
     zone: Text | None = None
@@ -191,7 +191,7 @@ class Gcp(Section):
 
 
 class Kubernetes(Section):
-    """Pods of a Kubernetes cluster that has KubeRay; a Ray cluster of its own for each run."""
+    """Pods of a Kubernetes cluster with KubeRay. Each run has its own Ray cluster."""
 
     kind: Literal["kubernetes"]
     image: Text = Field(description="with the launcher's Python, Slipway and the folder it is in")
@@ -214,7 +214,7 @@ class Kubernetes(Section):
 
 
 class Slurm(Section):
-    """Hosts of a Slurm cluster, one task on each; the run's folder is one that they share."""
+    """Hosts of a Slurm cluster, one task on each. They share the run's folder."""
 
     kind: Literal["slurm"]
     partition: str | None = None
@@ -238,7 +238,7 @@ def _allow_number(schema: dict[str, Any]) -> None:
 
 
 class Range(Section):
-    """A number, or, where it is elastic, the least and the most."""
+    """A fixed number, or the minimum and maximum of an elastic one."""
 
     model_config = ConfigDict(json_schema_extra=_allow_number)
 
@@ -263,7 +263,7 @@ class Range(Section):
 
 
 class Cluster(Section):
-    """Slices of an accelerator, and the provider that they come from."""
+    """Slices of an accelerator, and the provider that supplies them."""
 
     accelerator: str
     slices: Range = Range(min=1, max=1)
@@ -313,7 +313,7 @@ class Cluster(Section):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether a run is seen to on one of its hosts, and shown from there."""
+        """Whether one of the run's hosts drives it, and this machine only displays it."""
         provider = self.provider
         return isinstance(provider, Ssh | Gcp) or (
             isinstance(provider, Attach) and provider.is_by_http
@@ -321,7 +321,7 @@ class Cluster(Section):
 
     @property
     def slice(self) -> Accelerator:
-        """The facts of one slice, with all the hosts that it may have."""
+        """The accelerator of one slice, with its maximum number of hosts."""
         return accelerators.parse(
             self.accelerator,
             hosts=self.hosts and self.hosts.max,
@@ -329,10 +329,12 @@ class Cluster(Section):
         )
 
     def accelerator_for(self, simulate_hosts: int | None) -> Accelerator:
-        """One slice where all slices together have `simulate_hosts` hosts (None: as many as real).
+        """Returns one slice such that all slices together have `simulate_hosts` hosts.
+
+        None means the real number of hosts.
 
         Raises:
-          ValueError: where there is no slice of that size, with the nearest that exist.
+          ValueError: when no slice has that size, with the nearest sizes that exist.
         """
         if simulate_hosts is None:
             return self.slice
@@ -346,15 +348,15 @@ class Cluster(Section):
         return accelerators.with_hosts(self.slice, per_slice)
 
     def world(self, simulated: bool, simulate_hosts: int | None = None) -> World:
-        """The hosts and devices of an attempt; a simulated accelerator keeps its platform."""
+        """Returns an attempt's hosts and devices. A simulated accelerator keeps its platform."""
         return _world(self.accelerator_for(simulate_hosts), self.slices.max, simulated)
 
     def smaller_worlds(self, simulated: bool) -> Iterator[World]:
-        """Of an elastic cluster, what is left when hosts or slices are lost; the smallest first."""
+        """Yields the worlds that an elastic cluster may shrink to, smallest first."""
         for slices in range(self.slices.min, self.slices.max):
             yield _world(self.slice, slices, simulated)
         for hosts in range(self.hosts.min, self.hosts.max) if self.hosts else ():
-            with suppress(ValueError):  # there is no slice of that size
+            with suppress(ValueError):  # no slice has that size
                 yield _world(accelerators.with_hosts(self.slice, hosts), self.slices.max, simulated)
 
 
@@ -372,7 +374,7 @@ def _world(part: Accelerator, slices: int, simulated: bool) -> World:
 
 
 class ClusterRef(Section):
-    """The words of a command that say where a job runs; the run remembers them."""
+    """The command-line options that say where a job runs. The run records them."""
 
     name: Text = "local"
     simulate: bool = False
@@ -383,19 +385,19 @@ class ClusterRef(Section):
         return self.simulate or self.simulate_hosts is not None
 
     def lasting(self) -> "ClusterRef":
-        """The same, to be read from any folder."""
+        """Returns a copy that means the same in any working directory."""
         if not is_path(self.name):
             return self
         return self.model_copy(update={"name": str(Path(self.name).absolute())})
 
 
 def find_cluster(name_or_path: str) -> Loaded[Cluster]:
-    """Reads clusters/NAME.yaml, here or of those that come with Slipway, or the file of that path.
+    """Reads the given path, or clusters/NAME.yaml of the current folder or of Slipway.
 
-    Any accelerator's name ("v5p-128", "tpu-v5p-128") is a cluster too: one slice of it.
+    The name of an accelerator ("v5p-128", "tpu-v5p-128") is also a cluster: one slice of it.
 
     Raises:
-      ConfigError: for an unknown name, with the known ones, or for what is wrong in the file.
+      ConfigError: for an unknown name, with the known ones, or for the problems of the file.
     """
     if is_path(name_or_path):
         return load(Path(name_or_path), Cluster)
@@ -406,9 +408,9 @@ def find_cluster(name_or_path: str) -> Loaded[Cluster]:
 
 
 def cluster_key(name_or_path: str) -> str:
-    """The absolute path of a cluster's file; the name of one that ships, or of an accelerator.
+    """Returns the absolute path of a cluster file, or the name of a shipped one or an accelerator.
 
-    Two projects may each have a clusters/pod.yaml.
+    The path distinguishes projects that each have a clusters/pod.yaml.
     """
     if is_path(name_or_path):
         return str(Path(name_or_path).absolute())
@@ -442,7 +444,7 @@ def _cluster_files() -> Iterator[Path]:
 
 
 def _shipped() -> list[Path]:
-    """Beside the packages in a checkout; inside this one when installed from a wheel."""
+    """Returns the folders of shipped files: beside the packages in a checkout, inside a wheel."""
     package = Path(__file__).parents[1]
     return [package.parent / "clusters", package / "shipped_clusters"]
 

@@ -1,1 +1,1 @@
-"""What the commands of the CLI do; `launcher/cli` parses them."""
+"""Implementations of the CLI's commands; `launcher/cli` parses their arguments."""

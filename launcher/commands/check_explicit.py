@@ -16,12 +16,12 @@ from launcher.ui.plan_view import plan_as_json, print_plan
 
 TIMEOUT_S = 600.0
 CALLERS = 2
-"""Frames that are shown of a place."""
+"""Maximum number of frames shown of a source location."""
 STYLES = {"ambiguous": "bold red", "reshard": "yellow", "constraint": "dim"}
 
 
 def tell(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> int:
-    """The plan with what was found; returns the exit code of `launch`."""
+    """Prints the plan with the findings; returns the exit code of `launch`."""
     errors = Console(stderr=True)
     if not as_json:
         print_plan(Console(), launch, shardings=shardings)
@@ -45,7 +45,7 @@ def tell(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> int:
 
 
 def ask(launch: LaunchSpec) -> dict[str, Any]:
-    """What trainer.analysis.explicit prints. Raises TrainerProcessError."""
+    """Returns the output of trainer.analysis.explicit. Raises TrainerProcessError."""
     training = of_training(launch)
     with TrainerProcess(
         "trainer.analysis.explicit", training.job, training.plan, TIMEOUT_S
@@ -68,7 +68,7 @@ def _print(console: Console, found: list[dict[str, Any]]) -> None:
 
 
 def _lines(one: dict[str, Any]) -> list[Text]:
-    """What it changes and how often, and why jax would stop there."""
+    """Formats a finding: its change, how often it occurs, and why JAX would reject it."""
     times = f"{one['times']:,} x"
     text = Text(f"{format_bytes(one['bytes']):>10} {times:>7}  {one['pass']:<8}  ")
     text.append(f"{one['kind']:<10}", style=STYLES[one["kind"]])
@@ -87,7 +87,7 @@ def _bytes(found: list[dict[str, Any]]) -> int:
 
 
 def _summary(found: list[dict[str, Any]], by_place: dict[str, list[dict[str, Any]]]) -> str:
-    """How many places there are of each kind."""
+    """Describes the number of places of each kind."""
     kinds = [{one["kind"] for one in changes} for changes in by_place.values()]
     places = {kind: sum(kind in found for found in kinds) for kind in STYLES}
     return (

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: listed, verified, exported. Read where they are, without jax."""
+"""Lists, verifies and exports the checkpoints of a run, in place. Does not import JAX."""
 
 import json
 import os
@@ -31,10 +31,10 @@ NOT_VERIFIED = "not verified"
 
 
 def find_folder(name_or_path: str, runs: Path) -> str:
-    """The checkpoints of a run, or the folder of that path or URL itself.
+    """Returns the checkpoint folder of a run, or the given path or URL itself.
 
-    Raises RunFolderError where there is neither or the run's checkpoints are not Slipway's,
-    ConfigError where the run's job cannot be read.
+    Raises RunFolderError when neither exists or the run's checkpoints are not Slipway's, and
+    ConfigError when the run's job cannot be read.
     """
     if is_url(name_or_path):
         return name_or_path
@@ -51,7 +51,7 @@ def find_folder(name_or_path: str, runs: Path) -> str:
 
 
 def show(found: Sequence[Entry], folder: str, run: str) -> None:
-    """As a table, the newest first."""
+    """Prints the checkpoints as a table, newest first."""
     console = Console()
     if not found:
         console.print(Text(f"no checkpoint in {folder}"), soft_wrap=True)
@@ -68,12 +68,12 @@ def show(found: Sequence[Entry], folder: str, run: str) -> None:
 
 
 def as_json(found: Sequence[Entry]) -> str:
-    """A list with one object per step folder."""
+    """Returns a JSON list with one object per step folder."""
     return json.dumps([_facts(entry) for entry in found], indent=2)
 
 
 def verified(found: Sequence[Entry]) -> list[Entry]:
-    """The same with every array read, by a child process: the digests need jax."""
+    """Returns the entries after a child process has read every array: the digests need JAX."""
     judged = _verify([str(entry.folder) for entry in found if not entry.problem])
     return [
         entry if entry.problem else _judged(entry, judged[str(entry.folder)]) for entry in found
@@ -81,7 +81,10 @@ def verified(found: Sequence[Entry]) -> list[Entry]:
 
 
 def put_back(found: Sequence[Entry]) -> Iterator[tuple[Entry, str]]:
-    """Each checkpoint that was moved aside, and why it stays so ("": it is whole and put back)."""
+    """Puts back whole checkpoints that were moved aside.
+
+    Yields each checkpoint that was aside, with the reason that it stays so; "" when it is put back.
+    """
     aside = [entry for entry in found if entry.is_aside]
     taken = {entry.step for entry in found if not entry.is_aside}
     judged = _verify([str(entry.folder) for entry in aside])
@@ -98,7 +101,7 @@ def put_back(found: Sequence[Entry]) -> Iterator[tuple[Entry, str]]:
 
 
 def _verify(folders: Sequence[str]) -> dict[str, str]:
-    """What is wrong with each step folder; "": nothing."""
+    """Returns the problem of each step folder; "" for none."""
     if not folders:
         return {}
     child = subprocess.run(
@@ -115,7 +118,7 @@ def _verify(folders: Sequence[str]) -> dict[str, str]:
 
 
 def pick(found: Sequence[Entry], folder: str, step: int | None) -> Entry:
-    """The whole checkpoint of a step, or the newest one. Raises RunFolderError."""
+    """Returns the whole checkpoint of a step, or the newest one. Raises RunFolderError."""
     whole = [entry for entry in found if not entry.problem]
     for entry in whole:
         if step in (None, entry.step):
@@ -127,7 +130,7 @@ def pick(found: Sequence[Entry], folder: str, step: int | None) -> Entry:
 
 
 def export(entry: Entry, to: Path) -> int:
-    """Write a checkpoint for other programs, by a child process; returns its exit code."""
+    """Exports a checkpoint for other programs in a child process; returns its exit code."""
     command = [sys.executable, "-m", "trainer.tools.export_checkpoint", str(entry.folder)]
     try:
         code = subprocess.run(
@@ -180,7 +183,7 @@ def _facts(entry: Entry) -> dict[str, Any]:
 
 
 def _result(text: str) -> dict[str, Any] | None:
-    """One line of the check; None for what else is printed."""
+    """Parses one line of the check's output. Returns None for any other line."""
     try:
         line = json.loads(text)
     except ValueError:

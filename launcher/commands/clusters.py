@@ -1,4 +1,4 @@
-"""What `launch up` and `launch down` do with clusters that outlive a command."""
+"""`launch up` and `launch down`: clusters that outlive a command."""
 
 import sys
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ from trainer.contract.planning.plan import World
 
 
 def keep_warm(found: Loaded[Cluster], given: str, simulate_hosts: int | None) -> int:
-    """Start a simulated cluster that outlives this command; returns the exit code of `launch`.
+    """Starts a simulated cluster that outlives this command; returns the exit code of `launch`.
 
-    `given`: the name or path that the user typed.
+    `given` is the name or path that the user typed.
     """
     console, errors, cluster = Console(), Console(stderr=True), found.value
     name = Path(found.source).stem
@@ -44,7 +44,7 @@ def keep_warm(found: Loaded[Cluster], given: str, simulate_hosts: int | None) ->
 
 
 def _keep_warm(name: str, cluster: Cluster, world: World, key: str, console: Console) -> bool:
-    """False: it is up already. Raises ProviderError."""
+    """Starts the cluster. Returns False when it is already up. Raises ProviderError."""
     settings = provider.settings_of(cluster)
     fingerprint = warm.settings_of(world, settings)
     if warm.find(name, fingerprint):
@@ -56,9 +56,9 @@ def _keep_warm(name: str, cluster: Cluster, world: World, key: str, console: Con
 
 
 def end(given: str, *, agreed: bool) -> int:
-    """End what `keep_warm` started, or give slices back; returns the exit code of `launch`.
+    """Ends what `keep_warm` started, or releases slices; returns the exit code of `launch`.
 
-    `given`: a cluster's name or path, or the name of a pod. `agreed`: the user is not asked.
+    `given` is the name or path of a cluster, or the name of slices. `agreed` skips confirmation.
     """
     errors = Console(stderr=True)
     try:
@@ -88,7 +88,10 @@ def _end(given: str, agreed: bool, errors: Console) -> int:
 
 
 def _is_agreed(asked: Sequence[ToEnd], errors: Console) -> bool:
-    """Raises KeyboardInterrupt where the user says no."""
+    """Returns whether the user confirms; False without a terminal.
+
+    Raises KeyboardInterrupt when the user declines.
+    """
     errors.print(Text("launch down ends:"))
     for thing in asked:
         errors.print(Text(f"  {thing}"), soft_wrap=True)
@@ -101,7 +104,7 @@ def _is_agreed(asked: Sequence[ToEnd], errors: Console) -> bool:
 
 
 def _end_all(found: Sequence[ToEnd], console: Console) -> list[str]:
-    """Returns the problems: one that cannot be ended does not keep the others."""
+    """Ends everything and returns the problems; a failure does not keep the rest from ending."""
     problems = []
     for thing in found:
         try:

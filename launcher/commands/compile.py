@@ -1,6 +1,6 @@
 """`launch plan --compile`, and the same check before a run on real TPUs: does the step fit?
 
-The TPU compiler answers in a process of its own, once for each plan.
+The TPU compiler runs in its own process, once for each plan.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from trainer.contract.planning.chips import GiB
 
 
 def tell(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> int:
-    """The plan with the compiler's verdict; returns the exit code of `launch`."""
+    """Prints the plan with the compiler's verdict; returns the exit code of `launch`."""
     errors = Console(stderr=True)
     if not as_json:
         print_plan(Console(), launch, shardings=shardings)
@@ -58,13 +58,19 @@ def tell(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> int:
 
 
 def ask(launch: LaunchSpec) -> dict[str, Any]:
-    """The fields of trainer.analysis.compile_report.CompileReport. Raises TrainerProcessError."""
+    """Returns the fields of trainer.analysis.compile_report.CompileReport.
+
+    Raises TrainerProcessError.
+    """
     with compilation(launch) as call:
         return call.answer()
 
 
 def _estimate(launch: TrainingLaunch) -> dict[str, int] | None:
-    """Bytes by part, which the compiler does not tell; None: of a model of the user's own."""
+    """Estimates bytes by part, which the compiler does not report.
+
+    Returns None for a custom model.
+    """
     if not isinstance(launch.job.model, Model):
         return None
     return footprint(launch.job, launch.plan).parts
@@ -93,7 +99,7 @@ def _print(console: Console, verdict: dict[str, Any], advice: Advice | None) -> 
 
 
 def refusal(verdict: dict[str, Any]) -> str:
-    """Of a step that does not fit, in one line."""
+    """Describes in one line a step that does not fit."""
     if verdict["hbm_needed_bytes"] is None:
         return "does not fit"
     return f"does not fit: needs {_of(verdict)}"
@@ -110,20 +116,20 @@ SKIP = "--no-compile-check"
 
 
 class DoesNotFitError(Exception):
-    """The step of a launch needs more memory than its devices have; says how much, and the way."""
+    """Raised when the step of a launch exceeds device memory, with its size and a remedy."""
 
 
 def refuse_unless_it_fits(launch: LaunchSpec, console: Console) -> None:
-    """Ask the TPU compiler, or what it said of the same plan before. Raises DoesNotFitError.
+    """Raises DoesNotFitError when the TPU compiler, or its remembered verdict, finds no fit.
 
-    Where it does not answer the launch goes on, and the reason is told; without the compiler, or
-    for other devices than TPUs, nothing is.
+    When the compiler fails, prints the reason and lets the launch continue. Without the compiler,
+    or for devices other than TPUs, prints nothing.
     """
     if not isinstance(launch, TrainingLaunch) or lacks_compiler(launch.plan.world):
         return
     memory = _memory(launch)
     try:
-        # The code of a model of the user's own is in no key.
+        # The key of a verdict does not cover the code of a custom model.
         known = None if isinstance(launch.job.model, OwnModel) else _remembered(memory)
         verdict = known or _ask(launch, memory, console)
     except TrainerProcessError as error:
@@ -141,7 +147,7 @@ def _ask(launch: TrainingLaunch, memory: Path | None, console: Console) -> dict[
     with console.status(what), compilation(launch, TIMEOUT_S) as call:
         verdict = call.answer()
     if memory:
-        with suppress(OSError):  # no home to write to: it is asked again the next time
+        with suppress(OSError):  # no writable home: the compiler runs again next time
             make_state_folder(VERDICTS)
             replace_file(memory, json.dumps(verdict))
     return verdict
@@ -157,9 +163,9 @@ def _remembered(memory: Path | None) -> dict[str, Any] | None:
 
 
 def _memory(launch: TrainingLaunch) -> Path | None:
-    """The file of what was said of this job and plan, of this code and these versions.
+    """Returns the file of the verdict on this job and plan, for this code and these versions.
 
-    None: this user has no home.
+    Returns None when this user has no home.
     """
     parts = (
         dump(launch.job),

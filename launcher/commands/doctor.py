@@ -1,4 +1,4 @@
-"""`launch doctor`: gets a cluster's hosts, looks at them as a run would, and gives them back."""
+"""`launch doctor`: gets a cluster's hosts, inspects them as a run would, and releases them."""
 
 import json
 import tempfile
@@ -31,7 +31,7 @@ from trainer.contract.config.loader import ConfigError, Loaded
 
 
 def examine(words: ClusterRef, *, as_json: bool) -> int:
-    """Look at every host of a cluster; returns the exit code of `launch`."""
+    """Inspects every host of a cluster; returns the exit code of `launch`."""
     errors = Console(stderr=True)
     print_held()
     with tempfile.TemporaryDirectory(prefix="slipway-doctor-") as folder:
@@ -58,7 +58,7 @@ def examine(words: ClusterRef, *, as_json: bool) -> int:
 
 
 def _visit(words: ClusterRef, folder: Path) -> LaunchSpec:
-    """What holds the hosts: a run without a program. Raises ConfigError, ProviderError."""
+    """Returns a launch without a program, to hold the hosts. Raises ConfigError, ProviderError."""
     job = CommandJob(name="doctor", command=["true"])
     cluster = find_cluster(words.name)
     launch = make_launch(Loaded(job, "doctor", {}), cluster, folder, words)
@@ -68,7 +68,7 @@ def _visit(words: ClusterRef, folder: Path) -> LaunchSpec:
 
 
 def _look(launch: LaunchSpec, status: Status) -> tuple[dict[int, Seen], float]:
-    """What was seen, and the seconds that looking took."""
+    """Returns what was seen on each host, and the seconds that the inspection took."""
     if launch.is_remote or launch.is_queued:
         began = time.monotonic()
         return look_there(launch, status.update), time.monotonic() - began
@@ -80,7 +80,7 @@ def _look(launch: LaunchSpec, status: Status) -> tuple[dict[int, Seen], float]:
 
 
 class _Told(Listener):
-    """What the launcher does stands in the status line."""
+    """Shows what the launcher does in the status line."""
 
     def __init__(self, status: Status) -> None:
         self._status = status

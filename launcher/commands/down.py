@@ -1,4 +1,4 @@
-"""What `launch down` finds: a cluster that is kept warm, and slices of Cloud TPU."""
+"""Resources that `launch down` finds: a cluster that is kept warm, and slices of Cloud TPU."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,18 +30,18 @@ Tell = Callable[[str], None]
 
 
 class ToEnd(Protocol):
-    """One thing that `launch down` ends."""
+    """A resource that `launch down` ends."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def is_asked(self) -> bool:
-        """Whether work or hosts are lost with it: the user is asked first."""
+        """Whether ending it loses work or hosts, so that the user must confirm."""
         ...
 
     def end(self, console: Console) -> str:
-        """End it and wait until it is gone; returns what to print. Raises ProviderError."""
+        """Ends it, waits until it is gone, and returns the text to print. Raises ProviderError."""
         ...
 
 
@@ -77,7 +77,7 @@ class WarmCluster:
 
 @dataclass(frozen=True)
 class NotedPod:
-    """Slices of Cloud TPU that this machine has a note of."""
+    """Slices of Cloud TPU that this machine has a record of."""
 
     folder: Path
     note: SliceRecord
@@ -101,7 +101,7 @@ class NotedPod:
 
 @dataclass(frozen=True)
 class UnreadablePod:
-    """Slices whose note cannot be read."""
+    """Slices whose record cannot be read."""
 
     folder: Path
     why: str
@@ -121,7 +121,7 @@ class UnreadablePod:
 
 @dataclass(frozen=True)
 class UnnotedPod:
-    """Slices that carry the label of a cluster, and of which no note is left."""
+    """Slices that carry the label of a cluster but have no record on this machine."""
 
     name: str
     cluster: Cluster
@@ -136,7 +136,7 @@ class UnnotedPod:
 
 
 def to_end(given: str, tell: Tell) -> list[ToEnd]:
-    """Lists everything that a name or path means; `tell` prints warnings."""
+    """Lists everything that a name or path refers to; `tell` prints warnings."""
     key, stem = cluster_key(given), Path(given).stem
     cluster = _gcp_cluster(given)
     found: list[ToEnd] = []
@@ -152,7 +152,7 @@ def to_end(given: str, tell: Tell) -> list[ToEnd]:
 
 
 def _noted(given: str, key: str, cluster: Cluster | None, tell: Tell) -> list[ToEnd]:
-    """Lists noted slices: by the pod's name, or of the cluster in the project that it names."""
+    """Lists recorded slices: those of that name, or those of the cluster in its current project."""
     found: list[ToEnd] = []
     here = _where(cluster)
     for folder, note in list_slices():
@@ -172,7 +172,7 @@ def _noted(given: str, key: str, cluster: Cluster | None, tell: Tell) -> list[To
 
 
 def _unreadable(given: str, labels: set[str], tell: Tell) -> list[ToEnd]:
-    """Lists slices whose note is unreadable, by the pod's name or the cluster's label."""
+    """Lists slices whose record is unreadable, by their name or the cluster's label."""
     found: list[ToEnd] = []
     for folder, why in list_unreadable_slices().items():
         if folder.name == given or folder.name in labels:
@@ -183,18 +183,18 @@ def _unreadable(given: str, labels: set[str], tell: Tell) -> list[ToEnd]:
 
 
 def _labelled(cluster: Cluster, key: str, tell: Tell) -> set[str]:
-    """The names of the slices that carry the cluster's label."""
+    """Returns the names of the slices that carry the cluster's label."""
     try:
         return set(labelled(cluster, key))
     except NoClientError:
-        return set()  # nothing was asked for without it
+        return set()  # without the client, no slices were requested
     except ProviderError as error:
         tell(f"warning: slices were not looked for by their label: {error}")
         return set()
 
 
 def _gcp_cluster(given: str) -> Cluster | None:
-    """The cluster file as it is now, where it is one of Cloud TPU and can be read."""
+    """Returns the current cluster file, or None when it is unreadable or not for Cloud TPU."""
     try:
         cluster = find_cluster(given).value
     except ConfigError:
@@ -203,7 +203,7 @@ def _gcp_cluster(given: str) -> Cluster | None:
 
 
 def _where(cluster: Cluster | None) -> Where | None:
-    """None: project or zone are not known now."""
+    """Returns None when the project or the zone is not known now."""
     try:
         return None if cluster is None else wanted(cluster).where
     except ProviderError:

@@ -1,4 +1,4 @@
-"""Which Cloud TPU slices are held, since when, and what they have cost so far."""
+"""Reports which Cloud TPU slices are held, since when, and their cost so far."""
 
 import sys
 import time
@@ -16,14 +16,14 @@ from launcher.providers.gcp.slice_records import SliceRecord, list_slices, list_
 
 
 def print_held(run: Path | None = None) -> None:
-    """On standard error, one line for each pod; `run`: the pods of this run's folder only."""
-    with suppress(NoStateFolderError):  # without one, no pod was ever asked for
+    """Prints a line for each slice record on standard error; `run` selects one run's folder."""
+    with suppress(NoStateFolderError):  # without one, no slices were requested
         for line in held_lines(run):
             print(line, file=sys.stderr)
 
 
 def held_lines(run: Path | None = None) -> Iterator[str]:
-    """One for each pod that may be held, whatever runs on it."""
+    """Yields a line for each slice record whose slices may be held, whatever runs on them."""
     for folder, note in list_slices():
         if run is None or note.run == str(run):
             yield held_line(folder, note)
@@ -33,7 +33,7 @@ def held_lines(run: Path | None = None) -> Iterator[str]:
 
 
 def held_line(folder: Path, note: SliceRecord) -> str:
-    """What it is, what it costs, and what is wrong."""
+    """Describes the slices, their cost and their problems."""
     line = f"{describe(note)}; launch down {note.resource_id}"
     if trouble := trouble_of(folder):
         lasts = format_seconds(max(0.0, time.time() - trouble.since))
@@ -44,7 +44,11 @@ def held_line(folder: Path, note: SliceRecord) -> str:
 
 
 def describe(note: SliceRecord) -> str:
-    """ "NAME: v4-16 (on demand) in ZONE, project P, held for 3:12:00, about $82.43; run FOLDER"."""
+    """Describes slices, without their problems.
+
+    Example: "NAME: v4-16 (on demand) in ZONE, project P, running, held for 3:12:00, about $82.43
+    so far; run FOLDER".
+    """
     try:
         slices = wanted(note.cluster)
     except ProviderError:

@@ -1,4 +1,4 @@
-"""`launch list`: all runs, the newest first."""
+"""`launch list`: all runs, newest first."""
 
 import json
 import time
@@ -18,7 +18,7 @@ STYLES = {"failed": "red", "died": "red", "finished": "green"}
 
 
 def show(found: Sequence[RunStatus], runs: Path) -> None:
-    """As a table; the folder is named where it is not in `runs`."""
+    """Prints the runs as a table, with the folders of runs that are not in `runs`."""
     console = _console()
     if not found:
         console.print(f"no run in {runs}, and none that was started elsewhere", highlight=False)
@@ -41,12 +41,12 @@ def show(found: Sequence[RunStatus], runs: Path) -> None:
 
 
 def as_json(found: Sequence[RunStatus]) -> str:
-    """A list with one object per run."""
+    """Returns a JSON list with one object per run."""
     return json.dumps([run.as_json() for run in found], indent=2)
 
 
 def _console() -> Console:
-    """As wide as the terminal, or, in a pipe, as the longest folder."""
+    """Returns a console as wide as the terminal or, in a pipe, wide enough for any folder."""
     console = Console()
     return console if console.is_terminal else Console(width=PIPE_WIDTH)
 

@@ -1,4 +1,4 @@
-"""`launch logs`: what the hosts printed, and what they go on to print."""
+"""`launch logs`: the output of the hosts so far, and their further output."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ from launcher.ui.plan_view import host_color
 def show_logs(
     folder: Path, *, host: int | None, tail: int | None, follow: bool, as_json: bool
 ) -> int:
-    """Print logs, and with `follow` what is added until the run is over; returns the exit code.
+    """Prints logs, and with `follow` new lines until the run ends; returns the exit code.
 
     Raises RunFolderError for a host that has no log.
     """
@@ -43,7 +43,7 @@ def show_logs(
 
 def _copy(logs: HostLogs, folder: Path, on_line: OnLine, follow: bool) -> None:
     while True:
-        alive = is_alive(folder)  # before the read: what was said before the end is not missed
+        alive = is_alive(folder)  # before the read, so that no output before the end is missed
         found = logs.read(on_line)
         sys.stdout.flush()
         if not follow or not (found or alive):
@@ -53,7 +53,7 @@ def _copy(logs: HostLogs, folder: Path, on_line: OnLine, follow: bool) -> None:
 
 
 def _printer(*, alone: bool, as_json: bool) -> OnLine:
-    """How a line is shown: as JSON, alone, or after the name of its host."""
+    """Returns a function that prints a line: as JSON, alone, or after the name of its host."""
     if as_json:
         return lambda host, line: print(json.dumps({"host": host, "line": line}))
     if alone:
@@ -69,7 +69,7 @@ def _printer(*, alone: bool, as_json: bool) -> OnLine:
 
 
 def _rendered(console: Console, text: Text) -> str:
-    """With colours where it goes to a terminal."""
+    """Renders text, with colours if the console is a terminal."""
     with console.capture() as capture:
         console.print(text, end="")
     return capture.get()

@@ -1,4 +1,4 @@
-"""What `launch run` does, in order: check, make the run's folder, get hosts, run, tell the end."""
+"""`launch run`, in order: check, create the run's folder, get hosts, run, report the end."""
 
 import errno
 import os
@@ -46,10 +46,10 @@ REFUSALS = (ConfigError, RunFolderError, ProviderError, DoesNotFitError)
 
 @unfailing_output()
 def run_job(launch: LaunchSpec, *, fresh: bool, shown: OutputOptions, compiled: bool) -> int:
-    """Run a job, here or in a process of its own; returns the exit code of `launch`.
+    """Runs a job, here or in a detached process; returns the exit code of `launch`.
 
-    Where standard output is for JSON it gets the run's status in the end, and nothing else.
-    `compiled`: on real TPUs the compiler is asked first whether the step fits.
+    When standard output is for JSON, it receives only the run's status, at the end.
+    `compiled`: on real TPUs, the compiler first checks whether the step fits.
     """
     console = shown.console
     try:
@@ -84,9 +84,9 @@ def resume_run(
     shown: OutputOptions,
     compiled: bool,
 ) -> int:
-    """Go on with a run, here or in a process of its own; returns the exit code of `launch`.
+    """Resumes a run, here or in a detached process; returns the exit code of `launch`.
 
-    `shown`, `compiled`: as of `run_job`.
+    `shown` and `compiled` are those of `run_job`.
     """
     console = shown.console
     try:
@@ -116,7 +116,7 @@ def resume_run(
 
 
 def refuse_unreachable(cluster: Cluster, world: World) -> None:
-    """Raise ProviderError for hosts that are not this machine, where no provider is named."""
+    """Raises ProviderError for hosts other than this machine when no provider is named."""
     if world.simulated or cluster.provider.kind != "local":
         return
     if not world.on_cpu and world.processes > 1:
@@ -127,11 +127,11 @@ def refuse_unreachable(cluster: Cluster, world: World) -> None:
 
 
 def _refuse(launch: LaunchSpec) -> None:
-    """Raise one of REFUSALS for what can be known not to work before anything is made."""
+    """Raises one of REFUSALS for problems that are known before anything is created."""
     problems = [launch.storage_problem] if launch.storage_problem else []
     world, provider = launch.plan.world, launch.cluster.provider
     by_http = launch.is_remote and isinstance(provider, Attach)
-    if not by_http:  # that would show secrets to all who read it: they are looked for there
+    if not by_http:  # other users can read a submission: the cluster looks up secrets
         problems += job_secrets.missing(launch.job)
     if problems:
         raise ConfigError(problems)
@@ -141,12 +141,12 @@ def _refuse(launch: LaunchSpec) -> None:
     elif isinstance(provider, Kubernetes) and not world.simulated:
         kubernetes.check(provider)
     elif not launch.is_remote and not isinstance(provider, Slurm):
-        # Chips have memory of their own.
+        # Accelerators have their own memory.
         memory.refuse_if_too_large(world, launch.state_bytes if world.on_cpu else 0)
 
 
 def _check_attached(job: BaseJob, provider: Attach) -> None:
-    """Raises ProviderError, and ConfigError for secrets that others could read."""
+    """Raises ProviderError, or ConfigError for secrets that other users could read."""
     attach.check(provider)
     if job.secrets and attach.is_open(provider):
         raise ConfigError(
@@ -160,7 +160,7 @@ def _check_attached(job: BaseJob, provider: Attach) -> None:
 
 
 def _check_that_it_fits(launch: LaunchSpec) -> None:
-    """Raises DoesNotFitError; where a signal comes meanwhile, SystemExit."""
+    """Raises DoesNotFitError, or SystemExit when a signal interrupts the check."""
     errors = Console(stderr=True)
     try:
         with ending_on_signals():
@@ -184,7 +184,7 @@ def _resume(resumed: Resumed, run: RunDir, console: Console, detached: bool) -> 
 def _go(
     launch: LaunchSpec, run: RunDir, saved: LastCheckpoint | None, console: Console, detached: bool
 ) -> int:
-    """Run it here; or in a process of its own, which ends with the run."""
+    """Runs the launch here, or in a detached process that ends with the run."""
     if not detached:
         return _run(launch, run, saved, console)
     if not detach(run, console):
@@ -193,7 +193,7 @@ def _go(
 
 
 def _run(launch: LaunchSpec, run: RunDir, saved: LastCheckpoint | None, console: Console) -> int:
-    """To its end, which is written down and told; `saved` is what it goes on from."""
+    """Runs the launch, then records and prints its end; `saved` is the checkpoint to resume."""
     errors = Console(stderr=True)
     display = RunDisplay(console, launch, saved)
     report_failures(_recorder(run))
@@ -223,13 +223,13 @@ def _run(launch: LaunchSpec, run: RunDir, saved: LastCheckpoint | None, console:
 
 
 def _recorder(run: RunDir) -> Callable[[str], None]:
-    """Records the first error of the output in events.jsonl."""
+    """Returns a function that records the first error of the output in events.jsonl."""
     recorded = threading.Lock()
 
     def record(failure: str) -> None:
         if recorded.acquire(blocking=False):
             event = {"event": "display_off", "time": time.time(), "reason": failure}
-            with suppress(OSError, ValueError):  # a full disk stops the run itself; it is over
+            with suppress(OSError, ValueError):  # a full disk stops the run itself, or it is over
                 run.add_event(event)
 
     return record
@@ -257,7 +257,7 @@ def _tell_complete(resumed: Resumed, console: Console) -> int:
 def _tell_finished(
     console: Console, launch: LaunchSpec, run: RunDir, display: RunDisplay, elapsed_s: float
 ) -> int:
-    """The summary, and where the time went."""
+    """Records the end; prints the summary and where the time went."""
     done = {"step": launch.steps} if launch.steps else {}
     run.set_state("finished", **{**_position(display), **done})
     print_summary(console, launch, display, elapsed_s)
@@ -269,7 +269,7 @@ def _tell_finished(
 def _tell_failure(
     errors: Console, run: RunDir, display: RunDisplay, reason: str, outcome: GangResult | None
 ) -> int:
-    """The first host that failed, its last lines and what ended it: the last thing shown."""
+    """Prints the last lines of the first host that failed, and finally what ended it."""
     for line in outcome.tail if outcome else ():
         errors.print(Text(f"  {line}", style="dim"), soft_wrap=True)
     message = f"{reason}; all other hosts were ended. Logs: {run.folder}/logs"
@@ -290,7 +290,7 @@ def _tell_stop(
     interrupts: Interrupts,
     cut_off: str = "",
 ) -> int:
-    """A run that a signal ended before its last step; SIGTERM is what `launch stop` sends."""
+    """Records and prints that a signal ended the run early; `launch stop` sends SIGTERM."""
     on_request = interrupts.signal == signal.SIGTERM
     run.set_state("stopped" if on_request else "interrupted", **_position(display))
     if cut_off:
@@ -303,14 +303,14 @@ def _tell_stop(
 
 
 def _end(folder: Path, code: int, as_json: bool) -> int:
-    """Once the run's lock is free: this process runs it no more."""
+    """Prints the status as JSON if requested; called after the run's lock is released."""
     if as_json:
         print(status.as_json(status.read(folder)))
     return code
 
 
 def _position(display: RunDisplay) -> dict[str, int | None]:
-    """How far the run is, for state.json."""
+    """Returns the last step and checkpoint of the run, for state.json."""
     checkpoint = display.checkpoint
     return {
         "step": display.last_step.get("step"),
@@ -319,7 +319,7 @@ def _position(display: RunDisplay) -> dict[str, int | None]:
 
 
 def _tell_disk(error: OSError, folder: Path) -> int:
-    """Of a disk that takes nothing more; raises any other error again."""
+    """Prints the error of a disk that cannot be written; raises any other error again."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
         raise error
     why = f"{folder} cannot be written: {error.strerror}; everything is ended"

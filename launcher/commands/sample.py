@@ -1,4 +1,4 @@
-"""`launch sample`: what the model of a checkpoint writes, by a child process that has jax."""
+"""`launch sample`: generates text from a checkpoint, in a child process that uses JAX."""
 
 import os
 import subprocess
@@ -15,30 +15,30 @@ from trainer.contract.storage.paths import is_url
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """What is to be written."""
+    """The prompt and the parameters of a sample."""
 
     prompt: str
     tokens: int
     temperature: float
     seed: int | None
-    """None: the job's."""
+    """Random seed; None for the job's."""
 
     @property
     def words(self) -> list[str]:
-        """Of the child's command line: a prompt may begin with a dash."""
+        """Arguments of the child, each one with `=` because a prompt may begin with a dash."""
         seed = [] if self.seed is None else [f"--seed={self.seed}"]
         numbers = [f"--tokens={self.tokens}", f"--temperature={self.temperature}"]
         return [f"--prompt={self.prompt}", *numbers, *seed]
 
 
 def write(entry: Entry, wish: SampleRequest, start_in: Path) -> int:
-    """Print the text; returns the child's exit code.
+    """Prints the text; returns the child's exit code.
 
-    `start_in` is where the job's relative paths start.
+    `start_in` is the folder that the job's relative paths start from.
     """
     folder = str(entry.folder if is_url(entry.folder) else entry.folder.absolute())
     command = [sys.executable, "-m", "trainer.tools.sample_checkpoint", folder, *wish.words]
-    # The child starts in another folder, and may find the trainer in this one alone.
+    # The child starts in another folder, where the trainer may not be importable.
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     parent_dies = die_with_parent(os.getpid())
@@ -52,7 +52,7 @@ def write(entry: Entry, wish: SampleRequest, start_in: Path) -> int:
 
 
 def folder_of_paths(run: str, runs: Path) -> Path:
-    """Where a run was launched; the folder here for checkpoints without their run."""
+    """Returns the folder that a run was launched in; the current one for checkpoints alone."""
     try:
         return launched_in(find_run(run, runs))
     except RunFolderError:

@@ -1,5 +1,5 @@
 """`launch plan --search` ranks meshes, rematerialization and micro-batches; `launch plan --compile`
-says which alternative of a job would be better.
+suggests an alternative of a job that would be better.
 """
 
 import json
@@ -25,24 +25,27 @@ from trainer.contract.estimates.search import Candidate, Ranking, rank
 from trainer.contract.planning.accelerators import lacks_compiler
 
 CLEARLY_FASTER = 0.9
-"""Of the step's bound, or less."""
+"""Maximum step time of a clearly faster alternative, as a share of the job's own bound."""
 SAFE_SHARE = 0.9
-"""Of the memory, which an estimate may come up to."""
+"""Maximum share of the memory that an estimate may reach."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """One way on, or that there is none."""
+    """A suggested alternative, or the message that none fits."""
 
     text: str
     overrides: tuple[str, ...] = ()
     hbm_estimate_bytes: int | None = None
     step_s: float | None = None
-    """At best."""
+    """Lower bound of the step's time."""
 
 
 def advise(launch: TrainingLaunch, verdict: Mapping[str, Any]) -> Advice | None:
-    """By arithmetic, from the verdict on the job as it is; None: there is nothing to say."""
+    """Suggests an alternative by arithmetic, from the verdict on the job as it is.
+
+    Returns None when there is nothing to suggest.
+    """
     ranking = rank(launch.job, launch.plan)
     if ranking is None:
         return None
@@ -58,7 +61,7 @@ def advise(launch: TrainingLaunch, verdict: Mapping[str, Any]) -> Advice | None:
 
 
 def nothing_fits(ranking: Ranking, scale: float = 1.0) -> str:
-    """How far from it the job is. `scale`: of the estimates."""
+    """Describes the least memory that any alternative needs; `scale` multiplies the estimates."""
     least = scale * ranking.least.footprint.total
     word = "fits" if least > ranking.hbm_bytes else "surely fits"
     return (
@@ -85,7 +88,7 @@ def _advice(what: str, one: Candidate, ranking: Ranking, scale: float) -> Advice
 
 
 def _scale(ranking: Ranking, verdict: Mapping[str, Any]) -> float:
-    """How much more the compiler needs for the job as it is than was estimated."""
+    """Returns the memory that the compiler needs for the job as it is, relative to the estimate."""
     needed = verdict["hbm_needed_bytes"]
     return needed / ranking.own.footprint.total if needed else 1.0
 
@@ -94,9 +97,9 @@ ROWS = 10
 
 
 def search(launch: LaunchSpec, *, compiled: bool | None, as_json: bool) -> int:
-    """Rank what the job could be on its cluster; returns the exit code of `launch`.
+    """Ranks the alternatives of the job on its cluster; returns the exit code of `launch`.
 
-    `compiled`: whether the compiler is asked about the best; None: where there is one.
+    `compiled`: whether the compiler checks the best ones; None: if there is a compiler.
     """
     errors = Console(stderr=True)
     if not isinstance(launch, TrainingLaunch):
@@ -131,7 +134,7 @@ def _compile(errors: Console, launch: TrainingLaunch, ranking: Ranking) -> list[
 
 
 def _progress(errors: Console) -> Progress:
-    """Gone when it is done, and only where somebody looks."""
+    """Returns a progress bar that is shown only on a terminal and removed when done."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -142,7 +145,7 @@ def _progress(errors: Console) -> Progress:
 
 
 def _in_order(ranking: Ranking, asked: list[CompiledCandidate]) -> list[CompiledCandidate]:
-    """What the compiler found to fit, what nobody knows, what does not fit."""
+    """Returns the alternatives that fit by the compiler, then the unknown, then the rest."""
     said = {id(one.candidate): one for one in asked}
     every = [
         said.get(id(one), CompiledCandidate(one)) for one in [*ranking.fitting, *ranking.doubtful]
@@ -151,7 +154,7 @@ def _in_order(ranking: Ranking, asked: list[CompiledCandidate]) -> list[Compiled
 
 
 def _is_likely(finding: CompiledCandidate, ranking: Ranking) -> bool:
-    """To fit: by the compiler, or else by estimate."""
+    """Returns whether an alternative fits, by the compiler or else by estimate."""
     if finding.fits is not None:
         return finding.fits
     return finding.candidate.footprint.total <= ranking.hbm_bytes

@@ -1,4 +1,4 @@
-"""`launch status`: how a run stands, what happened to it, and the command that goes on."""
+"""`launch status`: the state of a run, its history, and the command to follow or continue it."""
 
 import json
 import time
@@ -25,21 +25,21 @@ SHOWN_HAPPENINGS = 20
 
 @dataclass(frozen=True)
 class Status:
-    """All that is shown of one run."""
+    """Everything that is shown about one run."""
 
     run: RunStatus
     story: History
     goodput: Goodput
     left_out: int
-    """Bytes of events.jsonl that were too many to read."""
+    """Bytes at the start of events.jsonl that were skipped, because the file is too large."""
     phases: dict[int, str]
-    """What each host of the last attempt does, by process."""
+    """Phase of each host of the last attempt, by process."""
     world: dict[str, Any]
-    """Of the last attempt's plan; empty where there is none."""
+    """World of the last attempt's plan; empty without a plan."""
 
     @property
     def hosts(self) -> str:
-        """ "2 hosts x 4 devices: 2 train"."""
+        """The hosts, with their phases while the run is alive: "2 hosts x 4 devices: 2 train"."""
         if not self.world:
             return ""
         processes = self.world["slices"] * self.world["hosts_per_slice"]
@@ -50,14 +50,14 @@ class Status:
 
     @property
     def next_command(self) -> str:
-        """What follows a run that is alive, and goes on with one that is not; "": nothing does."""
+        """The command that follows a live run or resumes one that is not; "" for a finished run."""
         if self.run.is_alive:
             return f"launch attach {run_word(self.run.folder)}"
         return "" if self.run.state == "finished" else resume_command(self.run.folder)
 
 
 def read(folder: Path) -> Status:
-    """Look at a run's folder."""
+    """Reads the status of a run from its folder."""
     run, found, hosts = read_status(folder), summary.read(folder), live.read(folder)
     plan = read_object(folder / "plans" / f"{run.attempt or 1:04d}.json")
     return Status(
@@ -71,7 +71,7 @@ def read(folder: Path) -> Status:
 
 
 def show(status: Status) -> None:
-    """For a person."""
+    """Prints the status as text."""
     console, run = Console(), status.run
     title = Text(run.name, style="bold").append("  ")
     title.append(plain(run.state), style=STYLES.get(run.state, "cyan"))
@@ -88,7 +88,7 @@ def show(status: Status) -> None:
 
 
 def as_json(status: Status) -> str:
-    """The same as one object."""
+    """Returns the status as one JSON object."""
     story, checkpoint = status.story, status.story.checkpoint
     content = {
         **status.run.as_json(),
@@ -125,7 +125,7 @@ def _left_out(status: Status) -> str:
 
 
 def _story(happenings: list[HistoryEntry]) -> list[Text]:
-    """The newest last."""
+    """Returns the lines of the run's history, newest last."""
     left_out = len(happenings) - SHOWN_HAPPENINGS
     lines = [Text("what happened", style="bold")] if happenings else []
     if left_out > 0:

@@ -1,4 +1,4 @@
-"""`launch stop`: ask a run to save and end, from another terminal, and wait for it."""
+"""`launch stop`: requests from another terminal that a run save and end, and waits for it."""
 
 import signal
 import time
@@ -19,18 +19,18 @@ from launcher.runs.known_process import KnownProcess
 from launcher.runs.status import describe, read_status
 
 ENDING_TIMEOUT_S = 60.0
-"""Beyond what the programs are given to save."""
+"""Seconds to wait beyond the time that the programs have to save."""
 OWNER_TIMEOUT_S = 10.0
-"""A run that has just begun may not have said yet which process it is."""
+"""Seconds to wait until a run that has just begun has recorded its process."""
 SIGNALS_TIMEOUT_S, KILLED_TIMEOUT_S = 5.0, 30.0
 LOOK_S = 0.1
 
 
 def stop_run(folder: Path, *, now: bool, aside: bool = False) -> int:
-    """End a run, with a checkpoint or at once; returns the exit code of `launch`.
+    """Ends a run, with a checkpoint or immediately; returns the exit code of `launch`.
 
-    `aside`: what happens is told on standard error. Raises RunFolderError where the run's process
-    cannot be signalled from here, ProviderError where what a dead one left cannot be deleted.
+    `aside` prints messages on standard error. Raises RunFolderError when the run's process cannot
+    be signalled from here, and ProviderError when leftovers of a dead run cannot be deleted.
     """
     console, errors = Console(stderr=aside), Console(stderr=True)
     if not is_alive(folder):
@@ -53,7 +53,10 @@ def stop_run(folder: Path, *, now: bool, aside: bool = False) -> int:
 
 
 def _stop(folder: Path, owner: KnownProcess | None, console: Console) -> bool:
-    """In order, which takes as long as a checkpoint; False: it still runs after the deadline."""
+    """Stops the run in order, which takes as long as a checkpoint.
+
+    Returns False when the run still runs after the deadline.
+    """
     grace_s = read_object(folder / "state.json").get("grace_s") or 0.0
     timeout_s = grace_s + ENDING_TIMEOUT_S
     _send(owner, signal.SIGTERM)
@@ -69,7 +72,10 @@ def _stop(folder: Path, owner: KnownProcess | None, console: Console) -> bool:
 
 
 def _end_at_once(folder: Path, owner: KnownProcess | None) -> bool:
-    """A second SIGTERM ends the launcher as it stands, and its reapers all that it started."""
+    """Ends the launcher immediately by a second SIGTERM; its reapers end all that it started.
+
+    Sends SIGKILL when that has no effect. Returns whether the run has ended.
+    """
 
     def is_over() -> bool:
         _send(owner, signal.SIGTERM)
@@ -84,7 +90,7 @@ def _end_at_once(folder: Path, owner: KnownProcess | None) -> bool:
 
 
 def _note_stop(folder: Path) -> None:
-    """What was ended at once had no time to say so."""
+    """Records the stop of a run that was ended before it could record it."""
     found = read_status(folder)
     if found.state != "died":
         return
@@ -95,9 +101,9 @@ def _note_stop(folder: Path) -> None:
 
 @contextmanager
 def _owner(folder: Path) -> Iterator[KnownProcess | None]:
-    """The process that runs this run; None: it has just ended.
+    """Yields the process that runs this run, or None when it has just ended.
 
-    Raises RunFolderError where it is not one of this machine, or not ours.
+    Raises RunFolderError when the process is not on this machine, or is another user's.
     """
     owner: KnownProcess | None = None
 
@@ -124,7 +130,7 @@ def _send(owner: KnownProcess | None, number: signal.Signals) -> None:
 def _wait(
     is_over: Callable[[], bool], timeout_s: float, show: Callable[[float], None] = lambda _: None
 ) -> bool:
-    """Whether a condition held before the deadline; `show` is told how long it took so far."""
+    """Returns whether a condition held before the deadline; `show` receives the seconds so far."""
     began = time.monotonic()
     while not is_over():
         waited_s = time.monotonic() - began

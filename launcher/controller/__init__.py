@@ -1,1 +1,1 @@
-"""Keeps one run going, attempt after attempt."""
+"""Runs the attempts of one run until it ends."""

@@ -1,4 +1,4 @@
-"""From what the hosts reported to what the supervisor must know: why did the attempt end? Pure."""
+"""Classifies the end of an attempt for the supervisor, from what the hosts reported. Pure."""
 
 import signal
 from collections.abc import Mapping
@@ -27,10 +27,10 @@ AGENT_FAILED = "its agent failed"
 def classify(
     outcome: GangResult, asked: EndReason | None, steps: Mapping[int, int]
 ) -> AttemptResult:
-    """The end of an attempt; `steps`: the last that each host completed, of those that told.
+    """Returns the result of an attempt.
 
-    `asked`: STOPPED, RESIZED or PREEMPTED where the hosts were asked to stop; None: nobody here
-    did that.
+    `asked`: STOPPED, RESIZED or PREEMPTED when this launcher asked the hosts to stop, else None.
+    `steps`: the last completed step of each host that reported one.
     """
     furthest = max(steps.values(), default=None)
     if hang := outcome.hang:
@@ -43,7 +43,7 @@ def classify(
     failed = outcome.failed_process
     if failed is None:
         return _stopped(outcome, asked, steps)
-    # Its own, for others may get a step further before they miss it, or not.
+    # The failed host's own step: other hosts may complete another one before they notice the loss.
     return _failed(failed, outcome.exits[failed], asked, steps.get(failed, furthest))
 
 
@@ -70,7 +70,7 @@ def _failed(
     process: int, ended: ProcessExit, asked: EndReason | None, step: int | None
 ) -> AttemptResult:
     reason = describe_exit(process, ended)
-    # A run that is stopped ends all the same, whether a host is lost then or its agent alone.
+    # A run that is being stopped ends either way, whether a host is lost or only its agent.
     if ended.status is None and (asked is EndReason.STOPPED or not ended.host_lives):
         return AttemptResult(EndReason.LOST, reason, "lost", process, step)
     how = AGENT_FAILED if ended.status is None else describe_status(ended.status)
@@ -84,7 +84,10 @@ def _failed(
 
 
 def _unexplained(process: int, ended: ProcessExit, step: int | None) -> AttemptResult:
-    """A stop that the platform may have asked for, or that the program only looks like."""
+    """Classifies a stop that this launcher did not request as a preemption.
+
+    The platform may have requested it, or the program's exit only looks like a stop.
+    """
     reason = f"{describe_exit(process, ended)}; this launch did not ask for that"
     assert ended.status is not None
     return AttemptResult(EndReason.PREEMPTED, reason, describe_status(ended.status), process, step)

@@ -1,4 +1,4 @@
-"""The loop over a run's attempts: does what the supervisor decides, on real hosts and clocks."""
+"""The loop over a run's attempts: executes the supervisor's decisions on real hosts and clocks."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -33,8 +33,8 @@ from launcher.ui.progress import RunDisplay
 LOOK_S = 0.2
 LOOK_AT_HOSTS_S = 1.0
 HELD_S, HELD_LOOK_S = 30.0, 2.0
-"""How long a host of a later attempt may take to become able to serve the run: processes of the
-attempt before may still hold its chips, and its disk may still be emptied."""
+"""Seconds that a host of a later attempt may take to become usable, and seconds between checks.
+Processes of the previous attempt may still hold its chips, or its disk may still be emptied."""
 WAITING = {
     "backing_off": "starting again in {:.0f} s",
     "waiting_for_hosts": "waiting {:.0f} s at most for hosts",
@@ -42,24 +42,24 @@ WAITING = {
 
 
 class RunController(Listener):
-    """Of one run, from this command's first to its last; the hosts stay from one to the next."""
+    """Runs attempts of one run until the supervisor ends it. Hosts are kept between attempts."""
 
     def __init__(
         self, launch: LaunchSpec, run: RunDir, display: RunDisplay, interrupts: Interrupts
     ) -> None:
         self.outcome: GangResult | None = None
-        """Of the last attempt, where its programs ran."""
+        """Result of the last attempt; None when its programs did not run."""
         self._run, self._display, self._interrupts = run, display, interrupts
         self._whole, self._number = launch, launch.attempt
-        """On all hosts; and the number of the next attempt."""
+        """The launch on all hosts, and the number of the next attempt."""
         self._layouts = {
             each.plan.world.processes: each for each in (*launch.fallback_specs(), launch)
         }
-        """By the number of hosts, all that the job may run on."""
+        """All launches that the job may run with, by their number of hosts."""
         self._attendant: _AttemptMonitor | None = None
-        """Of the attempt that runs."""
+        """Monitor of the running attempt."""
         self._waiting: Wait | None = None
-        """What was told of last."""
+        """The last wait that was reported."""
         self._hosting = HostPool(self)
         retries = launch.job.retries
         policy = Policy(
@@ -71,10 +71,10 @@ class RunController(Listener):
         self._supervisor = Supervisor(policy)
 
     def run(self) -> RunEnded:
-        """Until the supervisor says that it is over.
+        """Runs attempts until the supervisor ends the run.
 
-        Raises ProviderError where no hosts can be had at the start or the whole cluster is lost,
-        GangError where the hosts cannot serve the job, KeyboardInterrupt outside of an attempt.
+        Raises ProviderError when no hosts are available at the start or the whole cluster is lost.
+        Raises GangError when the hosts cannot run the job, KeyboardInterrupt outside an attempt.
         """
         with self._hosting:
             while not isinstance(decision := self._decide(), RunEnded):
@@ -100,15 +100,15 @@ class RunController(Listener):
         self._display.status(text)
 
     def wants_to_grow(self) -> bool:
-        """Whether hosts that were missed have come back."""
+        """Returns whether missing hosts have come back."""
         return self._supervisor.wants_to_grow(self._alive())
 
     def check_hosts(self) -> None:
-        """Raises ProviderError where the cluster itself is gone."""
+        """Raises ProviderError when the cluster itself is gone."""
         self._hosting.check_head()
 
     def on_straggler(self, straggler: Straggler) -> None:
-        """A host holds up the others: it is named, not ended."""
+        """Records a host that slows down the others. The host is reported, not stopped."""
         about = {"process": straggler.process, "factor": straggler.factor}
         event = {"event": "straggler", "time": time.time(), **about, "message": str(straggler)}
         self.on_event(event)
@@ -117,14 +117,17 @@ class RunController(Listener):
         return self._hosting.available_hosts(self._whole.plan.world)
 
     def _decide(self) -> Decision:
-        """Raises KeyboardInterrupt where an attempt ended by itself when it was to be stopped."""
+        """Returns the supervisor's decision.
+
+        Raises KeyboardInterrupt when a stop was requested but the attempt ended by itself.
+        """
         decision = self._supervisor.decide(self._alive(), time.monotonic())
         if self._interrupts.asked and not isinstance(decision, RunEnded):
             raise KeyboardInterrupt
         return decision
 
     def _wait(self, wait: Wait) -> None:
-        """A moment of it: hosts may come, and a signal raises KeyboardInterrupt."""
+        """Waits for at most LOOK_S, since hosts may come. A signal raises KeyboardInterrupt."""
         left_s = wait.until_s - time.monotonic()
         if wait != self._waiting:
             self._waiting = wait
@@ -132,7 +135,7 @@ class RunController(Listener):
             what = WAITING[wait.state].format(left_s)
             self._display.status(f"{what}: {wait.why}")
             if left_s > LEASE_S / 2:
-                self._hosting.dismiss()  # agents that nobody asks for so long end themselves
+                self._hosting.dismiss()  # agents without requests for that long end themselves
         time.sleep(max(0.0, min(left_s, LOOK_S)))
 
     def _attempt(self, layout: LaunchSpec) -> None:
@@ -153,13 +156,13 @@ class RunController(Listener):
             self._hosting.dismiss()
 
     def _is_first(self, launch: LaunchSpec) -> bool:
-        """Whether it is this command's first attempt: what is wrong then is the user's to know."""
+        """Returns whether this is the command's first attempt, whose errors go to the user."""
         return launch.attempt == self._whole.attempt
 
     def _run_attempt(self, launch: LaunchSpec) -> AttemptResult:
-        """Whatever keeps the programs from running is the end of the attempt.
+        """Runs an attempt. An error that keeps the programs from running ends the attempt.
 
-        Raises ProviderError and GangError where hosts are missing or unfit for the first attempt.
+        Raises ProviderError and GangError when hosts are missing or unfit for the first attempt.
         """
         self.outcome = None
         try:
@@ -202,7 +205,7 @@ class RunController(Listener):
         return classify(self.outcome, attendant.asked, attendant.steps)
 
     def _look(self, launch: LaunchSpec, gang: Gang) -> list[Problem]:
-        """What is wrong with the hosts; in a later attempt, what has not passed after HELD_S."""
+        """Returns the problems of the hosts; in a later attempt, those that remain after HELD_S."""
         given_up = time.monotonic() + (0.0 if self._is_first(launch) else HELD_S)
         while True:
             problems = judge(gang.look(launch.plan.world.platform), needs_of(launch))
@@ -213,7 +216,7 @@ class RunController(Listener):
             time.sleep(HELD_LOOK_S)
 
     def _tell(self, problems: Sequence[Problem]) -> None:
-        """Raises GangError with those that no run can do well with."""
+        """Records the other problems as warnings. Raises GangError with the fatal ones."""
         for problem in problems:
             if not problem.is_fatal:
                 about = {"process": problem.process, "kind": "host", "message": problem.text}
@@ -224,7 +227,7 @@ class RunController(Listener):
 
 
 class _AttemptMonitor(GangMonitor):
-    """Looks after one attempt: wishes to stop, hangs, stragglers, hosts that came back."""
+    """Monitors one attempt: stop requests, hangs, stragglers, hosts that came back."""
 
     def __init__(
         self,
@@ -235,9 +238,9 @@ class _AttemptMonitor(GangMonitor):
     ) -> None:
         self.grace_s = launch.grace_s
         self.asked: EndReason | None = None
-        """Why the hosts were asked to stop."""
+        """Why the hosts were asked to stop; None when they were not."""
         self.steps: dict[int, int] = {}
-        """The last one that each host completed, of those that tell."""
+        """Last completed step of each host that reports steps."""
         self._attempts, self._interrupts, self._display = attempts, interrupts, display
         self._processes = launch.plan.world.processes
         self._limits = Limits.of(launch.job.deadlines)
@@ -260,9 +263,9 @@ class _AttemptMonitor(GangMonitor):
         self._watch.on_end(process)
 
     def should_stop(self) -> bool:
-        """By the user, by whoever takes a host away, or by the supervisor to go on with more hosts.
+        """Returns whether the user, a preemption notice or the supervisor requests a stop.
 
-        The last one right after a save.
+        The supervisor requests one to resume on more hosts, once the attempt has saved.
         """
         if self._interrupts.asked:
             self._display.stopping()
@@ -280,7 +283,7 @@ class _AttemptMonitor(GangMonitor):
         return self._watch.poll(time.monotonic())
 
     def _is_time(self) -> bool:
-        """Not every time that is asked: to look for hosts may cost a call to the cluster."""
+        """Returns True at most once per LOOK_AT_HOSTS_S: counting hosts may query the cluster."""
         now = time.monotonic()
         if now - self._looked_s < LOOK_AT_HOSTS_S:
             return False
@@ -289,7 +292,7 @@ class _AttemptMonitor(GangMonitor):
 
 
 def _check_corpus(launch: LaunchSpec, reports: dict[int, dict[str, Any]]) -> None:
-    """What the hosts would read must be what the plan was made for."""
+    """Raises GangError when a host has another corpus than the one of the plan."""
     planned = launch.corpus_sha256
     for process, report in reports.items():
         seen = report.get("corpus_sha256")

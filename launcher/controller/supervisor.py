@@ -1,7 +1,7 @@
-"""A run's state machine: what follows when an attempt ends. No Ray, and no clock of its own.
+"""A run's state machine: decides what follows the end of an attempt. Uses neither Ray nor a clock.
 
-Told what happens, with the time of it, and asked what to do next. In every state there is
-something to do, or a moment at which there will be: a run never waits for nothing.
+The caller reports events with their times, and requests the next decision. Every state has an
+action, or a time at which it will have one: a run never waits forever.
 """
 
 from collections.abc import Sequence
@@ -10,47 +10,47 @@ from dataclasses import dataclass
 from launcher.core.results import AttemptResult, EndReason
 
 SAME_ENDS = 3
-"""An attempt that ends so often in a row after the same step, in the same way, always will."""
+"""Identical ends of attempts in a row, after the same step, that count as deterministic."""
 LOSSES_IN_VAIN = 20
-"""Attempts that may lose a host, or make room for more hosts, without progress between them.
+"""Attempts that may lose a host, or stop for more hosts, without progress between them.
 
-With the growing back-off they take an hour and more. A platform that takes hosts away faster than a
-run can save leaves nothing to wait for."""
+With the growing back-off they take more than an hour. If a platform takes hosts away faster than a
+run can save, waiting longer does not help."""
 ADVICE = "; a program that fails must end with another code than 75, and not by SIGTERM"
 LONG_S = 3600.0
-"""An attempt that ran so long counts as progress where its program reports no steps."""
+"""Seconds after which an attempt counts as progress when its program reports no steps."""
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 2.0, 300.0
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What a run may take."""
+    """Limits on failures and lost hosts of a run."""
 
     failures: int
-    """Attempts that may fail between two checkpoints."""
+    """Maximum number of attempts that fail between two checkpoints."""
     preemptions: int | None
-    """Attempts that may lose a host, in the whole run; None: any number."""
+    """Maximum number of attempts that lose a host, in the whole run; None for no limit."""
     sizes: Sequence[int]
-    """Numbers of hosts that the job fits on, ascending; the last one is what it asks for."""
+    """Numbers of hosts that the job fits on, ascending; the last one is the requested number."""
     wait_for_hosts_s: float
-    """How long to wait for a lost host before going on with fewer, or giving up."""
+    """Seconds to wait for a lost host before resuming with fewer hosts, or giving up."""
 
 
 @dataclass(frozen=True)
 class StartAttempt:
-    """Begin the next attempt, on so many hosts."""
+    """Decision to start the next attempt, on `hosts` hosts."""
 
     hosts: int
 
 
 @dataclass(frozen=True)
 class KeepRunning:
-    """An attempt runs: its end will be told."""
+    """Decision to do nothing: an attempt runs, and its end will be reported."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do until then, unless hosts come."""
+    """Decision to wait until `until_s`, unless hosts come earlier."""
 
     state: str
     """`backing_off` or `waiting_for_hosts`."""
@@ -71,50 +71,50 @@ Decision = StartAttempt | KeepRunning | Wait | RunEnded
 
 
 class Supervisor:
-    """Decides for one run; `decide` says what to do, everything else tells what has happened.
+    """Decides for one run. `decide` returns what to do; the other methods report what happened.
 
     Times are seconds of any one clock.
     """
 
     def __init__(self, policy: Policy) -> None:
         self.failures = 0
-        """Since the last checkpoint."""
+        """Failures since the last checkpoint."""
         self.losses = 0
         self._policy = policy
         self._in_a_row = 0
         """Attempts that ended early since the last checkpoint."""
         self._committed = self._furthest = 0
-        """The newest checkpoint, and the last step that any attempt completed."""
+        """Step of the newest checkpoint, and the last step that any attempt completed."""
         self._losses_in_vain = self._unexplained = self._same = 0
-        """Since the last progress: a new checkpoint, or a step further than any before."""
+        """Counts since the last progress: a new checkpoint, or a step beyond all earlier ones."""
         self._last_end: tuple[str, int | None] = ("", None)
         self._running_on: int | None = None
         self._not_before_s = 0.0
         self._missed_at_s: float | None = None
-        """Since when hosts are waited for."""
+        """Time at which the wait for hosts began; None when the run does not wait."""
         self._settled_for: int | None = None
-        """Hosts alive when that wait was over: with these the run goes on at once."""
+        """Hosts alive when that wait ended: with that many or more, the run resumes immediately."""
         self._why = ""
         self._over: RunEnded | None = None
 
     def began(self, hosts: int) -> None:
-        """An attempt has been started."""
+        """Records that an attempt has been started."""
         self._running_on, self._missed_at_s = hosts, None
 
     def committed(self, step: int) -> None:
-        """A checkpoint is safe: what was lost before it is lost no more."""
+        """Records a committed checkpoint: earlier failures no longer count."""
         if step > self._committed:
             self._committed, self.failures, self._in_a_row = step, 0, 0
             self._furthest = max(self._furthest, step)
             self._note_progress()
 
     def wants_to_grow(self, alive: int) -> bool:
-        """Whether the attempt that runs should make room for one on more hosts."""
+        """Returns whether the running attempt should stop for one on more hosts."""
         size = self._largest(alive)
         return self._running_on is not None and size is not None and size > self._running_on
 
     def ended(self, ending: AttemptResult, now_s: float) -> None:
-        """The attempt is over, with every process of it."""
+        """Records that the attempt is over, with all of its processes."""
         self._running_on, self._why = None, ending.reason
         if self._got_further(ending):
             self._note_progress()
@@ -129,7 +129,7 @@ class Supervisor:
             self._not_before_s = now_s + self._back_off_s()
 
     def decide(self, alive: int, now_s: float) -> Decision:
-        """What to do now that so many hosts are alive."""
+        """Returns what to do while `alive` hosts are alive."""
         if self._over or self._running_on is not None:
             return self._over or KeepRunning()
         if now_s < self._not_before_s:
@@ -162,7 +162,7 @@ class Supervisor:
         return max((size for size in self._policy.sizes if size <= alive), default=None)
 
     def _charge(self, ending: AttemptResult) -> None:
-        """Charge the budget that pays for this kind of end; the run is over where that is spent."""
+        """Charges the budget for this kind of end. The run is over when the budget is spent."""
         self._in_a_row += 1
         if ending.kind is not EndReason.LOST and ending.how:
             self._count_repeats(ending)
@@ -222,7 +222,7 @@ class Supervisor:
         self._over = RunEnded("failed", f"{ending.reason} ({why})" if why else ending.reason)
 
     def _back_off_s(self) -> float:
-        """None after the first failure, then longer each time that nothing was gained."""
+        """Returns 0 after the first failure, then a longer time after each without a checkpoint."""
         if self._in_a_row <= 1:
             return 0.0
         return min(FIRST_BACK_OFF_S * 2 ** (self._in_a_row - 2), LONGEST_BACK_OFF_S)

@@ -1,4 +1,4 @@
-"""Names of environment variables by which one `launch` tells another what it is part of."""
+"""Names of environment variables that pass context from one `launch` to another."""
 
 INSIDE = "SLIPWAY_SLURM_JOB"
-"""In the environment of a `launch` that the job itself has started: the job's name."""
+"""Name of the Slurm job, set for a `launch` that the job itself started."""

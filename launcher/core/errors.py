@@ -1,5 +1,5 @@
-"""What every provider raises."""
+"""The error that every provider raises."""
 
 
 class ProviderError(Exception):
-    """Hosts could not be had, or were lost; says why and what to do."""
+    """Raised when hosts cannot be obtained or are lost, with the reason and a remedy."""

@@ -1,16 +1,16 @@
-"""Who hears what hosts and launcher say while a run is under way."""
+"""The listener of a run's events, output and status."""
 
 from typing import Any
 
 
 class Listener:
-    """Hears everything. This one does nothing with it."""
+    """Receives events, output lines and status text. The base class ignores them."""
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Of a host's program, or of the launcher on a host's behalf."""
+        """Receives an event of a host's program, or of the launcher on a host's behalf."""
 
     def on_line(self, process: int, line: str) -> None:
-        """Of a program's output."""
+        """Receives a line of a program's output."""
 
     def on_status(self, text: str) -> None:
-        """What the launcher does now."""
+        """Receives a description of what the launcher is doing."""

@@ -1,4 +1,4 @@
-"""The exit codes of `launch`, and how a command says why it ends with one."""
+"""The exit codes of `launch`, and the function that prints the reason for one."""
 
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,6 @@ OK, JOB_FAILED, BAD_USAGE, NO_CLUSTER, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def fail(errors: "Console", message: str, code: int) -> int:
-    """Say why, and return the code."""
+    """Prints the message and returns the code."""
     errors.print(plain(message), style="bold red", soft_wrap=True, markup=False, highlight=False)
     return code

@@ -1,4 +1,4 @@
-"""Small things that are done with files, each in one way."""
+"""File utilities: atomic writes, locks, JSON objects and the state folder."""
 
 import errno
 import fcntl
@@ -12,28 +12,28 @@ from typing import IO, Any
 from trainer.contract.storage import durable_files
 
 LOCK_TIMEOUT_S = 0.5
-"""Whoever asks whether a file is locked holds it for a moment too."""
+"""Seconds to wait for a lock: `is_locked` in another process also holds it for a moment."""
 RETRY_S = 0.01
 LAST_BYTES = 1 << 18
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""From a file system without flock: Lustre without `-o flock`, NFS whose lock daemon is down."""
+"""Errors of file systems without flock: Lustre without `-o flock`, NFS without its lock daemon."""
 
 
 class NoLocksError(OSError):
-    """The file system of a file has no locks: whether another process holds it is not known."""
+    """Raised when a file system has no locks, so a lock by another process cannot be detected."""
 
     def __str__(self) -> str:
         return f"{self.filename}: its file system has no locks (flock: {self.strerror})"
 
 
 class NoStateFolderError(OSError):
-    """What is remembered between commands cannot be kept; says which variable names a folder."""
+    """Raised when state cannot be kept between commands; names the variable for its folder."""
 
 
 def state_folder() -> Path:
-    """Where Slipway remembers things between commands, by the XDG rules.
+    """Returns the folder of Slipway's state between commands, by the XDG rules.
 
-    Raises NoStateFolderError for a user without a home.
+    Raises NoStateFolderError when XDG_STATE_HOME is not set and the user has no home.
     """
     base = os.environ.get("XDG_STATE_HOME")
     try:
@@ -46,7 +46,10 @@ def state_folder() -> Path:
 
 
 def make_state_folder(name: str) -> Path:
-    """One of its folders, which only this user can read. Raises NoStateFolderError."""
+    """Creates a subfolder of the state folder that only this user can read, and returns it.
+
+    Raises NoStateFolderError.
+    """
     folder = state_folder() / name
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -60,12 +63,12 @@ def make_state_folder(name: str) -> Path:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Writes a file so that a reader, or a loss of power, meets the old one or the new one."""
+    """Replaces a file atomically: readers see the old or the new one, even after a power loss."""
     durable_files.replace(path, text, str(os.getpid()))
 
 
 def free_name(folder: Path) -> Path:
-    """FOLDER.1, FOLDER.2, ...: the first that is not there."""
+    """Returns the first of FOLDER.1, FOLDER.2, ... that does not exist."""
     number = 1
     while (free := folder.with_name(f"{folder.name}.{number}")).exists():
         number += 1
@@ -73,7 +76,7 @@ def free_name(folder: Path) -> Path:
 
 
 def end_torn_line(path: Path) -> None:
-    """What a crash cut off must not take the next line with it."""
+    """Ends a line that a crash cut off, so that the next line is not appended to it."""
     try:
         with path.open("r+b") as file:
             if file.seek(0, os.SEEK_END) == 0:
@@ -82,13 +85,13 @@ def end_torn_line(path: Path) -> None:
             if file.read(1) != b"\n":
                 file.write(b"\n")
     except FileNotFoundError:
-        pass  # it has not come to its first line
+        pass  # no line has been written yet
 
 
 def lock(file: IO[Any], timeout_s: float = LOCK_TIMEOUT_S) -> bool:
-    """Take the lock of an open file, until this process ends or closes it; False: it is taken.
+    """Locks an open file until this process ends or closes it.
 
-    Raises NoLocksError.
+    Returns False when the lock is still taken after `timeout_s`. Raises NoLocksError.
     """
     deadline = time.monotonic() + timeout_s
     while not _try_lock(file, fcntl.LOCK_EX):
@@ -99,7 +102,7 @@ def lock(file: IO[Any], timeout_s: float = LOCK_TIMEOUT_S) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a living process holds the file's lock; the file is not changed or made.
+    """Returns whether a living process holds the file's lock. Does not change or create the file.
 
     Raises NoLocksError.
     """
@@ -113,7 +116,7 @@ def is_locked(path: Path) -> bool:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A file with one JSON object; empty where there is none."""
+    """Returns the JSON object in a file, or {} when there is none."""
     try:
         return parse_object(path.read_bytes()) or {}
     except OSError:
@@ -121,7 +124,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def last_object(path: Path, is_wanted: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """The last such line of a file, looked for in its last 256 KiB; empty where there is none."""
+    """Returns the last wanted JSON line in a file's last 256 KiB, or {} when there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
@@ -133,7 +136,7 @@ def last_object(path: Path, is_wanted: Callable[[dict[str, Any]], object]) -> di
 
 
 def parse_object(line: bytes | str) -> dict[str, Any] | None:
-    """None for what is no JSON object, such as a line that was cut off."""
+    """Returns the JSON object in a line, or None when it has none, e.g. because it was cut off."""
     try:
         value = json.loads(line)
     except ValueError:

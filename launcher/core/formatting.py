@@ -1,11 +1,11 @@
-"""Numbers, hosts and exit statuses as text."""
+"""Formats numbers, hosts and exit statuses as text."""
 
 import os
 import signal
 
 
 def format_bytes(count: float) -> str:
-    """Bytes in binary units, three figures: 3.42 GiB."""
+    """Formats bytes in binary units with three significant digits: 3.42 GiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
@@ -14,7 +14,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """1:05:09, 5:09 or 4.2 s."""
+    """Formats a duration as 1:05:09, 5:09 or 4.2 s."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
@@ -23,7 +23,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def pluralize(number: int, noun: str) -> str:
-    """ "1 host", "4 hosts"."""
+    """Returns a count with its noun: "1 host", "4 hosts"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -32,7 +32,7 @@ def host_name(process: int) -> str:
 
 
 def describe_status(status: int) -> str:
-    """A wait status in words: "exited with code 1", "was killed by SIGKILL"."""
+    """Describes a wait status: "exited with code 1", "was killed by SIGKILL"."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         try:

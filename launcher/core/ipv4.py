@@ -1,4 +1,4 @@
-"""The hosts of a run reach each other by IPv4: an address of IPv6 is refused before it is used."""
+"""Rejects IPv6 addresses before they are used: the hosts of a run reach each other by IPv4."""
 
 from ipaddress import IPv6Address
 
@@ -8,7 +8,7 @@ NEEDED = "IPv6 is not supported: all hosts need IPv4 addresses"
 
 
 def is_ipv6(address: str) -> bool:
-    """False for a name, too."""
+    """Returns whether the text is an IPv6 address; False for a host name."""
     try:
         IPv6Address(address.strip("[]"))
     except ValueError:
@@ -17,6 +17,6 @@ def is_ipv6(address: str) -> bool:
 
 
 def check_ipv4(address: str, whose: str) -> None:
-    """Raises ProviderError for an address of IPv6."""
+    """Raises ProviderError when the address is an IPv6 address."""
     if is_ipv6(address):
         raise ProviderError(f"the address of {whose} is {address}. {NEEDED}")

@@ -1,10 +1,13 @@
-"""How much memory new programs can have."""
+"""The memory available to new programs."""
 
 from pathlib import Path
 
 
 def available_bytes() -> int:
-    """What new programs can have, in bytes: the kernel's estimate, or a control group's limit."""
+    """Returns the bytes available to new programs.
+
+    This is the kernel's estimate, or what the control group's limit leaves when that is less.
+    """
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return min(int(line.split()[1]) * 1024, _control_group_bytes())

@@ -1,6 +1,6 @@
-"""Standard output and standard error that never raise and never block: showing a run cannot end it.
+"""Standard output and standard error that never raise and never block: output cannot end a run.
 
-A thread of each stream writes. At the first error the stream is switched off for good.
+Each stream has a thread that writes. The first error switches the stream off for good.
 """
 
 import io
@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import TextIO
 
 PENDING_LIMIT = 1 << 20
-"""Characters that wait for a slow reader. Beyond that the oldest are dropped."""
+"""Maximum number of characters that wait for a slow reader; beyond it, the oldest are dropped."""
 STALLED_S = 30.0
-"""At the end, a reader that takes nothing for so long loses the rest."""
+"""Seconds without any read after which the final wait ends and the rest is dropped."""
 
 OnFailure = Callable[[str], None]
 
@@ -28,7 +28,7 @@ class Output(io.TextIOBase):
 
     def __init__(self, stream: TextIO) -> None:
         self.failure = ""
-        """Why the stream is switched off."""
+        """The error that switched the stream off; "" while it is on."""
         self._stream = stream
         self._descriptor = _descriptor(stream)
         self._on_failure: OnFailure | None = None
@@ -52,11 +52,11 @@ class Output(io.TextIOBase):
         return self._stream.isatty()
 
     def writable(self) -> bool:
-        """Always."""
+        """Returns True."""
         return True
 
     def write(self, text: str) -> int:
-        """Queue the text; a stream that is switched off drops it."""
+        """Queues the text; a stream that is switched off drops it."""
         with self._changed:
             if text and not self.failure:
                 self._add(text)
@@ -64,7 +64,10 @@ class Output(io.TextIOBase):
         return len(text)
 
     def report_to(self, on_failure: OnFailure) -> None:
-        """Call it once with the error that switches the stream off, from the stream's thread."""
+        """Registers a callback for the error that switches the stream off.
+
+        The stream's thread calls it once. An earlier error is reported immediately.
+        """
         with self._changed:
             self._on_failure = on_failure
             failure = self.failure
@@ -72,11 +75,11 @@ class Output(io.TextIOBase):
             on_failure(failure)
 
     def reopen(self) -> None:
-        """Write again, because another file is behind the descriptor now."""
+        """Resumes writing after another file was put behind the descriptor."""
         self.failure, self._on_failure = "", None
 
     def settle(self) -> None:
-        """Wait until everything is written, and end the thread. Ctrl-C ends the wait."""
+        """Waits until everything is written, and ends the thread. Ctrl-C ends the wait."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -116,7 +119,7 @@ class Output(io.TextIOBase):
             self._switch_off(str(error))
 
     def _next(self) -> str:
-        """Waits for text; "" at the end."""
+        """Waits for text and returns it; returns "" at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._is_settling)
             if self._dropped:
@@ -140,7 +143,7 @@ class Output(io.TextIOBase):
             self._writes += 1
 
     def _switch_off(self, failure: str) -> None:
-        """The interpreter flushes the stream behind at its end: that must not fail either."""
+        """Switches the stream off, so that the interpreter's flush at exit cannot fail either."""
         if self._descriptor is not None:
             replace_by_null([self._descriptor])
         with self._changed:
@@ -153,7 +156,7 @@ class Output(io.TextIOBase):
 
 @contextmanager
 def unfailing_output() -> Iterator[None]:
-    """Within it `sys.stdout` and `sys.stderr` never raise and never block."""
+    """Replaces `sys.stdout` and `sys.stderr` by streams that never raise and never block."""
     before = sys.stdout, sys.stderr
     replaced = [Output(stream) for stream in before]
     sys.stdout, sys.stderr = replaced
@@ -166,25 +169,25 @@ def unfailing_output() -> Iterator[None]:
 
 
 def report_failures(on_failure: OnFailure) -> None:
-    """Call it with every error that switches standard output or standard error off."""
+    """Calls `on_failure` with each error that switches standard output or standard error off."""
     for stream in _outputs():
         stream.report_to(on_failure)
 
 
 def settle() -> None:
-    """Wait until standard output and standard error are written: a fork follows."""
+    """Waits until standard output and standard error are written, before a fork."""
     for stream in _outputs():
         stream.settle()
 
 
 def reopen() -> None:
-    """Write again after other files were put behind the descriptors."""
+    """Resumes writing after other files were put behind the descriptors."""
     for stream in _outputs():
         stream.reopen()
 
 
 def prepare() -> None:
-    """Open closed standard descriptors; write what an encoding lacks as an escape."""
+    """Opens closed standard descriptors, and escapes characters that an encoding lacks."""
     while (number := os.open(os.devnull, os.O_RDWR)) < 3:
         os.set_inheritable(number, True)
     os.close(number)
@@ -196,7 +199,7 @@ def prepare() -> None:
 
 
 def replace_by_null(descriptors: list[int]) -> None:
-    """What is written there from now on is dropped, and nothing is read from there."""
+    """Redirects descriptors to /dev/null, so that writes are dropped and reads return nothing."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in descriptors:
         os.dup2(nowhere, number)
@@ -208,11 +211,11 @@ def _outputs() -> list[Output]:
 
 
 def _descriptor(stream: TextIO) -> int | None:
-    """None: the stream has none. What it has buffered is written first."""
+    """Flushes the stream and returns its descriptor, or None when it has none."""
     try:
         stream.flush()
     except (OSError, ValueError):
-        pass  # the first write meets the same error
+        pass  # the first write raises the same error
     try:
         return stream.fileno()
     except (OSError, ValueError, AttributeError):

@@ -1,7 +1,7 @@
-"""Text of programs and other machines, made safe for a terminal.
+"""Makes text of programs and other machines safe for a terminal.
 
-A terminal obeys control characters: they move the cursor, set the title, write the clipboard. Of
-those that a run's files hold, only colours are shown.
+Control characters can move the cursor, set the title or write the clipboard. Of those in a run's
+files, only colours reach the terminal.
 """
 
 import re
@@ -14,12 +14,12 @@ _CONTROL[ord("\r")] = " "
 
 
 def plain(text: str) -> str:
-    """Without control characters, but for tabs and newlines."""
+    """Removes control characters, except for tabs and newlines."""
     return text.translate(_CONTROL)
 
 
 def coloured(text: str) -> str:
-    """`plain`, but for colours; they end with the text."""
+    """Removes control characters as `plain` does, but keeps colours and resets them at the end."""
     kept, *rest = _COLOUR.split(text)
     parts = [part if number % 2 == 0 else plain(part) for number, part in enumerate(rest)]
     end = "\x1b[0m" if rest else ""

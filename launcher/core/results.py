@@ -1,4 +1,4 @@
-"""What became of a gang, decided from what its hosts reported. Pure: no Ray, no clock."""
+"""The result of a gang, derived from the reports of its hosts. Pure: no Ray, no clock."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from typing import Any
 from launcher.core.formatting import describe_status, host_name
 
 NAMED = 8
-"""So many hosts are listed by name."""
+"""Maximum number of hosts named in a message."""
 
 EXIT_STOPPED_ON_REQUEST = 75
 PEER_LOST, STALE = "peer_lost", "stale"
@@ -24,91 +24,91 @@ MEANINGS = {
     -signal.SIGKILL: "by hand, or by the kernel for want of memory",
     -signal.SIGSEGV: "a crash in native code",
 }
-"""Of exit codes and, negative, signals."""
+"""Meanings of exit codes and, as negative numbers, of signals."""
 NO_INITIALIZATION = "initialization failed, see above"
-"""What SIGABRT means before the processes have found each other: JAX ends a program so."""
+"""Meaning of SIGABRT before the processes are connected: JAX ends a program with it."""
 
 
 class EndReason(Enum):
-    """The end of an attempt."""
+    """The reason that an attempt ended."""
 
     FINISHED = "finished"
     STOPPED = "stopped"
-    """In order, because the user asked for it."""
+    """An orderly stop that the user requested."""
     RESIZED = "resized"
-    """In order, because this supervisor asked for it: there are more hosts now."""
+    """An orderly stop that the supervisor requested, because more hosts are available."""
     CRASH = "crash"
     HANG = "hang"
     LOST = "lost"
-    """A host is gone, with all that it ran."""
+    """The loss of a host with everything that ran on it."""
     PREEMPTED = "preempted"
-    """The programs were asked to stop, but not by the user."""
+    """A stop of the programs that the user did not request."""
     FINAL = "final"
-    """It would fail in the same way again: bad configuration, bad data or numbers."""
+    """A failure that a retry would repeat: bad configuration, bad data or numbers."""
 
     @property
     def is_failure(self) -> bool:
-        """Charged to `retries.failures`."""
+        """Whether the end counts against `retries.failures`."""
         return self in (EndReason.CRASH, EndReason.HANG)
 
     @property
     def is_loss(self) -> bool:
-        """Charged to `retries.preemptions`."""
+        """Whether the end counts against `retries.preemptions`."""
         return self in (EndReason.LOST, EndReason.PREEMPTED)
 
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """The end of an attempt, as it is told to the supervisor."""
+    """The end of an attempt, as it is reported to the supervisor."""
 
     kind: EndReason
     reason: str
-    """In a sentence, with the host that it began with."""
+    """One sentence, with the host where the end began."""
     how: str = ""
-    """What two failures in the same way have in common: an exit code, a signal, a phase."""
+    """The property shared by failures of the same kind: an exit code, a signal or a phase."""
     process: int | None = None
     step: int | None = None
-    """The last one that was completed in this attempt, by the host that it ended with."""
+    """The last step completed in this attempt by the host that ended it."""
     ran_s: float = 0.0
-    """How long the attempt took."""
+    """Seconds that the attempt took."""
 
     @property
     def is_unexplained(self) -> bool:
-        """A stop that neither this launch nor a notice of the platform asked for."""
+        """Whether neither this launch nor a notice of the platform requested the stop."""
         return self.kind is EndReason.PREEMPTED and bool(self.how)
 
 
 @dataclass(frozen=True)
 class ProcessExit:
-    """How a host's program ended. `status` is a wait status; None: lost with its host."""
+    """The end of a host's program. `status` is a wait status, or None when it was lost."""
 
     status: int | None
     ended_at: float
-    """In seconds, by one clock for all hosts."""
+    """Seconds, by one clock for all hosts."""
     stopped: bool = False
-    """Whether it was asked to end, so that its end says nothing."""
+    """Whether it received a request to end, so that its status carries no information."""
     tail: list[str] = field(default_factory=list)
     lost: str = ""
-    """Why nothing more is known, where `status` is None."""
+    """The reason that nothing more is known, when `status` is None."""
     said: str = ""
-    """The kind of the program's last word, where it has one: `peer_lost`, `stale`."""
+    """Kind of the program's final report, `peer_lost` or `stale`; "" without one."""
     initializing: bool = False
     """Whether the program had reported its start, and not yet that the processes are connected."""
     cause: str = ""
-    """What the host knows of the cause of a signal; "": nothing."""
+    """The cause of a signal, as far as the host knows it; "" when unknown."""
     host_lives: bool = False
-    """Whether only the agent failed, where `status` is None: the host itself is there."""
+    """Whether the host is alive and only its agent failed, when `status` is None."""
 
     @property
     def code(self) -> int | None:
-        """Its exit code; None where a signal or the loss of its host ended it."""
+        """The exit code; None when a signal or the loss of its host ended the program."""
         if self.status is None or os.WIFSIGNALED(self.status):
             return None
         return os.waitstatus_to_exitcode(self.status)
 
     @property
     def in_order(self) -> bool:
-        """Finished, or stopped with everything saved."""
+        """Whether the program finished, or stopped with everything saved."""
         return self.code in (0, EXIT_STOPPED_ON_REQUEST)
 
     @property
@@ -122,36 +122,36 @@ class ProcessExit:
 
     @property
     def is_collateral(self) -> bool:
-        """Whether this end follows from that of another host: it lost its peers."""
+        """Whether this end follows from that of another host: the program lost its peers."""
         return self.is_aborted or self.said == PEER_LOST
 
 
 @dataclass(frozen=True)
 class StalledHost:
-    """A host that does not move, and where it was last seen."""
+    """A host without progress, and its last known position."""
 
     process: int
     phase: str
     step: int
-    """The last that it completed."""
+    """The last step that it completed."""
     waited_s: float
-    """How long it has been silent, or without progress."""
+    """Seconds that it has been silent or without progress."""
 
 
 @dataclass(frozen=True)
 class Hang:
-    """The gang stands still, and the hosts that it waits for; in words by `str`."""
+    """A gang without progress, with the hosts that it waits for; `str` describes it."""
 
     behind: tuple[StalledHost, ...]
     silent: bool
-    """Whether they are not heard at all, or heard without progress."""
+    """Whether the hosts behind send nothing at all, rather than events without progress."""
     deadline_s: float
     everybody: bool
-    """Whether no host is ahead of the others."""
+    """Whether all hosts are behind, so that none is ahead of the rest."""
     doing: str = ""
-    """Where the first of them stands in its code, once somebody has looked."""
+    """Position of the first of them in its code; "" until its stack was read."""
     key: str = ""
-    """What raises the limit, in the job's `deadlines`; "": nothing does."""
+    """Key in the job's `deadlines` that raises the limit; "" when none does."""
 
     def __str__(self) -> str:
         first = self.behind[0]
@@ -176,44 +176,44 @@ class Hang:
 
 @dataclass(frozen=True)
 class GangResult:
-    """The end of one attempt."""
+    """The result of one attempt."""
 
     exits: dict[int, ProcessExit]
     failed_process: int | None
-    """The first host that failed; None: none did."""
+    """The first host that failed; None when none did."""
     hang: Hang | None = None
-    """What ended it, where no host failed but none got on."""
+    """The hang that ended the attempt, when no host failed but none made progress."""
 
     @property
     def ok(self) -> bool:
-        """All hosts finished."""
+        """Whether all hosts finished."""
         return self.failed_process is None and not self.stopped and self.hang is None
 
     @property
     def stopped(self) -> bool:
-        """No host failed, but some ended before the job did: they were asked to."""
+        """Whether no host failed, but some ended before the job did, on request."""
         is_whole = all(ended.code == 0 for ended in self.exits.values())
         return self.failed_process is None and not is_whole and self.hang is None
 
     @property
     def lost(self) -> list[int]:
-        """The hosts of which nothing more is known: what they ran may run on."""
+        """Hosts of unknown state, whose programs may still be running."""
         return [process for process, ended in self.exits.items() if ended.status is None]
 
     @property
     def cut_off(self) -> str:
-        """Of a stopped gang, what ended the first host that did not end in order; "": all did."""
+        """The first program of a stopped gang that did not end in order, as text; "" for none."""
         late = [(e.ended_at, process) for process, e in self.exits.items() if not e.in_order]
         return describe_exit(min(late)[1], self.exits[min(late)[1]]) if late else ""
 
     @property
     def code(self) -> int | None:
-        """Exit code of the first host that failed; None where a signal or its host ended it."""
+        """Exit code of the first failed host; 0 without failure, None after a signal or a loss."""
         return 0 if self.failed_process is None else self.exits[self.failed_process].code
 
     @property
     def reason(self) -> str:
-        """In a sentence: "host-0003 was killed by SIGKILL"."""
+        """One sentence: "host-0003 was killed by SIGKILL"."""
         if self.hang is not None:
             return str(self.hang)
         if self.failed_process is None:
@@ -222,12 +222,12 @@ class GangResult:
 
     @property
     def tail(self) -> list[str]:
-        """The last lines of the first host that failed."""
+        """The last output lines of the first host that failed."""
         return [] if self.failed_process is None else self.exits[self.failed_process].tail
 
 
 def describe_exit(process: int, ended: ProcessExit) -> str:
-    """What happened to a host, with what its exit status means where that is known."""
+    """Describes the end of a host's program, with the meaning of its exit status if known."""
     if ended.status is None:
         end = "failed" if ended.host_lives else "was lost"
         return f"{host_name(process)} {end}: {ended.lost}"
@@ -239,7 +239,7 @@ def describe_exit(process: int, ended: ProcessExit) -> str:
 
 
 def first_failure(exits: Mapping[int, ProcessExit]) -> int | None:
-    """The host that failed first, of those whose end follows from no other's."""
+    """Returns the host that failed first, or None; hosts that lost their peers come last."""
     failed = [process for process, ended in exits.items() if ended.failed]
     return min(
         failed,
@@ -249,7 +249,10 @@ def first_failure(exits: Mapping[int, ProcessExit]) -> int | None:
 
 
 def find_outliers(reports: Mapping[int, Mapping[str, Any]]) -> tuple[list[str], set[int]]:
-    """Values in which hosts differ from most (or the first), a sentence each, and those hosts."""
+    """Returns a sentence for each value that is not the same on all hosts, and the outliers.
+
+    An outlier differs from the most common value, or from the first host's in a tie.
+    """
     flat = {process: dict(_flatten(reports[process])) for process in sorted(reports)}
     texts: list[str] = []
     processes: set[int] = set()
@@ -277,12 +280,15 @@ def _flatten(report: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any
 
 
 def _short(value: str) -> str:
-    """Hashes by their first digits."""
+    """Shortens a hash to its first digits."""
     return value[:12] if len(value) == 64 else value
 
 
 def missing_workers(alive: Sequence[tuple[str, int]], slices: int, hosts_per_slice: int) -> str:
-    """Which hosts of which slices are missing, from (slice, worker) of those alive; "": none."""
+    """Describes the missing hosts of each slice, given (slice, worker) of those alive.
+
+    Returns "" when none is missing.
+    """
     found: dict[str, set[int]] = {}
     for name, worker in alive:
         found.setdefault(name, set()).add(worker)

@@ -1,4 +1,4 @@
-"""What Ctrl-C, SIGTERM, a closed terminal and Ctrl-Z do to a command."""
+"""The effect of Ctrl-C, SIGTERM, a closed terminal and Ctrl-Z on a command."""
 
 import os
 import signal
@@ -18,18 +18,18 @@ NOT_SUSPENDED = (
 
 
 class Interrupts:
-    """The first signal interrupts, or, while something can be stopped in order, only asks to.
+    """Interrupts the command at the first signal, or only sets `asked` in `stopping_in_order`.
 
-    A second one ends this process at once; what is left is ended by the reapers, which notice that
-    it is gone. A terminal that closes may say so twice: SIGHUP never counts as a second one.
+    A second signal ends this process immediately. The reapers notice that it is gone and end the
+    rest. A closing terminal may send SIGHUP twice, so SIGHUP never counts as a second signal.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        """The first one; None: there was none yet."""
+        """The first signal; None before it arrives."""
         self._in_order = False
         self._terminals = [number for number in (0, 1, 2) if os.isatty(number)]
-        """Found now: a terminal that has hung up does not look like one."""
+        """Descriptors of terminals, found now: `isatty` is False after a terminal has hung up."""
 
     @property
     def asked(self) -> bool:
@@ -38,7 +38,7 @@ class Interrupts:
 
     @contextmanager
     def stopping_in_order(self) -> Iterator[None]:
-        """Around what looks at `asked` itself."""
+        """Keeps the first signal from interrupting code that polls `asked` itself."""
         self._in_order = True
         try:
             yield
@@ -47,7 +47,7 @@ class Interrupts:
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            replace_by_null(self._terminals)  # what is still printed must not fail
+            replace_by_null(self._terminals)  # later output must not fail
         if self.asked:
             if number != signal.SIGHUP:
                 os._exit(INTERRUPTED)
@@ -59,7 +59,7 @@ class Interrupts:
 
 @contextmanager
 def ending_on_signals() -> Iterator[Interrupts]:
-    """A closed terminal and SIGTERM end a command as Ctrl-C does."""
+    """Makes a closed terminal and SIGTERM end a command as Ctrl-C does."""
     interrupts = Interrupts()
     before = {number: signal.signal(number, interrupts.on_signal) for number in SIGNALS}
     try:
@@ -71,9 +71,9 @@ def ending_on_signals() -> Iterator[Interrupts]:
 
 @contextmanager
 def refusing_suspension() -> Iterator[None]:
-    """Within it Ctrl-Z prints why the command is not suspended.
+    """Makes Ctrl-Z print why the command is not suspended.
 
-    Nor does output stop it while it is in the background of a terminal with `tostop`.
+    Output does not stop the command either, in the background of a terminal with `tostop`.
     """
     handlers = {signal.SIGTSTP: _refuse_suspension, signal.SIGTTOU: signal.SIG_IGN}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

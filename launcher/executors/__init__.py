@@ -1,1 +1,1 @@
-"""Where a run is driven from: this process, the first host, a queue, a Ray job."""
+"""Drivers of a run: this process, the first host, a job in a queue, a Ray job."""

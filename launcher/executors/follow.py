@@ -1,4 +1,4 @@
-"""`launch attach`: the display of a run that another process runs, fed from the run's folder."""
+"""`launch attach`: displays a run of another process, from the files in the run's folder."""
 
 import sys
 import time
@@ -25,14 +25,14 @@ from trainer.contract.planning.plan import BasePlan, Plan
 
 Event = dict[str, Any]
 NEWEST_EVENTS = 2000
-"""So many of a run's past are shown; the checkpoint and the earlier attempts are summarized."""
+"""Past events that are replayed. The checkpoint and earlier attempts come from the summary."""
 
 
 def attach_run(folder: Path, *, aside: bool, tail: int = FOLLOWED_TAIL) -> int:
-    """Show a run until it ends; returns the exit code that `launch run` ends with.
+    """Displays a run until it ends, and returns the exit code that `launch run` ends with.
 
-    `aside`: on standard error. `tail`: lines of each host that are there already. Ctrl-C only lets
-    go. Raises RunFolderError for a folder that tells too little of its run.
+    `aside`: displays on standard error. `tail`: past lines to print per host. Ctrl-C detaches; the
+    run continues. Raises RunFolderError when the run's job, plan or lock cannot be read.
     """
     console, errors = Console(stderr=aside), Console(stderr=True)
     found = read_status(folder)
@@ -55,7 +55,7 @@ def attach_run(folder: Path, *, aside: bool, tail: int = FOLLOWED_TAIL) -> int:
 
 
 class _Attached:
-    """A display, and what feeds it: the events and the lines of a run, as they are written."""
+    """A display of a run, updated with events and log lines as they are written."""
 
     def __init__(self, found: RunStatus, console: Console, tail: int) -> None:
         self._folder, self._attempt = found.folder, found.attempt or 1
@@ -69,14 +69,14 @@ class _Attached:
 
     @property
     def elapsed_s(self) -> float:
-        """Since the attempt began that was under way when this command came."""
+        """Seconds since the start of the attempt that was current when this command started."""
         return time.time() - self._began
 
     def follow(self) -> None:
-        """Until nobody runs the run any more."""
+        """Updates the display until no process runs the run and all of its output is shown."""
         with self.display:
             while True:
-                alive = is_alive(self._folder)  # before the read: the last words are not missed
+                alive = is_alive(self._folder)  # before the reads, so that no last event is missed
                 found = False
                 while event := next(self._events):
                     found = True
@@ -107,7 +107,7 @@ class _Attached:
 
 
 def _events(path: Path) -> Iterator[Event | None]:
-    """The newest events, then every one that comes; None where there is none for now."""
+    """Yields the newest past events, then each new one; None while there is no new event."""
     log, lines = LogFile(path, NEWEST_EVENTS), Lines()
     while True:
         while chunk := log.read():
@@ -116,7 +116,7 @@ def _events(path: Path) -> Iterator[Event | None]:
 
 
 def _planned(folder: Path, attempt: int) -> AttemptInfo:
-    """What a run's folder tells of an attempt. Raises RunFolderError where it is not to be read."""
+    """Reads an attempt from the run's folder. Raises RunFolderError when that fails."""
     try:
         job = load_job(folder / "job.yaml").value
         kind = BasePlan if isinstance(job, CommandJob) else Plan
@@ -137,11 +137,11 @@ def _status(event: Event) -> str:
 
 
 def tell_let_go(folder: Path) -> None:
-    """After Ctrl-C in a command that only looks on."""
+    """Prints how to stop the run, after Ctrl-C in a command that only follows it."""
     word = run_word(folder)
     _tell(f"let go: {folder.name} runs on. To stop it, with a checkpoint: launch stop {word}")
 
 
 def _tell(message: str) -> None:
-    """Beside the lines, not among them."""
+    """Prints to standard error, apart from the run's output."""
     print(message, file=sys.stderr)

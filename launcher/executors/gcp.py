@@ -1,4 +1,4 @@
-"""A run on slices of Cloud TPU: asked for, replaced when they are preempted, given back."""
+"""Runs on Cloud TPU slices: requests them, replaces preempted ones, releases them."""
 
 import json
 import os
@@ -33,26 +33,27 @@ KEEPER = "launcher.executors.gcp_reclaimer"
 ASK_S, COPY_S = 10.0, 10.0
 ANSWER_S, ANSWER_TIMEOUT_S, LOOK_S = 30.0, 300.0, 2.0
 COPY_SHARE = 20
-"""Copies take one part of so many of the time."""
+"""Minimum pause between two copies of the run's folder, as a multiple of the copy's duration."""
 STOP_TIMEOUT_S = 600.0
-"""For a checkpoint before hosts are given back."""
+"""Seconds for a run to save a checkpoint before its hosts are released."""
 
 
 class GcpExecutor:
-    """One run, on one pod after the other."""
+    """Runs a job on TPU slices, and requests new slices after each preemption."""
 
     def __init__(self, remotely: SshExecutor, *, losses: int = 0) -> None:
-        """`losses`: how often its hosts were preempted before."""
+        """`losses`: number of times that the run's hosts were preempted before."""
         self._remotely, self._tell, self._folder = remotely, remotely.tell, remotely.folder
         self._agreed = remotely.shown.assume_yes
         self._losses = losses
 
     def go(self, begin: RunRequest) -> int:
-        """Returns the exit code of `launch`.
+        """Runs the job to its end and returns the exit code of `launch`.
 
         Raises what `SshExecutor.submit` raises, except HostsLostError.
 
-        Whatever ends this process, what it has asked for is given back: by a keeper, at last.
+        All requested slices are released, however this process ends: the keeper process releases
+        those that remain.
         """
         for folder, note in list_slices():
             if note.run == str(self._folder) and note.stage == "kept":
@@ -64,11 +65,11 @@ class GcpExecutor:
                 begin = self._after_loss(begin)
 
     def replaced(self, begin: RunRequest) -> int:
-        """`go`, after a loss that another process has seen."""
+        """Calls `go` after a loss of the hosts that another process has detected."""
         return self.go(self._after_loss(begin))
 
     def _after_loss(self, begin: RunRequest) -> RunRequest:
-        """How it goes on. Raises ProviderError where it was lost too often."""
+        """Returns the request that resumes the run. Raises ProviderError after too many losses."""
         self._losses += 1
         most = begin.job.retries.preemptions
         if most is not None and self._losses > most:
@@ -78,7 +79,11 @@ class GcpExecutor:
         return replace(begin, text=None, overrides=(), fresh=False)
 
     def _run_on_slice(self, begin: RunRequest) -> int:
-        """Raises HostsLostError once a preempted pod is given back, and the run is here."""
+        """Runs on newly requested slices, and returns the exit code of `launch`.
+
+        Raises HostsLostError after a preemption, once the slices are released and the run's folder
+        is copied here.
+        """
         pod = self._request()
         watch = SliceMonitor(pod)
         code = None
@@ -86,11 +91,11 @@ class GcpExecutor:
             code = self._drive(self._wait_ready(pod), watch, begin)
             return code
         finally:
-            if not self._remotely.is_there:  # else its keeper sees to the run and to it
+            if not self._remotely.is_there:  # else the keeper manages both
                 release(pod, code, self._tell)
 
     def _drive(self, settings: Ssh, watch: "SliceMonitor", begin: RunRequest) -> int:
-        """Raises HostsLostError once the run is here."""
+        """Submits the run. After a preemption, copies its folder here and raises HostsLostError."""
         try:
             return self._remotely.submit(begin, settings, watch)
         except HostsLostError:
@@ -104,7 +109,10 @@ class GcpExecutor:
         raise HostsLostError
 
     def _request(self) -> TpuSliceRequest:
-        """One that is written down, has its keeper, and is asked for."""
+        """Requests slices, once they are recorded and have a keeper process.
+
+        Raises KeyboardInterrupt when the user does not confirm the cost.
+        """
         remotely = self._remotely
         pod = TpuSliceRequest.of(remotely.cluster, remotely.words, self._folder, self._losses)
         self._tell(cost_line(pod.wanted))
@@ -120,7 +128,10 @@ class GcpExecutor:
         return pod
 
     def _wait_ready(self, pod: TpuSliceRequest) -> Ssh:
-        """Its hosts, once they are there. A run that has begun is seen to wait for them."""
+        """Waits until the hosts accept SSH, and returns their settings.
+
+        A run that has begun has the state `waiting_for_hosts` meanwhile.
+        """
         with self._waiting():
             settings = pod.wait(self._tell)
             self._tell("waiting for the hosts to let us in")
@@ -136,7 +147,7 @@ class GcpExecutor:
 
 
 class SliceMonitor(HostMonitor):
-    """Asks whether the slices are still there, and copies the run's folder for the next ones."""
+    """Checks whether the slices still exist, and copies the run's folder for the next ones."""
 
     takes_the_run_along = True
 
@@ -166,16 +177,16 @@ class SliceMonitor(HostMonitor):
             self._copy_at = now + max(COPY_S, COPY_SHARE * (now - began))
 
     def are_lost(self) -> bool:
-        """Raises ProviderError where they are meant to be gone."""
+        """Returns whether slices are lost. Raises ProviderError if `launch down` released them."""
         self._refuse_unwanted()
         try:
             return self._pod.is_lost()
         except ProviderError:
-            return False  # it cannot be asked now
+            return False  # the API does not answer now
 
     @property
     def last_copy(self) -> Path | None:
-        """The newest whole copy of the run's folder."""
+        """Newest complete copy of the run's folder; None when there is none."""
         return next((copy for copy in (self.copy, self._older) if copy.is_dir()), None)
 
     @property
@@ -183,12 +194,12 @@ class SliceMonitor(HostMonitor):
         return self.copy.with_name("copy.old")
 
     def fetch(self, folder: Path) -> None:
-        """The run's folder as it was copied last: the run is here, and nobody runs it."""
+        """Makes the run a local one that no process runs, from the last copy of its folder."""
         if copy := self.last_copy:
             shutil.copytree(copy, folder, dirs_exist_ok=True)
         try:
             run = RemoteRun.read(folder)
-        except (ValueError, ProviderError):  # unreadable: the pod's note says the same
+        except (ValueError, ProviderError):  # unreadable: the slices' record has the same fields
             note = self._pod.note
             localize_copy(folder, note.words, note.launched_in)
             return
@@ -200,7 +211,7 @@ class SliceMonitor(HostMonitor):
             raise ProviderError(UNWANTED)
 
     def take_copy(self, run: RemoteRun) -> None:
-        """Whole, or as it was before: at every moment `last_copy` is a whole one."""
+        """Copies the run's folder, or keeps the previous copy. `last_copy` is always complete."""
         new = self.copy.with_name("copy.new")
         shutil.rmtree(new, ignore_errors=True)
         with suppress(ProviderError):
@@ -213,21 +224,22 @@ class SliceMonitor(HostMonitor):
 
 
 class OverTimeError(ProviderError):
-    """Slices are held for longer than provider.max_hours."""
+    """Slices have been held for longer than provider.max_hours."""
 
 
 def over_time(pod: TpuSliceRequest) -> str:
-    """The reason of an end, in words."""
+    """Returns the reason for a stop at provider.max_hours."""
     return f"{pod.note.resource_id} is held for provider.max_hours: {_max_hours(pod):g}"
 
 
 def give_up(pod: TpuSliceRequest, tell: Callable[[str], None], why: str = "") -> bool:
-    """Stop whatever runs there, copy it here as far as possible, and delete the slices.
+    """Stops the run on the slices, copies its folder here if possible, and deletes the slices.
 
-    `why` becomes the run's reason. False: the slices may still appear, see `Pod.delete`. Raises
-    ProviderError where slices are still held, or where they are gone and the copy stays behind.
+    `why` becomes the run's reason. Returns False when the slices may still appear, see
+    `TpuSliceRequest.delete`. Raises ProviderError when slices are still held, or when they are
+    deleted but the last copy cannot be moved into the run's folder.
     """
-    with suppress(OSError):  # a full disk keeps no slices
+    with suppress(OSError):  # a full disk must not keep slices
         pod.set("ending")
     with pod.ending() as is_noted:
         if not is_noted:
@@ -243,7 +255,7 @@ def give_up(pod: TpuSliceRequest, tell: Callable[[str], None], why: str = "") ->
 
 
 def _save(pod: TpuSliceRequest, watch: SliceMonitor, tell: Callable[[str], None]) -> bool:
-    """Stop and copy the run of a pod; whether the run is on this pod, as far as it is known."""
+    """Stops and copies the run. Returns whether it is on these slices, as far as known."""
     folder = Path(pod.note.run)
     try:
         run = RemoteRun.read(folder)
@@ -255,13 +267,13 @@ def _save(pod: TpuSliceRequest, watch: SliceMonitor, tell: Callable[[str], None]
     try:
         stop_in_order(run)
         watch.take_copy(run)
-    except Exception as error:  # whatever it is, the slices go
+    except Exception as error:  # the slices are deleted in any case
         tell(f"warning: the run could not be stopped and copied: {error}")
     return True
 
 
 def _bring_home(watch: SliceMonitor, folder: Path, why: str) -> None:
-    """Raises ProviderError with where the copy is."""
+    """Restores the run's folder. On failure, raises ProviderError with the last copy's path."""
     try:
         watch.fetch(folder)
         if why:
@@ -274,7 +286,7 @@ def _bring_home(watch: SliceMonitor, folder: Path, why: str) -> None:
 
 
 def stop_in_order(run: RemoteRun) -> None:
-    """Let it save a checkpoint and end, as `launch stop` does; waits for it."""
+    """Stops a run with a checkpoint, as `launch stop` does, and waits for its end."""
     with run.start("stop", terminal=False) as process:
         try:
             process.wait(STOP_TIMEOUT_S)
@@ -283,15 +295,15 @@ def stop_in_order(run: RemoteRun) -> None:
 
 
 def add_to_state(folder: Path, **fields: object) -> None:
-    """Add what `launch status` is to say of a run that nothing runs."""
+    """Adds fields to the state.json of a run that no process runs, for `launch status`."""
     path = folder / "state.json"
     replace_file(path, json.dumps({**read_object(path), **fields}))
 
 
 def release(pod: TpuSliceRequest, code: int | None, tell: Callable[[str], None]) -> None:
-    """Give it back; or, after a run that failed, keep it for a while.
+    """Releases the slices, or keeps them for provider.autostop_minutes after a run that failed.
 
-    `code`: what `launch` ends with; None: it did not come to a run.
+    `code`: exit code of `launch`; None when no run was started.
     """
     minutes = pod.wanted.settings.autostop_minutes
     if code in (None, OK, INTERRUPTED) or not minutes:
@@ -304,9 +316,9 @@ def release(pod: TpuSliceRequest, code: int | None, tell: Callable[[str], None])
 
 
 def wait_until_they_answer(hosts: Sequence[Host]) -> None:
-    """A slice is ready before its hosts have made their user.
+    """Waits until all hosts accept SSH: a slice is ready before its hosts have created their user.
 
-    Raises ProviderError with those that do not let us in within five minutes.
+    Raises ProviderError with the hosts that do not accept it within five minutes.
     """
     deadline = time.monotonic() + ANSWER_TIMEOUT_S
     while True:
@@ -320,7 +332,7 @@ def wait_until_they_answer(hosts: Sequence[Host]) -> None:
 
 
 def start_keeper(pod: Path) -> None:
-    """A process that no terminal ends: it gives the pod back once nobody else looks after it."""
+    """Starts the keeper process, which no terminal ends: it releases slices that are left over."""
     package = Path(launcher.__file__).parents[1]
     paths = [str(package), os.environ.get("PYTHONPATH", "")]
     with (pod / "keeper.log").open("ab") as log:

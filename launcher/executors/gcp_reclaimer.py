@@ -1,8 +1,8 @@
-"""Gives a pod back: `python -m launcher.executors.gcp_reclaimer POD_FOLDER`, beside every pod.
+"""Releases slices: `python -m launcher.executors.gcp_reclaimer POD_FOLDER`, one per request.
 
-While another process looks after the pod, it waits. Then it does what is left to do: a pod without
-a run goes at once, one with a run when that is over (a preempted one is replaced), and one that is
-kept when its time is over. It ends only when nothing is held any more.
+The keeper waits while another process manages the slices, and then takes over. It releases slices
+without a run immediately. It releases slices with a run when the run is over, and replaces
+preempted ones. It releases kept slices when their time is over. It ends only when nothing is held.
 """
 
 import os
@@ -42,7 +42,7 @@ from trainer.contract.config.command import load_job
 
 LOOK_S, AGAIN_S = 1.0, 60.0
 MOST_FAILURES = 10
-"""Unexpected errors in a row, after which a pod is only given back."""
+"""Consecutive unexpected errors after which the keeper only releases the slices."""
 
 
 def main() -> int:
@@ -57,28 +57,28 @@ def main() -> int:
 
 
 class Keeper:
-    """Looks after one pod that no other process looks after."""
+    """Manages the slices of one request when no other process does."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._trouble = Trouble(folder)
         self._unexpected, self._unanswered, self._uncopied = Failures(), Failures(), Failures()
         self._lost: RemoteRun | None = None
-        """A run whose hosts were preempted, until it is on others."""
+        """Run whose hosts were preempted, until it is on new ones."""
         self._why = ""
-        """Why the slices are given back, once that is decided."""
+        """Reason for releasing the slices, once that is decided; else ""."""
 
     def keep(self) -> None:
         """Returns once nothing is held."""
         while is_noted(self._folder):
             try:
                 self._act()
-            except Exception as error:  # nothing but success may end it
+            except Exception as error:  # only success may end the loop
                 self._report(error)
                 self._wait()
 
     def _act(self) -> None:
-        """What is to be done now. Raises anything."""
+        """Performs the next action. May raise any exception."""
         try:
             note = read_note(self._folder)
         except UnreadableNoteError as error:
@@ -104,7 +104,7 @@ class Keeper:
             pod.release_late()
 
     def _see_to_run(self, pod: TpuSliceRequest) -> None:
-        """Until it is over, its hosts are lost, or a limit is reached."""
+        """Follows the run until it is over, its hosts are lost, or a limit is reached."""
         try:
             self._follow(pod)
         except Exception as error:
@@ -136,7 +136,7 @@ class Keeper:
             self._end(pod, run, watch, why)
 
     def _wait_for_end(self, run: RemoteRun, watch: SliceMonitor, pod: TpuSliceRequest) -> str:
-        """Returns the reason, where the run was stopped here.
+        """Waits for the end of the run. Returns the reason if the keeper stopped it, else "".
 
         Raises HostsLostError, ProviderError.
         """
@@ -155,7 +155,10 @@ class Keeper:
         return ""
 
     def _bear(self, pod: TpuSliceRequest, error: ProviderError) -> None:
-        """A host that does not answer, for as long as provider.unreachable_minutes allows."""
+        """Releases slices whose host has not answered for provider.unreachable_minutes.
+
+        Past provider.max_hours, releases them immediately. Otherwise raises `error`.
+        """
         minutes = pod.wanted.settings.unreachable_minutes
         if pod.is_over_time:
             self._give_up(pod, f"{over_time(pod)}, and it does not answer: {error}")
@@ -165,9 +168,9 @@ class Keeper:
             raise error
 
     def _end(self, pod: TpuSliceRequest, run: RemoteRun, watch: SliceMonitor, why: str) -> None:
-        """Copy a run that is over, and leave its pod.
+        """Copies the folder of a run that is over, and releases its slices.
 
-        What cannot be copied keeps the slices for as long as provider.autostop_minutes allows.
+        While the copy fails, the slices are kept for at most provider.autostop_minutes.
         """
         folder, minutes = Path(pod.note.run), pod.wanted.settings.autostop_minutes
         try:
@@ -188,13 +191,13 @@ class Keeper:
         release(pod, read_status(folder).exit_code, say)
 
     def _give_up(self, pod: TpuSliceRequest, why: str) -> None:
-        """From now on only give the pod back. Raises ProviderError where that fails."""
+        """Releases the slices, and does nothing else from now on. Raises ProviderError."""
         self._why = why
         say(f"giving {pod.note.resource_id} back: {why}")
         give_up(pod, say, f"the slices were given back: {why}")
 
     def _replace(self, pod: TpuSliceRequest, run: RemoteRun, watch: SliceMonitor) -> None:
-        """The run goes on elsewhere, with a pod that has a keeper of its own."""
+        """Continues the run on new slices, which have their own keeper."""
         self._lost, folder = run, Path(pod.note.run)
         watch.fetch(folder)
         pod.release()
@@ -212,13 +215,13 @@ class Keeper:
         remotely.report_errors(go)
 
     def _report(self, error: Exception) -> None:
-        """In the log, and for `launch list`, `status` and `doctor`."""
+        """Logs an error and records it for `launch list`, `status` and `doctor`."""
         kind = "" if isinstance(error, ProviderError) else f"{type(error).__name__}: "
         say(f"{kind}{error}")
         self._trouble.add(f"{kind}{error}")
 
     def _wait(self) -> None:
-        """For a while, or until it is given back."""
+        """Waits for AGAIN_S, or until the slices are released."""
         until = time.monotonic() + AGAIN_S
         while is_noted(self._folder) and time.monotonic() < until:
             time.sleep(LOOK_S)

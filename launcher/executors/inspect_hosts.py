@@ -1,4 +1,4 @@
-"""What `launch doctor` does where hosts are others: it is typed on the first of them."""
+"""`launch doctor` for remote hosts: runs the command on the first of them."""
 
 import json
 import tempfile
@@ -26,7 +26,7 @@ Tell = Callable[[str], None]
 
 
 def look_there(launch: LaunchSpec, on_status: Tell) -> dict[int, Seen]:
-    """What was seen of every host. Raises ProviderError, ConfigError."""
+    """Inspects every host and returns its report, by process. Raises ProviderError, ConfigError."""
     provider = launch.cluster.provider
     if isinstance(provider, Ssh):
         said = _by_ssh(launch, provider, on_status)
@@ -43,7 +43,7 @@ def look_there(launch: LaunchSpec, on_status: Tell) -> dict[int, Seen]:
 
 
 def _by_ssh(launch: LaunchSpec, settings: Ssh, on_status: Tell) -> str:
-    """With all that a run gets there; nothing but files stays."""
+    """Runs the doctor in the environment that a run gets. Leaves only files on the hosts."""
     hosts, world = hosts_of(settings), launch.plan.world
     place = DoctorOrder(
         cluster=launch.cluster.model_dump(mode="json"), cluster_name=launch.cluster_name
@@ -57,7 +57,10 @@ def _by_ssh(launch: LaunchSpec, settings: Ssh, on_status: Tell) -> str:
 
 
 def _held(launch: LaunchSpec, on_status: Tell) -> Ssh:
-    """How slices are reached that were got for a run; none are asked for."""
+    """Returns the SSH settings of slices that are held for a run. Requests no new slices.
+
+    Raises ProviderError when none are held.
+    """
     key = cluster_key(launch.cluster_ref.name)
     for folder, note in list_slices():
         if note.cluster_key == key and note.stage in ("running", "kept"):
@@ -77,7 +80,7 @@ def _in_queue(launch: LaunchSpec, settings: Slurm, on_status: Tell) -> str:
 
 
 def _read(said: str) -> dict[int, Seen]:
-    """Raises ProviderError with what else was said than what was seen."""
+    """Parses the doctor's output. Raises ProviderError with output that has no report."""
     try:
         told = json.loads(said[said.index("{\n") :])
     except ValueError:

@@ -1,7 +1,7 @@
-"""`--detach`: the run goes on in a process of its own, which no terminal can end.
+"""`--detach`: the run continues in a separate process, which no terminal can end.
 
-By a fork, after all that can be refused has been refused and the run's folder is made and locked:
-the lock goes along, so that there is no moment in which nobody holds the run.
+The command forks after all checks, once the run's folder is created and locked. The fork inherits
+the lock, so that a process holds the run at every moment.
 """
 
 import os
@@ -17,11 +17,10 @@ HELD = "held"
 
 
 def detach(run: RunDir, console: Console) -> bool:
-    """Whether this is the process that goes on with the run; in the command's own process, not.
+    """Returns True in the process that continues the run, False in the command's own process.
 
-    That one tells the console how the run is found again.
-
-    Raises RunFolderError there where the other one could not begin.
+    The command's process prints how to find the run again. It raises RunFolderError when the other
+    process could not start.
     """
     output.settle()
     reading, writing = os.pipe()
@@ -44,7 +43,7 @@ def detach(run: RunDir, console: Console) -> bool:
     os.write(writing, answer.encode())
     os.close(writing)
     if answer != HELD:
-        os._exit(JOB_FAILED)  # the command itself tells why
+        os._exit(JOB_FAILED)  # the command's own process reports the reason
     return True
 
 
@@ -64,7 +63,7 @@ def _tell(folder: Path, console: Console) -> None:
 
 
 def _leave_terminal(log: Path) -> None:
-    """A session of its own, nothing that the caller had open, and the output into a file."""
+    """Starts a new session, closes inherited descriptors, and redirects output to a file."""
     os.setsid()
     _close_inherited()
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -76,13 +75,13 @@ def _leave_terminal(log: Path) -> None:
 
 
 def _close_inherited() -> None:
-    """What the caller's shell had open, such as a lock: Python's own descriptors are not passed on.
+    """Closes descriptors that the caller's shell passed on; Python's own are not inheritable.
 
-    Without it a pipe or a lock of the caller would stay open as long as the run.
+    Otherwise a pipe or a lock of the caller would stay open as long as the run.
     """
     for number in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
         try:
             if number > 2 and os.get_inheritable(number):
                 os.close(number)
         except OSError:
-            continue  # the one that the listing itself had open
+            continue  # the descriptor of the listing itself

@@ -1,4 +1,4 @@
-"""Asks before a resumed run gets variables of this machine that no launch here has named."""
+"""Asks the user before a resumed run gets variables that no launch on this machine has named."""
 
 import json
 import os
@@ -17,10 +17,10 @@ from trainer.contract.config.loader import ConfigError
 
 
 def confirm(job: BaseJob, folder: Path, overrides: Sequence[str]) -> None:
-    """Raises ConfigError for new names, unless the user agrees on a terminal.
+    """Raises ConfigError for new names, unless the user confirms them on a terminal.
 
-    Names in an override of this command are the user's own. In a job of Slurm they were confirmed
-    when it was submitted.
+    Names in an override of this command need no confirmation. In a Slurm job, the names were
+    confirmed when it was submitted.
     """
     if INSIDE in os.environ or any(one.partition("=")[0].strip() == "secrets" for one in overrides):
         return

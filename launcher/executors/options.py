@@ -1,4 +1,4 @@
-"""How a command tells of a run that another process runs."""
+"""Output options of the commands that start, resume or follow a run."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from rich.console import Console
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Whether it is let go of at once, and whether standard output is for JSON alone."""
+    """Whether to return once the run has started, and whether standard output is only JSON."""
 
     detached: bool
     as_json: bool
     assume_yes: bool = False
-    """To what it costs: nothing is asked."""
+    """Whether costs are accepted without asking the user."""
 
     @property
     def console(self) -> Console:

@@ -1,4 +1,4 @@
-"""A run on a Ray cluster that is reached by HTTP alone: a job there, which is `launch` itself."""
+"""A run on a Ray cluster that is reached only by HTTP, as a Ray job that executes `launch`."""
 
 from pathlib import Path
 
@@ -11,7 +11,9 @@ from launcher.providers.ray_jobs.run_handle import DoubtError, Following, RayJob
 
 
 def go(remotely: SshExecutor, begin: RunRequest, settings: Attach) -> int:
-    """From the code here to the run's folder here; returns the exit code of `launch`.
+    """Sends the code, runs the job, and copies the run's folder here.
+
+    Returns the exit code of `launch`.
 
     Raises ProviderError, ConfigError, and KeyboardInterrupt before the run has begun.
     """
@@ -36,7 +38,10 @@ def go(remotely: SshExecutor, begin: RunRequest, settings: Attach) -> int:
 
 
 def _begin(run: RayJob, remotely: SshExecutor, begin: RunRequest) -> None:
-    """Submits the job. Raises ProviderError; the run is there unless the cluster refuses it."""
+    """Submits the job. Raises ProviderError.
+
+    The run counts as remote, unless the cluster rejects the job.
+    """
     work = remotely.run_order(begin, run.runs, secrets={})
     remotely.has_begun = remotely.is_there = True
     try:
@@ -52,7 +57,7 @@ def _begin(run: RayJob, remotely: SshExecutor, begin: RunRequest) -> None:
 
 
 def _follow(following: Following, run: RayJob, remotely: SshExecutor) -> bool:
-    """Show it until it ends; whether Ctrl-C has stopped it."""
+    """Displays the job until it ends. Returns whether Ctrl-C stopped it."""
     try:
         following.until_over(remotely.tell)
         return False

@@ -1,8 +1,8 @@
-"""What `launch run` and `resume` do where hosts are others: the run is on the first of them.
+"""`launch run` and `launch resume` on remote hosts: the first host drives the run.
 
-Hosts are provided for and Ray is started from here; then `launch` starts on the head, where no lost
-connection ends it, and what it does is shown here as `launch attach` shows it. In the end the run's
-folder is copied here, and the hosts keep nothing but what the next launch can use.
+This machine provisions the hosts and starts Ray. Then `launch` starts on the head, where a lost
+connection does not end it. This machine displays the run as `launch attach` does. At the end, it
+copies the run's folder here, and the hosts keep only what the next launch can use.
 """
 
 import shutil
@@ -27,7 +27,7 @@ from trainer.contract.config.loader import ConfigError, Loaded, dump
 
 
 def run_remotely(launch: LaunchSpec, *, fresh: bool, shown: OutputOptions) -> int:
-    """Run a job on hosts that are others; returns the exit code of `launch`."""
+    """Runs a job on remote hosts, and returns the exit code of `launch`."""
     folder, text = launch.run_dir, dump(launch.job)
     remotely = SshExecutor(folder, launch.cluster, launch.cluster_name, launch.cluster_ref, shown)
 
@@ -49,7 +49,7 @@ def resume_remotely(
     words: ClusterRef,
     shown: OutputOptions,
 ) -> int:
-    """Go on with a run there, by the job that this machine has; returns the exit code."""
+    """Resumes a run on remote hosts, with this machine's copy of the job; returns the exit code."""
     name = Path(cluster.source).stem
     remotely = SshExecutor(folder, cluster.value, name, words, shown)
 
@@ -66,7 +66,7 @@ def resume_remotely(
 
 
 def _go(remotely: SshExecutor, begin: RunRequest) -> int:
-    """By the Jobs API, on the hosts of the cluster file, or on slices that are got for this run."""
+    """Runs through the Jobs API, on the hosts of the cluster file, or on slices for this run."""
     provider = remotely.cluster.provider
     if isinstance(provider, Attach):
         return ray_jobs.go(remotely, begin, provider)
@@ -76,15 +76,16 @@ def _go(remotely: SshExecutor, begin: RunRequest) -> int:
 
 
 def remote_cluster(words: ClusterRef) -> Loaded[Cluster] | None:
-    """Where a run's hosts are others; else None. Raises ConfigError."""
+    """Returns the cluster if its hosts are remote, else None. Raises ConfigError."""
     cluster = find_cluster(words.name)
     return cluster if cluster.value.is_elsewhere and not words.simulated else None
 
 
 def still_there(folder: Path) -> RemoteRunHandle | None:
-    """The run of a folder, where it is on another machine; one that is over is copied here first.
+    """Returns a folder's run that is still on another machine, or None.
 
-    Raises RunFolderError where its host cannot be asked.
+    Copies a run that is over to this machine first. Raises RunFolderError when its host cannot be
+    queried.
     """
     kind = RayJob if "submission_id" in read_object(folder / REMOTE) else RemoteRun
     try:
@@ -101,9 +102,9 @@ def still_there(folder: Path) -> RemoteRunHandle | None:
 
 
 def _never_there(folder: Path, run: RayJob) -> None:
-    """Where the folder has a run all the same, it is as it was before the job was submitted.
+    """Accepts a folder whose run is as it was before the job that the cluster did not accept.
 
-    Raises RunFolderError where it has none.
+    Raises RunFolderError when the folder has no run.
     """
     if not (folder / "state.json").exists():
         raise RunFolderError(

@@ -1,4 +1,4 @@
-"""What `launch resume` decides before anything starts: which job, on what, from which step."""
+"""Decisions of `launch resume` before anything starts: the job, the cluster and the step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,13 +25,13 @@ class Resumed:
 
     launch: LaunchSpec
     newest: CheckpointMetadata | None
-    """The checkpoint that it goes on from, as far as it can be seen from here."""
+    """Checkpoint to resume from; None when this machine finds or reaches none."""
     notes: list[str]
     is_complete: bool
 
 
 def plan_resume(run: RunDir, overrides: Sequence[str], words: ClusterRef) -> Resumed:
-    """Lay out a run's next attempt. Raises ConfigError with every reason why it cannot be."""
+    """Plans a run's next attempt. Raises ConfigError with every reason against it."""
     path = run.folder / "job.yaml"
     planned = prepare(path, overrides, words, run.folder.parent)
     before = load_job(path).value
@@ -57,7 +57,7 @@ def plan_resume(run: RunDir, overrides: Sequence[str], words: ClusterRef) -> Res
 
 
 def _plan_command(run: RunDir, before: BaseJob, planned: LaunchSpec) -> Resumed:
-    """A program goes on by itself, from what it saved itself."""
+    """Plans a command, which resumes from what it has saved itself."""
     _refuse(run.folder / "job.yaml", _renamed(before, planned.job))
     return Resumed(
         launch=replace(planned, run_dir=run.folder, attempt=1 + run.last_attempt),
@@ -75,9 +75,10 @@ def _refuse(path: Path, problems: Sequence[str]) -> None:
 def cluster_words(
     before: ClusterRef, cluster: str | None, simulate: bool, simulate_hosts: int | None
 ) -> ClusterRef:
-    """Another cluster with what is said of it; else the one before, with what is said anew.
+    """Returns a reference to `cluster` with its options, or to the previous cluster.
 
-    A file of a cluster that is named now is one of the folder that the command is typed in.
+    New options are added to those of the previous cluster. The path of a cluster file is relative
+    to the working directory of the command.
     """
     if cluster is not None:
         name = str(Path(cluster).absolute()) if is_path(cluster) else cluster
@@ -109,7 +110,7 @@ def _renamed(before: BaseJob, job: BaseJob) -> list[str]:
 
 
 def _left_behind(before: Job, job: Job, run_dir: Path) -> list[str]:
-    """A run must not lose sight of its checkpoints. Raises UnreachableError."""
+    """Reports a new storage without the run's checkpoints. Raises UnreachableError."""
     old, new = folder_of(before, run_dir), folder_of(job, run_dir)
     if old == new or newest(old) is None:
         return []
@@ -117,6 +118,6 @@ def _left_behind(before: Job, job: Job, run_dir: Path) -> list[str]:
 
 
 def _is_complete(state: dict[str, Any], about: CheckpointMetadata | None, steps: int) -> bool:
-    """A run that ended well and lost its last checkpoint since has something to do again."""
+    """Returns whether the run is done. A finished run that lost its last checkpoint is not."""
     done = about.step if about else state.get("step") or 0
     return done > steps or (done == steps and state.get("state") == "finished")

@@ -1,4 +1,4 @@
-"""What `launch run`, `resume`, `attach` and `stop` do where a run is a job in Slurm's queue."""
+"""`launch run`, `resume`, `attach` and `stop` for a run that is a job in Slurm's queue."""
 
 import shutil
 import time
@@ -26,12 +26,12 @@ from launcher.runs.status import RunStatus, describe, read_status
 
 LOOK_S, LOOK_AT_QUEUE_S = 0.5, 2.0
 ENDING_TIMEOUT_S = 90.0
-"""Beyond what the program is given to save: Slurm kills what does not end by itself."""
+"""Seconds beyond the program's grace period: Slurm kills a job that does not end by itself."""
 SHOWN_LINES = 20
 
 
 def hand_over_new(launch: LaunchSpec, *, fresh: bool, shown: OutputOptions) -> int:
-    """`hand_over` of a new run; where Slurm refuses it there is none."""
+    """Calls `hand_over` for a new run. If Slurm rejects it, the run's folder is removed."""
     run = RunDir.make(launch, fresh=fresh)
     try:
         job = _submit(run, launch, [])
@@ -46,9 +46,9 @@ def hand_over_new(launch: LaunchSpec, *, fresh: bool, shown: OutputOptions) -> i
 def hand_over(
     run: RunDir, launch: LaunchSpec, overrides: Sequence[str], shown: OutputOptions
 ) -> int:
-    """A run that no process runs becomes a job; returns the exit code of `launch`.
+    """Submits a run that no process runs as a Slurm job; returns the exit code of `launch`.
 
-    Raises ProviderError where Slurm refuses it.
+    Raises ProviderError when Slurm rejects it.
     """
     before = run.state
     try:
@@ -63,7 +63,7 @@ def hand_over(
 
 
 def _submit(run: RunDir, launch: LaunchSpec, overrides: Sequence[str]) -> SlurmJob:
-    """The run's lock is the job's to take, as soon as Slurm has it."""
+    """Releases the run's lock, which the job takes when it starts, and submits the job."""
     settings = launch.cluster.provider
     assert isinstance(settings, Slurm)
     with run:
@@ -89,7 +89,7 @@ def _show(folder: Path, job: SlurmJob, launch: LaunchSpec, shown: OutputOptions)
 
 
 def follow(folder: Path, job: SlurmJob, shown: OutputOptions) -> int:
-    """Show a job until it has left the queue for good; Ctrl-C only lets go of it."""
+    """Displays a job until it has left the queue for good. Ctrl-C detaches; the job continues."""
     console, said, has_begun = shown.console, "", False
     tail = FOLLOWED_TAIL if _has_begun(folder) else 0
     try:
@@ -102,7 +102,7 @@ def follow(folder: Path, job: SlurmJob, shown: OutputOptions) -> int:
                 attach_run(folder, aside=shown.as_json, tail=tail)
                 tail = 0
                 if is_alive(folder):
-                    return INTERRUPTED  # let go of, there
+                    return INTERRUPTED  # the user has detached
             time.sleep(LOOK_S)
     except KeyboardInterrupt:
         _tell(console, "let go of the run")
@@ -113,9 +113,9 @@ def follow(folder: Path, job: SlurmJob, shown: OutputOptions) -> int:
 
 
 def stop_job(folder: Path, job: SlurmJob, *, now: bool, aside: bool) -> int:
-    """With a checkpoint, at once, or before it has begun. Raises ProviderError."""
+    """Stops a job: with a checkpoint, immediately, or before it has begun. Raises ProviderError."""
     console, errors = Console(stderr=aside), Console(stderr=True)
-    job.model_copy(update={"is_to_end": True}).write(folder)  # a job that comes late ends by itself
+    job.model_copy(update={"is_to_end": True}).write(folder)  # a job accepted late ends by itself
     found = job.queue_status()
     in_order = not now and found is not None and found.state == "RUNNING" and is_alive(folder)
     grace_s = read_object(folder / "state.json").get("grace_s") or 0.0
@@ -144,7 +144,7 @@ def _has_begun(folder: Path) -> bool:
 
 
 def _look(folder: Path, job: SlurmJob) -> Queued | None:
-    """A controller that does not answer for a while ends nothing here."""
+    """Queries Slurm until it answers: a controller that is silent for a while ends nothing."""
     while True:
         try:
             return job.queue_status()
@@ -154,7 +154,7 @@ def _look(folder: Path, job: SlurmJob) -> Queued | None:
 
 
 def _tell_end(found: RunStatus, job: SlurmJob) -> int:
-    """Of a job that was over before anything of it could be shown."""
+    """Reports a job that was over before it could be displayed; returns the exit code."""
     errors, log = Console(stderr=True), found.folder / "logs" / "slurm.log"
     noted = SlurmJob.read(found.folder)
     if noted is not None and noted.is_to_end:

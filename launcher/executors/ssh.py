@@ -1,4 +1,4 @@
-"""A run on hosts that are others, from the hosts as they are to the copy of its folder here."""
+"""A run on remote hosts, from provisioning the hosts to copying the run's folder here."""
 
 import subprocess
 from collections.abc import Callable, Sequence
@@ -31,19 +31,19 @@ from trainer.contract.config.loader import ConfigError, dump
 from trainer.contract.storage.cache_dirs import run_id
 
 LAST_WORD_TIMEOUT_S = 60.0
-"""Between the end of a run, as `launch attach` sees it, and that of its process."""
+"""Seconds between the end of a run, as `launch attach` sees it, and that of its process."""
 ALIVE_S = 2.0
-"""A run whose display was let go of: has it ended all the same?"""
+"""Seconds in which a run may report its end after the user detached or the connection was lost."""
 LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """How a run begins, or goes on, on its hosts."""
+    """A request to start or resume a run on its hosts."""
 
     job: BaseJob
     text: str | None
-    """Of the job, where the run is a new one."""
+    """The job of a new run as YAML; None for a run that resumes."""
     overrides: Sequence[str] = ()
     fresh: bool = False
 
@@ -53,24 +53,24 @@ class HostsLostError(Exception):
 
 
 class HostMonitor:
-    """Looks after the hosts while a run is shown. These are just there: there is nothing to do."""
+    """Callbacks while a run is displayed. The base class, for permanent hosts, does nothing."""
 
     takes_the_run_along = False
-    """Whether a run that goes on is sent to them: they have never seen it."""
+    """Whether the folder of a resumed run is sent to the hosts, because they do not have it."""
 
     def began(self) -> None:
-        """The run is on them now."""
+        """Called once the run has started on the hosts."""
 
     def poll(self, run: RemoteRun) -> None:
         """Called about every second. May raise HostsLostError."""
 
     def are_lost(self) -> bool:
-        """Whether they are gone for good."""
+        """Returns whether the hosts are gone for good."""
         return False
 
 
 class SshExecutor:
-    """One run, from the hosts as they are to its copy in `folder`."""
+    """Drives one run on existing hosts, up to its copy in `folder`."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class SshExecutor:
     ) -> None:
         self.has_begun = False
         self.is_there = False
-        """Whether the run may still be on its hosts, as far as it is known here."""
+        """Whether the run may still be on its hosts, as far as this machine knows."""
         self.folder, self.cluster, self.words, self.shown = folder, cluster, words, shown
         self._cluster_name, self._world = cluster_name, cluster.world(simulated=False)
 
@@ -104,10 +104,10 @@ class SshExecutor:
             return fail(errors, message + where, INTERRUPTED if interrupted else NO_CLUSTER)
 
     def submit(self, begin: RunRequest, settings: Ssh, watch: HostMonitor) -> int:
-        """On hosts that are there; returns the exit code of `launch`.
+        """Starts the run on existing hosts and displays it; returns the exit code of `launch`.
 
-        Raises ProviderError, ConfigError, and KeyboardInterrupt before the run has begun;
-        HostsLostError where `watch` says that they are gone.
+        Raises ProviderError, ConfigError, and KeyboardInterrupt before the run has begun. Raises
+        HostsLostError when `watch` reports that the hosts are gone.
         """
         tell, hosts, world = self.tell, hosts_of(settings), self._world
         code = pack(Path.cwd())
@@ -133,7 +133,7 @@ class SshExecutor:
         return run.launch("status", "-o", "json", terminal=False) if self.shown.as_json else OK
 
     def run_order(self, begin: RunRequest, runs: str, secrets: dict[str, str]) -> RunOrder:
-        """The same in words for another machine, where the run's folder is in `runs`."""
+        """Returns the request as an order for the head, where `runs` contains the run's folder."""
         return RunOrder(
             job=begin.text,
             secret_names=list(begin.job.secrets),
@@ -150,13 +150,13 @@ class SshExecutor:
     def record(self, begin: RunRequest) -> None:
         """Records the job that this machine sent, for a later `resume`.
 
-        The hosts' copy of it is never taken.
+        The hosts' copy of the job is never used.
         """
         replace_file(self.folder / "job.yaml", dump(begin.job))
         registry.note(self.folder, begin.job.secrets)
 
     def _follow(self, run: RemoteRun, sessions: Sessions, watch: HostMonitor) -> int:
-        """Show it until it ends; Ctrl-C only lets go of it."""
+        """Displays the run until it ends, then copies its folder. Ctrl-C only detaches."""
         said = "let go of the run"
         try:
             shown = self._show(run, watch)
@@ -183,7 +183,7 @@ class SshExecutor:
         return code
 
     def _show(self, run: RemoteRun, watch: HostMonitor) -> int:
-        """As `launch attach` on the head does; its exit code."""
+        """Runs `launch attach` on the head, and returns its exit code."""
         words = ["attach", *(["-o", "json"] if self.shown.as_json else [])]
         with run.start(*words, terminal=self._console.is_terminal) as process:
             try:
@@ -204,7 +204,7 @@ class SshExecutor:
         self._console.print(Text(plain(text)), soft_wrap=True)
 
     def tell_where(self, run: RemoteRunHandle) -> None:
-        """How it is found again."""
+        """Prints how to find the run again."""
         word = run_word(self.folder)
         self.tell(f"{run.name} runs on {run.head_name}, in {run.runs}/{run.name}")
         self.tell(f"  follow it                     launch attach {word}")

@@ -1,1 +1,1 @@
-"""One program on all hosts, all or none, over Ray."""
+"""Runs one program on all hosts or none, through Ray."""

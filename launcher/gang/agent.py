@@ -1,8 +1,8 @@
-"""The actor that runs on each host: starts the host's program, and hands over what it says.
+"""The actor that runs on each host: starts the host's program, and returns its output and events.
 
-The program's tree ends when the actor does, whatever ends it, and the actor ends itself when nobody
-has asked it anything for `LEASE_S`, or when its Ray node is gone: a driver that vanished leaves
-nothing running, and a host that is lost does not go on beside the one that replaces it.
+The program's process tree ends with the actor, whatever ends the actor. The actor exits when it
+receives no call for `LEASE_S`, or when its Ray node is gone. A driver that vanishes thus leaves
+nothing running, and a lost host does not keep running beside its replacement.
 """
 
 import os
@@ -23,12 +23,12 @@ from launcher.host.run_dir_mirror import CopiedFolder
 LEASE_S = 60.0
 LOOK_S = 0.5
 NOTICE = "preemption_notice"
-"""The event of a host that is about to be taken away."""
+"""The event of a host that is about to be preempted or terminated."""
 NOT_FOR_PROGRAMS = ("RAY_",)
 
 
 class Agent:
-    """One per host. Ray calls its methods from several threads: `stop` must not wait for `poll`."""
+    """The agent of a host. Ray calls it from several threads: `stop` must not wait for `poll`."""
 
     def __init__(self, process: int) -> None:
         self._process = process
@@ -40,17 +40,18 @@ class Agent:
         threading.Thread(target=self._end_when_alone, daemon=True).start()
 
     def address(self) -> str:
-        """Of this host, as the others reach it."""
+        """Returns the address at which the other hosts reach this host."""
         import ray.util
 
         self._asked_at = time.monotonic()
         return ray.util.get_node_ip_address()
 
     def listening_address(self, wanted: int | None) -> tuple[str, int]:
-        """Where the coordinator listens: at the address that the hosts use, and nowhere else.
+        """Returns the address and port on which the coordinator listens.
 
-        Its port is `wanted` where that is free, else one that is. The address is "" (all of them)
-        where the one that the hosts use is none of this host's own, as behind NAT.
+        The address is the one that the hosts use, and no other. It is "" (all of them) when that
+        one is not this host's own, as behind NAT. The port is `wanted` when that is free, else
+        any free port. Raises OSError when no port is free.
         """
         address = preflight.own_address(self.address())
         for port in (wanted, 0) if wanted else (0,):
@@ -63,28 +64,28 @@ class Agent:
         raise OSError("no free port")
 
     def look(self, folder: str, platform: str) -> HostReport:
-        """At this host, for a run in that folder on accelerators of that platform."""
+        """Returns the preflight report of this host for a run in `folder` on `platform`."""
         return preflight.run_preflight(self.address(), Path(folder), platform)
 
     def listen(self) -> int:
-        """A port where others can try whether they reach this host."""
+        """Listens on a port and returns it; other hosts test whether they can connect to it."""
         self._asked_at = time.monotonic()
         return preflight.listen(self.address())
 
     def unreachable(self, address: str, port: int) -> str:
-        """Why another host cannot be reached from this one; "": it can."""
+        """Returns why this host cannot connect to another host, or "" when it can."""
         self._asked_at = time.monotonic()
         return preflight.unreachable(address, port)
 
     def sees(self, path: str) -> bool:
-        """Whether a file of the launcher's machine is here too."""
+        """Returns whether a file of the launcher's machine exists on this host too."""
         self._asked_at = time.monotonic()
         return Path(path).exists()
 
     def receive(
         self, folder: str, files: Mapping[str, str], followed: list[str], made: list[str]
     ) -> str:
-        """Make a copy of the run's folder here, before a start; why that cannot be, "" if it is."""
+        """Copies the run's folder to this host before a start. Returns the error, or ""."""
         self._asked_at = time.monotonic()
         try:
             if self._copied is not None:
@@ -95,7 +96,7 @@ class Agent:
         return ""
 
     def written(self) -> dict[str, bytes]:
-        """What was added to that copy's files since; see CopiedFolder."""
+        """Returns what was added to that copy's files since the last call; see CopiedFolder."""
         self._asked_at = time.monotonic()
         return self._copied.written() if self._copied is not None else {}
 
@@ -108,7 +109,7 @@ class Agent:
         grace_s: float,
         hosts: Sequence[str],
     ) -> None:
-        """Start the host's program; `environment` is added to the host's own.
+        """Starts the host's program. `environment` is added to the host's own environment.
 
         `hosts`: the addresses of all hosts, which the program reaches without a proxy.
         """
@@ -117,7 +118,7 @@ class Agent:
         self._program = HostProcess(command, whole, Path(log), Path(cwd), grace_s)
 
     def poll(self, wait_s: float) -> OutputUpdate:
-        """What the program said since; waits up to `wait_s` for something."""
+        """Returns the program's output and events since the last call; waits up to `wait_s`."""
         self._asked_at = time.monotonic()
         assert self._program is not None
         batch = self._program.poll(wait_s)
@@ -126,13 +127,13 @@ class Agent:
         return batch
 
     def stop(self, grace_s: float | None = None) -> None:
-        """End the program, at once or with time to save; `poll` tells when it is gone."""
+        """Ends the program, with `grace_s` to save if given; `poll` reports when it is gone."""
         self._asked_at = time.monotonic()
         if self._program is not None:
             self._program.stop(grace_s)
 
     def stacks(self, wait_s: float) -> str:
-        """What all threads of the program are doing, told within `wait_s`; its log has it too."""
+        """Returns the stacks of all threads of the program within `wait_s`, and logs them."""
         self._asked_at = time.monotonic()
         return self._program.stacks(wait_s) if self._program is not None else ""
 
@@ -144,14 +145,14 @@ class Agent:
 
 
 def host_environment() -> dict[str, str]:
-    """What this process was started with: Ray sets OMP_NUM_THREADS=1 and more after that."""
+    """Returns this process's initial environment: Ray later sets OMP_NUM_THREADS=1 and more."""
     entries = Path("/proc/self/environ").read_bytes().split(b"\0")
     pairs = (os.fsdecode(entry).partition("=") for entry in entries if entry)
     return {name: value for name, _, value in pairs if not name.startswith(NOT_FOR_PROGRAMS)}
 
 
 def add(environment: Mapping[str, str], host: Mapping[str, str]) -> dict[str, str]:
-    """A program's variables over those of its host; search paths are joined."""
+    """Returns a program's variables merged over those of its host; search paths are joined."""
     paths = {
         name: os.pathsep.join([environment[name], host[name]])
         for name in SEARCH_PATHS

@@ -1,4 +1,4 @@
-"""Why an agent failed: its host is gone, or only the agent is. Imports Ray late."""
+"""Finds out why an agent failed: its host is gone, or only the agent is. Imports Ray late."""
 
 import re
 import socket
@@ -11,8 +11,8 @@ from launcher.providers.ray import private
 from launcher.providers.ray.client import bounded
 
 ENDING_S = 3.0
-"""For this long a node must still answer after its agent has ended: a raylet that ends takes its
-agents with it, and may close its port after them."""
+"""Seconds for which a node must still answer after its agent has ended: a raylet that ends takes
+its agents with it, and may close its port after them."""
 LOOK_S, CONNECT_S, STATE_TIMEOUT_S = 0.2, 2.0, 10.0
 MEMORY = re.compile(
     r"(?:was|running was) (?P<used>[\d.]+\s?\w+) (?:used )?/ (?P<limit>[\d.]+\s?\w+)"
@@ -26,12 +26,12 @@ class AgentEnd:
     """The end of an agent, or the error that one of its methods raised."""
 
     why: str
-    """One line."""
+    """The reason, in one line."""
     host_lives: bool
 
 
 def explain(error: Exception) -> AgentEnd:
-    """What a `RayError` of a call to an agent means; may take ENDING_S."""
+    """Returns what a `RayError` of a call to an agent means; may take ENDING_S."""
     from ray.exceptions import OutOfMemoryError, RayTaskError
 
     if isinstance(error, OutOfMemoryError):
@@ -45,12 +45,12 @@ def explain(error: Exception) -> AgentEnd:
 
 
 def first_line(error: Exception) -> str:
-    """Ray's own explanations take pages."""
+    """Returns the first line of an error: Ray's own explanations take pages."""
     return str(error).strip().splitlines()[0]
 
 
 def out_of_memory(text: str) -> str:
-    """What Ray's memory monitor did, with its figures, and what to do."""
+    """Returns what Ray's memory monitor did, with its figures, and the remedy."""
     figures = MEMORY.search(text)
     used = f"{figures['used']} of {figures['limit']} of memory were used" if figures else ""
     threshold = THRESHOLD.search(text)
@@ -63,7 +63,7 @@ def out_of_memory(text: str) -> str:
 
 
 def _in_one_line(error: Any) -> str:
-    """The exception and the frame that raised it, without Ray's traceback."""
+    """Returns the exception and the frame that raised it, without Ray's traceback."""
     frames = list(FRAME.finditer(str(error)))
     cause = error.cause
     text = f"{type(cause).__name__}: {cause}" if cause else str(error).strip().splitlines()[-1]
@@ -74,20 +74,20 @@ def _in_one_line(error: Any) -> str:
 
 
 def _node_lives(actor_id: str | None) -> bool:
-    """Whether the Ray node of an actor goes on answering for ENDING_S."""
+    """Returns whether the Ray node of an actor keeps answering for ENDING_S."""
     given_up = time.monotonic() + ENDING_S
     while time.monotonic() < given_up:
         try:
             if not bounded("looking at a node", STATE_TIMEOUT_S, lambda: _answers(actor_id)):
                 return False
-        except Exception:  # Ray itself is stuck or gone, in whatever way it says so
+        except Exception:  # Ray itself is stuck or gone, whatever it raises
             return False
         time.sleep(LOOK_S)
     return True
 
 
 def _answers(actor_id: str | None) -> bool:
-    """Whether Ray holds the actor's node for alive, it is not draining, and its raylet answers."""
+    """Returns whether Ray reports the actor's node alive, not draining, and its raylet answers."""
     import ray
 
     state = private.state()

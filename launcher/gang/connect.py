@@ -1,4 +1,4 @@
-"""From hosts that wait in a Ray cluster to a gang: connect, reserve, an agent on each host."""
+"""Turns hosts of a Ray cluster into a gang: connects, reserves, starts an agent on each host."""
 
 import logging
 import os
@@ -20,18 +20,19 @@ from trainer.contract.planning.plan import World
 
 CONNECT_TIMEOUT_S, LEAVE_TIMEOUT_S = 60.0, 45.0
 RESERVE_TIMEOUT_S = 20.0
-"""Providers hand over hosts that are up: who is missing or busy now has a reason."""
+"""Seconds to reserve the hosts. Providers return hosts that are up, so a host that is missing or
+busy now has a reason."""
 BEFORE_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Under `uv run` Ray would pack up this folder and start every agent through uv again.
+    # Under `uv run`, Ray would package this folder and start every agent through uv again.
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a call without a connection starts no new cluster
-    # Its handler aborts this process 3 s after a SIGTERM, in the middle of a save.
+    # Ray's handler aborts this process 3 s after a SIGTERM, in the middle of a save.
     "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
 }
-"""What Ray reads when it is imported."""
+"""Environment variables that Ray reads when it is imported."""
 JOB_OF_RAY = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Within a job of the cluster's Jobs API: that its code goes to all hosts."""
+"""The variable that sends the code of a job of the cluster's Jobs API to all hosts."""
 
 
 @contextmanager
@@ -43,7 +44,7 @@ def gather(
     reserve_timeout_s: float = RESERVE_TIMEOUT_S,
     patience: Patience | None = None,
 ) -> Iterator[Gang]:
-    """`connected` and `assembled` in one: for what runs one attempt."""
+    """Combines `connected` and `assembled`, for a caller that runs one attempt."""
     listener = listener or Listener()
     with (
         connected(hosts, run_dir, listener),
@@ -54,7 +55,7 @@ def gather(
 
 @contextmanager
 def connected(hosts: HostCluster, run_dir: Path, listener: Listener) -> Iterator[None]:
-    """Be a driver of the hosts' Ray cluster. Raises ProviderError where it cannot be reached."""
+    """Connects to the hosts' Ray cluster as a driver. Raises ProviderError when that fails."""
     import_ray(hosts)
     with _keeping_logs(hosts, run_dir):
         listener.on_status("connecting to Ray")
@@ -74,10 +75,10 @@ def assembled(
     reserve_timeout_s: float = RESERVE_TIMEOUT_S,
     patience: Patience | None = None,
 ) -> Iterator[Gang]:
-    """Reserve the world's hosts and put an agent on each.
+    """Reserves the world's hosts and starts an agent on each; releases everything on exit.
 
-    Raises ProviderError where hosts are missing or busy or Ray is stuck; what Ray's processes said
-    is then in the run's folder. On the way out all of it is given back.
+    Raises ProviderError when hosts are missing or busy, or Ray is stuck. Ray's logs are then kept
+    in the run's folder.
     """
     reservation: Reservation | None = None
     gang: Gang | None = None
@@ -110,7 +111,7 @@ def assembled(
 
 
 def _leave(hosts: HostCluster, call: Callable[[], None]) -> None:
-    """Where Ray is stuck or gone, the end of this process gives everything back."""
+    """Runs `call`. If Ray is stuck or gone, the end of this process releases everything instead."""
     if not hosts.head_is_down:
         with suppress(ProviderError):
             hosts.call_ray("leaving", LEAVE_TIMEOUT_S, call)
@@ -124,7 +125,7 @@ def _disconnect() -> None:
 
 @contextmanager
 def _keeping_logs(hosts: HostCluster, run_dir: Path) -> Iterator[None]:
-    """Ray's logs are deleted with the hosts: the error says where they are kept."""
+    """Copies Ray's logs, which are deleted with the hosts, on an error, and adds the path to it."""
     try:
         yield
     except ProviderError as error:
@@ -135,7 +136,7 @@ def _keeping_logs(hosts: HostCluster, run_dir: Path) -> Iterator[None]:
 
 
 def import_ray(hosts: HostCluster) -> None:
-    """Import Ray for this cluster: nothing of the user's environment may lead it to another one."""
+    """Imports Ray for this cluster; removes `RAY_*` variables, which could select another one."""
     kept = JOB_OF_RAY if hosts.shared else ""
     for name in [n for n in os.environ if n.startswith("RAY_") and n != kept]:
         del os.environ[name]
@@ -144,11 +145,11 @@ def import_ray(hosts: HostCluster) -> None:
 
 
 def _connect(hosts: HostCluster) -> None:
-    """In a thread, where Ray cannot put its own SIGTERM handler over ours; it warns of that."""
+    """Connects in a thread, where Ray cannot replace the SIGTERM handler; Ray warns about that."""
     import ray
 
     logging.getLogger("ray").setLevel(logging.ERROR)
-    # It would print what raylets say of lost workers and nodes, pages of it, into our display.
+    # It would print pages of raylet messages about lost workers and nodes into the display.
     private.worker().listen_error_messages = lambda *_: None
     try:
         ray.init(

@@ -1,4 +1,4 @@
-"""What the hosts of a cluster that is not Slipway's own must have, looked for before the agents."""
+"""Requirements on the hosts of a cluster that is not Slipway's own, checked before agents start."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from launcher.gang.reservation import Reservation
 from launcher.host import environment_check
 
 TIMEOUT_S = 60.0
-"""For Ray to start a process on every host, and for that to look at the disk."""
+"""Seconds for Ray to start a process on every host, and for that process to check the disk."""
 CODE = Path(launcher.__file__).parent
 REMEDY = (
     "every host needs the launcher's Python, with Slipway, and the folder that it is started in, "
@@ -20,7 +20,7 @@ REMEDY = (
 
 
 def check_equipment(reservation: Reservation) -> None:
-    """Raises ProviderError with every host that lacks something, or that does not answer."""
+    """Raises ProviderError with every host that lacks something or does not answer."""
     import ray
     from ray import cloudpickle
     from ray.exceptions import RayError
@@ -50,7 +50,7 @@ def check_equipment(reservation: Reservation) -> None:
 
 
 def _look(reservation: Reservation, process: int) -> Any:
-    """A task on that process's host, beside what is reserved there."""
+    """Returns a task for the host of `process`, which runs within the reservation."""
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 

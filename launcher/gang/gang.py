@@ -1,6 +1,6 @@
-"""One agent per host, as one: start a program on all of them, watch, end all when one fails.
+"""Runs a program on all hosts through one agent per host; ends all of them when one fails.
 
-What is decided from what the hosts report is in core/results.py, without Ray.
+core/results.py interprets what the hosts report, without Ray.
 """
 
 import math
@@ -33,7 +33,7 @@ from launcher.providers.ray.node_spec import HostSlot
 
 Event = dict[str, Any]
 ANSWER_TIMEOUT_S = 60.0
-"""For what an agent does at once: find a port, start a process."""
+"""Seconds for a call that an agent answers immediately: find a port, start a process."""
 STACKS_TIMEOUT_S = 10.0
 POLL_S, LOOK_S = 1.0, 0.5
 PORT_ATTEMPTS = 5
@@ -41,27 +41,30 @@ COMPARED = ("versions", "code", "corpus_sha256")
 
 
 class GangError(Exception):
-    """The hosts cannot run the program together; says which one and why."""
+    """The hosts cannot run the program together; the message names the host and the reason."""
 
     def __init__(self, message: str, suspects: Collection[int] = ()) -> None:
-        """`suspects`: the processes whose hosts are the reason."""
+        """Creates the error. `suspects`: the processes whose hosts are the reason."""
         super().__init__(message)
         self.suspects = suspects
 
 
 class LostError(GangError):
-    """A host does not answer any more."""
+    """A host no longer answers."""
 
 
 class AgentError(GangError):
-    """The agent of a host failed, not the host."""
+    """The agent of a host failed, not the host itself."""
 
 
 class Program(Protocol):
-    """What runs on the hosts."""
+    """The program that runs on the hosts."""
 
     def check_command(self, process: int) -> list[str] | None:
-        """A look at the host before the start; reports one `checked` event. None: no look."""
+        """Returns a command that checks the host before the start and sends one `checked` event.
+
+        Returns None when there is no check.
+        """
         ...
 
     def command(self, process: int) -> list[str]: ...
@@ -81,12 +84,12 @@ class Gang:
         listener: Listener,
         apart: Collection[int] = (),
     ) -> None:
-        """`apart`: processes whose hosts do not share the run's folder."""
+        """Creates the gang. `apart`: processes whose hosts do not share the run's folder."""
         self._agents, self._places = agents, places
         self.nodes = nodes
-        """Ray's ids of the hosts' nodes."""
+        """Ray ids of the hosts' nodes."""
         self._lost: set[int] = set()
-        """Those whose agents do not answer."""
+        """Processes whose agents do not answer."""
         self._run_dir, self._listener = run_dir, listener
         self._copies = Copies(agents, apart, run_dir)
         self._addresses: list[str] = []
@@ -98,11 +101,11 @@ class Gang:
 
     @property
     def silent_places(self) -> list[HostSlot]:
-        """Of hosts that have stopped answering."""
+        """Slots of the hosts that have stopped answering."""
         return self.places_of(self._lost)
 
     def places_of(self, processes: Collection[int]) -> list[HostSlot]:
-        """Where the hosts of these processes are."""
+        """Returns the slots of the hosts of these processes."""
         return [self._places[process] for process in processes]
 
     def run(
@@ -111,11 +114,12 @@ class Gang:
         coordinator_port: int | None = None,
         attendant: GangMonitor | None = None,
     ) -> GangResult:
-        """Run the program on all hosts until all have ended; the first failure ends the others.
+        """Runs the program on all hosts until all have ended; the first failure ends the others.
 
-        So does a hang, once the stacks of all hosts are in their logs. When the attendant says so,
-        or one host stopped on a request of its own, all are asked to stop in order. A
-        coordinator port that was taken in the moment of the start is replaced by another one.
+        A hang ends them too, once the stacks of all hosts are in their logs. All hosts receive a
+        request for an orderly stop when the attendant requires it, or when one host has stopped on
+        a request from outside. If the coordinator port is taken at the moment of the start, the
+        program starts again with another port.
         """
         attendant = attendant or GangMonitor()
         for attempt in range(PORT_ATTEMPTS):
@@ -131,7 +135,10 @@ class Gang:
         return outcome
 
     def look(self, platform: str) -> dict[int, Seen]:
-        """All hosts, as they are before a program starts. Raises LostError."""
+        """Runs the preflight checks on every host: process -> result.
+
+        Raises LostError when a host does not answer.
+        """
         asked_s = time.time()
         looks = self._ask(lambda agent: agent.look.remote(str(self._run_dir), platform))
         half_s = (time.time() - asked_s) / 2
@@ -144,10 +151,10 @@ class Gang:
         }
 
     def check(self, program: Program) -> dict[int, Event]:
-        """Look at every host: process -> its `checked` event.
+        """Runs the program's check on every host: process -> its `checked` event.
 
-        Raises GangError where a host cannot serve the job or differs from the others, LostError
-        where one was lost meanwhile.
+        Raises GangError when a host cannot serve the job or differs from the others, LostError
+        when one was lost meanwhile.
         """
         processes = range(len(self._agents))
         commands = [program.check_command(process) for process in processes]
@@ -176,7 +183,7 @@ class Gang:
         return reports
 
     def end(self) -> None:
-        """End whatever still runs on the hosts; waits for it, within limits."""
+        """Ends everything that still runs on the hosts; waits for it up to ENDING_TIMEOUT_S."""
         import ray
 
         answering = [a for process, a in enumerate(self._agents) if process not in self._lost]
@@ -186,11 +193,14 @@ class Gang:
             ray.kill(agent)
 
     def _ask(self, call: Callable[[Any], Any]) -> list[Any]:
-        """All agents at once, in the order of processes. Raises LostError."""
+        """Calls all agents; returns their answers in the order of processes.
+
+        Raises LostError when an agent does not answer.
+        """
         return _answers([call(agent) for agent in self._agents], range(len(self._agents)))
 
     def _environments(self, program: Program, coordinator_port: int | None) -> list[dict[str, str]]:
-        """Of every process: the program's own, and where the first one listens."""
+        """Returns each process's environment: the program's own, and the coordinator's address."""
         first = self._hosts()[0]
         call = self._agents[0].listening_address.remote(coordinator_port)
         ((bound, port),) = _answers([call], [0])
@@ -206,7 +216,10 @@ class Gang:
         return environments
 
     def _hosts(self) -> list[str]:
-        """The addresses of all hosts, in the order of processes. Raises LostError."""
+        """Returns the addresses of all hosts, in the order of processes.
+
+        Raises LostError when a host does not answer.
+        """
         if not self._addresses:
             self._addresses = self._ask(lambda agent: agent.address.remote())
         return self._addresses
@@ -249,7 +262,7 @@ class Gang:
         return GangResult(exits, first_failure(exits), hang)
 
     def _send_folder(self) -> None:
-        """Raises GangError with the hosts that cannot hold a copy of the run's folder."""
+        """Sends the run's folder. Raises GangError with the hosts that cannot hold a copy."""
         sent = self._copies.send()
         problems = _answers([call for _, call in sent], [process for process, _ in sent])
         failures = [
@@ -262,7 +275,7 @@ class Gang:
     def _watch(
         self, note: Callable[[Event], None], attendant: GangMonitor
     ) -> tuple[dict[int, ProcessExit], Hang | None]:
-        """Forward what the hosts say until all have ended; process -> its end."""
+        """Forwards what the hosts report until all have ended. Returns their exits and any hang."""
         attendant.on_start()
         exits: dict[int, ProcessExit] = {}
         errors: dict[int, Exception] = {}
@@ -293,7 +306,7 @@ class Gang:
                 self._lost.add(process)
             polls = {call: process for call, process in polls.items() if process not in self._lost}
             self._copies.fetch()
-            stop.look(exits)  # first: those that lost a peer are no hang
+            stop.look(exits)  # first: processes that lost a peer do not hang
             if not stop.begun and time.monotonic() >= look_at:
                 look_at = time.monotonic() + LOOK_S
                 if hang := attendant.hang():
@@ -309,7 +322,7 @@ class Gang:
         return exits, hang
 
     def _look_into(self, hang: Hang) -> Hang:
-        """With the stacks of every thread of every program in the hosts' logs, and told of."""
+        """Logs the stacks of every thread on every host; reports and returns the hang."""
         process = hang.behind[0].process
         frames = innermost(self._collect_stacks().get(process, ""))
         hang = replace(hang, doing=" < ".join(frames))
@@ -317,7 +330,7 @@ class Gang:
         return hang
 
     def _collect_stacks(self) -> dict[int, str]:
-        """Process -> what it told; one that does not answer in time is left out."""
+        """Returns process -> its stacks, without processes that do not answer in time."""
         import ray
 
         calls = [agent.stacks.remote(STACKS_TIMEOUT_S) for agent in self._agents]
@@ -327,7 +340,7 @@ class Gang:
 
     def _forward(self, process: int, batch: OutputUpdate, note: Callable[[Event], None]) -> None:
         for event in batch.events:
-            event["process"] = process  # a program of anybody's may say anything here
+            event["process"] = process  # a user's program may send any value here
             note(event)
             self._listener.on_event(event)
         for line in batch.lines:
@@ -348,7 +361,7 @@ class CheckError(GangError):
 
 
 def compare(reports: Mapping[int, Event]) -> None:
-    """Raise GangError unless all hosts have the same versions, code and data."""
+    """Raises GangError unless all hosts have the same versions, code and data."""
     odd, suspects = find_outliers({p: {k: r.get(k) for k in COMPARED} for p, r in reports.items()})
     if odd:
         text = "the hosts are not alike: " + "; ".join(odd) + ". Install the same on all of them."
@@ -356,13 +369,16 @@ def compare(reports: Mapping[int, Event]) -> None:
 
 
 def _ahead(clock_s: float, here_s: float, within_s: float) -> float:
-    """By how much it is ahead of this machine's clock, at least; it was read within that time."""
+    """Returns the least lead of a host's clock over this machine's; negative: it is behind.
+
+    The host read its clock at `here_s` of this machine's, give or take `within_s`.
+    """
     ahead_s = clock_s - here_s
     return math.copysign(max(0.0, abs(ahead_s) - within_s), ahead_s)
 
 
 def _answers(calls: Sequence[Any], processes: Sequence[int]) -> list[Any]:
-    """What the agents of `processes` answered. Raises LostError with those that did not in time."""
+    """Returns the answers of the agents of `processes`. Raises LostError with those too late."""
     import ray
 
     _, late = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_TIMEOUT_S)
@@ -373,7 +389,7 @@ def _answers(calls: Sequence[Any], processes: Sequence[int]) -> list[Any]:
 
 
 def _answer(call: Any, process: int) -> Any:
-    """What an agent answered. Raises LostError, or AgentError where its host lives."""
+    """Returns an agent's answer. Raises LostError, or AgentError when its host is alive."""
     import ray
     from ray.exceptions import RayError
 
@@ -386,7 +402,7 @@ def _answer(call: Any, process: int) -> Any:
 
 
 def _stacks_of(call: Any) -> str:
-    """What a host has answered by now; "": nothing."""
+    """Returns the stacks that a host has sent by now, or "" when it has not."""
     import ray
     from ray.exceptions import RayError
 
@@ -397,7 +413,7 @@ def _stacks_of(call: Any) -> str:
 
 
 def _fetch(reference: Any) -> OutputUpdate | Exception:
-    """What a host said, or why nothing more comes from its agent."""
+    """Returns a host's update, or the error after which its agent sends nothing more."""
     import ray
     from ray.exceptions import RayError
 
@@ -413,8 +429,8 @@ def _agent_exit(exit: ProcessExit, error: Exception) -> ProcessExit:
 
 
 def _exit(batch: OutputUpdate, before: ProcessExit | None) -> ProcessExit:
-    """When a host is heard again after its program's end, the time of that does not change."""
-    lives = batch.status is None  # an agent that says so is there
+    """Returns the exit of a host's program; a later update does not change the time of the end."""
+    lives = batch.status is None  # the agent that reports this is alive
     lost = batch.lost or "the processes of its program were killed" if lives else ""
     ended_at = before.ended_at if before else time.monotonic() - (batch.ended_ago_s or 0.0)
     return ProcessExit(
@@ -429,7 +445,7 @@ def _exit(batch: OutputUpdate, before: ProcessExit | None) -> ProcessExit:
 
 
 def _silent_exit() -> ProcessExit:
-    """Of a host that is cut off, or stuck as a whole: its program is not heard of any more."""
+    """Returns the exit of a host that is cut off or stuck: its program no longer reports."""
     why = f"its agent has not answered for {SILENCE_S:.0f} s"
     return ProcessExit(None, time.monotonic() - SILENCE_S, lost=why)
 

@@ -1,4 +1,4 @@
-"""A run's hosts and the agents on them, kept from one attempt to the next while they live."""
+"""A run's hosts and the agents on them, kept from one attempt to the next while they are alive."""
 
 import time
 from collections.abc import Collection
@@ -23,22 +23,22 @@ from trainer.contract.planning.plan import World
 
 
 class HostPool:
-    """Got when they are first needed; given back on the way out, in whatever way."""
+    """The hosts of a run: acquired when first needed, released on every exit from the context."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._hosts: HostCluster | None = None
         self._gang: Gang | None = None
         self._known: frozenset[str] = frozenset()
-        """The nodes that have been looked at, and are alike."""
+        """Nodes that have been checked and are alike."""
         self._held_nodes: frozenset[str] = frozenset()
-        """Of the last gang: Ray takes a moment to see that they are given back."""
+        """Nodes of the last gang: Ray takes a moment to register their release."""
         self._held, self._assembly = ExitStack(), ExitStack()
 
     def gang(self, launch: LaunchSpec) -> Gang:
-        """Agents on the hosts of an attempt.
+        """Returns a gang of agents on the hosts of an attempt.
 
-        Raises ProviderError where there are not enough hosts for it, or none can be had.
+        Raises ProviderError when hosts are too few for it, or none can be acquired.
         """
         if self._gang is not None and self._gang.size == launch.plan.world.processes:
             return self._gang
@@ -51,16 +51,16 @@ class HostPool:
         return self._gang
 
     def is_known(self, gang: Gang) -> bool:
-        """Whether every host of it has been looked at: agents may be new where hosts are not."""
+        """Returns whether every host of `gang` was checked: new agents may run on known hosts."""
         return gang.nodes <= self._known
 
     def know(self, gang: Gang) -> None:
         self._known |= gang.nodes
 
     def dismiss(self, suspects: Collection[int] = ()) -> None:
-        """End the agents, not the hosts: one of them is lost, or others are needed.
+        """Ends the agents, not the hosts: a host is lost, or other hosts are needed.
 
-        `suspects`: processes whose hosts are taken again only where there are no others.
+        `suspects`: processes whose hosts are taken again only when no other hosts are available.
         """
         if self._gang is not None and self._hosts is not None:
             self._hosts.quarantine(self._gang.silent_places)
@@ -71,9 +71,9 @@ class HostPool:
         self._assembly = ExitStack()
 
     def available_hosts(self, world: World) -> int:
-        """Hosts that an attempt could have now, lost ones replaced as far as they can be.
+        """Returns the number of hosts for an attempt now; replaces lost ones as far as possible.
 
-        Raises ProviderError where the cluster itself is gone.
+        Raises ProviderError when the cluster itself is gone.
         """
         if self._hosts is None:
             return world.processes
@@ -85,7 +85,7 @@ class HostPool:
         )
 
     def check_head(self) -> None:
-        """Raises ProviderError where the head of the cluster has ended."""
+        """Raises ProviderError when the head of the cluster has ended."""
         if self._hosts is not None and self._hosts.head_is_down:
             raise ProviderError(
                 "the head of the Ray cluster has ended: all its hosts are lost with it"
@@ -99,7 +99,7 @@ class HostPool:
             pass
 
     def _get_hosts(self, launch: LaunchSpec) -> HostCluster:
-        """Of a cluster that runs, or of this machine; with this process as a driver of theirs."""
+        """Acquires hosts of a running cluster or of this machine, and connects as their driver."""
         provider = launch.cluster.provider
         if isinstance(provider, Attach) and not launch.cluster_ref.simulated:
             got = attach.join(provider, self._listener)
@@ -116,7 +116,7 @@ class HostPool:
         return hosts
 
     def _simulated(self, launch: LaunchSpec) -> HostCluster:
-        """The hosts that `launch up` keeps warm under the cluster's name, or new ones."""
+        """Returns the hosts that `launch up` keeps warm under the cluster's name, or new ones."""
         listener, world = self._listener, launch.plan.world
         listener.on_status(f"starting {pluralize(world.processes, 'host')}")
         settings = local.settings_of(launch.cluster)

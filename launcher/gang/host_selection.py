@@ -1,6 +1,6 @@
 """Selects the nodes of a Ray cluster that become a world's hosts. Imports Ray late.
 
-An error lists all nodes: what each has, and what of it is taken.
+An error lists all nodes, with the resources of each and the part that is in use.
 """
 
 import ipaddress
@@ -22,7 +22,7 @@ MOST_LINES = 20
 
 
 def listing(nodes: Sequence[Mapping[str, Any]], free: Mapping[str, Mapping[str, float]]) -> str:
-    """A line for each node: its address, slice, resources, and what of them is in use."""
+    """Returns a line for each node: its address, slice, resources, and the part in use."""
     alive_at = {node["NodeManagerAddress"] for node in nodes if node["Alive"]}
     shown = [n for n in nodes if n["Alive"] or n["NodeManagerAddress"] not in alive_at]
     lines = [_line(node, free) for node in shown[:MOST_LINES]]
@@ -32,12 +32,12 @@ def listing(nodes: Sequence[Mapping[str, Any]], free: Mapping[str, Mapping[str, 
 
 
 def of_resources(resources: Mapping[str, float]) -> str:
-    """`{"CPU": 1.0, "TPU": 4.0}` -> "CPU 1, TPU 4"."""
+    """Formats `{"CPU": 1.0, "TPU": 4.0}` as "CPU 1, TPU 4"."""
     return ", ".join(f"{k} {resources[k]:g}" for k in SHOWN if resources.get(k)) or "nothing"
 
 
 def address_order(address: str) -> tuple[int, int, str]:
-    """Sorts 10.0.0.9 before 10.0.0.10."""
+    """Returns a sort key that puts 10.0.0.9 before 10.0.0.10."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -60,22 +60,22 @@ def _line(node: Mapping[str, Any], free: Mapping[str, Mapping[str, float]]) -> s
 
 POD_TYPE_LABEL = "ray.io/tpu-pod-type"
 STATE_TIMEOUT_S = 45.0
-"""Less than the 60 s after which Ray ends a driver without a head, with words of its own."""
+"""Less than the 60 s after which Ray ends a driver without a head, with its own message."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """A Ray node that is alive, by what its labels say."""
+    """A live Ray node, as its labels describe it."""
 
     group: str
-    """Of a TPU host, its slice; of others, ""."""
+    """The slice of a TPU host; "" for other hosts."""
     number: int
-    """Of a TPU host, its worker id in the slice; of others, its place among the hosts."""
+    """The worker id of a TPU host in its slice; for other hosts, the index among the hosts."""
     idle: bool = True
     node_id: str = ""
     address: str = ""
     claim: str = ""
-    """Of a slice's first host, the resource by which Ray's users claim the slice; else ""."""
+    """The resource by which users of Ray claim a slice, on the slice's first host; else ""."""
 
     @property
     def place(self) -> HostSlot:
@@ -83,19 +83,19 @@ class Host:
 
 
 def missing(world: World, hosts: HostCluster) -> str:
-    """Which of the world's hosts are not alive, in words; "": none."""
+    """Describes which of the world's hosts are not alive; returns "" when all are."""
     places = [host.place for host in _alive_hosts(world, hosts)]
     return missing_workers(places, world.slices, world.hosts_per_slice)
 
 
 def places(world: World, hosts: HostCluster, ours: Collection[str]) -> list[HostSlot]:
-    """Of the hosts that Ray holds for alive and that nobody else uses; `ours`: nodes we hold."""
+    """Returns the slots of live hosts that are idle or in `ours`, the nodes that this run holds."""
     found = _alive_hosts(world, hosts)
     return [host.place for host in found if host.idle or host.node_id in ours]
 
 
 def usable(world: World, alive: Iterable[HostSlot]) -> int:
-    """How many hosts a world of this kind could have; of a TPU slice all hosts or none."""
+    """Returns how many hosts a world of this kind could have; a TPU slice counts only if whole."""
     places = set(alive)
     if world.platform != "tpu":
         return len(places)
@@ -109,9 +109,9 @@ def choose(
     hosts_per_slice: int,
     avoided: Collection[HostSlot] = (),
 ) -> tuple[list[Host] | None, str]:
-    """The hosts to take, idle ones and whole slices only, in the order of processes.
+    """Returns the hosts to take, in the order of processes: only idle hosts and whole slices.
 
-    None and what is wrong where there are not enough. `avoided`: only where there are no others.
+    Returns None and the reason when they are too few. `avoided`: slots taken only as a last resort.
     """
     seen = [host.place for host in alive]
     problem = missing_workers(seen, slices, hosts_per_slice)
@@ -133,7 +133,7 @@ def choose(
 
 
 def usable_hosts(world: World, hosts: HostCluster) -> list[Host]:
-    """Alive by what Ray says, and nothing else speaks against them."""
+    """Returns hosts that Ray reports alive, minus quarantined ones and exited local nodes."""
     alive = _alive_hosts(world, hosts)
     trusted = hosts.usable_slots(world, [host.place for host in alive])
     return [host for host in alive if host.place in trusted]
@@ -146,7 +146,7 @@ def _alive_hosts(world: World, hosts: HostCluster) -> list[Host]:
 
 
 def all_nodes(hosts: HostCluster) -> list[dict[str, Any]]:
-    """Also those that are gone; by address, since hosts without a number are counted in order."""
+    """Returns all nodes, dead ones too, by address: hosts without a number are counted in order."""
     import ray
 
     nodes = hosts.call_ray("looking at the hosts", STATE_TIMEOUT_S, ray.nodes)
@@ -154,7 +154,7 @@ def all_nodes(hosts: HostCluster) -> list[dict[str, Any]]:
 
 
 def _free(hosts: HostCluster) -> Mapping[str, Mapping[str, float]]:
-    """Node id -> its resources that nobody has taken."""
+    """Returns node id -> its resources that are not in use."""
     call = private.available_resources_per_node()
     return hosts.call_ray("looking at the hosts", STATE_TIMEOUT_S, call)
 
@@ -166,7 +166,7 @@ def _host(
     wanted: Mapping[str, float],
     free: Mapping[str, Mapping[str, float]],
 ) -> Host | None:
-    """None: a node that cannot be a host of this world."""
+    """Returns the host on a node, or None when the node cannot be a host of this world."""
     labels, resources = node["Labels"], node["Resources"]
     node_id, address = node["NodeID"], node["NodeManagerAddress"]
     if any(resources.get(name, 0) < amount for name, amount in wanted.items()):
@@ -192,7 +192,7 @@ def _has(available: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
 
 
 def resources_of(world: World) -> dict[str, float]:
-    """What a run takes of each host."""
+    """Returns the resources that a run takes on each host."""
     if world.platform == "gpu":
         return {"CPU": 1, "GPU": world.devices_per_host}
     if world.platform == "tpu":
@@ -201,7 +201,7 @@ def resources_of(world: World) -> dict[str, float]:
 
 
 def described(world: World, hosts: HostCluster) -> str:
-    """What a cluster that is not Slipway's own has, beside what is wanted of it."""
+    """Describes what a run needs and what the cluster has; "" for a cluster of Slipway's own."""
     if hosts.shared is None:
         return ""
     wanted = of_resources(resources_of(world))
@@ -215,7 +215,7 @@ def described(world: World, hosts: HostCluster) -> str:
 
 
 def kind_of(world: World) -> accelerators.Accelerator:
-    """The facts of one of its slices."""
+    """Returns the accelerator of one slice of the world."""
     return accelerators.parse(
         world.accelerator, hosts=world.hosts_per_slice, devices_per_host=world.devices_per_host
     )

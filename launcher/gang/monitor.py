@@ -1,4 +1,4 @@
-"""What a gang is looked after by, and how it is stopped."""
+"""Callbacks for a running gang, and the orderly or immediate stop of its programs."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -7,33 +7,33 @@ from typing import Any
 from launcher.core.results import EXIT_STOPPED_ON_REQUEST, Hang, ProcessExit
 
 GRACE_S = 2.0
-"""What a program has to end when another one failed."""
+"""Seconds that a program has to end after another one failed."""
 ENDING_TIMEOUT_S = 20.0
 
 
 class GangMonitor:
-    """Looks after a program while it runs. This one lets it run."""
+    """Callbacks for a running program. The base class lets it run."""
 
     grace_s = GRACE_S
-    """What the program has to save and end when it is asked to stop."""
+    """Seconds that the program has to save and end after a stop request."""
 
     def should_stop(self) -> bool:
-        """Whether all hosts should stop in order now."""
+        """Returns whether all hosts should begin an orderly stop now."""
         return False
 
     def on_start(self) -> None:
-        """The program starts on all hosts, perhaps not for the first time: see PORT_ATTEMPTS."""
+        """Handles the start of the program on all hosts, which can repeat: see PORT_ATTEMPTS."""
 
     def hang(self) -> Hang | None:
-        """Whether the program will not get on any more; asked about twice a second."""
+        """Returns a hang once the program makes no more progress; called about twice a second."""
         return None
 
     def on_exit(self, process: int) -> None:
-        """That host's program has ended."""
+        """Handles the end of the program of `process`."""
 
 
 class Stop:
-    """Ends the programs of a gang: in order when that is asked for, at once when one fails."""
+    """Ends the programs of a gang: in order on request, immediately when one fails."""
 
     def __init__(self, agents: Sequence[Any], attendant: GangMonitor) -> None:
         self.give_up_at = float("inf")
@@ -42,11 +42,11 @@ class Stop:
 
     @property
     def begun(self) -> bool:
-        """From then on a program that does not get on is waited for no longer than its grace."""
+        """Whether a stop has begun: a program without progress then has only its grace left."""
         return self._in_order or self._at_once
 
     def look(self, exits: Mapping[int, ProcessExit]) -> None:
-        """Act on what the hosts' ends and the attendant say now."""
+        """Stops the programs when the hosts' exits or the attendant require it."""
         if self._at_once:
             return
         if not all(ended.in_order for ended in exits.values()):
@@ -57,7 +57,7 @@ class Stop:
             self._stop(grace_s, grace_s + ENDING_TIMEOUT_S)
 
     def at_once(self) -> None:
-        """Without time to save."""
+        """Stops the programs without time to save."""
         self._at_once = True
         self._stop(None, ENDING_TIMEOUT_S)
 
@@ -68,5 +68,5 @@ class Stop:
 
 
 def _is_stopping(exits: Mapping[int, ProcessExit]) -> bool:
-    """Whether a host has saved and ended although nobody here asked."""
+    """Returns whether a host has saved and ended without a request from the launcher."""
     return any(ended.code == EXIT_STOPPED_ON_REQUEST for ended in exits.values())

@@ -1,4 +1,4 @@
-"""Whether hosts can serve a run, before a program starts there: all that is wrong, at once."""
+"""Checks whether hosts can serve a run before a program starts; finds all problems in one pass."""
 
 import ipaddress
 from collections.abc import Iterator, Mapping
@@ -13,22 +13,22 @@ from trainer.contract.planning.plan import World
 
 GIB = 1 << 30
 CLOCKS_S = 5.0
-"""Between a host's clock and this machine's: logs of several hosts are read side by side."""
+"""Most seconds between a host's clock and this machine's: users read hosts' logs side by side."""
 OPEN_FILES = 1024
 SHARED_MEMORY = GIB // 16
-"""What containers are given where nobody says more."""
+"""Bytes of /dev/shm that a container has by default."""
 COMMAND_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Of one host."""
+    """A problem of one host."""
 
     process: int
     text: str
-    """With the remedy."""
+    """The problem and its remedy."""
     is_fatal: bool = True
-    """Whether no run can do well with it."""
+    """Whether no run can succeed with it."""
 
     def __str__(self) -> str:
         return f"{host_name(self.process)}: {self.text}"
@@ -36,30 +36,30 @@ class Problem:
 
 @dataclass(frozen=True)
 class Seen:
-    """A host, as it was looked at."""
+    """The result of a host's preflight checks."""
 
     look: HostReport
     clock_ahead_s: float
-    """Of this machine's, at least."""
+    """Least lead over this machine's clock; negative: it is behind."""
     unreachable: str
-    """Why it cannot connect to the first host; "": it can."""
+    """Why it cannot connect to the first host; "" when it can."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Of a run, on each host."""
+    """The needs of a run on each host."""
 
     world: World
     accelerators: bool = True
-    """Whether it is known to compute on them: of any program it is not."""
+    """Whether the run is known to compute on accelerators; false for an arbitrary program."""
     checkpoint_bytes: int = 0
-    """That the first host's disk has to take; 0: checkpoints go elsewhere, or there are none."""
+    """Bytes needed on the first host's disk; 0 when it stores no checkpoints."""
     state_bytes: int = 0
-    """What a save copies from a host's devices to the host."""
+    """Bytes that a save copies from a host's devices to the host."""
 
 
 def needs_of(launch: LaunchSpec) -> Needs:
-    """What is known of them before the start."""
+    """Returns the needs that are known before the start."""
     world = launch.plan.world
     held = 0 if world.on_cpu else launch.checkpoint_bytes // world.processes
     here = 0 if launch.job.storage else launch.checkpoint_bytes
@@ -67,7 +67,7 @@ def needs_of(launch: LaunchSpec) -> Needs:
 
 
 def judge(seen: Mapping[int, Seen], needs: Needs) -> list[Problem]:
-    """The problems of all hosts, by process; none: they can serve the run."""
+    """Returns the problems of all hosts, by process; none when they can serve the run."""
     machines = {one.look.machine for one in seen.values()}
     return [
         problem
@@ -128,7 +128,7 @@ def _accelerators(process: int, look: HostReport, needs: Needs) -> Iterator[Prob
             process,
             f"{holder.device} is held by process {holder.pid} of {holder.owner} ({command}): "
             f"end it there with `kill {holder.pid}`",
-            # A TPU has one process; GPUs are open in monitors too, of Ray's own among them.
+            # A TPU serves one process; monitors, including Ray's own, also hold GPUs open.
             is_fatal=needs.accelerators and world.platform == "tpu",
         )
 
@@ -154,7 +154,7 @@ def _limits(process: int, one: Seen, needs: Needs) -> Iterator[Problem]:
 
 
 def _chips_of_a_host(world: World) -> int:
-    """A TPU's chip may be two devices."""
+    """Returns the number of a host's chips: a TPU chip may be two devices."""
     kind = accelerators.parse(
         world.accelerator, hosts=world.hosts_per_slice, devices_per_host=world.devices_per_host
     )

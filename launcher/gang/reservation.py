@@ -1,4 +1,4 @@
-"""Whole slices, or nothing: the hosts of a Ray cluster that a gang gets. Imports Ray late."""
+"""Reserves the hosts of a gang in a Ray cluster: whole slices or nothing. Imports Ray late."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from trainer.contract.planning.plan import World
 NODE_LABEL = "ray.io/node-id"
 LOOK_S = 0.1
 TAKE_TIMEOUT_S = 10.0
-"""For Ray to place a group on hosts that are alive and idle: after that others are tried."""
+"""Seconds for Ray to place a group on hosts that are alive and idle, before others are tried."""
 
 
 class Reservation:
@@ -41,10 +41,10 @@ class Reservation:
         release: Callable[[], None],
         claims: Any = None,
     ) -> None:
-        """`claims`: a second group, which goes with the first."""
+        """Creates the reservation. `claims`: a second group, released with the first."""
         self.cluster = cluster
         self.hosts = hosts
-        """In the order of processes: by slice, and in it by TPU worker id."""
+        """The hosts in the order of processes: by slice, then by TPU worker id."""
         self.placement_group = group
         self.bundle = bundle
         self._release, self._claims = release, claims
@@ -54,13 +54,13 @@ class Reservation:
         return [host.place for host in self.hosts]
 
     def is_placed_within(self, wait_s: float) -> bool:
-        """Whether Ray has handed over all of it by then."""
+        """Returns whether Ray has placed all of it within `wait_s`."""
         return self.placement_group.wait(wait_s) and (
             self._claims is None or self._claims.wait(wait_s)
         )
 
     def release(self) -> None:
-        """Give it all back."""
+        """Releases all of it."""
         from ray.util import remove_placement_group
 
         self._release()
@@ -68,13 +68,13 @@ class Reservation:
             remove_placement_group(self._claims)
 
     def nodes(self) -> frozenset[str]:
-        """Ray's ids of the nodes that hold it: a host that was replaced is another node."""
+        """Returns the Ray ids of its nodes: a host that was replaced is another node."""
         return frozenset(self._node_of_bundle().values())
 
     def check_order(self) -> None:
-        """Raises ProviderError where Ray put a bundle on another node than the one asked for.
+        """Raises ProviderError when Ray placed a bundle on a node other than the requested one.
 
-        On TPU `jax.process_index()` comes from the slice, not from the number that is passed.
+        On TPU, `jax.process_index()` comes from the slice, not from the number that is passed.
         """
         nodes = self._node_of_bundle()
         for process, host in enumerate(self.hosts):
@@ -95,10 +95,10 @@ class Reservation:
 
 
 def reserve(world: World, hosts: HostCluster, timeout_s: float) -> Reservation:
-    """Wait until enough of the world's hosts are alive and idle, and take them all at once.
+    """Waits until enough of the world's hosts are alive and idle, and takes all of them together.
 
-    Hosts that Ray does not place the group on in time are left for others. Raises ProviderError
-    after `timeout_s`, naming the hosts that are missing or busy.
+    If Ray does not place the group in time, other hosts are preferred from then on. Raises
+    ProviderError after `timeout_s`, naming the hosts that are missing or busy.
     """
     deadline = time.monotonic() + timeout_s
     failed = ""
@@ -122,7 +122,7 @@ def reserve(world: World, hosts: HostCluster, timeout_s: float) -> Reservation:
 
 
 def lost(world: World, reservation: Reservation) -> str:
-    """Which of the reserved hosts Ray does not hold for alive any more, in words; "": none."""
+    """Describes which reserved hosts Ray no longer reports alive; returns "" when none is lost."""
     alive = {node["NodeID"] for node in all_nodes(reservation.cluster) if node["Alive"]}
     places = [host.place for host in reservation.hosts if host.node_id in alive]
     return missing_workers(places, world.slices, world.hosts_per_slice)
@@ -134,7 +134,7 @@ def _names(chosen: Sequence[Host]) -> str:
 
 
 def _is_placed(reservation: Reservation, wait_s: float) -> bool:
-    """Whether Ray places the group within `wait_s`; it is given back where not."""
+    """Returns whether Ray places the group within `wait_s`; releases it when not."""
     deadline = time.monotonic() + wait_s
     try:
         while not reservation.is_placed_within(LOOK_S):
@@ -149,7 +149,7 @@ def _is_placed(reservation: Reservation, wait_s: float) -> bool:
 
 
 def _take(world: World, hosts: HostCluster, chosen: Sequence[Host]) -> Reservation:
-    """Ask Ray for a bundle on each host, in the order of processes."""
+    """Requests a bundle from Ray on each host, in the order of processes."""
     if world.platform == "tpu":
         return _take_slices(world, hosts, chosen)
     from ray.util.placement_group import placement_group, remove_placement_group
@@ -164,9 +164,9 @@ def _take(world: World, hosts: HostCluster, chosen: Sequence[Host]) -> Reservati
 
 
 def _take_slices(world: World, hosts: HostCluster, chosen: Sequence[Host]) -> Reservation:
-    """Named slices: Ray then claims no head first, a task on the pod that costs 1.5 s.
+    """Requests slices by name: Ray then skips a task that claims each head first and costs 1.5 s.
 
-    The heads are claimed all the same, so that nobody else waits for the rest of these slices.
+    The heads are claimed anyway, so that no other program waits for the rest of these slices.
     """
     from ray.util.placement_group import placement_group
     from ray.util.tpu import SlicePlacementGroup
@@ -193,6 +193,6 @@ def _take_slices(world: World, hosts: HostCluster, chosen: Sequence[Host]) -> Re
 
 
 def _selector(host: Host) -> dict[str, str]:
-    """A slice of one host may have no name: it is then called by its node."""
+    """Returns the labels of a host's node; a slice of one host may have no name, only a node id."""
     named = {} if host.group == host.node_id else {SLICE_LABEL: host.group}
     return {**named, NODE_LABEL: host.node_id}

@@ -1,6 +1,7 @@
-"""The run's folder on hosts that do not share it.
+"""Copies of the run's folder on hosts that do not share it.
 
-What programs read goes there before they start, and what they write comes here as it grows.
+The files that programs read are sent to the hosts before the start. The files that programs write
+are fetched as they grow.
 """
 
 import secrets
@@ -16,21 +17,22 @@ from launcher.providers.ray.client import bounded
 READ = ("job.yaml", "run_id", "plans/*.json")
 BY_THE_FIRST = ["metrics.jsonl", "samples.jsonl"]
 MADE_BY_THE_FIRST = ["sample.txt"]
-"""What process 0 adds to, and what it makes."""
+"""Files that process 0 appends to, and files that it creates."""
 FETCH_S = 1.0
 LAST_TIMEOUT_S = 30.0
-"""For what is still on the hosts when all have ended."""
+"""Seconds to fetch what is still on the hosts when all programs have ended."""
 
 
 def log_of(process: int) -> str:
-    """A host's log, in the run's folder."""
+    """Returns the path of a host's log in the run's folder."""
     return f"logs/{host_name(process)}.log"
 
 
 def not_sharing(agents: Sequence[Any], run_dir: Path) -> list[int]:
-    """Processes whose hosts do not see the run's folder. Raises ProviderError: no answer.
+    """Returns the processes whose hosts do not see the run's folder.
 
-    By a file that is made for it: copies of earlier attempts have all others.
+    Looks for a new file: copies of earlier attempts have all other files. Raises ProviderError when
+    an agent does not answer.
     """
     import ray
     from ray.exceptions import RayError
@@ -49,18 +51,18 @@ def not_sharing(agents: Sequence[Any], run_dir: Path) -> list[int]:
 
 
 class Copies:
-    """On the hosts `apart`, by process; nothing is done where all share the folder."""
+    """Copies on the hosts of the processes `apart`; does nothing when all share the folder."""
 
     def __init__(self, agents: Sequence[Any], apart: Collection[int], run_dir: Path) -> None:
         self._agents, self._apart, self._run_dir = agents, sorted(apart), run_dir
         self._asked: dict[Any, int] = {}
-        """Calls that have not returned, and whose they are."""
+        """Pending calls and their processes."""
         self._ask_at: dict[int, float] = {}
         self._made: set[str] = set()
-        """Files that have begun to come."""
+        """Files of which a part has arrived."""
 
     def send(self) -> list[tuple[int, Any]]:
-        """Have the hosts' folders as they must be for a start: process -> call to wait for."""
+        """Prepares the hosts' folders for a start. Returns each process and a call to wait for."""
         self._asked, self._ask_at, self._made = {}, dict.fromkeys(self._apart, 0.0), set()
         if not self._apart:
             return []
@@ -73,7 +75,7 @@ class Copies:
         ]
 
     def fetch(self) -> None:
-        """What has arrived is written down, more is asked for; waits for nothing."""
+        """Writes what has arrived and requests more, without waiting."""
         import ray
 
         if self._asked:
@@ -86,7 +88,7 @@ class Copies:
             self._asked[self._agents[process].written.remote()] = process
 
     def finish(self, lost: Collection[int]) -> None:
-        """All that is left on hosts that answer, within LAST_TIMEOUT_S."""
+        """Fetches all that is left on hosts that answer, within LAST_TIMEOUT_S."""
         import ray
 
         deadline = time.monotonic() + LAST_TIMEOUT_S
@@ -101,7 +103,7 @@ class Copies:
         self._asked, self._ask_at = {}, {}
 
     def _take(self, process: int, call: Any) -> bool:
-        """Whether there was anything; a host that is lost is asked no more."""
+        """Writes a call's result. Returns whether it had data; a lost host gets no more calls."""
         import ray
         from ray.exceptions import RayError
 
@@ -119,7 +121,7 @@ class Copies:
 
 
 def _written_by(process: int) -> tuple[list[str], list[str]]:
-    """Files that it adds to, and that it makes."""
+    """Returns the files that a process appends to, and the files that it creates."""
     log = [log_of(process)]
     return ([*log, *BY_THE_FIRST], MADE_BY_THE_FIRST) if process == 0 else (log, [])
 

@@ -1,4 +1,4 @@
-"""One agent per host of a reservation: made, waited for, and made anew where it stays away."""
+"""Starts one agent per host of a reservation; restarts an agent that does not answer."""
 
 import shlex
 import time
@@ -17,10 +17,10 @@ LOOK_S = 0.5
 
 @dataclass(frozen=True)
 class Patience:
-    """How long an agent may take. Four come up in 3 s on two idle cores."""
+    """Limits on the start of agents. Four agents start in 3 s on two idle cores."""
 
     answer_s: float = 45.0
-    """Of one agent: longer than Ray gives a new process to register, so that Ray heals first."""
+    """Seconds for one agent: more than Ray gives a process to register, so Ray recovers first."""
     attempts: int = 3
     total_s: float = 150.0
 
@@ -42,12 +42,12 @@ def start_agents(
     patience: Patience,
     python: str | None = None,
 ) -> list[Any]:
-    """One actor per bundle, all of them up, in the order of processes.
+    """Starts one actor per bundle; returns them in the order of processes when all are up.
 
-    `python`: that runs them; None: the one that runs the hosts' Ray.
+    `python`: the interpreter that runs them; None: the one that runs the hosts' Ray.
 
-    An agent that does not answer is killed and made anew in its bundle. Raises ProviderError with
-    the hosts whose agents never do.
+    An agent that does not answer is killed and started again in its bundle. Raises ProviderError
+    with the hosts whose agents never answer.
     """
     start = _Start(world, reservation, on_warning, patience, python)
     try:
@@ -62,7 +62,7 @@ def start_agents(
 
 
 class _Start:
-    """The agents of a world, on their way."""
+    """The agents of a world while they start."""
 
     def __init__(
         self,
@@ -80,14 +80,14 @@ class _Start:
             agent.address.remote(): _Awaited(process, self._began)
             for process, agent in enumerate(self.agents)
         }
-        """Calls that have not returned, and whose they are."""
+        """Pending calls and the agents that they wait for."""
 
     @property
     def progress(self) -> str:
         return f"{len(self.agents) - len(self.awaited)} of {len(self.agents)} agents are up"
 
     def look(self) -> None:
-        """Waits up to LOOK_S for answers; where none comes, looks whether one is overdue."""
+        """Waits up to LOOK_S for answers; if none arrives, restarts agents that are overdue."""
         ready = answered(list(self.awaited), LOOK_S)
         for call in ready:
             _check_answer(call, self.awaited.pop(call).process)

@@ -1,1 +1,1 @@
-"""Whether a gang gets on: who is silent, stuck or slow, and where it stands. Pure."""
+"""The health of a gang: which hosts are silent, stuck or slow, and where in the code. Pure."""

@@ -1,9 +1,9 @@
-"""Hangs of one attempt, seen in what its hosts say. Pure: no Ray, no clock.
+"""Detects hangs of one attempt from the events of its hosts. Pure: no Ray, no clock.
 
-A host that sends heartbeats and falls silent is stuck: stopped, or cut off. One that is heard and
-comes no further is stuck too, unless another one that is not ahead of it still does: then it waits
-for that one. How long a host may stand still depends on its phase; between steps (and in later
-evaluations and saves) it follows from how long they took before.
+A host that sends heartbeats and falls silent is stuck: stopped, or cut off. A host that sends
+events but makes no progress is stuck too, unless a host that is not ahead of it still makes
+progress: then it waits for that host. The time limit depends on the phase of the host. Between
+steps, and in later evaluations, the limit follows from how long they took before.
 """
 
 import math
@@ -30,47 +30,47 @@ PHASES = (
     "sample",
     "end",
 )
-"""In the order in which hosts that are at the same step come through them. While one prepares its
-data the others wait in `start`; one that waits for a batch holds up those in `train`."""
+"""Phases in the order in which hosts at the same step pass through them. While one host prepares
+its data, the others wait in `start`; a host that waits for a batch holds up those in `train`."""
 PROGRESS = {
     "started", "initialized", "phase", "progress", "step", "restored", "evaluated", "finished",
 }  # fmt: skip
-"""Events that say that the main loop has moved; warnings and saves can come from other threads."""
+"""Events that show progress of the main loop; warnings and saves can come from other threads."""
 KEYS = {
     "start": "start_s", "data": "start_s", "compile": "compile_s", "restore": "restore_s",
     "evaluate": "evaluate_s", "save": "save_s", "commit": "save_s",
 }  # fmt: skip
-"""Phase -> what raises its limit in a job's `deadlines`; `step_s` for all others."""
+"""Phase -> the key of a job's `deadlines` that raises its limit; `step_s` for all others."""
 FIRST_STEP_S, FIRST_EVALUATION_S = 600.0, 900.0
-"""What the first ones have, which may compile."""
+"""Seconds for the first step and the first evaluation, which may compile."""
 SAVE_SLACK_S = 100.0
 RECENT, ENOUGH = 100, 3
-"""A host's last times without progress in a phase, and how many say something of the next one."""
+"""Number of times without progress kept per host and phase, and number needed to predict one."""
 QUIET_S = 5.0
-"""Two heartbeats are missing."""
+"""Seconds after which two heartbeats are missing."""
 LONGEST_LOOK_S = 2.0
-"""Of the time between two looks no more counts: a driver that was stopped itself saw nothing."""
+"""Most seconds that count between two polls: a driver that was itself stopped saw nothing."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a host may be silent or stand still."""
+    """Limits on how long a host may be silent or make no progress."""
 
     silence_s: float = 12.0
-    """Heartbeats come every 2 s."""
+    """Seconds without an event; heartbeats arrive every 2 s."""
     silence_in_start_s: float = 60.0
-    """Importing large libraries from a cold disk holds the interpreter's lock, heartbeats too."""
+    """Seconds during `start`: imports from a cold disk hold the GIL, which delays heartbeats."""
     phase_s: Mapping[str, float] = field(default_factory=lambda: _phases_s(Deadlines()))
-    """Where nothing is known yet."""
+    """Seconds without progress in each phase while no earlier times are known."""
     other_phases_s: float = FIRST_STEP_S
     learned_floor_s: Mapping[str, float] = field(default_factory=lambda: _floors_s(Deadlines()))
-    """The shortest deadline in phases where earlier times tell how long the next one may take."""
+    """The shortest deadline in each phase whose deadline is learned from earlier times."""
     factor: float = 5.0
-    """Of the 0.95 quantile of those times."""
+    """The learned deadline as a multiple of the 0.95 quantile of those times."""
 
     @classmethod
     def of(cls, deadlines: Deadlines) -> "Limits":
-        """Those that a job asks for."""
+        """Returns the limits that a job requests."""
         other_s = max(FIRST_STEP_S, deadlines.step_s)
         return cls(
             phase_s=_phases_s(deadlines),
@@ -80,7 +80,7 @@ class Limits:
 
 
 def _phases_s(deadlines: Deadlines) -> dict[str, float]:
-    # The trainer's own limit of a save without progress speaks first.
+    # The trainer's own limit on a save without progress applies first.
     save_s = deadlines.save_s + SAVE_SLACK_S
     return {
         "start": deadlines.start_s,
@@ -98,10 +98,10 @@ def _floors_s(deadlines: Deadlines) -> dict[str, float]:
 
 
 class HangDetector:
-    """Over the programs of one start of the gang; make a new one for the next start.
+    """Detects hangs in the programs of one start of the gang; the next start needs a new detector.
 
-    Times are the driver's monotonic seconds. `expects_events`: a host that never sends one is stuck
-    in its start; else it is a program that has nothing to say.
+    Times are the driver's monotonic seconds. With `expects_events`, a host that never sends an
+    event is stuck in its start. Without it, that host runs a program that sends no events.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class HangDetector:
         self._watched_s = 0.0
 
     def on_event(self, event: Event, now: float) -> None:
-        """Every event of every host, when it arrives; what is no event of ours is ignored."""
+        """Takes every event of every host on arrival; ignores events that are not Slipway's."""
         self._tick(now)
         process = event.get("process")
         if not isinstance(process, int) or process not in self._live:
@@ -129,20 +129,20 @@ class HangDetector:
             self._paces.on_heartbeat(process, event)
 
     def on_end(self, process: int) -> None:
-        """Its program has ended: nobody waits for it any more, and what still comes is ignored."""
+        """Forgets a process whose program has ended; its later events are ignored."""
         self._live.discard(process)
         self._hosts.pop(process, None)
         self._paces.on_end(process)
 
     def poll(self, now: float) -> Hang | None:
-        """Whether the gang hangs; call it about twice a second."""
+        """Returns a hang, or None when the gang does not hang; call it about twice a second."""
         self._tick(now)
         quiet = {p: host for p, host in self._hosts.items() if self._quiet_s(host) > QUIET_S}
-        # Whoever is quiet now will be heard again or be silent soon: that tells who is stuck.
+        # A quiet host soon sends an event or counts as silent: that shows which host is stuck.
         return self._silence(quiet) if quiet else self._standstill()
 
     def stragglers(self, now: float) -> list[Straggler]:
-        """Hosts that have become slow since the last call and have been so for a while."""
+        """Returns hosts that have become slow since the last call and were slow for a while."""
         self._tick(now)
         return self._paces.named(self._watched_s)
 
@@ -163,7 +163,7 @@ class HangDetector:
         return self._hang(behind, silent=True, deadline_s=limit_s)
 
     def _standstill(self) -> Hang | None:
-        """The hosts that are behind all others, once each of them has had its time."""
+        """Returns a hang of the hosts behind all others once all of them exceed their deadlines."""
         if not self._hosts:
             return None
         last = min(host.position for host in self._hosts.values())
@@ -186,21 +186,21 @@ class HangDetector:
 
 
 class _Host:
-    """What one host has told of itself."""
+    """The state of one host, from its events."""
 
     def __init__(self, limits: Limits, now_s: float) -> None:
         self._limits = limits
         self.phase, self.step = "start", 0
         self.in_loop = False
-        """Whether it makes steps: what it does then between them is part of one."""
+        """Whether it makes steps: waits for data between them are then part of a step."""
         self.beats = False
-        """Whether it has promised to be heard."""
+        """Whether it sends heartbeats, so that silence means something."""
         self.heard_s = self.moved_s = now_s
         self._times_s = {name: deque[float](maxlen=RECENT) for name in limits.learned_floor_s}
 
     @property
     def position(self) -> tuple[int, int]:
-        """Compared between hosts: the one with the lower position holds up the others."""
+        """Step and phase, compared between hosts: the host with the lowest holds up the others."""
         known = self.phase if self.phase in PHASES else "train"
         return self.step, PHASES.index(known)
 
@@ -221,13 +221,13 @@ class _Host:
 
     @property
     def silence_s(self) -> float:
-        """How long it may say nothing."""
+        """Seconds for which it may be silent."""
         starts = self.phase == "start"
         return self._limits.silence_in_start_s if starts else self._limits.silence_s
 
     @property
     def deadline_s(self) -> float:
-        """How long it may stand still where it is now."""
+        """Seconds for which it may make no progress in its current phase."""
         limits, times_s = self._limits, self._times_s.get(self._timed, ())
         if len(times_s) < ENOUGH:
             return limits.phase_s.get(self._timed, limits.other_phases_s)
@@ -235,12 +235,12 @@ class _Host:
 
     @property
     def key(self) -> str:
-        """What raises its limit, in the job's `deadlines`."""
+        """The key of the job's `deadlines` that raises its limit."""
         return KEYS.get(self._timed, "step_s")
 
     @property
     def _timed(self) -> str:
-        """The phase whose deadline holds: a wait for the next batch is a part of a step."""
+        """The phase whose deadline applies: a wait for the next batch is part of a step."""
         return "train" if self.in_loop and self.phase == "data" else self.phase
 
     def _learn(self, phase: str, took_s: float) -> None:
@@ -248,7 +248,7 @@ class _Host:
             self._times_s[phase].append(took_s)
 
     def _be(self, phase: object, step: object) -> None:
-        """Anybody's programs send events: what makes no sense changes nothing."""
+        """Sets phase and step; ignores invalid values, since any program can send events."""
         if isinstance(phase, str):
             self.phase = phase
             self.in_loop = self.in_loop or phase == "train"

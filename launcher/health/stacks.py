@@ -1,4 +1,4 @@
-"""Where a program stands, read out of its stacks: faulthandler's (SIGUSR1) or `py-spy dump`'s."""
+"""Finds where a program is from its stacks: faulthandler's (SIGUSR1) or `py-spy dump`'s."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.
 SPY_HEADER = re.compile(r'Thread \S+ \([a-z+]+\)(: "(?P<name>.*)")?$')
 SPY_FRAME = re.compile(r"    (?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$")
 OUTERMOST = {"<module>", "_run_module_as_main"}
-"""Of a main thread; other threads begin in threading.py."""
+"""Outermost functions of a main thread; other threads begin in threading.py."""
 LIBRARIES = re.compile(r"<frozen |.*/(?:(?:site|dist)-packages|lib/python3[.\d]*t?)/")
 
 
@@ -27,12 +27,12 @@ class Frame:
 
     @property
     def of_interest(self) -> bool:
-        """Whether it is the program's own, or Slipway's, and no library's."""
+        """Whether it belongs to the program or to Slipway, not to a library."""
         return not LIBRARIES.match(self.file) or self._short.startswith("trainer/")
 
     @property
     def _short(self) -> str:
-        """The file from the folder on that is imported from, or from the working directory."""
+        """The file relative to its import folder or to the working directory."""
         short = LIBRARIES.sub("", self.file)
         for folder in (ROOT, str(Path.cwd())):
             short = short.removeprefix(f"{folder}/")
@@ -45,7 +45,7 @@ class Frame:
 @dataclass
 class _Thread:
     frames: list[Frame] = field(default_factory=list)
-    """The innermost one first."""
+    """Frames, innermost first."""
     name: str = ""
 
     @property
@@ -55,10 +55,10 @@ class _Thread:
 
 
 def innermost(text: str, count: int = 3) -> list[str]:
-    """What a program's main thread does, like "trainer/data/loader.py:31 in training".
+    """Returns where a program's main thread is, like "trainer/data/loader.py:31 in training".
 
-    At most `count` frames, the innermost first; those of libraries only where there are no others.
-    Where `text` has stacks of several processes, the first one's. Empty where there are none.
+    Returns at most `count` frames, innermost first, and library frames only if there are no others.
+    If `text` has stacks of several processes, uses those of the first. Empty without stacks.
     """
     threads = _threads(text.splitlines())
     mains = [thread for thread in threads if thread.is_main] or threads[-1:]
@@ -67,7 +67,7 @@ def innermost(text: str, count: int = 3) -> list[str]:
 
 
 def _threads(lines: Sequence[str]) -> list[_Thread]:
-    """Whatever else was printed in between is passed over."""
+    """Returns the threads in a program's output; skips other lines in between."""
     threads: list[_Thread] = []
     for line in lines:
         if header := SPY_HEADER.match(line):

@@ -1,8 +1,9 @@
-"""Which hosts of a gang are slow, by what they measure of themselves. Pure: no clock.
+"""Detects slow hosts of a gang by the measures that they report. Pure: no clock.
 
-All hosts make a step in the same time, because they wait for each other in it. Two measures in the
-heartbeats tell them apart: a host's own time in a step, in which it did not wait for the devices
-(reading data above all), and the time that a fixed small piece of work took its processors.
+All hosts take the same time for a step, because they wait for each other in it. Two measures in the
+heartbeats distinguish them. One is a host's own time in a step, in which it did not wait for the
+devices (mostly for reading data). The other is the time that a fixed small piece of work took its
+processors.
 """
 
 import math
@@ -16,23 +17,23 @@ from launcher.core.formatting import host_name
 
 FACTOR, RECOVERED_FACTOR = 2.0, 1.5
 HEARTBEATS = 5
-"""Their median is what a host is measured by."""
+"""Number of heartbeats whose median is a host's value."""
 OWN_LASTING_S, WORK_LASTING_S = 6.0, 45.0
-"""So long a host has been slow before it is named. The work takes but a millisecond: two healthy
-hosts on one overloaded machine looked unlike each other for 20 s."""
+"""Seconds for which a host is slow before it is named. The work takes only a millisecond: two
+healthy hosts on one overloaded machine differed for 20 s."""
 OWN_SHARE = 0.5
-"""Of the step: less own time than this is hidden behind the work of the devices."""
+"""Share of the step: less own time than this is hidden behind the work of the devices."""
 LEAST_OWN_S, LEAST_WORK_S = 0.02, 0.001
-"""Less than this is noise."""
+"""Seconds below which a measure is noise."""
 
 
 @dataclass(frozen=True)
 class Straggler:
-    """A slow host; in words by `str`."""
+    """A slow host; `str` describes it."""
 
     process: int
     factor: float
-    """Its value against the median of all hosts'."""
+    """Its value divided by the median of all hosts."""
     measure: str
     """ "own_s" or "work_s"."""
     value_s: float
@@ -46,7 +47,7 @@ class Straggler:
 
 
 class StragglerDetector:
-    """What the hosts that make steps say in their heartbeats, compared."""
+    """Compares the heartbeats of the hosts that make steps."""
 
     def __init__(self) -> None:
         self._own = _Measure("own_s", OWN_LASTING_S)
@@ -54,7 +55,7 @@ class StragglerDetector:
         self._named: set[int] = set()
 
     def on_heartbeat(self, process: int, event: Mapping[str, Any]) -> None:
-        """Nothing, where the program measures nothing or has made no step yet."""
+        """Records the measures of a host; ignores a measure that the heartbeat lacks."""
         own_s, step_time_s = _seconds(event, "own_s"), _seconds(event, "step_time_s")
         if own_s is not None and step_time_s is not None:
             self._own.note(process, own_s, own_s >= max(LEAST_OWN_S, OWN_SHARE * step_time_s))
@@ -67,7 +68,7 @@ class StragglerDetector:
         self._work.forget(process)
 
     def named(self, now_s: float) -> list[Straggler]:
-        """Each slow host once, until it has recovered."""
+        """Returns each slow host once, until it has recovered."""
         slow = {**self._work.lasting(now_s), **self._own.lasting(now_s)}
         new = sorted(slow.keys() - self._named)
         self._named = set(slow)
@@ -75,7 +76,7 @@ class StragglerDetector:
 
 
 class _Measure:
-    """One number of every host; a slow one has been so for `lasting_s`, by its last medians."""
+    """One measure of every host; a host is slow once its medians have been so for `lasting_s`."""
 
     def __init__(self, name: str, lasting_s: float) -> None:
         self._name, self._lasting_s = name, lasting_s
@@ -90,7 +91,7 @@ class _Measure:
         self._said.pop(process, None)
 
     def lasting(self, now_s: float) -> dict[int, Straggler]:
-        """The hosts that are slow, and have been for long enough."""
+        """Returns the hosts that have been slow for long enough."""
         slow = self._slow(now_s)
         self._slow_since = {process: self._slow_since.get(process, now_s) for process in slow}
         return {p: one for p, one in slow.items() if self._is_lasting(p, now_s)}
@@ -103,7 +104,7 @@ class _Measure:
         values = {p: statistics.median(v for v, _ in said) for p, said in known.items()}
         if len(values) < 2:
             return {}
-        # The lower median: of two hosts, the fast one's.
+        # The lower median: with two hosts, the fast one's.
         usual = max(1e-9, statistics.median_low(values.values()))
         slow = {}
         for process, value_s in values.items():
@@ -115,6 +116,6 @@ class _Measure:
 
 
 def _seconds(event: Mapping[str, Any], name: str) -> float | None:
-    """None for what is no time: anybody's programs send events."""
+    """Returns None for a value that is not a time: any program can send events."""
     value = event.get(name)
     return value if isinstance(value, float) and 0 <= value < math.inf else None

@@ -1,1 +1,1 @@
-"""What happens on each host, without Ray: a program, its output, its whole tree of processes."""
+"""The part that runs on each host, without Ray: a program, its output, its whole process tree."""

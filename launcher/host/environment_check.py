@@ -1,11 +1,11 @@
-"""Whether a host has what a run needs of it. Standard library only: its source is sent there."""
+"""Checks what a run needs on a host. Standard library only: its source is sent to the host."""
 
 import os
 from pathlib import Path
 
 
 def lacking(python: str, code: str, working: str) -> list[str]:
-    """What this host lacks, in words: the launcher's Python, its code's folder, its working one."""
+    """Describes what this host lacks: the launcher's Python, its code, its working directory."""
     problems = []
     if not os.access(python, os.X_OK):
         problems.append(f"no Python at {python}")

@@ -1,7 +1,7 @@
-"""Reads a log that grows and is rotated: its last lines, and whatever is added to it.
+"""Reads a log that grows and is rotated: its last lines, and everything that is added to it.
 
-LOG is written to; at some size it is renamed to LOG.1, that one to LOG.2, and so on. A file that is
-read is known by its inode, so that a rename loses nothing and repeats nothing.
+New output goes to LOG. At some size LOG is renamed to LOG.1, LOG.1 to LOG.2, and so on. The reader
+identifies an open file by its inode, so that a rename loses nothing and repeats nothing.
 """
 
 import codecs
@@ -12,20 +12,20 @@ from typing import BinaryIO
 
 CHUNK_BYTES = 1 << 18
 LONGEST_LINE = 1 << 20
-"""Characters; what is longer comes in pieces, so that no line is held in memory whole."""
+"""Characters; a longer line arrives in pieces, so that memory never holds all of it."""
 
 
 class LogFile:
-    """The end of a log, from its last `tail` lines on (None: from its first byte on)."""
+    """The end of a log, starting at its last `tail` lines (None: at its first byte)."""
 
     def __init__(self, path: Path, tail: int | None = None) -> None:
         self._path = path
         self._file = _open_at_tail(path, tail)
 
     def read(self) -> bytes:
-        """The next bytes, at most 256 KiB; empty where there is nothing new."""
+        """Returns the next bytes, at most 256 KiB; empty when the log has nothing new."""
         while True:
-            newer = self._newer()  # looked for before the read: a renamed file grows no more
+            newer = self._newer()  # checked before the read: a renamed file no longer grows
             chunk = self._file.read(CHUNK_BYTES) if self._file else b""
             if newer is None:
                 return chunk
@@ -40,10 +40,10 @@ class LogFile:
             self._file.close()
 
     def _newer(self) -> BinaryIO | None:
-        """The file that was begun after the one at hand; None: there is none.
+        """Returns the file that was begun after the current one, or None when none was.
 
-        From the newest to the oldest: a rename in the meantime only moves files to where this has
-        yet to look. A file at hand that was deleted is followed by the oldest that is left.
+        Searches from the newest to the oldest: a rename in the meantime only moves files to names
+        not yet searched. A current file that was deleted is followed by the oldest that is left.
         """
         newer: BinaryIO | None = None
         for file in _newest_first(self._path):
@@ -57,14 +57,14 @@ class LogFile:
 
 
 class Lines:
-    """Whole lines out of pieces of bytes; what is not UTF-8 is replaced."""
+    """Assembles chunks of bytes into whole lines; replaces bytes that are not UTF-8."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._half = ""
 
     def add(self, chunk: bytes) -> list[str]:
-        """The lines that end in this piece; of very long ones what there is."""
+        """Returns the lines that end in this chunk, and the available part of a very long one."""
         *lines, self._half = (self._half + self._decoder.decode(chunk)).split("\n")
         if len(self._half) > LONGEST_LINE:
             lines.append(self._half)
@@ -72,15 +72,15 @@ class Lines:
         return [line.rstrip("\r") for line in lines]
 
     def rest(self) -> list[str]:
-        """The last line, where no newline ended it."""
+        """Returns the last line when no newline ended it."""
         half, self._half = self._half + self._decoder.decode(b"", final=True), ""
         return [half] if half else []
 
 
 def _newest_first(path: Path) -> Iterator[BinaryIO]:
-    """A log and its rotations, opened; whoever takes one closes it."""
+    """Yields a log and its rotations, opened; the caller closes each."""
     if newest := _open(path):
-        yield newest  # before the folder is listed: mostly, nobody asks on
+        yield newest  # before the folder is listed: most callers stop here
     suffixes = (name.suffix[1:] for name in path.parent.glob(f"{path.name}.*"))
     for number in sorted(int(suffix) for suffix in suffixes if suffix.isdecimal()):
         if older := _open(Path(f"{path}.{number}")):
@@ -91,11 +91,11 @@ def _open(path: Path) -> BinaryIO | None:
     try:
         return path.open("rb")
     except FileNotFoundError:
-        return None  # it is renamed in this moment
+        return None  # it is being renamed at this moment
 
 
 def _open_at_tail(path: Path, tail: int | None) -> BinaryIO | None:
-    """The file in which the last lines begin, at the first byte of them."""
+    """Returns the file in which the last lines begin, positioned at their first byte."""
     left, is_end, oldest = tail, True, None
     for file in _newest_first(path):
         if oldest:
@@ -105,7 +105,7 @@ def _open_at_tail(path: Path, tail: int | None) -> BinaryIO | None:
             continue
         if is_end and (last := _last_byte(file)):
             is_end = False
-            left += last == b"\n"  # it ends a line, and does not begin one
+            left += last == b"\n"  # it ends the last line, and does not begin one
         left = _seek_back(file, left)
         if left == 0 and not is_end:
             break
@@ -119,7 +119,7 @@ def _last_byte(file: BinaryIO) -> bytes:
 
 
 def _seek_back(file: BinaryIO, newlines: int) -> int:
-    """Move behind the `newlines`-th newline from the end; how many there were too few."""
+    """Moves behind the `newlines`-th newline from the end. Returns how many are missing."""
     begin = file.seek(0, os.SEEK_END)
     while newlines > 0 and begin > 0:
         end, begin = begin, max(0, begin - CHUNK_BYTES)

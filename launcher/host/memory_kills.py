@@ -1,35 +1,35 @@
-"""Whether the kernel has lately ended a process of this host for want of memory."""
+"""Detects whether the kernel has recently ended a process of this host for lack of memory."""
 
 import time
 from pathlib import Path
 
 LATELY_S = 60.0
-"""A large process takes a while to go."""
+"""Seconds for which a kill is recent: a large process takes a while to end."""
 LOOK_S = 0.2
 GROUPS = Path("/sys/fs/cgroup")
 GROUP_FILES = (
     ("memory.max", "memory.peak", "memory.current"),
     ("memory.limit_in_bytes", "memory.max_usage_in_bytes", "memory.usage_in_bytes"),
 )
-"""The files of a control group, version 2 and 1: its limit, then its use, the best source first."""
+"""Files of a control group, versions 2 and 1: its limit, then its use, the best source first."""
 
 
 class MemoryKills:
-    """The kernel's own count of them, since the construction.
+    """The kernel's own count of its out-of-memory kills, since construction.
 
-    It does not say whom it was: with a SIGKILL of unknown origin at that time, it is the evidence
-    that there is for every kind of memory limit (the host's, a container's, a cgroup's).
+    The count does not name the process. With a SIGKILL of unknown origin at that time, it is the
+    available evidence for every kind of memory limit: the host's, a container's, a cgroup's.
     """
 
     def __init__(self) -> None:
         self._count = _count()
         self._looked_at, self._seen_at = time.monotonic(), float("-inf")
         self._groups: list[Path] = []
-        """The control groups of the program, as long as it lived."""
+        """Control groups of the program, as last read while it lived."""
         self._used_of_host = 0
 
     def look(self, program: int | None) -> None:
-        """Called often; `program` is its process id."""
+        """Updates the count and the memory use; called often. `program` is a process id."""
         if time.monotonic() - self._looked_at >= LOOK_S:
             self._look()
             self._groups = (program and _groups_of(program)) or self._groups
@@ -41,7 +41,7 @@ class MemoryKills:
         return time.monotonic() - self._seen_at < LATELY_S
 
     def figures(self) -> str:
-        """How much memory was used of the tightest limit: a control group's, or the host's size."""
+        """Returns the memory use of the tightest limit: a control group's, or the host's size."""
         _, total = _host_memory()
         bounds = [_limit_and_use(group) for group in self._groups]
         limit, used = min(bounds, default=(total, 0))
@@ -61,7 +61,7 @@ def _count() -> int:
 
 
 def _host_memory() -> tuple[int, int]:
-    """What is used of it, and all of it, in bytes."""
+    """Returns the used and the total memory of the host, in bytes."""
     numbers = _numbers(Path("/proc/meminfo"))
     total, available = numbers.get("MemTotal:", 0), numbers.get("MemAvailable:", 0)
     return (total - available) << 10, total << 10
@@ -75,7 +75,7 @@ def _numbers(path: Path) -> dict[str, int]:
 
 
 def _groups_of(process: int) -> list[Path]:
-    """The folders of its memory control group and of those around it."""
+    """Returns the folders of a process's memory control group and of the enclosing groups."""
     try:
         lines = Path(f"/proc/{process}/cgroup").read_text().splitlines()
     except OSError:
@@ -90,7 +90,7 @@ def _groups_of(process: int) -> list[Path]:
 
 
 def _limit_and_use(group: Path) -> tuple[float, float]:
-    """In bytes; without a limit infinity."""
+    """Returns a control group's limit and use in bytes; the limit is infinity when it has none."""
     for limit, *uses in GROUP_FILES:
         if bound := _number(group / limit):
             return bound, next(filter(None, (_number(group / use) for use in uses)), 0)

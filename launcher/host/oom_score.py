@@ -1,17 +1,17 @@
-"""Which process the kernel ends first when memory runs out: the program, not what watches it."""
+"""OOM scores: when memory runs out, the kernel ends the program first, not its monitors."""
 
 import os
 from contextlib import suppress
 from pathlib import Path
 
 OF_PROGRAMS = 1000
-"""The score of a program and of all that it starts; 1000 is the kernel's most."""
+"""The score of a program and of all that it starts; 1000 is the kernel's maximum."""
 
 
 def outlive_programs() -> None:
-    """Give this process, a worker of Ray, the score of its raylet; Ray gives workers 1000.
+    """Gives this process, a worker of Ray, the score of its raylet; Ray gives workers 1000.
 
-    What this process starts inherits that. Where the kernel refuses, the score stays as it is.
+    Child processes inherit the score. If the kernel refuses, the score stays as it is.
     """
     with suppress(OSError):
         score = Path(f"/proc/{os.getppid()}/oom_score_adj").read_text()

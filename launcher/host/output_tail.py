@@ -1,4 +1,4 @@
-"""What a program prints, as lines for a display: bounded, however much it is."""
+"""A program's output as lines for a display, bounded however much the program prints."""
 
 import time
 from collections import deque
@@ -7,16 +7,16 @@ from pathlib import Path
 from launcher.host.log_reader import Lines, LogFile
 
 READ_BYTES = 4 << 20
-"""At once, so that a flood keeps nobody from anything else."""
+"""Bytes per call, so that a flood of output does not delay other work."""
 LONGEST_LINE = 4000
 MOST_LINES, WINDOW_S = 1000, 1.0
-"""How many lines are handed over in how much time: more than anybody reads."""
+"""Maximum number of lines returned per window, and its seconds: more than a user can read."""
 LEFT_OUT = "[{} lines are left out here: the log has them]"
 TAIL_LINES = 30
 
 
 class OutputLines:
-    """The lines that are added to a log after the construction."""
+    """The lines that are added to a log after construction."""
 
     def __init__(self, log: Path) -> None:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -26,9 +26,9 @@ class OutputLines:
         self._window_ends_at, self._room = 0.0, MOST_LINES
 
     def read(self, last: bool) -> tuple[list[str], bool]:
-        """New lines, long ones in pieces, and whether the log has no more now.
+        """Returns new lines, long ones in pieces, and whether the log has no more now.
 
-        Where there are too many, the oldest are left out, and the first line says how many.
+        If there are too many, the oldest are left out, and the first line gives their number.
         `last`: nothing will follow, so that nothing is held back.
         """
         lines, is_all = self._read_some()
@@ -53,7 +53,7 @@ class OutputLines:
         return lines, False
 
     def _newest(self, chunk: bytes) -> bytes:
-        """The last MOST_LINES lines: those before them would be decoded to be left out."""
+        """Returns the last MOST_LINES lines: earlier ones would be decoded only to be left out."""
         newlines = chunk.count(b"\n")
         if newlines <= MOST_LINES:
             return chunk
@@ -72,7 +72,7 @@ class OutputLines:
             self._left_out += 1
 
     def _hand_over(self, last: bool) -> list[str]:
-        """All that waits, or nothing until the window has room for it."""
+        """Returns all waiting lines, or nothing until they fit in the window."""
         now = time.monotonic()
         if now >= self._window_ends_at:
             self._window_ends_at, self._room = now + WINDOW_S, MOST_LINES

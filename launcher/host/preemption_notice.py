@@ -1,7 +1,8 @@
-"""What Google Cloud tells a machine before it takes it away. Standard library only.
+"""Notices that Google Cloud sends a machine before it terminates it. Standard library only.
 
-By its metadata server, see cloud.google.com/compute/docs, metadata/getting-live-migration-notice
-and instances/spot. On machines of others nothing is asked of anybody.
+Its metadata server sends them, see cloud.google.com/compute/docs,
+metadata/getting-live-migration-notice and instances/spot. On machines of other providers, no
+server is queried.
 """
 
 import os
@@ -15,12 +16,12 @@ from urllib.request import ProxyHandler, Request, build_opener
 SERVER, SERVER_VARIABLE = "metadata.google.internal", "GCE_METADATA_HOST"
 PRODUCT, GOOGLES = Path("/sys/class/dmi/id/product_name"), "Google Compute Engine"
 SAYS = {"maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE", "preempted": "TRUE"}
-"""Keys of the machine, and the value from which on it is about to go."""
+"""Metadata keys of the machine, and the value of each that announces its termination."""
 WAIT_S, ANSWER_TIMEOUT_S, AGAIN_S = 60, 90.0, 10.0
 
 
 class Notices:
-    """Each once, when it comes: one that stood there before is not told of."""
+    """Reports each notice once, when it arrives, but not one from before construction."""
 
     def __init__(self) -> None:
         self._come: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -30,7 +31,7 @@ class Notices:
                 listen.start()
 
     def take(self) -> list[str]:
-        """Those that have come since, in Google's words."""
+        """Returns the notices since the last call, in Google's words."""
         return [self._come.get() for _ in range(self._come.qsize())]
 
     def _listen(self, server: str, key: str) -> None:
@@ -47,7 +48,7 @@ class Notices:
 
 
 def _server() -> str:
-    """ "": there is none."""
+    """Returns the address of the metadata server, or "" when there is none."""
     if named := os.environ.get(SERVER_VARIABLE):
         return named
     is_googles = PRODUCT.is_file() and PRODUCT.read_text().strip().startswith(GOOGLES)
@@ -55,7 +56,7 @@ def _server() -> str:
 
 
 def _value(server: str, key: str, etag: str | None) -> tuple[str, str]:
-    """A key's value and its tag, once that is another one; after a while it may be the same."""
+    """Returns a key's value and tag once the tag differs from `etag`, or after WAIT_S."""
     wait = f"?wait_for_change=true&timeout_sec={WAIT_S}&last_etag={etag}" if etag else ""
     url = f"http://{server}/computeMetadata/v1/instance/{key}{wait}"
     opener = build_opener(ProxyHandler({}))

@@ -1,4 +1,4 @@
-"""What a host says of itself before a program starts; `launcher/gang/preflight.py` judges it."""
+"""A host's report before a program starts; `launcher/gang/preflight.py` evaluates it."""
 
 import os
 import pwd
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHIPS = {"tpu": r"accel\d+|vfio/\d+", "gpu": r"nvidia\d+"}
-"""The files of /dev by which programs reach accelerators, one each."""
+"""Patterns of the files in /dev by which programs reach accelerators, one file each."""
 LISTEN_S, CONNECT_S = 30.0, 2.0
 SHARED_MEMORY = Path("/dev/shm")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -33,21 +33,21 @@ class Holder:
 
 @dataclass(frozen=True)
 class HostReport:
-    """Sizes are in bytes, and what is free of them."""
+    """The preflight report of a host. Sizes are free bytes."""
 
     address: str
-    """At which others reach this host."""
+    """The address at which other hosts reach this host."""
     machine: str
-    """The same for what runs under one kernel."""
+    """An id that is equal for all hosts under one kernel."""
     time_s: float
     open_files: int
-    """That a process may have."""
+    """Number of open files that a process may have."""
     memory: int
     shared_memory: int | None
     room: int
-    """Where the run's folder is, or will be."""
+    """Free disk space where the run's folder is, or will be."""
     unwritable: str
-    """Why nothing can be written there; "": it can."""
+    """Why the run's folder cannot be written; "" when it can."""
     chips: int
     holders: list[Holder]
 
@@ -55,7 +55,7 @@ class HostReport:
 def run_preflight(
     address: str, folder: Path, platform: str, dev: Path = Path("/dev")
 ) -> HostReport:
-    """At this host; `platform` is that of the accelerators it should have."""
+    """Inspects this host; `platform` is that of the accelerators it should have."""
     chips, count = _chips(platform, dev)
     place = _nearest(folder)
     return HostReport(
@@ -73,7 +73,7 @@ def run_preflight(
 
 
 def own_address(address: str) -> str:
-    """`address` where this host can listen there; "", all of its addresses, where it cannot."""
+    """Returns `address` when this host can listen on it, else "": all of its addresses."""
     with socket.socket() as probe:
         try:
             probe.bind((address, 0))
@@ -83,7 +83,7 @@ def own_address(address: str) -> str:
 
 
 def listen(address: str, seconds: float = LISTEN_S) -> int:
-    """Accept connections to `address` for a while, on a port that is returned."""
+    """Accepts connections to `address` until none comes for `seconds`; returns the port."""
     server = socket.create_server((own_address(address), 0), backlog=4096)
     server.settimeout(seconds)
 
@@ -97,7 +97,7 @@ def listen(address: str, seconds: float = LISTEN_S) -> int:
 
 
 def unreachable(address: str, port: int) -> str:
-    """Why a connection to another host cannot be made; "": it can."""
+    """Returns why this host cannot connect to another host, or "" when it can."""
     try:
         socket.create_connection((address, port), CONNECT_S).close()
     except OSError as error:
@@ -106,7 +106,7 @@ def unreachable(address: str, port: int) -> str:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or what there is of its parents."""
+    """Returns the folder, or its nearest parent that exists."""
     return next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
 
 
@@ -120,16 +120,16 @@ def _unwritable(folder: Path) -> str:
 
 
 def _available_memory() -> int:
-    """By the kernel's own estimate."""
+    """Returns the available bytes by the kernel's own estimate."""
     found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) << 10
 
 
 def _chips(platform: str, dev: Path) -> tuple[list[Path], int]:
-    """Their files, and how many they are: of GPUs those that this process may see.
+    """Returns the files and the number of chips; for GPUs, of those that this process may see.
 
-    Which files GPUs have that are named by UUID is not known.
+    The files of GPUs that are named by UUID are unknown.
     """
     pattern = CHIPS.get(platform)
     if pattern is None or not dev.is_dir():
@@ -150,12 +150,12 @@ def _names(dev: Path) -> list[str]:
 
 
 def _holders(chips: Sequence[Path]) -> Iterator[Holder]:
-    """Other processes than this one, each once."""
+    """Yields every other process that has one of the chips open, once each."""
     devices = {str(chip) for chip in chips}
     for folder in Path("/proc").glob("[0-9]*") if devices else ():
         if int(folder.name) == os.getpid():
             continue
-        with suppress(OSError):  # it has ended, or is none of ours to look into
+        with suppress(OSError):  # it has ended, or this user may not inspect it
             opened = {str(link.readlink()) for link in (folder / "fd").iterdir()} & devices
             if opened:
                 yield Holder(int(folder.name), _owner(folder), _command(folder), min(opened))

@@ -21,45 +21,44 @@ from launcher.host.output_tail import OutputLines
 from launcher.host.process_tree import ProcessTree, ReaperError
 from launcher.host.stack_dump import dump_stacks
 
-EVENTS_PIPE_BYTES = 1 << 20  # some 4000 events: what the driver may be late by
+EVENTS_PIPE_BYTES = 1 << 20  # about 4000 events, by which the driver may be late
 LOOK_S, GATHER_S = 0.05, 0.03
 SEARCH_PATHS = ("PATH", "PYTHONPATH")
-"""Of these a program's go before the host's: what is installed there stays within reach."""
+"""Search paths: a program's entries precede the host's, so installed software stays reachable."""
 REAPER_KILLED = "the reaper that guards its processes was killed, so all of them were ended"
 NOT_STARTED = 127 << 8
-"""The wait status that a shell gives for a program that it does not find."""
+"""The wait status that a shell returns for a program that it does not find."""
 KILLED_IN_A_SHELL = (128 + signal.SIGKILL) << 8
 """The wait status of a shell whose last command SIGKILL ended."""
 
 
 @dataclass
 class OutputUpdate:
-    """What a program said since the last one."""
+    """The events, output and state of a program since the last update."""
 
     events: list[dict[str, Any]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     status: int | None = None
     """Its wait status, once it has ended."""
     ended_ago_s: float | None = None
-    """How long ago it ended, once it has: hosts' clocks differ, what passes on them does not."""
+    """Seconds since it ended, once it has: hosts' clocks differ, elapsed time does not."""
     stopped: bool = False
-    """Whether it was asked to end before it ended."""
+    """Whether a stop was requested before it ended."""
     over: bool = False
-    """It and every process that it started are gone, and all they said has been handed over."""
+    """Whether it and all processes that it started are gone and all their output was returned."""
     cause: str = ""
-    """What is known of the cause of its end beside the status; "": nothing."""
+    """The cause of its end, besides the status; "" when unknown."""
     tail: list[str] = field(default_factory=list)
     """The last lines of its output, once over."""
     lost: str = ""
-    """Why it ended without a status of its own; "" where that is not known."""
+    """Why it ended without its own status; "" when unknown."""
 
 
 class HostProcess:
-    """Started by the constructor; lives in a tree of processes that dies with this one.
+    """A program that the constructor starts, in a process tree that ends with this process.
 
-    The output goes into `log` through a process of its own (log_writer.py), so that no crash
-    of anything else loses a byte and nothing here ever stalls it; what is handed over is read from
-    there.
+    A separate process (log_writer.py) writes the output to `log`: no crash of another process loses
+    a byte, and nothing here stalls the program. `poll` reads the output from the log.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class HostProcess:
         self._result = OutputUpdate()
 
     def poll(self, wait_s: float) -> OutputUpdate:
-        """What is new, waiting up to `wait_s` for it and a moment more for what follows it."""
+        """Returns the next update; waits up to `wait_s` for it, and a moment for what follows."""
         deadline = time.monotonic() + wait_s
         batch = self._read(min(LOOK_S, wait_s))
         while not _is_news(batch) and time.monotonic() < deadline:
@@ -102,10 +101,10 @@ class HostProcess:
         return batch
 
     def stop(self, grace_s: float | None = None) -> None:
-        """End it; `poll` tells when it is over.
+        """Ends the program; `poll` reports when it is over.
 
-        The whole tree gets SIGTERM, the short grace of the start, SIGKILL. With `grace_s` the
-        program alone gets SIGTERM and so much time to save; then its tree is ended.
+        The whole tree gets SIGTERM, the short grace of the constructor, then SIGKILL. With
+        `grace_s`, only the program gets SIGTERM and that time to save; then its tree is ended.
         """
         if self._ended_monotonic_s is None:
             self._result.stopped = True
@@ -115,9 +114,9 @@ class HostProcess:
             self._reaped.ask_to_end(grace_s)
 
     def stacks(self, wait_s: float) -> str:
-        """What all its threads are doing, told within `wait_s`; the log has it too.
+        """Returns the stacks of all threads of the program within `wait_s`, and logs them.
 
-        Empty where it does not run. To be called beside `poll`, from another thread or after it.
+        Returns "" when it does not run. Safe to call during `poll` from another thread, or after.
         """
         if self._pid is None or self._ended_monotonic_s is not None:
             return ""
@@ -128,7 +127,7 @@ class HostProcess:
             return ""
 
     def _read(self, wait_s: float) -> OutputUpdate:
-        """The state first, then what was said: nothing said before the end can be missed."""
+        """Reads the state before the output, so that no output from before the end is missed."""
         if self._result.over:
             return replace(self._result, ended_ago_s=self._ended_ago_s())
         if not self._gone:
@@ -143,7 +142,7 @@ class HostProcess:
         return replace(self._result, events=events, lines=lines, ended_ago_s=self._ended_ago_s())
 
     def _finish(self) -> list[str]:
-        """The last word, which is not the program's own."""
+        """Marks the update as over; returns a last line that is not the program's own."""
         failed = self._failed_to_start
         last_word = [f"could not start: {failed}"] if failed else []
         self._result.over, self._result.tail = True, [*self._lines.tail, *last_word]
@@ -152,7 +151,7 @@ class HostProcess:
         return last_word
 
     def _wait(self, wait_s: float) -> None:
-        """For an event, and a moment more for those that follow it; an end is told at once."""
+        """Waits for an event, and a moment for those that follow; an end is not delayed."""
         sources = [self._reaped] if self._events_closed else [self._reaped, self._events]
         readable, _, _ = select.select(sources, [], [], wait_s)
         if readable == [self._events]:
@@ -168,7 +167,7 @@ class HostProcess:
                 self._result.status = answer["status"]
                 self._ended_monotonic_s = answer["monotonic_s"]
                 self._result.cause = self._cause(answer["status"])
-                self._reaped.let_go()  # what it left behind ends too
+                self._reaped.let_go()  # processes that it left behind end too
             elif "started" in answer:
                 self._pid = answer["pid"]
             elif "failed" in answer:
@@ -206,7 +205,7 @@ def _is_news(batch: OutputUpdate) -> bool:
 
 
 def _parse_event(line: bytes) -> dict[str, Any] | None:
-    """None for what is not an event: a program may write anything."""
+    """Returns None for a line that is not an event: a program may write anything."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
@@ -215,7 +214,7 @@ def _parse_event(line: bytes) -> dict[str, Any] | None:
 
 
 def _warning(message: str) -> dict[str, Any]:
-    """In the form that programs send their own in."""
+    """Returns a warning event in the form that programs send."""
     return {"time": time.time(), "event": "warning", "kind": "log", "message": message}
 
 
@@ -224,7 +223,7 @@ def _make(log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
     except OSError:
-        pass  # as with a disk that is full later: the relay says so, and the program runs
+        pass  # as when the disk fills later: the relay warns, and the program runs
 
 
 def _enlarge(pipe: int) -> None:
@@ -233,4 +232,4 @@ def _enlarge(pipe: int) -> None:
     try:
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, EVENTS_PIPE_BYTES)
     except OSError:
-        pass  # over the user's quota: the kernel's 64 KiB hold 200 events
+        pass  # over the user's quota: the kernel's default of 64 KiB holds 200 events

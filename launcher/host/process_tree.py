@@ -15,7 +15,7 @@ READY_TIMEOUT_S = 20.0
 
 
 class ReaperError(Exception):
-    """The reaper could not start something, or died itself."""
+    """The reaper failed to set up or start something, or ended itself."""
 
 
 class ProcessTree:
@@ -45,7 +45,7 @@ class ProcessTree:
         self._lifeline, self._answers = process.stdin, process.stdout
         self._rest = b""
         self._ended = False
-        # It forks: the reaper is nobody's child, so that no exit hook ends it.
+        # It forks: the reaper is not a child of this process, so that no exit hook ends it.
         if code := process.wait():
             raise ReaperError(f"the reaper process did not start: exit code {code}")
         self._ask(
@@ -67,9 +67,9 @@ class ProcessTree:
         rotate_bytes: int | None = None,
         oom_score: int | None = None,
     ) -> None:
-        """Start a command; both of its outputs are appended to `log`.
+        """Starts a command, and appends both of its outputs to `log`.
 
-        With `rotate_bytes` through a process of its own, see `launcher/host/log_writer.py`;
+        With `rotate_bytes`, a separate process writes it, see `launcher/host/log_writer.py`.
         `oom_score`: see `launcher/host/oom_score.py`.
         """
         self._ask(
@@ -86,29 +86,32 @@ class ProcessTree:
         )
 
     def ask_to_end(self, grace_s: float) -> None:
-        """SIGTERM to the commands, and after `grace_s` the end of everything."""
+        """Sends SIGTERM to the commands, and ends everything after `grace_s`."""
         try:
             self._ask(end={"grace_s": grace_s})
         except ReaperError:
             pass  # all of it is gone already
 
     def send(self, number: int) -> None:
-        """A signal to the commands alone, not to what they started."""
+        """Sends a signal to the commands alone, not to what they started."""
         self._ask(signal=number)
 
     def fileno(self) -> int:
-        """Readable when there are answers: for `select`."""
+        """Returns a descriptor for `select` that is readable when answers are available."""
         return self._answers.fileno()
 
     def detach(self) -> None:
-        """Let everything live on after this process: for a cluster that is kept warm."""
+        """Lets everything outlive this process, for a cluster that is kept warm."""
         self._ask(detach=True)
         self._lifeline.close()
         self._answers.close()
         self._ended = True
 
     def answers(self, timeout_s: float) -> list[dict[str, Any]] | None:
-        """What the reaper said since, waiting up to `timeout_s`; None: it and all else is gone."""
+        """Returns the reaper's new answers; waits up to `timeout_s` for them.
+
+        Returns None when the reaper and everything else is gone.
+        """
         if self._ended:
             return None
         if not select.select([self._answers], [], [], timeout_s)[0]:
@@ -123,7 +126,7 @@ class ProcessTree:
         return [json.loads(line) for line in lines]
 
     def close(self, timeout_s: float = 60.0) -> bool:
-        """End everything and wait until it is gone; False: something lives after `timeout_s`."""
+        """Ends everything and waits; returns False if something still lives after `timeout_s`."""
         self.let_go()
         deadline = time.monotonic() + timeout_s
         while self.answers(max(0.0, deadline - time.monotonic())) is not None:
@@ -132,7 +135,7 @@ class ProcessTree:
         return True
 
     def let_go(self) -> None:
-        """Cut the lifeline: the tree ends by itself from here on."""
+        """Closes the lifeline: the tree then ends by itself."""
         try:
             self._lifeline.close()
         except BrokenPipeError:
@@ -142,7 +145,7 @@ class ProcessTree:
         try:
             self._lifeline.write(json.dumps(request).encode() + b"\n")
             self._lifeline.flush()
-        except (BrokenPipeError, ValueError) as error:  # it is gone, or the lifeline is cut
+        except (BrokenPipeError, ValueError) as error:  # it is gone, or the lifeline is closed
             raise ReaperError("the reaper process has ended") from error
 
     def _ready(self, timeout_s: float) -> int:
@@ -162,7 +165,10 @@ class ProcessTree:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in ticks since boot: with its id, it names a process exactly."""
+    """Returns when a process started, in ticks since boot; None when it has ended.
+
+    Together with its id, this identifies a process exactly.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:

@@ -2,9 +2,9 @@
 
 A program of its own, `python -I -S reaper.py`, started by process_tree.py; standard library
 only, so that it is up in some 40 ms. Standard input is the lifeline: the owner holds its write end
-and sends requests on it, one JSON object a line; end of file means that the owner died, by whatever
-way (`kill -9` included). A parent-death signal would not do: it fires when the *thread* that made
-the process ends, and the owner may be a thread of a Ray actor.
+and sends requests on it, one JSON object a line; end of file means that the owner died, in any way
+(`kill -9` included). A parent-death signal would not do: it fires when the *thread* that made the
+process ends, and the owner may be a thread of a Ray actor.
 
 It is two processes, which watch each other, so that `kill -9` of either leaves nothing behind. The
 reaper is the parent of the commands and does all the work. The guard is the reaper's parent: what a
@@ -15,12 +15,12 @@ A folder of the first request holds `owner.json` with the cleanup commands, lock
 two lives: launcher/providers/ray/abandoned.py finds by it what both leave when both are killed.
 
 Requests: {"folders": [...], "setup": [[...]], "cleanup": [[...]], "grace_s": s}, first and once;
-{"start": {"name", "argv", "env", "cwd", "log", "pass_fds", "rotate_bytes",
-"oom_score"}}; {"signal": n}, to the
-commands; {"end": {"grace_s": s}}: an orderly stop, see `_ask_to_end`; {"detach": true}: live on
-without an owner. Answers, on standard output: {"ready": pid}, {"failed": why}, {"started": name,
-"pid": n}, {"exited": name, "status": a wait status, "monotonic_s": by CLOCK_MONOTONIC, the same
-for all processes of a host}, {"killed": "reaper" or "guard"}, and those of log_writer.py.
+{"start": {"name", "argv", "env", "cwd", "log", "pass_fds", "rotate_bytes", "oom_score"}};
+{"signal": n}, to the commands; {"end": {"grace_s": s}}: an orderly stop, see `_ask_to_end`;
+{"detach": true}: live on without an owner. Answers, on standard output: {"ready": pid},
+{"failed": why}, {"started": name, "pid": n}, {"exited": name, "status": a wait status,
+"monotonic_s": by CLOCK_MONOTONIC, the same for all processes of a host},
+{"killed": "reaper" or "guard"}, and those of log_writer.py.
 """
 
 import ctypes
@@ -38,28 +38,28 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 36, 0x59616D61
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ENDING_TIMEOUT_S = 30.0
 RELAY_TIMEOUT_S = 2.0
-"""For the rest of a dead program's output; a relay that a disk holds longer ends by itself."""
+"""Seconds for the rest of a dead program's output; a relay that the disk delays ends by itself."""
 RELAY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log_writer.py")
 PIPE_BYTES = 1 << 20
 READ_BYTES = 65_536
 LOOK_S = 1.0
-"""How late a grace may end."""
+"""Seconds by which a grace may end late."""
 LIBC = ctypes.CDLL(None)
 
 
 class Reaper:
-    """The children, the folders and what else must be gone when this process is.
+    """The children, the folders and everything else that must end with this process.
 
-    Made in the guard, whose copy of it has the folders and cleanup commands of the reaper's.
+    Created in the guard, whose copy has the same folders and cleanup commands as the reaper's.
     """
 
     def __init__(self) -> None:
         self.guard = os.getpid()
         self.names: dict[int, str] = {}
         self.relays: dict[int, tuple[list[str], int] | None] = {}
-        """Process id -> its command, and the pipe that it reads; None: another reaper's."""
+        """Process id -> its command and the pipe that it reads; None: another reaper's relay."""
         self.requests = b""
-        """What has been read of requests and not been handled."""
+        """Bytes of requests that have been read but not handled."""
         self.owner_files: list[int] = []
         """Descriptors of the locked files in the folders."""
         self.folders: list[str] = []
@@ -70,7 +70,7 @@ class Reaper:
         self.out_of_time = float("inf")
 
     def set_up(self) -> bool:
-        """Handle the first request. Returns False where there is none, or where it failed."""
+        """Handles the first request. Returns False when there is none, or when it failed."""
         while b"\n" not in self.requests:
             chunk = os.read(0, READ_BYTES)
             if not chunk:
@@ -86,7 +86,7 @@ class Reaper:
         return True
 
     def run(self) -> None:
-        """Serve until the owner or a signal ends it, or, detached, the last command; clean up."""
+        """Serves until the owner, a signal or, detached, the last command ends it; cleans up."""
         try:
             self._serve()
         except Exception as error:
@@ -98,7 +98,7 @@ class Reaper:
             self._end_all()
 
     def replace(self) -> None:
-        """End and clean up what a reaper that was killed, or failed, left; called in its guard."""
+        """Ends and cleans up what a killed or failed reaper left; called in its guard."""
         _tell(killed="reaper")
         self.relays = dict.fromkeys(filter(_is_relay, _children(os.getpid())))
         self.grace_s = 0.0
@@ -131,11 +131,11 @@ class Reaper:
                 self._handle(json.loads(line))
             self._collect_exits()
             if time.monotonic() >= self.out_of_time:
-                self.grace_s = 0.0  # they have had theirs
+                self.grace_s = 0.0  # the commands have had their grace
                 return
 
     def _is_alone(self) -> bool:
-        """Whether the guard is gone."""
+        """Returns whether the guard is gone."""
         return os.getppid() != self.guard
 
     def _on_signal(self, number: int, _frame: object) -> None:
@@ -163,7 +163,7 @@ class Reaper:
         cleanup: list[list[str]],
         grace_s: float,
     ) -> None:
-        """What must be deleted is known here before it is made: no moment in which it can leak."""
+        """Records what must be deleted before it is created, so that nothing can leak."""
         self.folders, self.cleanup, self.grace_s = folders, cleanup, grace_s
         for folder in folders:
             os.mkdir(folder, 0o700)
@@ -174,7 +174,7 @@ class Reaper:
                 raise OSError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
 
     def _lock(self, folder: str) -> None:
-        """Renamed once it is locked: a file of that name without a lock has no owner any more."""
+        """Creates the owner file, renamed once locked: without a lock, it has no owner any more."""
         path = os.path.join(folder, OWNER_FILE)
         file = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -236,9 +236,9 @@ class Reaper:
         self.relays[relay.pid] = command, reading
 
     def _ask_to_end(self, grace_s: float) -> None:
-        """SIGTERM to the commands alone: what they started may be needed to end in order.
+        """Sends SIGTERM to the commands alone: an orderly end may need what they started.
 
-        What is left of the tree follows when the owner closes the lifeline, or after the grace.
+        The rest of the tree ends when the owner closes the lifeline, or after the grace.
         """
         self.out_of_time = time.monotonic() + grace_s
         _signal_all(list(self.names), signal.SIGTERM)
@@ -260,7 +260,7 @@ class Reaper:
                     self._start_relay(*relay)
 
     def _end_tree(self) -> None:
-        """SIGTERM, a short grace, then SIGKILL until /proc shows no descendant but the relays."""
+        """Sends SIGTERM and, after a short grace, SIGKILL until only relays are left in /proc."""
         now = time.monotonic()
         killing, given_up = now + self.grace_s, now + self.grace_s + ENDING_TIMEOUT_S
         if self.grace_s:
@@ -278,7 +278,7 @@ class Reaper:
         return [pid for pid in descendants(os.getpid()) if pid not in self.relays]
 
     def _wait_for_relays(self) -> None:
-        """With the tree, all writers are gone: what they wrote is read to its end now."""
+        """Waits for the relays to read to the end: with the tree, all writers are gone."""
         given_up = time.monotonic() + RELAY_TIMEOUT_S
         while self.relays and time.monotonic() < given_up:
             self._collect_exits()
@@ -300,7 +300,7 @@ class Reaper:
 
 
 def descendants(root: int) -> list[int]:
-    """Process ids below `root`, by the parents that /proc names."""
+    """Returns the process ids below `root`, by the parents that /proc names."""
     children = _processes_by_parent()
     found, todo = [], [root]
     while todo:
@@ -349,9 +349,10 @@ def _signal_all(pids: list[int], number: int) -> None:
 
 
 def die_with_parent(parent: int, oom_score: int | None = None):
-    """For the child, before its exec: exact, because the reaper has one thread only.
+    """Returns a function for the child before its exec; it makes the child end with `parent`.
 
-    `oom_score`: the kernel ends processes with a higher one first when memory runs out.
+    This is exact, because the reaper has only one thread. `oom_score`: the kernel ends processes
+    with a higher score first when memory runs out.
     """
 
     def prepare() -> None:
@@ -362,7 +363,7 @@ def die_with_parent(parent: int, oom_score: int | None = None):
             except OSError:
                 pass  # /proc is read-only: the kernel then chooses by size alone
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        # Where Yama guards processes from their user, py-spy may read this one all the same.
+        # Where Yama restricts ptrace, this lets py-spy read the process.
         _prctl(PR_SET_PTRACER, -1)
         if os.getppid() != parent:
             os._exit(1)
@@ -371,7 +372,7 @@ def die_with_parent(parent: int, oom_score: int | None = None):
 
 
 def _wake_on_signals(handler) -> int:
-    """A descriptor that becomes readable on every signal: `select` misses none."""
+    """Returns a descriptor that becomes readable on every signal: `select` misses none."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, *ENDING_SIGNALS):
@@ -383,11 +384,11 @@ def _tell(**answer: object) -> None:
     try:
         os.write(1, json.dumps(answer).encode() + b"\n")
     except OSError:
-        pass  # no owner any more: the lifeline says so too
+        pass  # the owner is gone: the lifeline reports that too
 
 
 def guard(reaper: Reaper, pid: int) -> None:
-    """Wait for the reaper, and pass on the signals that ask for the end; do its work if it dies."""
+    """Waits for the reaper, and forwards ending signals to it; does its work if it dies."""
 
     def pass_on(_number: int, _frame: object) -> None:
         os.kill(pid, signal.SIGTERM)
@@ -398,14 +399,14 @@ def guard(reaper: Reaper, pid: int) -> None:
     _hold_only(reaper.owner_files)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     for number in ENDING_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)  # its id may soon be another process's
+        signal.signal(number, signal.SIG_IGN)  # its id may soon belong to another process
     _, status = os.waitpid(pid, 0)
     if status:
         reaper.replace()
 
 
 def _hold_only(files: list[int]) -> None:
-    """Leave the owner's requests and the descriptors for commands to the reaper."""
+    """Closes all but `files`: the reaper has the owner's requests and the commands' descriptors."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for entry in os.listdir("/proc/self/fd"):
         if int(entry) > 2 and int(entry) not in files:
@@ -416,7 +417,7 @@ def _hold_only(files: list[int]) -> None:
 
 
 def main() -> None:
-    """Leave the owner's session and its children: nobody but the lifeline ends this process."""
+    """Leaves the owner's session and its children, so that only the lifeline ends this process."""
     if os.fork():
         os._exit(0)
     os.setsid()

@@ -1,6 +1,6 @@
-"""A run's folder on a host that does not share it: a copy of what the program reads there.
+"""A copy of the run's folder, with what the program reads, on a host that does not share it.
 
-Standard library only, as process.py.
+Standard library only, like process.py.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,9 +11,9 @@ from launcher.host.log_reader import LogFile
 
 
 class CopiedFolder:
-    """Holds `files` (name -> text) from now on; tells what is added to the files `followed`.
+    """Writes `files` (name -> text) to the folder; `written` returns additions to `followed`.
 
-    `made`: files that the program is to make anew; earlier ones are removed. Raises OSError where
+    `made`: followed files that the program creates; existing ones are removed. Raises OSError when
     the folder cannot be written.
     """
 
@@ -32,7 +32,7 @@ class CopiedFolder:
         self._logs = {name: LogFile(folder / name, tail=0) for name in (*followed, *made)}
 
     def written(self) -> dict[str, bytes]:
-        """Name -> the next bytes of those that have any: the rest comes when it is asked again."""
+        """Returns name -> the next bytes of each file that has any; the next call continues."""
         chunks = {name: log.read() for name, log in self._logs.items()}
         return {name: chunk for name, chunk in chunks.items() if chunk}
 

@@ -1,8 +1,8 @@
-"""The stacks of every thread of a program that may be stuck, into its log and to the caller.
+"""Logs and returns the stacks of every thread of a program that may be stuck.
 
-A program with a handler of SIGUSR1 prints them itself, as the trainer does (trainer/__main__.py);
-without one the signal would end it. Where that brings nothing, because the process is stopped for
-example, py-spy reads them from outside, of every process of the tree.
+A program with a SIGUSR1 handler prints them itself, as the trainer does (trainer/__main__.py);
+without one, the signal would end it. If that yields nothing, for example because the process is
+stopped, py-spy reads the stacks of every process of the tree from outside.
 """
 
 import os
@@ -21,17 +21,17 @@ from launcher.host.reaper import descendants
 
 ANSWER_S, LOOK_S = 2.0, 0.02
 QUIET_S = 0.5
-"""An answer is whole when no more of it came for so long. The main thread's stack, which tells what
-the program does, comes last, and a busy machine may halt the program in between."""
+"""Seconds without more output after which an answer is complete. The main thread's stack, which
+shows what the program does, comes last, and a busy machine may halt the program in between."""
 ATTEMPTS = 3
-"""py-spy does not halt the process that it reads (a stopped one could not be halted), and what it
-sees may change under its eyes."""
+"""Attempts of py-spy. It does not halt the process that it reads (a stopped one could not be
+halted), and what it reads may change meanwhile."""
 HEADER = re.compile(rb"(Current thread|Thread) 0x[0-9a-f]+ ")
 FRAME = re.compile(rb'  (File "[^"]*", line \d+ in |\.\.\.$|<no Python frame>|Garbage-collecting)')
 
 
 def dump_stacks(pid: int, ask: Callable[[], None], log: Path, wait_s: float) -> str:
-    """The stacks of the process `pid`, in `wait_s` at most; `ask` sends it SIGUSR1."""
+    """Returns and logs the stacks of process `pid` within `wait_s`; `ask` sends it SIGUSR1."""
     deadline = time.monotonic() + wait_s
     text = _answer(ask, log, min(ANSWER_S, wait_s / 2)) if _will_answer(pid) else ""
     if not text:
@@ -41,14 +41,14 @@ def dump_stacks(pid: int, ask: Callable[[], None], log: Path, wait_s: float) -> 
 
 
 def _will_answer(pid: int) -> bool:
-    """Whether it handles the signal, and runs at all."""
+    """Returns whether the process handles SIGUSR1, and runs at all."""
     status = _status(pid)
     handled = int(status.get("SigCgt", "0"), 16) >> (signal.SIGUSR1 - 1) & 1
     return bool(handled) and status["State"][0] not in "TtZX"
 
 
 def _answer(ask: Callable[[], None], log: Path, wait_s: float) -> str:
-    """What it prints then, between whatever else it prints."""
+    """Returns the stacks that the program prints, without its other output in between."""
     with closing(LogFile(log, tail=0)) as reader:
         ask()
         stacks: list[bytes] = []
@@ -65,9 +65,9 @@ def _answer(ask: Callable[[], None], log: Path, wait_s: float) -> str:
 
 
 def _stack_lines(lines: list[bytes]) -> list[bytes]:
-    """As faulthandler prints them, with its blank line before each thread.
+    """Returns the stack lines of faulthandler, with its blank line before each thread.
 
-    It prints a line in parts: what other threads print at that moment may come between them.
+    It prints a line in parts: output of other threads at that moment may come between them.
     """
     found = []
     for line in lines:
@@ -79,7 +79,7 @@ def _stack_lines(lines: list[bytes]) -> list[bytes]:
 
 
 def _read(pid: int, deadline: float) -> str:
-    """The stacks of one process by py-spy, or why there are none."""
+    """Returns the stacks of one process from py-spy, or why there are none."""
     about = f"[py-spy: process {pid}, state {_status(pid).get('State', 'gone')}]"
     for _ in range(ATTEMPTS):
         is_read, text = _py_spy(pid, deadline - time.monotonic())
@@ -89,7 +89,7 @@ def _read(pid: int, deadline: float) -> str:
 
 
 def _py_spy(pid: int, timeout_s: float) -> tuple[bool, str]:
-    """Whether it could read the process, and what it said."""
+    """Returns whether py-spy could read the process, and its output or error."""
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     command = [shutil.which("py-spy", path=path) or "py-spy", "dump", "--nonblocking"]
     command += ["--full-filenames", "--pid", str(pid)]
@@ -104,7 +104,7 @@ def _py_spy(pid: int, timeout_s: float) -> tuple[bool, str]:
 
 
 def _status(pid: int) -> dict[str, str]:
-    """/proc/PID/status; empty when the process is gone."""
+    """Returns the fields of /proc/PID/status; empty when the process is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     except OSError:
@@ -125,4 +125,4 @@ def _append(log: Path, text: str) -> None:
         with log.open("a", encoding="utf-8") as file:
             file.write(f"{text}\n")
     except OSError:
-        pass  # a full disk: the caller has it
+        pass  # a full disk: the caller has the text

@@ -1,1 +1,1 @@
-"""Job file and cluster file -> what is launched. Asks the trainer in a child process."""
+"""Builds a launch from a job file and a cluster file. Runs the trainer in a child process."""

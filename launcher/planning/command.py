@@ -1,4 +1,4 @@
-"""A job's `command` on every host: any program, with all that JAX needs to find the others."""
+"""A job's `command` on every host: any program, with what JAX needs to connect the processes."""
 
 import os
 import sys
@@ -11,22 +11,22 @@ from trainer.contract.config.command import CommandJob
 from trainer.contract.planning.plan import BasePlan, World
 
 FOR_JAX = Path(trainer.__file__).parent / "any_program"
-"""Holds a `jax_plugins` by which `jax.distributed.initialize()` learns count and rank."""
+"""Folder with the `jax_plugins` that gives `jax.distributed.initialize()` count and rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLaunch(LaunchSpec):
-    """One attempt of a job that runs a program of the user's."""
+    """One attempt of a job that runs a user's program."""
 
     job: CommandJob
 
     def command(self, process: int) -> list[str]:
-        """The same everywhere, as it was written: the rank is in the environment."""
+        """Returns the command as written, the same for all hosts: the environment has the rank."""
         del process
         return list(self.job.command)
 
     def check_command(self, process: int) -> None:
-        """Whether hosts are alike is the program's own business."""
+        """Returns None: comparing the hosts is up to the program."""
         del process
 
     def plan_on(self, world: World) -> BasePlan:
@@ -37,7 +37,10 @@ class CommandLaunch(LaunchSpec):
         return self.job.grace_s
 
     def environment(self, process: int) -> dict[str, str]:
-        """The job's own variables too; a bare `python` is the one that runs this."""
+        """Returns the variables of one process, including the job's own.
+
+        A bare `python` in the command is the interpreter that runs this code.
+        """
         own = self.job.env
         paths = {"PATH": str(Path(sys.executable).parent), "PYTHONPATH": str(FOR_JAX)}
         in_front = {

@@ -1,4 +1,4 @@
-"""Asks the TPU compiler about the step of a launch, or about its likely best alternatives."""
+"""Queries the TPU compiler about the step of a launch, or about its likely best alternatives."""
 
 import math
 import os
@@ -20,11 +20,11 @@ TIMEOUT_S = 1800.0
 
 
 def compilation(launch: LaunchSpec, timeout_s: float = TIMEOUT_S) -> TrainerProcess:
-    """The TPU compiler at work on the launch's step.
+    """Starts the TPU compiler on the launch's step.
 
-    It answers with the fields of `trainer.analysis.compile_report.CompileReport`.
+    Its answer has the fields of `trainer.analysis.compile_report.CompileReport`.
 
-    Raises TrainerProcessError where there is no compiler for it.
+    Raises TrainerProcessError when there is no compiler for it.
     """
     training = of_training(launch)
     if lack := lacks_compiler(training.plan.world):
@@ -33,41 +33,42 @@ def compilation(launch: LaunchSpec, timeout_s: float = TIMEOUT_S) -> TrainerProc
 
 
 def of_training(launch: LaunchSpec) -> TrainingLaunch:
-    """A launch that the trainer can be asked about. Raises TrainerProcessError."""
+    """Returns a launch that the trainer can analyze. Raises TrainerProcessError for a command."""
     if not isinstance(launch, TrainingLaunch):
         raise TrainerProcessError("what a command runs is not known")
     return launch
 
 
 WANTED = 3
-"""Alternatives that fit; then nobody is asked any more."""
+"""Number of alternatives that fit after which no more are compiled."""
 MOST = 8
-"""Alternatives that the compiler is asked about."""
+"""Maximum number of alternatives to compile."""
 COMPILER_BYTES = 4 << 30
-"""Of a process of it: 1.4 GiB where it compiles for 16 devices, and more for more."""
+"""Bytes of memory per compiler process: 16 devices need 1.4 GiB, more devices need more."""
 
 
 @dataclass(frozen=True)
 class CompiledCandidate:
-    """A candidate, and what the compiler said."""
+    """A candidate and its result from the compiler."""
 
     candidate: Candidate
     verdict: Mapping[str, Any] | None = None
-    """The fields of trainer.analysis.compile_report.CompileReport; None: not asked, or failed."""
+    """Fields of trainer.analysis.compile_report.CompileReport; None: not compiled, or failed."""
     failure: str = ""
 
     @property
     def fits(self) -> bool | None:
-        """None: the compiler has not said."""
+        """Whether the candidate fits; None without a result."""
         return self.verdict["fits"] if self.verdict else None
 
 
 def ask_about_the_best(
     launch: TrainingLaunch, ranking: Ranking, on_finding: Callable[[], None]
 ) -> list[CompiledCandidate]:
-    """Down the ranking until enough fit. Raises TrainerProcessError where there is no compiler.
+    """Compiles candidates in the order of the ranking until enough of them fit.
 
-    All processes have ended afterwards, whatever happens.
+    Raises TrainerProcessError when there is no compiler. All compiler processes have ended
+    afterwards, also after an error.
     """
     waiting = deque([*ranking.fitting, *ranking.doubtful])
     findings: list[CompiledCandidate] = []
@@ -87,7 +88,7 @@ def ask_about_the_best(
 
 
 def at_once() -> int:
-    """How many processes this machine's cores and memory have room for, at least one."""
+    """Returns how many compiler processes fit this machine's cores and memory, at least one."""
     room = available_bytes() // COMPILER_BYTES
     return max(1, min(len(os.sched_getaffinity(0)), room))
 
@@ -95,9 +96,9 @@ def at_once() -> int:
 def next_to_ask(
     waiting: deque[Candidate], findings: list[CompiledCandidate], running: int
 ) -> Candidate | None:
-    """The next that is worth asking about; None: there is none, or enough fit.
+    """Returns the next candidate worth compiling; None when there is none, or enough fit.
 
-    What is estimated to need more than one that did not fit is passed over.
+    Skips candidates with an estimate of at least the memory of one that did not fit.
     """
     enough = sum(one.fits is True for one in findings) + running >= WANTED
     if enough or len(findings) + running >= MOST:

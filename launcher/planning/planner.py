@@ -1,7 +1,7 @@
-"""(Job, Cluster) -> what will be started: the plan, each process's command and environment.
+"""(Job, Cluster) -> LaunchSpec: the plan, and each process's command and environment.
 
-Starts nothing and writes nothing: `launch plan` prints what this returns, and `launch run` starts
-exactly that.
+Starts nothing and writes nothing: `launch plan` prints the result, and `launch run` starts exactly
+that result.
 """
 
 import math
@@ -39,31 +39,34 @@ class TrainingLaunch(LaunchSpec):
     plan: Plan
 
     def command(self, process: int) -> list[str]:
-        """What that process's host runs: the same everywhere, the rank is in the environment."""
+        """Returns the process's command, the same for all hosts: the environment has the rank."""
         del process
         return [sys.executable, "-m", "trainer", str(self.run_dir / "job.yaml")]
 
     def check_command(self, process: int) -> list[str]:
-        """What looks at that process's host before the start: versions, code, data."""
+        """Returns the command that checks the process's host: versions, code, data."""
         del process
         return [sys.executable, "-m", "trainer", "--check", str(self.run_dir / "job.yaml")]
 
     def environment(self, process: int) -> dict[str, str]:
-        """Variables of one process; the agent adds the coordinator's address and the event pipe."""
+        """Returns the variables of one process.
+
+        The agent adds the coordinator's address and the event pipe.
+        """
         environment = super().environment(process)
         if self.plan.world.on_cpu:
-            # XLA's buffers come from malloc anew in every step: huge pages save most of the page
+            # XLA allocates its buffers with malloc in every step. Huge pages avoid most of the page
             # faults.
             environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         return environment
 
     def plan_on(self, world: World) -> Plan | None:
-        """With the same global batch; None: the mesh or the batch does not fit."""
+        """Returns a plan with the same global batch; None if the mesh or the batch does not fit."""
         return _shrunken(self.job, self.plan, world)
 
     @property
     def grace_s(self) -> float:
-        """How long the trainer may take to save and end when it is asked to stop."""
+        """Seconds that the trainer may take to save and end after a stop request."""
         return self.job.checkpoint.grace_s if self.job.checkpoint else NOTHING_TO_SAVE_S
 
     @property
@@ -72,27 +75,27 @@ class TrainingLaunch(LaunchSpec):
 
     @property
     def parameter_bytes(self) -> int:
-        """Parameters on one device."""
+        """Bytes of parameters on one device."""
         return sum(array.bytes_per_device for array in self.plan.parameters)
 
     @property
     def gradient_bytes(self) -> int:
-        """Gradients on one device: as large as what they are of."""
+        """Bytes of gradients on one device: as many as of the trained parameters."""
         return _gradient_bytes(self.plan)
 
     @property
     def optimizer_bytes(self) -> int:
-        """Optimizer moments on one device."""
+        """Bytes of optimizer moments on one device."""
         return optimizer_state.bytes_per_device(self.job.optimizer, self.plan)
 
     @property
     def state_bytes(self) -> int:
-        """Parameters, gradients and moments on all devices together."""
+        """Bytes of parameters, gradients and moments on all devices together."""
         return _state_bytes(self.job, self.plan) * self.plan.world.devices
 
     @property
     def checkpoint_bytes(self) -> int:
-        """What is trained, with its moments, each once; 0: none is saved."""
+        """Bytes of the trained parameters and their moments, each once; 0 if none are saved."""
         if not self.saves:
             return 0
         elements = sum(math.prod(array.shape) for array in self.plan.trained)
@@ -104,9 +107,9 @@ class TrainingLaunch(LaunchSpec):
 def prepare(
     job_file: Path, overrides: Sequence[str], words: ClusterRef, runs: Path
 ) -> TrainingLaunch | CommandLaunch:
-    """From the words of a command to a launch.
+    """Builds a launch from the arguments of a command.
 
-    Raises ConfigError with all that is wrong with the files, the overrides and their fit.
+    Raises ConfigError with every problem of the files, the overrides and their fit.
     """
     problems: list[str] = []
     job = cluster = None
@@ -126,7 +129,7 @@ def prepare(
 def make_launch(
     job: Loaded[Job | CommandJob], cluster: Loaded[Cluster], runs: Path, words: ClusterRef
 ) -> TrainingLaunch | CommandLaunch:
-    """Check a job against a cluster and lay it out. Raises ConfigError with every problem found."""
+    """Checks a job against a cluster and plans it. Raises ConfigError with every problem found."""
     try:
         world = cluster.value.world(words.simulated, words.simulate_hosts)
     except ValueError as error:
@@ -148,7 +151,7 @@ def make_launch(
 
 
 def _plan(job: Job, where: Callable[[str], str], world: World) -> Plan:
-    """Raises ConfigError with every key that does not fit the world, and where it stands."""
+    """Plans a job. Raises ConfigError with the key and location of everything that does not fit."""
     data = job.data
     try:
         seen_here = None if corpus.is_of_hosts(data) else corpus.digest(data)
@@ -164,10 +167,10 @@ def _plan(job: Job, where: Callable[[str], str], world: World) -> Plan:
 
 
 def _shrunken(job: Job, whole: Plan, world: World) -> Plan | None:
-    """The plan on fewer hosts: the same global batch, and no more tokens on a device at a time.
+    """Returns the plan on fewer hosts: same global batch, no more tokens on a device at a time.
 
-    What one device has too much it does one after the other, in more micro-batches. None: the mesh
-    or the batch does not fit.
+    Devices process their additional rows in more micro-batches. Returns None when the mesh or the
+    batch does not fit.
     """
     for micro_batches in range(job.data.micro_batches, job.data.global_batch + 1):
         data = job.data.model_copy(update={"micro_batches": micro_batches})
@@ -184,7 +187,7 @@ def _shrunken(job: Job, whole: Plan, world: World) -> Plan | None:
 
 
 def _with_storage(job: AnyJob, cluster: Cluster) -> AnyJob:
-    """The job's storage, else the cluster's; a path is the same from any folder then."""
+    """Returns the job with its storage, else the cluster's; a relative path becomes absolute."""
     storage = job.storage or cluster.storage
     if storage and not is_url(storage) and not storage.startswith("~"):
         storage = str(Path(storage).absolute())
@@ -192,12 +195,12 @@ def _with_storage(job: AnyJob, cluster: Cluster) -> AnyJob:
 
 
 def _storage_problem(job: Job, job_source: str, cluster: Loaded[Cluster], world: World) -> str:
-    """Hosts that are machines of their own do not see each other's run folder; Slurm's do."""
+    """Returns a problem if `storage` is missing: of separate hosts, only Slurm's share a folder."""
     kind = cluster.value.provider.kind
     own_machines = not world.simulated and kind not in ("local", "slurm")
     if job.storage or job.checkpoint is None or not own_machines:
         return ""
-    if world.processes == 1 and kind != "gcp":  # where the disk goes with the host
+    if world.processes == 1 and kind != "gcp":  # on gcp, the disk is deleted with the host
         return ""
     return (
         f"storage: missing, in {job_source} and in {cluster.source}: say in one of them where the "
@@ -207,7 +210,7 @@ def _storage_problem(job: Job, job_source: str, cluster: Loaded[Cluster], world:
 
 
 def _state_bytes(job: Job, plan: Plan) -> int:
-    """Parameters, gradients and moments on one device."""
+    """Returns the bytes of parameters, gradients and moments on one device."""
     parameters = sum(array.bytes_per_device for array in plan.parameters)
     state = parameters + optimizer_state.bytes_per_device(job.optimizer, plan)
     return state + _gradient_bytes(plan)
@@ -218,7 +221,7 @@ def _gradient_bytes(plan: Plan) -> int:
 
 
 def _with_memory_warning(job: Job, plan: Plan) -> Plan:
-    """Say it where the training state alone is larger than the memory of a device."""
+    """Adds a warning if the training state alone is larger than the memory of a device."""
     world = plan.world
     if world.platform == "cpu":
         return plan

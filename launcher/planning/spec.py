@@ -1,4 +1,4 @@
-"""One attempt, ready to start: what all kinds of job have in common."""
+"""One attempt, ready to start: the part that all kinds of jobs have in common."""
 
 import os
 from abc import ABC, abstractmethod
@@ -12,12 +12,12 @@ from trainer.contract.config.job import BaseJob, Job
 from trainer.contract.planning.plan import BasePlan, World
 
 MEGASCALE_PORT = 8081
-"""Where libtpu's slices find each other on the first host; a pod's network lets it through."""
+"""Port on the first host where libtpu connects slices; a pod's network permits it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptInfo:
-    """One attempt, as its run's folder tells of it."""
+    """One attempt, as recorded in its run's folder."""
 
     job: BaseJob
     cluster_name: str
@@ -27,17 +27,17 @@ class AttemptInfo:
 
     @property
     def steps(self) -> int | None:
-        """How many steps the run has; None: its program alone knows."""
+        """Number of steps of the run; None for a user's program, whose steps are unknown."""
         return self.job.steps if isinstance(self.job, Job) else None
 
     @property
     def tells_events(self) -> bool:
-        """Whether its program is known to send the contract's events."""
+        """Whether the program is known to send the contract's events."""
         return isinstance(self.job, Job)
 
     @property
     def saves(self) -> bool:
-        """Whether it is known to save checkpoints."""
+        """Whether the program is known to save checkpoints."""
         return isinstance(self.job, Job) and self.job.checkpoint is not None
 
 
@@ -47,35 +47,38 @@ class LaunchSpec(AttemptInfo, ABC):
 
     cluster: Cluster
     cluster_ref: ClusterRef
-    """What the cluster was asked for with."""
+    """Cluster reference of the command."""
     storage_problem: str = ""
-    """Why the hosts would not find each other's checkpoints; "": they do."""
+    """Why the hosts would not find each other's checkpoints; "" when they do."""
 
     @property
     def is_remote(self) -> bool:
-        """Whether its hosts are others than this machine: the first of them sees to the run."""
+        """Whether the hosts are remote, so that the first of them drives the run."""
         return self.cluster.is_elsewhere and not self.plan.world.simulated
 
     @property
     def is_queued(self) -> bool:
-        """Whether it is to be a job in Slurm's queue; inside of that job it is none."""
+        """Whether the run must become a job in Slurm's queue; False inside that job."""
         is_slurms = self.cluster.provider.kind == "slurm" and not self.plan.world.simulated
         return is_slurms and INSIDE not in os.environ
 
     @abstractmethod
     def command(self, process: int) -> list[str]:
-        """What that process's host runs."""
+        """Returns the command that the process's host runs."""
 
     @abstractmethod
     def check_command(self, process: int) -> list[str] | None:
-        """What looks at that process's host before the start; None: nothing does."""
+        """Returns the command that checks the process's host before the start, or None."""
 
     @abstractmethod
     def plan_on(self, world: World) -> BasePlan | None:
-        """The same job on fewer hosts; None: it does not fit."""
+        """Returns the plan of the same job on fewer hosts, or None when it does not fit."""
 
     def fallback_specs(self) -> list["LaunchSpec"]:
-        """The same job on what an elastic cluster may shrink to; what it fits on, ascending."""
+        """Returns the same job on each smaller world of an elastic cluster that it fits.
+
+        The smallest world is first.
+        """
         if self.cluster_ref.simulate_hosts is not None:
             return []
         worlds = self.cluster.smaller_worlds(self.cluster_ref.simulated)
@@ -85,25 +88,28 @@ class LaunchSpec(AttemptInfo, ABC):
     @property
     @abstractmethod
     def grace_s(self) -> float:
-        """How long the program may take to save and end when it is asked to stop."""
+        """Seconds that the program may take to save and end after a stop request."""
 
     @property
     def corpus_sha256(self) -> str | None:
-        """Of the data that all hosts must see; None: not known here."""
+        """Digest of the data that all hosts must see; None when unknown on this machine."""
         return None
 
     @property
     def state_bytes(self) -> int:
-        """What is known to be held on all devices together."""
+        """Bytes known to be held on all devices together."""
         return 0
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Of one checkpoint, as far as it is known; 0: none is saved."""
+        """Bytes of one checkpoint, as far as known; 0 when none is saved."""
         return 0
 
     def environment(self, process: int) -> dict[str, str]:
-        """Variables of one process; the agent adds the coordinator's address and the event pipe."""
+        """Returns the variables of one process.
+
+        The agent adds the coordinator's address and the event pipe.
+        """
         world = self.plan.world
         environment = {
             **job_secrets.values(self.job),
@@ -124,10 +130,10 @@ class LaunchSpec(AttemptInfo, ABC):
 
     @property
     def _xla_flags(self) -> str:
-        """Of whoever launches."""
+        """XLA_FLAGS of the launching user."""
         return os.environ.get("XLA_FLAGS", "")
 
 
 def _jax_platform(platform: str) -> str:
-    """The CPU stays visible beside the chips: for what is computed on the host."""
+    """Returns the value of JAX_PLATFORMS. The CPU stays visible for computation on the host."""
     return {"tpu": "tpu,cpu", "gpu": "cuda,cpu"}[platform]

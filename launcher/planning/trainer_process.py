@@ -1,6 +1,6 @@
-"""A module of the trainer that is asked about one job, in a process of its own.
+"""Runs a module of the trainer on one job, in a separate process.
 
-The launcher has no jax, and what a user's own code or a compiler does stays in there.
+The launcher has no JAX, and the effects of a user's code or a compiler stay in that process.
 """
 
 import json
@@ -25,13 +25,14 @@ POLL_S = 0.05
 
 
 class TrainerProcessError(Exception):
-    """The trainer cannot be asked, or did not answer; says why."""
+    """The trainer cannot be queried, or did not answer; the message gives the reason."""
 
 
 class TrainerProcess:
-    """`python -m MODULE JOB [PLAN]`, which prints JSON.
+    """The process `python -m MODULE JOB [PLAN]`, which prints JSON.
 
-    As a context; nothing of it is left afterwards, nor when this process dies.
+    A context manager: the process and its files are gone afterwards. The process ends when its
+    parent dies.
     """
 
     def __init__(self, module: str, job: Job, plan: Plan | None, timeout_s: float):
@@ -54,11 +55,11 @@ class TrainerProcess:
 
     @property
     def is_over(self) -> bool:
-        """Done, or late."""
+        """Whether the process has ended or is past its deadline."""
         return self._process.poll() is not None or time.monotonic() > self._deadline
 
     def answer(self) -> Any:
-        """Waits for it. Raises TrainerProcessError."""
+        """Waits for the process and returns its JSON. Raises TrainerProcessError."""
         while not self.is_over:
             time.sleep(POLL_S)
         code = self._process.returncode
@@ -66,7 +67,7 @@ class TrainerProcess:
             self._process.kill()
             raise TrainerProcessError(f"not done within {self._timeout_s / 60:.0f} minutes")
         if code:
-            # Libraries say much on standard error; what ended it comes last.
+            # Libraries print much to standard error; the error that ended the process is last.
             said = self._said("stderr").strip().splitlines()[-1:]
             raise TrainerProcessError(": ".join([f"exit code {code}", *said]))
         return json.loads(self._said("stdout"))
@@ -93,7 +94,10 @@ TIMEOUT_S = 120.0
 
 
 def parameters(job: Job) -> list[Parameter]:
-    """Their code runs in the child alone. Raises PlanError with what is wrong with it."""
+    """Returns the parameters of a custom model. Raises PlanError with problems of its code.
+
+    The user's code runs only in the child process.
+    """
     try:
         with TrainerProcess("trainer.analysis.describe_model", job, None, TIMEOUT_S) as call:
             found = call.answer()
@@ -108,5 +112,5 @@ def parameters(job: Job) -> list[Parameter]:
 
 
 def planned(arrays: Sequence[ArrayPlan]) -> list[Parameter]:
-    """Those of another plan for the same job."""
+    """Returns the parameters of another plan for the same job."""
     return [Parameter(one.name, one.shape, one.axes) for one in arrays]

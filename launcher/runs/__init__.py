@@ -1,1 +1,1 @@
-"""A run on disk: its directory, its state, its record."""
+"""A run on disk: its directory, its state, its history."""

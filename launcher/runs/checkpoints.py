@@ -1,4 +1,4 @@
-"""The checkpoints of a run, read without JAX: whole, damaged, moved aside."""
+"""The checkpoints of a run, read without JAX: complete, damaged, or moved aside."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ from trainer.contract.storage.retries import retried
 
 
 class UnreachableError(Exception):
-    """A folder of checkpoints cannot be read from here; says why."""
+    """A folder of checkpoints cannot be read from this machine; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One step folder, and what is known of it."""
+    """One step folder and its known state."""
 
     folder: AnyPath
     step: int
     about: CheckpointMetadata | None
     problem: str = ""
-    """Why it is no checkpoint to go on from; "": nothing is known against it."""
+    """Why the run cannot resume from it; "" when no problem is known."""
     verified: bool = False
-    """Whether every array was read and found as it was saved."""
+    """Whether every array was read and matches its digest."""
 
     @property
     def is_aside(self) -> bool:
@@ -44,12 +44,12 @@ class Entry:
 
 
 def newest(folder: str) -> CheckpointMetadata | None:
-    """The newest whole checkpoint in a folder. Raises UnreachableError."""
+    """Returns the newest complete checkpoint in a folder, or None. Raises UnreachableError."""
     return next((entry.about for entry in entries(folder) if not entry.problem), None)
 
 
 def entries(folder: str) -> Iterator[Entry]:
-    """All step folders, newest first, damaged ones included. Raises UnreachableError."""
+    """Yields all step folders, newest first, damaged ones included. Raises UnreachableError."""
     try:
         root = _open(folder)
         names = retried(folder, lambda: [p.name for p in root.iterdir()] if root.is_dir() else [])
@@ -58,13 +58,13 @@ def entries(folder: str) -> Iterator[Entry]:
         found += [(int(name.partition(".")[0]), name) for name in moved]
         for step, name in sorted(found, reverse=True):
             yield retried(str(root / name), partial(_entry, root / name, step))
-    except Exception as error:  # each kind of storage has errors of its own
+    except Exception as error:  # each kind of storage has its own exceptions
         why = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
         raise UnreachableError(f"{folder} cannot be read from here: {why}") from error
 
 
 def _open(folder: str) -> AnyPath:
-    """URLs through etils, which is imported for them alone."""
+    """Opens a folder. Only URLs need etils, so it is imported for them alone."""
     if not is_url(folder):
         return Path(folder).expanduser()
     from trainer.contract.storage.paths import place

@@ -1,4 +1,4 @@
-"""The run directory: what is written where. See "A run on disk" in the README."""
+"""The run directory and its files. See "A run on disk" in the README."""
 
 import errno
 import json
@@ -36,28 +36,29 @@ from trainer.contract.config.errors import suggest
 from trainer.contract.config.loader import dump
 
 KEPT = ("attempt", "cluster", "steps", "grace_s", "launched_in")
-"""What state.json says of an attempt, whatever its state."""
+"""Fields of state.json that describe an attempt, in every state."""
 QUEUED = "queued"
-"""The state of a run that a queue is to start."""
+"""State of a run that a queue will start."""
 POSITION = ("step", "checkpoint")
-"""What state.json says of how far a run has come."""
+"""Fields of state.json with the progress of a run."""
 RUN_ID = "SLIPWAY_RUN_ID"
-"""In the environment of a `launch` that another machine has started: the run's id."""
+"""Environment variable with the run's id, for a `launch` that another machine started."""
 REMOTE = "remote.json"
-"""In a folder that is to have the copy of a run on another machine: where that is."""
+"""File with the location of a remote run, in the folder for its local copy."""
 LEFT = (REMOTE, KubernetesRecord.FILE)
-"""In a run's folder while the run may have something elsewhere: `launch stop` ends it."""
+"""Files in a run's folder while the run may have remote resources, which `launch stop` ends."""
 REQUEUED_LOCK_TIMEOUT_S = 300.0
 
 
 class RunFolderError(ValueError):
-    """The run's folder cannot be used as it is asked for; says why, and what to do instead."""
+    """The run's folder cannot be used as requested; the message gives the reason and a remedy."""
 
 
 class RunDir:
-    """One run's folder; makes it, and everything in it but what the trainer writes.
+    """One run's folder. Creates it, and all files in it that the trainer does not write.
 
-    The lock on events.jsonl says that the run is alive: it goes with this process, however it ends.
+    The lock on events.jsonl means that the run is alive. However this process ends, the lock is
+    released.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -76,10 +77,10 @@ class RunDir:
 
     @classmethod
     def create(cls, launch: LaunchSpec, *, fresh: bool = False) -> "RunDir":
-        """Make the folder with the resolved job and the first plan.
+        """Creates the folder with the resolved job and the first plan.
 
-        An earlier run of the name is moved aside with `fresh`. Raises RunFolderError where there is
-        one without, where it is running, and where the folder cannot be made.
+        With `fresh`, an earlier run of the same name is moved aside. Raises RunFolderError when
+        there is one without `fresh`, when it is running, and when the folder cannot be created.
         """
         run = cls.make(launch, fresh=fresh)
         run.begin(launch)
@@ -87,9 +88,9 @@ class RunDir:
 
     @classmethod
     def make(cls, launch: LaunchSpec, *, fresh: bool) -> "RunDir":
-        """The folder of a run that does not begin yet. Raises RunFolderError, see `create`.
+        """Creates the folder of a run that begins later. Raises RunFolderError, see `create`.
 
-        It is complete and locked before it has its name.
+        The folder is complete and locked before it gets its name.
         """
         folder = launch.run_dir
         earlier = _earlier(folder, fresh=fresh)
@@ -109,9 +110,9 @@ class RunDir:
 
     @classmethod
     def open(cls, folder: Path) -> "RunDir":
-        """An earlier run, to go on with. Raises RunFolderError where it is running.
+        """Opens an earlier run to resume it. Raises RunFolderError when it is running.
 
-        An `opened` event tells from when on its time is counted again.
+        An `opened` event marks the time from which the run's time counts again.
         """
         run = cls(folder)
         for name in ("events.jsonl", "metrics.jsonl", "samples.jsonl"):
@@ -123,7 +124,7 @@ class RunDir:
         return run
 
     def begin(self, launch: LaunchSpec) -> None:
-        """Write down an attempt: the job as it is now, its plan, and where it runs."""
+        """Records an attempt: the current job, its plan, and its cluster."""
         plans = self.folder / "plans"
         plans.mkdir(exist_ok=True)
         replace_file(plans / f"{launch.attempt:04d}.json", launch.plan.model_dump_json(indent=2))
@@ -131,7 +132,7 @@ class RunDir:
         self.set_state("provisioning")
 
     def wait_in_queue(self, launch: LaunchSpec) -> None:
-        """Write down the job for an attempt that begins later."""
+        """Records the job of an attempt that begins later."""
         self._keep(launch)
         self.set_state(QUEUED, **{name: self.state.get(name) for name in POSITION})
 
@@ -149,29 +150,30 @@ class RunDir:
 
     @property
     def last_attempt(self) -> int:
-        """By the plans that are written down; 0: none is."""
+        """Number of the last attempt with a recorded plan; 0 when there is none."""
         plans = (self.folder / "plans").glob("*.json")
         return max((int(path.stem) for path in plans if path.stem.isdecimal()), default=0)
 
     @property
     def state(self) -> dict[str, Any]:
-        """state.json; empty for a run that was started by hand."""
+        """Contents of state.json; empty for a run that was started by hand."""
         return read_object(self.folder / "state.json")
 
     @property
     def cluster_ref(self) -> ClusterRef:
-        """What the last attempt's cluster was asked for with."""
+        """Cluster reference of the last attempt's command."""
         return ClusterRef.model_validate(self.state.get("cluster") or {})
 
     @property
     def launched_in(self) -> Path:
-        """See `launched_in`."""
+        """Folder that the run's relative paths start from, see the function `launched_in`."""
         return launched_in(self.folder)
 
     def add_event(self, event: Mapping[str, Any]) -> None:
-        """Append to events.jsonl, at once, what a run keeps; see `is_kept`.
+        """Appends an event to events.jsonl immediately if a run keeps it; see `is_kept`.
 
-        Hosts' events get `received`, the time here: their own `time` is by clocks that may be off.
+        Hosts' events get `received`, this machine's time: their own `time` is from host clocks,
+        which may be wrong.
         """
         if "process" in event:
             received = time.time()
@@ -183,9 +185,9 @@ class RunDir:
                 self._events.flush()
 
     def set_state(self, state: str, **fields: Any) -> None:
-        """Replace state.json, and append a `state` event where the state, or its reason, changes.
+        """Replaces state.json, and appends a `state` event when the state or its reason changes.
 
-        Of `fields`, `reason` says why the run is in this state.
+        The field `reason` explains why the run is in this state.
         """
         now, pid = time.time(), os.getpid()
         about = {"state": state, "time": now, "pid": pid, "start_time": start_time(pid)}
@@ -197,18 +199,18 @@ class RunDir:
             self.add_event({"event": "state", "time": now, **change})
 
     def end_attempt(self, ending: AttemptResult) -> None:
-        """Note how an attempt ended, for `launch status` and for the goodput."""
+        """Records how an attempt ended, for `launch status` and for the goodput."""
         about = {"kind": ending.kind.value, "reason": ending.reason, "process": ending.process}
         event = {"event": "attempt_ended", "time": time.time(), **about, "step": ending.step}
         self.add_event({**event, "attempt": self._kept["attempt"]})
 
     def hold(self) -> None:
-        """Say that it is this process, a fork of the one before, that runs the run now."""
+        """Records that this process, a fork of the previous one, now runs the run."""
         self.set_state(**self.state)
 
     def close(self) -> None:
         self._live.close()
-        with suppress(OSError):  # what a full disk did not take has been told of
+        with suppress(OSError):  # a full disk was reported by the write itself
             self._events.close()
 
     def __enter__(self) -> "RunDir":
@@ -219,9 +221,9 @@ class RunDir:
 
 
 def make_folder(folder: Path, job: str, *, fresh: bool) -> None:
-    """A folder for the copy of a run, with its job; an earlier one is moved aside with `fresh`.
+    """Creates a folder for the copy of a remote run, with its job.
 
-    Raises RunFolderError, see `Run.create`.
+    With `fresh`, an earlier folder is moved aside. Raises RunFolderError, see `RunDir.create`.
     """
     earlier = _earlier(folder, fresh=fresh)
     with _complete(folder, job):
@@ -230,9 +232,9 @@ def make_folder(folder: Path, job: str, *, fresh: bool) -> None:
 
 
 def find_run(name_or_path: str, runs: Path) -> Path:
-    """The folder of a run: by its name in `runs`, by a path, or by its name anywhere.
+    """Returns the folder of a run: by its name in `runs`, by its path, or by its registered name.
 
-    Raises RunFolderError for an unknown name, and for one that several runs elsewhere have.
+    Raises RunFolderError for an unknown name, and for a name that several registered runs have.
     """
     for folder in (runs / name_or_path, Path(name_or_path)):
         if registry.is_run(folder):
@@ -253,13 +255,13 @@ def find_run(name_or_path: str, runs: Path) -> Path:
 
 
 def launched_in(run: Path) -> Path:
-    """The folder that a run's relative paths start from; this one where that one is gone."""
+    """Returns the folder that a run's relative paths start from, or "." when it is gone."""
     folder = Path(read_object(run / "state.json").get("launched_in") or ".")
     return folder if folder.is_dir() else Path()
 
 
 def is_alive(folder: Path) -> bool:
-    """Whether a process runs this run now. Raises RunFolderError where that cannot be known."""
+    """Returns whether a process runs this run. Raises RunFolderError when that is unknown."""
     try:
         return is_locked(folder / "events.jsonl")
     except NoLocksError as error:
@@ -267,24 +269,24 @@ def is_alive(folder: Path) -> bool:
 
 
 def run_word(folder: Path) -> str:
-    """What a command calls a run by: its name, or its path where `--runs` was said."""
+    """Returns a run's name for a command line, or its path when it is not in `runs`."""
     if folder.parent == Path("runs").absolute():
         return shlex.quote(folder.name)
     return shlex.quote(str(folder))
 
 
 def resume_command(folder: Path) -> str:
-    """The words that go on with a run."""
+    """Returns the command that resumes a run."""
     return f"launch resume {run_word(folder)}"
 
 
 def stop_command(folder: Path) -> str:
-    """The words that end a run, and delete what it has left."""
+    """Returns the command that stops a run and deletes its remaining resources."""
     return f"launch stop {run_word(folder)}"
 
 
 def _refuse_queued(folder: Path) -> None:
-    """Raises RunFolderError where a job of Slurm's is to run it."""
+    """Raises RunFolderError when the run is a job in Slurm's queue."""
     if found := queued(folder):
         raise RunFolderError(
             f"{folder}: this run is a job of Slurm's: {found}. Follow it (launch attach "
@@ -293,9 +295,9 @@ def _refuse_queued(folder: Path) -> None:
 
 
 def _lock(folder: Path, events: IO[str]) -> None:
-    """Raises RunFolderError where another process has the run's lock.
+    """Takes the run's lock. Raises RunFolderError when another process holds it.
 
-    A requeued job waits for it: a file server drops the lock of a dead host after minutes.
+    A requeued job waits longer: a file server drops the lock of a dead host only after minutes.
     """
     timeout_s = REQUEUED_LOCK_TIMEOUT_S if INSIDE in os.environ else LOCK_TIMEOUT_S
     try:
@@ -314,7 +316,10 @@ def _no_locks(folder: Path, error: NoLocksError) -> RunFolderError:
 
 
 def _earlier(folder: Path, *, fresh: bool) -> Path | None:
-    """What has the run's name already, and may be moved aside. Raises RunFolderError."""
+    """Returns an existing folder of that name, to be moved aside, or None.
+
+    Raises RunFolderError when it must not be moved.
+    """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
     if not fresh and not registry.is_run(folder):
@@ -343,9 +348,9 @@ def _earlier(folder: Path, *, fresh: bool) -> Path | None:
 
 @contextmanager
 def _complete(folder: Path, job: str) -> Iterator[Path]:
-    """Gives a folder that gets the name of `folder` at the end, and is removed after an error.
+    """Yields a folder that is renamed to `folder` at the end, and removed after an error.
 
-    Raises RunFolderError where it cannot be made.
+    Raises RunFolderError when it cannot be created.
     """
     making = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
     try:

@@ -1,7 +1,7 @@
-"""The part of a run's folder that this machine takes from the machine that runs the run.
+"""The files of a run's folder that this machine copies from the machine that runs the run.
 
-The other machine may be compromised, so a copy only brings what is shown. Files that a later
-command acts on (job.yaml, remote.json, run_id, ...) stay as this machine wrote them.
+The other machine may be compromised, so only files that are displayed are copied. Files that a
+later command acts on (job.yaml, remote.json, run_id, ...) stay as this machine wrote them.
 """
 
 import re
@@ -14,12 +14,12 @@ KNOWN = re.compile(
     r"|(logs|tensorboard|profile|wandb/(offline-)?run-[^/]+)/.+",
     re.DOTALL,
 )
-"""Paths below the run's folder."""
+"""Paths of these files, below the run's folder."""
 LARGEST_BYTES, MOST_ENTRIES = 64 << 30, 200_000
 
 
 class UnpackError(Exception):
-    """An archive cannot be unpacked; says why."""
+    """An archive cannot be unpacked; the message gives the reason."""
 
 
 def unpack(archive: tarfile.TarFile, folder: Path) -> None:
@@ -45,6 +45,6 @@ def unpack(archive: tarfile.TarFile, folder: Path) -> None:
 
 
 def is_known(entry: tarfile.TarInfo) -> bool:
-    """Whether an entry is a regular file with a known path."""
+    """Returns whether an entry is a regular file with a known path."""
     path = PurePosixPath(entry.name)
     return entry.isreg() and ".." not in path.parts and bool(KNOWN.fullmatch(str(path)))

@@ -1,7 +1,7 @@
-"""The share of a run's wall time that went into steps that counted, and where the rest went.
+"""The share of a run's wall time in steps that counted, and the parts of the rest.
 
-Every moment of a run belongs to exactly one part, so that the parts add up to the wall time. What
-lies between the end of one command and a later `launch resume` is no time of the run.
+Every moment of a run belongs to exactly one part, so that the parts add up to the wall time. The
+time between the end of one command and a later `launch resume` does not count.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,33 +15,33 @@ from launcher.runs.timeline import Moment, Timeline, as_time
 
 
 class Part(StrEnum):
-    """Where a run's time goes."""
+    """A part of a run's wall time."""
 
     PROVISIONING = "provisioning"
-    """Getting hosts."""
+    """Acquiring hosts."""
     START = "start"
-    """Agents, checks, imports, the rendezvous: all of an attempt before training, phases aside."""
+    """All of an attempt before training except phases: agents, checks, imports, rendezvous."""
     DATA = "data"
     COMPILE = "compile"
     RESTORE = "restore"
     SAVE = "save"
-    """What steps had to wait for; most of a save goes on beside them."""
+    """Time in which a save blocks the steps; most of a save runs beside them."""
     COMMIT = "commit"
-    """Waiting for a save to be written: the last one, or one that the next save comes after."""
+    """Waiting until a save is written: the last one, or one that precedes the next save."""
     EVALUATE = "evaluate"
     SAMPLE = "sample"
     DATA_WAIT = "data_wait"
-    """The time by which steps that waited for batches exceed the quickest one of their block."""
+    """Time by which steps that waited for batches exceed the quickest step of their block."""
     STEPS = "steps"
-    """Steps that counted: no later attempt did them again."""
+    """Steps that counted: no later attempt repeated them."""
     LOST = "lost"
-    """Steps that were done again, and what had begun and was cut off when an attempt failed."""
+    """Repeated steps, and unfinished work that was cut off when an attempt failed."""
     WAITING = "waiting"
     """Backing off after a failure, or waiting for hosts to come back."""
     PROGRAM = "program"
-    """A program that sends neither phases nor steps: what it did is not known."""
+    """A program that sends neither phases nor steps: its activity is unknown."""
     OTHER = "other"
-    """Ending an attempt, phases of a program's own."""
+    """Ending an attempt, and phases that only a user's program has."""
 
 
 PHASES = frozenset(
@@ -57,16 +57,16 @@ ENDS = ("finished", "failed", "stopped", "interrupted")
 IN_ORDER = ("finished", "stopped", "resized")
 SHOWN_FROM_S = 0.05
 FOLDED_STEPS = 1000
-"""So many steps, and a later save, make a block: a run has millions of steps, and an attempt begins
-where one was saved. Without saves, ten times as many do."""
+"""Minimum number of steps that a save folds into a block. A run has millions of steps, and an
+attempt begins at a saved one. Without saves, ten times as many steps make a block."""
 
 
 @dataclass(frozen=True)
 class Goodput:
-    """Where a run's time went, in seconds."""
+    """The wall time of a run, divided into parts."""
 
     seconds: Mapping[Part, float]
-    """Of every part, also where it is 0."""
+    """Seconds of every part, including those of 0."""
 
     @property
     def wall_s(self) -> float:
@@ -74,12 +74,12 @@ class Goodput:
 
     @property
     def share(self) -> float | None:
-        """Of steps that counted in the wall time; None where the program tells no steps."""
+        """Fraction of the wall time in steps that counted; None if the program reports no steps."""
         known = self.wall_s and not self.seconds[Part.PROGRAM]
         return self.seconds[Part.STEPS] / self.wall_s if known else None
 
     def rows(self) -> list[tuple[str, float, float]]:
-        """For a table: name, seconds, share of the wall time; parts that took no time left out."""
+        """Returns table rows (name, seconds, share of the wall time) of parts that took time."""
         return [
             (part.replace("_", " "), seconds, seconds / self.wall_s)
             for part, seconds in self.seconds.items()
@@ -91,7 +91,7 @@ class Goodput:
         return {"goodput": self.share, "wall_s": self.wall_s, "parts_s": parts_s}
 
     def __str__(self) -> str:
-        """ "goodput 93.1 % (steps 5:12 of 5:35; start 9.0 s, compile 8.0 s, lost 3.0 s)"."""
+        """Returns e.g. "goodput 93.1 % (steps 5:12 of 5:35; start 20.0 s, lost 3.0 s)"."""
         main = Part.PROGRAM if self.seconds[Part.PROGRAM] else Part.STEPS
         share = "not known" if self.share is None else f"{100 * self.share:.1f} %"
         rest = [f"{name} {format_seconds(s)}" for name, s, _ in self.rows() if name != main]
@@ -100,10 +100,10 @@ class Goodput:
 
 
 def goodput(events: Iterable[Mapping[str, Any]], now: float | None = None) -> Goodput:
-    """Where the time of a run went, by the lines of its events.jsonl.
+    """Returns the goodput of a run, from the lines of its events.jsonl.
 
-    `now`, in seconds since the epoch, is given for a run that is alive: its time goes on to there,
-    and the step under way is taken to count. Without it the run ended with its last event.
+    `now`, in seconds since the epoch, is given for a run that is alive: its time extends to `now`,
+    and the step in progress counts. Without it, the run ended with its last event.
     """
     account, timeline = Account(), Timeline()
     for event in events:
@@ -115,11 +115,11 @@ def goodput(events: Iterable[Mapping[str, Any]], now: float | None = None) -> Go
 
 @dataclass
 class Phase:
-    """A phase under way."""
+    """A phase in progress."""
 
     name: str
     seconds: float = 0.0
-    """Without the phases inside; of `train`, since the last step."""
+    """Seconds without inner phases; for `train`, since the last step."""
 
 
 class Step(NamedTuple):
@@ -129,7 +129,7 @@ class Step(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Steps in a row of one attempt."""
+    """Consecutive steps of one attempt."""
 
     first: int
     last: int
@@ -137,31 +137,31 @@ class Block(NamedTuple):
     data_wait_s: float
 
     def before(self, number: float) -> float:
-        """The share of its steps with a lower number."""
+        """Returns the share of the block's steps with a lower number."""
         return min(1.0, max(0.0, (number - self.first) / (self.last - self.first + 1)))
 
 
 @dataclass
 class Steps:
-    """The steps of one attempt: blocks that end where a checkpoint was saved, and the newest."""
+    """The steps of one attempt: blocks that end at a saved checkpoint, and the newest steps."""
 
     blocks: list[Block] = field(default_factory=list)
     newest: list[Step] = field(default_factory=list)
 
     @property
     def first(self) -> float:
-        """The lowest number."""
+        """Lowest step number; infinity without steps."""
         numbers = [block.first for block in self.blocks] + [step.number for step in self.newest]
         return min(numbers, default=inf)
 
     def fold(self, enough: int) -> None:
-        """Make a block of the newest, where there are enough of them."""
+        """Folds the newest steps into a block when there are at least `enough`."""
         if len(self.newest) >= enough:
             self.blocks.append(_block(self.newest))
             self.newest = []
 
     def split(self, done_again_from: float) -> tuple[list[Block], float]:
-        """What counts, and the seconds of steps that were done again."""
+        """Returns the blocks that count, and the seconds of steps that were repeated."""
         kept = [step for step in self.newest if step.number < done_again_from]
         lost_s = sum(s.seconds for s in self.newest if s.number >= done_again_from)
         blocks = [_block(kept)] if kept else []
@@ -176,28 +176,28 @@ class Steps:
 
 @dataclass
 class Account:
-    """Takes a run's moments, and books what lies between them."""
+    """An account that assigns the time between a run's moments to parts."""
 
     booked: dict[Part, float] = field(default_factory=lambda: dict.fromkeys(Part, 0.0))
     steps: dict[int, Steps] = field(default_factory=dict)
-    """The steps of each attempt, by its number."""
+    """Steps of each attempt, by its number."""
     time: float | None = None
     state: str = "running"
     attempt: int = 0
     phases: list[Phase] = field(default_factory=list)
-    """The innermost last."""
+    """Phases in progress, the innermost last."""
     has_phases: bool = False
     has_trained: bool = False
 
     def take(self, moments: Iterable[Moment]) -> None:
-        """What lies before each of these moments is booked by what was known until then."""
+        """Books the time before each of these moments, by the state known until then."""
         for moment in moments:
             self._take(moment)
 
     def _take(self, moment: Moment) -> None:
         event = moment.event
         if event.get("event") == "opened":
-            self.time = moment.time  # what lies before is no time of the run
+            self.time = moment.time  # the time before does not count
         self._spend(moment.time)
         self._enter(event.get("attempt"))
         match event:
@@ -215,7 +215,7 @@ class Account:
                 self._end_step(step, as_time(event.get("data_wait_s")) or 0.0)
 
     def close(self, now: float | None) -> None:
-        """The end of what is known, or the present of a run that is alive."""
+        """Ends the account at the last event, or at `now` for a run that is alive."""
         if now is None:
             self._cut_off()
             return
@@ -223,7 +223,7 @@ class Account:
         self._end_phases(Part.STEPS)
 
     def goodput(self) -> Goodput:
-        """Steps count unless a later attempt began at or before them."""
+        """Returns the goodput. Steps count unless a later attempt began at or before them."""
         seconds = dict(self.booked)
         if self.has_phases:
             seconds[Part.START] += seconds[Part.PROGRAM]
@@ -238,7 +238,7 @@ class Account:
         return Goodput(seconds)
 
     def _spend(self, until: float) -> None:
-        """Book the time up to `until`; a run that has ended takes none."""
+        """Books the time up to `until`; a run that has ended takes none."""
         seconds = max(0.0, until - (until if self.time is None else self.time))
         self.time = max(until, self.time or 0.0)
         if self.state in ENDS:
@@ -254,7 +254,7 @@ class Account:
         return OUTSIDE_PHASES.get(self.state, Part.OTHER)
 
     def _enter(self, attempt: object) -> None:
-        """A new attempt; the one before has ended, even if nobody was left to say so."""
+        """Begins a new attempt. The previous one has ended, even if no event reported that."""
         if isinstance(attempt, int) and attempt > self.attempt:
             self._cut_off()
             self.attempt = attempt
@@ -273,7 +273,7 @@ class Account:
             self.steps[self.attempt].fold(FOLDED_STEPS)
 
     def _end_phase(self, name: str) -> None:
-        """With those inside, whose end was not heard of."""
+        """Ends a phase, and the phases inside it whose end was not reported."""
         if not any(phase.name == name for phase in self.phases):
             return
         self.has_trained |= name == "train"
@@ -281,7 +281,7 @@ class Account:
             pass
 
     def _end_step(self, number: int, data_wait_s: float) -> None:
-        """Without a phase `train`, a program is in it from its first step on."""
+        """Ends a step. Without a phase `train`, a program is in it from its first step on."""
         if not any(phase.name == "train" for phase in self.phases):
             self.phases.insert(0, Phase("train"))
         while self.phases[-1].name != "train":
@@ -294,13 +294,13 @@ class Account:
         train.seconds, self.has_phases = 0.0, True
 
     def _end_phases(self, of_train: Part) -> None:
-        """All of them in order; `of_train` is what the time since the last step was."""
+        """Ends all phases in order; `of_train` is the part for the time since the last step."""
         while self.phases:
             self._close_innermost(of_train)
         self.has_trained = False
 
     def _cut_off(self) -> None:
-        """What was under way came to nothing."""
+        """Books the phases in progress as lost."""
         self.booked[Part.LOST] += sum(phase.seconds for phase in self.phases)
         self.phases, self.has_trained = [], False
 
@@ -312,17 +312,17 @@ class Account:
 
 
 def _block(steps: list[Step]) -> Block:
-    """Sums up one step or more."""
+    """Combines one or more steps into a block."""
     numbers, seconds = [step.number for step in steps], sum(step.seconds for step in steps)
     return Block(min(numbers), max(numbers), seconds, min(seconds, _data_wait_s(steps)))
 
 
 def _data_wait_s(steps: list[Step]) -> float:
-    """Of steps in a row, at least 0.
+    """Returns the seconds that consecutive steps lost to waiting for data, at least 0.
 
-    A batch is waited for while the step before is under way, or, in a program with a simpler loop,
-    in its own step. As long as the devices are busy anyway nothing is lost by that: only what is
-    beyond the quickest step counts.
+    The wait for a batch is part of the previous step or, in a program with a simpler loop, of the
+    batch's own step. While the devices are busy anyway, the wait costs nothing: only time beyond
+    the quickest step counts.
     """
     quickest_s = min((step.seconds for step in steps if step.seconds), default=0.0)
     total_s = room_s = 0.0

@@ -1,4 +1,4 @@
-"""What events.jsonl has of a run: its ends, hangs and saves. Pure."""
+"""The history of a run, from events.jsonl: its ends, hangs and saves. Pure."""
 
 import time
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ WAITING = ("backing_off", "waiting_for_hosts")
 
 @dataclass(frozen=True)
 class LastCheckpoint:
-    """The newest checkpoint that a run could go on from."""
+    """The newest checkpoint that a run could resume from."""
 
     step: int
     time: float | None
-    """When it was saved, in seconds since the epoch; None: not known."""
+    """Time of the save, in seconds since the epoch; None when unknown."""
 
     def __str__(self) -> str:
         if self.time is None:
@@ -28,7 +28,7 @@ class LastCheckpoint:
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """Something that whoever left the run alone wants to know."""
+    """An event that a user may have missed while away from the run."""
 
     time: float
     """Seconds since the epoch."""
@@ -38,13 +38,13 @@ class HistoryEntry:
 
 @dataclass
 class History:
-    """The events of a run, taken in one after the other."""
+    """The history of a run, built from its events in order."""
 
     happenings: list[HistoryEntry] = field(default_factory=list)
     checkpoint: LastCheckpoint | None = None
 
     def add(self, event: Event) -> None:
-        """Take in one event; what is not understood is left out."""
+        """Adds one event; ignores events that it does not know."""
         attempt, name, step = event.get("attempt"), event.get("event"), event.get("step")
         if name == "checkpoint_saved" and isinstance(step, int):
             self.checkpoint = LastCheckpoint(step, _time(event))
@@ -54,18 +54,18 @@ class History:
             self.happenings.append(HistoryEntry(_time(event), attempt, text))
 
     def _on_restored(self, step: int) -> None:
-        """It may be an older one than the last that was saved: that was found to be damaged."""
+        """Records the restored step, which is older than the last save if that was damaged."""
         if self.checkpoint is None or self.checkpoint.step != step:
             self.checkpoint = LastCheckpoint(step, None)
 
 
 def _text(event: Event) -> str:
-    """What an event means to a person; "": nothing worth a line."""
+    """Returns an event as a line for the user; "" when it is not worth one."""
     step, reason = event.get("step"), event.get("reason") or event.get("message") or ""
     match event.get("event"):
         case "attempt_ended":
             kind = event.get("kind")
-            told = "" if kind == "hang" else reason  # by the event of the hang itself
+            told = "" if kind == "hang" else reason  # the hang's own event has the reason
             what = reason if kind in IN_ORDER else _sentence(str(kind), told)
             return _sentence("ended" + (f" at step {step}" if step else ""), what)
         case "hang":
@@ -88,5 +88,5 @@ def _sentence(what: str, why: str) -> str:
 
 
 def _time(event: Event) -> float:
-    """By the launcher's clock where it noted when the event came: a host's may be off."""
+    """Returns the time by the launcher's clock if recorded: a host's clock may be wrong."""
     return float(event.get("received") or event.get("time") or 0.0)

@@ -1,4 +1,4 @@
-"""The logs of a run's hosts, as they grow."""
+"""Follows the logs of a run's hosts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +9,13 @@ from launcher.host.log_reader import Lines, LogFile
 LOOK_S = 0.2
 
 FOLLOWED_TAIL = 10
-"""Lines of each host's past that a command which follows them begins with, unless it is told."""
+"""Default number of past lines of each host that a following command begins with."""
 
 OnLine = Callable[[int, str], None]
 
 
 class HostLogs:
-    """The logs of a run's hosts as they grow; hosts that come later are found too."""
+    """The growing logs of a run's hosts, including hosts that appear later."""
 
     def __init__(self, folder: Path, tail: int | None, host: int | None = None) -> None:
         self._folder, self._tail, self._host = folder / "logs", tail, host
@@ -23,12 +23,12 @@ class HostLogs:
 
     @property
     def hosts(self) -> list[int]:
-        """Of which there is a log."""
+        """Numbers of the hosts that have a log."""
         names = (path.stem.removeprefix("host-") for path in self._folder.glob("host-*.log"))
         return sorted(int(name) for name in names if name.isdecimal())
 
     def read(self, on_line: OnLine) -> bool:
-        """Hand over what is new, host by host; whether there was anything."""
+        """Passes new lines to `on_line`, host by host. Returns whether anything was new."""
         found = False
         for host in self.hosts if self._host is None else [self._host]:
             log, lines = self._log(host)
@@ -36,11 +36,11 @@ class HostLogs:
                 found = True
                 for line in lines.add(chunk):
                     on_line(host, line)
-        self._tail = None  # a host that comes later is read from its first line on
+        self._tail = None  # a host that appears later is read from its first line
         return found
 
     def finish(self, on_line: OnLine) -> None:
-        """Hand over last lines that no newline ended."""
+        """Passes last lines without a newline to `on_line`, and closes the logs."""
         for host, (log, lines) in self._open.items():
             for line in lines.rest():
                 on_line(host, line)

@@ -1,4 +1,4 @@
-"""A process that another command started, as that one wrote it down."""
+"""A process that another command started and recorded."""
 
 import os
 import select
@@ -9,14 +9,17 @@ from launcher.host.process_tree import start_time
 
 
 class KnownProcess:
-    """Held by a descriptor, which never means another process that got its id."""
+    """A process held by a pidfd, which never refers to another process with a reused id."""
 
     def __init__(self, pid: int, descriptor: int) -> None:
         self.pid, self._descriptor = pid, descriptor
 
     @classmethod
     def find(cls, pid: object, started: object) -> Self | None:
-        """By its id and its start time; None: it is gone, or none of this machine or of ours."""
+        """Returns the process with that id and start time.
+
+        Returns None when it has ended or is not on this machine, or when its id is reused.
+        """
         if not isinstance(pid, int):
             return None
         try:
@@ -29,7 +32,7 @@ class KnownProcess:
         return None
 
     def send(self, number: signal.Signals) -> None:
-        """Nothing, where it has ended."""
+        """Sends a signal. Does nothing when the process has ended."""
         try:
             signal.pidfd_send_signal(self._descriptor, number)
         except ProcessLookupError:

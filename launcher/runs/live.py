@@ -1,7 +1,7 @@
-"""Files that follow a run while it is alive: hosts.json, and the summary of events.jsonl.
+"""Files that are updated while a run is alive: hosts.json, and the summary of events.jsonl.
 
-A thread writes them. The process that runs a run must not wait for its storage: agents that are
-asked nothing for a minute end themselves.
+A thread writes them. The process that runs a run must not wait for its storage: agents that
+receive no request for a minute end themselves.
 """
 
 import json
@@ -19,25 +19,25 @@ from launcher.runs.timeline import as_time
 
 NAME = "hosts.json"
 LOOK_EVERY_S = 0.5
-"""A changed phase is in hosts.json this soon."""
+"""Seconds until a changed phase is in hosts.json."""
 EVERY_S = 5.0
-"""How old the time of the last event in hosts.json may be."""
+"""Maximum age of the last event's time in hosts.json, in seconds."""
 CLOSING_S = 1.0
-"""The last write may take this long. Storage that stalls does not hold up the end of a run."""
+"""Timeout of the last write in seconds. Stalled storage does not delay the end of a run."""
 
 
 @dataclass(frozen=True)
 class LiveHosts:
-    """What hosts.json has."""
+    """The contents of hosts.json."""
 
     heard: float | None
-    """When a host was last heard of, in seconds since the epoch; None: it is not known."""
+    """When a host last sent an event, in seconds since the epoch; None when unknown."""
     phases: dict[int, str]
-    """What each host of the last attempt does, by process."""
+    """Current phase of each host of the last attempt, by process."""
 
 
 def read(folder: Path) -> LiveHosts:
-    """What a run's hosts did when the file was last written."""
+    """Returns the state of a run's hosts when the file was last written."""
     found = read_object(folder / NAME)
     phases = found.get("phases")
     named = phases if isinstance(phases, dict) else {}
@@ -60,25 +60,25 @@ class LiveFiles:
         self._thread: threading.Thread | None = None
 
     def on_event(self, event: Mapping[str, Any], received: float) -> None:
-        """Take in an event of a host, and the time when it arrived."""
+        """Adds an event of a host, and the time at which it arrived."""
         with self._changing:
             self._phases.add(event)
             self._heard = received
         self._start()
 
     def on_written(self, count: int) -> None:
-        """Take in the number of bytes that were added to events.jsonl."""
+        """Adds the number of bytes that were appended to events.jsonl."""
         with self._changing:
             self._unsummarized += count
 
     def close(self) -> None:
-        """Write what has changed, within CLOSING_S."""
+        """Writes what has changed, within CLOSING_S."""
         self._closed.set()
         if self._thread:
             self._thread.join(CLOSING_S)
 
     def _start(self) -> None:
-        """Late: a process that forks leaves its threads behind."""
+        """Starts the thread, as late as possible: a fork does not inherit threads."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep_up, daemon=True, name="live-files")
             self._thread.start()
@@ -87,7 +87,7 @@ class LiveFiles:
         is_last = False
         while not is_last:
             is_last = self._closed.wait(LOOK_EVERY_S)
-            with suppress(OSError):  # what fills the disk ends the run by its events
+            with suppress(OSError):  # a full disk ends the run through its events
                 self._write_hosts(is_last)
                 self._summarize()
 

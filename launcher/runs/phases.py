@@ -1,4 +1,4 @@
-"""What each host is doing, from what it sends; and which of its events a run keeps."""
+"""The current phase of each host, from its events; and which of these events a run keeps."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,10 +8,10 @@ LIVE_ONLY = ("heartbeat", "save_progress")
 
 
 def is_kept(event: Mapping[str, Any]) -> bool:
-    """Whether events.jsonl gets it: its size must not grow with the number of hosts.
+    """Returns whether events.jsonl keeps an event.
 
-    Heartbeats and the progress of saves are left out.
-    All hosts take the same steps and phases, so those of process 0 do.
+    The file's size must not grow with the number of hosts. Heartbeats and the progress of saves are
+    left out. All hosts take the same steps and phases, so only those of process 0 are kept.
     """
     name = event.get("event")
     return name not in LIVE_ONLY and (
@@ -27,7 +27,7 @@ class HostPhases:
         self._attempt = 0
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Take in one event; what is not understood changes nothing."""
+        """Adds one event; ignores events that it does not know."""
         attempt, process = event.get("attempt"), event.get("process")
         if isinstance(attempt, int) and attempt > self._attempt:
             self._attempt, self.by_process = attempt, {}

@@ -1,4 +1,4 @@
-"""What a run has outside its folder and this machine, as its folder remembers it."""
+"""Records in a run's folder of what the run has outside the folder and this machine."""
 
 from pathlib import Path
 from typing import ClassVar, Self
@@ -10,17 +10,17 @@ from launcher.core.files import replace_file
 
 
 class RunRecord(BaseModel):
-    """In a file of its own, from before what it tells of is made."""
+    """A record in its own file, written before the resource that it describes is created."""
 
     FILE: ClassVar[str]
     REMEDY: ClassVar[str] = "Look for what the run has there, then remove the file"
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Reads the note of the run in `folder`; None: it has none of this kind.
+        """Reads the record of the run in `folder`. Returns None when there is none of this kind.
 
-        Raises RunRecordError for a file without a record, ProviderError for one that cannot be
-        read now.
+        Raises RunRecordError for a file without a valid record, ProviderError for a file that
+        cannot be read now.
         """
         path = folder / cls.FILE
         try:
@@ -35,16 +35,16 @@ class RunRecord(BaseModel):
             raise ProviderError(f"{path} cannot be read: {why}. {cls.REMEDY}") from None
 
     def write(self, folder: Path) -> None:
-        """In place of the one before."""
+        """Writes the record, in place of a previous one."""
         replace_file(folder / self.FILE, self.model_dump_json(indent=2))
 
     def forget(self, folder: Path) -> None:
-        """Removes it: there is nothing elsewhere."""
+        """Removes the record, because no such resource remains."""
         (folder / self.FILE).unlink(missing_ok=True)
 
 
 class KubernetesRecord(RunRecord):
-    """A RayCluster and a Secret of one name; noted before they are made."""
+    """A RayCluster and a Secret of the same name, recorded before they are created."""
 
     FILE: ClassVar = "kubernetes.json"
     REMEDY: ClassVar = (
@@ -59,4 +59,4 @@ class KubernetesRecord(RunRecord):
 
 
 class RunRecordError(ProviderError):
-    """What a file has is no note: reading it again does not help."""
+    """A file has no valid record; reading it again does not help."""

@@ -1,4 +1,4 @@
-"""The runs that this user has started, from whatever folder: one small file for each."""
+"""The runs that this user has started from any folder, one small file each."""
 
 import hashlib
 import json
@@ -16,19 +16,19 @@ from launcher.core.files import (
 
 
 def note(folder: Path, secrets: Sequence[str]) -> None:
-    """Records a run by its folder, for commands that are called elsewhere.
+    """Records a run by its folder, for commands that are called in other folders.
 
-    `secrets`: the names that its job gives; a later change of job.yaml does not add to them.
+    `secrets`: the names in its job. A later change of job.yaml does not add to them.
     """
     record = {"folder": str(folder), "secrets": [*secrets]}
     try:
         replace_file(make_state_folder("runs") / _file_name(folder), json.dumps(record))
     except OSError:
-        pass  # no home to write to: the run is found by its path
+        pass  # no writable home: the run is found by its path
 
 
 def noted() -> list[Path]:
-    """The folders of all runs that are still there; what is gone is forgotten."""
+    """Returns the folders of all recorded runs that still exist, and removes other records."""
     found = []
     try:
         entries = sorted((state_folder() / "runs").glob("*.json"))
@@ -39,13 +39,13 @@ def noted() -> list[Path]:
         if is_run(folder):
             found.append(folder)
         else:
-            with suppress(OSError):  # a home that cannot be written
+            with suppress(OSError):  # the home is not writable
                 entry.unlink(missing_ok=True)
     return found
 
 
 def secrets_of(folder: Path) -> list[str]:
-    """The names that are recorded for a run; empty for a run of another machine or user."""
+    """Returns the names recorded for a run; empty for a run of another machine or user."""
     try:
         return read_object(state_folder() / "runs" / _file_name(folder)).get("secrets", [])
     except NoStateFolderError:
@@ -53,7 +53,7 @@ def secrets_of(folder: Path) -> list[str]:
 
 
 def is_run(folder: Path) -> bool:
-    """Not one that is being made, which has a hidden name."""
+    """Returns whether a folder is a run's. A run that is being created has a hidden name."""
     return not folder.name.startswith(".") and (folder / "job.yaml").is_file()
 
 

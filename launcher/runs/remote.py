@@ -1,4 +1,4 @@
-"""A run whose folder is on another machine, as this machine remembers it."""
+"""A run whose folder is on another machine, as recorded on this machine."""
 
 import hashlib
 import json
@@ -16,53 +16,53 @@ from launcher.runs.directory import REMOTE
 from launcher.runs.records import RunRecord
 
 NOT_FETCHED = ("checkpoints", ".*")
-"""What is of use there only."""
+"""Files that are only of use on the remote machine."""
 
 
 class RemoteRunHandle(RunRecord, ABC):
-    """Beside the run's copy here."""
+    """A handle of a remote run, stored beside the run's local copy."""
 
     FILE: ClassVar = REMOTE
 
     name: str
     runs: str
-    """There: what holds the run's folder."""
+    """Folder on the remote machine that contains the run's folder."""
     words: ClusterRef
-    """What the cluster was asked for with, here."""
+    """Cluster reference of the command on this machine."""
     launched_in: str
-    """The folder that the command was typed in, here."""
+    """Working directory of the command on this machine."""
 
     @computed_field
     @property
     @abstractmethod
     def head_name(self) -> str:
-        """For those who read the file without this class."""
+        """Name of the head, for programs that read the file without this class."""
 
     @abstractmethod
     def launch(self, verb: str, *words: str, terminal: bool) -> int:
-        """A command of `launch` about this run, there; returns its exit code."""
+        """Runs a `launch` command for this run on the remote machine; returns its exit code."""
 
     @abstractmethod
     def is_over(self) -> bool:
-        """Whether nobody runs it any more. Raises ProviderError where that cannot be asked."""
+        """Returns whether no process runs the run. Raises ProviderError when that is unknown."""
 
     @abstractmethod
     def fetch(self, folder: Path) -> None:
-        """Copy what is shown of it (see fetched_files.py): from now on it is a run of here.
+        """Copies the displayed files (see fetched_files.py), and makes the copy a local run.
 
-        Raises ProviderError where it cannot be had.
+        Raises ProviderError when that fails.
         """
 
     def localize(self, folder: Path) -> None:
         """Makes the copy in a folder a run of this machine.
 
-        The cluster and the folder of relative paths are those that this machine has recorded.
+        The cluster and the base folder of relative paths are those that this machine has recorded.
         """
         localize_copy(folder, self.words, self.launched_in)
 
 
 def localize_copy(folder: Path, words: ClusterRef, launched_in: str) -> None:
-    """See `RemoteRunHandle.localize`."""
+    """Makes a copy a local run, see `RemoteRunHandle.localize`."""
     here = {"cluster": words.model_dump(), "launched_in": launched_in}
     state = _CopiedState.of(read_object(folder / "state.json"))
     replace_file(folder / "state.json", json.dumps({**state, **here}))
@@ -83,7 +83,7 @@ class _CopiedState(BaseModel):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Empty where a field has another type."""
+        """Returns these fields of a state; empty when a field has another type."""
         try:
             return cls.model_validate(given).model_dump(exclude_unset=True)
         except ValidationError:
@@ -91,6 +91,9 @@ class _CopiedState(BaseModel):
 
 
 def runs_below(base: str, folder: Path) -> str:
-    """There, for a run that is to have its copy in `folder`: other folders' have other places."""
+    """Returns the remote parent folder of a run whose copy is in `folder`.
+
+    Each machine and each local parent folder has its own.
+    """
     here = f"{socket.gethostname()}:{folder.parent}"
     return f"{base}/runs/{hashlib.sha256(here.encode()).hexdigest()[:8]}/runs"

@@ -1,4 +1,4 @@
-"""A run's job in Slurm's queue, as the run's folder remembers it."""
+"""A run's job in Slurm's queue, as recorded in the run's folder."""
 
 import os
 import re
@@ -13,20 +13,20 @@ from launcher.core.errors import ProviderError
 from launcher.runs.records import RunRecord
 
 COMMAND_TIMEOUT_S = 60.0
-"""A controller that is busy answers late."""
+"""Timeout of a Slurm command: a busy controller answers late."""
 NO_ANSWER = re.compile(
     r"timed out|Zero Bytes|receive failure|send failure|Communication|Unexpected message", re.I
 )
-"""In what Slurm's commands print after the controller may have got what they sent."""
+"""Matches errors of Slurm's commands after which the controller may have the request."""
 
 
 class NoAnswerError(ProviderError):
-    """Slurm did not answer; what was asked of it may have been done."""
+    """Slurm did not answer; it may have carried out the request."""
 
 
 @dataclass(frozen=True)
 class Queued:
-    """How a job stands, in Slurm's words."""
+    """Status of a job, in Slurm's terms."""
 
     state: str
     """ "PENDING", "RUNNING", "COMPLETING", ..."""
@@ -45,19 +45,22 @@ class Queued:
 
 
 class SlurmJob(RunRecord):
-    """The job that a run was handed to last; written down before `sbatch` is called."""
+    """The last Slurm job of a run, recorded before `sbatch` is called."""
 
     FILE: ClassVar = "slurm.json"
 
     name: str
-    """In the queue: no other job has it."""
+    """Name in the queue, which no other job has."""
     job_id: str = ""
-    """"": `sbatch` has not answered."""
+    """Slurm's id; "" until `sbatch` has answered."""
     is_to_end: bool = False
-    """Its user has asked it to stop: it is not requeued after that."""
+    """Whether the user has requested a stop, after which the job is not requeued."""
 
     def queue_status(self) -> Queued | None:
-        """None: it is not in the queue. Raises ProviderError: Slurm does not answer."""
+        """Returns the job's status, or None when it is not in the queue.
+
+        Raises ProviderError when Slurm does not answer.
+        """
         chosen = f"--jobs={self.job_id}" if self.job_id else f"--name={self.name}"
         try:
             answer = command("squeue", "-h", chosen, "-o", "%T|%r|%S|%A").strip()
@@ -68,15 +71,15 @@ class SlurmJob(RunRecord):
         return Queued(*answer.splitlines()[0].split("|", 3)) if answer else None
 
     def ask_to_stop(self) -> None:
-        """Its batch script passes that on. Raises ProviderError."""
+        """Sends SIGTERM to the batch script, which forwards it. Raises ProviderError."""
         command("scancel", "--batch", "--signal=TERM", self._chosen)
 
     def cancel(self) -> None:
-        """End it, at once or before it starts. Raises ProviderError."""
+        """Ends the job immediately, or before it starts. Raises ProviderError."""
         command("scancel", self._chosen)
 
     def requeue(self) -> None:
-        """Raises ProviderError where it cannot be: it was cancelled."""
+        """Requeues the job. Raises ProviderError when that is impossible: it was cancelled."""
         command("scontrol", "requeue", self.job_id)
 
     @property
@@ -85,7 +88,7 @@ class SlurmJob(RunRecord):
 
 
 def queued(folder: Path) -> Queued | None:
-    """How the job of a run stands, as seen from outside of it; None: it has none."""
+    """Returns the status of a run's job; None without a job, and for calls from inside it."""
     job = SlurmJob.read(folder)
     if job is None or job.name == os.environ.get(INSIDE):
         return None
@@ -93,10 +96,10 @@ def queued(folder: Path) -> Queued | None:
 
 
 def command(*words: str, env: Mapping[str, str] | None = None) -> str:
-    """What one of Slurm's commands prints.
+    """Runs a Slurm command and returns what it prints.
 
-    Raises NoAnswerError where it does not answer in time, ProviderError where it fails or is not
-    there.
+    Raises NoAnswerError when Slurm does not answer in time, ProviderError when the command fails or
+    is not installed.
     """
     try:
         ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a run's folder says of the run at this moment, cheap enough to ask of many runs."""
+"""The current status of a run, from its folder. Cheap enough to read for many runs."""
 
 import os
 from collections.abc import Iterator
@@ -29,27 +29,27 @@ EXIT_CODES = {
     "stopped": INTERRUPTED,
     "interrupted": INTERRUPTED,
 }
-"""Of states that are an end, what a command that waited for it ends with."""
+"""Final states, and the exit code of a command that waited for the run."""
 BY_HAND = "by hand"
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run as it was found."""
+    """The status of a run when its folder was read."""
 
     folder: Path
     state: str
-    """Of state.json; `died` where that is no end and nobody runs it; `by hand` without a state, and
-    `on HOST` where another machine has it."""
+    """State from state.json. `died` when that is not final and no process runs the run; `by hand`
+    without a state; `on HOST` when another machine has the run."""
     is_alive: bool
     """Whether a process runs it now."""
     about: dict[str, Any]
-    """state.json."""
+    """Contents of state.json."""
     step: int | None
-    """The last one that was reported."""
+    """Last reported step."""
     loss: float | None
     changed_at: float
-    """When it last gave a sign of life, in seconds since the epoch."""
+    """When its files last changed, in seconds since the epoch."""
 
     @property
     def name(self) -> str:
@@ -69,21 +69,21 @@ class RunStatus:
 
     @property
     def cluster(self) -> str:
-        """Its name, and whether it is simulated."""
+        """Name of the cluster, and whether it is simulated."""
         words = self._cluster_words
         simulated = words.get("simulate") or words.get("simulate_hosts")
         return self.cluster_name + " (simulated)" * bool(simulated)
 
     @property
     def position(self) -> str:
-        """ "340/1000"; "" before the first step."""
+        """Progress as "340/1000"; "" before the first step."""
         if self.step is None:
             return ""
         return f"{self.step}/{self.steps}" if self.steps else f"{self.step}"
 
     @property
     def left(self) -> str:
-        """What a run that has ended still has in Kubernetes, and what deletes it; "": nothing."""
+        """Kubernetes resources that an ended run has left, and how to delete them; "" if none."""
         note = self.folder / "kubernetes.json"
         if self.is_alive or not note.exists():
             return ""
@@ -92,7 +92,7 @@ class RunStatus:
 
     @property
     def exit_code(self) -> int:
-        """What a command that waited for the run ends with."""
+        """Exit code of a command that waited for the run."""
         return EXIT_CODES.get(self.state, OK)
 
     @property
@@ -118,15 +118,15 @@ class RunStatus:
 
 
 def read_status(folder: Path) -> RunStatus:
-    """Look at a run's folder."""
-    alive = is_alive(folder)  # before the state: the last one is written before the lock is free
+    """Reads the status of the run in a folder."""
+    alive = is_alive(folder)  # before the state: the final one is written before the lock is free
     about = read_object(folder / "state.json")
     elsewhere = (
         f"on {where}" if (where := read_object(folder / REMOTE).get("head_name")) else BY_HAND
     )
     state = about.get("state", elsewhere)
     if not alive and state not in (*EXIT_CODES, elsewhere):
-        alive = is_alive(folder)  # it may have begun between the two looks
+        alive = is_alive(folder)  # it may have begun between the two reads
         state = state if alive else QUEUED if _is_queued(folder, state) else "died"
     last = _last_step(folder)
     changed_at = _changed_at(folder)
@@ -134,14 +134,14 @@ def read_status(folder: Path) -> RunStatus:
 
 
 def take_all(runs: Path) -> list[RunStatus]:
-    """All runs in `runs`, and those that were started elsewhere; the newest first."""
+    """Returns all runs in `runs` and all registered runs, the newest first."""
     here = [folder.absolute() for folder in _folders(runs) if is_run(folder)]
     once = {folder.resolve(): folder for folder in (*noted(), *here)}
     return sorted(map(_take_any, once.values()), key=lambda found: found.changed_at, reverse=True)
 
 
 def _take_any(folder: Path) -> RunStatus:
-    """Among others: one of which it cannot be known whether it is alive must not hide them."""
+    """Returns a run's status; `unknown` if its lock fails, so that it hides no other run."""
     try:
         return read_status(folder)
     except RunFolderError:
@@ -150,7 +150,7 @@ def _take_any(folder: Path) -> RunStatus:
 
 
 def describe(found: RunStatus) -> str:
-    """How a run stands, in a sentence, with the words that go on with it."""
+    """Describes a run's status in a sentence, with the command that continues it."""
     state, step, saved = found.state, found.step, found.about.get("checkpoint")
     if found.is_alive:
         return f"{found.name} is running: {state}"
@@ -178,7 +178,10 @@ def _why_it_died(found: RunStatus) -> str:
 
 
 def _is_queued(folder: Path, state: str) -> bool:
-    """As far as it can be asked from here; Slurm itself requeues a job that lost a host."""
+    """Returns whether the run's job is in the queue, as far as this machine can query it.
+
+    Slurm itself requeues a job that lost a host.
+    """
     try:
         job = queued(folder)
     except ProviderError:
@@ -187,7 +190,7 @@ def _is_queued(folder: Path, state: str) -> bool:
 
 
 def _last_step(folder: Path) -> dict[str, Any]:
-    """From metrics.jsonl, or the events where a program of one's own writes no metrics."""
+    """Returns the last step in metrics.jsonl, or in the events if a program has no metrics."""
     metrics = last_object(folder / "metrics.jsonl", lambda line: "loss" in line)
     return metrics or last_object(folder / "events.jsonl", lambda line: line.get("event") == "step")
 

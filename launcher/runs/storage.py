@@ -1,4 +1,4 @@
-"""A run's checkpoints in `storage:`, before it begins: they are never those of another run."""
+"""Separates a new run's checkpoints in `storage:` from those of every other run."""
 
 import uuid
 from dataclasses import replace
@@ -18,14 +18,14 @@ LEASE = "lease.json"
 
 
 class StorageError(Exception):
-    """The folder of checkpoints cannot be used; says why, and what to do instead."""
+    """The folder of checkpoints cannot be used; the message gives the reason and a remedy."""
 
 
 def apart_from_earlier(launch: L) -> L:
-    """For `--fresh`: with a storage of its own where the earlier run's cannot be moved aside.
+    """Returns the launch of `--fresh`, in new storage if the earlier run's cannot be moved aside.
 
-    That is a bucket, where nothing can be renamed, or a folder that this machine does not see. On
-    hosts elsewhere a folder is theirs to move.
+    That is a bucket, where nothing can be renamed, or a folder that this machine does not see.
+    Remote hosts move their folders themselves.
     """
     storage, name = launch.job.storage, launch.job.name
     if not storage or not _has_used(launch.run_dir, storage, name):
@@ -53,7 +53,7 @@ def refuse_others(launch: LaunchSpec, earlier: Path | None) -> None:
 def move_aside(launch: LaunchSpec, earlier: Path) -> None:
     """Moves STORAGE/NAME of the run in `earlier` to STORAGE/NAME.1/NAME, or .2, ...
 
-    That run's job names its new storage. Raises StorageError.
+    That run's job.yaml gets the new storage. Raises StorageError.
     """
     checkpoints = _visible(launch)
     if checkpoints is None or not (checkpoints / LEASE).exists():
@@ -73,7 +73,7 @@ def move_aside(launch: LaunchSpec, earlier: Path) -> None:
 
 
 def _visible(launch: LaunchSpec) -> Path | None:
-    """The folder of checkpoints beside other runs', where it is a folder of this machine."""
+    """Returns the run's checkpoint folder in `storage`; None when that is not a local folder."""
     job = launch.job
     if not isinstance(job, Job) or not job.storage or job.checkpoint is None:
         return None
@@ -82,7 +82,7 @@ def _visible(launch: LaunchSpec) -> Path | None:
 
 
 def _has_used(run: Path, storage: str, name: str) -> bool:
-    """Whether the run in a folder has its checkpoints in that storage, or apart in it."""
+    """Returns whether the run in a folder keeps its checkpoints in or below that storage."""
     try:
         before = load_job(run / "job.yaml").value.storage or ""
     except (ConfigError, OSError):

@@ -1,7 +1,7 @@
-"""events.jsonl in bounded time: a summary of its first part, which a run keeps up, and the rest.
+"""Reads events.jsonl in bounded time: a summary of its first part, kept by the run, and the rest.
 
-Nothing that is not in events.jsonl is in the summary: without it, all but the newest events of a
-large file are left out.
+The summary contains only what is in events.jsonl. Without it, only the newest events of a large
+file are read.
 """
 
 from dataclasses import dataclass, field
@@ -16,26 +16,26 @@ from launcher.runs.timeline import Timeline
 
 NAME = "events_summary.json"
 SUMMARY_EVERY_BYTES = 4 << 20
-"""A run summarizes when so much was added."""
+"""Bytes added to events.jsonl after which a run updates the summary."""
 MOST_READ_BYTES = 16 << 20
-"""About half a second of reading."""
+"""Maximum number of bytes to read, about half a second."""
 
 
 @dataclass
 class Summary:
-    """What the first `offset` bytes of events.jsonl amount to."""
+    """A summary of the first `offset` bytes of events.jsonl."""
 
     offset: int = 0
     begin: int = 0
-    """The first byte that was read: events before it are left out."""
+    """First byte that was read; events before it are left out."""
     timeline: Timeline = field(default_factory=Timeline)
     account: Account = field(default_factory=Account)
     story: History = field(default_factory=History)
 
     def goodput(self, now: float | None, heard: float | None = None) -> Goodput:
-        """Where the time went; to be asked once, in the end.
+        """Returns the goodput. Call it once, at the end.
 
-        `now`: as in `goodput.goodput`. `heard`: when a host of a run that died was last heard of.
+        `now`: as in `goodput.goodput`. `heard`: when a host of a run that died last sent an event.
         """
         self.account.take(self.timeline.add({"event": "heard", "time": heard}))
         self.account.take(self.timeline.rest())
@@ -43,7 +43,7 @@ class Summary:
         return self.account.goodput()
 
     def read_on(self, events: Path) -> None:
-        """Take in the whole lines after `offset`."""
+        """Adds the complete lines after `offset`."""
         with events.open("rb") as lines:
             lines.seek(self.offset)
             for line in lines:
@@ -55,7 +55,7 @@ class Summary:
                     self.story.add(event)
 
     def skip_to(self, events: Path, offset: int) -> None:
-        """Begin at the first whole line from there on."""
+        """Skips to the first complete line after `offset`."""
         with events.open("rb") as lines:
             lines.seek(offset)
             self.offset = self.begin = offset + len(lines.readline())
@@ -65,7 +65,7 @@ _ADAPTER = TypeAdapter(Summary)
 
 
 def read(folder: Path) -> Summary:
-    """The summary of a run's whole events.jsonl; of its newest part where it was never written."""
+    """Returns the summary of a run's events.jsonl, or of its newest part if none was stored."""
     events = folder / "events.jsonl"
     try:
         size = events.stat().st_size
@@ -80,12 +80,12 @@ def read(folder: Path) -> Summary:
 
 
 def write(folder: Path) -> None:
-    """Summarize what events.jsonl has now."""
+    """Stores a summary of the current events.jsonl."""
     replace_file(folder / NAME, _ADAPTER.dump_json(read(folder)).decode())
 
 
 def _stored(folder: Path, size: int) -> Summary:
-    """An empty one where there is none for this file."""
+    """Returns the stored summary; an empty one when there is none for this file."""
     try:
         found = _ADAPTER.validate_json((folder / NAME).read_bytes())
     except (OSError, ValidationError):

@@ -1,8 +1,8 @@
-"""What happened in a run, each thing at its time by the driver's clock.
+"""The events of a run, each at its time by the driver's clock.
 
-Hosts say when something happened by their own clocks, which may be an hour off; the driver notes
-when it `received` that, which may be late. What counts is the host's time, moved by the smallest
-lag that was seen.
+Hosts report times by their own clocks, which may be off by an hour. The driver records when it
+`received` an event, which may be late. The time used is the host's, shifted by the smallest lag
+that was observed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,39 +13,39 @@ from typing import Any, NamedTuple
 FROM_LAUNCHER = ("opened", "state", "attempt_ended")
 FROM_PROCESS_0 = ("phase", "step")
 KEPT = ("event", "attempt", "name", "edge", "step", "data_wait_s")
-"""Of what process 0 says: a long run has millions of steps."""
+"""Fields that are kept of process 0's events: a long run has millions of steps."""
 MOST_REPORTS = 2000
-"""So many are compared to find the offset of the host's clock: enough, and few to hold."""
+"""Reports that are compared to find the offset of the host's clock: enough, and few to store."""
 LATEST_S = 1e11
-"""Numbers from here on are no times: the year 5138."""
+"""Numbers from here on are not times: the year 5138."""
 
 
 class Moment(NamedTuple):
     time: float
-    """Seconds since the epoch by the driver's clock, never before the moment before."""
+    """Seconds since the epoch by the driver's clock, never before the previous moment."""
     event: Mapping[str, Any]
-    """Of the launcher, or a phase or step of process 0; empty: a host was heard of."""
+    """An event of the launcher, or a phase or step of process 0; empty if any host reported."""
 
 
 class Report(NamedTuple):
-    """What process 0 reported."""
+    """An event that process 0 reported."""
 
     event: dict[str, Any]
     time: float
-    """By the host's clock."""
+    """Time by the host's clock."""
     received: float
 
 
 @dataclass
 class Heard:
-    """What hosts reported between two events of the launcher."""
+    """The events that hosts reported between two events of the launcher."""
 
     since: float
     until: float
     reports: list[Report] = field(default_factory=list)
 
     def add(self, event: Mapping[str, Any], now: float) -> None:
-        """Take in one event of a host."""
+        """Adds one event of a host."""
         self.until = now
         if event.get("process", 0) == 0 and event.get("event") in FROM_PROCESS_0:
             time = as_time(event.get("time"))
@@ -53,7 +53,7 @@ class Heard:
             self.reports.append(Report(kept, now if time is None else time, now))
 
     def moments(self) -> Iterator[Moment]:
-        """In the order of the pipe that they came through."""
+        """Yields the moments in the order in which their events arrived."""
         latest = self.since
         for report, offset in zip(self.reports, self._offsets(), strict=True):
             latest = max(latest, min(report.time + offset, report.received))
@@ -62,9 +62,10 @@ class Heard:
             yield Moment(self.until, {})
 
     def _offsets(self) -> Iterator[float]:
-        """Of the driver's clock to the host's: what came quickest before or after tells best.
+        """Yields the offset from the host's clock to the driver's for each report.
 
-        The larger of both, so that a clock that is set in between spoils neither side.
+        The smallest lag before or after a report is the best estimate. The larger of the two is
+        used, so that a clock change in between spoils neither side.
         """
         lags = [report.received - report.time for report in self.reports]
         before = accumulate(lags, min)
@@ -74,14 +75,14 @@ class Heard:
 
 @dataclass
 class Timeline:
-    """Takes a run's events in the order in which they were written, and hands out its moments."""
+    """Converts a run's events, in the order in which they were written, to moments."""
 
     heard: Heard | None = None
 
     def add(self, event: Mapping[str, Any]) -> Iterator[Moment]:
-        """The moments that are certain now. An event without a time is left out.
+        """Yields the moments that are certain now. Ignores an event without a time.
 
-        Before each event of the launcher is the moment in which any host was last heard of.
+        Each event of the launcher follows the moment in which any host last sent an event.
         """
         time = _driver_time(event)
         if time is None:
@@ -101,17 +102,17 @@ class Timeline:
                 self.heard = Heard(now, now)
 
     def rest(self) -> Iterator[Moment]:
-        """The moments since the last one that was handed out."""
+        """Returns the moments since the last one that was yielded."""
         return self.heard.moments() if self.heard else iter(())
 
 
 def as_time(value: object) -> float | None:
-    """Seconds since the epoch; None for what is no time."""
+    """Returns a value as seconds since the epoch; None when it is not a time."""
     return float(value) if isinstance(value, int | float) and 0 <= value < LATEST_S else None
 
 
 def _driver_time(event: Mapping[str, Any]) -> float | None:
-    """Without `received`, process 0's own clock is the best guess."""
+    """Returns the driver's time; without `received`, process 0's clock is the best estimate."""
     if "received" in event:
         return as_time(event["received"])
     of_launcher = event.get("event") in FROM_LAUNCHER

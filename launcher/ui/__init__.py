@@ -1,1 +1,1 @@
-"""What a terminal shows."""
+"""Terminal output: tables, pictures and the live display."""

@@ -1,4 +1,4 @@
-"""What crosses the wires in a step, as the compiled program has it: a table for a person."""
+"""The collectives of a compiled step, as a table."""
 
 from typing import Any
 
@@ -7,13 +7,13 @@ from rich.table import Table
 from launcher.core.formatting import format_bytes
 
 SHOWN = 0.01
-"""Share of all bytes below which a row is one of the others."""
+"""Share of all bytes below which a collective is merged into the row "others"."""
 
 
 def table(collectives: list[dict[str, Any]]) -> Table:
-    """A row per collective: bytes and times of a device in one step.
+    """Returns a row per collective: its count, bytes and time on a device in one step.
 
-    `collectives` are the fields of `trainer.analysis.collectives.Collective`.
+    `collectives` has the fields of `trainer.analysis.collectives.Collective`.
     """
     found = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for title in ("collective", "of", "pass", "over", "times", "bytes", "at least", "overlapped"):
@@ -31,7 +31,7 @@ def table(collectives: list[dict[str, Any]]) -> Table:
 
 
 def summary(collectives: list[dict[str, Any]]) -> str:
-    """How long a step's collectives take at least, and how much of that it waits for."""
+    """Describes the least time of a step's collectives, and how much of it is not overlapped."""
     waited = [one for one in collectives if not one["overlapped"]]
     both = (_seconds(collectives), _seconds(waited))
     size = format_bytes(sum(one["bytes"] for one in collectives))
@@ -43,7 +43,7 @@ def summary(collectives: list[dict[str, Any]]) -> str:
 
 
 def shares(strategies: dict[str, dict[str, int]]) -> str:
-    """How much more each kind of parallelism sends than it must."""
+    """Describes the bytes that each kind of parallelism sends, relative to its minimum."""
     total = sum(share["sent"] for share in strategies.values()) or 1
     texts = [
         f"{name} sends {share['sent'] / share['must']:.2f} times what it must"

@@ -1,4 +1,4 @@
-"""What `launch plan` shows: tables and the mesh picture, and the same facts as JSON."""
+"""The output of `launch plan`: tables and the mesh picture, or the same facts as JSON."""
 
 import json
 import math
@@ -21,17 +21,17 @@ from trainer.contract.planning import accelerators, sharding_rules
 from trainer.contract.planning.plan import ArrayPlan
 
 INSIDE = ("expert", "context", "tensor")
-"""Mesh axes that the picture's headers do not name: its lines do."""
+"""Mesh axes that label the lines of the picture; its headers name the other axes."""
 HOST_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 
 
 def host_color(process: int) -> str:
-    """The colour of a host, the same in the mesh picture and before its log lines."""
+    """Returns the colour of a host, the same in the mesh picture and before its log lines."""
     return HOST_COLORS[process % len(HOST_COLORS)]
 
 
 def print_plan(console: Console, launch: LaunchSpec, *, shardings: bool) -> None:
-    """The whole plan of an attempt, for a person."""
+    """Prints the whole plan of an attempt."""
     console.print(f"[bold]{launch.job.name}[/bold] on {describe_world(launch)}", highlight=False)
     if isinstance(launch, TrainingLaunch):
         console.print(Padding(_facts(launch), (1, 0, 0, 0)))
@@ -44,7 +44,7 @@ def print_plan(console: Console, launch: LaunchSpec, *, shardings: bool) -> None
 
 
 def plan_as_json(launch: LaunchSpec) -> str:
-    """The plan, and what would be started, as one JSON object."""
+    """Returns the plan, and the processes that would start, as one JSON object."""
     processes = [
         {
             "process": process,
@@ -72,7 +72,7 @@ def plan_as_json(launch: LaunchSpec) -> str:
 
 
 def _bounds_as_json(launch: TrainingLaunch) -> dict[str, Any]:
-    """Nothing, where no facts of the devices are known."""
+    """Returns {} when the specifications of the devices are unknown."""
     best = bounds(launch.job, launch.plan)
     if best is None:
         return {}
@@ -83,13 +83,13 @@ def _bounds_as_json(launch: TrainingLaunch) -> dict[str, Any]:
 
 
 def bounds_as_json(best: Bounds) -> dict[str, float]:
-    """Times in seconds, and the rates that follow."""
+    """Returns the times in seconds, and the rates that follow from them."""
     names = ("compute_s", "hbm_s", "ici_s", "dcn_s", "link_s", "step_s", "mfu", "tokens_per_s")
     return {name: getattr(best, name) for name in names}
 
 
 def describe_world(launch: AttemptInfo) -> str:
-    """One line on the cluster: its name, hosts, devices and wires."""
+    """Describes the cluster in one line: its name, hosts, devices and topology."""
     world = launch.plan.world
     hosts, devices = pluralize(world.processes, "host"), pluralize(world.devices_per_host, "device")
     text = f"{launch.cluster_name}: {hosts} x {devices}"
@@ -103,7 +103,7 @@ def describe_world(launch: AttemptInfo) -> str:
 
 
 def mesh_picture(launch: TrainingLaunch, width: int) -> RenderableType:
-    """Which host holds which coordinates: a grid of host numbers for each index of `data`."""
+    """Draws the host of each mesh coordinate: a grid of host numbers per index of `data`."""
     mesh = launch.plan.mesh
     cell = len(str(launch.plan.world.processes - 1)) + 1
     columns = max(1, (width - 14) // cell)
@@ -125,7 +125,7 @@ def _grid_header(data: int, fsdp: range, cell: int) -> Text:
 
 
 def _grid_line(launch: TrainingLaunch, data: int, fsdp: range, inside: int, cell: int) -> Text:
-    """`inside`: a place along the axes that are in no header."""
+    """Draws one line of a grid; `inside` is its flat index along the INSIDE axes."""
     mesh, world = launch.plan.mesh, launch.plan.world
     line = Text(f"  {_place_inside(mesh, inside)} ".ljust(13), style="dim")
     for column in fsdp:
@@ -137,7 +137,7 @@ def _grid_line(launch: TrainingLaunch, data: int, fsdp: range, inside: int, cell
 
 
 def _place_inside(mesh: dict[str, int], inside: int) -> str:
-    """As `tensor 1`; where there are rare axes, as `co 0 te 1`."""
+    """Returns a line's label: `tensor 1`, or `co 0 te 1` when the mesh has rare axes."""
     places = dict[str, int]()
     for axis in reversed(INSIDE):
         inside, places[axis] = divmod(inside, mesh[axis])
@@ -168,7 +168,7 @@ def _facts(launch: TrainingLaunch) -> Table:
 
 
 def _bounds_lines(launch: TrainingLaunch, best: Bounds) -> tuple[str, str, str]:
-    """Of a step, of its rates, and of the whole run."""
+    """Returns a line each for a step's times, its rates, and the whole run."""
     world, steps = launch.plan.world, launch.job.steps
     chips = accelerators.parse(world.accelerator).chips * world.slices
     hours = steps * best.step_s / 3600
@@ -235,14 +235,14 @@ def _shardings(arrays: tuple[ArrayPlan, ...]) -> Table:
 
 
 def _environment(launch: LaunchSpec, process: int) -> dict[str, str]:
-    """Of a process, to be shown."""
+    """Returns the environment of a process for display, with secrets hidden."""
     coordinator = {"JAX_COORDINATOR_ADDRESS": COORDINATOR_PLACEHOLDER}
     hidden = dict.fromkeys(launch.job.secrets, job_secrets.SHOWN)
     return {**coordinator, **launch.environment(process), **hidden}
 
 
 def _process(launch: LaunchSpec) -> Group:
-    """The command of every process; what differs from host to host is shown for the first."""
+    """Returns the environment and command of each process, with the values of host 0."""
     lines = [
         Text("started on each host (host 0 shown; SLIPWAY_PROCESS_ID counts on)", style="bold")
     ]

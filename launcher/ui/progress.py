@@ -1,6 +1,6 @@
-"""The picture of a run as it happens: a live panel on a terminal, plain lines elsewhere.
+"""The display of a run in progress: a live panel on a terminal, plain lines otherwise.
 
-It is fed with the events and log lines that the gang forwards, and knows nothing of Ray.
+It receives the events and log lines that the gang forwards, and does not depend on Ray.
 """
 
 import re
@@ -29,17 +29,17 @@ from trainer.contract.records.metrics_file import curve
 
 Event = dict[str, Any]
 
-# What other hosts than the first one say is shown when it looks like trouble: the words that
-# programs use, and the first letter of glog's lines (W, E, F and a date).
+# Lines of hosts other than host 0 are shown when they match: words that programs use for trouble,
+# and the first letter of glog's lines (W, E, F and a date).
 TROUBLE = re.compile(
     r"(warn(ing)?|error|exception|traceback|fatal|critical)\b|^[WEF]\d{4} ", re.IGNORECASE
 )
-# Of libraries, when all is well; the log files keep it.
+# Lines that libraries print when all is well; only the log files keep them.
 CHATTER = re.compile(r"^\[Gloo\] Rank \d+ is connected")
 ETA_STEPS = 20
-"""The time that is left follows from the median of so many steps."""
+"""Number of recent steps whose median time gives the remaining time."""
 LINES_PER_SECOND = 50
-"""More than this from all hosts together is for the log files only."""
+"""Maximum number of lines shown per second, of all hosts together; the log files have all."""
 
 
 STOPPING = "stopping: saving a checkpoint (second Ctrl-C ends at once)"
@@ -47,7 +47,7 @@ STOPPING_UNSAVED = "stopping (second Ctrl-C ends at once)"
 
 
 class RunDisplay:
-    """Shows one run; use as a context manager around it."""
+    """Shows one run. Use it as a context manager around the run."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class RunDisplay:
         self._save_failed: Event = {}
         self._saving, self._saving_step = "", 0
         self._written: dict[int, int] = {}
-        """Bytes of the save under way, by process."""
+        """Bytes written in the current save, by process."""
         self._host_states: dict[int, str] = {}
         self._step_times_s: deque[float] = deque(maxlen=ETA_STEPS)
         self._budget = _LineBudget()
@@ -93,37 +93,37 @@ class RunDisplay:
         self._live.stop()
 
     def status(self, text: str) -> None:
-        """What the launcher itself is doing: provisioning, reserving, ..."""
+        """Shows what the launcher itself is doing: provisioning, reserving, ..."""
         if text != self._status and not self._console.is_terminal:
             self._print(text)
         self._status = text
 
     def stopping(self) -> None:
-        """The run was asked to stop, and nothing that it still does is its state any more."""
+        """Shows that the run is stopping. Later statuses do not replace this state in the panel."""
         if not self._stopping:
             self._stopping = STOPPING if self._launch.saves else STOPPING_UNSAVED
             self.status(self._stopping)
 
     def attempt(self, launch: AttemptInfo) -> None:
-        """Another attempt begins, perhaps on another number of hosts."""
+        """Shows the start of another attempt, which may have another number of hosts."""
         self._launch = launch
         self._host_states.clear()
         where = f" from the checkpoint of step {self.checkpoint.step}" if self.checkpoint else ""
         self._print(f"attempt {launch.attempt}{where} on {describe_world(launch)}", "bold")
 
     def attempt_ended(self, ending: AttemptResult) -> None:
-        """Whatever comes next, the reason must not be lost."""
+        """Prints the reason of a failure, loss or resize, so that it remains visible afterwards."""
         if ending.kind.is_failure or ending.kind.is_loss or ending.kind is EndReason.RESIZED:
             self._print(f"attempt {self._launch.attempt} ended: {ending.reason}", "bold yellow")
 
     def hosts_do(self, phases: Mapping[int, str]) -> None:
-        """What hosts do whose own events are not read, by process."""
+        """Sets the phases of hosts, by process, when their own events are not read."""
         self._host_states.update(phases)
 
     def on_event(self, event: Event) -> None:
-        """Take in one event of the contract, from any host; what a program leaves out is not shown.
+        """Shows one event of the contract, from any host, without fields that the program omits.
 
-        Only the trainer's own events are sure to have all fields, each of its type.
+        Only the trainer's own events are certain to have all fields with the right types.
         """
         process = event.get("process", 0)
         match event:
@@ -179,7 +179,7 @@ class RunDisplay:
         self._saving = f"saving step {step}: {done / size:,.0f} of {total / size:,.0f} {unit}"
 
     def _on_checkpoint(self, name: str, process: int, event: Event) -> None:
-        """Every host may tell of the same save: it is shown once."""
+        """Shows a save once, although every host may report it."""
         step, self._saving = event["step"], ""
         if name == "checkpoint_saved":
             when = event.get("received", time.time())
@@ -194,7 +194,7 @@ class RunDisplay:
                 self._print(f"restored step {step}")
 
     def on_line(self, process: int, line: str) -> None:
-        """Show a line that a host's program printed: all of host 0, trouble of the others."""
+        """Shows a line that a host's program printed: all of host 0, only trouble of the rest."""
         self._host_states.setdefault(process, "running")
         if (process != 0 and not TROUBLE.search(line)) or CHATTER.match(line):
             return
@@ -258,7 +258,7 @@ class RunDisplay:
 def print_summary(
     console: Console, launch: AttemptInfo, display: RunDisplay, seconds: float
 ) -> None:
-    """The end of a good run: the loss, where everything is, and a sample."""
+    """Prints the end of a successful run: the loss, the run's folder and files, and a sample."""
     finished, eval_loss = display.finished, number(display.evaluated, "eval_loss")
     loss, first_loss = number(finished, "loss"), _first_loss(launch, display)
     line = Text("finished ", style="bold green")
@@ -281,7 +281,7 @@ def print_summary(
 
 
 def describe_stop(launch: AttemptInfo, display: RunDisplay) -> str:
-    """Where a run that was stopped stands, and how it goes on."""
+    """Describes the position of a stopped run, and the command that continues it."""
     step, checkpoint = display.last_step.get("step"), display.checkpoint
     again = f"continue with: {resume_command(launch.run_dir)}"
     if not (launch.saves or step or checkpoint):
@@ -292,7 +292,7 @@ def describe_stop(launch: AttemptInfo, display: RunDisplay) -> str:
 
 
 def number(event: Event, name: str) -> float | None:
-    """A field of an event that any program may have written; None: absent, or no number."""
+    """Returns a field of an event from any program, or None when it is absent or not a number."""
     value = event.get(name)
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -302,7 +302,7 @@ def _save_failure(event: Event) -> str:
 
 
 def _first_loss(launch: AttemptInfo, display: RunDisplay) -> float | None:
-    """Of the whole run, where earlier attempts have written it down."""
+    """Returns the first loss of the whole run, read from metrics.jsonl when possible."""
     try:
         lines = (launch.run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
@@ -312,7 +312,7 @@ def _first_loss(launch: AttemptInfo, display: RunDisplay) -> float | None:
 
 
 class _LineBudget:
-    """At most LINES_PER_SECOND lines reach the terminal; the log files have all."""
+    """Limits the lines on the terminal to LINES_PER_SECOND; the log files have all."""
 
     def __init__(self) -> None:
         self._second = 0

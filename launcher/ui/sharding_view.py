@@ -1,6 +1,6 @@
-"""One array on the mesh as a picture: which devices hold which part of it.
+"""A picture of one array on the mesh: which devices hold which part of it.
 
-As `jax.debug.visualize_array_sharding` draws it, from the plan alone: before there are devices.
+Like `jax.debug.visualize_array_sharding`, but drawn from the plan alone, before devices exist.
 """
 
 import itertools
@@ -17,17 +17,17 @@ from launcher.ui.plan_view import host_color
 from trainer.contract.planning.plan import ArrayPlan, Plan
 
 Block = tuple[int, ...]
-"""Which part along each dim that is split."""
+"""Index of a part along each dim that is split."""
 SHOWN = 8
-"""Devices of a part that are named."""
+"""Maximum number of devices named per part."""
 
 
 class NoSuchArrayError(ValueError):
-    """No array of that name; says which there are like it."""
+    """Raised when no array has the given name, with similar names."""
 
 
 def matching(plan: Plan, pattern: str) -> list[ArrayPlan]:
-    """The parameters of that name, or that a pattern such as layers.attention.* matches.
+    """Returns the parameters that match a name or a pattern, e.g. layers.attention.*.
 
     Raises NoSuchArrayError.
     """
@@ -44,7 +44,7 @@ def matching(plan: Plan, pattern: str) -> list[ArrayPlan]:
 
 
 def holders(array: ArrayPlan, plan: Plan) -> dict[Block, list[int]]:
-    """Numbers of the devices that hold each part."""
+    """Returns the numbers of the devices that hold each part."""
     split = [axis for axis in array.spec if axis]
     held: dict[Block, list[int]] = {}
     places = itertools.product(*(range(size) for size in plan.mesh.values()))
@@ -55,7 +55,7 @@ def holders(array: ArrayPlan, plan: Plan) -> dict[Block, list[int]]:
 
 
 def picture(array: ArrayPlan, plan: Plan) -> Group:
-    """A cell for each part: the last dim that is split runs to the right, the others run down."""
+    """Draws a cell for each part: the last split dim runs to the right, the others run down."""
     held = holders(array, plan)
     shape = "x".join(map(str, array.shape))
     if len(held) == 1:
@@ -71,7 +71,7 @@ def picture(array: ArrayPlan, plan: Plan) -> Group:
 
 
 def _labels(array: ArrayPlan, plan: Plan, dims: Sequence[int], block: Block) -> str:
-    """Along each of the dims: its logical axis, and from where to where."""
+    """Returns the logical axis and the index range of a part along each of the dims."""
     labels = []
     for dim, part in zip(dims, block, strict=True):
         size = math.ceil(array.shape[dim] / plan.mesh[array.spec[dim] or ""])

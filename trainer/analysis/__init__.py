@@ -1,1 +1,1 @@
-"""A training step taken apart before it runs; started by `python -m` only."""
+"""Analysis of a training step before it runs; started by `python -m` only."""

@@ -1,7 +1,7 @@
-"""The collectives of a compiled step: along which mesh axis, over which wires, how many bytes.
+"""The collectives of a compiled step, with their mesh axes, links and bytes.
 
-Read from the program after the compiler's optimizations, loops multiplied in, so that it is what
-the devices will do, and not what was asked for.
+They are read from the optimized program, and multiplied by the trip counts of loops. The result is
+what the devices will execute, not what the source code requests.
 """
 
 import re
@@ -17,14 +17,14 @@ from trainer.contract.planning.plan import Plan, World
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 SCATTERING = "all-reduce-scatter"
-"""What XLA calls the fusion in which an all-reduce is computed as a reduce-scatter."""
+"""XLA's name for the fusion in which an all-reduce is computed as a reduce-scatter."""
 OVERLAPPING = "async_collective_fusion"
 STARTED, ENDED = "async-collective-start", "async-collective-done"
-"""What XLA calls the parts of a collective that is fused with other work."""
+"""XLA's names for the parts of a collective that is fused with other work."""
 REACH = 6
-"""Instructions between a collective and one that says what part of the model it is for."""
+"""Maximum distance, in instructions, from a collective to one that names its part of the model."""
 HUBS = ("parameter", "tuple", "while", "constant")
-"""What everything in a program is near to."""
+"""Opcodes of instructions that are near to everything in a program: the search stops at them."""
 OTHER = "other"
 PARTS = (
     "embedding",
@@ -36,7 +36,7 @@ PARTS = (
     "optimizer",
     "bookkeeping",
 )
-"""The scopes that the model and the step are traced in (`jax.named_scope`)."""
+"""Scopes (`jax.named_scope`) in which the model and the step are traced."""
 PART = re.compile(rf"\b({'|'.join(PARTS)})\b")
 BRACES = re.compile(r"\{([\d,]+)\}")
 LISTED = re.compile(r"replica_groups=(\{\{.*?\}\})")
@@ -44,33 +44,33 @@ COUNTED = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\)
 MESHED = re.compile(r"replica_groups=mesh\[([^]]*)\](?:, device_ids=\(([^)]*\)?)\))? \{([^}]*)\}")
 PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\})")
 BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
-"""Of a send through the host, which is how a TPU's program has a collective between slices."""
+"""Attribute of a send through the host: the form of a collective between slices of TPUs."""
 
 
 @dataclass(frozen=True)
 class Collective:
-    """All of one kind, for one purpose. Of one step; bytes are those that a device sends."""
+    """All collectives in a step of one kind and purpose; bytes are those that a device sends."""
 
     kind: str
     part: str
-    """Of the model or the step; `other` where the program does not say."""
+    """Part of the model or the step; `other` when the program does not name it."""
     backward: bool
     axis: str
-    """Mesh axes that it goes over, as "fsdp" or "data+fsdp"."""
+    """Mesh axes that it spans: for example "fsdp" or "data+fsdp"."""
     link: str
-    """`ici`, over the links of an island (a slice of TPUs, a host of GPUs), or `dcn`, between."""
+    """`ici`: links inside an island (a slice of TPUs, a host of GPUs); `dcn`: between islands."""
     overlapped: bool
-    """Whether it is started and awaited apart, with other work between."""
+    """Whether its start and its end are separate instructions, with other work between them."""
     count: int
     bytes: int
     seconds: float | None
-    """At least, over all links of a device at once; None: their bandwidth is not known."""
+    """Lower bound, over all links of a device together; None when their bandwidth is unknown."""
 
 
 def of(text: str, plan: Plan) -> list[Collective]:
-    """The collectives in the text of a compiled step, the most bytes first.
+    """Returns the collectives in the text of a compiled step, most bytes first.
 
-    Raises ValueError where the program has something that is not understood.
+    Raises ValueError when the program has something that this parser does not understand.
     """
     program, places = Program(text), _Places(plan)
     sums: dict[_Purpose, tuple[int, int]] = {}
@@ -96,7 +96,7 @@ def of(text: str, plan: Plan) -> list[Collective]:
 
 
 def _bytes_per_s(world: World) -> dict[str, float | None]:
-    """Link -> what a device can send over it; a host's network is shared by its devices."""
+    """Returns the bytes/s of a device by link, None if unknown; devices share a host's network."""
     chip = accelerators.parse(world.accelerator)
     network = chip.dcn_bytes_per_s
     return {
@@ -106,7 +106,7 @@ def _bytes_per_s(world: World) -> dict[str, float | None]:
 
 
 class _Purpose(NamedTuple):
-    """The first fields of a Collective, by which they are summed."""
+    """The first fields of a Collective, which are the key for summing."""
 
     kind: str
     part: str
@@ -125,7 +125,7 @@ class _Found(NamedTuple):
 
 
 def _instructions(program: Program) -> Iterator[tuple[int, _Found]]:
-    """How often a step runs each collective, and that."""
+    """Yields the number of times that a step runs each collective, and the collective."""
     for name, computation in program.computations.items():
         caller = program.caller(name)
         if not program.runs[name] or _goes_on(name, caller):
@@ -139,26 +139,26 @@ def _instructions(program: Program) -> Iterator[tuple[int, _Found]]:
 
 
 def _goes_on(computation: str, caller: Instruction | None) -> bool:
-    """Whether a collective in it is one that was started elsewhere.
+    """Returns whether collectives in this computation were started in another one.
 
-    Fused with the work that it overlaps with, it stands in the program once for its start, once for
-    each part of that work, and once for its end.
+    A collective that is fused with overlapping work appears in the program once for its start, once
+    for each part of that work, and once for its end.
     """
     return computation.startswith(OVERLAPPING) or _is_named(caller, ENDED)
 
 
 def _is_start(caller: Instruction | None) -> bool:
-    """Of work beside other work: of a fusion, or on the SparseCore."""
+    """Returns whether `caller` starts asynchronous work: a fusion, or work on the SparseCore."""
     return caller is not None and (
         caller.name.startswith(STARTED) or caller.opcode.endswith("-start")
     )
 
 
 def _scope(program: Program, computation: str, one: Instruction) -> str:
-    """The path of scopes that a collective was traced in.
+    """Returns the path of scopes in which a collective was traced.
 
-    Where the compiler lost it: that of the nearest instruction which reads or feeds it and has one,
-    below the path of the loop around it.
+    If the compiler lost it, the path is that of the loop around it, followed by that of the nearest
+    instruction with a path that reads or feeds it.
     """
     caller = program.caller(computation)
     if PART.search(one.op_name):
@@ -188,7 +188,7 @@ def _is_named(caller: Instruction | None, name: str) -> bool:
 
 
 class _Places:
-    """Where a program's partitions stand: it numbers them in the mesh's order."""
+    """Mesh axes and islands of a program's partitions, which are numbered in the mesh's order."""
 
     def __init__(self, plan: Plan):
         self.sizes = tuple(plan.mesh[axis] for axis in sharding_rules.MESH_AXES)
@@ -197,7 +197,7 @@ class _Places:
         self.island = np.array(plan.device_order) // (world.devices // islands)
 
     def groups(self, instruction: Instruction) -> np.ndarray:
-        """(groups, members): partitions that work together; of a permute, all that send and get."""
+        """Returns the partitions of each group (groups, members): for a permute, of each pair."""
         text = instruction.attributes
         if instruction.opcode == "send":
             slices = [np.flatnonzero(self.island == island) for island in np.unique(self.island)]
@@ -211,10 +211,10 @@ class _Places:
             return _counted(dims, order).reshape(shape)
         if meshed := MESHED.search(text):
             return _meshed(*meshed.groups())
-        return np.arange(self.island.size)[None]  # none named: all of them
+        return np.arange(self.island.size)[None]  # no groups: one of all partitions
 
     def axis(self, groups: np.ndarray) -> str:
-        """The mesh axes along which members of a group differ."""
+        """Returns the mesh axes along which members of a group differ."""
         coordinates = np.stack(np.unravel_index(groups, self.sizes))
         differ = (coordinates != coordinates[:, :, :1]).any(axis=(1, 2))
         return "+".join(
@@ -241,7 +241,7 @@ def _part(scope: str) -> str:
 
 
 def _sent(kind: str, operand: int, members: int) -> int:
-    """By a device, in a ring of so many: what passes each link once it is round."""
+    """Returns the bytes that a device sends in total, in a ring of `members` devices."""
     if kind == "collective-permute":
         return operand
     if kind == "all-gather":
@@ -254,14 +254,14 @@ def _braces(text: str) -> np.ndarray:
 
 
 def _counted(dims: Sequence[int], order: Sequence[int]) -> np.ndarray:
-    """0, 1, 2, ... in the shape `dims`, its dims then in that order."""
+    """Returns 0, 1, 2, ... in the shape `dims`, transposed to `order`."""
     return np.arange(np.prod(dims)).reshape(dims).transpose(order or range(len(dims)))
 
 
 def _meshed(axes: str, devices: str | None, used: str) -> np.ndarray:
-    """Groups over the named axes of a mesh that XLA made up: `'a'=4,'b'=2` over `'b'`.
+    """Returns the groups over named axes of a mesh that XLA defines: `'a'=4,'b'=2` over `'b'`.
 
-    An axis can be used in part: `'a':(2)4` is its 4 middle ones, with 2 before them.
+    An axis can be used in part: `'a':(2)4` is a sub-axis of size 4, after one of size 2.
     """
     sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", axes)}
     numbers = np.arange(np.prod(list(sizes.values())))

@@ -1,9 +1,10 @@
-"""What the TPU compiler says of a job's training step, without a TPU.
+"""The TPU compiler's report on a job's training step, without a TPU.
 
     python -m trainer.analysis.compile_report JOB_FILE PLAN_FILE
 
-Compiles the very step that would run, for the plan's devices as libtpu describes them, and prints
-a CompileReport as one JSON object on standard output. Exits with 1 where there is no such compiler.
+Compiles the exact step that would run, for the plan's devices as libtpu describes them, and prints
+a CompileReport as one JSON object on standard output. Exits with 1 when this machine has no
+compiler for the devices.
 """
 
 import json
@@ -32,33 +33,33 @@ from trainer.evaluation.evaluate import Evaluator
 from trainer.step.train_step import TrainProgram
 
 TOO_LARGE = re.compile(r"\(([\d.]+)([GT])\) exceeds available HBM \(([\d.]+)G\)")
-"""In what the compiler says of a program that does not fit. It calls the first size "HLO
-temporaries", and counts the arguments in it: 17.00G of x + 1, where x has 17 GiB and is donated."""
+"""Sizes in the compiler's error for a program that does not fit. It calls the first one "HLO
+temporaries", but includes the arguments: 17.00G for x + 1, where x has 17 GiB and is donated."""
 
 
 @dataclass(frozen=True)
 class CompileReport:
-    """Bytes are per device."""
+    """Result of compiling a step: memory, time and collectives. Bytes are per device."""
 
     fits: bool
     hbm_needed_bytes: int | None
-    """None: the compiler does not say how much it is too much."""
+    """None when the step does not fit and the compiler does not report its size."""
     hbm_available_bytes: int
     memory: dict[str, int]
-    """By part: parameters, optimizer, batch, and as far as known temporaries and program."""
+    """Bytes by part: parameters, optimizer, batch, and if known, temporaries and program."""
     compile_s: float
     message: str
-    """The compiler's own words where it does not fit."""
+    """Why it does not fit: the compiler's error, or that the evaluation does not. Else empty."""
     collectives: list[Collective] | None = None
-    """The most bytes first; None: there is no program, or it is not understood."""
+    """Collectives, most bytes first; None without a program, or when it is not understood."""
     strategies: dict[str, Share] | None = None
-    """What each kind of parallelism must send and sends; None: of a model of the user's own too."""
+    """Bytes that each kind of parallelism must send and sends; None also for a custom model."""
     evaluation_bytes: int | None = None
-    """That an evaluation needs, with the optimizer's moments beside it; None: the job has none."""
+    """Bytes of an evaluation with the optimizer's state in memory; None when it is not compiled."""
 
 
 def main() -> int:
-    """Reads the two files and prints the verdict."""
+    """Reads the two files and prints the report."""
     job = load(Path(sys.argv[1]), Job).value
     plan = Plan.model_validate_json(Path(sys.argv[2]).read_text(encoding="utf-8"))
     try:
@@ -70,7 +71,7 @@ def main() -> int:
 
 
 def estimate(job: Job, plan: Plan) -> CompileReport:
-    """Compile the training step of a plan for a real TPU. Raises topology.NoCompilerError."""
+    """Compiles the training step of a plan for a real TPU. Raises topology.NoCompilerError."""
     mesh = meshes.build(plan, topology.devices(plan.world))
     trainable = TrainProgram.of(job, plan, mesh)
     batch = abstract_batch(job, plan)
@@ -89,7 +90,7 @@ def estimate(job: Job, plan: Plan) -> CompileReport:
     found = compiled.memory_analysis()
     assert found is not None
     program = found.generated_code_size_in_bytes
-    # The most at any moment: what the temporaries would take one beside the other is more.
+    # Peak usage: the sum of all temporaries would be more, because their lifetimes differ.
     temporaries = found.peak_memory_in_bytes - found.argument_size_in_bytes
     memory |= {"temporaries": temporaries, "program": program}
     needed = found.peak_memory_in_bytes + program
@@ -103,7 +104,10 @@ def estimate(job: Job, plan: Plan) -> CompileReport:
 def _refused(
     message: str, memory: dict[str, int], available: int, compile_s: float
 ) -> CompileReport:
-    """What is there is less than all of the chip's memory: some is libtpu's own."""
+    """Returns the report of a step that does not fit.
+
+    The available memory is less than the chip's: libtpu reserves some.
+    """
     needed = None
     if stated := TOO_LARGE.search(message):
         needed = int(float(stated[1]) * GiB) * {"G": 1, "T": 1024}[stated[2]]
@@ -115,7 +119,10 @@ def _refused(
 def _with_evaluation(
     verdict: CompileReport, trainable: TrainProgram, batch: Batch
 ) -> CompileReport:
-    """It is made in the same micro-batches, beside the state that training goes on with."""
+    """Adds an evaluation to the report.
+
+    It runs in the same micro-batches, while the training state stays in memory.
+    """
     began = time.perf_counter()
     params = trainable.shapes().weights
     with jax.set_mesh(trainable.mesh):
@@ -137,7 +144,10 @@ def _with_evaluation(
 
 
 def _collectives(text: str, plan: Plan) -> list[Collective] | None:
-    """What the program says of them; the verdict does not hang on it."""
+    """Returns the program's collectives.
+
+    When it is not understood, prints the reason and returns None: the report does not need them.
+    """
     try:
         return collectives.of(text, plan)
     except ValueError as error:
@@ -146,7 +156,7 @@ def _collectives(text: str, plan: Plan) -> list[Collective] | None:
 
 
 def abstract_batch(job: Job, plan: Plan) -> Batch:
-    """The shapes of a global batch (M, B, S)."""
+    """Returns the shapes of a global batch (M, B, S)."""
     micro = plan.batch.micro_batches
     rows = (micro, plan.batch.global_batch // micro)
     whole = (*rows, job.data.seq_len)

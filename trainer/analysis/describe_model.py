@@ -1,7 +1,7 @@
 """`python -m trainer.analysis.describe_model JOB_FILE`: the parameters of a custom model.
 
 Prints {"parameters": [...]}, or {"problems": [[key, message], ...]}, as one JSON object on standard
-output; what the user's code prints is on standard error.
+output. Output of the user's code goes to standard error.
 """
 
 import json
@@ -17,7 +17,7 @@ from trainer.model import custom
 
 
 def main() -> int:
-    """Describes the model of the job file that the command line names."""
+    """Describes the model of the job file named on the command line."""
     job = load(Path(sys.argv[1]), Job).value
     try:
         with redirect_stdout(sys.stderr):

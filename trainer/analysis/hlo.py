@@ -1,6 +1,6 @@
-"""A compiled program, read from the text of its HLO: computations, and how often each of them runs.
+"""A compiled program, parsed from the text of its HLO: computations, and how often each one runs.
 
-Of the text's grammar only what XLA's own printer writes is understood: one instruction a line,
+The parser understands only text in the form of XLA's own printer: one instruction a line,
 `%name = shape opcode(operands), attributes`.
 """
 
@@ -25,10 +25,10 @@ TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 class Instruction:
     name: str
     shape: str
-    """As printed, with its layout; a tuple's in parentheses."""
+    """Shape as printed, with its layout; that of a tuple is in parentheses."""
     opcode: str
     arguments: str
-    """What stands in the parentheses."""
+    """Text in the parentheses."""
     attributes: str
     is_root: bool
 
@@ -38,14 +38,14 @@ class Instruction:
 
     @property
     def called(self) -> list[str]:
-        """Computations that it runs."""
+        """Names of the computations that it runs."""
         return [
             name for _, words in CALLED.findall(self.attributes) for name in NAME.findall(words)
         ]
 
     @property
     def op_name(self) -> str:
-        """The path of scopes in the program that was traced; empty where it is not known."""
+        """Path of scopes in the traced program; empty when it is unknown."""
         found = OP_NAME.search(self.attributes)
         return found[1] if found else ""
 
@@ -74,16 +74,16 @@ class Program:
 
     @cached_property
     def runs(self) -> Counter[str]:
-        """Computation -> how often it runs when the program runs once.
+        """Number of times that each computation runs when the program runs once.
 
-        Of a conditional every branch counts. Raises ValueError for a loop that does not count.
+        Every branch of a conditional counts. Raises ValueError when a loop is not a counting loop.
         """
         runs: Counter[str] = Counter()
         self._count(self.entry, 1, runs)
         return runs
 
     def caller(self, name: str) -> Instruction | None:
-        """The first instruction that runs a computation; None for the entry."""
+        """Returns the first instruction that runs a computation. Returns None for the entry."""
         return self._callers.get(name)
 
     @cached_property
@@ -92,11 +92,11 @@ class Program:
         return {name: one for one in reversed(everywhere) for name in one.called}
 
     def neighbours(self, computation: str, name: str) -> list[str]:
-        """What an instruction reads and what reads it, in its computation."""
+        """Returns the names of an instruction's operands and users in its computation."""
         return [*self.computations[computation][name].operands, *self._users(computation)[name]]
 
     def place(self, instruction: Instruction) -> str:
-        """The computation that an instruction stands in."""
+        """Returns the name of the computation that contains an instruction."""
         return self._places[instruction.name]
 
     def _users(self, computation: str) -> dict[str, list[str]]:
@@ -122,7 +122,10 @@ class Program:
                     self._count(called, times * trips, runs)
 
     def trips(self, loop: Instruction, around: Computation) -> int:
-        """Of a `while` that counts up by a constant, from one constant to another."""
+        """Returns the trip count of a `while` that counts up by a constant between two constants.
+
+        Raises ValueError for any other loop.
+        """
         if known := TRIPS.search(loop.attributes):
             return int(known[1])
         words = dict(CALLED.findall(loop.attributes))
@@ -139,7 +142,7 @@ class Program:
 
 
 def bytes_of(shape: str) -> int:
-    """Of all arrays in a printed shape, without padding."""
+    """Returns the bytes of all arrays in a printed shape, without padding."""
     return sum(_array_bytes(dtype, dims) for dtype, dims in ARRAY.findall(shape))
 
 
@@ -165,7 +168,7 @@ def _split_shape(text: str) -> tuple[str, str]:
 
 
 def _closing(text: str) -> int:
-    """Where the parenthesis that is open at the start of `text` ends."""
+    """Returns the index at which the parenthesis that is open at the start of `text` closes."""
     depth = 1
     for place, character in enumerate(text):
         depth += (character == "(") - (character == ")")
@@ -179,7 +182,7 @@ def _root(computation: Computation) -> Instruction:
 
 
 def _source(computation: Computation, name: str) -> Instruction:
-    """What a value was before it was only copied."""
+    """Returns the instruction that computed a value, before any copies and conversions."""
     found = computation[name]
     return _source(computation, found.operands[0]) if found.opcode in COPIES else found
 
@@ -198,7 +201,7 @@ def _tuple_index(element: Instruction) -> int:
 
 
 def _increment(body: Computation, index: int) -> int:
-    """What a loop's body adds to an element of its tuple."""
+    """Returns the constant that a loop's body adds to an element of its tuple."""
     new = _source(body, _root(body).operands[index])
     terms = [_source(body, name) for name in new.operands]
     added = [term for term in terms if term.opcode == "constant"]

@@ -1,4 +1,4 @@
-"""What a step's parallelism must send at least, beside what the compiled program sends for it."""
+"""Bytes that a step's parallelism must send at least, and those that the program sends for it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,21 +20,22 @@ from trainer.contract.planning.plan import Plan
 LAYERS = ("attention", "feed_forward")
 WITH_WEIGHTS = ("embedding", *LAYERS, "loss")
 RECOMPUTED = 1
-"""All-reduces of a layer that full rematerialization does again: attention's, whose sum the
-feed-forward part needs; that of the layer's end nobody reads again."""
+"""All-reduces of a layer that full rematerialization repeats: that of attention, whose sum the
+feed-forward part needs. The sum at the layer's end is not read again."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """Bytes of a device in one step."""
+    """Bytes that a device must send, and does send, in one step."""
 
     must: int
     sent: int
 
 
 def shares(found: Sequence[Collective], job: Job, plan: Plan) -> dict[str, Share]:
-    """By strategy: `fsdp`, `tensor`, `data`, `expert` and `context` where there are axes of them,
-    and `other`, which must send nothing.
+    """Returns shares by strategy: `fsdp`, `tensor`, `data`, and `other`, which must send nothing.
+
+    `expert` and `context` are included when their axes are larger than 1.
     """
     must = {
         "fsdp": _fsdp(plan),
@@ -60,7 +61,7 @@ def _strategy(one: Collective) -> str:
             return axis
     if one.axis == "fsdp" and one.part in WITH_WEIGHTS:
         return "fsdp"
-    # Sent a layer later, as between slices, gradients have lost where they come from.
+    # Gradients that are sent a layer later, as between slices, have lost their scope.
     is_sum_of_replicas = one.axis == "data" and one.kind == "all-reduce"
     if is_sum_of_replicas or (one.axis.startswith("data") and one.backward):
         return "data"
@@ -68,7 +69,7 @@ def _strategy(one: Collective) -> str:
 
 
 def _fsdp(plan: Plan) -> int:
-    """Each micro-batch gathers a weight for both passes, and scatters its gradient."""
+    """Returns bytes: each micro-batch gathers weights for both passes and scatters gradients."""
     own = sum(
         moves(array) * own_bytes(array, plan) for array in plan.parameters if "fsdp" in array.spec
     )
@@ -84,13 +85,13 @@ def _tensor(job: Job, plan: Plan) -> int:
 
 
 def _data(plan: Plan) -> int:
-    """The sum of all gradients, as their parameters lie."""
+    """Returns the bytes of summing all gradients, which are sharded like their parameters."""
     data, own = plan.mesh["data"], sum(own_bytes(array, plan) for array in plan.trained)
     return 2 * own * (data - 1) // data
 
 
 def _sums(plan: Plan) -> int:
-    """Of the gradients of what all devices along a rare axis have."""
+    """Returns the bytes of summing the gradients of parameters that rare axes replicate."""
     sums = 0.0
     for array in plan.trained:
         ways = alike(array, plan)

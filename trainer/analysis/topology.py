@@ -1,4 +1,4 @@
-"""The devices of a TPU pod that is not there, as libtpu describes them to its compiler."""
+"""Devices of TPU slices that need not exist, as libtpu describes them to its compiler."""
 
 import os
 from collections.abc import Sequence
@@ -10,20 +10,20 @@ from trainer.distributed.mesh import Device
 
 LIBTPU_NAMES = {"v7x": "tpu7x"}
 ONE_DEVICE_FOR_TWO_CORES = ("v4", "v5p")
-"""Generations that libtpu knows with one device for each core too."""
+"""Generations that libtpu can also describe with one device per core."""
 
 
 class NoCompilerError(Exception):
-    """There is no compiler for this accelerator here; says how to get one."""
+    """This machine has no compiler for the accelerator; the message states the remedy."""
 
 
 def devices(world: World) -> Sequence[Device]:
-    """Of all slices, in libtpu's order. Raises NoCompilerError."""
+    """Returns the devices of all slices, in libtpu's order. Raises NoCompilerError."""
     if lack := lacks_compiler(world):
         raise NoCompilerError(lack)
     assert world.topology and world.host_bounds
-    os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # there is no machine whose metadata could be asked for
-    # No chip is touched: others may compile at the same time, or train on this machine's.
+    os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # no machine has metadata to query
+    # No chip is used: other processes may compile at the same time, or train on this machine.
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
     from jax.experimental import topologies
 

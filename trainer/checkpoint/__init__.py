@@ -1,1 +1,1 @@
-"""Coordinated checkpoints: saved by all processes as one, restored on any other mesh."""
+"""Coordinated checkpoints: all processes save together, and a restore may use any mesh."""

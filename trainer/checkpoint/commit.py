@@ -1,9 +1,9 @@
-"""What happens in the moment of a commit, on process 0, around Orbax's own atomic step.
+"""Commits a checkpoint on process 0, around Orbax's own atomic step.
 
-Orbax writes into `400.orbax-checkpoint-tmp-LABEL` and makes it `400` when all processes have
-written. Slipway checks its lease right before that, and adds about.json, so that it is there if and
-only if the arrays are. An object store cannot rename: Orbax writes into `400/LABEL/` and ends with
-a file of its own; `400/about.json` comes after that, as the commit, and says which LABEL it is.
+Orbax writes into `400.orbax-checkpoint-tmp-LABEL` and renames it to `400` when all processes have
+written. Right before the rename, Slipway checks its lease and adds about.json, so that the file
+exists if and only if the arrays do. An object store cannot rename: Orbax writes into `400/LABEL/`
+and finishes with its own file. `400/about.json` follows as the commit and names the LABEL.
 
 LABEL names the attempt, its lease and the save, so that no two saves ever write the same file.
 """
@@ -20,7 +20,7 @@ from trainer.contract.storage import durable_files
 from trainer.contract.storage.paths import is_url
 
 TEMPORARY = ".orbax-checkpoint-tmp"
-"""Orbax's; what it follows is the step, and Slipway's label comes after it."""
+"""Orbax's suffix for unfinished steps: the step precedes it, and Slipway's label follows it."""
 
 
 def temporary_path_class(
@@ -31,8 +31,8 @@ def temporary_path_class(
 ) -> Any:
     """Returns Orbax's own class for `folder`, with `commit` and `after` called at its end.
 
-    `label` makes the name of what is written. `commit` gets the folder that is to be committed;
-    what it raises fails the save.
+    `label` returns the name of what is written. `commit` receives the folder to commit; an
+    exception from it fails the save.
     """
     base: Any = atomicity_defaults.get_default_temporary_path_class(folder)
 
@@ -47,12 +47,13 @@ def temporary_path_class(
             return path
 
         async def create(self) -> epath.Path:
-            # The others wait for the folder without a deadline of ours: a failure is told later,
-            # when all of them listen.
+            # The other processes wait for the folder without a Slipway deadline. An error is
+            # raised later, in `finalize`, when all of them can receive it.
             self._creation_error: Exception | None = None
             try:
                 if is_url(folder) and not await asyncio.to_thread(folder.exists):
-                    # It holds at least the lease. To make it anew, gcsfs would make a new bucket.
+                    # The folder holds at least the lease. To create the folder again, gcsfs would
+                    # create a new bucket.
                     raise FileNotFoundError(f"{folder} is gone")
                 return await super().create()
             except Exception as error:

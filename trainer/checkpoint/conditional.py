@@ -1,7 +1,8 @@
-"""Objects of a store that are replaced only while they are what their writer has seen.
+"""Conditional writes to an object store: replace an object only if it is unchanged since a read.
 
-An object store gives every write of an object a new generation, and holds a write to the generation
-that it names. tensorstore speaks that part of the protocol; gcsfs does not.
+An object store gives every write of an object a new generation. It accepts a conditional write only
+if the object still has the generation that the write names. tensorstore implements that part of the
+protocol; gcsfs does not.
 """
 
 from collections.abc import Iterator
@@ -12,10 +13,10 @@ from trainer.contract.storage.paths import AnyPath
 
 
 class Seen(NamedTuple):
-    """An object at one moment."""
+    """An object's content and generation when it was read."""
 
     text: str | None
-    """None: there is no such object."""
+    """None when the object does not exist."""
     generation: bytes
 
 
@@ -28,9 +29,9 @@ def read(path: AnyPath) -> Seen:
 
 
 def write(path: AnyPath, text: str, generation: bytes) -> bool:
-    """Writes an object that still has `generation`; False where another writer came first.
+    """Writes an object that still has `generation`. Returns False when another writer came first.
 
-    A write whose answer was lost is sent again and refused then: what is there decides.
+    A write whose response was lost is sent again and refused: then the stored content decides.
     """
     with _as_os_errors(path):
         stamp = _folder_of(path).write(path.name, text.encode(), if_equal=generation).result()
@@ -38,7 +39,7 @@ def write(path: AnyPath, text: str, generation: bytes) -> bool:
 
 
 def create(path: AnyPath, text: str) -> bool:
-    """Writes an object that does not exist yet; False where another writer came first."""
+    """Writes an object that does not exist yet. Returns False when another writer came first."""
     seen = read(path)
     return seen.text == text if seen.text is not None else write(path, text, seen.generation)
 
@@ -51,7 +52,7 @@ def _folder_of(path: AnyPath) -> Any:
 
 @contextmanager
 def _as_os_errors(path: AnyPath) -> Iterator[None]:
-    """tensorstore raises ValueError for every answer of the store."""
+    """Converts errors of the store, which tensorstore raises as ValueError, to OS errors."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Which errors of a read prove that a checkpoint is damaged: its content is not what was saved."""
+"""Decides which read errors prove that a checkpoint is damaged: its content is not as saved."""
 
 import os
 import re
@@ -15,11 +15,11 @@ from trainer.contract.storage.retries import StorageError, chain, is_memory, is_
 PROOF = re.compile(
     r"^(DATA_LOSS|NOT_FOUND): |^Error opening .*: Error (reading|decoding) ", re.DOTALL
 )
-"""What tensorstore says of bytes that are not what it wrote (INVALID_ARGUMENT has no name)."""
+"""tensorstore's messages about missing or changed data; INVALID_ARGUMENT has no status name."""
 
 
 def judged(what: str, error: Exception) -> Exception:
-    """The error of a read as BrokenError (a proof of damage), StorageError or RestoreError."""
+    """Returns a read error as BrokenError (proof of damage), StorageError or RestoreError."""
     if isinstance(error, (BrokenError, StorageError)):
         return error
     if is_transient(error):
@@ -38,7 +38,7 @@ def judged(what: str, error: Exception) -> Exception:
 
 
 def forget_cached(folder: epath.Path) -> None:
-    """The next read of the files comes from the storage, as far as this host's kernel allows."""
+    """Drops cached pages, so that the next read comes from storage if this host's kernel allows."""
     if is_url(folder) or not hasattr(os, "posix_fadvise"):
         return
     for parent, _, names in os.walk(folder):

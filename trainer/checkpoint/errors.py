@@ -1,10 +1,13 @@
-"""Why a run cannot save, restore or go on. Imports no jax: the program's end must know them all."""
+"""Errors that stop a save, a restore or a run.
+
+Imports no jax: `trainer/__main__.py` maps each of them to an exit code.
+"""
 
 from trainer.contract.storage.corpus import DataError
 
 
 class FolderError(ValueError):
-    """The folder for checkpoints cannot serve all hosts: not shared, not writable, no room."""
+    """The checkpoint folder cannot serve all hosts: not shared, not writable, no free space."""
 
 
 class OtherRunError(FolderError):
@@ -12,15 +15,15 @@ class OtherRunError(FolderError):
 
 
 class StaleError(Exception):
-    """A newer attempt of the run has taken over: this one must end and commit nothing."""
+    """A newer attempt of the run has taken over: this attempt must end and commit nothing."""
 
 
 class StoppedError(Exception):
-    """The run was asked to stop; it saved what it had and can be resumed."""
+    """A stop was requested; the run saved its state and can be resumed."""
 
 
 class SaveError(Exception):
-    """A checkpoint could not be saved, and the job says to stop then."""
+    """A checkpoint could not be saved, and the run must stop."""
 
 
 class RestoreError(Exception):
@@ -28,4 +31,4 @@ class RestoreError(Exception):
 
 
 class NoGoodCheckpointError(DataError):
-    """There are checkpoints, and none of them can be restored."""
+    """Checkpoints exist, but none of them can be restored."""

@@ -1,6 +1,6 @@
-"""Before the first step: can every host write its checkpoints here, and see those of the others?
+"""Checks before the first step that every host can write to the folder and sees the same files.
 
-Orbax would hang for 20 minutes on a folder that the hosts do not share. A look takes a second.
+Orbax would hang for 20 minutes on a folder that the hosts do not share. The check takes a second.
 """
 
 import json
@@ -31,7 +31,7 @@ from trainer.contract.storage.retries import StorageError, retried
 from trainer.distributed import consensus
 
 SEEN_DEADLINE_S = 10.0
-"""Network file systems may show a new file late (NFS caches a folder for up to 3 s or so)."""
+"""Network file systems may show a new file late (NFS caches a folder for up to about 3 s)."""
 LOOK_S = 0.2
 DELETED = ".deleted"
 PROBE = ".probe-"
@@ -41,18 +41,18 @@ KINDS = (FolderError, OtherRunError, StaleError, StorageError)
 def prepare(
     folder: epath.Path, run_id: str, attempt: int, state_bytes: int, warn: Callable[[str], None]
 ) -> Lease:
-    """Makes the folder, takes it for this attempt, and checks it on every host.
+    """Creates the folder, takes its lease for this attempt, and checks it on every host.
 
-    `warn` gets a line about a lease that cannot be read. Raises FolderError (not shared, not
-    writable, no room for two checkpoints), OtherRunError, StaleError and StorageError (trouble that
-    may pass), on all processes alike.
+    `warn` receives a line about a lease that cannot be read. Raises FolderError (not shared, not
+    writable, no space for two checkpoints), OtherRunError, StaleError and StorageError (a transient
+    problem), on all processes alike.
     """
     lease, error = None, None
     if jax.process_index() == 0:
         try:
             take = partial(_take, folder, run_id, attempt, state_bytes, warn)
             lease = retried(str(folder), take)
-        except Exception as problem:  # of a file system, or of gcsfs and Google's libraries
+        except Exception as problem:  # from a file system, or from gcsfs and Google's libraries
             error = _explained(folder, problem, attempt)
     consensus.agree("checkpoints/made", error, KINDS)
     text = consensus.tell("checkpoints/lease", json.dumps(asdict(lease)) if lease else None)
@@ -62,15 +62,15 @@ def prepare(
 
 
 def run_id(run_dir: Path) -> str:
-    """That of process 0's folder, on all processes."""
+    """Returns the run id of process 0's folder, on all processes."""
     is_first = jax.process_index() == 0
     return consensus.tell("run_id", cache_dirs.run_id(run_dir) if is_first else None)
 
 
 def remove_unfinished(folder: epath.Path, lease: Lease) -> None:
-    """Removes what saves, deletions and checks left behind that never came to their end.
+    """Removes what unfinished saves, deletions and checks left behind.
 
-    What a newer attempt writes stays. Raises StaleError where there is one.
+    Files of a newer attempt stay. Raises StaleError when this attempt no longer holds the lease.
     """
     lease.check(folder)
     for path in folder.iterdir():
@@ -85,8 +85,8 @@ def remove_unfinished(folder: epath.Path, lease: Lease) -> None:
 
 
 def delete(step: epath.Path) -> None:
-    """Deletes a checkpoint; whatever ends the deletion halfway, what is left is no checkpoint."""
-    if is_url(step):  # there renaming is copying
+    """Deletes a checkpoint. What an interrupted deletion leaves never counts as a checkpoint."""
+    if is_url(step):  # on an object store, a rename is a copy
         (step / ABOUT).unlink(missing_ok=True)
         step.rmtree(missing_ok=True)
         return
@@ -94,7 +94,7 @@ def delete(step: epath.Path) -> None:
 
 
 def _label_of(name: str) -> str:
-    """The label in the name of what is removed where it was left; "": it is something else."""
+    """Returns the label in the name of a leftover file or folder; "" for any other name."""
     for start in (f".{LEASE}.", PROBE, f"{TEMPORARY}-"):
         _, found, label = name.partition(start)
         if found:
@@ -103,7 +103,7 @@ def _label_of(name: str) -> str:
 
 
 def _remove_uncommitted(step: epath.Path, lease: Lease) -> None:
-    """What about.json of a step on an object store does not name."""
+    """Removes what about.json of a step on an object store does not name."""
     committed = ""
     if is_committed(step):
         try:
@@ -127,7 +127,7 @@ def _take(
 
 
 def _check_room(folder: epath.Path, state_bytes: int) -> None:
-    """A new checkpoint is whole before an old one goes: there must be room for two."""
+    """Raises FolderError without space for two checkpoints: a save precedes any deletion."""
     if is_url(folder):
         return
     free = shutil.disk_usage(folder).free
@@ -140,7 +140,7 @@ def _check_room(folder: epath.Path, state_bytes: int) -> None:
 
 
 def _problem_here(folder: epath.Path, lease: Lease) -> Exception | None:
-    """Whether this host sees process 0's lease and can write beside it."""
+    """Returns None when this host sees process 0's lease and can write; otherwise the error."""
     try:
         if not retried(str(folder), partial(_sees, folder, lease)):
             return FolderError(
@@ -173,7 +173,10 @@ def _sees(folder: epath.Path, lease: Lease) -> bool:
 
 
 def _explained(folder: epath.Path, error: Exception, attempt: int) -> Exception:
-    """The error as one of KINDS. What an attempt before could write is no bad configuration."""
+    """Returns the error as one of KINDS.
+
+    After attempt 1 it is StorageError: an earlier attempt could write, so the job is correct.
+    """
     if isinstance(error, KINDS):
         return error
     why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)

@@ -1,4 +1,4 @@
-"""What the C library keeps of memory that was freed."""
+"""Control over the freed memory that the C library keeps."""
 
 import ctypes
 import platform
@@ -12,10 +12,10 @@ SMALL_BYTES, LARGE_BYTES = 2**20, 32 * 2**20
 
 @contextmanager
 def given_back() -> Iterator[None]:
-    """Inside, blocks of 1 MiB and more go back to the system as soon as they are freed.
+    """Makes glibc return freed blocks of 1 MiB and more to the system immediately.
 
-    glibc keeps those of up to 32 MiB for the next ones, which after many reads by many threads is
-    as much as what was read. That is what it does outside, too: steps need the same blocks again.
+    glibc keeps freed blocks of up to 32 MiB for reuse. After many reads by many threads, they add
+    up to as much as was read. Outside the context glibc still keeps them: steps reuse the blocks.
     """
     if platform.libc_ver()[0] != "glibc":
         yield

@@ -1,4 +1,4 @@
-"""The state that a run goes on from: a checkpoint's, one with given weights, or all new."""
+"""The state that a run starts from: a checkpoint's, one with given weights, or a new one."""
 
 import math
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ from trainer.telemetry.metrics import Report
 
 @dataclass(frozen=True)
 class InitialState:
-    """Where the loop begins."""
+    """The state and the progress at which the loop begins."""
 
     state: TrainState[jax.Array]
     step: int = 0
-    """Steps done."""
+    """Completed steps."""
     examples: int = 0
     """Examples trained on."""
     loss: float = math.nan
-    """Of the last step done."""
+    """Loss of the last completed step."""
     base: Base | None = None
-    """What the adapters are beside."""
+    """The base model of the adapters, in a job that trains adapters."""
 
 
 def begin(
     trainable: TrainProgram, plan: Plan, restorer: Restorer | None, report: Report, events: Events
 ) -> InitialState:
-    """The newest good checkpoint's state, or step 0.
+    """Returns the state of the newest good checkpoint, or of step 0.
 
     Raises what `Restorer.newest` and `initial` raise.
     """
@@ -47,7 +47,7 @@ def begin(
                 report.say(f"changed since then: {note}")
             state, base = restored.state, None
             if about.base and source:
-                # Of a run whose newest step is another one by now, the one that it was.
+                # `source` may be a run that has a newer step by now: use the recorded step.
                 is_same = about.job["checkpoint"]["init_from"] == source
                 place = about.base.source if is_same else source
                 with events.phase("restore"):

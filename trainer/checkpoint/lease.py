@@ -1,8 +1,8 @@
-"""Who may write into a folder of checkpoints: one run, and of it the newest attempt only.
+"""The lease on a folder of checkpoints: only the newest attempt of one run may write.
 
-On a shared folder a newer attempt renames away what older ones were writing, so that their commit,
-a rename as well, finds nothing. On an object store the holder writes its lease again right before a
-commit, under the condition that it is unchanged.
+On a shared folder, a newer attempt renames the unfinished writes of older attempts, so that their
+commit, also a rename, finds nothing. On an object store, the holder writes its lease again right
+before a commit, on the condition that the lease is unchanged.
 """
 
 import json
@@ -21,12 +21,12 @@ from trainer.contract.storage.retries import retried
 
 LEASE = "lease.json"
 NO_GENERATION = b""
-"""The generation of a file, which has none."""
+"""The generation of a file in a file system, which has none."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """One attempt's right to commit, as it stands in lease.json."""
+    """One attempt's right to commit, as stored in lease.json."""
 
     run_id: str
     attempt: int
@@ -36,10 +36,10 @@ class Lease:
     def take(
         cls, folder: AnyPath, run_id: str, attempt: int, warn: Callable[[str], None]
     ) -> "Lease":
-        """Writes this attempt's lease. Only process 0 does it, at the start.
+        """Writes and returns this attempt's lease. Only process 0 calls it, at the start.
 
-        A lease that cannot be parsed is nobody's: `warn` gets a line about it. Raises OtherRunError
-        where the folder is another run's, StaleError where a newer attempt has been here.
+        A lease that cannot be parsed counts as no lease: `warn` receives a line about it. Raises
+        OtherRunError when another run holds the folder, StaleError when a newer attempt does.
         """
         lease = cls(run_id, attempt, secrets.token_hex(8))
         while True:
@@ -59,20 +59,23 @@ class Lease:
 
     @property
     def label(self) -> str:
-        """What the names of this attempt's files begin with: no other attempt has the same."""
+        """The prefix of the names of this attempt's files, unique to the attempt."""
         return f"{self.attempt}-{self.id}"
 
     def is_before(self, label: str) -> bool:
-        """Whether a file whose name begins with `label` is a newer attempt's."""
+        """Returns whether a file whose name begins with `label` belongs to a newer attempt."""
         attempt = label.partition("-")[0]
         return attempt.isdecimal() and int(attempt) > self.attempt
 
     def check(self, folder: AnyPath) -> None:
-        """Raises StaleError unless this attempt is still the one that may write."""
+        """Raises StaleError unless this attempt still holds the lease."""
         self._check(_find(folder))
 
     def renew(self, folder: AnyPath) -> None:
-        """Checks the lease; on an object store also writes it, unless another writer came first."""
+        """Checks the lease and, on an object store, writes it again.
+
+        Raises StaleError unless this attempt still holds the lease.
+        """
         if not is_url(folder):
             self.check(folder)
             return
@@ -82,7 +85,7 @@ class Lease:
             raise StaleError(f"another attempt has taken over from attempt {self.attempt}")
 
     def is_taken_over(self, folder: AnyPath) -> bool:
-        """Whether another attempt holds the folder; false where the lease is gone."""
+        """Returns whether another attempt holds the folder; False when no valid lease exists."""
         return _find(folder).holder not in (None, self)
 
     def _check(self, found: "_Found") -> None:
@@ -94,7 +97,7 @@ class Lease:
             raise StaleError(f"attempt {newer} has taken over from attempt {self.attempt}")
 
     def _write(self, folder: AnyPath, generation: bytes) -> bool:
-        """False where an object has another generation by now."""
+        """Writes the lease. Returns False when the object has another generation by now."""
         text = json.dumps(asdict(self))
         if is_url(folder):
             write = partial(conditional.write, folder / LEASE, text, generation)
@@ -104,11 +107,11 @@ class Lease:
 
 
 class _Found(NamedTuple):
-    """What lease.json says."""
+    """The content of lease.json."""
 
     holder: Lease | None
     problem: str
-    """Why there is no holder; "": there is one, or there never was."""
+    """Why lease.json has no valid holder; "" when it has one or does not exist."""
     generation: bytes
 
 

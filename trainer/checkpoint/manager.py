@@ -1,4 +1,4 @@
-"""A run's checkpoints, from its job: the folder checked and taken, what restores and what saves."""
+"""Sets up a run's checkpoints from its job: the folder and its lease, the restorer, the saver."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,10 +43,10 @@ class Checkpoints:
         shapes: TrainState,
         report: Report,
     ) -> "Checkpoints | None":
-        """None where the job has no checkpoints; every process must call it.
+        """Takes the folder, or returns None when the job has no checkpoints.
 
-        Raises ConfigError for a URL that this host cannot reach, FolderError where the folder
-        cannot serve all hosts, StaleError where a newer attempt has it.
+        Every process must call it. Raises ConfigError for a URL that this host cannot reach,
+        FolderError when the folder cannot serve all hosts, StaleError when a newer attempt has it.
         """
         if job.checkpoint is None:
             return None
@@ -63,7 +63,7 @@ class Checkpoints:
     def saving(
         self, feed: BatchLoader, base: Base | None, stop: StopSignal, report: Report
     ) -> Saving:
-        """Saves by the job's schedule; SIGTERM asks for one, and for the end."""
+        """Returns a Saving with the job's schedule; SIGTERM requests a save and the run's end."""
         job = self.run.job
         assert job.checkpoint
         first = jax.process_index() == 0
@@ -79,5 +79,5 @@ def saving_of(
     stop: StopSignal,
     report: Report,
 ) -> Saving:
-    """Of a run with or without checkpoints, and with or without a model beside its adapters."""
+    """Returns a run's Saving. `base` is the base model of a run that trains adapters."""
     return checkpoints.saving(feed, base, stop, report) if checkpoints else NoSaving()

@@ -1,4 +1,4 @@
-"""A model with its adapters in it: kernels that do by themselves what both do together."""
+"""A model with its LoRA adapters merged into its kernels."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,9 +22,9 @@ from trainer.model.lora import merged
 
 @dataclass(frozen=True)
 class Merged(Mapping[str, np.ndarray]):
-    """The model's parameters by name, each read when it is asked for, and checked.
+    """The model's parameters by name; each is read and checked on access.
 
-    Raises BrokenError for one that is not what the adapters were trained beside.
+    Raises BrokenError for a parameter of another base than the one the adapters were trained on.
     """
 
     job: Job
@@ -40,7 +40,7 @@ class Merged(Mapping[str, np.ndarray]):
 
     @property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """Without tokens that only pad."""
+        """Shapes of the parameters by name, without tokens that only pad the vocabulary."""
         return {one.name: one.shape for one in parameters(self.job.decoder, vocab_size(self.job))}
 
     def __iter__(self) -> Iterator[str]:

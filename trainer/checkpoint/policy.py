@@ -1,6 +1,6 @@
-"""When a run saves, and the saving itself: the loop's side of checkpoints.
+"""The schedule of saves, and the saving itself: the loop's side of checkpoints.
 
-Whether a step is saved is one decision for all processes, from numbers that all of them have.
+All processes make the same decision whether to save a step, from numbers that all of them have.
 """
 
 import time
@@ -17,7 +17,7 @@ from trainer.step.train_step import TrainState
 
 
 class Schedule:
-    """Saves by steps, which every process counts, and by minutes, which process 0 wishes for."""
+    """Schedules saves by steps, which every process counts, and by minutes on process 0's clock."""
 
     def __init__(
         self, policy: Checkpoint, last_step: int, stop: StopSignal, *, keeps_time: bool
@@ -29,7 +29,7 @@ class Schedule:
         self._agreed = (0, StopRequest.NOTHING)
 
     def wish(self) -> StopRequest:
-        """This process's, for the step that it is about to make."""
+        """Returns this process's request for the step that it is about to run."""
         if self._stop.received:
             return StopRequest.STOP
         minutes = self._policy.every_minutes
@@ -38,7 +38,7 @@ class Schedule:
         return StopRequest.SAVE if due else StopRequest.NOTHING
 
     def agree(self, step: int, wish: int) -> None:
-        """The largest wish of all processes in `step`."""
+        """Records the largest request of all processes in `step`."""
         self._agreed = (step, StopRequest(wish))
 
     @property
@@ -46,20 +46,20 @@ class Schedule:
         return self._agreed[1] == StopRequest.STOP
 
     def is_due(self, step: int) -> bool:
-        """Whether the state after `step` is saved."""
+        """Returns whether the state after `step` is saved."""
         every = self._policy.every_steps
         by_steps = step == self._last_step or (every is not None and step % every == 0)
-        # A wish from before the last save has been granted by it.
+        # The last save has already served any request made before it.
         wished_in, wish = self._agreed
         return by_steps or self.stops or (wish == StopRequest.SAVE and wished_in > self._saved_step)
 
     def saved(self, step: int) -> None:
-        """A save of `step` has begun."""
+        """Records that a save of `step` has begun."""
         self._saved_at, self._saved_step = time.monotonic(), step
 
 
 class Saving(Protocol):
-    """What the loop asks; every process must ask the same after the same step."""
+    """The loop's interface to saving; all processes must make the same calls after a step."""
 
     @property
     def stops(self) -> bool:
@@ -67,11 +67,11 @@ class Saving(Protocol):
         ...
 
     def wish(self) -> StopRequest:
-        """This process's, for the step that it is about to make."""
+        """Returns this process's request for the step that it is about to run."""
         ...
 
     def agree(self, step: int, wish: int) -> None:
-        """The largest wish of all processes in `step`."""
+        """Records the largest request of all processes in `step`."""
         ...
 
     def is_due(self, step: int) -> bool: ...
@@ -82,24 +82,24 @@ class Saving(Protocol):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a save is being written."""
+        """Whether a save is in progress."""
         ...
 
     def settle(self) -> None:
-        """Wait for the save under way. Raises SaveError, StaleError."""
+        """Waits for the save in progress. Raises SaveError, StaleError."""
         ...
 
     def poll(self) -> None:
-        """See what became of the last save. Raises SaveError, StaleError."""
+        """Checks the result of the last save. Raises SaveError, StaleError."""
         ...
 
     def finish(self) -> None:
-        """Wait for the last save. Raises what went wrong with it: there is no next occasion."""
+        """Waits for the last save. Raises SaveError, StaleError: no later save can replace it."""
         ...
 
 
 class NoSaving:
-    """`checkpoint: null`."""
+    """The Saving of a job with `checkpoint: null`, which does nothing."""
 
     stops = is_under_way = False
 
@@ -123,7 +123,7 @@ class NoSaving:
 
 
 class ScheduledSaving:
-    """By the job's `checkpoint` section."""
+    """A Saving that follows the job's `checkpoint` section."""
 
     def __init__(self, schedule: Schedule, saver: Saver, feed: BatchLoader) -> None:
         self._schedule, self._saver, self._feed = schedule, saver, feed

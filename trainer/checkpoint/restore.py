@@ -28,12 +28,12 @@ from trainer.step.train_step import TrainState
 from trainer.telemetry.metrics import Report
 
 TRIES = 10
-"""Tries to read all arrays while the storage has trouble: about a minute of pauses."""
+"""Tries to read all arrays while storage fails transiently: about a minute of pauses."""
 CONFIRM_S = 4.0
-"""Before what looks damaged is read again: a client of NFS believes its cache for 3 s or so."""
+"""Seconds before a second read confirms damage: NFS clients trust their cache for about 3 s."""
 KINDS = (StorageError, RestoreError)
 PARTS = 8
-"""A restore holds about one part in this many of its shards twice."""
+"""Number of parts in which a restore reads its shards; about one part is in memory twice."""
 
 
 @dataclass(frozen=True)
@@ -41,21 +41,21 @@ class Restored:
     state: TrainState[jax.Array]
     about: CheckpointMetadata
     notes: list[str]
-    """What the job changed since the save."""
+    """Changes in the job since the save."""
 
 
 class NewestStep(NamedTuple):
-    """What process 0 sees of the newest step."""
+    """Process 0's view of the newest step."""
 
     about: str | None
-    """A whole checkpoint's about.json; None: there is no step, or it is damaged."""
+    """about.json of a whole checkpoint; None when no step exists or it is damaged."""
     step: int
     problem: str
     bad: list[str]
 
 
 class Restorer:
-    """Reads checkpoints of a folder; every process must call it, and all get the same."""
+    """Reads checkpoints of a folder; every process must call it, and all get the same result."""
 
     def __init__(self, folder: epath.Path, job: Job, corpus_sha256: str, report: Report) -> None:
         self._folder, self._report = folder, report
@@ -65,11 +65,11 @@ class Restorer:
         self._meetings = 0
 
     def newest(self, like: TrainState[Any], shardings: TrainState[Any]) -> Restored | None:
-        """The newest checkpoint that is whole, on this mesh; None where there never was one.
+        """Returns the newest whole checkpoint on this mesh, or None when there never was one.
 
-        `like` has the shapes of the state. A damaged checkpoint is moved aside, with a warning, and
-        the one before it is taken. Raises NoGoodCheckpointError where none is good, ConfigError
-        where the job is not the one that was saved.
+        `like` has the shapes of the state. A damaged checkpoint is moved aside with a warning, and
+        the one before it is used. Raises NoGoodCheckpointError when none is good, ConfigError when
+        the job is incompatible with the checkpoint.
         """
         while (about := self._choose()) is not None:
             continuity = compare(about, self._job, self._corpus_sha256)
@@ -95,7 +95,7 @@ class Restorer:
         return other_parameters(about, {n: one.shape for n, one in like.params.items()}, PARAMS)
 
     def _choose(self) -> CheckpointMetadata | None:
-        """The newest step whose files are all there, as process 0 sees it, on all processes."""
+        """Returns the newest step with all its files, as process 0 sees it, on all processes."""
         while True:
             name, found, error = self._name("step"), NewestStep(None, 0, "", []), None
             if jax.process_index() == 0:
@@ -113,7 +113,7 @@ class Restorer:
             self._move_aside(found.step, found.problem)
 
     def _look(self) -> "NewestStep":
-        """Process 0's view of the newest step."""
+        """Returns process 0's view of the newest step."""
         for step in checkpoint_metadata.steps(self._folder):
             try:
                 about = checkpoint_metadata.read(self._folder / str(step))
@@ -125,7 +125,7 @@ class Restorer:
         return NewestStep(None, 0, "", self._bad or self._earlier())
 
     def _earlier(self) -> list[str]:
-        """Checkpoints that were found damaged before: a run that had some never starts from 0."""
+        """Returns earlier damaged checkpoints: a run that had checkpoints never starts from 0."""
         if not self._folder.exists():
             return []
         names = sorted(
@@ -134,9 +134,9 @@ class Restorer:
         return [f"{name} was moved aside before" for name in names]
 
     def _confirm(self, step: int, problem: str) -> None:
-        """Reads once more what process 0 found damaged, there and on the last process.
+        """Reads what process 0 found damaged again, on process 0 and on the last process.
 
-        Raises RestoreError, on all processes alike, where one of them sees a whole checkpoint.
+        Raises RestoreError, on all processes alike, when one of them sees a whole checkpoint.
         """
         error = None
         if jax.process_index() in (0, jax.process_count() - 1):
@@ -160,7 +160,7 @@ class Restorer:
     def _read_twice(
         self, about: CheckpointMetadata, like: Mapping[str, Any], shardings: Mapping[str, Any]
     ) -> tuple[dict[str, jax.Array], str]:
-        """The arrays, and the damage that two reads find ("": none), the same on all processes."""
+        """Returns the arrays and the damage after two reads ("": none), alike on all processes."""
         flat, problem = self._read(about, like, shardings)
         if problem:
             self._report.warn(
@@ -178,9 +178,10 @@ class Restorer:
         *,
         is_second: bool = False,
     ) -> tuple[dict[str, jax.Array], str]:
-        """One read, with its damage. Trouble that can pass is retried by all processes together.
+        """Reads the arrays once and returns them with the damage found ("": none).
 
-        Raises StorageError and RestoreError, on all processes alike.
+        All processes retry transient errors together. Raises StorageError and RestoreError, on all
+        processes alike.
         """
         source, tries = self._folder / str(about.step), 0
         while True:
@@ -209,7 +210,7 @@ class Restorer:
             time.sleep(pause_s)
 
     def _move_aside(self, step: int, problem: str) -> None:
-        """Never deleted: the user may want to look at it. Process 0 renames it."""
+        """Renames a damaged step, on process 0. It is never deleted: the user may inspect it."""
         said = f"checkpoint of step {step} is damaged: {problem}"
         self._bad = [*self._bad, said]
         error = None
@@ -230,7 +231,7 @@ class Restorer:
         self._report.warn(f"{said}. It was moved to {target.name}; the one before it is used")
 
     def _name(self, what: str) -> str:
-        """One that was not used before: the same on all processes."""
+        """Returns a new name for an agreement, the same on all processes."""
         self._meetings += 1
         return f"restore/{self._meetings}/{what}"
 
@@ -241,9 +242,9 @@ def read_arrays(
     like: Mapping[str, Any],
     shardings: Mapping[str, Any],
 ) -> dict[str, jax.Array]:
-    """Every leaf of `like` in its sharding, each process reading what its devices hold.
+    """Reads every leaf of `like` in its sharding; each process reads what its devices hold.
 
-    Raises BrokenError where one was not saved or its dtype would be cast, and what Orbax raises.
+    Raises BrokenError when a leaf was not saved or its dtype would be cast, and what Orbax raises.
     """
     if absent := sorted(set(like) - set(about.arrays)):
         raise BrokenError(f"it does not have {', '.join(absent)}")
@@ -269,9 +270,9 @@ def read_arrays(
 def groups(
     like: Mapping[str, Any], shardings: Mapping[str, Any], parts: int = PARTS
 ) -> Iterator[list[str]]:
-    """Names of arrays to read together: each is in memory twice while its group is read.
+    """Yields groups of array names. A group's arrays are in memory twice while it is read.
 
-    A group is no more than one part of all shards, or one array.
+    A group is at most 1/`parts` of the bytes of all shards, or one array.
     """
     sizes = {
         name: math.prod(shardings[name].shard_shape(leaf.shape)) * leaf.dtype.itemsize
@@ -289,7 +290,7 @@ def groups(
 
 
 def changed(flat: Mapping[str, jax.Array], about: CheckpointMetadata) -> str:
-    """Arrays whose digest is not the saved one, in words; "": none."""
+    """Returns a text that names the arrays whose digest is not the saved one; "": none."""
     numbers = digests(flat.values())
     wrong = [
         name
@@ -300,7 +301,10 @@ def changed(flat: Mapping[str, jax.Array], about: CheckpointMetadata) -> str:
 
 
 def moved(about: CheckpointMetadata, world: World, mesh: Mapping[str, int]) -> str:
-    """ "restored step 400, saved on 4 hosts x 4 devices (fsdp 16), now on 2 x 4 (fsdp 8)"."""
+    """Returns a line that describes the restore:
+
+    "restored step 400, saved on 4 hosts x 4 devices (fsdp 16), now on 2 x 4 (fsdp 8)".
+    """
     saved, now = about.world, world
     before = f"{saved.processes} hosts x {saved.devices_per_host} devices ({_axes(about.mesh)})"
     text = f"restored step {about.step}, saved on {before}"

@@ -1,4 +1,4 @@
-"""The writing of one checkpoint in the background, with a limit on the time without progress."""
+"""Writes one checkpoint in the background, with a limit on the time without progress."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ class StalledError(Exception):
 
 
 def written_bytes() -> int:
-    """What tensorstore has written in this process so far, to files and to object stores."""
+    """Returns the bytes that tensorstore wrote in this process, to files and to object stores."""
     metrics = tensorstore.experimental_collect_matching_metrics(METRICS)
     return sum(
         int(value["value"])
@@ -31,7 +31,7 @@ class Writing:
     """This process's part of one save."""
 
     def __init__(self, limit_s: float, report: Callable[[int], None]) -> None:
-        """`report` gets the bytes written whenever there are more of them."""
+        """Begins the count of bytes; `report` receives the bytes written when they increase."""
         self._limit_s, self._report = limit_s, report
         self._before, self._written = written_bytes(), 0
         self._moved_s = time.monotonic()
@@ -40,8 +40,8 @@ class Writing:
     def finish(self, until_finished: Callable[[], None]) -> None:
         """Calls `until_finished`, which returns at the end of the save, and raises what it raises.
 
-        Raises StalledError where nothing was written for `limit_s`; the call itself cannot be
-        ended, and goes on in a thread.
+        Raises StalledError when nothing was written for `limit_s`. The call itself cannot be ended
+        and continues in a thread.
         """
         result = _in_a_thread(until_finished)
         while not wait([result], LOOK_S).done:
@@ -51,7 +51,7 @@ class Writing:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """While this process waits for the others, which have limits of their own."""
+        """Suspends the limit while this process waits for others, which have their own limits."""
         self._is_waiting = True
         try:
             yield
@@ -72,7 +72,7 @@ class Writing:
 
 
 def _in_a_thread(call: Callable[[], None]) -> Future[None]:
-    """One that does not hold up the end of the process."""
+    """Runs `call` in a daemon thread, which does not delay the end of the process."""
     result = Future[None]()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Saves the state without stopping the steps: what blocks is the copy off the devices."""
+"""Saves the state without stopping the steps: only the copy off the devices blocks them."""
 
 import contextlib
 import logging
@@ -40,16 +40,16 @@ from trainer.step.train_step import TrainState
 from trainer.telemetry.metrics import Report
 
 LONGEST_SAVE_S = 24 * 3600
-"""A host that writes nothing says so after `deadlines.save_s`; one that is gone ends the others."""
+"""A stalled host raises after `deadlines.save_s`; a lost host ends the other processes."""
 CHUNK_BYTES = 64 * 2**20
-"""What of an array is read as one: a host of another mesh holds little that is not its own."""
+"""The unit in which an array is read: on another mesh, a host reads little beyond its shards."""
 UNLISTED = "_CHECKPOINT_METADATA"
-"""Orbax changes it after about.json is written."""
+"""The file that Orbax changes after about.json is written."""
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a checkpoint says of the run that made it."""
+    """Facts about a run that its checkpoints record."""
 
     job: Job
     plan: Plan
@@ -57,14 +57,14 @@ class RunFacts:
     run_id: str
     attempt: int
     tokenizer: str = ""
-    """The file of a tokenizer that was trained for it."""
+    """The text of `tokenizer.json` if a tokenizer was trained for the run."""
     base: Base | None = None
-    """What its adapters are beside."""
+    """The base model of its adapters."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is when it saves."""
+    """A run's progress when it saves."""
 
     step: int
     examples: int
@@ -73,7 +73,7 @@ class Progress:
 
 
 class Saver:
-    """One save at a time; the next one waits for the one before. Every process must call it."""
+    """Runs one save at a time; a new one waits for the last. Every process must call it."""
 
     def __init__(self, folder: epath.Path, lease: Lease, run: RunFacts, report: Report) -> None:
         assert run.job.checkpoint
@@ -90,11 +90,11 @@ class Saver:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a save was begun whose end `poll` has not reported."""
+        """Whether a save has begun whose result `poll` has not returned yet."""
         return self._pending is not None
 
     def save(self, progress: Progress, state: TrainState[jax.Array]) -> None:
-        """Begin to save; returns when the arrays are copied. Raises SaveError, StaleError."""
+        """Begins a save and returns when the arrays are copied. Raises SaveError, StaleError."""
         self.poll(wait=True)
         began = time.perf_counter()
         flat = flatten(state)
@@ -105,7 +105,7 @@ class Saver:
             how = {name: ocp.SaveArgs(chunk_byte_size=CHUNK_BYTES) for name in flat}
             arguments: Any = ocp.args.PyTreeSave(flat, how)  # type: ignore[call-arg]
             self._checkpointer.save(self._folder / str(progress.step), args=arguments)
-        except Exception as problem:  # of a store that is gone, or a host that did not come
+        except Exception as problem:  # a store that is gone, or a host that did not take part
             error = problem
         blocked_s = time.perf_counter() - began
         self._pending = self._thread.submit(
@@ -113,9 +113,10 @@ class Saver:
         )
 
     def poll(self, *, wait: bool = False) -> Exception | None:
-        """What became of the save under way, once it has ended: its error. Call it every step.
+        """Returns the error of a save that has ended; None when it has none or is in progress.
 
-        `wait` for its end. Raises StaleError, and SaveError where the job says to stop then.
+        Call it after every step; `wait` blocks until the save ends. Raises StaleError, and
+        SaveError when the job's `on_save_error` is `stop`.
         """
         if self._pending is None or not (wait or self._pending.done()):
             return None
@@ -124,14 +125,14 @@ class Saver:
         if isinstance(error, StaleError):
             raise error
         if error is not None:
-            # Orbax's own would raise parts of this failure again at the next save.
+            # The old checkpointer would raise parts of this failure again at the next save.
             self._checkpointer = self._new_checkpointer()
         if error is not None and self._policy.on_save_error == "stop":
             raise SaveError(f"the checkpoint could not be saved: {error}")
         return error
 
     def _new_checkpointer(self) -> ocp.AsyncCheckpointer:
-        """One whose threads are not heard any more once the next one is made."""
+        """Returns a checkpointer whose threads can commit nothing once the next one is created."""
         self._epoch = epoch = self._epoch + 1
         path_class = temporary_path_class(
             self._folder, self._label, partial(self._commit, epoch), self._after_commit
@@ -139,7 +140,7 @@ class Saver:
         return _checkpointer(path_class, partial(self._at_barrier, epoch))
 
     def _label(self) -> str:
-        """Another one for every save."""
+        """Returns a label that is unique to each save."""
         return f"{self._lease.label}-{self._number}"
 
     def _new_writing(self, step: int, flat: dict[str, jax.Array]) -> Writing:
@@ -184,7 +185,7 @@ class Saver:
         began: float,
         blocked_s: float,
     ) -> Exception | None:
-        """In a thread: the end of a save; its error is the same on all processes."""
+        """Ends a save, in a thread. Returns its error, which is the same on all processes."""
         try:
             self._end(writing, error)
         except Exception as verdict:
@@ -196,7 +197,7 @@ class Saver:
         return None
 
     def _end(self, writing: Writing, error: Exception | None) -> None:
-        """Until Orbax has ended. Raises what all processes agree went wrong."""
+        """Waits until Orbax has ended. Raises the error on which all processes agree."""
         try:
             if error is None:
                 writing.finish(self._checkpointer.wait_until_finished)
@@ -208,8 +209,8 @@ class Saver:
             self._agree(error)
 
     def _stale_instead_of(self, error: Exception) -> Exception:
-        """A newer attempt takes away what this one writes: then that is what went wrong."""
-        with contextlib.suppress(Exception):  # the place may be gone, as `error` says
+        """Returns StaleError when a newer attempt, which removes these files, has taken over."""
+        with contextlib.suppress(Exception):  # the folder may be gone, as `error` reports
             if jax.process_index() == 0 and self._lease.is_taken_over(self._folder):
                 return StaleError(
                     f"a newer attempt has taken over from attempt {self._lease.attempt}"
@@ -225,10 +226,10 @@ class Saver:
         try:
             folders.remove_unfinished(self._folder, self._lease)
         except Exception:
-            pass  # the place is gone, as was just told, or it is another attempt's by now
+            pass  # the folder is gone, as just reported, or another attempt has it by now
 
     def _at_barrier(self, epoch: int, *, key: str, timeout_ms: int) -> None:
-        """Orbax's two meetings of a save: all have written; process 0 has committed."""
+        """Replaces Orbax's two barriers of a save: all have written; process 0 has committed."""
         del key
         assert self._writing
         self._check_given_up(epoch)
@@ -246,7 +247,7 @@ class Saver:
             raise SaveError("this save was given up")
 
     def _commit(self, epoch: int, written: epath.Path) -> None:
-        """On process 0. Raises StaleError."""
+        """Commits the step, on process 0. Raises SaveError, StaleError."""
         assert self._about
         self._lease.check(self._folder)
         if self._run.tokenizer:
@@ -268,16 +269,16 @@ class Saver:
         self._lease.check(self._folder)
 
     def _commit_object(self, about: epath.Path, text: str) -> None:
-        """Nobody else has committed this step, and no newer attempt has taken over."""
+        """Writes about.json. Raises StaleError, and SaveError if the step is committed already."""
         self._lease.renew(self._folder)
         if not conditional.create(about, text):
             raise SaveError(f"{about} is there already: another attempt has committed this step")
 
     def _after_commit(self) -> None:
-        """On process 0: what the policy does not keep goes. Raises StaleError."""
+        """Deletes what the policy does not keep, on process 0. Raises StaleError."""
         self._lease.check(self._folder)
         try:
-            if self._has_failed:  # its last writes may have come after it was removed
+            if self._has_failed:  # its last writes may have arrived after their removal
                 folders.remove_unfinished(self._folder, self._lease)
                 self._has_failed = False
             scores = [
@@ -286,20 +287,23 @@ class Saver:
             ]
             for step in checkpoint_metadata.expired(scores, self._policy):
                 folders.delete(self._folder / str(step))
-        except Exception as error:  # the checkpoint is saved, whatever becomes of older ones
+        except Exception as error:  # the new checkpoint is saved, even if old ones remain
             self._report.warn(f"old checkpoints could not be deleted: {error}")
 
 
 def _checkpointer(path_class: Any, barrier: Callable[..., None]) -> ocp.AsyncCheckpointer:
-    """Compression is off: random-looking float32 shrinks little, and it takes most of the time."""
-    # Orbax logs one failure with nine tracebacks; it raises it too, and that is what we tell.
+    """Returns a checkpointer without compression.
+
+    Random-looking float32 shrinks little, and compression would take most of the time.
+    """
+    # Orbax logs one failure with nine tracebacks. It also raises it, and Slipway reports that.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     everybody = ocp.options.MultiprocessingOptions(active_processes=set(range(jax.process_count())))
     return ocp.AsyncCheckpointer(
         ocp.PyTreeCheckpointHandler(use_compression=False, multiprocessing_options=everybody),
         async_options=ocp.AsyncOptions(timeout_secs=LONGEST_SAVE_S, barrier_sync_fn=barrier),
-        # Naming them makes Orbax meet through the coordinator, with deadlines, instead of through a
-        # collective on the devices.
+        # With named processes, Orbax synchronizes through the coordinator, with deadlines, instead
+        # of through a collective on the devices.
         multiprocessing_options=everybody,
         temporary_path_class=path_class,
     )

@@ -3,8 +3,8 @@
     step, params.layers.attention.query.kernel, optimizer.mu.embedding.table, optimizer.count,
     average.embedding.table, ...
 
-Places in optax's chain are left out: another link in it does not change the names.
-A digest is a number per array that any change of a bit changes. It is the same on every mesh.
+Positions in optax's chain are left out, so another link in the chain does not change the names.
+A digest is one number per array, which any change of a bit changes. It is the same on every mesh.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from trainer.step.train_step import TrainState
 
 
 def flatten(state: TrainState[Any]) -> dict[str, Any]:
-    """Name -> leaf of what moves, in the tree's order; a name that comes again gets a number."""
+    """Returns name -> trainable leaf, in the tree's order; repeated names get a number."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(state.trainable)
     flat: dict[str, Any] = {}
     for path, leaf in leaves:
@@ -32,7 +32,7 @@ def flatten(state: TrainState[Any]) -> dict[str, Any]:
 
 
 def unflatten(like: TrainState[Any], flat: dict[str, Any]) -> TrainState[Any]:
-    """The state of the form of `like`, without a base, whose `flatten` is `flat`."""
+    """Returns the state with the structure of `like`, without a base, whose `flatten` is `flat`."""
     tree = jax.tree.structure(like.trainable)
     return jax.tree.unflatten(tree, [flat[name] for name in flatten(like)])
 
@@ -47,11 +47,11 @@ def _name(path: KeyPath) -> str:
 
 
 PLACES = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
-"""Primes of xxHash32, one for each dim."""
+"""Primes of xxHash32, one per dim."""
 
 
 def digest(array: jax.Array) -> jax.Array:
-    """Of an array of numbers of up to 4 bytes and up to five dims: a uint32 scalar."""
+    """Returns the digest, a uint32 scalar, of an array of up to five dims and 4 bytes a number."""
     width = np.dtype(f"uint{8 * array.dtype.itemsize}")
     bits = jax.lax.bitcast_convert_type(array, width).astype(jnp.uint32)
     place = jnp.zeros(array.shape, jnp.uint32)
@@ -61,7 +61,7 @@ def digest(array: jax.Array) -> jax.Array:
 
 
 def digests(arrays: Iterable[jax.Array]) -> list[int]:
-    """Of all leaves. Not as one program: on CPU it would hold a copy of all of them at once."""
+    """Returns all digests, one program each: on CPU, a single program would hold copies of all."""
     return [int(_compiled(array)) for array in arrays]
 
 

@@ -1,4 +1,4 @@
-"""Weights without the rest: what `init_from` starts with, and what an export or a check reads."""
+"""Reads weights without the rest of a state, for `init_from`, exports and checks."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -38,19 +38,19 @@ AVERAGE = "average."
 
 
 class Initial(NamedTuple):
-    """What a run starts with, or goes on beside."""
+    """Weights that a run starts from, or the base model of its adapters."""
 
     params: dict[str, jax.Array]
     base: Base
-    """Where they were, and what they are."""
+    """The source and the digests of the weights."""
 
 
 def initial(source: str, trainable: TrainProgram, known: Base | None = None) -> Initial:
-    """A model's parameters from a run, its checkpoints, one checkpoint, or a Hugging Face folder.
+    """Reads parameters from a run, its checkpoints, one checkpoint, or a Hugging Face folder.
 
-    They lie where the job has its parameters, or the model that adapters are beside. Raises, on all
-    processes alike, FolderError where they are not there, damaged, of another model, or not the
-    `known` ones, and StorageError where the storage fails in a way that can pass.
+    They get the shardings of the job's parameters, or of the base model of its adapters. Raises
+    FolderError when they are missing, damaged, of another model, or not the `known` ones. Raises
+    StorageError when the storage fails transiently. Both are raised on all processes alike.
     """
     shapes, shardings = trainable.shapes(), trainable.shardings
     wanted, lie = shapes.frozen_params or shapes.params, shardings.frozen_params or shardings.params
@@ -72,7 +72,7 @@ def initial(source: str, trainable: TrainProgram, known: Base | None = None) -> 
 
 @contextmanager
 def _agreed(part: str, limit_s: float) -> Iterator[None]:
-    """What goes wrong on one process is raised on all; errors that can pass as StorageError."""
+    """Raises an error of one process on all: transient ones as StorageError, else FolderError."""
     error = None
     try:
         yield
@@ -91,16 +91,16 @@ def _kept_as(dtype: np.dtype, array: jax.Array, sharding: Sharding) -> jax.Array
 
 @dataclass(frozen=True)
 class Source:
-    """A model's parameters in a place, none of which is read yet."""
+    """A model's parameters in a folder, not read yet."""
 
     source: str
-    """The folder that has them."""
+    """The folder of the parameters."""
     step: int | None
     read: hugging_face.Read
     saved: dict[str, int]
-    """Their digests, as far as the place tells them."""
+    """Their digests, as far as the folder records them."""
     about: CheckpointMetadata | None = None
-    """Of a step folder."""
+    """The metadata of a step folder; None for a Hugging Face folder."""
 
     def check_shapes(self, wanted: Mapping[str, tuple[int, ...]]) -> None:
         """Raises ConfigError for parameters of another model."""
@@ -110,7 +110,7 @@ class Source:
                 raise ConfigError(errors)
 
     def check(self, numbers: Mapping[str, int], known: Base | None) -> None:
-        """Raises BrokenError for digests of what was read that are not what they should be."""
+        """Raises BrokenError when digests of the data read differ from the saved or known ones."""
         if wrong := _differing(numbers, self.saved):
             raise BrokenError(f"{self.source}: the data of {wrong} has changed since it was saved")
         if known and (wrong := _differing(numbers, known.digests)):
@@ -122,7 +122,10 @@ class Source:
 
 @contextmanager
 def opened(path: epath.Path, job: Job) -> Iterator[Source]:
-    """Raises ConfigError for another model than the job's, BrokenError where there is none."""
+    """Opens the parameters in a folder.
+
+    Raises ConfigError for another model than the job's, BrokenError when there is none.
+    """
     if hugging_face.is_hugging_face(Path(path)):
         with hugging_face.opened(Path(path), job) as read:
             yield Source(str(path), None, read, {})
@@ -153,9 +156,9 @@ def _differing(numbers: Mapping[str, int], wanted: Mapping[str, int]) -> str:
 
 
 def newest(path: epath.Path) -> epath.Path:
-    """The newest step folder that is whole, of a run, a folder of checkpoints, or itself.
+    """Returns the newest whole step folder of a run or of a folder of checkpoints.
 
-    Raises BrokenError where there is none.
+    A `path` that is a step folder is returned as it is. Raises BrokenError when there is none.
     """
     if (path / ABOUT).exists():
         return path
@@ -170,14 +173,14 @@ def newest(path: epath.Path) -> epath.Path:
 
 
 def weights_prefix(about: CheckpointMetadata) -> str:
-    """Of the names of a checkpoint's weights: their moving mean, where the run has one."""
+    """Returns the prefix of the names of the weights: of their moving mean, if the run has one."""
     return AVERAGE if any(name.startswith(AVERAGE) for name in about.arrays) else PARAMS
 
 
 class Arrays(Mapping[str, np.ndarray]):
-    """The arrays of a checkpoint, each read from the files when it is asked for, and checked.
+    """A checkpoint's arrays by name; each is read and checked on access.
 
-    Raises BrokenError for one whose data has changed since it was saved.
+    Raises BrokenError for an array whose data has changed since it was saved.
     """
 
     def __init__(self, folder: epath.Path, about: CheckpointMetadata, prefix: str = "") -> None:
@@ -205,9 +208,9 @@ class Arrays(Mapping[str, np.ndarray]):
 def read_params(
     folder: epath.Path, about: CheckpointMetadata, trainable: TrainProgram
 ) -> dict[str, jax.Array]:
-    """The weights of a checkpoint where a run has its parameters; of adapters, theirs.
+    """Reads a checkpoint's weights, or its adapters' weights, in the shardings of a run.
 
-    Raises BrokenError where they have changed since the save, and what Orbax raises.
+    Raises BrokenError when they have changed since the save, and what Orbax raises.
     """
     shardings, shapes = trainable.shardings.params, trainable.shapes().params
     prefix = weights_prefix(about)
@@ -225,9 +228,9 @@ def read_params(
 def _of_its_tokenizer(
     folder: epath.Path, about: CheckpointMetadata, job: Job
 ) -> CheckpointMetadata:
-    """The same of a job that names the tokenizer's file where the one of `folder` was trained.
+    """Returns `about` with the job's tokenizer if the tokenizer of `folder` was trained.
 
-    Raises ConfigError where it is another tokenizer, as one that would be trained now may be.
+    Raises ConfigError when the two differ: a tokenizer that is trained now may be another one.
     """
     file = folder / about.data / TOKENIZER
     if not file.exists():
@@ -244,7 +247,7 @@ def _of_its_tokenizer(
 
 
 def _check_model(about: CheckpointMetadata, job: Job) -> None:
-    """Raises ConfigError for another model; the data may be any, and the optimizer is new."""
+    """Raises ConfigError for another model; the data may differ, and the optimizer is new."""
     assert job.checkpoint
     policy = job.checkpoint.model_copy(update={"on_data_change": "continue"})
     job = job.model_copy(update={"checkpoint": policy, "lora": None})

@@ -1,1 +1,1 @@
-"""What the launcher and the trainer agree on. Imports neither JAX nor Ray."""
+"""Contract between the launcher and the trainer. Imports neither JAX nor Ray."""

@@ -1,4 +1,4 @@
-"""What must be equal on all hosts before they compute together. Imports none of it."""
+"""Versions and code hashes that must be equal on all hosts. Imports none of the packages."""
 
 import functools
 import hashlib
@@ -10,12 +10,12 @@ from pathlib import Path
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "grain", "orbax-checkpoint", "numpy", "tokenizers")
 PLUGINS = ("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin")
-"""Of hosts with such devices."""
+"""Packages of device plugins, installed only on hosts with those devices."""
 
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Python's and the packages' versions, as installed."""
+    """Returns the installed versions of Python and the packages."""
     packages = {package: metadata.version(package) for package in PACKAGES}
     for plugin in PLUGINS:
         with suppress(metadata.PackageNotFoundError):
@@ -24,8 +24,9 @@ def versions() -> dict[str, str]:
 
 
 def code_sha256(module: str = "") -> str:
-    """Hash over the names and texts of this package's sources, and of those of a model's `module`:
-    its file, or all of the package that it is in.
+    """Returns a hash over the names and contents of this package's sources.
+
+    The hash includes the sources of a model's `module`: its file, or its whole top-level package.
     """
     files = _under(Path(__file__).parents[1])
     if module:
@@ -39,12 +40,12 @@ def code_sha256(module: str = "") -> str:
 
 
 def _under(package: Path) -> dict[str, Path]:
-    """Its sources, by names that are the same wherever it lies."""
+    """Returns the sources of a package by names that do not depend on its location."""
     return {path.relative_to(package.parent).as_posix(): path for path in package.rglob("*.py")}
 
 
 def _sources(module: str) -> dict[str, Path]:
-    """What it would be imported from, which is nothing where it is not; imports nothing."""
+    """Returns the source files of a module without importing it; empty when it is not found."""
     first, *rest = module.split(".")
     found = find_spec(first)
     if not found:
@@ -54,6 +55,6 @@ def _sources(module: str) -> dict[str, Path]:
         return _under(folders[0])
     if found.has_location:
         return {module: Path(str(found.origin))}
-    # A folder without __init__.py can hold anything.
+    # A folder without __init__.py can hold anything: hash only the module's file.
     files = [folder.joinpath(*rest).with_suffix(".py") for folder in folders]
     return {path.name: path for path in files if path.is_file()}

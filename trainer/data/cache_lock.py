@@ -1,4 +1,4 @@
-"""Who makes a cache: one process at a time, and the others are told which one and how far it is."""
+"""A lock for building a cache: one process builds it, and waiting processes see its progress."""
 
 import errno
 import fcntl
@@ -13,25 +13,25 @@ from pathlib import Path
 from trainer.contract.config.loader import ConfigError
 
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)
-"""From a file system without flock."""
+"""Errors of a file system without flock."""
 DEADLINE_S = 900.0
-"""For a maker that comes no further."""
+"""Limit on the time without progress of the process that builds the cache."""
 LOOK_EVERY_S = 0.1
 PROGRESS_EVERY_S = 0.5
 LINE_BYTES = 256
 
 Progress = Callable[[int, int, str], None]
-"""Called with bytes done, bytes in all, and who makes it ("": this process)."""
+"""Called with bytes done, bytes in all, and the process that builds ("": this one)."""
 Tell = Callable[[int, int], None]
-"""Called with bytes done and bytes in all, by who makes it."""
+"""Called with bytes done and bytes in all, by the process that builds."""
 
 
 @contextmanager
 def held(path: Path, waiting: Progress) -> Iterator[Tell]:
-    """Holds an exclusive lock on the file `path`, which is there only while somebody has it.
+    """Holds an exclusive lock on the file `path`, which exists only while a process has the lock.
 
-    The lock ends with its process, whatever ends that. Raises TimeoutError where another process
-    has it and comes no further.
+    The lock ends with its process, however that ends. Raises TimeoutError when another process
+    holds it and makes no progress.
     """
     descriptor = _wait(path, waiting)
     try:
@@ -42,7 +42,7 @@ def held(path: Path, waiting: Progress) -> Iterator[Tell]:
 
 
 def both(tell_others: Tell, progress: Progress) -> Tell:
-    """To those who wait and to whoever listens here: now and then, and the end once."""
+    """Returns a callback that reports to both: at most every PROGRESS_EVERY_S, and at the end."""
     shown_at, shown = 0.0, -1
 
     def tell(done: int, total: int) -> None:
@@ -57,7 +57,7 @@ def both(tell_others: Tell, progress: Progress) -> Tell:
 
 @contextmanager
 def held_if_free(path: Path) -> Iterator[bool]:
-    """Whether it could be had at once; it is held then."""
+    """Yields whether the lock was free; holds it in that case."""
     descriptor = _take(path)
     try:
         yield descriptor is not None
@@ -84,11 +84,11 @@ def _wait(path: Path, waiting: Progress) -> int:
 
 
 def _take(path: Path) -> int | None:
-    """None: another process has it."""
+    """Returns the descriptor of the locked file, or None when another process has the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Who had it may have removed the file since: then this lock is on nothing.
+        # The last holder may have removed the file since: then this lock protects nothing.
         if os.path.samestat(os.fstat(descriptor), path.stat()):
             return descriptor
     except (BlockingIOError, FileNotFoundError):
@@ -108,13 +108,13 @@ def _take(path: Path) -> int | None:
 
 
 def _write(descriptor: int, done: int, total: int) -> None:
-    """In one piece, so that nobody reads half of it."""
+    """Writes the progress with one call, so that no process reads half of it."""
     maker = f"process {os.getpid()} of {platform.node()}"
     os.pwrite(descriptor, json.dumps([done, total, maker]).encode().ljust(LINE_BYTES), 0)
 
 
 def _read(path: Path) -> tuple[int, int, str] | None:
-    """None where nothing is told yet."""
+    """Returns None when no progress is recorded yet."""
     try:
         done, total, maker = json.loads(path.read_text())
     except (FileNotFoundError, ValueError):

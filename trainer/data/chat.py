@@ -1,7 +1,7 @@
-"""Records of `source: chat`: conversations as texts, of which only the answers are learned.
+"""Records of `source: chat`: conversations as texts, in which only the answers are learned.
 
-Chat templates are rendered in Jinja's sandbox with the settings and names of Hugging Face, except
-`strftime_now`: the same record is the same text on every day.
+Chat templates are rendered in Jinja's sandbox with Hugging Face's settings and names. Only
+`strftime_now` is missing: a record must render as the same text on every day.
 """
 
 import json
@@ -22,7 +22,7 @@ from trainer.data.tokenizer import Span
 
 
 class Template:
-    """Raises DataError where it is none of Jinja."""
+    """A compiled chat template. Raises DataError when it is not valid Jinja."""
 
     def __init__(self, template: ChatTemplate) -> None:
         environment = ImmutableSandboxedEnvironment(
@@ -39,9 +39,9 @@ class Template:
             ) from None
 
     def render(self, messages: Sequence[Mapping[str, Any]], asks: bool = False) -> str:
-        """`asks`: with what stands before an answer that is still to come.
+        """Renders messages; `asks` adds the generation prompt, which precedes an answer.
 
-        Raises BadRecordError where the template refuses the messages.
+        Raises BadRecordError when the template rejects the messages.
         """
         try:
             return self._template.render(
@@ -52,7 +52,7 @@ class Template:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what an assistant writes; here it is the text alone."""
+    """Parses `{% generation %}`, which marks an assistant's text, and renders only its content."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -62,7 +62,7 @@ class _Generation(Extension):
 
 
 def _json(value: Any, **settings: Any) -> str:
-    """Jinja's own would write signs of HTML as escapes."""
+    """Returns JSON without HTML escapes, which Jinja's own filter would add."""
     return json.dumps(value, ensure_ascii=False, **settings)
 
 
@@ -76,11 +76,11 @@ USER, ASSISTANT = "user", "assistant"
 class Conversation(NamedTuple):
     text: bytes
     answers: tuple[Span, ...]
-    """Where they begin and end in the text, in bytes."""
+    """Start and end of each answer in the text, in bytes."""
 
 
 class Chats:
-    """Reads the records of a source. Raises DataError for a template that is none of Jinja."""
+    """Reads the records of a source. Raises DataError for a template that is not valid Jinja."""
 
     def __init__(self, data: Data) -> None:
         self._fields = data.fields
@@ -91,7 +91,7 @@ class Chats:
         self._separator = "" if data.tokenizer == BYTES else known.separator_text
 
     def read(self, record: Record) -> Conversation:
-        """Raises BadRecordError."""
+        """Returns a record's conversation. Raises BadRecordError."""
         if self._fields.prompt is None or self._fields.answer is None:
             return self._rendered(_messages(record, self._fields.messages))
         prompt, answer = text(record, self._fields.prompt), text(record, self._fields.answer)
@@ -104,7 +104,7 @@ class Chats:
         return self._rendered([asked, answered])
 
     def _rendered(self, messages: Sequence[Record]) -> Conversation:
-        """An answer is what the template writes from where the model would be asked for it."""
+        """Renders messages. An answer is what the template adds after its generation prompt."""
         assert self._template, "the plan asks for one"
         whole, spans = self._template.render(messages), []
         for number, message in enumerate(messages):

@@ -1,4 +1,4 @@
-"""The documents of a corpus's files: whole files, or their records.
+"""The documents in a corpus's files: whole files, or their records.
 
 Documents whose names have a hash below a threshold are held out for evaluation.
 """
@@ -30,18 +30,18 @@ else:
 
 
 Found = bytes | Conversation | str | readers.BadRecordError
-"""A text, or why there is none."""
+"""A text, or the reason that it is missing."""
 
 
 class Position(NamedTuple):
-    """Between two documents of a corpus."""
+    """A position between two documents of a corpus."""
 
     file: int
-    """Files that are over."""
+    """Number of finished files."""
     line: int
-    """Lines of the next one that are over."""
+    """Number of finished lines in the next file."""
     read: int
-    """Bytes of the corpus's files that are read so far."""
+    """Bytes of the corpus's files read so far."""
 
 
 START = Position(0, 0, 0)
@@ -49,27 +49,27 @@ START = Position(0, 0, 0)
 
 class Document(NamedTuple):
     name: str
-    """The same on every host; of a record with the number of its line, from 1."""
+    """The same on every host; a record's name ends with its line number, from 1."""
     text: bytes
     end: Position
     answers: tuple[Span, ...] | None = None
-    """Where what is learned begins and ends in the text; None: all is."""
+    """Start and end of each learned part of the text, in bytes; None: all is learned."""
 
 
 @dataclass
 class BadRecords:
-    """Those that are left out, with file, line and reason."""
+    """The records that are left out, with file, line and reason."""
 
     allowed: int
     found: list[str] = field(default_factory=list)
 
     def add(self, one: str) -> None:
-        """Raises DataError where they are more than allowed."""
+        """Adds a record. Raises DataError when more are left out than allowed."""
         self.found.append(one)
         self.check()
 
     def check(self) -> None:
-        """Raises DataError where they are more than allowed."""
+        """Raises DataError when more records are left out than allowed."""
         if len(self.found) > self.allowed:
             raise DataError(
                 f"{self}. data.max_bad_records: {self.allowed} are left out at most: "
@@ -82,7 +82,7 @@ class BadRecords:
 
 
 def documents(data: Data, bad: BadRecords, start: Position = START) -> Iterator[Document]:
-    """All from `start` on, in one order on every host. Raises DataError."""
+    """Yields all documents from `start` on, in the same order on every host. Raises DataError."""
     every = files(data)
     before = sum(file.size for file in every[: start.file])
     for number, file in enumerate(every[start.file :], start.file):
@@ -101,7 +101,7 @@ def documents(data: Data, bad: BadRecords, start: Position = START) -> Iterator[
 
 
 def _retried(file: File, data: Data, over: int) -> Iterator[tuple[int, Found, int]]:
-    """The records of a file. After trouble of the storage it is read on behind the last record."""
+    """Yields the records of a file. After a storage failure, reading resumes after the last one."""
     patience = Patience(str(file.path))
     while True:
         try:
@@ -117,9 +117,9 @@ def _retried(file: File, data: Data, over: int) -> Iterator[tuple[int, Found, in
 
 
 def _records(file: File, data: Data, over: int) -> Iterator[tuple[int, Found, int]]:
-    """Those behind `over` lines: line, what is there, and bytes of the file so far.
+    """Yields (line, content, bytes of the file read so far) for the records after `over` lines.
 
-    A file that is one document has no lines.
+    The line of a file that is one document is 0.
     """
     if data.source in ("parquet", "array_record"):
         rows = parquet_rows(file, data.text_field, over)
@@ -144,7 +144,7 @@ def _reader(data: Data) -> Callable[[readers.Record], bytes | Conversation]:
 
 @contextmanager
 def unpacked(file: File, raw: BinaryIO) -> Iterator[BinaryIO]:
-    """What the file holds, by the end of its name. Raises DataError where it is torn."""
+    """Decompresses a file by its suffix. Raises DataError when it is truncated or corrupt."""
     try:
         match file.path.suffix:
             case ".gz":
@@ -160,16 +160,16 @@ def unpacked(file: File, raw: BinaryIO) -> Iterator[BinaryIO]:
 
 
 def places(names: Iterable[str]) -> np.ndarray:
-    """A number in [0, 1) for each, that the name alone decides."""
+    """Returns a number in [0, 1) for each name, which depends on the name alone."""
     return np.array([_place(name) for name in names], np.float64)
 
 
 @dataclass
 class HeldOut:
-    """A share of the documents, told part by part.
+    """The held-out share of the documents; their places are added in several calls.
 
-    A new document moves no other one between the parts, except that each part has at least one
-    document where there are two.
+    A new document moves no other one between training and evaluation. One exception: each of the
+    two has at least one document when the corpus has two or more.
     """
 
     share: float
@@ -179,7 +179,7 @@ class HeldOut:
     highest: float = 0.0
 
     def add(self, some: np.ndarray) -> None:
-        """The places of more documents."""
+        """Adds the places of more documents."""
         self.documents += len(some)
         self.below += int(np.sum(some < self.share))
         self.lowest = min(self.lowest, some.min(initial=1.0))
@@ -187,7 +187,7 @@ class HeldOut:
 
     @property
     def threshold(self) -> float:
-        """Documents with places below it are held out; ask when all have been told."""
+        """The place below which documents are held out; valid when all places are added."""
         if self.share == 0 or self.documents < 2:
             return 0.0
         if self.below == 0:

@@ -1,9 +1,10 @@
-"""Whose turn it is in a mixture: each source at every moment has had its share to within one.
+"""Deterministic weighted interleaving: every prefix is within one item of each source's share.
 
-Turns repeat after as many items as the weights' sum, so that any item is reached at once. In a
-period each source's next turn has a first and a last place that keep it within one of its share;
-of those whose first place has come, the one whose last place is nearest takes it. One item after
-the other, that meets every last place that can be met, and here all can.
+This is the chairman assignment problem (Tijdeman 1980), solved by earliest deadline first. The
+order repeats after as many items as the sum of the weights, so any item is reached directly. In a
+period, each source's next item has a first and a last place that keep the source within one item of
+its share. Among the sources whose first place has come, the one with the nearest last place is
+next. This meets every last place that can be met, and here all of them can.
 """
 
 import math
@@ -15,13 +16,13 @@ import grain
 
 
 class Interleaver:
-    """Of sources with whole weights."""
+    """Interleaves sources with integer weights."""
 
     def __init__(self, weights: Sequence[int]) -> None:
         divisor = math.gcd(*weights)
         self._weights = [weight // divisor for weight in weights]
         self._counts = [[0] * len(weights)]
-        """Turns of each source before each item of a period."""
+        """Number of each source's items before each item of a period."""
         self._sources = list[int]()
         for place in range(sum(self._weights)):
             source = self._next(place)
@@ -31,13 +32,13 @@ class Interleaver:
             self._counts.append(counts)
 
     def of(self, item: int) -> tuple[int, int]:
-        """The source of an item, and how many turns it had before."""
+        """Returns the source of an item, and the number of that source's items before it."""
         periods, place = divmod(item, len(self._sources))
         source = self._sources[place]
         return source, periods * self._weights[source] + self._counts[place][source]
 
     def before(self, item: int) -> list[int]:
-        """How many turns each source has had before an item."""
+        """Returns the number of each source's items before `item`."""
         periods, place = divmod(item, len(self._sources))
         pairs = zip(self._weights, self._counts[place], strict=True)
         return [periods * weight + count for weight, count in pairs]
@@ -54,7 +55,7 @@ class Interleaver:
 
 
 class Mixed(grain.MapDataset):
-    """The items of several sources in turns; those of the second are numbered after the first's."""
+    """Interleaved items of several sources; the second's are numbered after the first's."""
 
     def __init__(self, orders: Sequence[Any], sizes: Sequence[int], turns: Interleaver) -> None:
         super().__init__(orders)

@@ -1,4 +1,4 @@
-"""Global batches on the devices, in order, with the next one always on its way.
+"""Global batches on the devices, in order, with a thread that reads ahead.
 
 The rows that this process has read become parts of global arrays on its devices.
 """
@@ -20,11 +20,11 @@ from trainer.data.token_cache import Tokens
 
 
 def place(block: Batch, micro_batches: int, shardings: Batch, blocks: int) -> Batch:
-    """A global batch (M, B, ...) from this process's block of it (rows, ...).
+    """Builds a global batch (M, B, ...) from this process's block of it (rows, ...).
 
-    On a torus the rows of a process are not neighbours in the global array: it fills the row slices
-    that the sharding gives to its devices, from the first to the last. Where positions are split,
-    each device takes its part of them; the block has whole rows.
+    On a torus, a process's rows are not contiguous in the global array. Its block fills the row
+    slices that the sharding gives to its devices, from the first to the last. When positions are
+    sharded, each device takes its part of them; the block has whole rows.
     """
 
     def global_array(rows: np.ndarray, sharding: NamedSharding) -> jax.Array:
@@ -45,7 +45,7 @@ def place(block: Batch, micro_batches: int, shardings: Batch, blocks: int) -> Ba
 
 
 def _local_slices(sharding: NamedSharding, shape: tuple[int, ...]) -> dict[tuple[int, int], int]:
-    """(start, stop) of each row slice on this process's devices -> its first row in the block."""
+    """Returns (start, stop) of each row slice on local devices -> its first row in the block."""
     indices = sharding.addressable_devices_indices_map(shape).values()
     slices = sorted({index[1].indices(shape[1])[:2] for index in indices if index is not None})
     firsts = np.cumsum([0] + [stop - start for start, stop in slices])
@@ -53,7 +53,7 @@ def _local_slices(sharding: NamedSharding, shape: tuple[int, ...]) -> dict[tuple
 
 
 class BatchLoader:
-    """This process's side of every global batch."""
+    """Loads this process's part of every global batch."""
 
     def __init__(
         self,
@@ -63,18 +63,19 @@ class BatchLoader:
         shardings: Batch,
         shift: int = 0,
     ):
-        """`shardings` are those of trainer/distributed/mesh.py.
+        """Sets up loading with the `shardings` of `batch_shardings`.
 
-        `shift`: examples seen beyond `global_batch` a step, where it was another one before.
+        `shift` is the number of examples seen minus steps x `global_batch`: not 0 after a change of
+        `global_batch`.
         """
         self._job, self._split, self._tokens, self._shardings = job, split, tokens, shardings
         self._shift = shift
         self._block = pipeline.block_of(split, jax.process_index())
         self.wait_s = 0.0
-        """How long the last training batch was waited for."""
+        """Seconds spent waiting for the last training batch."""
 
     def training(self, first_step: int) -> Iterator[Batch]:
-        """Global batches of `first_step` (from 1) and on, without end."""
+        """Yields global batches from `first_step` (from 1) on, without end."""
         job = self._job
         blocks = pipeline.training_batches(
             self._tokens, job.data, job.seed, self._block, first_step, self._shift
@@ -91,14 +92,14 @@ class BatchLoader:
         return dict(zip(self._tokens.names, self._tokens.weights, strict=True))
 
     def held_out(self, batches: int, source: int = 0) -> Iterator[Batch]:
-        """The fixed batches of an evaluation, in the micro-batches that training has memory for."""
+        """Yields an evaluation's fixed batches, in micro-batches that fit in training's memory."""
         data, micro_batches = self._job.data, self._split.micro_batches
         tokens = self._tokens.parts[source]
         for block in pipeline.held_out_batches(tokens, data, batches, self._block):
             yield self._placed(block, micro_batches)
 
     def given(self, examples: Sequence[Batch]) -> Iterator[Batch]:
-        """Global batches of these examples in order; what fills up the last one has number -1."""
+        """Yields global batches of these examples in order; padding has the number -1."""
         size, (index, count) = self._job.data.global_batch, self._block
         nothing = examples[0]._replace(
             weights=np.zeros_like(examples[0].weights), examples=np.int32(-1)
@@ -109,11 +110,11 @@ class BatchLoader:
             yield self._placed(block, self._split.micro_batches)
 
     def examples(self, step: int) -> int:
-        """Examples trained on after `step`: the whole data position."""
+        """Returns the examples trained on after `step`: the whole data position."""
         return step * self._job.data.global_batch + self._shift
 
     def epoch(self, step: int) -> int:
-        """Epoch (from 1) that `step` ends in."""
+        """Returns the epoch (from 1) in which `step` ends."""
         return pipeline.epoch_of(self.examples(step), self._tokens, self._job.data.seq_len)
 
     def _placed(self, block: Batch, micro_batches: int) -> Batch:
@@ -121,8 +122,10 @@ class BatchLoader:
 
 
 def batch_shardings(mesh: Mesh) -> Batch:
-    """Of arrays (micro-batches, rows, positions), and of the examples' numbers, which have no dim
-    for positions: each device has its positions of its rows of every micro-batch.
+    """Returns the shardings of arrays (micro-batches, rows, positions).
+
+    Each device has its positions of its rows of every micro-batch. The examples' numbers have no
+    dim for positions.
     """
     rows = NamedSharding(mesh, PartitionSpec(None, sharding_rules.BATCH_AXES))
     tokens = NamedSharding(

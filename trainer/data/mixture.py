@@ -1,4 +1,4 @@
-"""The tokens of a job: of one corpus, or of the several of a mixture."""
+"""A job's tokens: one corpus, or a mixture of several."""
 
 import hashlib
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from trainer.data.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Mixture:
-    """Corpora that are mixed by weights; each is cut into sequences by itself."""
+    """Corpora that are mixed by weights; each is cut into sequences separately."""
 
     parts: tuple[Tokens, ...]
     weights: tuple[int, ...]
@@ -47,7 +47,7 @@ class Mixture:
 
 
 def load(data: Data, progress: Progress = lambda done, total, maker: None) -> Tokens | Mixture:
-    """From the caches or tokenized now. Raises corpus.DataError."""
+    """Returns the tokens, from the caches or tokenized now. Raises corpus.DataError."""
     if data.mixture is None:
         return token_cache.load(data, progress)
     trained, parts = "", data.parts
@@ -63,7 +63,7 @@ def load(data: Data, progress: Progress = lambda done, total, maker: None) -> To
 
 
 def check(tokens: Tokens | Mixture, data: Data) -> None:
-    """Raises corpus.DataError where the data cannot serve the job."""
+    """Raises corpus.DataError when the data cannot serve the job."""
     for part, weight, name in zip(tokens.parts, tokens.weights, tokens.names, strict=True):
         rows = -(-data.global_batch * weight // sum(tokens.weights))
         try:

@@ -1,8 +1,8 @@
-"""A window of the token stream as one example: inputs, targets, and where documents begin.
+"""A window of the token stream as one example: inputs, targets, and document boundaries.
 
 The stream is `SEP document SEP document ...`. A separator opens its document: it starts a new
-segment, and positions count from it. As a target it closes the document before it (the model learns
-where texts end), so every target belongs to the document of its input, or ends it.
+segment, and positions count from it. As a target, it closes the document before it (the model
+learns where texts end). Every target thus belongs to the document of its input, or ends it.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ import numpy as np
 
 NO_TOKEN = -1
 Array = Any
-"""Of numpy on the host, of jax on the devices; this module imports no jax."""
+"""A numpy array on the host, a jax.Array on the devices; this module imports no jax."""
 
 
 class Stream(Protocol):
-    """Tokens in a row; a slice is an array."""
+    """A sequence of tokens; slicing returns an array."""
 
     def __len__(self) -> int: ...
 
@@ -26,7 +26,7 @@ class Stream(Protocol):
 class Batch(NamedTuple):
     """Examples as arrays. One example has dims (S,), a global batch (M, B, S); see trainer/model.
 
-    A NamedTuple, so that it is a pytree: the same type holds host arrays and device arrays.
+    As a NamedTuple, it is a pytree: the same type holds host arrays and device arrays.
     """
 
     tokens: Array
@@ -34,15 +34,15 @@ class Batch(NamedTuple):
     segments: Array
     positions: Array
     weights: Array
-    """Of each target in the loss: 1, or 0 for padding and for what is not learned."""
+    """Weight of each target in the loss: 1, or 0 for padding and tokens that are not learned."""
     examples: Array
-    """Number of each example in the corpus; no dim for positions."""
+    """Number of each example in the corpus; without a dim for positions."""
 
 
 def example(window: np.ndarray, number: int, separator: int | None) -> Batch:
-    """The example of `S + 1` consecutive tokens; without a separator it is one segment.
+    """Returns the example of `S + 1` consecutive tokens; without a separator it is one segment.
 
-    ~token stands for one that is not learned.
+    `~token` marks a token that is not learned.
     """
     given = window.astype(np.int32)
     known = np.where(given < 0, ~given, given)
@@ -60,7 +60,7 @@ def example(window: np.ndarray, number: int, separator: int | None) -> Batch:
 
 
 def held_out_example(stream: Stream, number: int, seq_len: int, separator: int | None) -> Batch:
-    """Example `number` of a stream, padded with targets of weight 0 where the stream ends."""
+    """Returns example `number` of a stream, padded with targets of weight 0 at the stream's end."""
     window = stream[number * seq_len : (number + 1) * seq_len + 1]
     real = max(0, len(window) - 1)
     padded = np.concatenate([window, np.zeros(seq_len + 1 - len(window), window.dtype)])
@@ -69,5 +69,5 @@ def held_out_example(stream: Stream, number: int, seq_len: int, separator: int |
 
 
 def stack(examples: Sequence[Batch]) -> Batch:
-    """Examples as one batch with a leading dim."""
+    """Returns examples as one batch with a leading dim."""
     return Batch(*(np.stack(arrays) for arrays in zip(*examples, strict=True)))

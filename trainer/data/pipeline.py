@@ -1,9 +1,9 @@
 """The examples of every global batch, as a pure function of (seed, step), read through Grain.
 
 One shuffled sequence of examples, epoch after epoch, is cut into global batches; process p of n
-reads its block of each. The sources of a mixture take turns in it, each shuffled by itself and in
-an epoch of its own. Neither n nor the mesh changes which examples a step sees, and any step can
-be reached at once.
+reads its block of each. The sources of a mixture are interleaved in it; each has its own shuffle
+and its own epochs. Neither n nor the mesh changes which examples a step sees, and any step can be
+reached directly.
 """
 
 from bisect import bisect
@@ -23,19 +23,19 @@ READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)
 
 
 def example_order(sequences: int, seed: int) -> grain.MapDataset[int]:
-    """Item i is the i-th example number ever trained on: a new permutation every epoch."""
+    """Returns an order: item i is the i-th example trained on, with a new shuffle every epoch."""
     return grain.MapDataset.range(sequences).seed(seed).shuffle().repeat()
 
 
 def mixed_order(tokens: Tokens | Mixture, seq_len: int, seed: int) -> grain.MapDataset[int]:
-    """The same of all sources together; a source's examples are numbered after those before it."""
+    """Returns the interleaved order of all sources, whose examples are numbered consecutively."""
     sizes = [part.sequences(seq_len) for part in tokens.parts]
     orders = [example_order(size, seed + number) for number, size in enumerate(sizes)]
     return orders[0] if len(orders) == 1 else Mixed(orders, sizes, Interleaver(tokens.weights))
 
 
 class BlockOfBatches(grain.MapDataset):
-    """The items of one block of every global batch, one global batch after the other.
+    """The items of one block of every global batch, in the order of the batches.
 
     Batch 0 begins with item `shift` of the order.
     """
@@ -49,7 +49,8 @@ class BlockOfBatches(grain.MapDataset):
         self._first = shift + index * self._rows
 
     def __len__(self) -> int:
-        # Half: Grain divides it as a float, which rounds sys.maxsize up, past what len() can say.
+        # Halved: Grain divides the length as a float, which rounds sys.maxsize up beyond what
+        # len() can return.
         return len(self._parent) // 2 // self._global_batch * self._rows
 
     def __getitem__(self, index: int):  # type: ignore[override]
@@ -65,9 +66,9 @@ def training_batches(
     first_step: int,
     shift: int = 0,
 ) -> Iterator[Batch]:
-    """This block's rows of the global batches of `first_step` (from 1), the next, and so on.
+    """Yields this block's rows of every global batch from `first_step` (from 1) on.
 
-    `block` is (index, count). Arrays are (rows of the block, S); they are read ahead by a thread.
+    `block` is (index, count). Arrays are (rows of the block, S); a thread reads ahead.
     """
     order = mixed_order(tokens, data.seq_len, seed)
     firsts = [0, *accumulate(part.sequences(data.seq_len) for part in tokens.parts)]
@@ -88,7 +89,7 @@ def training_batches(
 
 
 def epoch_of(examples: int, tokens: Tokens | Mixture, seq_len: int) -> int:
-    """Epoch (from 1) of the last of `examples` examples; of a mixture, of whose is the latest."""
+    """Returns the epoch (from 1) of the last of `examples`; the highest of a mixture's sources."""
     turns = Interleaver(tokens.weights).before(examples)
     pairs = zip(turns, tokens.parts, strict=True)
     return max((seen - 1) // part.sequences(seq_len) + 1 for seen, part in pairs if seen)
@@ -97,7 +98,7 @@ def epoch_of(examples: int, tokens: Tokens | Mixture, seq_len: int) -> int:
 def held_out_batches(
     tokens: Tokens, data: Data, batches: int, block: tuple[int, int]
 ) -> list[Batch]:
-    """This block's rows of up to `batches` fixed global batches, spread evenly over the stream."""
+    """Returns this block's rows of up to `batches` fixed global batches, evenly spread."""
     stream = tokens.held_out
     sequences = -(-(len(stream) - 1) // data.seq_len) if len(stream) > 1 else 0
     wanted = min(batches * data.global_batch, sequences)
@@ -118,9 +119,9 @@ def held_out_batches(
 
 
 def block_of(split: BatchSplit, process: int) -> tuple[int, int]:
-    """(index, count) of the block that a process reads.
+    """Returns (index, count) of the block that a process reads.
 
-    Where each process has a block of its own, they are what Grain's ShardByJaxProcess says.
+    When each process has its own block, they are those of Grain's ShardByJaxProcess.
     """
     if split.blocks == len(split.block_of_process):
         shard = grain.sharding.ShardByJaxProcess(drop_remainder=True)

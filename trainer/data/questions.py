@@ -1,4 +1,4 @@
-"""Questions of multiple choice as examples: one for each choice, whose tokens alone count."""
+"""Multiple-choice questions as examples: one per choice, with weight on its tokens only."""
 
 import hashlib
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from trainer.data.readers import BadRecordError, Record
 from trainer.data.tokenizer import Tokenizer
 
 BETWEEN = " "
-"""Question and choice, as lm-evaluation-harness has it (`target_delimiter`)."""
+"""Separates question and choice, like `target_delimiter` of lm-evaluation-harness."""
 
 
 class Question(NamedTuple):
@@ -31,14 +31,14 @@ class Question(NamedTuple):
 class Questions:
     every: Sequence[Question]
     examples: Sequence[Batch]
-    """Of the first question's choices, then the second's, numbered in this order."""
+    """Examples of the first question's choices, then the second's, numbered in this order."""
     bad: BadRecords
     sha256: str
-    """Of the file."""
+    """Hash of the file."""
 
 
 def load(job: Job, encoder: Tokenizer) -> Questions | None:
-    """None where the job asks for none. Raises DataError."""
+    """Loads the questions, or returns None when the job has none. Raises DataError."""
     settings = job.evaluate and job.evaluate.multiple_choice
     if not settings:
         return None
@@ -68,7 +68,7 @@ def _content(settings: MultipleChoice) -> bytes:
 
 
 def _question(record: Record, settings: MultipleChoice) -> Question:
-    """Raises BadRecordError."""
+    """Returns the question in a record. Raises BadRecordError."""
     choices, answer = (readers.value(record, key) for key in (settings.choices, settings.answer))
     if not isinstance(choices, list) or len(choices) < 2:
         raise BadRecordError(f"{settings.choices!r} is no list of two choices or more")
@@ -83,12 +83,15 @@ def _question(record: Record, settings: MultipleChoice) -> Question:
 
 
 def _examples(question: Question, seq_len: int, encoder: Tokenizer) -> list[Batch]:
-    """Of a question that is too long its end. Raises BadRecordError where a choice is."""
+    """Returns one example per choice, truncated on the left.
+
+    Raises BadRecordError when a choice alone is longer than `seq_len`.
+    """
     before = len(question.text.encode())
     texts = [f"{question.text}{BETWEEN}{choice}".encode() for choice in question.choices]
     rows = list(encoder.encode_answers(texts, [[(before, len(text))] for text in texts]))
     for row, choice in zip(rows, question.choices, strict=True):
         if np.sum(row[1:] >= 0) > seq_len:
             raise BadRecordError(f"{choice[:20]!r} is longer than data.seq_len, {seq_len} tokens")
-    # One text: attention stops at no separator, wherever the question may have one.
+    # Each example is one text: attention does not stop at a separator inside the question.
     return [held_out_example(row[-seq_len - 1 :], 0, seq_len, None) for row in rows]

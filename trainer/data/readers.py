@@ -1,6 +1,6 @@
-"""Reads records from files: JSON Lines, Parquet (by an extra library) and ArrayRecord.
+"""Reads records from files: JSON Lines, Parquet (with an extra library) and ArrayRecord.
 
-Files that can only be read memory-mapped are copied from an object store to the local disk first.
+Files that need memory mapping are first copied from an object store to the local disk.
 """
 
 import hashlib
@@ -21,14 +21,15 @@ Record = dict[str, Any]
 
 
 class BadRecordError(ValueError):
-    """Why a record is left out."""
+    """The reason that a record is left out."""
 
 
 def lines(
     opened: BinaryIO, read: Callable[[Record], Read], over: int = 0
 ) -> Iterator[tuple[int, Read | BadRecordError]]:
-    """Number of each line from 1 that comes after `over` lines, and its record as `read` takes it,
-    or what is wrong. Empty lines are no records.
+    """Yields (line number from 1, result of `read` or its error) for records after `over` lines.
+
+    Empty lines are skipped.
     """
     for number, line in enumerate(opened, 1):
         if number > over and line.strip():
@@ -39,14 +40,14 @@ def lines(
 
 
 def value(record: Record, field: str) -> Any:
-    """Raises BadRecordError where there is no such field."""
+    """Returns a field of a record. Raises BadRecordError when the field is missing."""
     if field not in record:
         raise BadRecordError(f"no field {field!r}; there are: {', '.join(record) or 'none'}")
     return record[field]
 
 
 def text(record: Record, field: str) -> str:
-    """Raises BadRecordError where there is none that UTF-8 can say."""
+    """Returns a text field. Raises BadRecordError when it is not a string that UTF-8 can encode."""
     found = value(record, field)
     if not isinstance(found, str):
         raise BadRecordError(f"{field!r} is no text: {json.dumps(found)[:40]}")
@@ -70,7 +71,7 @@ def _record(line: bytes) -> Record:
 
 
 def on_disk(file: File) -> Path:
-    """The file on this host, fetched once where it is on an object store. Raises DataError."""
+    """Returns a local path; a file on an object store is copied once. Raises DataError."""
     if file.mark is None:
         return file.path
     key = hashlib.sha256(f"{file.path}\0{file.mark}".encode()).hexdigest()[:32]
@@ -85,12 +86,13 @@ def on_disk(file: File) -> Path:
 
 
 AT_ONCE = 256
-"""Records that are read together."""
+"""Records per read."""
 
 
 def parquet_rows(file: File, column: str, over: int) -> Iterator[tuple[int, bytes | str, float]]:
-    """Number of each row from 1 that comes after `over` rows, its text or why it has none, and the
-    share of the file that is read. Raises DataError.
+    """Yields (row number from 1, text, share of the file read so far) for rows after `over` rows.
+
+    A str instead of the text is the reason that it is missing. Raises DataError.
     """
     library, number = _pyarrow(), 0
     try:
@@ -112,10 +114,10 @@ def parquet_rows(file: File, column: str, over: int) -> Iterator[tuple[int, byte
 
 
 def array_records(file: File, over: int) -> Iterator[tuple[int, bytes, float]]:
-    """The same of a file of ArrayRecord, whose records are texts as they are."""
+    """Yields the same for an ArrayRecord file, whose records are plain texts."""
     module = import_module("array_record.python.array_record_module")
     with reading(file):
-        pass  # it says better why it cannot
+        pass  # raises a clearer error when the file cannot be read
     try:
         reader = module.ArrayRecordReader(str(on_disk(file)))
         with closing(reader):
@@ -131,14 +133,14 @@ def array_records(file: File, over: int) -> Iterator[tuple[int, bytes, float]]:
 
 
 def _text(value: object, column: str) -> bytes | str:
-    """As bytes; else why there is none."""
+    """Returns the text as bytes, or a str with the reason that it is not text."""
     if isinstance(value, str):
         return value.encode()
     return f"{column!r} is no text: {str(value)[:40]}"
 
 
 def _pyarrow() -> Any:
-    """Raises DataError where it is not installed."""
+    """Imports pyarrow. Raises DataError when it is not installed."""
     try:
         import_module("pyarrow.parquet")
         return import_module("pyarrow")

@@ -1,8 +1,8 @@
-"""A corpus as two streams of tokens on disk, made once by whichever process comes first.
+"""A corpus as two streams of tokens on disk, built once by the first process that needs them.
 
-tokens/KEY/          the streams, and what was left out
-tokens/KEY.making/   what is made so far: whoever comes next goes on with it
-tokens/KEY.lock      of the process that makes it
+tokens/KEY/          the streams, and the records that were left out
+tokens/KEY.making/   an unfinished build, which the next process resumes
+tokens/KEY.lock      the lock of the process that builds
 """
 
 import errno
@@ -32,29 +32,29 @@ FORMAT = "3"
 BAD_RECORDS = "bad_records.json"
 NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 LEFTOVER_S = 7 * 86400
-"""Nobody has gone on for so long with what was interrupted: nobody will."""
+"""Age of an interrupted build at which it is removed: no process will resume it."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Streams of tokens, each document after its separator; the arrays stay on disk (mmap).
+    """Streams of tokens, with a separator before each document; the arrays stay on disk (mmap).
 
-    ~token stands for one that is read and not learned.
+    `~token` marks a token that is read but not learned.
     """
 
     corpus_sha256: str
     held_in: np.ndarray | Stream
     held_out: np.ndarray | Stream
     bad: BadRecords = field(default_factory=lambda: BadRecords(0))
-    """What is left out."""
+    """Records that are left out."""
 
     tokenizer: Tokenizer = BYTES
     trained: str = ""
-    """The `tokenizer.json` of a tokenizer that was trained; "": it was not."""
+    """The text of `tokenizer.json` if the tokenizer was trained, else ""."""
 
     @property
     def parts(self) -> "tuple[Tokens, ...]":
-        """Of a mixture there would be several."""
+        """This corpus alone; a `Mixture` has several parts."""
         return (self,)
 
     @property
@@ -67,24 +67,25 @@ class Tokens:
 
     @property
     def count(self) -> int:
-        """Tokens to train on."""
+        """Number of training tokens."""
         return len(self.held_in)
 
     def boundary(self, data: Data) -> int | None:
-        """The token at which attention stops; None: at none."""
+        """Returns the token at which attention stops, or None when it crosses documents."""
         return self.tokenizer.separator if data.document_boundaries else None
 
     def sequences(self, seq_len: int) -> int:
-        """Training examples of `seq_len` tokens, each with the token that follows its last."""
+        """Returns the number of training examples: `seq_len` tokens each, plus the next token."""
         return max(0, (len(self.held_in) - 1) // seq_len)
 
 
 def load(
     data: Data, progress: Progress = lambda done, total, maker: None, trained: str = ""
 ) -> Tokens:
-    """One corpus, from the cache or tokenized now, by the tokenizer that is `trained` already.
+    """Returns one corpus, from the cache or tokenized now.
 
-    Raises corpus.DataError, ConfigError where the cache cannot be written, StorageError.
+    `trained` is the text of an already trained tokenizer's `tokenizer.json`. Raises
+    corpus.DataError, StorageError, and ConfigError when the cache cannot be written.
     """
     sha256 = found = corpus.digest(data)
     if isinstance(data.tokenizer, TrainTokenizer):
@@ -114,7 +115,7 @@ def load(
 
 
 def check(tokens: Tokens, data: Data) -> None:
-    """Raises corpus.DataError where the data cannot serve the job."""
+    """Raises corpus.DataError when the data cannot serve the job."""
     have = len(tokens.held_in)
     if have < data.seq_len + 1:
         raise corpus.DataError(
@@ -130,7 +131,7 @@ def check(tokens: Tokens, data: Data) -> None:
 
 
 def _read(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """The bad records, and the streams."""
+    """Returns the bad records and the two streams."""
     left_out = json.loads((folder / BAD_RECORDS).read_text())
     held_in, held_out = (
         np.load(folder / name, mmap_mode="r")
@@ -150,7 +151,7 @@ def _make(folder: Path, data: Data, sha256: str, encoder: Tokenizer, progress: P
 
 
 def _fill(folder: Path, data: Data, sha256: str, encoder: Tokenizer, tell: cache_lock.Tell) -> None:
-    """Tokens of the corpus that has this digest. Raises DataError where it has another one now."""
+    """Tokenizes the corpus with this digest. Raises DataError when the corpus has changed."""
     making = folder.with_suffix(".making")
     bad = token_shards.tokenize(making / "pieces", data, encoder, tell)
     if corpus.digest(data) != sha256:
@@ -169,7 +170,7 @@ def _fill(folder: Path, data: Data, sha256: str, encoder: Tokenizer, tell: cache
 
 
 def _clean(folder: Path, mine: Path) -> None:
-    """Removes what others left half made, where nobody is at it and nobody will be again."""
+    """Removes other unfinished builds that no process has locked or will resume."""
     for making in folder.glob("*.making"):
         if making == mine:
             continue

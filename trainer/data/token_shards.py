@@ -1,8 +1,8 @@
-"""The tokens of a corpus as streams, mapped into memory.
+"""The tokens of a corpus as memory-mapped streams.
 
-A tokenized corpus is stored in pieces and read as two streams, training and validation.
-Files of `source: tokens` are read where they are, as one stream. Its last share is held out, from
-the next separator on: these documents have no names.
+A tokenized corpus is stored in pieces and read as two streams, training and validation. Files of
+`source: tokens` are read in place, as one stream. Its last share is held out, from the next
+separator on: these documents have no names.
 """
 
 import json
@@ -25,20 +25,20 @@ from trainer.data.readers import on_disk
 from trainer.data.tokenizer import Tokenizer
 
 PIECE_BYTES = 8 << 20
-"""Of text. For each, the Rust library takes some 40 bytes of memory."""
+"""Bytes of text in a piece. For each of them, the Rust library takes about 40 bytes of memory."""
 HELD_IN, HELD_OUT = "held_in.npy", "held_out.npy"
 
 
 class Group(NamedTuple):
-    """Documents in a row, before they are a piece."""
+    """Consecutive documents that become one piece."""
 
     documents: list[Document]
     bad: int
-    """Records up to its last document that were left out."""
+    """Number of records left out up to its last document."""
 
 
 def tokenize(folder: Path, data: Data, encoder: Tokenizer, tell: Tell) -> BadRecords:
-    """Writes the pieces that are not in `folder` yet; returns what all of them leave out.
+    """Writes the pieces that are not in `folder` yet; returns the bad records of all pieces.
 
     Raises DataError.
     """
@@ -59,7 +59,7 @@ def tokenize(folder: Path, data: Data, encoder: Tokenizer, tell: Tell) -> BadRec
 
 
 def join(folder: Path, into: Path, share: float, dtype: type, tell: Tell) -> None:
-    """The documents of all pieces in order, as two streams: `share` of them are held out."""
+    """Writes the documents of all pieces in order, as two streams: `share` of them is held out."""
     held_out, total = HeldOut(share), 0
     for piece in _finished(folder):
         held_out.add(piece["places"])
@@ -118,7 +118,7 @@ def _encoded(group: list[Document], encoder: Tokenizer) -> Iterator[np.ndarray]:
 
 
 def _finished(folder: Path) -> Iterator[np.lib.npyio.NpzFile]:
-    """The pieces from the first on; an array is read when it is asked for."""
+    """Yields the finished pieces in order; an array is read on access."""
     number = 0
     while (path := _path(folder, number)).exists():
         with np.load(path) as piece:
@@ -131,24 +131,24 @@ def _path(folder: Path, number: int) -> Path:
 
 
 def _begin(file: BinaryIO, size: int, dtype: type) -> None:
-    """What stands before the tokens in a .npy file."""
+    """Writes the header of a .npy file."""
     header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (size,)}
     np.lib.format.write_array_header_1_0(file, header)
 
 
 def _settle(file: BinaryIO) -> None:
-    """A name must not be there before what it names, also when the power goes."""
+    """Syncs a file to disk: after a power failure, no name may exist without its content."""
     file.flush()
     os.fsync(file.fileno())
 
 
 KINDS = (np.dtype(np.uint16), np.dtype(np.uint32))
 AT_ONCE = 1 << 24
-"""Tokens that are looked at together."""
+"""Tokens per check."""
 
 
 class Stream:
-    """Arrays one after the other, or a part of that; a slice of it is read when it is asked for."""
+    """Concatenated arrays, or a part of them; a slice is read on access."""
 
     def __init__(self, arrays: Sequence[np.ndarray]) -> None:
         self._arrays = arrays
@@ -170,7 +170,7 @@ class Stream:
         return np.concatenate(found)
 
     def split(self, at: int) -> "tuple[Stream, Stream]":
-        """What is before `at`, and the rest."""
+        """Returns the part before `at`, and the rest."""
         befores = self._ends - [len(array) for array in self._arrays]
         pairs = list(zip(self._arrays, befores.tolist(), strict=True))
         head = [array[: max(0, at - before)] for array, before in pairs]
@@ -179,7 +179,7 @@ class Stream:
 
 
 def load(data: Data, vocabulary: Vocabulary) -> tuple[Stream, Stream]:
-    """What is trained on, and what is held out. Raises DataError."""
+    """Returns the training stream and the held-out stream. Raises DataError."""
     stream = Stream(
         [retried(str(file.path), partial(_opened, file, data, vocabulary)) for file in files(data)]
     )
@@ -220,7 +220,7 @@ def _mapped(file: File, data: Data) -> np.ndarray:
 
 
 def _cut(stream: Stream, share: float, separator: int) -> int:
-    """Where the part that is held out begins: at the next separator, if one follows."""
+    """Returns the start of the held-out part: the next separator, if one follows."""
     first = len(stream) - int(share * len(stream))
     for start in range(first, len(stream), AT_ONCE):
         (found,) = np.nonzero(stream[start : start + AT_ONCE] == separator)

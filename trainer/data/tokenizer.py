@@ -1,4 +1,4 @@
-"""Text as tokens and back: bytes, or what a `tokenizer.json` says, given or trained."""
+"""Converts text to tokens and back: as bytes, or with a given or trained `tokenizer.json`."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
@@ -13,36 +13,36 @@ from trainer.contract.storage.retries import retried
 from trainer.contract.storage.tokenizer_info import OF_BYTES, Vocabulary, vocabulary
 
 Span = tuple[int, int]
-"""Where a part of a text begins and ends, in bytes."""
+"""Start and end of a part of a text, in bytes."""
 
 
 class Tokenizer(Protocol):
     separator: int
-    """Stands before every document."""
+    """The token before every document."""
     dtype: type
-    """Of numpy: wide enough for every id."""
+    """A numpy dtype that is wide enough for every id."""
 
     def encode(self, text: bytes) -> np.ndarray:
-        """The separator, then the tokens of a text."""
+        """Returns the separator, then the tokens of a text."""
         ...
 
     def encode_all(self, texts: Sequence[bytes]) -> Iterator[np.ndarray]:
-        """Each of them, on all cores where that is faster."""
+        """Encodes each text, on all cores where that is faster."""
         ...
 
     def encode_answers(
         self, texts: Sequence[bytes], answers: Sequence[Sequence[Span]]
     ) -> Iterator[np.ndarray]:
-        """The same as int32, with ~token for every token that does not begin in an answer."""
+        """Encodes each text as int32, with ~token for tokens that do not begin in an answer."""
         ...
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Text up to the first separator; what is no UTF-8 is shown as a replacement sign."""
+        """Returns the text before the first separator; invalid UTF-8 becomes U+FFFD."""
         ...
 
 
 class Bytes:
-    """0 to 255 are the bytes, 256 stands before every document."""
+    """A byte tokenizer: 0 to 255 are the bytes, 256 precedes every document."""
 
     separator = OF_BYTES.separator
     dtype = np.uint16
@@ -72,9 +72,9 @@ def _is_byte(token: int) -> bool:
 
 
 class FromFile:
-    """A tokenizer of Hugging Face's, without the special tokens that its template would add.
+    """A Hugging Face tokenizer, without the special tokens that its template would add.
 
-    A text that is no UTF-8 is read with replacement signs.
+    Invalid UTF-8 in a text is read as U+FFFD.
     """
 
     def __init__(self, content: str, found: Vocabulary) -> None:
@@ -83,7 +83,7 @@ class FromFile:
         self._rust = Rust.from_str(content)
         self._rust.no_truncation()
         self._rust.no_padding()
-        # It would add the template's tokens, and cut spaces off the places of others.
+        # It would add the template's tokens, and trim spaces from the offsets of other tokens.
         self._rust.post_processor = None
         self.separator = found.separator
         self.dtype = np.uint16 if found.size <= 1 << 16 else np.uint32
@@ -115,7 +115,7 @@ def _decoded(text: bytes) -> str:
 
 
 def _marked(tokens: np.ndarray, begins: np.ndarray, spans: Iterable[Span]) -> np.ndarray:
-    """A separator, which is learned, and tokens that begin at these places."""
+    """Returns ~token for tokens that begin outside `spans`; the separator is always learned."""
     is_learned = np.zeros(len(tokens), bool)
     is_learned[0] = True
     for start, stop in spans:
@@ -128,7 +128,7 @@ BYTES = Bytes()
 
 
 def of(data: Data, trained: str = "") -> Tokenizer:
-    """The job's; `trained` is the file of one that was trained. Raises VocabularyError."""
+    """Returns the job's tokenizer; `trained` is a trained one's file. Raises VocabularyError."""
     if data.tokenizer == BYTES_NAME:
         return BYTES
     found = vocabulary(data)

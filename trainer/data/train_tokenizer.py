@@ -1,7 +1,7 @@
-"""`tokenizer: {train: N}`: a byte-level BPE of N tokens, from the documents for training.
+"""`tokenizer: {train: N}`: a byte-level BPE of N tokens, trained on the training documents.
 
-Every host gets the same one: the documents come in one order, ties between merges are broken by
-their ids, and nothing depends on the number of threads. It is kept beside the tokens.
+Every host gets the same tokenizer. The documents have one order, ties between merges are broken by
+their ids, and nothing depends on the number of threads. It is cached beside the tokens.
 """
 
 import hashlib
@@ -18,15 +18,16 @@ from trainer.data.cache_lock import Progress
 from trainer.data.documents import BadRecords, HeldOut, documents, places
 
 TEXT_BYTES = 1 << 30
-"""Of a larger corpus, the first part of every document: more text hardly changes the merges."""
+"""Limit on text to train on: of a larger corpus, the first part of each document is used, since
+more text hardly changes the merges."""
 SEEN_TWICE = 2
-"""What stands only once in the corpus becomes no token."""
+"""Minimum frequency: a pair that occurs once in the corpus becomes no token."""
 
 
 def load(parts: Sequence[Data], sha256: str, progress: Progress) -> str:
-    """A `tokenizer.json`: the one that is kept, or trained now. `sha256` is of all the corpora.
+    """Returns the text of a `tokenizer.json`, cached or trained now.
 
-    Raises DataError.
+    `sha256` is the hash of all the corpora. Raises DataError.
     """
     key = hashlib.sha256(f"{sha256} {parts[0].held_out}".encode()).hexdigest()[:32]
     path = cache_folder() / "tokenizers" / f"{key}.json"
@@ -58,7 +59,7 @@ def _train(parts: Sequence[Data], tell: cache_lock.Tell) -> str:
             f"data.tokenizer.train: the training documents give {size:,} tokens, asked for are "
             f"{known.size:,}: take {size}, or more text"
         )
-    # As in training: the separator opens every text.
+    # The separator opens every text, as in training.
     made.post_processor = processors.TemplateProcessing(  # type: ignore[misc]
         single=f"{known.separator_text} $A",
         pair=f"{known.separator_text} $A {known.separator_text} $B:1",
@@ -68,7 +69,7 @@ def _train(parts: Sequence[Data], tell: cache_lock.Tell) -> str:
 
 
 def _texts(parts: Sequence[Data], tell: cache_lock.Tell) -> Iterator[str]:
-    """What is trained on; all is read twice, because all names decide what is held out."""
+    """Yields the text to train on; reads all twice, as all names decide what is held out."""
     sizes = [sum(file.size for file in corpus.files(data)) for data in parts]
     total, before = sum(sizes), 0
     share = min(1.0, TEXT_BYTES / max(total, 1))

@@ -1,1 +1,1 @@
-"""How the processes find each other, agree, and stop together."""
+"""Connects the processes of an attempt, lets them agree, and stops them together."""

@@ -1,8 +1,8 @@
-"""One verdict for all processes: each says whether something went well, process 0 sums it up.
+"""One verdict for all processes: each reports success or an error, and process 0 combines them.
 
-It goes through the coordinator's key-value store, from any thread and without a collective, so that
-a process that failed is heard and one that is gone is named. Every wait has a deadline. Every name
-is used once in an attempt.
+Agreement goes through the coordinator's key-value store, from any thread and without a collective.
+A failed process can thus report its error, and a missing process is named. Every wait has a
+deadline. Every name is used once in an attempt.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ import jax
 from trainer.distributed.private import distributed as jax_distributed
 
 SLACK_S = 10.0
-"""How much longer than process 0 the others wait: it has to tell them that its time is up."""
+"""Extra seconds that other processes wait: process 0 must send them the verdict after a timeout."""
 HEARD_S = 10.0
-"""Process 0 holds the store: it waits so long for the others to have heard the worst."""
+"""Limit on process 0's wait until the other processes have read a failure: it holds the store."""
 
 
 class AgreementError(Exception):
-    """Some process has a problem, or is not heard of; the same words on every process."""
+    """A process has an error or does not respond; the message is the same on every process."""
 
 
 def agree(
@@ -33,8 +33,8 @@ def agree(
 ) -> None:
     """Returns once every process has called it without an error.
 
-    Raises, on all processes alike, AgreementError with the hosts that have an error or were not
-    heard of in time; or, where the first error is one of `kinds`, that kind.
+    Raises AgreementError on all processes, with the hosts that have an error or did not respond in
+    time. When the first error is one of `kinds`, raises that kind instead.
     """
     client = jax_distributed.global_state.client
     if client is None:
@@ -48,7 +48,7 @@ def agree(
 
 
 def tell(name: str, value: str | None, deadline_s: float = 300.0) -> str:
-    """On all processes, process 0's `value`. Raises AgreementError after the deadline."""
+    """Returns process 0's `value` on all processes. Raises AgreementError after the deadline."""
     client = jax_distributed.global_state.client
     if jax.process_index() == 0:
         assert value is not None, "process 0 tells"
@@ -74,7 +74,7 @@ def _verdict(client: Any, key: str, words: str, deadline_s: float) -> dict[str, 
             return _silent(0, deadline_s)
         result = json.loads(verdict)
         if result:
-            # Process 0 may be gone before this call returns.
+            # Process 0 may end before this call returns.
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 client.key_value_set(f"{key}/heard/{process}", "")
         return result
@@ -95,7 +95,7 @@ def _wait_until_heard(client: Any, key: str) -> None:
 
 
 def _collect(client: Any, key: str, deadline_s: float) -> list[dict[str, str]]:
-    """The problems of all processes; hosts that say the same are named once, together."""
+    """Returns the problems of all processes; hosts with the same problem are named together."""
     ends = time.monotonic() + deadline_s
     hosts: dict[tuple[str, str], list[str]] = {}
     for process in range(jax.process_count()):
@@ -114,7 +114,7 @@ def _silent(process: int, deadline_s: float) -> dict[str, str]:
 
 
 def _get(client: Any, key: str, timeout_s: float) -> str | None:
-    """None where nobody has said it in time."""
+    """Returns the value of `key`, or None when no process has set it in time."""
     try:
         return client.blocking_key_value_get(key, int(timeout_s * 1000))
     except jax.errors.JaxRuntimeError as error:

@@ -17,31 +17,32 @@ from trainer.distributed.private import xla_bridge
 from trainer.distributed.process_env import Environment
 
 INITIALIZE_MARGIN_S = 30
-"""JAX stops waiting for missing processes so long before the launcher calls the start a hang: JAX's
-error names them."""
+"""JAX stops waiting for missing processes this long before the launcher reports a hang: JAX's error
+names them."""
 HEARTBEAT_S = 30
 SHUTDOWN_S = 20
 BARRIER_S = 300
 
 
 class PortTakenError(Exception):
-    """The coordinator's port is in use on this host; another port would do."""
+    """The coordinator's port is in use on this host; a retry can use another port."""
 
 
 def start(environment: Environment, deadlines: Deadlines, *, on_cpu: bool) -> None:
-    """Joins the other processes; a single process has none to join.
+    """Connects this process to the others; does nothing for a single process.
 
-    Raises PortTakenError on process 0. Processes that never come end this one with SIGABRT before
-    `deadlines.start_s` is over: jaxlib offers no way to catch it.
+    Raises PortTakenError on process 0. When a process is missing, jaxlib ends this one with SIGABRT
+    before `deadlines.start_s` is over, and offers no way to catch it.
     """
     if environment.processes == 1:
         return
     assert environment.coordinator, "several processes have a coordinator"
     if environment.process == 0:
         _check_port(environment.coordinator_bind or _everywhere(environment.coordinator))
-    # Checkpoints on SIGTERM are not there yet: without the service the signal ends the process.
+    # JAX's service would catch SIGTERM. Without it, the signal reaches StopSignal or, in a job
+    # without checkpoints, ends the process.
     jax.config.update("jax_enable_preemption_service", False)
-    # JAX warns of proxies: the launcher excepts the hosts from them.
+    # JAX warns about proxies, but the launcher exempts the hosts from them.
     jax.config.update("jax_check_proxy_envs", False)
     jax.distributed.initialize(
         environment.coordinator,
@@ -58,17 +59,17 @@ def start(environment: Environment, deadlines: Deadlines, *, on_cpu: bool) -> No
 
 
 def _initialize_s(deadlines: Deadlines) -> int:
-    """Returns how many seconds JAX waits until all processes have come."""
+    """Returns the seconds that JAX waits until all processes have connected."""
     limit_s = deadlines.start_s
     return math.ceil(max(limit_s - INITIALIZE_MARGIN_S, limit_s / 2))
 
 
 @contextlib.contextmanager
 def all_keep_compiled(*, on_cpu: bool) -> Iterator[None]:
-    """What is compiled meanwhile is found in the compile cache by the next attempt.
+    """Lets every process on CPU write to the compile cache, which the next attempt reads.
 
-    JAX lets process 0 alone write the cache. On CPU the key of a program is another one in each
-    process, so that all others would compile anew after every restart.
+    JAX lets only process 0 write the cache. On CPU, a program's key differs between processes, so
+    the other processes would compile again after every restart.
     """
     state = jax_distributed.global_state
     process = state.process_id
@@ -80,9 +81,9 @@ def all_keep_compiled(*, on_cpu: bool) -> Iterator[None]:
 
 
 def check_world(world: World, process: int) -> None:
-    """Raises ValueError unless the processes and devices here are the planned ones.
+    """Raises ValueError unless the processes and devices match the plan.
 
-    On TPU JAX takes a process's number from the slice, not from what `start` was told.
+    On TPU, JAX takes a process's number from the slice, not from the arguments of `start`.
     """
     if jax.process_index() != process:
         raise ValueError(
@@ -106,9 +107,9 @@ def check_world(world: World, process: int) -> None:
 
 
 def barrier(name: str, deadline_s: float = BARRIER_S, key: str = "") -> None:
-    """Waits for all processes. `key` is what sets the deadline in the job.
+    """Waits for all processes. `key` is the job key that sets the deadline.
 
-    Raises TimeoutError that says which are absent.
+    Raises TimeoutError, which names the missing processes.
     """
     client = jax_distributed.global_state.client
     if client is None:
@@ -121,7 +122,7 @@ def barrier(name: str, deadline_s: float = BARRIER_S, key: str = "") -> None:
 
 
 def wait_for_compilers(name: str, deadlines: Deadlines) -> None:
-    """Waits until all processes have compiled: collectives give up on one that takes longer.
+    """Waits until all processes have compiled: collectives time out on a late process.
 
     Raises TimeoutError after `deadlines.compile_s`.
     """
@@ -129,13 +130,13 @@ def wait_for_compilers(name: str, deadlines: Deadlines) -> None:
 
 
 def shutdown() -> None:
-    """Leaves together; every process must call it."""
+    """Disconnects all processes together; every process must call it."""
     if jax_distributed.global_state.client is not None:
         jax.distributed.shutdown()
 
 
 def _everywhere(coordinator: str) -> str:
-    """All addresses of this host, as JAX listens by default."""
+    """Returns the wildcard address of this host, on which JAX listens by default."""
     host = "[::]" if socket.has_dualstack_ipv6() else "0.0.0.0"
     return f"{host}:{coordinator.rpartition(':')[2]}"
 
@@ -156,9 +157,9 @@ def _check_port(address: str) -> None:
 
 
 def _bind_collectives(coordinator: str) -> None:
-    """Collectives between CPU hosts listen where the coordinator's network reaches this host.
+    """Makes CPU collectives listen on this host's address in the coordinator's network.
 
-    The default is what the host's name resolves to, often 127.0.0.1: out of reach for others.
+    The default is the address of the host's name, often 127.0.0.1, which others cannot reach.
     """
     collectives = _jax.make_gloo_tcp_collectives(
         distributed_client=jax_distributed.global_state.client, hostname=_own_address(coordinator)
@@ -168,7 +169,7 @@ def _bind_collectives(coordinator: str) -> None:
 
 
 def _own_address(coordinator: str) -> str:
-    """This host's address on the way to the coordinator; nothing is sent."""
+    """Returns this host's address on the route to the coordinator; sends nothing."""
     host, _, port = coordinator.rpartition(":")
     kind = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
     with contextlib.closing(socket.socket(kind[0], socket.SOCK_DGRAM)) as probe:
@@ -177,8 +178,8 @@ def _own_address(coordinator: str) -> str:
 
 
 def configure() -> None:
-    """Call it before anything is compiled or drawn."""
+    """Configures JAX's compile cache and random numbers; call it before either is used."""
     jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    # Random numbers must not depend on how an array is split.
+    # Random numbers must not depend on the sharding of an array.
     jax.config.update("jax_threefry_partitionable", True)

@@ -1,4 +1,4 @@
-"""The planned mesh over the devices that JAX sees, and where arrays lie on it."""
+"""The planned mesh over the devices that JAX sees, and the shardings of arrays on it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,22 +11,22 @@ from trainer.contract.planning import mesh_layout, sharding_rules
 from trainer.contract.planning.plan import Plan, World
 
 Device = Any
-"""A jax.Device, which type checkers take for a variable."""
+"""A jax.Device, which type checkers treat as a variable."""
 
 
 def build(plan: Plan, devices: Sequence[Device] | None = None) -> Mesh:
-    """The mesh of a plan over `devices` (default: all). Raises ValueError for other devices."""
+    """Builds a plan's mesh over `devices` (default: all). Raises ValueError for unplanned ones."""
     numbered = _numbered(plan.world, list(jax.devices() if devices is None else devices))
     ordered = np.array([numbered[number] for number in plan.device_order], dtype=object)
-    # Auto: the compiler spreads shardings from what is pinned. `jax.make_mesh` would make them
-    # Explicit, under which look-ups and tensor-parallel products need a sharding each.
+    # Auto: the compiler propagates shardings from pinned arrays. `jax.make_mesh` would make the
+    # axes Explicit; then each look-up and tensor-parallel product needs its own sharding.
     sizes = tuple(plan.mesh[axis] for axis in sharding_rules.MESH_AXES)
     axis_types = (AxisType.Auto,) * len(sizes)
     return Mesh(ordered.reshape(sizes), sharding_rules.MESH_AXES, axis_types=axis_types)
 
 
 def parameter_shardings(plan: Plan, mesh: Mesh) -> dict[str, NamedSharding]:
-    """Parameter name -> where it lies."""
+    """Returns parameter name -> sharding."""
     return {
         array.name: NamedSharding(mesh, PartitionSpec(*array.spec)) for array in plan.parameters
     }
@@ -37,7 +37,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def _numbered(world: World, devices: list[Device]) -> list[Device]:
-    """Devices by the plan's numbers: by process, and inside it in the local order."""
+    """Returns devices in the plan's order: by process, and by local order within a process."""
     if len(devices) != world.devices:
         raise ValueError(f"the plan is for {world.devices} devices, here are {len(devices)}")
     if devices[0].platform == "tpu" and world.topology:
@@ -55,7 +55,7 @@ def _numbered(world: World, devices: list[Device]) -> list[Device]:
 
 
 def _by_coordinates(world: World, devices: list[Device]) -> list[Device]:
-    """Real chips, each at the number that the plan gave to its place on the torus."""
+    """Returns TPU devices in the order that the plan gives to their places on the torus."""
     found = {_place(world, device): device for device in devices}
     planned = [
         (number, place)
@@ -71,7 +71,7 @@ def _by_coordinates(world: World, devices: list[Device]) -> list[Device]:
 
 
 def _place(world: World, device: Device) -> tuple[int, tuple[int, ...]]:
-    """Slice of a TPU device, and its chip's coordinates and core."""
+    """Returns the slice of a TPU device, and its chip's coordinates and core."""
     assert world.topology
     coords = tuple(device.coords)[: len(world.topology)]
     core = getattr(device, "core_on_chip", 0)

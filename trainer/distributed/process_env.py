@@ -1,4 +1,4 @@
-"""What the launcher says to a process: a small table of environment variables."""
+"""The launcher's input to a process: a small table of environment variables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Environment:
-    """Where this process stands. Without the variables it is alone on this machine."""
+    """This process's place in the attempt. Without the variables it runs alone on this machine."""
 
     coordinator: str | None = None
-    """host:port, JAX_COORDINATOR_ADDRESS; None where there is one process."""
+    """host:port, JAX_COORDINATOR_ADDRESS; None for a single process."""
     coordinator_bind: str | None = None
-    """Where process 0 listens, JAX_COORDINATOR_BIND_ADDRESS; None: at all of its addresses."""
+    """Address on which process 0 listens, JAX_COORDINATOR_BIND_ADDRESS; None: all addresses."""
     processes: int = 1
     process: int = 0
     run_dir: Path | None = None
@@ -21,7 +21,7 @@ class Environment:
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> "Environment":
-        """Raises ValueError where variables contradict each other or are no numbers."""
+        """Reads the variables. Raises ValueError when they conflict or are not numbers."""
         processes = int(variables.get("SLIPWAY_NUM_PROCESSES", 1))
         coordinator = variables.get("JAX_COORDINATOR_ADDRESS")
         if processes > 1 and not (coordinator and "SLIPWAY_PROCESS_ID" in variables):

@@ -1,8 +1,8 @@
-"""Stopping and saving at one step: what one process wishes, all learn through the step itself.
+"""Stop and save requests, combined across processes by a max inside the training step.
 
-Each process puts its wish into a small array with one element per device. The step returns the
-largest, and with it every process knows the same after the same step: no meeting, no clock, no
-moment in which two processes can decide differently.
+Each process puts its request into a small array with one element per device. The step returns the
+largest, so every process has the same value after the same step. No barrier and no clock is needed,
+and two processes can never decide differently.
 """
 
 import signal
@@ -18,11 +18,11 @@ class StopRequest(IntEnum):
     NOTHING = 0
     SAVE = 1
     STOP = 2
-    """Save, and end."""
+    """Save and end the run."""
 
 
 class StopVote:
-    """The arrays that say a wish; made once each, so that a step costs nothing for it."""
+    """Arrays that carry a request, each made once, so that a step has no extra cost."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._sharding = sharding(mesh)
@@ -30,7 +30,7 @@ class StopVote:
         self._arrays: dict[StopRequest, jax.Array] = {}
 
     def array(self, wish: StopRequest) -> jax.Array:
-        """This process's part of the wishes of all, (devices,)."""
+        """Returns this process's part of the array of all requests, (devices,)."""
         if wish not in self._arrays:
             self._arrays[wish] = jax.make_array_from_callback(
                 self._shape, self._sharding, lambda index: np.full(1, wish, np.int32)
@@ -39,18 +39,18 @@ class StopVote:
 
 
 def sharding(mesh: Mesh) -> NamedSharding:
-    """One element on each device."""
+    """Returns the sharding with one element on each device."""
     return NamedSharding(mesh, PartitionSpec(mesh.axis_names))
 
 
 class StopSignal:
-    """SIGTERM, as a wish."""
+    """A SIGTERM, recorded as a stop request."""
 
     def __init__(self) -> None:
         self.received = False
 
     def listen(self) -> None:
-        """From now on SIGTERM asks, and does not end."""
+        """Makes SIGTERM a stop request instead of the end of the process."""
         signal.signal(signal.SIGTERM, self._receive)
 
     def _receive(self, _number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Loss on documents that training never sees."""
+"""Validation loss: the loss on documents that training never uses."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,11 +16,14 @@ from trainer.step.train_step import TrainProgram
 from trainer.telemetry.metrics import Evaluation
 
 Sums = tuple[jax.Array, jax.Array]
-"""Of the loss, and of the targets' weights."""
+"""Sums of the loss and of the targets' weights."""
 
 
 def combined(found: Sequence[Evaluation | None], sources: Mapping[str, int]) -> Evaluation | None:
-    """That of all sources with something held out; `sources` has their weights by name."""
+    """Returns the weighted mean over all sources with held-out documents.
+
+    `sources` has the weights by name. Returns None when no source has held-out documents.
+    """
     if len(sources) == 1:
         return found[0]
     pairs = zip(sources, found, strict=True)
@@ -33,7 +36,7 @@ def combined(found: Sequence[Evaluation | None], sources: Mapping[str, int]) -> 
 
 
 class Evaluator:
-    """Compiled once, at the first evaluation; every process must call it."""
+    """Computes validation loss. Compiles once, at first use; every process must call it."""
 
     def __init__(self, trainable: TrainProgram):
         whole = meshes.replicated(trainable.mesh)
@@ -51,7 +54,7 @@ class Evaluator:
         self._compiled: Callable[..., Sums] | None = None
 
     def evaluate(self, params: Params, batches: Iterable[Batch]) -> Evaluation | None:
-        """The mean over all targets of the batches; None without any."""
+        """Returns the mean loss of all targets in the batches. Returns None without targets."""
         sums = self._zeros()
         for batch in batches:
             sums = self._ready(params, batch)(params, batch, sums)
@@ -65,12 +68,12 @@ class Evaluator:
         return self._compiled
 
     def compiled(self, params: Any, batch: Batch) -> jax.stages.Compiled:
-        """What adds up one batch like `batch`; of both only shapes are used."""
+        """Compiles the sum over a batch like `batch`; only the arguments' shapes are used."""
         zero = jax.ShapeDtypeStruct((), jnp.float32)
         return self._add.lower(params, batch, (zero, zero)).compile()
 
     def _sums(self, params: Params, batch: Batch, before: Sums) -> Sums:
-        """With those of a batch (M, B, S) added."""
+        """Adds the sums of a batch (M, B, S) to those `before`."""
 
         def add(before: Sums, micro: Batch) -> tuple[Sums, None]:
             loss = loss_sum(self._network.bind(params), micro)

@@ -1,4 +1,4 @@
-"""Multiple choice by likelihood: which choice the model finds the likeliest to follow."""
+"""Multiple choice by likelihood: the answer is the choice that the model finds likeliest."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,9 +18,9 @@ from trainer.telemetry.metrics import MultipleChoiceResult
 
 
 class MultipleChoiceEvaluator:
-    """Compiled once, at the first evaluation; every process must call all of it.
+    """Answers questions. Compiles once, at the first evaluation.
 
-    Raises DataError where the hosts have other questions.
+    Every process must make the same calls. Raises DataError when hosts have different questions.
     """
 
     def __init__(self, trainable: TrainProgram, questions: Questions) -> None:
@@ -49,7 +49,7 @@ class MultipleChoiceEvaluator:
         return self._compiled
 
     def _scores(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """(M, B) both: numbers of the examples, and their log-likelihoods in nats."""
+        """Returns the example numbers and their log-likelihoods in nats, both (M, B)."""
 
         def score(_: None, micro: Batch) -> tuple[None, tuple[jax.Array, jax.Array]]:
             losses_B = losses_by_row(self._network.bind(params), micro)
@@ -62,7 +62,10 @@ class MultipleChoiceEvaluator:
 
 
 def judged(questions: Sequence[Question], scores: np.ndarray) -> MultipleChoiceResult:
-    """`scores` are of the first question's choices, then of the second's; the first of equals."""
+    """Returns the accuracy by `scores`, and by scores divided by the choices' lengths.
+
+    `scores` has the first question's choices, then the second's. The first of equal scores wins.
+    """
     right = np.zeros(2, int)
     first = 0
     for question in questions:

@@ -1,4 +1,4 @@
-"""Interchange with Hugging Face: a folder that `transformers` loads.
+"""Import and export of Hugging Face folders, which `transformers` loads.
 
 FOLDER/config.json                         the model's shape; written last
 FOLDER/model.safetensors                   or several files and model.safetensors.index.json

@@ -1,4 +1,4 @@
-"""config.json: made from a job, and checked against one."""
+"""Creates config.json from a job, and checks config.json against a job."""
 
 import json
 from collections.abc import Iterator
@@ -22,12 +22,12 @@ ROPE_KEYS = {
     "high_freq_factor": "high_frequency_factor",
     "original_max_position_embeddings": "trained_positions",
 }
-"""Key of config.json's section on positions -> key of the job's `model.rope_scaling`."""
+"""Key of config.json's RoPE section -> key of the job's `model.rope_scaling`."""
 OF_LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
 def make(job: Job, dtype: str) -> dict[str, Any]:
-    """The config of a job's model, with weights stored in `dtype`."""
+    """Returns the config of a job's model, with weights stored in `dtype`."""
     ours = family(job.decoder)
     separator = vocabulary(job.data).separator
     scaling = {"rope_scaling": _rope(job.decoder)} if job.decoder.rope_scaling else {}
@@ -45,7 +45,7 @@ def make(job: Job, dtype: str) -> dict[str, Any]:
 
 
 def check(folder: Path, job: Job) -> None:
-    """Raises ConfigError with every key in which the folder's config is not the job's model."""
+    """Raises ConfigError with every key in which the folder's config differs from the job."""
     source = folder / CONFIG
     ours = family(job.decoder)
     given = _filled_in(ours, _read(source))
@@ -67,8 +67,8 @@ def _read(source: Path) -> dict[str, Any]:
 
 
 def _filled_in(ours: Family, config: dict[str, Any]) -> dict[str, Any]:
-    """All keys in one dict, with what the family has where nothing is said (null is nothing)."""
-    # transformers 5 has the positions' keys in a section, 4 only what is not the default.
+    """Returns all keys in one dict, with the family's values for keys that are absent or null."""
+    # transformers 5 has a section with all RoPE keys, 4 only one with non-default keys.
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if isinstance(rope, dict):
         rope = {"rope_type": rope.get("type", "default"), **rope}
@@ -110,7 +110,7 @@ def _shape(ours: Family, job: Job) -> dict[str, Any]:
 
 
 def _rope(model: Model) -> dict[str, Any]:
-    """What config.json says of positions that reach further."""
+    """Returns the keys of config.json for extended rotary positions."""
     scaling = model.rope_scaling
     if scaling is None:
         return {"rope_type": "default"}

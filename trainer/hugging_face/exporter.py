@@ -1,4 +1,4 @@
-"""A trainer's parameters as a Hugging Face folder."""
+"""Exports a trainer's parameters as a Hugging Face folder."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ from trainer.hugging_face.tensor_layout import Layout, layouts
 SHARD_BYTES = 5 * 10**9
 
 Group = list[Layout]
-"""Parameters that share their tensors, in the order of their parts."""
+"""Parameters that share the same tensors, in the order of their parts."""
 
 
 def export(
@@ -33,11 +33,11 @@ def export(
 ) -> None:
     """Writes the model of `job` with `params` into the folder `to`, which must be new or empty.
 
-    Raises ConfigError where Hugging Face has no such model.
+    Raises ConfigError when Hugging Face does not support the model.
 
-    Each value of `params` becomes a numpy array when its turn has come: in memory there are one
-    parameter and the tensors of one file. `trained` is the file of a tokenizer that was trained.
-    config.json is written last: without it a folder is none.
+    Values of `params` become numpy arrays as needed: memory holds the parameters of one `Group`
+    and the tensors of one file. `trained` is the content of a trained tokenizer's file.
+    config.json is written last: a folder without it is not recognized.
     """
     if isinstance(job.model, OwnModel):
         raise ConfigError([f"model.module: `transformers` does not know {job.model.module}"])
@@ -51,7 +51,7 @@ def export(
 
 
 def _groups(all_layouts: list[Layout]) -> list[Group]:
-    """Parameters that share their tensors, in the order of the first of each."""
+    """Returns the parameters grouped by shared tensors, ordered by the first of each group."""
     groups: dict[tuple[str, ...], Group] = {}
     for layout in all_layouts:
         groups.setdefault(layout.tensors, []).append(layout)
@@ -79,9 +79,9 @@ def _tensors(group: Group, dtype: np.dtype) -> Iterator[Tensor]:
 def _arrays(
     groups: list[Group], params: Mapping[str, Any], dtype: np.dtype
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Every tensor in the order of `_tensors`."""
+    """Yields every tensor in the order of `_tensors`."""
     for group in groups:
-        # The arrays' only references are inside: they are gone before the next ones are loaded.
+        # Only `_split` refers to the arrays: they are freed before the next ones are loaded.
         yield from _split(group, [np.asarray(params[layout.name]) for layout in group], dtype)
 
 

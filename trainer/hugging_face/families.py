@@ -1,4 +1,4 @@
-"""The kinds of models that Hugging Face has names for."""
+"""Model families that Hugging Face has names for."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ PLAIN: dict[str, Any] = {
     "query_key_norm": False, "scaled_embedding": False, "window": False, "experts": False,
     "attention_soft_cap": False, "logit_soft_cap": False,
 }  # fmt: skip
-"""Traits of a Llama. True and False: whether there is a value."""
+"""Traits of a Llama. True and False state whether the model has a value."""
 
 LLAMA_KEYS = {
     "hidden_size": "d_model",
@@ -34,22 +34,22 @@ NO_BIASES = {"attention_bias": (False,), "mlp_bias": (False,)}
 
 @dataclass(frozen=True)
 class Family:
-    """What a `model_type` is, and how its files call things."""
+    """A `model_type` of Hugging Face, with the names that its files use."""
 
     kind: str
     architecture: str
     traits: Mapping[str, Any] = field(default_factory=dict)
-    """Of the job's model, where they are not those of a Llama."""
+    """Traits of the job's model that differ from a Llama's."""
     keys: Mapping[str, str] = field(default_factory=lambda: LLAMA_KEYS)
     """Key of config.json -> key of the job's model."""
     defaults: Mapping[str, Any] = field(default_factory=lambda: LLAMA_DEFAULTS)
-    """Of config.json where it says nothing."""
+    """Values of keys that config.json omits."""
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: {**SILU, **NO_BIASES})
-    """Values that this trainer knows; the first where config.json says nothing."""
+    """Values that this trainer supports; the first applies when config.json omits the key."""
     places: Places = field(default_factory=lambda: LLAMA)
 
     def unlike(self, model: Model) -> list[str]:
-        """In what a model is none of it."""
+        """Returns the traits in which a model differs from this family."""
         return [
             f"model.{key}: {found}"
             for key, wanted in {**PLAIN, **self.traits}.items()
@@ -99,7 +99,7 @@ FAMILIES = (
         "GemmaForCausalLM",
         traits={"feed_forward": "geglu", "scaled_embedding": True, "tied_embeddings": True},
         defaults={**LLAMA_DEFAULTS, "tie_word_embeddings": True},
-        # Its first files say gelu and mean the same: transformers reads them so.
+        # The first Gemma files have gelu, which transformers reads as gelu_pytorch_tanh.
         fixed={"hidden_act": ("gelu_pytorch_tanh", "gelu"), "attention_bias": (False,)},
         places=GEMMA,
     ),
@@ -128,7 +128,7 @@ FAMILIES = (
 
 
 def family(model: Model) -> Family:
-    """The one that a model is of. Raises ConfigError where there is none."""
+    """Returns the family of a model. Raises ConfigError when there is none."""
     nearest = min(FAMILIES, key=lambda one: len(one.unlike(model)))
     if unlike := nearest.unlike(model):
         message = (

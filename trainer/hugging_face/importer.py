@@ -1,4 +1,4 @@
-"""A Hugging Face folder as a trainer's parameters, each host reading what its devices hold."""
+"""Imports a Hugging Face folder as parameters; each host reads what its devices hold."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -17,25 +17,25 @@ from trainer.hugging_face.safetensors import FLOATS, Weights
 from trainer.hugging_face.tensor_layout import Box, Layout, layouts
 
 Bounds = tuple[tuple[int, int], ...]
-"""A start and a stop for each dim; unlike slices, something that a dict can hold."""
+"""A start and a stop for each dim; unlike slices, usable as a key of a dict."""
 Read = Callable[[str, tuple[int, ...], Sharding], jax.Array]
-"""(name, shape, sharding) -> a parameter in float32, each process reading what it holds."""
+"""(name, shape, sharding) -> a parameter in float32; each process reads what it holds."""
 
 COMPUTED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
-"""Tensors of old folders that follow from the config."""
+"""Name suffixes of tensors in old folders that are computed from the config."""
 
 
 def is_hugging_face(path: Path) -> bool:
-    """Whether `load` is who should look at the folder."""
+    """Returns whether the folder is in the format of Hugging Face: it has a config.json."""
     return (path / config.CONFIG).is_file()
 
 
 @contextmanager
 def opened(path: Path, job: Job) -> Iterator[Read]:
-    """What reads parameters in float32, one by one; tokens that only pad are zeros.
+    """Yields a function that reads parameters in float32, one by one; padding tokens are zeros.
 
-    Raises ConfigError with every key of the config that is not the job's, else with every tensor
-    that is missing, unexpected, or of another shape.
+    Raises ConfigError with every key of the config that differs from the job. If none does, it
+    names every tensor that is missing, unexpected, of another shape or of an unsupported dtype.
     """
     config.check(path, job)
     with Weights.open(path) as weights:
@@ -45,7 +45,7 @@ def opened(path: Path, job: Job) -> Iterator[Read]:
 
         def read(name: str, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
             array = _array(weights, layout_of[name], shape, sharding)
-            # The host's copies of one parameter go before those of the next come.
+            # The host's copies of one parameter are freed before the next one is read.
             return jax.block_until_ready(array)
 
         yield read
@@ -54,7 +54,7 @@ def opened(path: Path, job: Job) -> Iterator[Read]:
 def _array(
     weights: Weights, layout: Layout, shape: tuple[int, ...], sharding: Sharding
 ) -> jax.Array:
-    """One part in host memory at a time, each read once however many devices hold it."""
+    """Reads each part once, however many devices hold it; host memory holds one at a time."""
     devices_of = defaultdict(list)
     for device, index in sharding.addressable_devices_indices_map(shape).items():
         devices_of[_bounds(index, shape)].append(device)
@@ -71,7 +71,7 @@ def _bounds(index: tuple[slice, ...] | None, shape: tuple[int, ...]) -> Bounds:
 
 
 def part_of(weights: Weights, layout: Layout, bounds: Bounds) -> np.ndarray:
-    """What one device holds of a parameter, with what it is stacked over first."""
+    """Returns one device's part of a parameter, with the stacked dims first."""
     part = np.zeros([stop - start for start, stop in bounds], np.float32)
     stacked = len(layout.stack)
     numbers = np.arange(len(layout.tensors)).reshape(layout.stack)
@@ -82,7 +82,7 @@ def part_of(weights: Weights, layout: Layout, bounds: Bounds) -> np.ndarray:
 
 
 def _fill(part: np.ndarray, weights: Weights, layout: Layout, tensor: str, bounds: Bounds) -> None:
-    """Reads what the tensor has of one layer; the rest, tokens that only pad, stays zero."""
+    """Fills `part` from one tensor of the stack; padding tokens, which it lacks, stay zero."""
     box: Box = tuple(
         slice(start, min(stop, dim))
         for (start, stop), dim in zip(bounds, layout.shape, strict=True)

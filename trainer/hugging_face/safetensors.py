@@ -20,7 +20,7 @@ FLOATS = ("F32", "BF16", "F16")
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that is to be written."""
+    """A tensor to write."""
 
     name: str
     shape: tuple[int, ...]
@@ -28,7 +28,7 @@ class Tensor:
 
 
 def files(tensors: Sequence[Tensor], shard_bytes: int) -> dict[str, list[Tensor]]:
-    """Name of each file -> its tensors, in their order; a file holds at least one."""
+    """Returns file name -> its tensors, in their order; a file holds at least one."""
     shards: list[list[Tensor]] = [[]]
     room = shard_bytes
     for tensor in tensors:
@@ -47,22 +47,22 @@ def files(tensors: Sequence[Tensor], shard_bytes: int) -> dict[str, list[Tensor]
 
 
 def index(files: dict[str, list[Tensor]]) -> dict[str, Any]:
-    """What the index of several files holds."""
+    """Returns the content of the index of several files."""
     size = sum(tensor.bytes for shard in files.values() for tensor in shard)
     where = {tensor.name: name for name, shard in files.items() for tensor in shard}
     return {"metadata": {"total_size": size}, "weight_map": where}
 
 
 def write(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """One file; the arrays must be contiguous."""
+    """Writes one file; the arrays must be contiguous."""
     from safetensors.numpy import save_file
 
-    # Without it `transformers` does not take the file.
+    # `transformers` rejects a file without this metadata.
     save_file(tensors, path, metadata={"format": "pt"})
 
 
 class Weights:
-    """The open files of a folder: nothing but their headers is read until `read`."""
+    """The open files of a folder: only their headers are read until `read` is called."""
 
     def __init__(self, file_of: dict[str, Any]):
         self._file_of = file_of
@@ -70,7 +70,7 @@ class Weights:
     @classmethod
     @contextmanager
     def open(cls, folder: Path) -> Iterator["Weights"]:
-        """All tensors of all files in the folder. Raises ConfigError for a file that is broken."""
+        """Opens all files in the folder. Raises ConfigError when a file is broken."""
         from safetensors import SafetensorError, safe_open
 
         file_of: dict[str, Any] = {}
@@ -87,11 +87,11 @@ class Weights:
         return {name: tuple(self._slice(name).get_shape()) for name in self._file_of}
 
     def dtype(self, name: str) -> str:
-        """As safetensors calls it: F32, BF16, ..."""
+        """Returns the name of the dtype in safetensors: F32, BF16, ..."""
         return self._slice(name).get_dtype()
 
     def read(self, name: str, box: Box) -> np.ndarray:
-        """A part of a tensor, in the file's dtype."""
+        """Returns a part of a tensor, in the file's dtype."""
         return self._slice(name)[box]
 
     def _slice(self, name: str) -> Any:

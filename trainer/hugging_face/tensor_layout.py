@@ -1,8 +1,9 @@
-"""How each parameter lies in the tensors of a Hugging Face model.
+"""Layout of each parameter in the tensors of a Hugging Face model.
 
-Ours are stacked over layers, and experts, and keep heads as a dim; kernels have their inputs first.
-Theirs are one tensor per layer and expert, with two dims, outputs first in most. Rotary positions
-turn the same pairs of features on both sides (i and i + h/2), so that no feature changes its place.
+Slipway stacks parameters over layers and experts, keeps heads as a dim, and puts a kernel's inputs
+first. Hugging Face has one tensor per layer and expert, with two dims, in most with outputs first.
+Rotary positions rotate the same pairs of features on both sides (i and i + h/2), so features keep
+their order.
 """
 
 import itertools
@@ -21,7 +22,7 @@ Box = tuple[slice, ...]
 """A start and a stop for each dim, without steps."""
 
 STRIP = 256
-"""Rows that are transposed at once: what stays in the processor's cache goes 7 times as fast."""
+"""Rows that are transposed together: data that stays in the CPU's cache is 7 times as fast."""
 
 
 @dataclass(frozen=True)
@@ -30,17 +31,17 @@ class Layout:
 
     name: str
     stack: tuple[int, ...]
-    """Leading dims of the parameter that count tensors."""
+    """Leading dims of the parameter, which index tensors."""
     tensors: tuple[str, ...]
-    """In the order of the stack; one where there is none."""
+    """Names of the tensors in the order of the stack; one name without a stack."""
     shape: tuple[int, ...]
-    """Of what it has in one tensor: without the stack and without padded tokens."""
+    """Shape of its part of one tensor, without the stack and without padded tokens."""
     axes: tuple[str, ...]
     place: TensorMapping
 
     @property
     def tensor_shape(self) -> tuple[int, ...]:
-        """Also of the other parameters' parts."""
+        """Shape of a tensor, including the parts of other parameters."""
         n, parts = self.place.inputs, self.place.parts
         inputs, outputs = math.prod(self.shape[:n]), parts * math.prod(self.shape[n:])
         if not n:
@@ -48,7 +49,7 @@ class Layout:
         return (inputs, outputs) if self.place.inputs_first else (outputs, inputs)
 
     def to_tensor(self, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """One of the stack, copied as it lies in its tensor; padded tokens are cut off."""
+        """Copies one element of the stack into its tensor's layout, without padded tokens."""
         sizes = zip(self.shape, self.axes, strict=True)
         real = array[tuple(slice(dim if axis == "vocab" else None) for dim, axis in sizes)]
         assert real.shape == self.shape, (self.name, array.shape)
@@ -61,7 +62,7 @@ class Layout:
         return _transposed(inputs_outputs, dtype)
 
     def strips(self, box: Box) -> Iterator[Box]:
-        """A box in the pieces to `read` it by: a few of the tensor's rows each."""
+        """Yields the pieces of a box to `read` one by one: a few rows of the tensor each."""
         n = self.place.inputs
         if not n or self.place.inputs_first:
             yield box
@@ -73,7 +74,7 @@ class Layout:
             yield (*box[:n], piece, *box[n + 1 :])
 
     def read(self, tensor: Callable[[Box], np.ndarray], box: Box) -> np.ndarray:
-        """A box of one of the stack; reads no more of the tensor than the box spans."""
+        """Returns a box of one element of the stack; reads only what the box spans."""
         n, shape, place = self.place.inputs, self.shape, self.place
         before = place.part * math.prod(shape[n:])
         outputs = _span(shape[n:], box[n:], before)
@@ -91,9 +92,9 @@ class Layout:
 
 
 def layouts(model: Model, vocab_size: int) -> list[Layout]:
-    """All parameters of a model, in the order of the model's own table.
+    """Returns the layouts of all parameters, in the order of the model's own table.
 
-    Raises ConfigError where Hugging Face has no such model.
+    Raises ConfigError when Hugging Face does not support the model.
     """
     places = family(model).places
     return [
@@ -120,7 +121,7 @@ def _transposed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _span(shape: tuple[int, ...], box: Box, before: int = 0) -> slice:
-    """Where a box lies in the flattened dims: from its first outermost index to its last."""
+    """Returns a box's range in the flattened dims: from first to last outermost index."""
     inner = math.prod(shape[1:])
     return slice(before + box[0].start * inner, before + box[0].stop * inner)
 

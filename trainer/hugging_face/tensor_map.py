@@ -1,4 +1,4 @@
-"""Where each parameter lies in the tensors of Hugging Face's models."""
+"""Mapping of each parameter to the tensors of Hugging Face's models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,26 +10,26 @@ EXPERT = {"gate": "w1", "up": "w3", "down": "w2"}
 
 @dataclass(frozen=True)
 class TensorMapping:
-    """What a parameter is in a tensor; without `inputs` the tensor has one dim."""
+    """The mapping of a parameter to a tensor; without `inputs` the tensor has one dim."""
 
     tensor: str
-    """Its name; one of several has `{layer}` and `{expert}` in it."""
+    """Name of the tensor; stacked parameters have `{layer}` and `{expert}` in it."""
     inputs: int = 0
-    """So many leading dims of ours are inputs."""
+    """Number of the parameter's leading dims that are inputs."""
     inputs_first: bool = False
     part: int = 0
     parts: int = 1
-    """So many parameters share the tensor's outputs."""
+    """Number of parameters that share the tensor's outputs."""
     offset: float = 0.0
-    """What ours has more."""
+    """Value to add to the tensor to get the parameter."""
 
 
 Places = Mapping[str, TensorMapping]
-"""By the parameter's name."""
+"""Mappings by the parameter's name."""
 
 
 def _llama() -> Places:
-    """Also of what other kinds have besides: biases, and norms of queries and keys."""
+    """Returns Llama's mappings, and those of other families: biases, query and key norms."""
     places = {
         "embedding.table": TensorMapping("model.embed_tokens.weight", 1, inputs_first=True),
         "final_norm.scale": TensorMapping("model.norm.weight"),
@@ -64,7 +64,7 @@ def _mixtral() -> Places:
 
 
 def _gemma() -> Places:
-    """Its norms are stored as what is added to one."""
+    """Returns Gemma's mappings: its tensors store norm scales minus one."""
     return {
         name: replace(place, offset=1.0) if name.endswith("_norm.scale") else place
         for name, place in LLAMA.items()
@@ -72,7 +72,7 @@ def _gemma() -> Places:
 
 
 def _gpt2() -> Places:
-    """Kernels have their inputs first; queries, keys and values share one."""
+    """Returns GPT-2's mappings: inputs are first; queries, keys and values share a kernel."""
     prefix = "transformer."
     ours, theirs = "layers.", prefix + "h.{layer}."
     places = {

@@ -1,4 +1,7 @@
-"""A job's tokenizer for `transformers`: the same ids, of bytes with the separator before a text."""
+"""A job's tokenizer for `transformers`, with the same ids.
+
+The tokenizer of bytes puts the separator before every text.
+"""
 
 import json
 from pathlib import Path
@@ -12,7 +15,7 @@ SEPARATOR, SEPARATOR_TEXT = OF_BYTES.separator, OF_BYTES.separator_text
 
 
 def files(data: Data, trained: str = "") -> dict[str, dict[str, Any]]:
-    """Name of each file -> what it holds; a file that is given or was trained stays as it is."""
+    """Returns file name -> content; the file of a given or trained tokenizer is unchanged."""
     if data.tokenizer == BYTES:
         made = _tokenizer()
     elif isinstance(data.tokenizer, TrainTokenizer):
@@ -29,17 +32,17 @@ def _settings(data: Data) -> dict[str, Any]:
         "bos_token": separator,
         "eos_token": separator,
         "model_max_length": data.seq_len,
-        # transformers 4 would add token_type_ids, which no Llama takes.
+        # transformers 4 would add token_type_ids, which Llama models reject.
         "model_input_names": ["input_ids", "attention_mask"],
         "clean_up_tokenization_spaces": False,
-        # The separator's name inside a text is text: bytes as all others.
+        # The separator's name inside a text is encoded as bytes, like any other text.
         "split_special_tokens": data.tokenizer == BYTES,
         **({"chat_template": template.text, **template.tokens} if template else {}),
     }
 
 
 def _tokenizer() -> dict[str, Any]:
-    """A vocabulary of single bytes that knows no merges."""
+    """Returns a tokenizer with a vocabulary of single bytes and no merges."""
     byte_level = {
         "type": "ByteLevel",
         "add_prefix_space": False,
@@ -81,7 +84,7 @@ def _separator_first() -> dict[str, Any]:
 
 
 def _signs() -> list[str]:
-    """The sign of each byte in byte-level vocabularies: printable bytes are their own."""
+    """Returns each byte's character in byte-level vocabularies: a printable byte is its own."""
     own = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in own else next(others)) for byte in range(256)]

@@ -1,4 +1,4 @@
-"""Causal attention with grouped query heads, for whole sequences and one position at a time."""
+"""Causal grouped-query attention, for whole sequences and for one position at a time."""
 
 import math
 
@@ -15,7 +15,10 @@ KeyValue = tuple[jax.Array, jax.Array]
 
 
 class Attention(nnx.Module):
-    """Every query head looks at one key/value head; `heads / kv_heads` of them share one."""
+    """Grouped-query attention (arXiv:2305.13245).
+
+    `heads / kv_heads` query heads share one key/value head.
+    """
 
     def __init__(self, rngs: nnx.Rngs, model: Model):
         width, heads, kv_heads, head = model.d_model, model.heads, model.kv_heads, model.head_dim
@@ -39,7 +42,7 @@ class Attention(nnx.Module):
             self.query_norm, self.key_norm = Norm(model, head), Norm(model, head)
 
     def __call__(self, x_BSD: jax.Array, positions_BS: jax.Array, attend: Attend) -> jax.Array:
-        """(B, S, D); a position sees what `attend` lets it see."""
+        """Returns the output (B, S, D); `attend` determines which positions each one attends to."""
         query_BSHh, key_BSKh, value_BSKh = self._project(x_BSD, positions_BS)
         key_BSKh, value_BSKh = (whole_sequences(x, "kv_heads") for x in (key_BSKh, value_BSKh))
         return self._mix(query_BSHh, key_BSKh, value_BSKh, attend)
@@ -51,7 +54,7 @@ class Attention(nnx.Module):
         mask_B11W: jax.Array,
         cache_BWKh: KeyValue,
     ) -> tuple[jax.Array, KeyValue]:
-        """One position: (B, 1, D) and the cache with its key and value added at `position`."""
+        """Returns the output (B, 1, D) at `position`, and the cache with its key and value."""
         positions_B1 = jnp.full(x_B1D.shape[:2], position)
         query_B1Hh, *new = self._project(x_B1D, positions_B1)
         key_BWKh, value_BWKh = (
@@ -86,15 +89,15 @@ class Attention(nnx.Module):
 
 
 def residual_gain(model: Model) -> float:
-    """Start of the layers' last kernels: the sum of all layers keeps the size of one."""
+    """Returns the gain of initial output kernels, so that all layers add up to the size of one."""
     return 1 / math.sqrt(2 * model.layers)
 
 
 def _for_heads(x_BSKh: jax.Array, heads: int) -> jax.Array:
-    """Key/value heads, each repeated to its query heads where the tensor axis splits those alone.
+    """Repeats each key/value head for its query heads if the tensor axis splits only the latter.
 
-    Grouped attention needs the groups whole on a device: where the key/value heads do not divide by
-    the tensor axis they are replicated, and only the repeated ones can be split with the queries.
+    Grouped attention needs whole groups on a device. Key/value heads that do not divide by the
+    tensor axis are replicated; only the repeated heads can be split like the queries.
     """
     kv_heads = x_BSKh.shape[2]
     mesh = jax.sharding.get_abstract_mesh()

@@ -1,4 +1,4 @@
-"""Which position looks at which, and how that is computed."""
+"""Attention masks, the choice of a kernel, and the reference attention kernel."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,22 +7,22 @@ import jax
 import jax.numpy as jnp
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-"""(query (B, S, H, h), key and value (B, S, K, h)) -> (B, S, H, h)."""
+"""Function (query (B, S, H, h), key and value (B, W, K, h)) -> (B, S, H, h)."""
 
 
 def attend(
     kind: str, segments_BS: jax.Array, window: int | None = None, soft_cap: float | None = None
 ) -> Attend:
-    """Causal attention inside the segments and the window, by the kind that the plan names."""
+    """Returns causal attention inside the segments and the window; `kind` is the plan's."""
     if kind == "splash":
-        from trainer.model import splash_attention  # late: its libraries take 0.4 s
+        from trainer.model import splash_attention  # imported late: takes 0.4 s
 
         return splash_attention.attend(segments_BS, window, soft_cap)
     return reference_attention(_causal_mask(segments_BS, window), soft_cap)
 
 
 def reference_attention(mask_B1SW: jax.Array, soft_cap: float | None) -> Attend:
-    """Each query on the keys that the mask lets it see; scores stay below the cap."""
+    """Returns attention of each query to the keys in its mask; `soft_cap` bounds the scores."""
     if soft_cap is None:
         return partial(jax.nn.dot_product_attention, mask=mask_B1SW)
 
@@ -42,12 +42,12 @@ def reference_attention(mask_B1SW: jax.Array, soft_cap: float | None) -> Attend:
 
 
 def soft_capped(x: jax.Array, cap: float | None) -> jax.Array:
-    """Bent so that it stays between -cap and cap."""
+    """Returns cap * tanh(x / cap), which is between -cap and cap; `x` itself without a cap."""
     return x if cap is None else cap * jnp.tanh(x / cap)
 
 
 def _causal_mask(segments_BS: jax.Array, window: int | None) -> jax.Array:
-    """(B, 1, S, S): position i sees j <= i of its own segment, and no more than the window."""
+    """Returns (B, 1, S, S): position i attends to j <= i inside its segment and the window."""
     length = segments_BS.shape[1]
     seen_SS = jnp.tril(jnp.ones((length, length), bool))
     if window is not None:

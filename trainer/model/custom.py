@@ -1,4 +1,4 @@
-"""A model of the user's own: `package.module:function`, held to the little that is asked of it.
+"""Custom models: imports `package.module:function` and checks that it keeps its contract.
 
 The function is called with `vocab_size`, `rngs` (an `nnx.Rngs`) and the job's `model.args`, all by
 name, and returns an `nnx.Module`
@@ -6,9 +6,9 @@ name, and returns an `nnx.Module`
 - whose variables are `nnx.Param` in float32, with a logical axis of
   `trainer/contract/planning/sharding_rules.py` for each dim:
   `nnx.Param(kernel, out_sharding=("embed", "mlp"))`;
-- whose method `loss(batch, keys_B)` gives the loss of each target (B, S). `batch` is a
-  `trainer.data.packing.Batch`; which targets count, and the mean, are left to Slipway. `keys_B` are
-  random keys, one for each example, for dropout and the like: None where nothing is to be random.
+- whose method `loss(batch, keys_B)` returns the loss of each target (B, S). `batch` is a
+  `trainer.data.packing.Batch`. Slipway applies the targets' weights and takes the mean. `keys_B`
+  are random keys, one per example, for dropout and other randomness; None disables randomness.
 """
 
 import importlib
@@ -37,11 +37,14 @@ from trainer.data.packing import Batch
 NOT_THEIRS = (f"{Path(__file__).parents[1]}/", f"{sysconfig.get_path('stdlib')}/", "<")
 PACKAGES = ("site-packages", "dist-packages")
 LONGEST = 500
-"""Of what an exception says."""
+"""Maximum number of characters that an error quotes from an exception."""
 
 
 def imported(own: OwnModel) -> Callable[..., Any]:
-    """The function, which takes the job's arguments. Raises PlanError."""
+    """Imports the function of a custom model.
+
+    Raises PlanError when the import fails or the function does not accept the job's arguments.
+    """
     module, _, function = own.module.partition(":")
     with telling(f"import of {module}"):
         try:
@@ -61,13 +64,13 @@ def imported(own: OwnModel) -> Callable[..., Any]:
 
 
 def problem(message: str) -> PlanError:
-    """About the whole of it."""
+    """Returns a PlanError for the key `model.module`."""
     return PlanError([(KEY, message)])
 
 
 @contextmanager
 def telling(what: str) -> Iterator[None]:
-    """What the user's code raises, with their own line."""
+    """Converts exceptions from the user's code to PlanError, with the line in that code."""
     try:
         yield
     except PlanError:
@@ -79,7 +82,10 @@ def telling(what: str) -> Iterator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """ "my_pkg/my_model.py:12 in build: ", the innermost line that is the user's."""
+    """Returns "my_pkg/my_model.py:12 in build: ", the innermost line of the user's code.
+
+    Returns "" when the user's code is not in the traceback.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno}: "
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_theirs(f.filename)]
@@ -103,20 +109,23 @@ Build = Callable[..., Any]
 
 @dataclass(frozen=True)
 class CustomNetwork:
-    """The model without its numbers, as `Network` is of the decoder."""
+    """A custom model without parameter values: the counterpart of the decoder's `Network`."""
 
     job: Job
     build: Build
     graph: nnx.GraphDef
     paths: dict[str, tuple[Any, ...]]
-    """Of each parameter, by its name."""
+    """Path of each parameter in the module, by name."""
     parameters: list[Parameter]
 
     is_random = True
 
     @classmethod
     def of(cls, job: Job) -> "CustomNetwork":
-        """Raises PlanError for what cannot be imported or built, or does not keep the contract."""
+        """Returns the network of a job's custom model.
+
+        Raises PlanError when it cannot be imported or built, or does not keep the contract.
+        """
         own = _own(job)
         build = imported(own)
         with nnx.use_eager_sharding(False), telling(own.module):
@@ -129,18 +138,18 @@ class CustomNetwork:
         return network
 
     def initial(self) -> Params:
-        """Parameters from the job's seed alone; call it under jit."""
+        """Initializes parameters from the job's seed alone; call it under jit."""
         with nnx.use_eager_sharding(False):
             module = _built(self.build, self.job)
         return {name: variable[...] for name, (_, variable) in _variables(module).items()}
 
     def bind(self, params: Params) -> Any:
-        """The module that computes with `params`."""
+        """Returns the module that computes with `params`."""
         flat = [(self.paths[name], array) for name, array in params.items()]
         return nnx.merge(self.graph, nnx.from_flat_state(flat))
 
     def check_planned(self, planned: Sequence[ArrayPlan]) -> None:
-        """Raises PlanError for other parameters than those of the plan."""
+        """Raises PlanError when the parameters differ from those of the plan."""
         there = {one.name: (one.shape, one.axes) for one in planned}
         here = {one.name: (one.shape, one.axes) for one in self.parameters}
         differing = [n for n in there | here if there.get(n) != here.get(n)]
@@ -151,7 +160,7 @@ class CustomNetwork:
             )
 
     def _check_loss(self) -> None:
-        """With a batch that has shapes alone."""
+        """Traces the loss of an abstract batch (shapes only). Raises PlanError when it fails."""
         data = self.job.data
         rows = max(1, data.global_batch // data.micro_batches)
         tokens_BS = jax.ShapeDtypeStruct((rows, data.seq_len), jnp.int32)
@@ -167,12 +176,12 @@ class CustomNetwork:
 
 
 def parameters(job: Job) -> list[Parameter]:
-    """Of the job's own model. Raises PlanError."""
+    """Returns the parameters of a custom model. Raises PlanError as `CustomNetwork.of` does."""
     return CustomNetwork.of(job).parameters
 
 
 def own_losses(model: Any, batch: Batch, keys_B: jax.Array | None = None) -> jax.Array:
-    """(B, S): the loss of each target, times its weight."""
+    """Returns the loss of each target times its weight, (B, S)."""
     return model.loss(batch, keys_B).astype(jnp.float32) * batch.weights
 
 
@@ -196,7 +205,7 @@ def _check_kind(module: Any, own: OwnModel) -> None:
 
 
 def _variables(module: nnx.Module) -> dict[str, tuple[tuple[Any, ...], Any]]:
-    """Path and variable by dotted name."""
+    """Returns path and variable by dotted name."""
     flat = nnx.to_flat_state(nnx.state(module))
     return {".".join(map(str, path)): (tuple(path), variable) for path, variable in flat}
 

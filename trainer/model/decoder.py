@@ -23,7 +23,7 @@ Cache = KeyValue
 
 EMBEDDING_DEVIATION = 0.02
 MASKED = -1e30
-"""Logit of a padded token: finite, so that its gradient is a plain zero."""
+"""Logit of a padding token: finite, so that its gradient is exactly zero."""
 
 REMAT_POLICIES: dict[str, Callable[..., Any] | None] = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -33,7 +33,7 @@ REMAT_POLICIES: dict[str, Callable[..., Any] | None] = {
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens that there are, and rows that the table has for them."""
+    """Number of tokens, and number of table rows including padding."""
 
     size: int
     padded: int
@@ -58,7 +58,10 @@ class Layer(nnx.Module):
         number: jax.Array,
         dropout_keys_B: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """(B, S, D), and of experts how uneven they are (B,); `number` counts layers from 0."""
+        """Returns the output (B, S, D), and the load-balancing loss (B,) or None without experts.
+
+        `number` counts layers from 0.
+        """
         with jax.named_scope("norm"):
             normal_BSD = self.attention_norm(x_BSD)
         with jax.named_scope("attention"):
@@ -82,7 +85,7 @@ class Layer(nnx.Module):
     def decode(
         self, x_B1D: jax.Array, position: jax.Array, mask_B11W: jax.Array, cache_BWKh: KeyValue
     ) -> tuple[jax.Array, KeyValue]:
-        """One position, and the layer's cache with it."""
+        """Returns the output (B, 1, D) at `position`, and the layer's updated cache."""
         normal_B1D = self.attention_norm(x_B1D)
         mixed_B1D, cache_BWKh = self.attention.decode(normal_B1D, position, mask_B11W, cache_BWKh)
         x_B1D = x_B1D + mixed_B1D
@@ -90,35 +93,35 @@ class Layer(nnx.Module):
 
 
 class Embedding(nnx.Module):
-    """A row per token; the rows of padding are zero."""
+    """A table with a row per token; padding rows are zero."""
 
     def __init__(self, rngs: nnx.Rngs, vocabulary: Vocabulary, width: int):
         rows = _token_rows(rngs, vocabulary, width) * EMBEDDING_DEVIATION
         self.table = nnx.Param(rows, out_sharding=("vocab", "embed"))
 
     def __call__(self, tokens_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
-        """(B, S, D) in `dtype`."""
+        """Returns the tokens' rows (B, S, D) in `dtype`."""
         with jax.named_scope("embedding"):
             table_VD = gathered(self.table[...].astype(dtype), ("vocab", "embed"))
             return constrain(table_VD[tokens_BS], "batch", "sequence", None)
 
 
 class Positions(nnx.Module):
-    """A learned row per position."""
+    """A table with a learned row per position."""
 
     def __init__(self, rngs: nnx.Rngs, count: int, width: int):
         rows_PD = EMBEDDING_DEVIATION * jax.random.normal(rngs.params(), (count, width))
         self.table = nnx.Param(rows_PD, out_sharding=("position", "embed"))
 
     def __call__(self, positions_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
-        """(B, S, D) in `dtype`; a position after the last row has the last row."""
+        """Returns (B, S, D) in `dtype`; positions beyond the table get its last row."""
         table_PD = gathered(self.table[...].astype(dtype), ("position", "embed"))
         rows_BSD = jnp.take(table_PD, positions_BS, axis=0, mode="clip")
         return constrain(rows_BSD, "batch", "sequence", None)
 
 
 class Output(nnx.Module):
-    """The map from features to tokens where it is not the embedding's table."""
+    """Output projection (D, V) of a model whose embeddings are not tied."""
 
     def __init__(self, rngs: nnx.Rngs, vocabulary: Vocabulary, width: int):
         kernel_DV = _token_rows(rngs, vocabulary, width).T * width**-0.5
@@ -126,7 +129,10 @@ class Output(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """Tokens in, features out (`__call__`); features in, logits out (`logits`)."""
+    """Decoder-only transformer.
+
+    `__call__` maps tokens (B, S) to features (B, S, D), and `logits` maps those to (B, S, V).
+    """
 
     def __init__(
         self,
@@ -137,7 +143,7 @@ class Decoder(nnx.Module):
         attention: str = "plain",
         experts: str = "room",
     ):
-        """`attention` and `experts`: how they are computed, by the names that the plan has."""
+        """Builds the decoder; `attention` and `experts` name implementations, as in the plan."""
         self.model, self.vocabulary, self.dtype = model, vocabulary, dtype
         self.attention = attention
         self.embedding = Embedding(rngs, vocabulary, model.d_model)
@@ -155,7 +161,7 @@ class Decoder(nnx.Module):
         positions_BS: jax.Array,
         dropout_keys_B: jax.Array | None = None,
     ) -> jax.Array:
-        """Normalized features (B, S, D). Attention stays inside a segment; keys turn dropout on."""
+        """Returns normalized features (B, S, D). Attention is per segment; keys enable dropout."""
         return self.features(tokens_BS, segments_BS, positions_BS, dropout_keys_B)[0]
 
     def features(
@@ -165,7 +171,10 @@ class Decoder(nnx.Module):
         positions_BS: jax.Array,
         dropout_keys_B: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """The same, and of each sequence how uneven the experts' work is, 1 at best (B,)."""
+        """Returns the features, and the load-balancing loss of each sequence (B,).
+
+        That loss is the mean over all layers, 1 at best. Without experts it is None.
+        """
         x_BSD = self._embedded(tokens_BS, positions_BS)
         rate = self.model.dropout
         x_BSD = dropout.dropout(x_BSD, dropout_keys_B, 0, dropout.EMBEDDING, rate)
@@ -195,19 +204,19 @@ class Decoder(nnx.Module):
         return x_BSD
 
     def output_kernels(self, kernel_DV: jax.Array) -> jax.Array:
-        """(R, D, V): a copy of `output_kernel` for each token shard, in the type of the products.
+        """Returns a copy of `output_kernel` per token shard, (R, D, V), in the compute dtype.
 
-        Inside a loop each device then works with a whole kernel of its own, and sums its gradient
-        by itself: it is gathered once before the loop and scattered once after it.
+        Inside a loop, each device then uses its own whole kernel and sums its gradient locally. The
+        kernel is gathered once before the loop, and its gradient is scattered once after it.
         """
         kernel_DV = self._gathered(kernel_DV)
         copies_RDV = jnp.broadcast_to(kernel_DV, (token_shards(), *kernel_DV.shape))
         return constrain(copies_RDV, "tokens", None, "vocab")
 
     def logits(self, x_BSD: jax.Array, kernel: jax.Array | None = None) -> jax.Array:
-        """(B, S, V) in float32; padded tokens get a logit that no softmax notices.
+        """Returns logits (B, S, V) in float32; those of padding tokens are MASKED.
 
-        `kernel` is that of `output_kernels`, where it was made before: B is then R.
+        `kernel` is a result of `output_kernels`: B is then R. It defaults to `output_kernel`.
         """
         split = ("batch", "sequence") if kernel is None else ("tokens", None)
         kernel = self._gathered(self.output_kernel) if kernel is None else kernel
@@ -218,7 +227,7 @@ class Decoder(nnx.Module):
 
     @property
     def output_kernel(self) -> jax.Array:
-        """(D, V), as it is stored."""
+        """Output weights (D, V), in their stored layout."""
         if self.model.tied_embeddings:
             return self.embedding.table[...].T
         return self.output.kernel[...]
@@ -227,7 +236,7 @@ class Decoder(nnx.Module):
         return gathered(kernel_DV.astype(self.dtype), ("embed", "vocab"))
 
     def empty_cache(self, rows: int, positions: int) -> Cache:
-        """A cache for `rows` sequences of up to `positions` tokens."""
+        """Returns an empty cache for `rows` sequences of up to `positions` tokens."""
         model = self.model
         shape = (model.layers, rows, positions, model.kv_heads, model.head_dim)
         return jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype)
@@ -235,7 +244,10 @@ class Decoder(nnx.Module):
     def decode(
         self, tokens_B1: jax.Array, position: jax.Array, cache: Cache, window: int
     ) -> tuple[jax.Array, Cache]:
-        """Logits (B, 1, V) of the token after `position`, which sees `window` positions back."""
+        """Returns the logits (B, 1, V) of the token after `position`, and the new cache.
+
+        Attention covers the last `window` positions, `position` included.
+        """
         x_B1D = self._embedded(tokens_B1, jnp.full(tokens_B1.shape, position))
         window = min(window, self.model.window or window)
         places_W = jnp.arange(cache[0].shape[2])
@@ -255,12 +267,12 @@ class Decoder(nnx.Module):
     def _rematerialized(self, body: Callable[..., Any]) -> Callable[..., Any]:
         if self.model.remat == "none":
             return body
-        # Inside a scan nothing can be merged with the forward pass: no barrier is needed.
+        # Inside a scan, XLA cannot merge recomputation and forward pass: no barrier is needed.
         return jax.checkpoint(body, policy=REMAT_POLICIES[self.model.remat], prevent_cse=False)
 
 
 def _stacked_layers(rngs: nnx.Rngs, model: Model, experts: str) -> Layer:
-    """All layers as one module whose arrays have a leading dim for the layer."""
+    """Returns all layers as one module whose arrays have a leading dim for the layer."""
 
     @nnx.split_rngs(splits=model.layers)
     @nnx.vmap(transform_metadata={nnx.PARTITION_NAME: "layer"})
@@ -271,7 +283,10 @@ def _stacked_layers(rngs: nnx.Rngs, model: Model, experts: str) -> Layer:
 
 
 def _token_rows(rngs: nnx.Rngs, vocabulary: Vocabulary, width: int) -> jax.Array:
-    """Normal rows (V, D). Row v does not depend on the padding: a draw keeps its prefix."""
+    """Draws normal rows (V, D); padding rows are zero.
+
+    Row v does not depend on the padding: a larger draw begins with the same rows.
+    """
     rows_VD = jax.random.normal(rngs.params(), (vocabulary.padded, width))
     real_V = jnp.arange(vocabulary.padded) < vocabulary.size
     return jnp.where(real_V[:, None], rows_VD, 0)

@@ -1,7 +1,7 @@
-"""Dropout whose mask belongs to an example, not to a row or a process.
+"""Dropout whose mask depends on the example, not on the row or the process.
 
-Each row has a key made of (seed, step, example id); layer and place in the layer are folded in. The
-same example in the same step is masked alike on every mesh.
+Each row has a key derived from (seed, step, example id); layer and place in the layer are folded
+in. The same example in the same step has the same mask on every mesh.
 """
 
 import jax
@@ -11,7 +11,7 @@ EMBEDDING, ATTENTION, FEED_FORWARD = range(3)
 
 
 def row_keys(seed: int, step: jax.Array, example_ids_B: jax.Array) -> jax.Array:
-    """One random key per row."""
+    """Returns one random key per row, (B,)."""
     step_key = jax.random.fold_in(jax.random.key(seed), step)
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(step_key, example_ids_B)
 
@@ -19,7 +19,7 @@ def row_keys(seed: int, step: jax.Array, example_ids_B: jax.Array) -> jax.Array:
 def dropout(
     x_BSD: jax.Array, keys_B: jax.Array | None, layer: jax.Array | int, place: int, rate: float
 ) -> jax.Array:
-    """`x` with features dropped at `rate` and the rest scaled up; unchanged without keys."""
+    """Drops features of `x` at `rate` and scales up the rest. Returns `x` itself without keys."""
     if keys_B is None or rate == 0:
         return x_BSD
 

@@ -13,10 +13,10 @@ from trainer.model.sharding import gathered
 
 
 class Norm(nnx.Module):
-    """Features at a size of one, times a learned factor each.
+    """RMS or layer normalization, with a learned scale per feature.
 
-    `rms` divides by the root mean square; `layer` by the deviation from the mean, which it takes
-    away, and adds a learned bias.
+    `rms` divides by the root mean square. `layer` subtracts the mean, divides by the standard
+    deviation, and adds a learned bias.
     """
 
     def __init__(self, model: Model, width: int):
@@ -26,7 +26,7 @@ class Norm(nnx.Module):
             self.bias = nnx.Param(jnp.zeros((width,)), out_sharding=("norm",))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Over the last dim; same shape and dtype, computed in float32."""
+        """Normalizes over the last dim; same shape and dtype, computed in float32."""
         wide = x.astype(jnp.float32)
         if self.kind == "layer":
             wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
@@ -40,7 +40,7 @@ class Norm(nnx.Module):
 class Projection(nnx.Module):
     """Contracts the last `contracted` dims of its input with the first ones of its kernel.
 
-    `lora` is an adapter of it: see lora.py.
+    `lora` is the kernel's adapter, if any: see lora.py.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Projection(nnx.Module):
             self.bias = nnx.Param(zeros, out_sharding=self.axes[contracted:])
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """The product in the dtype of `x`."""
+        """Returns the product in the dtype of `x`."""
         kernel = gathered(self.kernel[...].astype(x.dtype), self.axes)
         product = jnp.tensordot(x, kernel, self.contracted)
         if self.lora is not None:
@@ -76,7 +76,10 @@ class Projection(nnx.Module):
 def rotate(
     x_BSHh: jax.Array, positions_BS: jax.Array, theta: float, scaling: RopeScaling | None = None
 ) -> jax.Array:
-    """`x` with feature i and feature i + h/2 turned by position * theta^(-2i/h); same dtype."""
+    """Applies rotary positions (arXiv:2104.09864) in the half-split layout; same dtype.
+
+    Features i and i + h/2 are rotated by the angle position * theta^(-2i/h).
+    """
     half = x_BSHh.shape[-1] // 2
     frequency_G = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
     if scaling is not None:
@@ -89,9 +92,10 @@ def rotate(
 
 
 def _scaled(frequency_G: jax.Array, scaling: RopeScaling) -> jax.Array:
-    """Slower by `factor`: all of them, or as Llama 3.1 has it those that turn less than
-    `low_frequency_factor` times over the trained positions, and by degrees up to
-    `high_frequency_factor` times.
+    """Divides rotary frequencies by `factor`: all of them, or only low ones as Llama 3.1 does.
+
+    Llama 3.1 counts rotations over the trained positions. Below `low_frequency_factor` rotations
+    it divides, above `high_frequency_factor` it does not; in between it interpolates linearly.
     """
     slowed_G = frequency_G / scaling.factor
     if scaling.kind == "linear":

@@ -1,4 +1,4 @@
-"""Adapters: a small product beside a kernel's, which is trained in its place."""
+"""LoRA adapters: low-rank products beside frozen kernels, trained in their place."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,10 @@ from trainer.model.sharding import gathered
 
 
 class Adapter(nnx.Module):
-    """scale (x A) B, with B zero at the start. The matrices are those of all layers, stacked."""
+    """The product scale (x A) B (arXiv:2106.09685), with B initialized to zero.
+
+    Both matrices are stacked over all layers.
+    """
 
     def __init__(self, rngs: nnx.Rngs, first: Parameter, second: Parameter, scale: float):
         self.scale, self.contracted = scale, len(first.shape) - 2
@@ -26,14 +29,14 @@ class Adapter(nnx.Module):
         self.b = nnx.Param(jnp.zeros(second.shape), out_sharding=second.axes)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """What is added to the kernel's product, in the dtype of `x`."""
+        """Returns the term that is added to the kernel's product, in the dtype of `x`."""
         first = gathered(self.a[...].astype(x.dtype), self.first_axes)
         second = gathered(self.b[...].astype(x.dtype), self.second_axes)
         return self.scale * jnp.tensordot(jnp.tensordot(x, first, self.contracted), second, 1)
 
 
 def attach(module: nnx.Module, rngs: nnx.Rngs, lora: Lora, parameters: Sequence[Parameter]) -> None:
-    """Puts adapters beside the kernels of a model with these `parameters`."""
+    """Attaches adapters to the kernels of a model with these `parameters`."""
     found = adapters(lora, parameters)
     for first, second in zip(found[::2], found[1::2], strict=True):
         beside: Any = module
@@ -43,6 +46,6 @@ def attach(module: nnx.Module, rngs: nnx.Rngs, lora: Lora, parameters: Sequence[
 
 
 def merged(kernel: jax.Array, a: jax.Array, b: jax.Array, scale: float) -> jax.Array:
-    """The kernels of all layers that give with one product what kernel and adapter give."""
+    """Returns the kernels of all layers with the adapters merged in: kernel + scale A B."""
     product = jax.vmap(lambda a, b: jnp.tensordot(a, b, 1))(a, b)
     return kernel + scale * product

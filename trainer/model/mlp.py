@@ -17,11 +17,14 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "geglu": partial(jax.nn.gelu, approximate=True),
     "gelu": partial(jax.nn.gelu, approximate=True),
 }
-"""Of what comes first: the gate, where there is one. The tanh form of GELU, as GPT-2 and Gemma."""
+"""Activation of the gate, or of `up` without a gate. GELU is the tanh form of GPT-2 and Gemma."""
 
 
 class FeedForward(nnx.Module):
-    """down(activation(gate(x)) * up(x)), or without a gate down(activation(up(x)))."""
+    """Computes down(activation(gate(x)) * up(x)), or without a gate down(activation(up(x))).
+
+    SwiGLU and GEGLU are those of arXiv:2002.05202.
+    """
 
     def __init__(self, rngs: nnx.Rngs, model: Model):
         width, hidden, bias = model.d_model, model.d_ff, model.biases == "all"
@@ -33,7 +36,7 @@ class FeedForward(nnx.Module):
         )
 
     def __call__(self, x_BSD: jax.Array) -> jax.Array:
-        """(B, S, D)."""
+        """Returns the output (B, S, D)."""
         first, *rest = (getattr(self, part)(x_BSD) for part in self.parts)
         hidden_BSF = ACTIVATIONS[self.kind](first)
         for other in rest:

@@ -1,12 +1,9 @@
-"""A mixture of experts: each token takes the few feed-forward parts that its router prefers.
+"""Mixture of experts: the router assigns each token to a few feed-forward parts.
 
-Letters besides those of `trainer/model/__init__.py`:
+The letters of dims are those of `trainer/model/__init__.py`; "slot" is `place` in the code.
 
-    E experts     N choices of a sequence (S times the experts of a token)
-    C room of an expert in a sequence     P places in all (E C)
-
-Room is counted in each sequence by itself, so that what a token gets depends neither on the mesh
-nor on the sequences beside it. Where there is room for all, moe_dropless.py does without places.
+Capacity is counted per sequence, so the output of a token depends neither on the mesh nor on the
+other sequences of the batch. When capacity suffices for all tokens, moe_dropless.py needs no slots.
 """
 
 import math
@@ -25,15 +22,15 @@ from trainer.model.moe_dropless import LookUp, taken
 from trainer.model.sharding import constrain, gathered, rows_are_split
 
 BY_ROWS, BY_EXPERTS = ("batch", None), ("expert_batch", "expert")
-"""How the first two dims of (B, E, C, ...) lie: each device with all tokens of its rows, or with
-the tokens of its experts from more rows."""
+"""Layouts of the first two dims of (B, E, C, ...): each device has all tokens of its rows, or the
+tokens of its experts from more rows."""
 
 
 class MoE(nnx.Module):
-    """Stands where a feed-forward part does."""
+    """A mixture of experts that replaces the feed-forward part of a layer."""
 
     def __init__(self, rngs: nnx.Rngs, model: Model, kind: str = "room"):
-        """`kind`: how tokens come to their experts, by the name that the plan has for it."""
+        """Builds router and experts; `kind` names the implementation, as in the plan."""
         assert model.experts
         self.settings, self.by = model.experts, kind
         self.parts, self.kind = hidden_parts(model), model.feed_forward
@@ -45,7 +42,7 @@ class MoE(nnx.Module):
         self.down = _Kernel(rngs, (count, hidden, width), moe_dropless.OUTWARD, gain)
 
     def __call__(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """(B, S, D), and of each sequence how uneven its choices are (B,): 1 is even."""
+        """Returns the output (B, S, D), and the load-balancing loss of each sequence (B,)."""
         logits_BSE = self.router(x_BSD).astype(jnp.float32)
         chosen_BSk, experts_BSk = jax.lax.top_k(logits_BSE, self.settings.per_token)
         weights_BSk = jax.nn.softmax(chosen_BSk, axis=-1).astype(x_BSD.dtype)
@@ -79,7 +76,7 @@ class MoE(nnx.Module):
         return constrain(mixed_BSD, "batch", None, None)
 
     def _feed(self, x_BECD: jax.Array) -> jax.Array:
-        """Every expert on what has a place with it."""
+        """Applies each expert to the tokens in its slots."""
         first, *rest = (
             jnp.einsum("becd,edf->becf", x_BECD, getattr(self, part)(x_BECD.dtype))
             for part in self.parts
@@ -92,7 +89,7 @@ class MoE(nnx.Module):
 
 
 class _Kernel(nnx.Module):
-    """One matrix for each expert."""
+    """A matrix for each expert."""
 
     def __init__(
         self, rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], gain: float = 1.0
@@ -105,14 +102,15 @@ class _Kernel(nnx.Module):
         return gathered(self.cast(dtype), self.axes)
 
     def cast(self, dtype: jnp.dtype) -> jax.Array:
-        """As it is stored."""
+        """Returns the matrices in `dtype`, in their stored layout."""
         return self.kernel[...].astype(dtype)
 
 
 def _look_ups(experts_BN: jax.Array, count: int, places: int) -> tuple[LookUp, LookUp]:
-    """Of each place (B, P) its choice, and of each choice (B, N) its place: earlier ones first.
+    """Returns the choice of each slot (B, P), and the slot of each choice (B, N).
 
-    A choice has none where its expert has no room left: the token goes without it.
+    Earlier choices get slots first. A choice beyond its expert's capacity gets none: the token
+    skips that expert.
     """
     chosen_BNE = experts_BN[:, :, None] == jnp.arange(count)
     counts_BE = jnp.sum(chosen_BNE, axis=1)
@@ -132,19 +130,20 @@ def _look_ups(experts_BN: jax.Array, count: int, places: int) -> tuple[LookUp, L
 
 
 def _exchanged(x_BECD: jax.Array, *first: str | None) -> jax.Array:
-    """Laid out the other way, by rows or by experts.
+    """Moves tokens from one layout to the other: by rows or by experts.
 
-    Both ways are said, so that nothing else happens between them: left to itself, the compiler lets
-    look-ups and products each have what they like, and gathers all tokens in between.
+    Constraining both layouts leaves only the exchange between them. Otherwise the compiler picks
+    separate layouts for look-ups and products, and gathers all tokens between them.
     """
     before = BY_EXPERTS if first == BY_ROWS else BY_ROWS
     return constrain(constrain(x_BECD, *before, None, None), *first, None, None)
 
 
 def _load_balance_loss(logits_BSE: jax.Array, experts_BN: jax.Array) -> jax.Array:
-    """(B,): over the experts, share of the choices times mean probability, summed, times E.
+    """Returns the load-balancing loss of each sequence (B,), 1 when the experts are used evenly.
 
-    The balancing loss of the Switch Transformer (arXiv:2101.03961, equation 4), of each sequence.
+    It is E times the sum over experts of share of choices times mean probability: equation 4 of
+    the Switch Transformer (arXiv:2101.03961), for one sequence.
     """
     count = logits_BSE.shape[-1]
     share_BE = jnp.mean(experts_BN[:, :, None] == jnp.arange(count), axis=1, dtype=jnp.float32)

@@ -1,11 +1,11 @@
-"""Experts whose tokens all find room: one product for each matrix, whose rows are in groups.
+"""Dropless mixture of experts (as in MegaBlocks, arXiv:2211.15841): a grouped product per matrix.
 
 `jax.lax.ragged_dot` multiplies the rows of each expert by its matrix. TPUs have a kernel that
-computes no more than these rows; elsewhere it is computed as if each expert had them all.
+computes only these rows; other platforms compute all rows for every expert.
 
-A device gathers the tokens of those beside it along `expert`, computes what its own experts make of
-them, and the sums are scattered back. Letters as in moe.py, of what a device has: its tokens T,
-their choices N, its experts E.
+A device gathers the tokens of the other devices along `expert` and applies its own experts to them.
+The sums are scattered back. The letters of dims are those of trainer/model/__init__.py, counted per
+device: E are its experts, and N the choices of its tokens.
 """
 
 from collections.abc import Callable
@@ -20,18 +20,18 @@ from trainer.model.sharding import spec
 
 
 class LookUp(NamedTuple):
-    """What each of some rows takes of others: both arrays are (..., rows)."""
+    """Source row of each output row; both arrays are (..., rows)."""
 
     row: jax.Array
     is_there: jax.Array
-    """False: zeros."""
+    """Whether the output row has a source; without one it is zeros."""
 
 
 @jax.custom_vjp
 def taken(x: jax.Array, look_up: LookUp, back: LookUp) -> jax.Array:
-    """The rows of `x` (..., rows, D) that are looked up.
+    """Returns the rows of `x` (..., rows, D) that `look_up` selects.
 
-    The gradient is looked up by `back`: JAX's own would add rows to rows, one by one.
+    The gradient is a look-up by `back`, its inverse. JAX's own gradient adds rows one by one.
     """
     rows = jnp.take_along_axis(x, look_up.row[..., None], axis=-2)
     return jnp.where(look_up.is_there[..., None], rows, 0)
@@ -63,10 +63,10 @@ def feed(
     inward_EDF: list[jax.Array],
     down_EFD: jax.Array,
 ) -> jax.Array:
-    """(B, S, D): of each token what its experts make of it, summed by its weights.
+    """Returns the weighted sum of the outputs of each token's experts, (B, S, D).
 
-    The first of the inward products is activated, and others are multiplied to it. Matrices lie as
-    they are stored, and rows are split over all of `BATCH_AXES`.
+    The activation applies to the first inward product, which the other ones then multiply. Matrices
+    have their stored layout, and rows are split over all of `BATCH_AXES`.
     """
     tokens, inward = spec(x_BSD, "batch", "sequence", None), spec(inward_EDF[0], *INWARD)
     split = jax.shard_map(
@@ -86,7 +86,7 @@ def _own(
     inward_EDF: list[jax.Array],
     down_EFD: jax.Array,
 ) -> jax.Array:
-    """What one device does."""
+    """Computes the part of one device."""
     expert, embed, mlp = inward
     if expert:
         x_BSD, experts_BSk, weights_BSk = (
@@ -115,9 +115,9 @@ def _own(
 
 
 def _groups(experts_N: jax.Array, count: int) -> tuple[jax.Array, LookUp, LookUp]:
-    """How many rows each of `count` experts has, which choice each row is, and the way back.
+    """Returns the row counts of `count` experts, the choice of each row, and the inverse.
 
-    Rows are in the order of their experts; choices of other devices' experts come last, as zeros.
+    Rows are sorted by expert. Choices of experts on other devices come last, as zeros.
     """
     is_own_N = (experts_N >= 0) & (experts_N < count)
     experts_N = jnp.where(is_own_N, experts_N, count)

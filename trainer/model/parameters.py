@@ -1,7 +1,7 @@
 """Parameters as a flat dict, and the model bound to them.
 
-A run's state is `{"layers.attention.query.kernel": array, ...}`, with the names of
-`trainer/contract/planning/parameter_shapes.py`: the hot path passes few plain leaves, and a
+The dict is `{"layers.attention.query.kernel": array, ...}`, with the names of
+`trainer/contract/planning/parameter_shapes.py`. The hot path thus passes few plain leaves, and a
 checkpoint has readable names.
 """
 
@@ -21,12 +21,12 @@ from trainer.model.lora import attach
 Params = dict[str, jax.Array]
 
 ADAPTERS = 0x10124
-"""Apart from the numbers that NNX gives to the draws of a model."""
+"""Number folded into the key of adapters; NNX counts the draws of a model in smaller numbers."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """The model without its numbers: makes initial parameters, and a module from parameters."""
+    """The decoder without parameter values: initializes parameters and binds a module to them."""
 
     job: Job
     vocabulary: Vocabulary
@@ -40,7 +40,7 @@ class Network:
 
     @classmethod
     def of(cls, job: Job, plan: Plan) -> "Network":
-        """The network of a job, with the vocabulary and the compute dtype of its plan."""
+        """Returns the network of a job, with the vocabulary and the compute dtype of its plan."""
         if plan.world.on_cpu:
             job = _written_out(job)
         vocabulary = Vocabulary(vocab_size(job), plan.padded_vocab)
@@ -49,24 +49,24 @@ class Network:
         return cls(job, vocabulary, dtype, nnx.graphdef(module))
 
     def initial(self) -> Params:
-        """Parameters in float32 from the job's seed alone; call it under jit."""
+        """Initializes parameters in float32 from the job's seed alone; call it under jit."""
         with nnx.use_eager_sharding(False):
             module = _decoder(self.job, self.vocabulary, self.dtype)
         return {name: variable[...] for name, variable in named_parameters(module).items()}
 
     def bind(self, params: Params) -> Decoder:
-        """The module that computes with `params`."""
+        """Returns the module that computes with `params`."""
         paths = [(tuple(name.split(".")), value) for name, value in params.items()]
         return nnx.merge(self.graph, nnx.from_flat_state(paths))
 
 
 def _written_out(job: Job) -> Job:
-    """The job with every layer of its own in the program, in place of one in a loop.
+    """Returns the job with its layers unrolled, not in a loop.
 
-    XLA's CPU devices run a program's collectives in its order, with one exception: one that does
-    not need a loop's result can overtake those inside the loop, on one device and not on another.
-    Then all wait for ever. (The collectives' edges in XLA's ThunkExecutor end when a thunk has been
-    scheduled, and a loop counts as scheduled while it still runs.)
+    XLA's CPU devices run the collectives of a program in its order, with one exception. A
+    collective that does not need a loop's result can overtake those inside the loop, on one device
+    and not on another. Then all devices deadlock. (The edges between collectives in XLA's
+    ThunkExecutor end when a thunk is scheduled, and a running loop already counts as scheduled.)
     """
     return job.model_copy(update={"model": job.decoder.model_copy(update={"scan_layers": False})})
 
@@ -78,7 +78,7 @@ def abstract(
     attention: str = "plain",
     experts: str = "room",
 ) -> Decoder:
-    """The module with shapes in place of arrays; nothing is computed."""
+    """Returns the module with shapes in place of arrays; computes nothing."""
     with nnx.use_eager_sharding(False):
         return nnx.eval_shape(lambda: _decoder(job, vocabulary, dtype, attention, experts))
 
@@ -90,7 +90,7 @@ def _decoder(
     attention: str = "plain",
     experts: str = "room",
 ) -> Decoder:
-    """With the job's adapters, which change nothing of how the rest begins."""
+    """Builds the decoder with the job's adapters, which do not change its other initial values."""
     key = jax.random.key(job.seed)
     module = Decoder(nnx.Rngs(params=key), job.decoder, vocabulary, dtype, attention, experts)
     if job.lora:
@@ -100,6 +100,6 @@ def _decoder(
 
 
 def named_parameters(module: Decoder) -> dict[str, nnx.Param]:
-    """The module's variables by dotted name; each has its logical axes as `out_sharding`."""
+    """Returns the module's variables by dotted name; `out_sharding` has their logical axes."""
     flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
     return {".".join(map(str, path)): variable for path, variable in flat}

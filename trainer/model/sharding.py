@@ -1,4 +1,4 @@
-"""Where activations and gathered weights lie, by the same table of rules as the parameters."""
+"""Shardings of activations and gathered weights, from the rules table of the parameters."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,9 +15,10 @@ _fsdp_rows: ContextVar[int] = ContextVar("fsdp_rows", default=1)
 
 @contextmanager
 def scattering_by_rows(rows: int) -> Iterator[None]:
-    """For a model traced inside: gradients are scattered over so many rows of `fsdp`, then in each.
+    """Makes models traced inside scatter gradients over `rows` rows of `fsdp`, then in each row.
 
-    1: over all of `fsdp` at once. See `fsdp_rows` in trainer/contract/planning/mesh_layout.py.
+    1 scatters over all of `fsdp` in one collective. See `fsdp_rows` in
+    trainer/contract/planning/mesh_layout.py.
     """
     token = _fsdp_rows.set(rows)
     try:
@@ -27,12 +28,12 @@ def scattering_by_rows(rows: int) -> Iterator[None]:
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-    """`x` laid out by the logical axis of each dim; None is whole, "batch" is split by rows.
+    """Constrains the layout of `x` by the logical axis of each dim.
 
-    "expert_batch" are the rows where a dim beside them is split by experts; "tokens" has a place
-    for each token shard.
+    None leaves a dim whole, and "batch" splits it like rows. "expert_batch" is for rows next to a
+    dim that is split by experts. "tokens" is for a dim with an element per token shard.
 
-    Follows the mesh of `jax.set_mesh`; without one nothing happens. A dim that does not divide by
+    The mesh is that of `jax.set_mesh`; without one, `x` is unchanged. A dim that does not divide by
     its mesh axis stays whole, as in the plan.
     """
     mesh = jax.sharding.get_abstract_mesh()
@@ -42,7 +43,7 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 
 
 def spec(x: jax.Array, *axes: str | None) -> PartitionSpec:
-    """Where the rules lay `x` on the mesh, by the logical axis of each dim: see `constrain`."""
+    """Returns the spec of `x` on the mesh, by the logical axis of each dim: see `constrain`."""
     mesh = dict(jax.sharding.get_abstract_mesh().shape)
     return PartitionSpec(
         *(_mesh_axes(dim, axis, mesh) for dim, axis in zip(x.shape, axes, strict=True))
@@ -50,27 +51,27 @@ def spec(x: jax.Array, *axes: str | None) -> PartitionSpec:
 
 
 def row_shards() -> int:
-    """Into how many parts the rows of a batch are split."""
+    """Returns the number of parts that the rows of a batch are split into."""
     mesh = jax.sharding.get_abstract_mesh()
     return 1 if mesh.empty else sharding_rules.row_shards(dict(mesh.shape))
 
 
 def rows_are_split(rows: int) -> bool:
-    """Whether there is a mesh, and so many rows divide by it."""
+    """Returns whether a mesh is set and splits `rows` into equal parts."""
     return not jax.sharding.get_abstract_mesh().empty and rows % row_shards() == 0
 
 
 def token_shards() -> int:
-    """Into how many parts the tokens of a batch are split: R."""
+    """Returns R, the number of parts that the tokens of a batch are split into."""
     mesh = jax.sharding.get_abstract_mesh()
     return 1 if mesh.empty else sharding_rules.token_shards(dict(mesh.shape))
 
 
 def whole_sequences(x_BSHh: jax.Array, heads: str) -> jax.Array:
-    """Keys or values with all positions of their rows on each device that has some of them.
+    """Gathers keys or values: each device with some positions of a row gets all of them.
 
-    They are gathered here, once for each pass; the gradient, of which each device has a part from
-    its own queries, is summed as it is scattered. `heads` is the logical axis of the third dim.
+    This happens once per pass. Each device has a part of the gradient, from its own queries; the
+    parts are summed by a reduce-scatter. `heads` is the logical axis of the third dim.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape["context"] == 1:
@@ -82,11 +83,11 @@ def whole_sequences(x_BSHh: jax.Array, heads: str) -> jax.Array:
 
 
 def gathered(weight: jax.Array, axes: Sequence[str]) -> jax.Array:
-    """A weight with these logical axes, whole along `fsdp` for the products of its layer.
+    """Gathers a weight with these logical axes along `fsdp`, for the products of its layer.
 
-    Said here once, so that forward and backward pass gather it once each, in the type of `weight`,
-    and its gradient is scattered as soon as there is one: left to itself, the compiler gathers once
-    for each product, and sums whole gradients.
+    The forward and the backward pass then gather it once each, in the dtype of `weight`, and its
+    gradient is scattered as soon as it exists. Without this constraint, the compiler gathers once
+    per product and sums whole gradients.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape["fsdp"] == 1:
@@ -98,7 +99,7 @@ def gathered(weight: jax.Array, axes: Sequence[str]) -> jax.Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def _between(x: jax.Array, stored: PartitionSpec, whole: PartitionSpec, rows: int) -> jax.Array:
-    """From one layout to another, and the gradient back: a plain constraint keeps its gradient."""
+    """Moves `x` to `whole` and its gradient to `stored`; a plain constraint keeps it in `whole`."""
     return jax.lax.with_sharding_constraint(x, whole)
 
 
@@ -117,7 +118,7 @@ def _backward(
 
 
 def _over_rows(stored: PartitionSpec, rows: int) -> NamedSharding:
-    """Split by the rows of `fsdp` where `stored` is split by all of it."""
+    """Returns `stored` with dims split by the rows of `fsdp` in place of all of it."""
     sizes: dict[str, int] = {}
     for axis, size in jax.sharding.get_abstract_mesh().shape.items():
         sizes |= {"rows": rows, axis: size // rows} if axis == "fsdp" else {axis: size}

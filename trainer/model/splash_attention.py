@@ -1,4 +1,4 @@
-"""Attention on TPUs by JAX's splash kernel: block by block, no (S, S) scores in HBM."""
+"""Attention on TPUs with JAX's splash kernel: block by block, without (S, S) scores in HBM."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from trainer.contract.planning import sharding_rules
 
 LARGEST_BLOCK = 512
-"""Positions that the kernel works on at once; blocks of this size fit the VMEM of every TPU."""
+"""Positions in the kernel's largest block; blocks of this size fit the VMEM of every TPU."""
 
 
 def attend(
@@ -21,9 +21,9 @@ def attend(
     *,
     interpret: bool = False,
 ) -> Callable[[jax.Array, jax.Array, jax.Array], jax.Array]:
-    """Causal attention inside the segments; see trainer/model/attention_kernels.py for the shapes.
+    """Returns causal attention inside the segments and the window.
 
-    `interpret` computes it without a TPU, slowly.
+    trainer/model/attention_kernels.py has the shapes. `interpret` computes without a TPU, slowly.
     """
 
     def whole(query_BSHh: jax.Array, key_BWKh: jax.Array, value_BWKh: jax.Array) -> jax.Array:
@@ -66,7 +66,7 @@ def _own(
     segments_BS: jax.Array,
     segments_BW: jax.Array,
 ) -> jax.Array:
-    """The rows, positions and heads of one device."""
+    """Computes attention for the rows, positions and heads of one device."""
     scaled_BSHh = query_BSHh * query_BSHh.shape[-1] ** -0.5
     by_head = (x.swapaxes(1, 2) for x in (scaled_BSHh, key_BWKh, value_BWKh))
     segments = splash_attention.SegmentIds(segments_BS, segments_BW)
@@ -81,7 +81,7 @@ def _kernel(
     shards: tuple[int, int],
     interpret: bool,
 ) -> Any:
-    """Of all heads and positions, which `shards` devices split."""
+    """Returns the kernel for all heads and positions; `shards` splits heads and queries."""
     head_shards, query_shards = shards
     own = math.gcd(length // query_shards, LARGEST_BLOCK)
     seen = math.gcd(length, LARGEST_BLOCK)

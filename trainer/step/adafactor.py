@@ -1,10 +1,10 @@
-"""Adafactor: of a matrix's squared gradients only the sums of its rows and columns are kept.
+"""Adafactor: keeps only the row and column sums of a matrix's squared gradients.
 
 arXiv:1804.04235: algorithm 4 without momentum, with the decay of its section 7 and the clipping of
-its section 6; the learning rate is the job's, not one relative to the parameter's size.
+its section 6. The learning rate is the job's, not one relative to the parameter's size.
 
-Sums stand where the paper has means, and numbers without any gradient so far do not count in the
-clipping: rows that pad a vocabulary change nothing and stay zero, whatever their number.
+This code uses sums where the paper has means. Elements that have had no gradient do not count in
+the clipping. Rows that pad a vocabulary thus change nothing and stay zero, whatever their number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,17 @@ from trainer.contract.planning.optimizer_state import Matrix, sides
 from trainer.model import Params
 
 DECAY_POWER = 0.8
-"""Of the mean after t updates 1 - t ** -0.8 stays."""
+"""Exponent of the decay: update t keeps 1 - t ** -0.8 of the mean."""
 LARGEST_RMS = 1.0
-"""Of a matrix's update."""
+"""Upper bound of the root mean square of a matrix's update."""
 TINY = 1e-30
 
 
 class AdafactorState(NamedTuple):
-    """By parameter name; summed dims have size 1. Of what is no matrix, `rows` has all numbers."""
+    """Means of squared gradients by parameter name; summed dims have size 1.
+
+    `rows` has all elements of a parameter that is not a matrix.
+    """
 
     updates: jax.Array
     rows: Params
@@ -33,7 +36,7 @@ class AdafactorState(NamedTuple):
 
 
 def scale_by_adafactor(axes: Mapping[str, Sequence[str]]) -> optax.GradientTransformation:
-    """The direction for parameters with these logical axes, by name."""
+    """Returns the rule for the direction of parameters with these logical axes, by name."""
     dims = {name: sides(of) for name, of in axes.items()}
 
     def init(params: Any) -> AdafactorState:
@@ -60,7 +63,7 @@ def scale_by_adafactor(axes: Mapping[str, Sequence[str]]) -> optax.GradientTrans
 
 
 def _summed(arrays: Params, dims: Mapping[str, Matrix]) -> tuple[Params, Params]:
-    """Over the columns of each row, and over the rows of each column."""
+    """Returns the sums over the columns of each row, and over the rows of each column."""
     rows, columns = dict(arrays), {}
     for name, array in arrays.items():
         if dims[name].is_one:
@@ -70,7 +73,7 @@ def _summed(arrays: Params, dims: Mapping[str, Matrix]) -> tuple[Params, Params]
 
 
 def _step(step: jax.Array, dims: Matrix, rows: jax.Array, columns: jax.Array | None) -> jax.Array:
-    """The gradient over the root of its mean square, as rows and columns tell it."""
+    """Divides a gradient by its root mean square, as rows and columns estimate it, and clips it."""
     squares, inner = rows, (*dims.rows, *dims.columns)
     if columns is not None:
         squares = rows * (columns / (jnp.sum(rows, dims.rows, keepdims=True) + TINY))

@@ -1,8 +1,8 @@
-"""What the compiler is told for the training step: flags of libtpu.
+"""Compiler options of the training step: libtpu flags.
 
-Weights are to be gathered while the products before them are computed, and gradients scattered
-beside those after them. How a chip does that is its generation's: `tests/trainer/test_overlap.py`
-asks the compiler of each.
+They make the compiler gather weights during the products before them, and scatter gradients during
+the products after them. The options depend on the TPU generation. `tests/trainer/test_overlap.py`
+checks them with the compiler of each.
 """
 
 import re
@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 GATHER = {
     "xla_enable_async_all_gather": "true",
-    # Else weights are gathered by a sum, twice the bytes: all of them from 4x4x4 chips on.
+    # Otherwise all-reduces gather weights, twice the bytes: all weights from 4x4x4 chips on.
     "xla_tpu_prefer_async_allgather_to_allreduce": "true",
 }
 IN_PIECES = {
@@ -22,32 +22,32 @@ IN_PIECES = {
     "xla_tpu_enable_async_collective_fusion_multiple_steps": "true",
     "xla_tpu_overlap_compute_collective_tc": "true",
 }
-"""A v5e has nothing but its core to do it: pieces of the gathers are fused into the products."""
+"""A v5e has only its core for gathers: pieces of them are fused into the products."""
 AS_A_WHOLE = {"xla_tpu_enable_async_collective_fusion": "false"}
-"""On any other chip that gives wrong numbers or hangs, by what libtpu says from 0.0.50 on, where it
-refuses to compile it."""
+"""On any other chip, fused gathers give wrong numbers or hang, according to libtpu. From 0.0.50 on
+it refuses to compile them."""
 ON_SPARSE_CORES = {
     "xla_tpu_enable_sparse_core_collective_offload_all_gather": "true",
     "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": "true",
     "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter": "true",
     "xla_tpu_use_tc_device_shape_on_sc": "true",
-    # Else the parts of some large gradients do not suit it, as of llama3-70b's feed-forward weights
-    # in 256 parts: those are scattered by all-reduces, too.
+    # Otherwise the shards of some large gradients do not qualify: for example, all-reduces also
+    # scatter those of llama3-70b's feed-forward weights in 256 parts.
     "xla_jf_cross_replica_sharding_also_try_reducing_min_span_by_factor": "8",
 }
-"""Without it gathers wait for the products, and the compiler scatters the gradients of a v6e, and
-of a v5p from 4x4x4 chips on, by all-reduces, twice the bytes."""
+"""Without these options, gathers wait for the products. The compiler then scatters gradients by
+all-reduces, twice the bytes, on a v6e, and on a v5p from 4x4x4 chips on."""
 KINDS = {
     "TPU v5 lite": IN_PIECES,
     "TPU v5": AS_A_WHOLE | ON_SPARSE_CORES,
     "TPU v6 lite": AS_A_WHOLE | ON_SPARSE_CORES,
 }
-"""By the kind of device."""
+"""Options by device kind."""
 UNKNOWN = re.compile(r"No such compile option: '(\w+)'")
 
 
 def of_step(mesh: Mesh) -> dict[str, str]:
-    """For the mesh's devices."""
+    """Returns the compiler options for the mesh's devices."""
     device = mesh.devices.flat[0]
     if device.platform != "tpu":
         return {}
@@ -55,8 +55,10 @@ def of_step(mesh: Mesh) -> dict[str, str]:
 
 
 def compiled(lowered: jax.stages.Lowered, mesh: Mesh) -> jax.stages.Compiled:
-    """For the mesh's devices. What their compiler does not know, as one of another version may not,
-    is left out with a warning: it is about speed. Raises JaxRuntimeError for anything else.
+    """Compiles a step for the mesh's devices.
+
+    Warns about options that this version of the compiler does not have, and compiles without them:
+    they only affect speed. Raises JaxRuntimeError for any other error.
     """
     options: dict[str, str | bool] = {**of_step(mesh)}
     while True:

@@ -1,4 +1,4 @@
-"""Cross-entropy of the next token, in float32 and over chunks of the tokens."""
+"""Next-token cross-entropy, in float32 and over chunks of the tokens (C in array names)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,10 +22,10 @@ Chunk = Callable[[jax.Array, jax.Array, Rest], jax.Array]
 def loss_sum(
     model: Decoder | nnx.Module, batch: Batch, keys_B: jax.Array | None = None, z_loss: float = 0.0
 ) -> jax.Array:
-    """Sum over the targets of a batch (B, S) of weight times cross-entropy, in nats.
+    """Returns the sum over the targets of a batch (B, S) of weight times cross-entropy, in nats.
 
-    `z_loss`, and how uneven the work of experts is, are felt in the gradient alone. The loss of a
-    model of the user's own is what it says.
+    The load-balancing loss of experts and the term of `z_loss` affect only the gradient. A custom
+    model defines the loss of its targets itself. `keys_B` are the random keys of dropout.
     """
     if not isinstance(model, Decoder):
         return jnp.sum(own_losses(model, batch, keys_B))
@@ -34,8 +34,8 @@ def loss_sum(
     )
     balance = _balance(model, unevenness_B, batch.weights)
     with jax.named_scope("loss"):
-        # In the backward pass too: the kernel's whole gradient is given up for the device's part of
-        # it before that of the features goes on into the layers.
+        # The barrier also holds in the backward pass: the kernel's whole gradient is reduced to the
+        # device's shard before the gradient of the features continues into the layers.
         features_BSD, kernel_DV = jax.lax.optimization_barrier((features_BSD, model.output_kernel))
         x_CRTD, rest = _chunks(model, features_BSD, batch)
 
@@ -50,7 +50,7 @@ def loss_sum(
 
 
 def losses_by_row(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
-    """(B,): of each row the weighted sum of its tokens' losses. It has no gradient of use."""
+    """Returns the weighted sum of the token losses of each row (B,). Do not differentiate it."""
     if not isinstance(model, Decoder):
         return jnp.sum(own_losses(model, batch), axis=1)
     features_BSD, _ = model.features(batch.tokens, batch.segments, batch.positions)
@@ -70,7 +70,7 @@ def _loop(model: Decoder) -> Callable[..., Any]:
 
 
 def _chunks(model: Decoder, features_BSD: jax.Array, batch: Batch) -> tuple[jax.Array, Rest]:
-    """(C, R, T, ...): features; targets and weights."""
+    """Returns the features, and targets and weights, in chunks (C, R, T, ...)."""
     parts = jax.tree.map(_by_shard, (features_BSD, (batch.targets, batch.weights)))
     chunks = chunk_count(parts[0].shape[1], model.vocabulary.padded)
     return jax.tree.map(lambda x: _leading_chunks(x, chunks), parts)
@@ -80,10 +80,10 @@ def _chunks(model: Decoder, features_BSD: jax.Array, batch: Batch) -> tuple[jax.
 def _sum_of_chunks(
     one_chunk: Chunk, loop: Callable[..., Any], kernel_RDV: jax.Array, x_CRTD: jax.Array, rest: Rest
 ) -> jax.Array:
-    """The sum of one_chunk(kernel_RDV, x_RTD, targets and weights).
+    """Returns the sum over chunks of one_chunk(kernel_RDV, x_RTD, targets and weights).
 
-    Its gradient is made beside it: logits are then multiplied out once, and not once for the loss
-    and once more for the gradient; and no kernel waits for a later loop.
+    The same loop computes the gradient. Logits are then computed once, not once for the loss and
+    again for the gradient, and no kernel is kept for a later loop.
     """
 
     def body(total: jax.Array, chunk: tuple[jax.Array, Rest]) -> tuple[jax.Array, None]:
@@ -122,7 +122,7 @@ _sum_of_chunks.defvjp(_sum_and_gradients, _scaled)
 
 
 def _balance(model: Decoder, unevenness_B: jax.Array | None, weights_BS: jax.Array) -> jax.Array:
-    """Zero, with the gradient of what evens out the experts, for each target."""
+    """Returns 0 with the gradient of the load-balancing loss, summed over the targets."""
     experts = model.model.experts
     if unevenness_B is None or experts is None:
         return jnp.float32(0)
@@ -132,10 +132,10 @@ def _balance(model: Decoder, unevenness_B: jax.Array | None, weights_BS: jax.Arr
 
 
 def cross_entropy(logits_RTV: jax.Array, targets_RT: jax.Array, z_loss: float = 0.0) -> jax.Array:
-    """(R, T): nats per target. By comparison, not look-up: V may be split over devices.
+    """Returns nats per target (R, T). Targets are compared, not looked up: V may be split.
 
-    The gradient is that of so much more as `z_loss` times the squared log of the softmax's sum,
-    which holds logits near zero; the value stays the plain cross-entropy.
+    The gradient includes `z_loss` times the squared log of the softmax's sum (arXiv:2204.02311),
+    which keeps logits near zero. The value is the plain cross-entropy.
     """
     is_target_RTV = jnp.arange(logits_RTV.shape[-1]) == targets_RT[:, :, None]
     target_RT = jnp.sum(jnp.where(is_target_RTV, logits_RTV, 0), axis=-1)
@@ -146,36 +146,36 @@ def cross_entropy(logits_RTV: jax.Array, targets_RT: jax.Array, z_loss: float = 
 
 
 def _gradient_only(x: jax.Array) -> jax.Array:
-    """Zero, with the gradient of `x`."""
+    """Returns 0 with the gradient of `x`."""
     return x - jax.lax.stop_gradient(x)
 
 
 def chunk_count(tokens: int, vocab: int) -> int:
-    """The fewest equal chunks of a token shard's tokens whose logits stay below LOGIT_BYTES."""
+    """Returns the least number of equal chunks of `tokens` whose logits fit in LOGIT_BYTES."""
     whole = tokens * vocab * 4
     counts = (n for n in range(1, tokens + 1) if tokens % n == 0)
     return next((n for n in counts if whole // n <= LOGIT_BYTES), tokens)
 
 
 def _by_shard(x_BSx: jax.Array) -> jax.Array:
-    """(R, T, ...): the tokens of each token shard."""
+    """Returns the tokens of each token shard, (R, T, ...)."""
     (_, length, *rest), rows = x_BSx.shape, row_shards()
     parts = token_shards() // rows
     if parts > 1:
-        # Of all rows of a device its own positions, side by side.
+        # A device has its own positions of all its rows: they become contiguous.
         x_BSx = x_BSx.reshape(rows, -1, parts, length // parts, *rest).swapaxes(1, 2)
     x_RTx = x_BSx.reshape(rows * parts, -1, *rest)
     return constrain(x_RTx, "tokens", *[None] * (x_RTx.ndim - 1))
 
 
 def _leading_chunks(x_RTx: jax.Array, chunks: int) -> jax.Array:
-    """(chunks, R, T / chunks, ...)."""
+    """Splits T into chunks: (chunks, R, T / chunks, ...)."""
     shards, tokens, *rest = x_RTx.shape
     return jnp.moveaxis(x_RTx.reshape(shards, chunks, tokens // chunks, *rest), 1, 0)
 
 
 def _by_row(x_CRT: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """(B, S), that is `shape`: what `_by_shard` and `_leading_chunks` took apart."""
+    """Inverts `_by_shard` and `_leading_chunks`: returns (B, S), which is `shape`."""
     x_RT = jnp.moveaxis(x_CRT, 0, 1).reshape(token_shards(), -1)
     (_, length), rows = shape, row_shards()
     parts = token_shards() // rows

@@ -1,8 +1,9 @@
-"""Muon: momentum whose matrices are made orthogonal, so that an update moves all directions alike.
+"""Muon: orthogonalized momentum, so that an update has the same size in all directions.
 
 Applies only to the weights between a layer's features: see `matrix` in
 trainer/contract/planning/optimizer_state.py.
 The polynomial's coefficients and the size of an update are those of arXiv:2502.16982.
+In array names, N are matrices of m rows and n columns.
 """
 
 import math
@@ -19,16 +20,16 @@ from trainer.contract.planning.optimizer_state import Matrix, matrix
 from trainer.model import Params
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of an odd polynomial that takes all of (0, 1] near 1 when it is applied a few times."""
+"""Coefficients of an odd polynomial that maps (0, 1] near 1 when it is applied a few times."""
 ROUNDS = 5
 RMS = 0.2
-"""Of an update's numbers: as AdamW's are, so that its learning rates and decays serve both."""
+"""Root mean square of an update: as with AdamW, so its learning rates and decays fit both."""
 
 
 def scale_by_muon(
     momentum: float, matrices: Mapping[str, tuple[str, ...]]
 ) -> optax.GradientTransformation:
-    """The direction for `matrices`: parameter name -> logical axes."""
+    """Returns the rule for the direction of `matrices`: parameter name -> logical axes."""
 
     def orthogonal_steps(steps: Any, params: Any) -> Params:
         del params
@@ -38,7 +39,7 @@ def scale_by_muon(
 
 
 def orthogonal(x_Nmn: jax.Array) -> jax.Array:
-    """Of each matrix one near it, all of whose singular values are roughly 1."""
+    """Returns matrices near the given ones, all of whose singular values are roughly 1."""
     if x_Nmn.shape[1] > x_Nmn.shape[2]:
         return orthogonal(x_Nmn.mT).mT
     norms_N11 = jnp.sqrt(jnp.sum(x_Nmn**2, axis=(1, 2), keepdims=True))
@@ -64,7 +65,7 @@ def _orthogonal_step(step: jax.Array, axes: tuple[str, ...]) -> jax.Array:
 
 
 def _dealt(stored: tuple[str | None, ...], layer: int) -> tuple[str | None, ...]:
-    """Each device with layers of its own in place of parts of all: none does what another does."""
+    """Returns a layout with whole layers per device, not shards of all: no work is duplicated."""
     whole = [None if axis == "fsdp" else axis for axis in stored]
     return (*whole[:layer], "fsdp", *whole[layer + 1 :])
 

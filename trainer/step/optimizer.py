@@ -21,10 +21,11 @@ from trainer.step.muon import scale_by_muon
 
 
 def schedule(optimizer: Optimizer, steps: int) -> optax.Schedule:
-    """Updates done -> learning rate of the next one.
+    """Returns the schedule: updates done -> learning rate of the next one.
 
-    Warm-up ends at the full rate with update `warmup_steps`; the last update has `final_fraction`
-    of it (`constant`: all of it). `wsd` stays at the full rate until the last `decay_steps`.
+    Warm-up reaches the full rate with update `warmup_steps`. The last update has `final_fraction`
+    of it (`constant`: all of it). `wsd` (arXiv:2404.06395) keeps the full rate until the last
+    `decay_steps`.
     """
     rate, warmup = optimizer.learning_rate, optimizer.warmup_steps
     rest = max(1, steps - max(1, warmup))
@@ -37,13 +38,13 @@ def schedule(optimizer: Optimizer, steps: int) -> optax.Schedule:
     decay = decays[optimizer.schedule]
     if warmup == 0:
         return decay
-    # The first update already moves: a rate of zero would waste its batch.
+    # The first rate is above zero: a rate of zero would waste the first batch.
     climb = optax.linear_schedule(rate / warmup, rate, max(1, warmup - 1))
     return optax.join_schedules([climb, decay], [warmup - 1])
 
 
 def _stable_then_linear(optimizer: Optimizer, updates: int, steps: int) -> optax.Schedule:
-    """After warm-up: `updates` in all, of which the last ones fall."""
+    """Returns the schedule of the `updates` after warm-up, with a decay in the last ones."""
     rate = optimizer.learning_rate
     falling = min(optimizer.decay_steps or max(1, steps // 10), updates)
     fall = optax.linear_schedule(rate, rate * optimizer.final_fraction, falling)
@@ -51,7 +52,7 @@ def _stable_then_linear(optimizer: Optimizer, updates: int, steps: int) -> optax
 
 
 def make(job: Job, arrays: Sequence[ArrayPlan]) -> optax.GradientTransformation:
-    """The direction of an update, before the learning rate and after clipping."""
+    """Returns the rule for an update's direction, before the learning rate and after clipping."""
     settings = job.optimizer
     pulls = {
         array.name: parameter_groups.pull(settings, array.name, array.axes) for array in arrays
@@ -77,7 +78,7 @@ def _rule(settings: Optimizer, arrays: Sequence[ArrayPlan]) -> optax.GradientTra
 
 
 class SplitState(NamedTuple):
-    """Of two rules that share the parameters."""
+    """States of two rules that share the parameters."""
 
     chosen: Any
     rest: Any
@@ -88,7 +89,7 @@ def _split(
     chosen: optax.GradientTransformation,
     rest: optax.GradientTransformation,
 ) -> optax.GradientTransformation:
-    """One rule for the parameters of these names, another one for the rest."""
+    """Combines two rules: `chosen` for the parameters with these names, `rest` for the others."""
 
     def parts(tree: Any) -> tuple[Params, Params]:
         return _only(tree, lambda name: name in names), _only(tree, lambda name: name not in names)
@@ -112,7 +113,7 @@ def _only(tree: Params, wanted: Callable[[str], bool]) -> Params:
 
 
 def _kept_as(dtype: jnp.dtype, rule: optax.GradientTransformation) -> optax.GradientTransformation:
-    """`rule` computes in float32, and its moments wait in `dtype` for the next update."""
+    """Returns `rule` with moments stored in `dtype` between updates; it computes in float32."""
 
     def init(params: optax.Params) -> optax.OptState:
         return _as(dtype, rule.init(params))
@@ -127,28 +128,28 @@ def _kept_as(dtype: jnp.dtype, rule: optax.GradientTransformation) -> optax.Grad
 
 
 def _as(dtype: DTypeLike, state: optax.OptState) -> optax.OptState:
-    """With moments of that type; counters stay what they are."""
+    """Casts the moments of a state to `dtype`; counters stay unchanged."""
     return jax.tree.map(
         lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, state
     )
 
 
 def _pulled(pull: Pull, step: jax.Array, param: jax.Array) -> jax.Array:
-    """A parameter's step with weight decay, longer or shorter where a group asks for it."""
+    """Adds weight decay to a parameter's step, and applies its learning-rate factor."""
     if pull.weight_decay:
         step = step + pull.weight_decay * param
     return step if pull.learning_rate_factor == 1 else pull.learning_rate_factor * step
 
 
 def clipping(optimizer: Optimizer, grad_norm: jax.Array) -> jax.Array:
-    """The factor that brings gradients of this norm down to `clip_norm`, where they are above."""
+    """Returns the factor that clips gradients of this norm to `clip_norm`; 1 if they are below."""
     if optimizer.clip_norm is None:
         return jnp.float32(1)
     return jnp.minimum(1.0, optimizer.clip_norm / grad_norm)
 
 
 def update_ema(optimizer: Optimizer, average: Params, params: Params, updates: jax.Array) -> Params:
-    """The mean with these parameters in it; early ones, of fewer `updates`, are soon forgotten."""
+    """Adds `params` to the moving average; it forgets early ones, of fewer `updates`, faster."""
     assert optimizer.ema is not None
     kept = jnp.minimum(optimizer.ema, (1 + updates) / (10 + updates))
     return jax.tree.map(lambda mean, param: mean + (1 - kept) * (param - mean), average, params)
@@ -160,9 +161,9 @@ def shardings(
     param_shardings: dict[str, jax.sharding.NamedSharding],
     whole: jax.sharding.NamedSharding,
 ) -> optax.OptState:
-    """For every leaf of the optimizer's state: moments as their parameter, counters whole.
+    """Returns the sharding of every leaf of the optimizer's state.
 
-    So are dims that are summed away.
+    Moments are sharded like their parameter. Counters and dims that are summed away are whole.
     """
 
     def place(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> jax.sharding.NamedSharding:

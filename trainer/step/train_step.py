@@ -1,4 +1,4 @@
-"""One optimizer update as a pure function of (state, batch), and the state it moves."""
+"""One optimizer update as a pure function of (state, batch), and the state that it updates."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,25 +24,25 @@ from trainer.step.loss import loss_sum
 
 Leaf = TypeVar("Leaf")
 Sums = tuple[tuple[jax.Array, jax.Array], Params]
-"""((loss, targets), gradients) over targets."""
+"""((loss, targets), gradients), summed over targets."""
 
 
 class TrainState(NamedTuple, Generic[Leaf]):
-    """All that a run's next steps depend on, besides the job; leaves are arrays or shardings."""
+    """Everything besides the job that a run's next steps depend on: arrays, shapes or shardings."""
 
     step: Leaf
-    """Updates done."""
+    """Number of updates done."""
     params: dict[str, Leaf]
     optimizer: Any
-    """optax's state, with the moments as dicts like `params`."""
+    """State of optax, with the moments as dicts like `params`."""
     average: dict[str, Leaf] | None = None
-    """A moving mean of the parameters, where the job has one."""
+    """Moving mean of the parameters; None if the job has none."""
     frozen_params: dict[str, Leaf] | None = None
-    """Of a job that trains adapters: the model beside which they are. It is never saved."""
+    """Base model of a job that trains adapters, else None. It is never saved."""
 
     @property
     def weights(self) -> dict[str, Leaf]:
-        """What is evaluated, writes text, and is exported."""
+        """Weights for evaluation, text generation and export."""
         return {
             **(self.frozen_params or {}),
             **(self.params if self.average is None else self.average),
@@ -50,7 +50,7 @@ class TrainState(NamedTuple, Generic[Leaf]):
 
     @property
     def trainable(self) -> "TrainState[Leaf]":
-        """What a step changes and a checkpoint holds."""
+        """The part of the state that a step changes and a checkpoint stores."""
         return self._replace(frozen_params=None)
 
 
@@ -61,17 +61,17 @@ class StepMetrics(NamedTuple):
     grad_norm: jax.Array
     learning_rate: jax.Array
     tokens: jax.Array
-    """Targets of weight 1 in the global batch."""
+    """Number of targets of weight 1 in the global batch."""
     examples: jax.Array
-    """A digest of the example numbers, whatever their order."""
+    """Digest of the example numbers, independent of their order."""
     finite: jax.Array
     wish: jax.Array
-    """The largest of all processes: see trainer/distributed/stop_vote.py."""
+    """Largest stop request of all processes: see trainer/distributed/stop_vote.py."""
 
 
 @dataclass(frozen=True)
 class TrainProgram:
-    """A job on a mesh: what makes its state, moves it, and says where every leaf lies."""
+    """A job on a mesh: initializes its state, updates it, and has the sharding of every leaf."""
 
     job: Job
     mesh: Mesh
@@ -79,12 +79,15 @@ class TrainProgram:
     rule: optax.GradientTransformation
     shardings: TrainState[NamedSharding]
     kept_as: dict[str, jnp.dtype]
-    """Of each parameter that is not trained: the type in which it waits."""
+    """Storage dtype of each parameter that is not trained."""
     fsdp_rows: int
 
     @classmethod
     def of(cls, job: Job, plan: Plan, mesh: Mesh) -> "TrainProgram":
-        """Call it outside `jax.set_mesh`: NNX would take logical axes for those of the mesh."""
+        """Returns the program of a job.
+
+        Call it outside `jax.set_mesh`: NNX would take logical axes for axes of the mesh.
+        """
         network = network_of(job, plan)
         rule = optimizer.make(job, plan.trained)
         whole, lie = meshes.replicated(mesh), meshes.parameter_shardings(plan, mesh)
@@ -98,7 +101,7 @@ class TrainProgram:
         return cls(job, mesh, network, rule, shardings, kept_as, rows)
 
     def initial_state(self) -> TrainState[jax.Array]:
-        """Step 0, made in place: no device ever holds a whole array."""
+        """Returns the state at step 0, created in shards: no device ever holds a whole array."""
         # Runs once: on CPU the compiler's optimizations would take longer than they save.
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
         options = {"xla_backend_optimization_level": 0} if on_cpu else None
@@ -106,9 +109,9 @@ class TrainProgram:
             return jax.jit(self._initial, out_shardings=self.shardings, compiler_options=options)()
 
     def fresh_state(self, params: Params) -> TrainState[jax.Array]:
-        """Step 0 with given parameters, which are taken over: no second copy is made.
+        """Returns the state at step 0 with given parameters, which are donated, not copied.
 
-        Adapters that are not among them begin as they do from the job's seed.
+        Adapters that are not among them are initialized from the job's seed.
         """
 
         def fresh(params: Params) -> TrainState[jax.Array]:
@@ -123,7 +126,7 @@ class TrainProgram:
     ) -> Callable[
         [TrainState[jax.Array], Batch, jax.Array], tuple[TrainState[jax.Array], StepMetrics]
     ]:
-        """The jitted step. The state is donated and comes back where it was."""
+        """Returns the jitted step. It donates the state and returns it with the same shardings."""
         batch = batch_shardings(self.mesh)
         whole = meshes.replicated(self.mesh)
         return jax.jit(
@@ -134,14 +137,14 @@ class TrainProgram:
         )
 
     def compiled_step(self, batch: Batch) -> jax.stages.Compiled:
-        """The step, compiled for batches like `batch`, of which only shapes are used."""
+        """Compiles the step for batches like `batch`, of which only shapes are used."""
         with jax.set_mesh(self.mesh):
             wishes = jax.ShapeDtypeStruct((self.mesh.size,), jnp.int32)
             lowered = self.step_function().lower(self.shapes(), batch, wishes)
             return compiler_options.compiled(lowered, self.mesh)
 
     def shapes(self) -> TrainState[jax.ShapeDtypeStruct]:
-        """The state's shapes and dtypes; nothing is computed."""
+        """Returns the state's shapes and dtypes; computes nothing."""
         return jax.eval_shape(self._initial)
 
     def _initial(self) -> TrainState[jax.Array]:
@@ -156,11 +159,15 @@ class TrainProgram:
     def step(
         self, state: TrainState[jax.Array], batch: Batch, wishes: jax.Array
     ) -> tuple[TrainState[jax.Array], StepMetrics]:
-        """The update of a global batch (M, B, S); skipped where it is not finite."""
+        """Returns the state after a global batch (M, B, S), and the step's metrics.
+
+        Skips an update whose loss or gradient is not finite. `wishes` are the stop requests of all
+        devices.
+        """
         with scattering_by_rows(self.fsdp_rows):
             grads, loss, tokens = self._sums(state, batch)
-        tokens = jnp.maximum(tokens, 1)  # of conversations a small batch may have no answer
-        # Of the mean over all targets. Their number is summed beside the loss, in one collective.
+        tokens = jnp.maximum(tokens, 1)  # a small batch of conversations may have no answer
+        # Values of the mean over all targets. One collective sums loss and number of targets.
         with jax.named_scope("clipping"):
             loss, grad_norm = loss / tokens, optax.tree.norm(grads) / tokens
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
@@ -170,8 +177,8 @@ class TrainProgram:
         with jax.named_scope("optimizer"):
             moved = self._moved(state, grads, scale, rate)
         new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state.trainable)
-        # After the loop over micro-batches, whose collectives they could overtake: see the model's
-        # parameters.py. The added term is always 0.
+        # `never` is always 0. It orders the collectives below after the loop over micro-batches,
+        # whose collectives they could overtake: see the model's parameters.py.
         never = (grad_norm < -1).astype(wishes.dtype)
         with jax.named_scope("bookkeeping"):
             examples, wish = self._of_all_devices(batch.examples, wishes + never)
@@ -181,7 +188,7 @@ class TrainProgram:
     def _moved(
         self, state: TrainState[jax.Array], grads: Params, scale: jax.Array, rate: jax.Array
     ) -> TrainState[jax.Array]:
-        """What moves, after an update by `scale` times the gradients."""
+        """Returns the trainable state after an update by `scale` times the gradients."""
         grads = jax.tree.map(lambda grad: scale * grad, grads)
         direction, moments = self.rule.update(grads, state.optimizer, state.params)
         params = jax.tree.map(lambda p, step: p - rate * step, state.params, direction)
@@ -193,7 +200,7 @@ class TrainProgram:
     def _sums(
         self, state: TrainState[jax.Array], batch: Batch
     ) -> tuple[Params, jax.Array, jax.Array]:
-        """Over all targets of the global batch: gradients, loss, and the targets themselves."""
+        """Returns gradients, loss and number of targets, summed over the global batch's targets."""
 
         def total_loss(params: Params, micro: Batch) -> tuple[jax.Array, jax.Array]:
             weights = {**(state.frozen_params or {}), **params}
@@ -217,7 +224,10 @@ class TrainProgram:
     def _of_all_devices(
         self, examples: jax.Array, wishes: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """The digest of all example numbers (M, B), and the largest wish: in one collective."""
+        """Combines the digests of examples (M, B) and the stop requests in one collective.
+
+        Returns the digest of all example numbers and the largest stop request.
+        """
         axes = self.mesh.axis_names
         kinds = jnp.arange(len(stop_vote.StopRequest))
 
@@ -238,14 +248,14 @@ class TrainProgram:
         return digest_of_all, jnp.max(jnp.where(jnp.stack(wished) > 0, kinds, 0))
 
     def _placed(self, grads: Params) -> Params:
-        """Gradients as their parameters lie, so that they are summed straight into their shards."""
+        """Shards gradients like their parameters, so that they are summed directly into shards."""
         return jax.lax.with_sharding_constraint(grads, self.shardings.params)
 
 
 def _parted(
     leaves: dict[str, Leaf], kept_as: Mapping[str, Any]
 ) -> tuple[dict[str, Leaf], dict[str, Leaf] | None]:
-    """What is trained, and the rest; None where that is nothing."""
+    """Splits leaves into those that are trained and the rest, which is None when it is empty."""
     base = {name: leaf for name, leaf in leaves.items() if name in kept_as}
     return {n: leaf for n, leaf in leaves.items() if n not in kept_as}, base or None
 
@@ -253,7 +263,7 @@ def _parted(
 def micro_batch_loss(
     network: AnyNetwork, params: Params, micro: Batch, step: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Of a micro-batch (B, S) in a step: loss, summed over its targets, and the targets."""
+    """Returns the loss of a micro-batch (B, S), summed over its targets, and their number."""
     keys = None
     if network.is_random:
         keys = row_keys(network.job.seed, step, micro.examples)
@@ -262,7 +272,7 @@ def micro_batch_loss(
 
 
 def digest(examples: jax.Array) -> jax.Array:
-    """Sum modulo 2^32 of a hash of each number (the last rounds of MurmurHash3)."""
+    """Returns the sum modulo 2^32 of a hash of each number (the finalizer of MurmurHash3)."""
     mixed = examples.astype(jnp.uint32) + jnp.uint32(0x9E3779B9)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)

@@ -1,1 +1,1 @@
-"""What a run reports: events, metrics.jsonl, TensorBoard, W&B, traces."""
+"""Reports of a run: events, metrics.jsonl, TensorBoard, W&B, traces."""

@@ -1,4 +1,4 @@
-"""Events for the launcher: one JSON object a line on a pipe that is never waited for."""
+"""Events for the launcher: one JSON object per line on a non-blocking pipe."""
 
 import hashlib
 import json
@@ -12,25 +12,25 @@ from typing import NamedTuple
 from trainer.distributed.process_env import Environment
 
 LINE_BYTES = 4000
-"""Below what a pipe takes in one piece (4096), so that lines never mix."""
+"""Maximum length of a line. A pipe writes up to 4096 bytes atomically, so lines never mix."""
 HEARTBEAT_EVERY_S = 2.0
 LAST_WORD_S = 2.0
-"""How long `error` and `finished` are tried on a full pipe."""
+"""Seconds for which `error` and `finished` are retried on a full pipe."""
 WORK = bytes(1 << 20)
-"""Hashing it takes a processor about a millisecond: one that takes longer is slow, or not free."""
+"""Data whose hash takes about a millisecond; it takes longer on a slow or busy processor."""
 
 
 class Pace(NamedTuple):
-    """Of all steps so far."""
+    """Totals of all steps so far."""
 
     steps: int = 0
     step_time_s: float = 0.0
     own_s: float = 0.0
-    """What they took of this process's main loop, outside of waiting for the devices."""
+    """Seconds that the main loop of this process did not spend waiting for the devices."""
 
 
 class Events:
-    """Writes events; without a pipe, or when its reader has gone, it does nothing."""
+    """Writes events; does nothing without a pipe or after its reader has exited."""
 
     def __init__(self, environment: Environment):
         self._fd = environment.events_fd
@@ -44,11 +44,11 @@ class Events:
 
     @property
     def heard(self) -> bool:
-        """Whether there is a launcher at the other end."""
+        """Whether a launcher is at the other end of the pipe."""
         return self._fd is not None
 
     def emit(self, event: str, *, last_word: bool = False, **fields: object) -> None:
-        """Sends one event, or drops it where the pipe is full (a `last_word` is tried for 2 s)."""
+        """Sends one event, or drops it when the pipe is full; retries a `last_word` for 2 s."""
         head = {"time": time.time(), "process": self._process, "attempt": self._attempt}
         line = _line({**head, "event": event, **fields})
         deadline = time.monotonic() + (LAST_WORD_S if last_word else 0)
@@ -56,10 +56,10 @@ class Events:
             time.sleep(0.01)
 
     def at_step(self, step: int, step_time_s: float, own_s: float) -> None:
-        """The main loop has come to `step`; the next heartbeat says so.
+        """Records that the main loop has reached `step`, for the next heartbeat.
 
-        Of the step's time, `own_s` was not spent in waiting for the devices: the host that the
-        others wait for does not wait itself.
+        `own_s` is the part of the step's time not spent waiting for the devices: the host that
+        delays the other hosts does not wait itself.
         """
         total = self._pace
         self._step = step
@@ -67,22 +67,22 @@ class Events:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """`phase` events around a block; heartbeats carry the innermost phase."""
+        """Emits `phase` events around a block; heartbeats carry the innermost phase."""
         with self.doing(name):
             self.emit("phase", name=name, edge="begin")
             yield
-        # Not in a `finally`: what fails in a phase has not come to its end.
+        # Not in a `finally`: a phase that fails has not reached its end.
         self.emit("phase", name=name, edge="end")
 
     @contextmanager
     def doing(self, name: str) -> Iterator[None]:
-        """For what is done in every step: the heartbeats alone say it."""
+        """Sets the phase in heartbeats alone, without events: for blocks in every step."""
         self._phases.append(name)
         yield
         self._phases.pop()
 
     def start_heartbeat(self) -> None:
-        """Beats from a thread until `stop_heartbeat`, with what the main loop last reported."""
+        """Sends the main loop's last report from a thread until `stop_heartbeat`."""
         if self.heard:
             threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
@@ -94,7 +94,7 @@ class Events:
         due_s = time.monotonic() + HEARTBEAT_EVERY_S
         while not self._stop.wait(max(0.0, due_s - time.monotonic())):
             hashlib.sha256(WORK).digest()
-            # From when the beat was due: a process that gets no processor is late.
+            # Counted from the due time: a process that gets no processor is late.
             work_s = time.monotonic() - due_s
             now = self._pace
             if now.steps > before.steps:
@@ -104,12 +104,12 @@ class Events:
             due_s = time.monotonic() + HEARTBEAT_EVERY_S
 
     def _now(self) -> str:
-        """The innermost phase."""
+        """Returns the innermost phase; outside of one, "start" or "end"."""
         phases = self._phases[-1:]
         return phases[0] if phases else "end" if self._step else "start"
 
     def _write(self, line: bytes) -> bool:
-        """False where the pipe is full."""
+        """Writes a line. Returns False when the pipe is full."""
         if self._fd is None:
             return True
         try:
@@ -122,7 +122,7 @@ class Events:
 
 
 def _mean(before: Pace, now: Pace) -> dict[str, object]:
-    """Of the steps between the two."""
+    """Returns the mean times of the steps between the two."""
     steps = now.steps - before.steps
     return {
         "step_time_s": (now.step_time_s - before.step_time_s) / steps,
@@ -131,7 +131,7 @@ def _mean(before: Pace, now: Pace) -> dict[str, object]:
 
 
 def _line(fields: dict[str, object]) -> bytes:
-    """One line of JSON; long texts are cut so that it is written in one piece."""
+    """Returns one line of JSON; long texts are cut so that the line is written atomically."""
     while True:
         line = json.dumps(fields, ensure_ascii=False, default=str).encode() + b"\n"
         if len(line) <= LINE_BYTES:

@@ -1,4 +1,4 @@
-"""Where a run's numbers go: metrics.jsonl, samples.jsonl, the launcher's events, printed lines."""
+"""Reports of a run's numbers: metrics.jsonl, samples.jsonl, events, printed lines."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from trainer.telemetry.tensorboard import Board
 from trainer.telemetry.wandb_writer import WandbRun
 
 LARGEST_EXPONENT = 700
-"""Of a perplexity that is still a float64."""
+"""Largest exponent whose perplexity is still a float64."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Evaluation:
     eval_loss: float
     """Mean cross-entropy per target, in nats."""
     eval_losses: Mapping[str, float] = field(default_factory=dict)
-    """Of each source of a mixture by its name; then the other one is their mean by weight."""
+    """Loss of each source of a mixture by name; `eval_loss` is then their weighted mean."""
 
     @property
     def eval_perplexity(self) -> float:
@@ -37,16 +37,16 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class MultipleChoiceResult:
-    """Shares of the questions whose choice is the right one."""
+    """Shares of the questions that the model answers correctly."""
 
     accuracy: float
-    """By the log-likelihood of a choice's tokens together."""
+    """Accuracy by the total log-likelihood of a choice's tokens."""
     accuracy_normalized: float
-    """By that divided by the choice's characters, as `acc_norm` of lm-evaluation-harness."""
+    """Accuracy by log-likelihood per character, as `acc_norm` of lm-evaluation-harness."""
 
 
 def peak_flops(world: World) -> float | None:
-    """Of all devices together, per second, in bfloat16; None where it is not known.
+    """Returns the peak FLOP/s of all devices together in bfloat16, None when it is unknown.
 
     Simulated devices have the accelerator's name, not its speed.
     """
@@ -60,7 +60,7 @@ def peak_flops(world: World) -> float | None:
 
 
 class Rates:
-    """Rates of a step from its time."""
+    """Rates of a step, computed from its time."""
 
     def __init__(self, job: Job, plan: Plan):
         self._seq_len = job.data.seq_len
@@ -70,7 +70,7 @@ class Rates:
         self._flops = self._tokens * flops_per_token(job, plan) if self._peak else 0.0
 
     def of(self, examples: int, step_time_s: float) -> dict[str, object]:
-        """Fields `tokens` (of all `examples` so far), `step_time_s`, `tokens_per_s` and `mfu`."""
+        """Returns `tokens` (of all `examples` so far), `step_time_s`, `tokens_per_s` and `mfu`."""
         rate = None if self._peak is None else self._flops / step_time_s / self._peak
         return {
             "tokens": examples * self._seq_len,
@@ -81,7 +81,7 @@ class Rates:
 
 
 class LinesFile:
-    """A file of a run that process 0 appends to, line by line; elsewhere nothing."""
+    """A file that process 0 appends to, line by line; other processes write nothing."""
 
     def __init__(self, path: Path, process: int):
         self._path = path if process == 0 else None
@@ -96,7 +96,7 @@ class LinesFile:
 
 
 def _ends_torn(path: Path) -> bool:
-    """Whether an attempt was killed while it wrote: the next line must not go on from there."""
+    """Returns whether a killed attempt left half a line, which the next one must not continue."""
     if not path.exists() or path.stat().st_size == 0:
         return False
     with path.open("rb") as file:
@@ -109,7 +109,7 @@ EVENT_TEXT_CHARACTERS = 2000
 
 
 class Report:
-    """Numbers of steps and evaluations. Only process 0 writes and prints; all send events."""
+    """Reports steps and evaluations. Only process 0 writes and prints; all send events."""
 
     def __init__(self, job: Job, environment: Environment, run_dir: Path, events: Events):
         self._job, self._attempt, self._events = job, environment.attempt, events
@@ -126,7 +126,7 @@ class Report:
         return boards
 
     def close(self) -> None:
-        """Whatever the end: what was reported is written."""
+        """Writes pending reports and closes; call it however the run ends."""
         for board in self._boards:
             board.close()
 
@@ -150,7 +150,7 @@ class Report:
         took_s: float,
         choices: MultipleChoiceResult | None = None,
     ) -> None:
-        """Of what is held out, and of multiple choice, as far as there are such."""
+        """Reports the losses on held-out data and the multiple-choice results, if there are any."""
         numbers, said = dict[str, float](), f"step {step}/{self._job.steps}"
         losses = evaluation.eval_losses if evaluation else {}
         if evaluation:
@@ -169,14 +169,14 @@ class Report:
         self.say(said)
 
     def sampled(self, step: int, text: str) -> None:
-        """What the model wrote after a step that was not the last one."""
+        """Reports the text that the model wrote after a step before the last one."""
         self._samples.write({"step": step, "text": text, "attempt": self._attempt})
         self._show(step, {}, text)
         self._tell("sampled", step=step, text=text[:EVENT_TEXT_CHARACTERS])
         self.say(f"sample of step {step}:\n{text}")
 
     def finished(self, text: str | None) -> None:
-        """With what the model wrote after the last step."""
+        """Reports the text that the model wrote after the last step."""
         self._show(self._job.steps, {}, text)
         if text is not None:
             self.say(f"sample:\n{text}")
@@ -188,11 +188,11 @@ class Report:
                 board.text("sample", step, text)
 
     def saving(self, step: int, written: int, total: int) -> None:
-        """This process has written so many bytes of a checkpoint's `total`."""
+        """Reports that this process has written `written` of a checkpoint's `total` bytes."""
         self._events.emit("save_progress", step=step, written=written, total=total)
 
     def saved(self, step: int, size: int, seconds: float, blocked_s: float) -> None:
-        """A checkpoint is committed; `blocked_s` of its `seconds` no step was made."""
+        """Reports a committed checkpoint; no step ran for `blocked_s` of its `seconds`."""
         self._tell("checkpoint_saved", step=step, bytes=size, seconds=seconds, blocked_s=blocked_s)
         self.say(f"checkpoint of step {step} saved: {size / 2**20:,.1f} MiB in {seconds:.1f} s")
 
@@ -213,11 +213,11 @@ class Report:
         self.say(f"warning: {message}")
 
     def _tell(self, event: str, **fields: Any) -> None:
-        """One event for the whole run, from process 0."""
+        """Emits one event for the whole run, from process 0."""
         if self._is_first:
             self._events.emit(event, **fields)
 
     def say(self, line: str) -> None:
-        """A line on process 0's standard output."""
+        """Prints a line on process 0's standard output."""
         if self._is_first:
             print(line, flush=True)

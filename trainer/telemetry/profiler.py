@@ -1,4 +1,4 @@
-"""A trace of some steps, for TensorBoard, XProf and Perfetto, into the run's folder."""
+"""Traces some steps for TensorBoard, XProf and Perfetto, into the run's folder."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from trainer.distributed.process_env import Environment
 
 
 class Profiling:
-    """Of the steps that the job names, on the processes that it names; else nothing."""
+    """Traces the steps that the job names, on the processes that it names; else does nothing."""
 
     def __init__(self, job: Job, environment: Environment, run_dir: Path) -> None:
         wanted = job.profile is not None and environment.process in job.profile.processes
@@ -18,7 +18,7 @@ class Profiling:
         self.is_on = False
 
     def before(self, step: int) -> None:
-        """A run that goes on in the middle of the steps traces the rest of them."""
+        """Starts the trace when due. A run that resumes within the steps traces the rest."""
         if self._settings is None or self.is_on:
             return
         first, last = self._settings.steps
@@ -27,11 +27,11 @@ class Profiling:
             self.is_on = True
 
     def ends_with(self, step: int) -> bool:
-        """The devices must be done with this step before `end`."""
+        """Returns whether `step` is the last; the devices must finish it before `end`."""
         return self._settings is not None and self.is_on and step == self._settings.steps[1]
 
     def end(self) -> None:
-        """Write what was traced, where anything was."""
+        """Writes the trace, if there is one."""
         if self.is_on:
             jax.profiler.stop_trace()
             self.is_on = False

@@ -1,4 +1,4 @@
-"""A run's numbers and texts as event files for TensorBoard."""
+"""Writes a run's numbers and texts as event files for TensorBoard."""
 
 import time
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from trainer.contract.config.loader import ConfigError, dump
 
 
 class Board:
-    """`tensorboard/` in the run's folder; nothing where the job asks for none.
+    """Writes `tensorboard/` in the run's folder; does nothing when the job does not enable it.
 
-    Raises ConfigError where the library is missing. No file is made before there is something to
-    write: steps that a later attempt does again are then taken back.
+    Raises ConfigError when the library is missing. The file is created at the first write:
+    TensorBoard then discards earlier records of the steps that this attempt repeats.
     """
 
     def __init__(self, job: Job, run_dir: Path):
@@ -23,7 +23,7 @@ class Board:
             _library()
 
     def numbers(self, step: int, fields: Mapping[str, Any]) -> None:
-        """Those of the fields that are numbers."""
+        """Writes those of the fields that are numbers."""
         if self._opened(step):
             from tensorboardX.summary import scalar
 
@@ -53,7 +53,7 @@ class Board:
     def _write_text(self, name: str, step: int, text: str) -> None:
         from tensorboardX.summary import text as summary_of
 
-        # Indented: TensorBoard takes texts for Markdown.
+        # Indented: TensorBoard renders texts as Markdown.
         indented = "\n".join(f"    {line}" for line in text.splitlines())
         self._write(step, summary=summary_of(name, indented))
 
@@ -65,9 +65,9 @@ class Board:
 
 
 def _library() -> Any:
-    """What writes records at once: the library's usual writer leaves them to a thread."""
+    """Returns a writer that writes immediately: the library's usual one uses a thread."""
     try:
-        from tensorboardX.event_file_writer import EventsWriter  # late: most jobs do without
+        from tensorboardX.event_file_writer import EventsWriter  # lazy: most jobs do not need it
     except ImportError:
         message = "tensorboard: the hosts lack tensorboardX: uv sync --extra tensorboard"
         raise ConfigError([message]) from None

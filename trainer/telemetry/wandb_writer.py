@@ -1,4 +1,4 @@
-"""A run's numbers and texts at Weights & Biases."""
+"""Writes a run's numbers and texts to Weights & Biases."""
 
 import importlib
 import importlib.util
@@ -17,17 +17,17 @@ from trainer.contract.storage.cache_dirs import run_id
 INIT_TIMEOUT_S = 15.0
 FINISH_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 20.0
-"""Longer than each of them: a run too short for the first is written all the same."""
+"""Longer than each of the above, so that a run shorter than the first is still written."""
 FLUSH_EVERY_S = 2.0
 Told = Callable[[str], None]
 
 
 class WandbRun:
-    """One W&B run for all attempts of a run, its files in `wandb/` of the run's folder.
+    """One W&B run for all attempts of a run, with its files in `wandb/` of the run's folder.
 
-    Raises ConfigError where the library is missing. A thread of its own talks to W&B: no step waits
-    for a network. Without one the run is written offline; what cannot be written is warned of.
-    Steps that a later attempt does again are there twice, with the same numbers.
+    Raises ConfigError when the library is missing. A separate thread sends to W&B, so that no step
+    waits for the network. Without a network the run is written offline. An error ends the writing
+    with a warning. Steps that a later attempt repeats appear twice, with the same numbers.
     """
 
     def __init__(self, job: Job, wandb: Wandb, run_dir: Path, say: Told, warn: Told):
@@ -39,7 +39,7 @@ class WandbRun:
         self._thread = threading.Thread(target=self._write, name="wandb", daemon=True)
 
     def numbers(self, step: int, fields: Mapping[str, Any]) -> None:
-        """Those of the fields that are numbers."""
+        """Writes those of the fields that are numbers."""
         numbers = {n: v for n, v in fields.items() if isinstance(v, (int, float))}
         self._put({"step": step, **numbers})
 
@@ -47,7 +47,7 @@ class WandbRun:
         self._put({"step": step, name: text})
 
     def close(self) -> None:
-        """Waits a moment for what is under way: the rest stays in the run's folder."""
+        """Waits up to CLOSE_TIMEOUT_S for pending writes; the rest stays in the run's folder."""
         if self._thread.is_alive():
             self._lines.put(None)
             self._thread.join(CLOSE_TIMEOUT_S)
@@ -65,7 +65,7 @@ class WandbRun:
                 run.log({name: _shown(value) for name, value in line.items()})
             run.finish()
             _end_service()
-        except Exception as error:  # of W&B's library, server or account: training goes on
+        except Exception as error:  # from W&B's library, server or account: training continues
             self._warn(f"nothing more goes to W&B: {error}")
 
     def _begin(self) -> Any:
@@ -74,7 +74,7 @@ class WandbRun:
             run = self._init(self._wandb.mode)
         except wandb.Error as error:
             self._warn(f"W&B cannot be had, so the run is written offline: {error}")
-            _end_service()  # for it the run's id is in use
+            _end_service()  # it considers the run's id in use
             run = self._init("offline")
         run.define_metric("step")
         run.define_metric("*", step_metric="step")
@@ -106,7 +106,7 @@ class WandbRun:
 
 
 def _end_service() -> None:
-    """W&B's own process writes the files: once it is gone, they are whole."""
+    """Ends W&B's own process, which writes the files: they are then complete."""
     _library().teardown()
 
 
@@ -117,5 +117,5 @@ def _shown(value: Any) -> Any:
 
 
 def _library() -> Any:
-    """Late: it takes a second, and most jobs do without."""
+    """Imports W&B lazily: the import takes a second, and most jobs do not need it."""
     return importlib.import_module("wandb")

@@ -1,1 +1,1 @@
-"""Programs on a checkpoint, started by `python -m` only."""
+"""Command-line programs for checkpoints, started by `python -m` only."""

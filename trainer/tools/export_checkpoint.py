@@ -1,8 +1,7 @@
 """`python -m trainer.tools.export_checkpoint STEP_FOLDER --to DIR`: exports the weights.
 
-Writes what `transformers` loads; see trainer/hugging_face. Adapters become part of the model that
-they were trained beside. Ends with 1 where
-the checkpoint is not whole, with 2 where DIR is not empty.
+Writes files that `transformers` loads; see trainer/hugging_face. Adapters are merged into their
+base model. Exits with 1 when the checkpoint is incomplete or damaged, with 2 when DIR is not empty.
 """
 
 import argparse
@@ -20,7 +19,7 @@ from trainer.contract.storage.paths import place
 
 
 def main() -> int:
-    """Exports the checkpoint that the command line names."""
+    """Exports the checkpoint named on the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.tools.export_checkpoint", description=__doc__
     )

@@ -1,7 +1,7 @@
 """`python -m trainer.tools.sample_checkpoint STEP_FOLDER --prompt=TEXT`: text from a checkpoint.
 
-On all devices of this machine; on standard output is the text alone. Ends with 1 where the
-checkpoint is not whole, with 2 where its job cannot be used here.
+Uses all devices of this machine, and prints only the text on standard output. Exits with 1 when the
+checkpoint is incomplete or damaged, with 2 when its job cannot run on this machine.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from trainer.contract.storage.paths import place
 
 
 def main() -> int:
-    """Writes what the command line asks for."""
+    """Prints the text that the command line requests."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.tools.sample_checkpoint", description=__doc__
     )
@@ -71,7 +71,7 @@ def _write(folder: epath.Path, settings: Sample, seed: int | None) -> str:
 
 
 def _on(devices: int, job: Job, seed: int | None) -> Job:
-    """The job on any number of devices: what it says of hosts and batches is of no matter here."""
+    """Returns the job on `devices` devices; its own mesh and batches do not matter for sampling."""
     data = job.data.model_copy(update={"global_batch": devices, "micro_batches": 1})
     seed = job.seed if seed is None else seed
     changes = {"data": data, "mesh": Mesh(data=1), "profile": None, "seed": seed}

@@ -1,6 +1,6 @@
 """`python -m trainer.tools.verify_checkpoint STEP_FOLDER...`: reads every array, one by one.
 
-Prints a line of JSON for each, {"folder", "ok", "problem"}; ends with 1 where one is not whole.
+Prints a line of JSON per folder, {"folder", "ok", "problem"}. Exits with 1 when one has a problem.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from trainer.contract.storage.retries import retried
 
 
 def main() -> int:
-    """Checks the folders that the command line names."""
+    """Checks the folders named on the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.tools.verify_checkpoint", description=__doc__
     )
@@ -38,12 +38,12 @@ def _check(folder: epath.Path, name: str) -> str:
 
 
 def _problem(folder: epath.Path) -> str:
-    """What is wrong with a checkpoint, in words; "": nothing."""
+    """Returns what is wrong with a checkpoint, or "" when nothing is."""
     from trainer.checkpoint.damage import judged
 
     try:
         retried(str(folder), lambda: _read(folder))
-    except Exception as error:  # tensorstore has many
+    except Exception as error:  # tensorstore raises many types
         return str(judged(str(folder), error))
     return ""
 
@@ -57,6 +57,6 @@ def _read(folder: epath.Path) -> None:
 
 
 if __name__ == "__main__":
-    # The state was made for many devices; a look at it needs none of them.
+    # The state was made for many devices; reading it needs none of them.
     os.environ["JAX_PLATFORMS"] = "cpu"
     sys.exit(main())

@@ -1,7 +1,7 @@
-"""Hosts of a Ray cluster that runs already: joined, and left as it was.
+"""Hosts of an existing Ray cluster, which is left unchanged at the end.
 
-This process becomes a driver of that cluster. All that it makes there, placement groups and agents,
-is its job's: Ray ends it with this process, in whatever way that ends.
+This process becomes a driver of that cluster. The placement groups and agents that it creates
+belong to its Ray job: Ray ends them when this process ends for any reason.
 """
 
 import os
@@ -24,15 +24,15 @@ RAY_FIRST = "is Ray started there? (ray start --head, then ray start --address=.
 
 
 def check(settings: Attach) -> None:
-    """Raises ProviderError for what can be known not to work before anything is made."""
+    """Raises ProviderError when the settings cannot work, before anything is created."""
     ray_variables(settings)
     _reachable_address(settings)
 
 
 def is_open(settings: Attach) -> bool:
-    """Whether anyone who reaches the cluster may run tasks there, and so read what it is sent.
+    """Returns whether the cluster accepts tasks from any process, which can read what it is sent.
 
-    Raises ProviderError where nobody answers.
+    Raises ProviderError when the head is unreachable.
     """
     if settings.own:
         return False
@@ -47,9 +47,9 @@ def is_open(settings: Attach) -> bool:
 
 
 def join(settings: Attach, listener: Listener) -> HostCluster:
-    """The cluster at that address, once it has let us in.
+    """Returns the cluster at that address, once it has granted access.
 
-    Raises ProviderError with what was tried and what to do.
+    Raises ProviderError with the failed attempt and the remedy.
     """
     variables = ray_variables(settings)
     address = _reachable_address(settings)
@@ -60,7 +60,7 @@ def join(settings: Attach, listener: Listener) -> HostCluster:
 
 
 def _reachable_address(settings: Attach) -> str:
-    """Raises ProviderError where there is no one address, or nobody listens there."""
+    """Returns the head's address. Raises ProviderError when it is not unique or nothing listens."""
     address = settings.address if settings.address != "auto" else _address_found()
     check_ipv4(address.rpartition(":")[0], "the Ray head")
     if why := unreachable(address, CONNECT_TIMEOUT_S):
@@ -72,7 +72,10 @@ def _reachable_address(settings: Attach) -> str:
 
 
 def _address_found() -> str:
-    """Ray's own variable's, or of the one cluster that this machine is a node of."""
+    """Returns the address in RAY_ADDRESS, or of the one cluster that this machine is a node of.
+
+    Raises ProviderError when neither gives an address.
+    """
     named = os.environ.get("RAY_ADDRESS", "")
     if named not in ("", "auto"):
         if not is_address(named):
@@ -90,7 +93,7 @@ def _address_found() -> str:
 
 
 def _of_raylets(flag: str) -> set[str]:
-    """The values of a flag in the command lines of all raylets of this machine."""
+    """Returns the values of a flag in the command lines of all raylets of this machine."""
     values = set()
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or [""]
@@ -100,7 +103,10 @@ def _of_raylets(flag: str) -> set[str]:
 
 
 def _node_here(address: str, answer: Mapping[str, Any]) -> str:
-    """The address of this machine's node: the head, where it is one of several here."""
+    """Returns the address of this machine's node: the head, if it is one of several.
+
+    Raises ProviderError when this machine has no node of the cluster.
+    """
     ours = _of_raylets("--node_id=")
     here = [node for node in answer["nodes"] if node["id"] in ours]
     if not here:

@@ -1,1 +1,1 @@
-"""Cloud TPU slices: asked for as queued resources, then used as machines reached by SSH."""
+"""Cloud TPU slices: requested as queued resources, then used as hosts over SSH."""

@@ -1,4 +1,4 @@
-"""Google's own client of the Cloud TPU API: asked, and what it answers when it refuses."""
+"""Calls to the Cloud TPU API through Google's own client, with a remedy for each error."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -28,34 +28,34 @@ REMEDIES = {
 }
 LOST_NODE = ("PREEMPTED", "TERMINATED", "STOPPING", "STOPPED", "DELETING", "HIDDEN", "HIDING")
 OVER = ("FAILED", "SUSPENDED", "SUSPENDING", "DELETING")
-"""States of a queued resource from which no slice comes any more."""
+"""States of a queued resource that no longer yields slices."""
 
 
 NOTHING_MADE = ("ResourceExhausted", "PermissionDenied", "Unauthenticated", "Unauthorized",
                 "Forbidden", "InvalidArgument", "NotFound", "FailedPrecondition")  # fmt: skip
-"""Answers to a request after which there is certainly no resource."""
+"""Errors of a create request after which the resource certainly does not exist."""
 
 
 class RefusedError(ProviderError):
-    """The request was refused: nothing was made."""
+    """The API refused the request and created nothing."""
 
 
 class NoClientError(ProviderError):
-    """Google's client is not installed."""
+    """Google's client library is not installed."""
 
 
 class Api:
-    """Cloud TPU in one project and zone."""
+    """The Cloud TPU API in one project and zone."""
 
     def __init__(self, where: Where) -> None:
-        """Raises ProviderError where the client is not installed or has no credentials."""
+        """Raises ProviderError when the client is not installed or has no credentials."""
         self._where = where
         self._client = _client(where)
 
     def create(self, resource_id: str, resource: "tpu_v2.QueuedResource", what: str) -> None:
-        """Ask for it; does not wait until there are slices. `what`: the request in words.
+        """Requests the resource without waiting for its slices; `what` names it in errors.
 
-        Raises RefusedError where it was refused, ProviderError where that is not known.
+        Raises RefusedError when the API refused it, ProviderError when the result is unknown.
         """
         request = {
             "parent": self._where.parent,
@@ -69,9 +69,9 @@ class Api:
             raise ProviderError(str(self._explained(what, error))) from None
 
     def labelled(self, cluster_label: str) -> list[str]:
-        """The names of the queued resources that carry Slipway's label and this one.
+        """Returns the names of the queued resources with Slipway's label and this one.
 
-        Raises ProviderError.
+        Raises ProviderError when the API cannot be queried.
         """
         what = f"what is held in {self._where}"
         request = {"parent": self._where.parent}
@@ -86,9 +86,9 @@ class Api:
         ]
 
     def state(self, resource_id: str) -> tuple[str, str]:
-        """Of a queued resource: its name and, where it failed, why; "GONE" where it is not there.
+        """Returns a queued resource's state and, if it failed, the reason; "GONE" if it is gone.
 
-        Raises ProviderError where it cannot be asked.
+        Raises ProviderError when the API cannot be queried.
         """
         what = f"how {resource_id} stands"
         found = self._unless_gone(what, self._client.get_queued_resource, self._name(resource_id))
@@ -97,14 +97,15 @@ class Api:
         return found.state.state.name, found.state.failed_data.error.message
 
     def node(self, node_id: str) -> "tpu_v2.Node | None":
-        """A slice; None: it is not there. Raises ProviderError."""
+        """Returns a slice, None when it does not exist. Raises ProviderError on API errors."""
         name = f"{self._where.parent}/nodes/{node_id}"
         return self._unless_gone(f"slice {node_id}", self._client.get_node, name)
 
     def delete(self, resource_id: str) -> bool:
-        """Delete it with its slices, and wait until it is gone; False: it was not there.
+        """Deletes a queued resource with its slices and waits until it is gone.
 
-        Raises ProviderError where it is still there after ten minutes.
+        Returns False when it did not exist. Raises ProviderError when it still exists after ten
+        minutes.
         """
         deadline = time.monotonic() + DELETION_TIMEOUT_S
         what, is_seen = f"the deletion of {resource_id}", False
@@ -144,7 +145,7 @@ class Api:
         return call(**words, timeout=CALL_TIMEOUT_S)
 
     def _explained(self, what: str, error: Exception) -> Exception:
-        """What was asked, what came back, what to do; any other error as it is."""
+        """Returns an error with the request, the answer and a remedy; other errors unchanged."""
         from google.api_core.exceptions import GoogleAPICallError, RetryError
         from google.auth.exceptions import GoogleAuthError
 

@@ -1,4 +1,4 @@
-"""Failures while slices are held: how long they last, and where other commands find the reason."""
+"""Failures while slices are held: their duration, and a file with the reason."""
 
 import json
 import time
@@ -12,58 +12,58 @@ TROUBLE = "trouble.json"
 
 
 class Failures:
-    """Failures without a success between them."""
+    """A series of failures without a success in between."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """After a success."""
+        """Resets the series after a success."""
         self._count, self._since = 0, 0.0
 
     def add(self) -> int:
-        """Count one more; returns how many there are."""
+        """Counts one more failure and returns their number."""
         if not self._count:
             self._since = time.monotonic()
         self._count += 1
         return self._count
 
     def lasting_s(self) -> float:
-        """Count one more; returns the seconds since the first."""
+        """Counts one more failure and returns the seconds since the first."""
         self.add()
         return time.monotonic() - self._since
 
 
 @dataclass(frozen=True)
 class Report:
-    """The trouble of a pod, as its keeper wrote it down."""
+    """A problem with held slices, as recorded by their keeper."""
 
     since: float
     reason: str
 
 
 class Trouble:
-    """What keeps a pod's keeper from its work, in the pod's folder."""
+    """The problem that blocks the keeper of slices, recorded in their folder."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / TROUBLE
         self._since: float | None = None
 
     def add(self, reason: str) -> None:
-        """Write it down, as far as the disk allows."""
+        """Records the problem; ignores errors of the disk."""
         self._since = self._since or time.time()
         with suppress(OSError):
             replace_file(self._path, json.dumps({"since": self._since, "reason": reason}))
 
     def clear(self) -> None:
-        """There is none any more."""
+        """Removes the record once the problem is solved."""
         self._since = None
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 
 
 def trouble_of(folder: Path) -> Report | None:
-    """None: there is none."""
+    """Returns the recorded problem. Returns None when there is none."""
     found = read_object(folder / TROUBLE)
     since, reason = found.get("since"), found.get("reason")
     if not isinstance(since, int | float) or not isinstance(reason, str):

@@ -1,7 +1,7 @@
-"""The slices of one run: asked for, waited for, reached, given back.
+"""The slices of one run: requests them, waits for them, configures SSH, and releases them.
 
 The record of the slices (slice_records.py) is written before the request, so that any later process
-can release them. Its folder also has the SSH key that the hosts accept.
+can release them. Its folder also holds the SSH key that the hosts accept.
 """
 
 import shutil
@@ -43,12 +43,12 @@ from launcher.providers.gcp.slice_records import (
 T = TypeVar("T")
 LOOK_S = 2.0
 SILENT_S = 600.0
-"""How long the API may give no answer while hosts are waited for: a place in the queue may be worth
+"""Seconds without an answer from the API that a wait tolerates: a place in the queue may be worth
 days."""
 TELL_S = 30.0
-"""How often a wait is told of anew, where nothing changes."""
+"""Seconds between two status reports of a wait while nothing changes."""
 LATE_S = 600.0
-"""How long slices may still appear after a request that got no answer."""
+"""Seconds in which slices may still appear after a request that got no answer."""
 LATE = (
     f"slices that appear within {LATE_S / 60:.0f} minutes are given back by a process of this "
     "machine, which must stay on until then"
@@ -64,10 +64,10 @@ WAITING = {
 
 
 class TpuSliceRequest:
-    """Of one run, at one time: a preempted one is given back, and another is asked for."""
+    """One request for a run's slices. After a preemption a new request replaces it."""
 
     def __init__(self, folder: Path, note: SliceRecord) -> None:
-        """Raises ProviderError where the API cannot be used, or project or zone are not known."""
+        """Raises ProviderError when the API is unusable, or project or zone are unknown."""
         self.folder, self.note = folder, note
         self.wanted: TpuRequest = wanted(note.cluster)
         self._api = Api(self.wanted.where)
@@ -75,7 +75,7 @@ class TpuSliceRequest:
 
     @classmethod
     def of(cls, cluster: Cluster, words: ClusterRef, run: Path, losses: int) -> Self:
-        """One that is not asked for yet. Raises ProviderError, see above."""
+        """Returns a request that is not sent yet. Raises ProviderError as the constructor does."""
         resource_id, found = new_id(run.name), wanted(cluster)
         place = {"project": found.project, "zone": found.zone}
         provider = found.settings.model_copy(update=place)
@@ -87,21 +87,21 @@ class TpuSliceRequest:
         return cls(pods_folder() / resource_id, note)
 
     def hold(self) -> bool:
-        """Say that this process looks after it, until it ends; False: another one does."""
+        """Claims the slices for this process until it ends; False when another holds them."""
         self._lock = (self.folder / "lock").open("w")
         return lock(self._lock)
 
     @property
     def is_wanted(self) -> bool:
-        """False once `launch down` has said that it is to end."""
+        """Whether the slices are still wanted; False once `launch down` has ended them."""
         try:
             note = read_note(self.folder)
         except UnreadableNoteError:
-            return True  # the note in memory counts
+            return True  # the record in memory counts
         return note is not None and note.stage != "ending"
 
     def set(self, stage: Stage, delete_at: float | None = None) -> None:
-        """Write the stage down. Raises ProviderError where `launch down` has ended the pod."""
+        """Records the stage. Raises ProviderError when `launch down` has ended the slices."""
         if stage != "ending" and not self.is_wanted:
             raise ProviderError(UNWANTED)
         self._write(stage=stage, delete_at=delete_at)
@@ -114,7 +114,7 @@ class TpuSliceRequest:
             raise ProviderError(UNWANTED) from None
 
     def note_it(self) -> None:
-        """Before it is asked for: what is written down can be given back whatever happens."""
+        """Writes key and record before the request: recorded slices can always be released."""
         self.folder.mkdir(parents=True, mode=0o700)
         key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "slipway"]
         try:
@@ -126,7 +126,7 @@ class TpuSliceRequest:
         self._write(stage="asked", asked_at=time.time())
 
     def ask(self) -> None:
-        """Raises ProviderError with what came back."""
+        """Sends the request. Raises ProviderError with the API's error."""
         name, note = self.note.resource_id, self.note
         try:
             key = self._public_key.read_text(encoding="utf-8").strip()
@@ -143,10 +143,10 @@ class TpuSliceRequest:
             raise ProviderError(f"{error}\n  {name}: {LATE}") from None
 
     def wait(self, on_status: Callable[[str], None]) -> Ssh:
-        """Until all slices are there; how their hosts are reached.
+        """Waits until all slices are ready and returns the SSH settings of their hosts.
 
-        Waits as long as there is hope: a queue may take days. Raises ProviderError where there is
-        none any more.
+        The wait in a queue may take days. Raises ProviderError when the slices can no longer come,
+        their hosts stay unreachable, or the API does not answer.
         """
         began, said, said_at = time.monotonic(), "", 0.0
         while True:
@@ -167,7 +167,7 @@ class TpuSliceRequest:
             time.sleep(LOOK_S)
 
     def is_lost(self) -> bool:
-        """Whether any of it was taken away. Raises ProviderError where that cannot be asked."""
+        """Returns whether any slice was lost. Raises ProviderError when the API fails."""
         if self._api.state(self.note.resource_id)[0] != "ACTIVE":
             return True
         nodes = map(self._api.node, self._node_ids)
@@ -175,20 +175,20 @@ class TpuSliceRequest:
 
     @property
     def has_keeper(self) -> bool:
-        """Whether a living process looks after it."""
+        """Whether a live process manages the slices."""
         return is_locked(self.folder / "lock")
 
     @property
     def is_over_time(self) -> bool:
-        """Whether its slices have been there for longer than provider.max_hours."""
+        """Whether the slices have been active for longer than provider.max_hours."""
         hours, since = self._settings.max_hours, self.note.active_at
         return hours is not None and since is not None and time.time() > since + 3600 * hours
 
     @contextmanager
     def ending(self) -> Iterator[bool]:
-        """One process at a time ends it; False: another one has.
+        """Locks the release, one process at a time; yields False when another has released them.
 
-        The lock is that of a file that is there already: a full disk keeps no slices.
+        The lock is on a file that already exists, so that a full disk cannot prevent the release.
         """
         try:
             file = (self.folder / WHERE).open("rb")
@@ -201,16 +201,17 @@ class TpuSliceRequest:
             yield is_noted(self.folder)
 
     def delete(self) -> bool:
-        """Delete all of it; False: it was never seen, and may still appear.
+        """Deletes all slices. Returns False when they were never seen and may still appear.
 
-        Raises ProviderError where it is still there.
+        Raises ProviderError when they still exist.
         """
         return self._api.delete(self.note.resource_id) or self.note.is_seen
 
     def release(self) -> bool:
-        """Delete all of it, and forget it; False: see `delete`. Then its keeper looks again.
+        """Deletes all slices and their record.
 
-        Raises ProviderError where it is still there.
+        Returns False when `delete` does; the keeper then tries again. Raises ProviderError when the
+        slices still exist.
         """
         if not is_noted(self.folder):
             return True
@@ -222,9 +223,9 @@ class TpuSliceRequest:
         return True
 
     def release_late(self) -> None:
-        """`release`, looking until nothing can appear any more.
+        """Calls `release` until no slices can appear any more.
 
-        The time counts from now: the process that made the request has ended or given it up.
+        The time counts from now: the process that sent the request has ended or given up.
         """
         deadline = time.monotonic() + LATE_S
         while not self.release():
@@ -234,18 +235,18 @@ class TpuSliceRequest:
             time.sleep(LOOK_S)
 
     def forget(self) -> None:
-        """Delete the folder, once nothing is held."""
+        """Deletes the folder; call it only when no slices are held."""
         forget(self.folder)
 
     def _see(self, state: str) -> None:
-        """Write down what the API has shown for the first time."""
+        """Records the first time that the API shows the resource, or shows it as active."""
         if state != "GONE" and not self.note.is_seen:
             self._write(is_seen=True)
         if state == "ACTIVE" and self.note.active_at is None:
             self._write(active_at=time.time())
 
     def _refuse_unreachable(self) -> None:
-        """Slices that cost, and whose hosts never come up."""
+        """Raises ProviderError when slices cost money but their hosts have not come up in time."""
         minutes, since = self._settings.unreachable_minutes, self.note.active_at
         if since is not None and time.time() > since + 60 * minutes:
             raise ProviderError(
@@ -267,7 +268,7 @@ class TpuSliceRequest:
         return node_ids(self.note.resource_id, self.wanted.slices)
 
     def _addresses(self) -> list[tuple[str, str]]:
-        """Name and address of every host in rank order, by slice and worker; empty: not yet."""
+        """Returns each host's name and address in rank order; empty until all are ready."""
         found = []
         for number, node_id in enumerate(self._node_ids):
             node = _patiently(partial(self._api.node, node_id))
@@ -286,7 +287,7 @@ class TpuSliceRequest:
         return found
 
     def _reached(self, addresses: list[tuple[str, str]]) -> Ssh:
-        """By a configuration of their own, then the user's; keys of hosts are learnt once."""
+        """Writes an SSH configuration, which includes the user's; learns host keys once."""
         known = self.folder / "known_hosts"
         hosts = "".join(
             f"Host {name}\n  HostName {ip}\n  HostKeyAlias {self.note.resource_id}-{name}\n"
@@ -317,7 +318,7 @@ class TpuSliceRequest:
 
 
 def _patiently(ask: Callable[[], T]) -> T:
-    """What the API answers, asked anew while it gives none. Raises ProviderError."""
+    """Returns the API's answer; retries for SILENT_S without one. Raises ProviderError."""
     deadline = time.monotonic() + SILENT_S
     while True:
         try:
@@ -331,9 +332,9 @@ def _patiently(ask: Callable[[], T]) -> T:
 
 
 def release_unreadable(folder: Path) -> None:
-    """Delete the slices of a note that cannot be read. Raises ProviderError.
+    """Deletes the slices of an unreadable record. Raises ProviderError when they still exist.
 
-    A copy of the run stays: only the note says which run it is of.
+    A copy of the run stays in the folder: only the record names the run.
     """
     Api(where_of(folder)).delete(folder.name)
     if not (folder / "copy").is_dir():
@@ -343,19 +344,19 @@ def release_unreadable(folder: Path) -> None:
 
 
 def labelled(cluster: Cluster, key: str) -> list[str]:
-    """The slices that this user and machine asked for with a cluster, noted or not.
+    """Returns the slices that this user and machine requested with a cluster, recorded or not.
 
-    Raises ProviderError.
+    Raises ProviderError when the API cannot be queried.
     """
     return Api(wanted(cluster).where).labelled(cluster_label(key))
 
 
 def release_unrecorded(cluster: Cluster, resource_id: str) -> None:
-    """Delete slices without a note. Raises ProviderError."""
+    """Deletes slices that have no record. Raises ProviderError when they still exist."""
     Api(wanted(cluster).where).delete(resource_id)
 
 
 def forget(folder: Path) -> None:
-    """Delete the folder of a pod, once nothing is held."""
-    (folder / STATE).unlink(missing_ok=True)  # first: the rest says nothing without it
+    """Deletes the folder of slices; call it only when none are held."""
+    (folder / STATE).unlink(missing_ok=True)  # first: the rest means nothing without it
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,15 +1,15 @@
-"""What slices cost, as far as it is known beforehand. Pure."""
+"""Cost estimates of slices before they are requested. Pure."""
 
 from launcher.providers.gcp.request import TpuRequest
 from trainer.contract.planning import accelerators
 
 US_DOLLARS_PER_CHIP_HOUR = {"v4": 3.22, "v5e": 1.20, "v5p": 4.20, "v6e": 2.70}
-"""On demand, in US regions: list prices of cloud.google.com/tpu/pricing, November 2026. Other
-regions cost up to a fifth more; reservations and spot less, spot by the day."""
+"""On-demand list prices in US regions: cloud.google.com/tpu/pricing, November 2026. Other regions
+cost up to a fifth more. Reservations and spot cost less; spot prices change daily."""
 
 
 def chips(wanted: TpuRequest) -> int | None:
-    """Of all slices; None: the accelerator's name does not say."""
+    """Returns the chips of all slices. Returns None when the accelerator is unknown."""
     try:
         return wanted.slices * accelerators.parse(wanted.accelerator_type).chips
     except ValueError:
@@ -17,7 +17,7 @@ def chips(wanted: TpuRequest) -> int | None:
 
 
 def dollars_per_hour(wanted: TpuRequest) -> float | None:
-    """An estimate; None: no price is known."""
+    """Returns the estimated cost per hour. Returns None when no price is known."""
     price, total = wanted.settings.price_per_chip_hour, chips(wanted)
     if total is None:
         return None
@@ -28,7 +28,7 @@ def dollars_per_hour(wanted: TpuRequest) -> float | None:
 
 
 def cost_line(wanted: TpuRequest) -> str:
-    """What is asked for and what it costs, before it is asked for."""
+    """Returns a line with the request and its cost, to print before the request is sent."""
     cost, total = dollars_per_hour(wanted), chips(wanted)
     if cost is None or total is None:
         return f"{wanted}: no price is known (say provider.price_per_chip_hour)"
@@ -42,7 +42,7 @@ def cost_line(wanted: TpuRequest) -> str:
 
 
 def limit_line(wanted: TpuRequest) -> str:
-    """What slices cost at most, before they are asked for."""
+    """Returns a line with the maximum time and cost, to print before the request is sent."""
     hours, cost = wanted.settings.max_hours, dollars_per_hour(wanted)
     if hours is None:
         return "no limit in time: provider.max_hours sets one"

@@ -1,6 +1,6 @@
-"""The request for TPU slices, as the Cloud TPU API takes it. Pure.
+"""The request for TPU slices, in the types of the Cloud TPU API. Nothing here calls the API.
 
-What the cluster file leaves open is taken from gcloud's configuration and the accelerator's name.
+Values that the cluster file omits come from gcloud's configuration and the accelerator's name.
 """
 
 import configparser
@@ -31,13 +31,13 @@ RUNTIME_VERSIONS = {
     "v5p": "v2-alpha-tpuv5",
     "v6e": "v2-alpha-tpuv6e",
 }
-"""For JAX, by generation: cloud.google.com/tpu/docs/runtimes, looked up in November 2026."""
+"""Runtime for JAX by generation: cloud.google.com/tpu/docs/runtimes, November 2026."""
 USER = "slipway"
-"""Made on the hosts by their guest agent, for the key that is sent along with the request."""
+"""Default user, created by the hosts' guest agent for the SSH key in the request."""
 
 
 class Where(BaseModel):
-    """The project and zone of slices, and the server that is asked about them."""
+    """The project and zone of slices, and the API endpoint that serves them."""
 
     project: str
     zone: str
@@ -53,7 +53,7 @@ class Where(BaseModel):
 
 @dataclass(frozen=True)
 class TpuRequest:
-    """What is asked for, and where; nothing is left open."""
+    """A complete request for TPU slices, with all defaults filled in."""
 
     project: str
     zone: str
@@ -70,7 +70,7 @@ class TpuRequest:
 
     @property
     def tier(self) -> str:
-        """How it is paid for, in words."""
+        """Pricing tier: "spot", "reserved" or "on demand"."""
         if self.settings.spot:
             return "spot"
         return "reserved" if self.settings.reservation else "on demand"
@@ -81,7 +81,7 @@ class TpuRequest:
 
 
 def wanted(cluster: Cluster) -> TpuRequest:
-    """Raises ProviderError with all that nobody has said."""
+    """Returns a cluster's request. Raises ProviderError with all settings that are missing."""
     settings = cluster.provider
     assert isinstance(settings, Gcp)
     gcloud = _Gcloud()
@@ -113,7 +113,7 @@ def wanted(cluster: Cluster) -> TpuRequest:
 
 
 class _Gcloud:
-    """Its configuration: CLOUDSDK_* variables, then the file of the active configuration."""
+    """gcloud's configuration: CLOUDSDK_* variables, then the active configuration's file."""
 
     def __init__(self) -> None:
         given = os.environ.get("CLOUDSDK_CONFIG")
@@ -123,7 +123,7 @@ class _Gcloud:
         try:
             self._file.read_string(_text(folder / "configurations" / f"config_{name or 'default'}"))
         except configparser.Error:
-            pass  # what is in it is said to be missing
+            pass  # its settings are reported as missing
 
     def value(self, section: str, name: str) -> str | None:
         variable = os.environ.get(f"CLOUDSDK_{section}_{name}".upper())
@@ -142,17 +142,17 @@ CREATED_BY, OF_CLUSTER, OF_RUN = "created-by", "slipway-cluster", "slipway-run"
 
 
 def new_id(run: str) -> str:
-    """A name that no other resource has, and that says which run it is for."""
+    """Returns a unique resource name that contains the run's name."""
     return f"slipway-{_word(run)}-{secrets.token_hex(4)}"
 
 
 def labels(cluster_key: str, run: str) -> dict[str, str]:
-    """What slices are found by where this machine's note of them is lost."""
+    """Returns labels that identify the slices when this machine's record of them is lost."""
     return {CREATED_BY: "slipway", OF_CLUSTER: cluster_label(cluster_key), OF_RUN: _word(run)}
 
 
 def cluster_label(cluster_key: str) -> str:
-    """One for each cluster file, user and machine: a project may be shared with others."""
+    """Returns a label per cluster file, user and machine: several users may share a project."""
     whose = f"{os.getuid()}@{socket.gethostname()}:{cluster_key}"
     return hashlib.sha256(whose.encode()).hexdigest()[:32]
 
@@ -162,16 +162,16 @@ def _word(run: str) -> str:
 
 
 def node_ids(resource_id: str, slices: int) -> list[str]:
-    """Of its slices, in rank order. Several are numbered by the API itself."""
+    """Returns the ids of the slices in rank order. The API itself numbers several slices."""
     return [resource_id] if slices == 1 else [f"{resource_id}-{n}" for n in range(slices)]
 
 
 def request(
     wanted: TpuRequest, resource_id: str, public_key: str, labels: Mapping[str, str]
 ) -> "tpu_v2.QueuedResource":
-    """All slices as one queued resource: all of them are had, or none.
+    """Returns one queued resource for all slices: Cloud TPU grants all of them or none.
 
-    `public_key`: what the hosts let the user in with.
+    `public_key` is the SSH key that the hosts accept.
     """
     from google.cloud import tpu_v2
     from google.protobuf import duration_pb2
@@ -199,7 +199,7 @@ def request(
 
 
 def _node(wanted: TpuRequest, ssh_keys: str, labels: Mapping[str, str]) -> "tpu_v2.Node":
-    """One slice."""
+    """Returns the specification of one slice."""
     from google.cloud import tpu_v2
 
     settings = wanted.settings

@@ -1,7 +1,7 @@
-"""What this machine remembers of slices: a folder each, from before they are asked for.
+"""This machine's records of slices: a folder per queued resource, created before the request.
 
-The folder's name is the name of the queued resource. `where.json` is written once and has no schema
-that changes, so that slices can be given back where `state.json` cannot be read.
+The folder's name is the name of the queued resource. `where.json` is written once and its schema
+never changes, so that slices can be released when `state.json` cannot be read.
 """
 
 from collections.abc import Iterator
@@ -20,33 +20,33 @@ Stage = Literal["asked", "running", "kept", "ending"]
 
 
 class UnreadableNoteError(ProviderError):
-    """A note cannot be read. Its slices may still be there."""
+    """A record cannot be read. Its slices may still exist."""
 
 
 class SliceRecord(BaseModel):
-    """What is known of a pod, in its folder."""
+    """The record of the slices of one queued resource, stored in its folder."""
 
     resource_id: str
     cluster: Cluster
-    """Its provider names project and zone: gcloud's configuration may be another one later."""
+    """The cluster, with project and zone filled in: gcloud's configuration may change later."""
     words: ClusterRef
-    """What it was asked for with."""
+    """Reference by which the user named the cluster."""
     cluster_key: str
-    """Which cluster that was, see `cluster_key`."""
+    """Key of the cluster; see `cluster_key`."""
     run: str
-    """The run's folder, here."""
+    """The run's folder on this machine."""
     launched_in: str
-    """The folder that the command was typed in, here."""
+    """Working directory of the command on this machine."""
     asked_at: float
     is_seen: bool = False
     """Whether the API has ever shown the resource. Until then it may still appear."""
     active_at: float | None = None
-    """When its slices were there, which is when they began to cost."""
+    """Unix time at which the slices became active and began to cost money."""
     losses: int = 0
-    """How often the run's hosts were preempted before."""
+    """Number of earlier preemptions of the run's hosts."""
     stage: Stage = "asked"
-    """`running`: a run is on it; `kept`: it is over, and the hosts are kept until `delete_at`;
-    `ending`: it is to be given back, and no other one is wanted."""
+    """`asked`: requested. `running`: a run uses the slices. `kept`: the run is over, and the hosts
+    are kept until `delete_at`. `ending`: the slices are to be released and not replaced."""
     delete_at: float | None = None
 
 
@@ -55,12 +55,12 @@ def pods_folder() -> Path:
 
 
 def is_noted(folder: Path) -> bool:
-    """False once the pod is given back."""
+    """Returns whether the record exists; False once the slices are released."""
     return (folder / STATE).exists()
 
 
 def read_note(folder: Path) -> SliceRecord | None:
-    """None: it is given back. Raises UnreadableNoteError."""
+    """Returns a record, None once its slices are released. Raises UnreadableNoteError."""
     path = folder / STATE
     try:
         return SliceRecord.model_validate_json(path.read_text(encoding="utf-8"))
@@ -72,7 +72,7 @@ def read_note(folder: Path) -> SliceRecord | None:
 
 
 def list_slices() -> Iterator[tuple[Path, SliceRecord]]:
-    """All whose note can be read, the oldest first."""
+    """Yields all readable records with their folders, oldest first."""
     found = []
     for folder in pods_folder().glob("*"):
         try:
@@ -85,7 +85,7 @@ def list_slices() -> Iterator[tuple[Path, SliceRecord]]:
 
 
 def list_unreadable_slices() -> dict[Path, str]:
-    """The folders whose note cannot be read, with the reason."""
+    """Returns the folders of all unreadable records, with the reasons."""
     found = {}
     for folder in sorted(pods_folder().glob("*")):
         try:
@@ -96,12 +96,12 @@ def list_unreadable_slices() -> dict[Path, str]:
 
 
 def write_where(folder: Path, where: Where) -> None:
-    """Beside the note, before the request."""
+    """Writes project and zone beside the record, before the request."""
     (folder / WHERE).write_text(where.model_dump_json(), encoding="utf-8")
 
 
 def where_of(folder: Path) -> Where:
-    """Where the slices of an unreadable note are. Raises UnreadableNoteError with what to do."""
+    """Locates an unreadable record's slices. Raises UnreadableNoteError with a remedy."""
     try:
         return Where.model_validate(read_object(folder / WHERE) or _provider(folder))
     except ValueError:
@@ -113,7 +113,7 @@ def where_of(folder: Path) -> Where:
 
 
 def _provider(folder: Path) -> Any:
-    """Returns the provider's section of a note whose schema is unknown."""
+    """Returns the provider's section of a record whose schema is unknown."""
     cluster = read_object(folder / STATE).get("cluster")
     return cluster.get("provider") if isinstance(cluster, dict) else None
 

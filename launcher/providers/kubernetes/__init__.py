@@ -1,1 +1,1 @@
-"""Hosts that are pods of a Kubernetes cluster: a Ray cluster of KubeRay's, made for one run."""
+"""Hosts that are Kubernetes pods: KubeRay creates one RayCluster for each run."""

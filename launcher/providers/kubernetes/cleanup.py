@@ -1,8 +1,8 @@
-"""Deletes what a run has made in Kubernetes.
+"""Deletes what a run has created in Kubernetes.
 
-`python -m launcher.providers.kubernetes.cleanup RUN_FOLDER` is what a reaper calls once the launch
-is gone, in whatever way it went. The API server may be away for a while, so it tries again for
-hours; the run's folder has the log.
+A reaper calls `python -m launcher.providers.kubernetes.cleanup RUN_FOLDER` after the launcher has
+ended for any reason. The API server may be unreachable for a while, so it retries for hours. The
+log is in the run's folder.
 """
 
 import sys
@@ -16,14 +16,15 @@ from launcher.providers.kubernetes.errors import RefusedError, UnreachableError
 from launcher.runs.records import KubernetesRecord
 
 ENDING_TIMEOUT_S, UNREACHABLE_TIMEOUT_S = 120.0, 30.0
-"""A pod that is told to end has 30 s for it, by default."""
+"""Seconds to wait for the deletion, and for the server. By default a pod has 30 s to end."""
 LOOK_S = 0.5
 
 
 def release(folder: Path, on_status: Callable[[str], None] = lambda text: None) -> bool:
-    """Delete what a run has in Kubernetes and wait until it is gone; False: it had nothing.
+    """Deletes a run's Kubernetes objects and waits until they are gone.
 
-    Raises ProviderError where that cannot be; the run's folder then still knows of it.
+    Returns False when it had none. Raises ProviderError when that fails; the record in the run's
+    folder is then kept.
     """
     made = KubernetesRecord.read(folder)
     if made is None:
@@ -44,7 +45,10 @@ def release(folder: Path, on_status: Callable[[str], None] = lambda text: None) 
 
 
 def _is_gone(api: Api, name: str, give_up_at: float) -> bool:
-    """Deletes it; a server that is out of reach is asked again, for a while."""
+    """Deletes a RayCluster and its Secret; returns whether they are gone.
+
+    Returns False while the server is unreachable. Raises ProviderError for that after `give_up_at`.
+    """
     try:
         api.delete(name)
         return api.ray_cluster(name) is None and not api.pods(name)
@@ -57,7 +61,7 @@ def _is_gone(api: Api, name: str, give_up_at: float) -> bool:
 
 
 LOG = "kubernetes.log"
-"""In the logs of the run's folder."""
+"""File name in the logs of the run's folder."""
 LONGEST_S, FIRST_WAIT_S, LONGEST_WAIT_S = 12 * 3600.0, 1.0, 60.0
 
 
@@ -68,7 +72,7 @@ def main(folder: Path) -> int:
             if release(folder):
                 _log(folder, "deleted what the run had left")
             return 0
-        except Exception as error:  # whatever it is, the objects are still to be deleted
+        except Exception as error:  # after any error the objects must still be deleted
             if time.monotonic() > give_up_at:
                 _log(folder, f"gave up: {type(error).__name__}: {error}")
                 return 1
@@ -82,7 +86,7 @@ def _log(folder: Path, text: str) -> None:
         with (folder / "logs" / LOG).open("a", encoding="utf-8") as log:
             log.write(f"{time.ctime()}: {text}\n")
     except OSError:
-        pass  # a full disk does not keep the objects alive
+        pass  # a full disk must not prevent the deletion
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The requests to a Kubernetes API server, by its own Python client, which is imported late."""
+"""Requests to a Kubernetes API server through its Python client, which is imported lazily."""
 
 import json
 import logging
@@ -19,15 +19,15 @@ from launcher.providers.kubernetes.manifest import GROUP, PLURAL, VERSION
 
 TIMEOUT_S = 30.0
 AS_IT_CAME: dict[str, Any] = {"_request_timeout": TIMEOUT_S, "_preload_content": False}
-"""The client's models refuse what another version of the server says."""
+"""Request options; responses stay raw: the client's models reject other server versions."""
 Object = dict[str, Any]
 
 
 class Api:
-    """Of one namespace. Every method raises ProviderError: what was asked, where, what came."""
+    """Client of one namespace. Methods raise ProviderError with request, server and answer."""
 
     def __init__(self, namespace: str, context: str | None) -> None:
-        """By the user's kubeconfig, or, inside of a pod, by its service account."""
+        """Uses the user's kubeconfig or, inside a pod, its service account."""
         try:
             client = import_module("kubernetes.client")
         except ImportError:
@@ -35,7 +35,7 @@ class Api:
                 "the Python client of Kubernetes is not installed here. It is an extra: "
                 "`uv run --extra kubernetes launch ...`"
             ) from None
-        logging.getLogger("urllib3").setLevel(logging.ERROR)  # its retries are no news
+        logging.getLogger("urllib3").setLevel(logging.ERROR)  # hides its retry warnings
         self.namespace = namespace
         own = _client(context)
         self.where = f"{own.configuration.host}, namespace {namespace}"
@@ -49,7 +49,7 @@ class Api:
         )
 
     def create_ray_cluster(self, cluster: Object) -> Object:
-        """The cluster as the server has made it."""
+        """Creates a RayCluster and returns it as the server has stored it."""
         return (
             self._ask(
                 f"create RayCluster {_name(cluster)}",
@@ -61,7 +61,7 @@ class Api:
         )
 
     def ray_cluster(self, name: str) -> Object | None:
-        """None: there is none of that name."""
+        """Returns the RayCluster of a name. Returns None when there is none."""
         return self._ask(
             f"read RayCluster {name}",
             lambda: self._custom.get_namespaced_custom_object(
@@ -71,18 +71,18 @@ class Api:
         )
 
     def pods(self, name: str) -> list[Object]:
-        """Of the RayCluster of that name."""
+        """Returns the pods of the RayCluster of that name."""
         found = self._ask(
             f"list the pods of RayCluster {name}",
             lambda: self._core.list_namespaced_pod(
                 self.namespace, label_selector=f"ray.io/cluster={name}", **AS_IT_CAME
             ),
-            may_be_gone=True,  # where the namespace is
+            may_be_gone=True,  # when the namespace is gone
         )
         return (found or {}).get("items", [])
 
     def delete(self, name: str) -> None:
-        """RayCluster and Secret of that name, as far as they are there; its pods go before it."""
+        """Deletes the RayCluster, its pods first, and the Secret of a name, if they exist."""
         self._ask(
             f"delete RayCluster {name}",
             lambda: self._custom.delete_namespaced_custom_object(
@@ -103,7 +103,7 @@ class Api:
     def _ask(
         self, what: str, call: Callable[[], Any], *, may_be_gone: bool = False
     ) -> Object | None:
-        """The answer; None: there is no such object, where that `may_be_gone`."""
+        """Returns the answer. Returns None when the object is missing and `may_be_gone`."""
         refused = import_module("kubernetes.client").ApiException
         no_answer = import_module("urllib3.exceptions").HTTPError
         try:
@@ -120,7 +120,7 @@ class Api:
 
 
 def api_of(settings: Kubernetes) -> Api:
-    """Raises ProviderError where there is no client, or nothing says where the cluster is."""
+    """Returns a client. Raises ProviderError when its library or a known cluster is missing."""
     return Api(settings.namespace, settings.context)
 
 
@@ -150,5 +150,5 @@ def _name(given: Object) -> str:
 
 
 def _last(error: Exception) -> str:
-    """The cause, without the Python object that urllib3 puts before it."""
+    """Returns the cause, without the Python object that urllib3 puts before it."""
     return str(getattr(error, "reason", None) or error).rpartition("): ")[2]

@@ -1,4 +1,4 @@
-"""Why Kubernetes does not give what it was asked for, with what to do about it."""
+"""Errors of requests to Kubernetes, each with a remedy."""
 
 import json
 from typing import Any
@@ -9,31 +9,31 @@ CONNECTION_REMEDY = "is the cluster up, and is it the one of this context (kubec
 
 
 class MissingClientError(ProviderError):
-    """The library that speaks to Kubernetes is not installed."""
+    """The Kubernetes client library is not installed."""
 
 
 class NoKubeconfigError(ProviderError):
-    """Nothing says where a Kubernetes cluster is, or who asks."""
+    """No configuration names a Kubernetes cluster and credentials."""
 
 
 class UnreachableError(ProviderError):
-    """Its API server does not answer."""
+    """The API server does not answer."""
 
 
 class ForbiddenError(ProviderError):
-    """It does not know who asks, or that one may not."""
+    """The API server rejects the credentials, or the user lacks a permission."""
 
 
 class QuotaError(ProviderError):
-    """There is no room for it."""
+    """The request exceeds a quota."""
 
 
 class NoKubeRayError(ProviderError):
-    """It does not know RayClusters."""
+    """The cluster has no RayCluster resource."""
 
 
 class RefusedError(ProviderError):
-    """It does not take the request."""
+    """The API server rejects the request."""
 
 
 class PodsError(ProviderError):
@@ -41,7 +41,7 @@ class PodsError(ProviderError):
 
 
 def refusal(status: int, body: str, asked: str, where: str) -> ProviderError:
-    """Of an answer that is an error: its HTTP status, and what it says."""
+    """Returns the exception for an error response with an HTTP status and a body."""
     said = _message(body) or f"HTTP {status}"
     told = f"{where}: {asked}: {said}"
     if status == 401:
@@ -64,7 +64,7 @@ def refusal(status: int, body: str, asked: str, where: str) -> ProviderError:
 
 
 def is_unknown_kind(body: str) -> bool:
-    """Whether a 404 is not about an object, but about a kind of objects: it then names none."""
+    """Returns whether a 404 is about a kind of objects: it then names no object."""
     return not (_status(body).get("details") or {}).get("name")
 
 
@@ -73,7 +73,7 @@ def _message(body: str) -> str:
 
 
 def _status(body: str) -> dict[str, Any]:
-    """A Status object, where the body is one."""
+    """Returns the Status object in the body; empty when it has none."""
     try:
         found = json.loads(body)
     except ValueError:

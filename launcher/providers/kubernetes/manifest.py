@@ -1,4 +1,4 @@
-"""What Kubernetes is asked for: a RayCluster of KubeRay's, and the Secret with its token (pure)."""
+"""Kubernetes objects of a run: a KubeRay RayCluster, and the Secret with its token (pure)."""
 
 import re
 import secrets
@@ -11,19 +11,19 @@ from trainer.contract.planning.plan import World
 
 GROUP, VERSION, PLURAL = "ray.io", "v1", "rayclusters"
 TOKEN_KEY = "auth_token"
-"""As KubeRay itself calls it in Secrets that it makes."""
+"""Key of the token in the Secret; KubeRay uses it in the Secrets that it creates itself."""
 GCS_PORT, GCS_PORT_NAME = 6379, "gcs-server"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 LONGEST_NAME = 53
-"""Of a RayCluster: KubeRay refuses longer ones (its MaxRayClusterNameLength)."""
+"""Longest name of a RayCluster that KubeRay accepts (its MaxRayClusterNameLength)."""
 CHIPS = {"tpu": "google.com/tpu", "gpu": "nvidia.com/gpu"}
-"""The resources, and the taints of nodes that have them."""
+"""Resource names of chips, and taints of the nodes that have them."""
 HEAD_RESOURCES = {"cpu": "2", "memory": "4Gi"}
-"""It places nothing, but a queue wants numbers: alone the head and its dashboard take 1.5 GB."""
+"""The head runs no tasks, but a queue needs numbers; head and dashboard alone use 1.5 GB."""
 
 
 def new_name(run: str) -> str:
-    """Of the objects of a run: a DNS label (RFC 1035) that no earlier launch has had."""
+    """Returns a name for a run's objects: a DNS label (RFC 1035) unique to this launch."""
     suffix = secrets.token_hex(3)
     plain = re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
     kept = f"slipway-{plain}"[: LONGEST_NAME - len(suffix) - 1].strip("-")
@@ -33,7 +33,7 @@ def new_name(run: str) -> str:
 def token_secret(name: str, token: str, owner: str) -> dict[str, Any]:
     """Returns the Secret with the token of the Ray cluster of that name.
 
-    `owner`: the cluster's uid. Kubernetes deletes the Secret whenever the cluster is deleted.
+    `owner` is the cluster's uid: Kubernetes deletes the Secret whenever the cluster is deleted.
     """
     reference = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "RayCluster", "name": name}
     return {
@@ -46,7 +46,7 @@ def token_secret(name: str, token: str, owner: str) -> dict[str, Any]:
 
 
 def ray_cluster(name: str, world: World, settings: Kubernetes, ray_version: str) -> dict[str, Any]:
-    """A head that places nothing, and a pod for each host; of TPUs a replica is a whole slice."""
+    """Returns a head that runs no tasks and a pod per host; a TPU replica is a whole slice."""
     labels = {"app.kubernetes.io/managed-by": "slipway"}
     if settings.queue:
         labels[QUEUE_LABEL] = settings.queue
@@ -62,7 +62,7 @@ def ray_cluster(name: str, world: World, settings: Kubernetes, ray_version: str)
         "metadata": {"name": name, "labels": labels},
         "spec": {
             "rayVersion": ray_version,
-            **({"suspend": True} if settings.queue else {}),  # until Kueue lets it in
+            **({"suspend": True} if settings.queue else {}),  # until Kueue admits it
             "headGroupSpec": head,
             "workerGroupSpecs": [_hosts(name, world, settings)],
         },
@@ -94,7 +94,7 @@ def _hosts(name: str, world: World, settings: Kubernetes) -> dict[str, Any]:
 def _template(
     container: str, name: str, settings: Kubernetes, resources: dict[str, str]
 ) -> dict[str, Any]:
-    """Of a pod; KubeRay adds the command, probes, and room in /dev/shm."""
+    """Returns the template of a pod; KubeRay adds the command, probes and a /dev/shm volume."""
     token = {"secretKeyRef": {"name": name, "key": TOKEN_KEY}}
     volumes = list(settings.claims.items())
     pod: dict[str, Any] = {
@@ -104,7 +104,7 @@ def _template(
             {"name": "RAY_AUTH_MODE", "value": "token"},
             {"name": "RAY_AUTH_TOKEN", "valueFrom": token},
             {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
-            # As in simulated.environment.
+            # As in node_spec.environment.
             {"name": "RAY_worker_niceness", "value": "0"},
             {"name": "RAY_memory_monitor_refresh_ms", "value": "0"},
         ],
@@ -127,7 +127,7 @@ def _template(
 
 
 def _resources(world: World, settings: Kubernetes) -> dict[str, str]:
-    """Of a host's pod: all of its chips, and what else the cluster file says."""
+    """Returns the resources of a host's pod: all its chips, and CPU and memory if configured."""
     asked = {
         "cpu": None if settings.cpu is None else str(settings.cpu),
         "memory": settings.memory,
@@ -140,7 +140,7 @@ def _resources(world: World, settings: Kubernetes) -> dict[str, str]:
 
 
 def _kind(world: World) -> accelerators.Accelerator:
-    """The facts of one of its slices."""
+    """Returns the accelerator of one of the slices."""
     return accelerators.parse(
         world.accelerator, hosts=world.hosts_per_slice, devices_per_host=world.devices_per_host
     )

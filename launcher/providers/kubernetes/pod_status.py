@@ -1,4 +1,4 @@
-"""How the pods of a RayCluster stand, by what the API says of them (pure)."""
+"""The state of a RayCluster's pods, derived from the API's objects (pure)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,37 +6,37 @@ from typing import Any
 
 Object = Mapping[str, Any]
 HOPELESS = "InvalidImageName"
-"""The reason why a container waits that no waiting ends."""
+"""Reason of a waiting container that never resolves itself."""
 PULL, CRASH = frozenset({"ErrImagePull", "ImagePullBackOff"}), "CrashLoopBackOff"
 STUCK = PULL | {CRASH, "CreateContainerError"}
-"""Reasons that may pass; the kubelet gives them after the first failure."""
+"""Reasons that may be temporary; the kubelet reports them after the first failure."""
 NO_SUCH_IMAGE = re.compile(
     r"not ?found|manifest unknown|unauthorized|denied|no match for platform", re.IGNORECASE
 )
-"""A registry's answer that does not change; other failures of a pull are of the network."""
+"""Permanent answers of a registry; other failures of a pull are network errors."""
 MOST_RESTARTS = 3
 
 
 def is_ready(pod: Object) -> bool:
-    """Whether its containers run and say that they are ready."""
+    """Returns whether the pod's containers run and report that they are ready."""
     return any(
         one["type"] == "Ready" and one["status"] == "True" for one in _status(pod, "conditions")
     )
 
 
 def head_ip(pods: Sequence[Object]) -> str | None:
-    """Of the head's pod, once it is ready."""
+    """Returns the IP address of the head's pod. Returns None until it is ready."""
     heads = [p for p in pods if p["metadata"]["labels"].get("ray.io/node-type") == "head"]
     return next((pod["status"].get("podIP") for pod in heads if is_ready(pod)), None)
 
 
 def waiting(pods: Sequence[Object]) -> list[str]:
-    """Of each pod that is not ready, its name and why."""
+    """Returns the name of each pod that is not ready, with the reason."""
     return [f"{_name(pod)}: {_why(pod)}" for pod in pods if not is_ready(pod)]
 
 
 def hopeless(cluster: Object, pods: Sequence[Object]) -> str:
-    """Why the cluster will not come up however long one waits; "": it may."""
+    """Returns why the cluster can never come up; "" when it still may."""
     for one in (cluster.get("status") or {}).get("conditions") or []:
         is_full = "exceeded quota" in one.get("message", "")
         if one["type"] == "ReplicaFailure" and one["status"] == "True" and is_full:
@@ -48,7 +48,7 @@ def hopeless(cluster: Object, pods: Sequence[Object]) -> str:
 
 
 def stuck(pods: Sequence[Object]) -> str:
-    """The first pod that has failed to start and may still do so; "": none has."""
+    """Returns the first pod that failed to start but still may; "" when there is none."""
     for pod in pods:
         if any(reason in STUCK for reason, _ in _containers_wait(pod)):
             return f"{_name(pod)}: {_why(pod)}"
@@ -66,7 +66,7 @@ def _is_hopeless(pod: Object) -> bool:
 
 
 def is_suspended(cluster: Object) -> bool:
-    """Whether a queue keeps it back."""
+    """Returns whether a queue holds the cluster back."""
     return bool(cluster["spec"].get("suspend"))
 
 
@@ -81,7 +81,7 @@ def _why(pod: Object) -> str:
 
 
 def _containers_wait(pod: Object) -> list[tuple[str, str]]:
-    """Reason and message of each container that waits."""
+    """Returns reason and message of each container that waits."""
     states = [one.get("state", {}).get("waiting") for one in _containers(pod)]
     return [(state["reason"], state.get("message", "")) for state in states if state]
 

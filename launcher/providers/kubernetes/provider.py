@@ -1,4 +1,4 @@
-"""From a cluster file to hosts: a RayCluster for one run, joined by this machine, and deleted."""
+"""Creates a RayCluster for one run, joins it from this machine, and deletes it."""
 
 import socket
 import sys
@@ -36,23 +36,24 @@ from launcher.runs.records import KubernetesRecord
 from trainer.contract.planning.plan import World
 
 STUCK_S = 300.0
-"""A registry may be away for a while; until then the kubelet has tried five times."""
+"""Seconds for a stuck pod to recover: a registry may be down for a while. By then the kubelet has
+tried five times."""
 CLEAN = "launcher.providers.kubernetes.cleanup"
 LOOK_S = 1.0
 CONNECT_TIMEOUT_S = 10.0
 ENDING_TIMEOUT_S = 150.0
-"""For the reaper, which looks once more whether everything is deleted."""
+"""Seconds for the reaper, which checks again whether everything is deleted."""
 NODE_TIMEOUT_S = 10.0
-"""For this machine's node alone."""
+"""Seconds for the reaper to stop only this machine's node."""
 
 
 def check(settings: Kubernetes) -> None:
-    """Raises ProviderError for what can be known not to work before anything is made."""
-    api_of(settings).ray_cluster("slipway")  # of any name: whether we may ask, and of RayClusters
+    """Raises ProviderError for problems that are detectable before anything is created."""
+    api_of(settings).ray_cluster("slipway")  # any name: checks access and the kind
 
 
 def manifest_text(run: str, world: World, settings: Kubernetes) -> str:
-    """What would be created for a run, beside the Secret, as YAML."""
+    """Returns the YAML of what would be created for a run, besides the Secret."""
     from ruamel.yaml import YAML
 
     name, text = new_name(run), StringIO()
@@ -65,12 +66,12 @@ def manifest_text(run: str, world: World, settings: Kubernetes) -> str:
 def hosts_of_ray_cluster(
     world: World, settings: Kubernetes, run_dir: Path, listener: Listener
 ) -> Iterator[HostCluster]:
-    """The pods of a RayCluster of the run's own; all of it is deleted on the way out.
+    """Creates a RayCluster for the run, yields its hosts, and deletes everything on exit.
 
-    This process may end in any way: the reaper deletes what it leaves. Raises ProviderError with
-    the pods that are missing, and why.
+    If this process dies, the reaper deletes what is left. Raises ProviderError with the pods that
+    are missing, and the reason.
     """
-    release(run_dir, listener.on_status)  # of a launch that ended with its machine
+    release(run_dir, listener.on_status)  # left by a launcher whose machine went down
     api, name, token = api_of(settings), new_name(run_dir.name), new_token()
     KubernetesRecord(name=name, namespace=settings.namespace, context=settings.context).write(
         run_dir
@@ -87,7 +88,7 @@ def hosts_of_ray_cluster(
 
 
 def _end(run_dir: Path, reaped: ProcessTree, listener: Listener) -> None:
-    """Deletes everything. Raises ProviderError where the reaper has to try again."""
+    """Deletes everything. Raises ProviderError when the reaper has to retry."""
     timeout_s = ENDING_TIMEOUT_S
     try:
         release(run_dir, listener.on_status)
@@ -100,9 +101,10 @@ def _end(run_dir: Path, reaped: ProcessTree, listener: Listener) -> None:
 
 
 def _head_of(api: Api, name: str, world: World, settings: Kubernetes, listener: Listener) -> str:
-    """Its address, "ip:port", once all pods are ready. Raises ProviderError.
+    """Waits until all pods are ready; returns the head's address "ip:port".
 
-    A queue may keep the cluster back as long as it likes; the time for the pods counts from then.
+    A queue may hold the cluster back indefinitely; the time for the pods counts from its release.
+    Raises ProviderError when the pods do not come up.
     """
     total = 1 + world.processes
     deadline = time.monotonic() + settings.start_timeout_s
@@ -144,7 +146,7 @@ def _head_of(api: Api, name: str, world: World, settings: Kubernetes, listener: 
 
 
 def _port(cluster: dict) -> int:
-    """Of Ray's control store on the head, as KubeRay gives it."""
+    """Returns the port of Ray's control store on the head, as KubeRay reports it."""
     endpoints = (cluster.get("status") or {}).get("endpoints") or {}
     return int(endpoints.get(GCS_PORT_NAME, GCS_PORT))
 
@@ -152,7 +154,7 @@ def _port(cluster: dict) -> int:
 def _joined(
     address: str, token_path: Path, folder: Path, reaped: ProcessTree, listener: Listener
 ) -> HostCluster:
-    """With a node of this machine, for this process to be a driver of. Raises ProviderError."""
+    """Starts a node here, for this process to be a driver. Raises ProviderError."""
     check_ipv4(address.rpartition(":")[0], "the head's pod")
     if why := unreachable(address, CONNECT_TIMEOUT_S):
         raise PodsError(
@@ -175,7 +177,7 @@ def _joined(
 
 
 def _own_address(of: str) -> str:
-    """At which others reach this machine, by the way to them; nothing is sent."""
+    """Returns the address at which `of` reaches this machine, by the route to it; sends nothing."""
     host, _, port = of.rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, int(port)))

@@ -1,4 +1,4 @@
-"""Whether a simulated world fits into this machine's memory: asked before anything starts."""
+"""Checks that a simulated world fits into this machine's memory, before anything starts."""
 
 from launcher.core.errors import ProviderError
 from launcher.core.memory import available_bytes
@@ -6,18 +6,18 @@ from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import World
 
 MIB = 1 << 20
-# Proportional set sizes (shared pages counted once), rounded up: Ray's head with its agents, 341
-# MiB; per host the node with its agents, 130 MiB, the actor and its reaper, 60 MiB, and a trainer
-# at the peak of its compilation (a decoder of 3 M parameters on a simulated v4-32), 643 MiB.
+# Proportional set sizes (shared pages counted once), rounded up. Ray's head with its agents takes
+# 341 MiB. Per host, the node with its agents takes 130 MiB, the actor and its reaper 60 MiB, and a
+# trainer at the peak of its compilation (a 3 M parameter decoder on a simulated v4-32) 643 MiB.
 HEAD_BYTES = 384 * MIB
 NODE_BYTES = 208 * MIB
 TRAINER_BYTES = 704 * MIB
 
 
 def refuse_if_too_large(world: World, state_bytes: int) -> None:
-    """Raise ProviderError unless the hosts and `state_bytes` of training state fit.
+    """Raises ProviderError unless the hosts and `state_bytes` of training state fit.
 
-    `state_bytes` is that of all devices together: parameters, optimizer, gradients.
+    `state_bytes` covers parameters, optimizer and gradients on all devices together.
     """
     available = available_bytes()
     per_host = NODE_BYTES + TRAINER_BYTES
@@ -38,7 +38,7 @@ def refuse_if_too_large(world: World, state_bytes: int) -> None:
 
 
 def _largest(world: World, most: int) -> int:
-    """The most hosts up to `most` that a slice of this kind can have; 0: there is none."""
+    """Returns the most hosts, up to `most`, that slices of this kind can have; 0 when none fits."""
     one_slice = accelerators.parse(
         world.accelerator, hosts=world.hosts_per_slice, devices_per_host=world.devices_per_host
     )

@@ -1,4 +1,4 @@
-"""Network namespaces: every simulated host has an address and a loopback of its own."""
+"""Network namespaces: every simulated host has its own address and loopback."""
 
 import os
 import secrets
@@ -12,10 +12,10 @@ from launcher.core.errors import ProviderError
 
 @dataclass(frozen=True)
 class Network:
-    """A bridge with one namespace per host: addresses, and the commands that make and undo it."""
+    """A bridge with one namespace per host: addresses, and commands that create and remove it."""
 
     subnet: str
-    """The first three numbers, "10.x.y": .1 is the bridge, the head's; .(k + 2) is host k."""
+    """First three octets, "10.x.y": .1 is the bridge, used by the head; .(k + 2) is host k."""
     name: str
     hosts: int
 
@@ -30,7 +30,7 @@ class Network:
         return f"{self.name}-{process}"
 
     def inside(self, process: int) -> list[str]:
-        """The prefix that runs a command inside a host's namespace."""
+        """Returns the prefix that runs a command inside a host's namespace."""
         return ["ip", "netns", "exec", self.namespace(process)]
 
     def setup(self) -> list[list[str]]:
@@ -51,7 +51,7 @@ class Network:
 
     def _host_setup(self, process: int) -> list[list[str]]:
         namespace, veth = self.namespace(process), f"{self.name}v{process}"
-        # Gloo binds to what the machine's name resolves to: in here, the host's own address.
+        # Gloo binds to the address of the machine's name: in a namespace, the host's own address.
         names = f"127.0.0.1 localhost\\n{self.ip(process)} {socket.gethostname()}\\n"
         folder = f"/etc/netns/{namespace}"
         return [
@@ -66,7 +66,10 @@ class Network:
 
 
 def plan_network(hosts: int) -> Network:
-    """A network with a free subnet and names. Raises ProviderError where it cannot be had."""
+    """Returns a network with a free subnet and unused names.
+
+    Raises ProviderError when it cannot be created.
+    """
     if os.geteuid() != 0 or shutil.which("ip") is None:
         raise ProviderError(
             "provider.netns: true puts every host into a network namespace, which needs root and "

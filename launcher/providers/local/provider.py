@@ -1,7 +1,7 @@
-"""Hosts simulated on this machine: a Ray cluster of our own, one node per host.
+"""Hosts simulated on this machine: Slipway's own Ray cluster, with one node per host.
 
-Nothing of it outlives its owner: the nodes are the children of a reaper, which ends
-them and deletes their folder when this process ends, in whatever way (launcher/host/reaper.py).
+The cluster does not outlive its owner. The nodes are children of a reaper, which ends them and
+deletes their folder when this process ends for any reason (launcher/host/reaper.py).
 """
 
 import secrets
@@ -25,9 +25,9 @@ def start(
     settings: Local | None = None,
     on_status: Callable[[str], None] = lambda text: None,
 ) -> HostCluster:
-    """Start a Ray head and a node per host, and wait until all are up.
+    """Starts a Ray head and a node per host, and waits until all are up.
 
-    Raises ProviderError with the hosts that are missing and the end of their logs.
+    Raises ProviderError with the missing hosts and the end of a log when some do not come up.
     """
     settings = settings or Local()
     folder = private_folder()
@@ -81,12 +81,15 @@ def _start_nodes(
 
 
 def settings_of(cluster: Cluster) -> Local:
-    """Of the local provider; its defaults where another provider's cluster is simulated."""
+    """Returns the local provider's settings, or its defaults for another provider's cluster."""
     return cluster.provider if isinstance(cluster.provider, Local) else Local()
 
 
 def _loopback_addresses() -> Callable[[int], str]:
-    """Process -> address in 127.0.0.0/8 (-1: the head), in a random place for each launch."""
+    """Returns a function from process to address in 127.0.0.0/8 (-1: the head).
+
+    Each launch has a random range of addresses.
+    """
     base = (127 << 24) + ((16 + secrets.randbelow(224)) << 16) + (secrets.randbelow(240) << 8)
 
     def address(process: int) -> str:

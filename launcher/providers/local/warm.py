@@ -1,8 +1,8 @@
 """Simulated clusters that stay up between runs: `launch up`, `launch down`.
 
-A warm cluster is its reaper, which has no owner. A file in the user's state folder says which
-process that is (by id and start time, so that another process of the same id is never taken for
-it) and how to reach the cluster.
+A warm cluster is its reaper, which has no owner. A file in the user's state folder records how to
+reach the cluster, and the reaper's process id and start time. The start time distinguishes the
+reaper from another process with the same id.
 """
 
 import hashlib
@@ -29,15 +29,15 @@ LOCKED_TIMEOUT_S = 300.0
 
 
 def settings_of(world: World, settings: Local) -> Any:
-    """What must be the same for a run to use a cluster that another command started."""
+    """Returns the settings that a run and the warm cluster it uses must have in common."""
     return {"world": world.model_dump(mode="json"), "local": json.loads(settings.model_dump_json())}
 
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """One command at a time looks at the cluster of that name, and starts or ends it.
+    """Locks the cluster of that name: one command at a time inspects, starts or ends it.
 
-    Raises ProviderError where another command holds it for too long.
+    Raises ProviderError when another command still holds the lock after LOCKED_TIMEOUT_S.
     """
     make_state_folder("clusters")
     path = _path(name, "lock")
@@ -53,9 +53,9 @@ def locked(name: str) -> Iterator[None]:
 
 
 def keep(name: str, settings: Any, hosts: HostCluster, source: str = "") -> HostCluster:
-    """Let the cluster live on under a name; the hosts that are returned do not own it.
+    """Keeps the cluster up under a name. The returned HostCluster does not own it.
 
-    `source`: which cluster it is, see `cluster_key`.
+    `source` identifies the cluster, see `cluster_key`.
     """
     reaped = hosts.reaped
     assert reaped is not None
@@ -77,9 +77,9 @@ def keep(name: str, settings: Any, hosts: HostCluster, source: str = "") -> Host
 
 
 def find(name: str, settings: Any) -> HostCluster | None:
-    """The warm cluster of that name, if it lives; None: there is none.
+    """Returns the warm cluster of that name. Returns None when none is up.
 
-    Raises ProviderError where it has other hosts than the ones asked for.
+    Raises ProviderError when its hosts differ from the requested ones.
     """
     record = _read(name)
     if record is None:
@@ -93,18 +93,18 @@ def find(name: str, settings: Any) -> HostCluster | None:
 
 
 def is_up(name: str) -> bool:
-    """Whether the warm cluster of that name lives."""
+    """Returns whether the warm cluster of that name is up."""
     return _read(name) is not None
 
 
 def is_of(name: str, source: str) -> bool:
-    """Whether the warm cluster of that name lives, and was started for that cluster."""
+    """Returns whether the warm cluster of that name is up and was started for `source`."""
     record = _read(name)
     return record is not None and record.get("source") == source
 
 
 def use(name: str, run: Path) -> IO[str]:
-    """Record that a run uses the warm cluster: for as long as the file is open."""
+    """Records that a run uses the warm cluster, for as long as the returned file is open."""
     users = _users(name)
     users.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = (users / hashlib.sha256(str(run).encode()).hexdigest()[:16]).open("w")
@@ -115,15 +115,15 @@ def use(name: str, run: Path) -> IO[str]:
 
 
 def users(name: str) -> list[Path]:
-    """The folders of the runs that use the warm cluster now."""
+    """Returns the folders of the runs that use the warm cluster now."""
     held = [entry for entry in sorted(_users(name).glob("*")) if is_locked(entry)]
     return [Path(entry.read_text(encoding="utf-8")) for entry in held]
 
 
 def end(name: str) -> bool:
-    """End the warm cluster of that name and wait until it is gone; False: there is none.
+    """Ends the warm cluster of that name and waits until it is gone.
 
-    Raises ProviderError where it does not end.
+    Returns False when none is up. Raises ProviderError when the cluster does not end.
     """
     record = _read(name)
     if record is None:
@@ -141,7 +141,7 @@ def end(name: str) -> bool:
 
 
 def _read(name: str) -> dict[str, Any] | None:
-    """The record of a cluster that lives; what a dead one left is removed."""
+    """Returns the record of a cluster that is up; removes the record of one that has ended."""
     path = _path(name)
     try:
         record = json.loads(path.read_text())

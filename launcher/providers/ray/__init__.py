@@ -1,1 +1,1 @@
-"""Ray nodes of our own: starts them, watches them, talks to them."""
+"""Ray nodes that Slipway starts, monitors and communicates with."""

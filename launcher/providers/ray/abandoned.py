@@ -1,6 +1,6 @@
-"""Removes what a launch left whose reaper and its guard were both killed.
+"""Cleans up after a launch whose reaper and guard were both killed.
 
-The folder of such a launch holds a file that nobody has locked any more, see
+The folder of that launch holds a file that no process locks any more, see
 `launcher/host/reaper.py`. Its Ray processes are found by the path of their token.
 """
 
@@ -21,7 +21,10 @@ ENDING_TIMEOUT_S, LOOK_S = 10.0, 0.01
 
 
 def remove_abandoned(base: Path, prefix: str) -> None:
-    """End and remove what is left of every such launch of this user below `base`."""
+    """Cleans up every abandoned launch of this user below `base`.
+
+    Its processes are ended and its folder is removed.
+    """
     for folder in base.glob(f"{prefix}*"):
         with suppress(OSError, ValueError):  # in use, another user's, or just removed
             if _is_private(folder):
@@ -29,14 +32,14 @@ def remove_abandoned(base: Path, prefix: str) -> None:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether only this user can have written into it: commands in there will be run."""
+    """Returns whether only this user can write to the folder: commands stored in it are run."""
     about = folder.lstat()
     is_own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
     return is_own and not about.st_mode & 0o077
 
 
 def _remove(folder: Path) -> None:
-    """Raises OSError where the owner lives, or where there is no file that says so."""
+    """Cleans up one launch. Raises OSError when its owner is alive or the owner file is missing."""
     with (folder / OWNER_FILE).open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         cleanup = json.load(file)
@@ -47,7 +50,7 @@ def _remove(folder: Path) -> None:
 
 
 def _end_processes(variable: str) -> None:
-    """Kill every process that was started with this variable, until none is left."""
+    """Kills every process that was started with this variable, until none is left."""
     deadline = time.monotonic() + ENDING_TIMEOUT_S
     while time.monotonic() < deadline:
         found = [process for process in Path("/proc").glob("[0-9]*") if _has(process, variable)]
@@ -60,7 +63,7 @@ def _end_processes(variable: str) -> None:
 
 
 def _has(process: Path, variable: str) -> bool:
-    """A process that has ended has no environment any more."""
+    """Returns whether a process has the variable. Returns False when the process has ended."""
     try:
         return os.fsencode(variable) in (process / "environ").read_bytes().split(b"\0")
     except OSError:

@@ -1,4 +1,4 @@
-"""Calls into Ray: those that have no deadline of their own get one here. Ray late."""
+"""Calls into Ray, with a deadline for those that have none. Imports Ray late."""
 
 import queue
 import threading
@@ -14,13 +14,14 @@ T = TypeVar("T")
 INTERRUPTED_WAIT_S = 2.0
 LOOK_S = 0.5
 GATHER_S = 0.02
-"""For more answers after the first: to look for them costs time for each host of the gang."""
+"""Seconds to wait for more answers after the first: each check costs time per host of the gang."""
 
 
 def answered(calls: list[Any], limit_s: float) -> list[Any]:
-    """Those of calls into Ray that have returned, after `limit_s` at most.
+    """Returns the calls into Ray that have returned, after `limit_s` at most.
 
-    All of them: one at a time, and the answers of a thousand hosts wait until they look silent.
+    It takes all answers together. One at a time, those of a thousand hosts wait until the hosts
+    appear silent.
     """
     import ray
 
@@ -33,11 +34,11 @@ def answered(calls: list[Any], limit_s: float) -> list[Any]:
 def bounded(
     what: str, limit_s: float, call: Callable[[], T], head_is_down: Callable[[], bool] | None = None
 ) -> T:
-    """What `call` returns or raises, made in a thread: nothing else ends a wait inside Ray's C++.
+    """Returns or raises the result of `call`, which runs in a thread.
 
-    Raises ProviderError where there is nothing after `limit_s`, or as soon as the head is gone:
-    a call that needs it then waits for it, until Ray ends this process after 60 s. The thread is
-    left behind.
+    Nothing else ends a wait inside Ray's C++. Raises ProviderError when no result arrives within
+    `limit_s`, or as soon as the head is gone. A call that needs a lost head waits for it until Ray
+    ends this process after 60 s. The thread is left running.
     """
     answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
@@ -60,7 +61,7 @@ def bounded(
         else:
             raise ProviderError(f"{what}: Ray did not answer in {limit_s:.0f} s")
     except KeyboardInterrupt:
-        thread.join(INTERRUPTED_WAIT_S)  # most calls end at once, and Ray is then in order
+        thread.join(INTERRUPTED_WAIT_S)  # most calls end immediately and leave Ray consistent
         raise
     if error is not None:
         raise error

@@ -1,4 +1,4 @@
-"""The code of the folder that `launch` is typed in, as the same bytes for every host."""
+"""The code of the folder that `launch` is run in, as identical bytes for every host."""
 
 import gzip
 import hashlib
@@ -22,13 +22,13 @@ GIT_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Code:
-    """A project: what of it goes to the hosts, and where in it the command was typed."""
+    """A project: the archive for the hosts, and the folder that the command was run in."""
 
     root: Path
     below: Path
-    """The folder that the command was typed in, from the root."""
+    """Folder that the command was run in, relative to the root."""
     archive: bytes
-    """A tar file, compressed; from the same files always the same bytes."""
+    """Compressed tar file; the same files always give the same bytes."""
 
     @property
     def sha256(self) -> str:
@@ -36,9 +36,9 @@ class Code:
 
 
 def pack(folder: Path) -> Code:
-    """The project that a folder belongs to, without what its `.gitignore` leaves out.
+    """Packs the project that a folder belongs to, without the files that `.gitignore` excludes.
 
-    Raises ConfigError where there is no project with a lock file, and where it is too large.
+    Raises ConfigError when the project has no lock file, excludes a needed file or is too large.
     """
     root = _root(folder)
     names = _names(root)
@@ -50,7 +50,7 @@ def pack(folder: Path) -> Code:
 
 
 def _root(folder: Path) -> Path:
-    """The nearest folder above with a lock file."""
+    """Returns the nearest folder with a lock file, at or above `folder`. Raises ConfigError."""
     for root in (folder, *folder.parents):
         if all((root / name).is_file() for name in NEEDED):
             return root
@@ -63,9 +63,9 @@ def _root(folder: Path) -> Path:
 
 
 def _names(root: Path) -> list[str]:
-    """Files below the root that `.gitignore` does not leave out, and those under version control.
+    """Returns the files below the root that git tracks or that `.gitignore` does not exclude.
 
-    Repositories inside of it are looked into.
+    Nested repositories are included.
     """
     listing = ["ls-files", "--others", "--exclude-standard", "-z"]
     if _is_in_repository(root):
@@ -85,7 +85,7 @@ def _names(root: Path) -> list[str]:
 
 
 def _is_in_repository(root: Path) -> bool:
-    """One that git would use from here."""
+    """Returns whether git finds a repository from this folder."""
     try:
         _git(["git", "rev-parse", "--is-inside-work-tree"], root)
     except ConfigError:
@@ -123,7 +123,7 @@ def _refuse_if_too_large(root: Path, names: Sequence[str]) -> None:
 
 
 def _archive(root: Path, names: Sequence[str]) -> bytes:
-    """Without times, owners and modes but the executable bit: only what a file says counts."""
+    """Returns the tar file, which depends only on names, contents and executable bits."""
     packed = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=6, mtime=0) as compressed,

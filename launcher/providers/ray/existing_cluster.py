@@ -1,4 +1,4 @@
-"""A Ray cluster that runs already: asks who is in it, with or without a token."""
+"""Queries an existing Ray cluster for its nodes, with or without a token."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from launcher.core.errors import ProviderError
 from launcher.core.events import Listener
 
 PROBE_TIMEOUT_S = 30.0
-"""Importing Ray takes a second; a busy machine takes ten of them."""
+"""Seconds for a probe: importing Ray takes 1 s, and 10 s on a busy machine."""
 
 DEFAULT_TOKEN = Path("~/.ray/auth_token")
 
@@ -21,9 +21,9 @@ NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
 
 
 def ask(address: str, variables: Mapping[str, str], listener: Listener) -> dict[str, Any]:
-    """Who is in a Ray cluster, see probe.py; `variables`: what lets us in.
+    """Returns the nodes and versions of a Ray cluster, see probe.py; `variables` give access.
 
-    Raises ProviderError where it does not let us in, or is of other versions.
+    Raises ProviderError when the cluster denies access, does not answer or has other versions.
     """
     listener.on_status(f"asking the Ray cluster at {address} who is there")
     anonymous = Probe(address, NO_TOKEN)
@@ -41,7 +41,7 @@ def ask(address: str, variables: Mapping[str, str], listener: Listener) -> dict[
 
 
 class Probe:
-    """Asks a cluster who is there, in a process of its own: Ray aborts one that it cannot serve."""
+    """Queries a cluster from a separate process: Ray aborts a process that it cannot serve."""
 
     def __init__(self, address: str, variables: Mapping[str, str]) -> None:
         self._address, self._with_token = address, variables != NO_TOKEN
@@ -57,7 +57,7 @@ class Probe:
         self._said: dict[str, Any] | None = None
 
     def answer(self) -> dict[str, Any]:
-        """What it found. Raises ProviderError where it was not let in, or nobody answered."""
+        """Returns the answer. Raises ProviderError when access is denied or no answer comes."""
         said = self._wait()
         if "error" not in said:
             return said
@@ -106,9 +106,9 @@ class Probe:
 
 
 def ray_variables(settings: Attach) -> dict[str, str]:
-    """What lets us in: the cluster file's token, else the one that Ray would find by itself.
+    """Returns the credentials: the cluster file's token, else the one that Ray itself would find.
 
-    Raises ProviderError for a file that cannot be read or is empty.
+    Raises ProviderError when the token file cannot be read or is empty.
     """
     if settings.token_path is None and os.environ.get("RAY_AUTH_TOKEN"):
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.environ["RAY_AUTH_TOKEN"]}

@@ -1,4 +1,4 @@
-"""Whether a Ray head that others look after still listens."""
+"""Monitors whether a Ray head that another process owns still listens."""
 
 import socket
 import time
@@ -6,11 +6,14 @@ import time
 CONNECT_TIMEOUT_S = 1.0
 LOOK_S = 2.0
 UNREACHABLE_S = 10.0
-"""A network that stutters is no end; Ray itself ends a driver after 60 s without a head."""
+"""Seconds without a connection after which the head counts as gone.
+
+It covers brief network failures; Ray itself ends a driver after 60 s without a head.
+"""
 
 
 class HeadWatch:
-    """Of the head at `address`, "host:port". Asked often, it looks seldom."""
+    """Monitors the head at `address`, "host:port", at most every LOOK_S seconds."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -20,7 +23,7 @@ class HeadWatch:
 
     @property
     def is_gone(self) -> bool:
-        """Nobody listens there, or it has been out of reach for UNREACHABLE_S."""
+        """Whether the head refuses connections or has been unreachable for UNREACHABLE_S."""
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + LOOK_S
@@ -38,7 +41,7 @@ class HeadWatch:
 
 
 def unreachable(address: str, timeout_s: float) -> OSError | None:
-    """Why no connection to "host:port" could be made; None: it could."""
+    """Returns why no connection to "host:port" can be made. Returns None when one can."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()

@@ -1,4 +1,4 @@
-"""The Ray node of a host that is told what to do by another machine, see host_protocol.py."""
+"""The Ray node of a host that another machine controls, see host_protocol.py."""
 
 import os
 import select
@@ -13,17 +13,17 @@ from launcher.providers.ray.node_group import Nodes
 from launcher.providers.ray.workspace import free_port, private_folder, write_token
 
 HEADLESS_S = 20
-"""A node without a head ends after so long."""
+"""Seconds after which a node without a head ends."""
 LOOK_S = 0.2
 MORE_FLAGS = ["--dashboard-agent-listen-port=0"]
-"""Somebody else's Ray may have the usual port."""
+"""Flags that avoid the agent's default port, which another Ray may use."""
 
 
 class Node:
-    """The Ray node of this host; ends with this object, and with this process."""
+    """The Ray node of this host. It ends with this object and with this process."""
 
     def __init__(self, order: Order) -> None:
-        """Wait until it is up. Raises ProviderError, ReaperError."""
+        """Starts the node and waits until it is up. Raises ProviderError or ReaperError."""
         self.folder = private_folder()
         self.reaped = ProcessTree(folders=[self.folder])
         self._is_up = threading.Event()
@@ -58,7 +58,10 @@ class Node:
         tell(up=True)
 
     def _end_with_input(self) -> None:
-        """While this host waits for its node it reads no orders."""
+        """Ends this process when standard input closes before the node is up.
+
+        Until then, this host reads no orders.
+        """
         poller = select.poll()
         poller.register(0, select.POLLHUP | select.POLLRDHUP)
         while not self._is_up.is_set():
@@ -67,7 +70,10 @@ class Node:
 
 
 def serve_node(node: Node, orders: Orders) -> None:
-    """Until the node ends, or the launching machine says so or is gone too early."""
+    """Serves orders until the node ends, the order `end` arrives or the launching machine is gone.
+
+    In the last case the node continues if the run has begun.
+    """
     begun = False
     while not orders.over:
         for order in orders.wait(LOOK_S, node.reaped.fileno()):
@@ -82,7 +88,10 @@ def serve_node(node: Node, orders: Orders) -> None:
 
 
 def exits(reaped: ProcessTree) -> list[tuple[str, int]]:
-    """The commands that have ended since, with their wait statuses."""
+    """Returns the commands that have ended since the last call, with their wait statuses.
+
+    Raises ReaperError when the reaper has ended.
+    """
     answers = reaped.answers(0.0)
     if answers is None:
         raise ReaperError("the reaper of this host has ended")

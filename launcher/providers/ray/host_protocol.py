@@ -1,9 +1,8 @@
 """The protocol between a launching process and a host: one JSON object per line, both ways.
 
 Orders arrive on the host's standard input; answers go to its standard output.
-All providers use {"node": Order}.
-The head answers {"port": n} and {"up": true}, or {"failed": why};
-{"gone": true} is the last answer.
+All providers use {"node": Order}. The head answers {"port": n}. Every host answers {"up": true}, or
+{"failed": why}; {"gone": true} is the last answer.
 SSH hosts also get {"run": RunOrder} or {"look": DoctorOrder} (the head only), {"begun": true} (the
 other hosts) and, at the end, {"end": true}. The head then answers {"running": true} and
 {"ended": exit code, "output": what `launch` printed}.
@@ -24,25 +23,25 @@ from trainer.contract.planning.plan import World
 
 
 class Order(BaseModel):
-    """The Ray node of a host."""
+    """The order to start the Ray node of a host."""
 
     token: str = Field(repr=False)
     process: int
     world: World
     ip: str
     head: tuple[str, int] | None
-    """None: it is this host, which says where."""
+    """Address of the head. None when this host is the head, which reports its port."""
 
 
 class Orders:
-    """Those that come on standard input; `over` once the other side is gone."""
+    """Orders from standard input. `over` is set once the sender is gone."""
 
     def __init__(self) -> None:
         self.over = False
         self._rest = b""
 
     def wait(self, timeout_s: float | None, *others: int) -> list[dict[str, Any]]:
-        """What has come, as soon as something has, here or on one of the other descriptors."""
+        """Returns new orders once standard input or one of `others` is readable, or on timeout."""
         own = [] if self.over else [0]
         readable, _, _ = select.select([*own, *others], [], [], timeout_s)
         if 0 not in readable:
@@ -54,7 +53,7 @@ class Orders:
 
 
 def tell(**answer: object) -> None:
-    """Nothing, where nobody listens any more: the end of the orders says so too."""
+    """Sends an answer. Ignores a closed pipe, which the end of the orders reports, too."""
     try:
         os.write(1, json.dumps(answer).encode() + b"\n")
     except BrokenPipeError:
@@ -62,44 +61,47 @@ def tell(**answer: object) -> None:
 
 
 class DoctorOrder(BaseModel):
-    """The cluster whose head is told."""
+    """The cluster whose head receives the order."""
 
     cluster: dict[str, Any]
-    """As its file would have it; the head puts its own Ray in place of the provider."""
+    """Content of the cluster file. The head replaces the provider with its own Ray."""
     cluster_name: str
 
     def cluster_file(self, folder: Path, provider: Mapping[str, Any]) -> str:
-        """With that provider; written into `folder`."""
+        """Writes the cluster file, with that provider, into `folder` and returns its path."""
         path = folder / f"{self.cluster_name}.yaml"
         path.write_text(json.dumps({**self.cluster, "provider": provider}))
         return str(path)
 
 
 class RunOrder(DoctorOrder):
-    """The run that the head sees to."""
+    """The run that the head drives."""
 
     job: str | None
-    """As YAML; None: a run that is there goes on."""
+    """The job as YAML. None resumes an existing run."""
     overrides: list[str] = []
-    """Of a run that goes on."""
+    """Overrides for a resumed run."""
     secret_names: list[str] = []
-    """The job's `secrets`, by the machine that launches: the head's own job.yaml adds none."""
+    """The job's `secrets` on the launching machine. The head's own job.yaml adds none."""
     secrets: dict[str, str] = Field(default={}, repr=False)
-    """Of the job, for `launch` there."""
+    """The job's secrets, for `launch` on the head."""
     fresh: bool = False
-    """Move an earlier run of the name aside."""
+    """Whether to move an earlier run of that name aside."""
     runs: str
     name: str
     run_id: str
-    """The id of a new run."""
+    """Id of a new run."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of `launch` there."""
+        """Environment variables for `launch` on the head."""
         return {**self.secrets, RUN_ID: self.run_id}
 
     def words(self, folder: Path, provider: Mapping[str, Any]) -> list[str]:
-        """What `launch` is called with there, on hosts of that provider; its files in `folder`."""
+        """Returns the arguments of `launch` on the head, for hosts of that provider.
+
+        The job and cluster files are written into `folder`.
+        """
         cluster = self.cluster_file(folder, provider)
         if self.job is None:
             named = f"secrets={json.dumps(self.secret_names)}"

@@ -1,18 +1,18 @@
-"""What Ray's own processes said, kept beside the run when its hosts could not be gathered."""
+"""Logs of Ray's own processes, kept with the run when its gang could not be formed."""
 
 import os
 from pathlib import Path
 
 LONGEST_BYTES = 200_000
-"""Of the end of each file."""
+"""Bytes kept from the end of each file."""
 PATTERNS = ("*.log", "*/session_latest/logs/*.log", "*/session_latest/logs/*.out",
             "*/session_latest/logs/*.err")  # fmt: skip
 
 
 def keep(folder: Path | None, target: Path) -> bool:
-    """Copy the ends of all logs below a cluster's folder to `target`; False: there are none.
+    """Copies the ends of all logs below a cluster's folder to `target`.
 
-    The files of one node go to a folder of its name.
+    The files of one node go to a folder of its name. Returns False when there are no logs.
     """
     kept = False
     for path in (path for pattern in PATTERNS for path in (folder.glob(pattern) if folder else ())):
@@ -33,4 +33,4 @@ def _end(path: Path) -> bytes:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_BYTES))
             return file.read()
     except OSError:
-        return b""  # Ray deletes and renames them as it likes
+        return b""  # Ray deletes and renames logs at any time

@@ -1,7 +1,7 @@
-"""Ray nodes that are processes on this machine: started, waited for, made anew when they are lost.
+"""Starts, awaits and replaces Ray nodes that are processes on this machine.
 
-Everything is read from the nodes' logs: no call into Ray, so that Ctrl-C works at any moment and a
-lost node is known at once, not after Ray's health checks.
+The state is read from the nodes' logs, without calls into Ray. Ctrl-C therefore works at any
+moment, and a lost node is known immediately, not after Ray's health checks.
 """
 
 import json
@@ -16,15 +16,15 @@ from launcher.core.errors import ProviderError
 from launcher.host.process_tree import ProcessTree
 
 Node = dict[str, Any]
-"""What node_starter.py starts: name, flags, folder, env, log, after."""
+"""Input of node_starter.py: name, flags, folder, env, log, after."""
 
 START_TIMEOUT_S = 120.0
 START_TIMEOUT_PER_HOST_S = 30.0
-"""Four hosts take 13 s on two idle cores; a machine that trains beside gets twenty times that."""
+"""Four hosts take 13 s on two idle cores; the limit is 20 times that, for a machine that trains."""
 NODE_IS_UP = "Ray runtime started."
 LOOK_S = 0.05
 STARTS = 2
-"""Of a host's node, until it is up for the first time."""
+"""Attempts to start a host's node before giving up."""
 TAIL_LINES, RAYLET_LINES = 15, 5
 GENERATION = re.compile(r"(?<=-\d{4})-\d+$")
 RAYLET_LOG = "session_latest/logs/raylet.out"
@@ -32,10 +32,10 @@ RAYLET_ERROR = re.compile(r"^\[.*\] [EF] .*|.*Check failed.*", re.MULTILINE)
 
 
 class Nodes:
-    """A head, where it is not elsewhere, and one node per host, in the care of a reaper.
+    """One node per host, and a separate head if one is given, owned by a reaper.
 
-    `make(process, generation)` describes a host's node; the replacement of a lost one is of the
-    next generation. `replace_after_s`: how long after a loss it is started; None: never.
+    `make(process, generation)` describes a host's node; the replacement of a lost node has the
+    next generation. It starts `replace_after_s` after the loss; None disables replacement.
     """
 
     def __init__(
@@ -50,20 +50,20 @@ class Nodes:
         self._make, self._replace_after_s = make, replace_after_s
         self._inside: Callable[[int], list[str]] | None = None
         self._heads: list[Node] = []
-        """One or none."""
+        """One head node, or none."""
         self._hosts: list[Node] = []
         self._generations: list[int] = []
         self._lost_at_s: dict[int, float] = {}
         self._starters: dict[str, str] = {}
-        """Of each node, by name: the process that started it."""
+        """Node name -> name of the process that started the node."""
         self._exited: set[str] = set()
         self._is_over = False
-        """Whether the reaper has ended, and all nodes with it."""
+        """Whether the reaper and all nodes have ended."""
 
     def start(
         self, head: Node | None, hosts: int, inside: Callable[[int], list[str]] | None = None
     ) -> None:
-        """All nodes at once; `inside(process)` is the prefix of commands in a host's namespace."""
+        """Starts all nodes. `inside(process)` is the prefix of commands in a host's namespace."""
         self._heads, self._inside = [head] if head else [], inside
         self._generations = [1] * hosts
         self._hosts = [self._make(process, 1) for process in range(hosts)]
@@ -75,10 +75,11 @@ class Nodes:
             self._run(node["name"], [node], inside(process))
 
     def wait_until_up(self, on_status: Callable[[str], None]) -> None:
-        """Raises ProviderError with the nodes that are missing and the end of their logs.
+        """Waits until all nodes are up.
 
-        A host's node that ends before it was up is started once more: of some of its own
-        processes Ray waits a fixed time only, too short for a machine that is busy.
+        A host's node that ends before it is up is started once more. Ray's fixed timeouts for some
+        of its own processes are too short on a busy machine. Raises ProviderError with the missing
+        nodes and the end of the log of one of them.
         """
         total = len(self._all)
         limit_s = START_TIMEOUT_S + START_TIMEOUT_PER_HOST_S * total
@@ -100,7 +101,7 @@ class Nodes:
                 raise ProviderError(self._missing(waiting, f"within {limit_s:.0f} s"))
 
     def _note_exits(self, wait_s: float) -> None:
-        """Note which starters have ended, or that everything has."""
+        """Records which starters have ended, or that everything has."""
         answers = self._reaped.answers(wait_s)
         self._is_over = self._is_over or answers is None
         for answer in answers or []:
@@ -110,7 +111,7 @@ class Nodes:
                 self._exited.add(answer["exited"])
 
     def _start_again(self, node: Node) -> bool:
-        """False: it is the head, or was started as often as it may be."""
+        """Starts a host's node again. Returns False for the head and when no attempts are left."""
         if node in self._heads or self._generations[self._hosts.index(node)] >= STARTS:
             return False
         self._replace(self._hosts.index(node))
@@ -127,7 +128,7 @@ class Nodes:
         return self._is_over or any(map(self._has_ended, self._heads))
 
     def alive(self) -> set[int]:
-        """The hosts whose nodes are up."""
+        """Returns the hosts whose nodes are up."""
         return {
             process
             for process, node in enumerate(self._hosts)
@@ -135,7 +136,7 @@ class Nodes:
         }
 
     def replace_lost(self, now_s: float) -> None:
-        """Start what is due to take the place of lost nodes; does not wait for it."""
+        """Starts the replacements of lost nodes that are due, without waiting for them."""
         for process, node in enumerate(self._hosts):
             if self._replace_after_s is None or not self._has_ended(node):
                 continue
@@ -150,7 +151,7 @@ class Nodes:
         self._run(node["name"], [node], self._inside(process) if self._inside else [])
 
     def _run(self, name: str, nodes: Sequence[Node], prefix: Sequence[str]) -> None:
-        """In one process that imports Ray once; it says in its log when a node has ended."""
+        """Starts nodes from one process, which imports Ray once and logs when a node has ended."""
         for node in nodes:
             Path(node["folder"]).mkdir()
             self._starters[node["name"]] = name
@@ -166,7 +167,7 @@ class Nodes:
         self._reaped.start(name, command, self._environment, self._folder / f"{name}.starter.log")
 
     def _has_ended(self, node: Node) -> bool:
-        """Its starter says so, or has itself ended."""
+        """Returns whether the node's starter has logged its end or has itself ended."""
         starter = self._starters[node["name"]]
         said = _text(self._folder / f"{starter}.starter.log")
         return starter in self._exited or f'{{"ended": "{node["name"]}"' in said
@@ -183,7 +184,7 @@ class Nodes:
 
 
 def is_up(node: Node) -> bool:
-    """By its own log."""
+    """Returns whether the node's own log reports it as up."""
     return NODE_IS_UP in _text(node["log"])
 
 

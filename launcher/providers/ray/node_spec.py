@@ -1,4 +1,4 @@
-"""What a simulated host looks like to Ray: its node's flags, resources, labels, environment."""
+"""A host as Ray sees it: its node's flags, resources, labels and environment."""
 
 import json
 import os
@@ -13,10 +13,10 @@ from trainer.contract.planning.plan import World
 
 HOST_LABEL = "slipway-host"
 HostSlot = tuple[str, int]
-"""Of a host: its slice and its worker id in it; without slices, "" and its number."""
-OBJECT_STORE_BYTES = 80_000_000  # Ray's least is 78.6 MB; Slipway puts nothing there
-# A lost node is noticed in 10 s, not in 15 or 65: sooner, and a machine whose cores are all busy
-# with training looks lost.
+"""A host's slice and its worker id in the slice; without slices, "" and the host's number."""
+OBJECT_STORE_BYTES = 80_000_000  # Ray's minimum is 78.6 MB; Slipway stores nothing in it
+# Ray notices a lost node in 10 s, not in 15 or 65. With a shorter time, a machine whose cores are
+# all busy with training appears lost.
 HEALTH_CHECK = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 1000,
@@ -35,13 +35,13 @@ NOT_INHERITED = ("RAY_", "TPU_", "MEGASCALE_", "SLIPWAY_", "JAX_")
 
 
 def slice_name(number: int) -> str:
-    """slice-a ... slice-z, then slice-26, ..."""
+    """Returns slice-a ... slice-z, then slice-26, ..."""
     letters = string.ascii_lowercase
     return f"slice-{letters[number] if number < len(letters) else number}"
 
 
 def place(world: World, process: int) -> HostSlot:
-    """Where the host of a process is, as its labels will say."""
+    """Returns the slot of a process's host, as the labels of its node report it."""
     if world.platform != "tpu":
         return "", process
     number, worker = divmod(process, world.hosts_per_slice)
@@ -49,7 +49,10 @@ def place(world: World, process: int) -> HostSlot:
 
 
 def environment(token_path: Path) -> dict[str, str]:
-    """Of every node: this process's, without what belongs to another Ray, and with our token."""
+    """Returns the environment of every node.
+
+    It is this process's, without the variables of another Ray and with Slipway's token.
+    """
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(NOT_INHERITED)}
     here = str(Path(__file__).parents[3])
     paths = [here, *inherited.get("PYTHONPATH", "").split(os.pathsep)]
@@ -61,12 +64,13 @@ def environment(token_path: Path) -> dict[str, str]:
         "RAY_AUTH_TOKEN_PATH": str(token_path),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_raylet_start_wait_time_s": "120",
-        # So often, every 2 s, a node asks for the head's raylet: by default it gives up after 40 s.
+        # A node looks for the head's raylet this many times, every 2 s. By default it gives up
+        # after 40 s.
         "RAY_NUM_REDIS_GET_RETRIES": "60",
-        # A node starts one process at a time: one that hangs while it starts holds up all others
+        # A node starts one process at a time: one that hangs while it starts blocks all others
         # until the raylet kills it, after 60 s by default.
         "RAY_worker_register_timeout_seconds": "30",
-        # By default Ray's workers, and so the trainer, come after all else that a host does.
+        # By default Ray's workers, and so the trainer, have a lower priority than other processes.
         "RAY_worker_niceness": "0",
         # Ray's memory monitor would kill the agent, the only worker, and not the program.
         "RAY_memory_monitor_refresh_ms": "0",
@@ -74,7 +78,7 @@ def environment(token_path: Path) -> dict[str, str]:
 
 
 def head(ip: str, port: int, folder: Path, environment: Mapping[str, str]) -> dict[str, Any]:
-    """The node of the driver: it has no resources, so that nothing else is ever placed there."""
+    """Returns the driver's node, the head. It has no resources: Ray places nothing else on it."""
     flags = [*_head_flags(port), "--num-cpus=0"]
     return _node("head", ip, folder, flags, environment, after=None)
 
@@ -86,7 +90,7 @@ def driver(
     folder: Path,
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The node of a driver that is on another machine than the head; it has no resources either."""
+    """Returns the node of a driver on another machine than the head. It has no resources either."""
     head_ip, port = head_address
     flags = [f"--address={head_ip}:{port}", "--num-cpus=0", "--num-gpus=0"]
     return _node(_name("driver", generation), ip, folder, flags, environment, after=None)
@@ -103,10 +107,10 @@ def host(
     *,
     is_head: bool = False,
 ) -> dict[str, Any]:
-    """The node of one host: what the real one would show to Ray, but for the chips.
+    """Returns the node of one host, as the real host would appear to Ray except for the chips.
 
-    `generation` counts from 1: each replacement of a lost node needs a name of its own.
-    `is_head`: it is the one at `head_address` itself.
+    `generation` counts from 1: each replacement of a lost node needs its own name.
+    `is_head`: the node is the head at `head_address`.
     """
     resources, more_environment = _hardware(world, process)
     head_ip, port = head_address
@@ -131,7 +135,7 @@ def _head_flags(port: int) -> list[str]:
 
 
 def _hardware(world: World, process: int) -> tuple[list[str], dict[str, str]]:
-    """Flags and environment; Ray derives the labels and the head resource from TPU_*."""
+    """Returns flags and environment; Ray derives the labels and the head resource from TPU_*."""
     if world.platform == "cpu":
         return [], {}
     if world.platform == "gpu":
@@ -156,7 +160,10 @@ def _node(
     environment: Mapping[str, str],
     after: tuple[str, int] | None,
 ) -> dict[str, Any]:
-    """What node_starter.py starts. A folder for each: raylets of one folder fight over a socket."""
+    """Returns the input of node_starter.py.
+
+    Each node has its own folder: raylets in one folder conflict over a socket.
+    """
     temporary = folder / name.removeprefix("host-").lstrip("0").rjust(1, "0")
     own = [f"--node-ip-address={ip}", f"--node-name={name}", f"--temp-dir={temporary}"]
     return {

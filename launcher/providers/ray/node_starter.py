@@ -1,7 +1,7 @@
 """`python -m launcher.providers.ray.node_starter NODES.json`: starts Ray nodes.
 
-A child of the reaper. One import of Ray, then one fork per node, each running what
-`ray start --block` runs: on two cores, four hosts are up in two thirds of the time that as many
+A child of the reaper. It imports Ray once and forks once per node; each fork runs what
+`ray start --block` runs. On two cores, four hosts are up in two thirds of the time that four
 `ray start` commands take. Prints one JSON line when a node has ended.
 """
 
@@ -23,15 +23,20 @@ from launcher.providers.ray.node_group import Node, is_up
 
 HEAD_TIMEOUT_S = 90.0
 REGISTER_TIMEOUT_S = 120.0
-"""Of a raylet, whose agents are up before it: Ray gives it 30 s, too few on a busy machine."""
+"""Limit for a raylet, whose agents are up first: Ray's 30 s are too short on a busy machine."""
 LOOK_S = 0.2
 AT_ONCE = 2 * len(os.sched_getaffinity(0))
-"""Nodes on their way: of 64 that start together on two cores none comes up before Ray gives up on
-it; four at a time take 86 s."""
+"""Maximum number of nodes that start concurrently.
+
+If 64 start together on two cores, Ray gives up on each before it is up; four at a time take 86 s.
+"""
 
 
 def main() -> None:
-    """Nodes in the file's order, the head first, AT_ONCE at a time; returns when all have ended."""
+    """Starts the nodes in the file's order, the head first, AT_ONCE at a time.
+
+    Returns when all have ended.
+    """
     from ray.scripts import scripts
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -53,14 +58,14 @@ def main() -> None:
 
 
 def _note_end(running: dict[int, Node], options: int) -> None:
-    """Wait for one to end and tell of it; with WNOHANG, only where one has."""
+    """Waits for a node to end and prints that it has. WNOHANG skips the wait."""
     pid, status = os.waitpid(-1, options)
     if pid in running:
         print(json.dumps({"ended": running.pop(pid)["name"], "status": status}), flush=True)
 
 
 def _become(node: dict, ray_command) -> None:
-    """Turn this fork into the node; never returns."""
+    """Turns this fork into the node; never returns."""
     code = 1
     try:
         output = os.open(node["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -101,7 +106,10 @@ def _wait_longer_for_raylet() -> None:
 
 
 def _end_with_raylet() -> None:
-    """`ray start --block` would wait on for a raylet that has ended in order, as on SIGTERM."""
+    """Ends this process when its raylet has ended.
+
+    `ray start --block` would keep waiting after an orderly exit of the raylet, as on SIGTERM.
+    """
     raylet = None
     while raylet is None or _lives(raylet):
         time.sleep(LOOK_S)
@@ -124,7 +132,10 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _wait_for_port(address: str, port: int) -> None:
-    """Until the head listens; a node that starts without it gives up on its own and says so."""
+    """Waits until the head listens, for HEAD_TIMEOUT_S at most.
+
+    A node that starts without a head gives up and logs that itself.
+    """
     deadline = time.monotonic() + HEAD_TIMEOUT_S
     while time.monotonic() < deadline:
         try:

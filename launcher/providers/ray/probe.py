@@ -1,7 +1,8 @@
-"""Asks a Ray cluster who is there: `python -m launcher.providers.ray.probe HOST:PORT`.
+"""Queries a Ray cluster for its nodes: `python -m launcher.providers.ray.probe HOST:PORT`.
 
 Prints one JSON object: `here` and `there` (versions of Ray and Python), `nodes` (alive ones: `id`,
-`address`, `is_head`); or `error` and `message`. The token comes in Ray's own variables.
+`address`, `is_head`); or `error` and `message`. `here` is this process, `there` the cluster. Ray's
+own environment variables hold the token.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a Ray cluster of our own has on a machine: a private folder, a secret, a port."""
+"""Resources of Slipway's own Ray cluster on a machine: a private folder, a token, a port."""
 
 import secrets
 import socket
@@ -14,9 +14,10 @@ PREFIX = "slipway-"
 
 
 def private_folder() -> Path:
-    """Not there yet. Ray's sockets are 80 characters below it, and a socket's path holds 107.
+    """Returns the path of a new private folder, which does not exist yet.
 
-    Folders that have lost their owners are removed on the way.
+    Ray's sockets add 80 characters to it, and a socket's path holds 107. Also removes abandoned
+    folders.
     """
     base = Path(tempfile.gettempdir())
     base = base if len(str(base)) <= LONGEST_TEMPORARY_FOLDER else Path("/tmp")
@@ -25,12 +26,12 @@ def private_folder() -> Path:
 
 
 def new_token() -> str:
-    """What lets a process into the cluster of one launch."""
+    """Returns the token that authenticates processes to the cluster of one launch."""
     return secrets.token_hex(32)
 
 
 def write_token(folder: Path, token: str) -> Path:
-    """Readable by its user only."""
+    """Writes the token to a file that only its user can read, and returns its path."""
     path = folder / "token"
     path.touch(0o600, exist_ok=False)
     path.write_text(token)
@@ -38,9 +39,9 @@ def write_token(folder: Path, token: str) -> Path:
 
 
 def free_port(ip: str) -> int:
-    """A port below the ephemeral range, so that no outgoing connection can take it meanwhile.
+    """Returns a port below the ephemeral range, so that no outgoing connection can take it.
 
-    Raises ProviderError where none is free, or the address is one of IPv6.
+    Raises ProviderError when no port is free, or the address is an IPv6 address.
     """
     check_ipv4(ip, "this host")
     for _ in range(100):

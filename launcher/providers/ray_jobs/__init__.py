@@ -1,1 +1,1 @@
-"""A Ray cluster that is reached by its Jobs API alone."""
+"""A Ray cluster that is reached only through its Jobs API."""

@@ -1,4 +1,4 @@
-"""Ray's Jobs API over HTTP: docs.ray.io, "Ray Jobs REST API". No Ray is needed here for it."""
+"""Ray's Jobs API over HTTP: docs.ray.io, "Ray Jobs REST API". Needs no Ray on this machine."""
 
 import http.client
 import json
@@ -15,10 +15,10 @@ from launcher.providers.ray.existing_cluster import ray_variables
 TIMEOUT_S, UPLOAD_TIMEOUT_S = 30.0, 600.0
 NOT_THERE = 404
 BEFORE_IT = (502, 503, 504)
-"""From a gateway or proxy in front of the cluster, which did not answer it in time."""
+"""Statuses from a gateway or proxy that got no answer from the cluster in time."""
 SAID_CHARACTERS = 400
 KNOWN_ALREADY = "already exists"
-"""In Ray's answer to a submission under an id that it has accepted before."""
+"""Text in Ray's answer to a submission whose id it has accepted before."""
 REFUSED = {
     401: "wants a token: name its file (provider.token_path), or set RAY_AUTH_TOKEN_PATH or "
     "RAY_AUTH_TOKEN",
@@ -27,25 +27,25 @@ REFUSED = {
 
 
 class UnreachableError(ProviderError):
-    """The cluster does not answer now; what was asked of it may have been done."""
+    """The cluster does not answer now, but may have executed the request."""
 
 
 class JobsApi:
-    """Of one cluster. All methods raise ProviderError with what came back."""
+    """Client of one cluster. All methods raise ProviderError with the cluster's answer."""
 
     def __init__(self, settings: Attach) -> None:
-        """Raises ProviderError where the token cannot be read."""
+        """Raises ProviderError when the token cannot be read."""
         self.address = settings.address.rstrip("/")
         variables = ray_variables(settings)
         path = variables.get("RAY_AUTH_TOKEN_PATH")
         token = Path(path).read_text().strip() if path else variables.get("RAY_AUTH_TOKEN")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # The token is for this address alone: no proxy of the environment gets it, no redirect.
+        # Only this address may get the token: ignore proxies of the environment and redirects.
         proxies = ProxyHandler({"https": settings.proxy} if settings.proxy else {})
         self._opener = build_opener(proxies, _NoRedirects)
 
     def version(self) -> str:
-        """Of the cluster's Ray; also whether it lets us in."""
+        """Returns the version of the cluster's Ray; also checks that the cluster grants access."""
         return self._ask("GET", "/api/version").get("ray_version", "")
 
     def has_package(self, name: str) -> bool:
@@ -55,7 +55,7 @@ class JobsApi:
         self._ask("PUT", f"/api/packages/gcs/{name}", content, UPLOAD_TIMEOUT_S)
 
     def submit(self, job: dict[str, Any]) -> None:
-        """Submits it under its own `submission_id`; a second submission changes nothing."""
+        """Submits a job under its own `submission_id`; a second submission has no effect."""
         try:
             self._ask("POST", "/api/jobs/", json.dumps(job).encode())
         except UnreachableError:
@@ -65,11 +65,11 @@ class JobsApi:
                 raise
 
     def job(self, name: str) -> dict[str, Any] | None:
-        """How it stands; None: Ray knows nothing of it any more."""
+        """Returns the state of a job. Returns None when Ray no longer knows it."""
         return self._ask("GET", f"/api/jobs/{name}", may_lack=True)
 
     def log(self, name: str) -> str:
-        """All that it has printed."""
+        """Returns everything that a job has printed."""
         return self._ask("GET", f"/api/jobs/{name}/logs")["logs"]
 
     def stop(self, name: str) -> None:

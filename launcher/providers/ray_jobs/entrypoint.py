@@ -1,9 +1,9 @@
-"""`python -m launcher.providers.ray_jobs.entrypoint ORDER`: a job of ours, on the cluster's head.
+"""`python -m launcher.providers.ray_jobs.entrypoint ORDER`: Slipway's job on the cluster's head.
 
 ORDER is compressed JSON in base 64: {"below": folder, "runs": folder} with {"words": [...]} for a
-command of `launch`, or with {"work": Work} for a run, whose folder is the last thing that is
-printed. The job's folder is the project's root.
-Standard library only, until it is known that the cluster's Python has the rest.
+command of `launch`, or with {"work": RunOrder} for a run. A run's folder is the last thing printed.
+The job's working directory is the project's root.
+Only the standard library is used until the cluster's Python is known to have the other packages.
 """
 
 import base64
@@ -24,9 +24,9 @@ from typing import Any
 from launcher.core.exit_codes import BAD_USAGE, NO_CLUSTER
 
 BEGINS = "slipway: the job has begun"
-"""Before this line stands what Ray says."""
+"""First line of this program; Ray's own output precedes it."""
 FOLDER = "slipway: the run's folder: "
-"""Before a compressed tar file in base 64, on a line of its own."""
+"""Prefix of the line with a compressed tar file in base 64."""
 PROVIDER = {"kind": "attach", "address": "auto"}
 
 
@@ -38,7 +38,7 @@ def main() -> int:
             "need the packages of the project's uv.lock, as from one image (uv sync --locked)"
         )
         return NO_CLUSTER
-    signal.signal(signal.SIGTERM, lambda *_: None)  # Ray tells `launch` too, which then saves
+    signal.signal(signal.SIGTERM, lambda *_: None)  # Ray signals `launch` too, which then saves
     order, root = unpacked(sys.argv[1]), Path.cwd()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     os.chdir(root / order["below"])
@@ -49,12 +49,12 @@ def main() -> int:
 
 
 def unpacked(order: str) -> dict[str, Any]:
-    """What the command line gives."""
+    """Returns the decoded order of the command line."""
     return json.loads(zlib.decompress(base64.b64decode(order)))
 
 
 def lacking(project: str) -> list[str]:
-    """Packages that a pyproject.toml asks for, and that are not installed here."""
+    """Returns the packages that a pyproject.toml requires and that are not installed here."""
     import tomllib
 
     from packaging.requirements import Requirement
@@ -90,7 +90,7 @@ def _run(given: dict) -> int:
 
 
 def _packed(folder: Path) -> bytes:
-    """But for its checkpoints."""
+    """Returns a run's folder as a compressed tar file, without checkpoints and hidden files."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for path in sorted(folder.iterdir()):

@@ -1,4 +1,4 @@
-"""A run that is a job of a Ray cluster, as this machine remembers it and asks for it."""
+"""A run that is a job of a Ray cluster: its record on this machine, and requests about it."""
 
 import base64
 import io
@@ -26,40 +26,40 @@ from launcher.runs.fetched_files import UnpackError, unpack
 from launcher.runs.remote import RemoteRunHandle, runs_below
 
 BASE = "~/.cache/slipway"
-"""On the head: runs."""
+"""Folder of runs on the head."""
 MODULE = "launcher.providers.ray_jobs.entrypoint"
 OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 ENDING_S = 3600
-"""For a job that is asked to stop, until Ray kills it; `launch` there ends its programs sooner."""
+"""Seconds until Ray kills a job after a stop request; `launch` ends its programs sooner."""
 LOOK_S, LOOK_SHARE = 0.5, 10
-"""A job's log comes as a whole: reading it takes one part of so many of the time."""
+"""Minimum wait in seconds, and as a multiple of the last read: the API returns whole logs."""
 LOST_S = 60.0
-"""Without an answer."""
+"""Seconds without an answer after which the cluster counts as lost."""
 ORDER_BYTES = 96 << 10
-"""The longest order. Linux takes 128 KiB as one argument of a command."""
+"""Size limit of an order in bytes. Linux accepts 128 KiB as one argument of a command."""
 TAIL_LINES = 10
 FIRST_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 class DoubtError(ProviderError):
-    """It is not known whether the cluster has accepted a job."""
+    """It is unknown whether the cluster has accepted a job."""
 
 
 class RayJob(RemoteRunHandle):
-    """Of a run, on a cluster that is reached by HTTP alone."""
+    """The record of a run on a cluster that is reached only over HTTP."""
 
     settings: Attach
     submission_id: str
     package: str
-    """The code, as the cluster has it."""
+    """Name of the code package on the cluster."""
     below: str
-    """In the code: where the command was typed."""
+    """Working directory of the command, relative to the code's root."""
     is_accepted: bool = False
-    """Whether the cluster has confirmed the job: this record is written before it is asked."""
+    """Whether the cluster has confirmed the job: the record is written before submission."""
 
     @classmethod
     def of(cls, folder: Path, settings: Attach, code: Code, words: ClusterRef) -> Self:
-        """A run that is to have its copy in `folder`."""
+        """Returns the record of a run whose copy is to be in `folder`."""
         return cls(
             settings=settings,
             name=folder.name,
@@ -77,15 +77,15 @@ class RayJob(RemoteRunHandle):
         return self.settings.address
 
     def send(self, code: Code) -> None:
-        """The code, where the cluster does not have it yet. Raises ProviderError."""
+        """Uploads the code if the cluster does not have it yet. Raises ProviderError."""
         if not self._api.has_package(self.package):
             self._api.send_package(self.package, _zipped(code))
 
     def begin(self, work: RunOrder, folder: Path) -> None:
-        """Submits the job; `folder` has the record of it before the cluster is asked.
+        """Submits the job, after writing its record to `folder`.
 
-        Raises DoubtError where the cluster may have accepted it. After any other ProviderError
-        there is neither a job nor a record.
+        Raises DoubtError when the cluster may have accepted the job. After any other ProviderError
+        neither the job nor its record exists.
         """
         self.write(folder)
         try:
@@ -98,9 +98,9 @@ class RayJob(RemoteRunHandle):
         self._confirm(folder)
 
     def is_known(self, folder: Path) -> bool:
-        """Whether the cluster has accepted it, by what it has confirmed or says now.
+        """Returns whether the cluster has accepted the job, as confirmed before or queried now.
 
-        Raises ProviderError where it does not answer.
+        Raises ProviderError when the cluster does not answer.
         """
         if not self.is_accepted and self._api.job(self.submission_id) is not None:
             self._confirm(folder)
@@ -111,12 +111,12 @@ class RayJob(RemoteRunHandle):
         self.write(folder)
 
     def stop(self) -> None:
-        """Ask it to save and end. Raises ProviderError."""
+        """Requests that the run saves and ends. Raises ProviderError."""
         self._api.stop(self.submission_id)
 
     def launch(self, verb: str, *words: str, terminal: bool) -> int:
-        """As a job of its own. Raises ProviderError."""
-        del terminal  # a job has none
+        """Runs `launch` as a separate job; returns its exit code. Raises ProviderError."""
+        del terminal  # a job has no terminal
         name = _new_id(verb)
         self._submit(name, words=[verb, self.name, *words])
         following = Following(self._api, name)
@@ -124,7 +124,7 @@ class RayJob(RemoteRunHandle):
         return following.exit_code
 
     def following(self) -> "Following":
-        """Its log, from the beginning."""
+        """Returns a reader of the run's log, from the beginning."""
         return Following(self._api, self.submission_id)
 
     def is_over(self) -> bool:
@@ -138,9 +138,9 @@ class RayJob(RemoteRunHandle):
         self.localize(folder)
 
     def _submit(self, name: str, **order: Any) -> None:
-        """Submits a job under a name of our own; a lost answer is followed by asking again.
+        """Submits a job under a name chosen here; retries while no answer arrives.
 
-        Raises DoubtError where no answer comes at all, ProviderError where the job is refused.
+        Raises DoubtError when no answer arrives in LOST_S, ProviderError when the job is refused.
         """
         typed = _packed({"below": self.below, "runs": self.runs, **order})
         job = {
@@ -161,7 +161,7 @@ class RayJob(RemoteRunHandle):
             time.sleep(LOOK_S)
 
     def _accepts(self, name: str, job: dict[str, Any]) -> bool:
-        """Whether the cluster knows the job now; False: no answer came."""
+        """Submits the job; returns whether the cluster knows it, False when no answer arrives."""
         try:
             try:
                 self._api.submit(job)
@@ -180,17 +180,20 @@ class RayJob(RemoteRunHandle):
 
 
 class Following:
-    """The log of a job, line by line."""
+    """Reads the log of a job, line by line."""
 
     def __init__(self, api: JobsApi, submission_id: str) -> None:
         self.has_begun = False
-        """Whether anything of ours has said a word there."""
+        """Whether the entrypoint of Slipway has printed its first line."""
         self._api, self._id = api, submission_id
         self._seen, self._packed, self._job = 0, "", {}
         self._before: list[str] = []
 
     def until_over(self, on_line: Callable[[str], None]) -> None:
-        """Raises ProviderError for a job that is not known, did not begin, or does not answer."""
+        """Passes new lines to `on_line` until the job is over.
+
+        Raises ProviderError when the job is unknown or did not begin, or the cluster is silent.
+        """
         answered_at = time.monotonic()
         while self._job.get("status") not in OVER:
             began = time.monotonic()
@@ -208,13 +211,13 @@ class Following:
 
     @property
     def exit_code(self) -> int:
-        """Of the command; a job that was stopped has none."""
+        """Exit code of the command; INTERRUPTED for a stopped job, which has none."""
         code = self._job.get("driver_exit_code")
         return INTERRUPTED if code is None else code
 
     @property
     def has_folder(self) -> bool:
-        """Whether it came to a run."""
+        """Whether the job has returned a run's folder."""
         return bool(self._packed)
 
     def unpack(self, folder: Path) -> None:
@@ -230,7 +233,7 @@ class Following:
             ) from None
 
     def _look(self, on_line: Callable[[str], None]) -> None:
-        job = self._api.job(self._id)  # before its log: the last words are not missed
+        job = self._api.job(self._id)  # before its log, so that the last lines are not missed
         if job is None:
             raise ProviderError(f"{self._api.address} knows no job {self._id} any more")
         log = self._api.log(self._id)
@@ -249,12 +252,12 @@ class Following:
 
 
 def check(settings: Attach) -> None:
-    """Raises ProviderError where nobody answers, or does not let us in."""
+    """Raises ProviderError when the cluster does not answer or denies access."""
     JobsApi(settings).version()
 
 
 def _packed(order: dict[str, Any]) -> str:
-    """An order as one word of a shell. Raises ProviderError for one that is too long."""
+    """Returns an order as one shell word. Raises ProviderError when it is too long."""
     packed = base64.b64encode(zlib.compress(json.dumps(order).encode())).decode()
     if len(packed) > ORDER_BYTES:
         raise ProviderError(
@@ -269,7 +272,7 @@ def _new_id(what: str) -> str:
 
 
 def _zipped(code: Code) -> bytes:
-    """The same files as Ray takes them; from the same code always the same bytes."""
+    """Returns the code as the zip file that Ray accepts; the same code gives the same bytes."""
     zipped = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(code.archive), mode="r:gz") as names,

@@ -1,1 +1,1 @@
-"""Hosts that a Slurm cluster allots: a run is a job of it, and goes on when it is requeued."""
+"""Hosts allocated by Slurm: a run is a Slurm job, which resumes the run after a requeue."""

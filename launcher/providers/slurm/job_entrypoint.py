@@ -2,8 +2,8 @@
 
     python -m launcher.providers.slurm.job_entrypoint JOB FOLDER [KEY=VALUE ...]
 
-On the job's first host it goes on with the run, and hands it back to the queue where Slurm and not
-its user wanted it to stop: when another job is to have the hosts, or the time is over.
+It runs on the job's first host and resumes the run. It requeues the job when Slurm, not the user,
+stops it: because another job gets the hosts, or because the time limit is reached.
 """
 
 import os
@@ -20,7 +20,7 @@ from launcher.runs.directory import POSITION, QUEUED, RunDir
 from launcher.runs.slurm_job import SlurmJob
 
 STOPPED = (INTERRUPTED, -signal.SIGTERM)
-"""By the signal: with a checkpoint, or before it could listen for one."""
+"""Exit codes after the signal: with a checkpoint, or before the handler was installed."""
 
 
 def main() -> int:
@@ -36,7 +36,7 @@ def main() -> int:
     asked = False
 
     def pass_on(*_: object) -> None:
-        """Once: Slurm signals script and hosts, and a second signal would end it at once."""
+        """Forwards one signal: Slurm signals script and hosts, and a second one would kill it."""
         nonlocal asked
         if not asked:
             launch.send_signal(signal.SIGTERM)
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def _is_wanted(folder: Path, job: SlurmJob) -> bool:
-    """False for a job that Slurm accepted late: the run was stopped or has another job since."""
+    """Returns False for a job that Slurm accepted late: the run was stopped or has another job."""
     recorded = SlurmJob.read(folder)
     return recorded is not None and recorded.name == job.name and not recorded.is_to_end
 
@@ -61,7 +61,7 @@ def _is_to_end(folder: Path) -> bool:
 
 
 def _requeue(folder: Path, job: SlurmJob) -> bool:
-    """Whether Slurm ends this script and starts it again later, in the same job."""
+    """Requeues the job; returns whether Slurm will end this script and restart it later."""
     try:
         job.requeue()
     except ProviderError as error:

@@ -1,7 +1,7 @@
-"""What of this command's environment a job gets, and how: Slurm's controller keeps it in a file.
+"""The environment of a job: the part that `sbatch` copies, and the secrets.
 
-`sbatch` copies the environment that it is called with to the controller's disk. Secrets are not in
-it: the job reads those that it names from a file of the run's folder that only its user can read.
+`sbatch` copies its environment to a file on the controller's disk. Secrets are not part of it. The
+job reads the secrets that it names from a file in the run's folder that only its user can read.
 """
 
 import json
@@ -14,11 +14,11 @@ from launcher.core.files import read_object
 
 FILE = ".slurm-secrets.json"
 SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|KEY|KEY_ID)$", re.I)
-"""At the end of a variable's name: its value is taken for a secret."""
+"""Pattern for the end of a variable's name that marks its value as a secret."""
 
 
 def without_secrets(secrets: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment, for `sbatch`."""
+    """Returns this process's environment for `sbatch`, without secrets."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -27,7 +27,7 @@ def without_secrets(secrets: Mapping[str, str]) -> dict[str, str]:
 
 
 def write(folder: Path, secrets: Mapping[str, str]) -> None:
-    """Keep a job's secrets until the run is over."""
+    """Stores a job's secrets until the run is over."""
     forget(folder)
     if not secrets:
         return
@@ -37,10 +37,10 @@ def write(folder: Path, secrets: Mapping[str, str]) -> None:
 
 
 def read(folder: Path) -> dict[str, str]:
-    """Empty where the job has none."""
+    """Returns the job's secrets; empty when it has none."""
     return read_object(folder / FILE)
 
 
 def forget(folder: Path) -> None:
-    """Delete them."""
+    """Deletes the stored secrets."""
     (folder / FILE).unlink(missing_ok=True)

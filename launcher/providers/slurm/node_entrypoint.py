@@ -1,7 +1,7 @@
 """`python -m launcher.providers.slurm.node_entrypoint`: the Ray node of a host, a task of `srun`.
 
-All tasks read the same orders: {"node": {...}} to all, {"head": [address, port]} once the first one
-has told its port. What Slurm signals to the tasks is passed on as {"signal": number}.
+All tasks read the same orders: {"node": {...}} for all, {"head": [address, port]} once the first
+task has reported its port. A SIGTERM from Slurm is forwarded as {"signal": number}.
 """
 
 import os
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def own_address(node: str) -> str:
-    """Where Slurm itself reaches this host. Raises ProviderError, OSError."""
+    """Returns the address by which Slurm reaches this host. Raises ProviderError, OSError."""
     found = re.search(r"\bNodeAddr=(\S+)", command("scontrol", "show", "node", node, "-o"))
     name = found[1] if found else node
     check_ipv4(name, f"node {node}")
@@ -59,7 +59,7 @@ class _Orders(Orders):
         self._values: dict[str, Any] = {}
 
     def value(self, name: str) -> Any:
-        """Of an order, once it has come. Raises EOFError where the other side is gone."""
+        """Waits for an order and returns its value. Raises EOFError when the sender is gone."""
         while name not in self._values:
             if self.over:
                 raise EOFError

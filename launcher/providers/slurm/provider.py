@@ -1,4 +1,4 @@
-"""Inside a job: a Ray node on each of its hosts, by one `srun`, and what they say meanwhile."""
+"""Inside a job: starts a Ray node on each host with one `srun`, and reads their messages."""
 
 import json
 import os
@@ -31,9 +31,9 @@ TAIL_LINES = 20
 
 @contextmanager
 def hosts_of_job(world: World, on_status: Callable[[str], None]) -> Iterator[HostCluster]:
-    """The hosts of the job that this process is the batch script of; they end on the way out.
+    """Yields the hosts of the job that this process runs in; stops their Ray nodes on exit.
 
-    Raises ProviderError with those that are missing.
+    Raises ProviderError with the hosts that are missing.
     """
     folder = private_folder()
     reaped = ProcessTree(folders=[folder])
@@ -48,7 +48,7 @@ def hosts_of_job(world: World, on_status: Callable[[str], None]) -> Iterator[Hos
 
 
 class _Step:
-    """The tasks of one `srun`; they end with its input."""
+    """The tasks of one `srun`; they end when its input is closed."""
 
     def __init__(self, world: World, folder: Path) -> None:
         self._world = world
@@ -60,7 +60,7 @@ class _Step:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                start_new_session=True,  # Ctrl-C is this process's to pass on
+                start_new_session=True,  # this process forwards Ctrl-C
             )
         assert self._srun.stdin and self._srun.stdout
         self._orders = self._srun.stdin
@@ -68,7 +68,7 @@ class _Step:
         threading.Thread(target=self._listen, args=[self._srun.stdout], daemon=True).start()
 
     def start(self, token: str, on_status: Callable[[str], None]) -> tuple[str, int]:
-        """A Ray node on every host; the head's address and port. Raises ProviderError."""
+        """Starts all Ray nodes; returns the head's address and port. Raises ProviderError."""
         total = self._world.processes
         limit_s = START_TIMEOUT_S + START_TIMEOUT_PER_HOST_S * total
         deadline = time.monotonic() + limit_s
@@ -99,7 +99,7 @@ class _Step:
         try:
             self._srun.wait(ENDING_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self._srun.kill()  # Slurm ends its tasks with the job, in a moment
+            self._srun.kill()  # Slurm ends its tasks with the job, soon after
             self._srun.wait()
 
     def _tell(self, **order: object) -> None:
@@ -125,14 +125,14 @@ class _Step:
         return "\n  ".join([head, *said])
 
     def _listen(self, answers: IO[bytes]) -> None:
-        """Each line of `srun --label` begins with the number of its task."""
+        """Reads answers; each line of `srun --label` begins with the number of its task."""
         for line in answers:
             number, _, rest = line.partition(b":")
             answer = parse_object(rest)
             if answer is None or not number.strip().isdigit():
                 continue
             if answer.get("signal") == signal.SIGTERM:
-                os.kill(os.getppid(), signal.SIGTERM)  # the batch script, which says so once
+                os.kill(os.getppid(), signal.SIGTERM)  # the batch script, which forwards it once
             else:
                 self._answers.put((int(number), answer))
         self._answers.put(None)

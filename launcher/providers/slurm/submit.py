@@ -1,4 +1,4 @@
-"""From a run that is ready to start to a job in Slurm's queue."""
+"""Submits a run that is ready to start as a job to Slurm's queue."""
 
 import shlex
 import sys
@@ -16,14 +16,14 @@ from trainer.contract.planning.plan import World
 
 LOOK_S = 1.0
 FIND_S = 60.0
-"""After an `sbatch` without an answer: a busy controller comes to the job late."""
+"""Seconds to look for a job after an unanswered `sbatch`: a busy controller queues it late."""
 BATCH = "launcher.providers.slurm.job_entrypoint"
 ENDING_S = 60.0
-"""Beyond what the program may take to save, before the job's time is over."""
+"""Seconds before the job's time limit, beyond the program's grace period for saving."""
 
 
 class DoubtError(ProviderError):
-    """It is not known whether Slurm has accepted a job."""
+    """It is unknown whether Slurm has accepted a job."""
 
 
 def submit(
@@ -34,10 +34,10 @@ def submit(
     overrides: Sequence[str],
     secrets: Mapping[str, str],
 ) -> SlurmJob:
-    """A job that goes on with the run in `folder`; it is recorded there before `sbatch` is called.
+    """Submits a job that resumes the run in `folder`, and records it there before calling `sbatch`.
 
-    Raises DoubtError where Slurm may have accepted it. After any other ProviderError there is
-    neither a job nor a record.
+    Raises DoubtError when Slurm may have accepted the job. After any other ProviderError neither
+    the job nor its record exists.
     """
     job = SlurmJob(name=f"{folder.name}-{uuid.uuid4().hex[:8]}")
     job.write(folder)
@@ -56,7 +56,7 @@ def submit(
 
 
 def _accepted(job: SlurmJob, words: Sequence[str], environment: Mapping[str, str]) -> str:
-    """The id that Slurm gives it; where `sbatch` does not answer, the queue is asked."""
+    """Returns the id of the submitted job; queries the queue if `sbatch` does not answer."""
     try:
         return command(*words, env=environment).strip().partition(";")[0]
     except NoAnswerError as error:
@@ -68,23 +68,23 @@ def _accepted(job: SlurmJob, words: Sequence[str], environment: Mapping[str, str
 
 
 def _find(job: SlurmJob) -> Queued | None:
-    """The job in the queue, once the controller has come to it; None: not within the time."""
+    """Waits for the job in the queue. Returns None when it is not there after FIND_S."""
     deadline = time.monotonic() + FIND_S
     while True:
         try:
             if found := job.queue_status():
                 return found
         except ProviderError:
-            pass  # asked again
+            pass  # retried
         if time.monotonic() > deadline:
             return None
         time.sleep(LOOK_S)
 
 
 def look(folder: Path, cluster: str, world: World, settings: Slurm) -> str:
-    """What `launch doctor` prints on hosts that are got for it; raises ProviderError.
+    """Returns what `launch doctor` prints in a separate job. Raises ProviderError.
 
-    `folder`: one that they share. Waits in the queue as long as it takes.
+    `folder` must be shared by the hosts. Waits in the queue without a time limit.
     """
     log = folder / "doctor.log"
     typed = shlex.join([sys.executable, "-m", "launcher", "doctor", "-c", cluster, "-o", "json"])
@@ -109,7 +109,7 @@ def sbatch_words(
     grace_s: float,
     overrides: Sequence[str],
 ) -> list[str]:
-    """One task on each host; SIGTERM in time before the end, so that a checkpoint is saved."""
+    """Returns the `sbatch` command of a run; SIGTERM comes early enough to save a checkpoint."""
     script = shlex.join([sys.executable, "-m", BATCH, name, str(folder), *overrides])
     return [
         *_job_words(name, world, settings),
@@ -122,7 +122,7 @@ def sbatch_words(
 
 
 def _job_words(name: str, world: World, settings: Slurm) -> list[str]:
-    """One task on each host."""
+    """Returns the `sbatch` arguments of every job: one task per host."""
     named = {
         "partition": settings.partition,
         "account": settings.account,

@@ -1,1 +1,1 @@
-"""Machines that are reached by SSH: what they get, and the Ray nodes on them."""
+"""Machines that are reached by SSH: provisioning, and the Ray nodes on them."""

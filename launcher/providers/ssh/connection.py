@@ -1,7 +1,7 @@
-"""One host through the user's own OpenSSH: commands, streams, and why they fail.
+"""One host, reached with the user's own OpenSSH: commands, streams, and reasons for failures.
 
-Nothing is ever asked on the way (BatchMode): agents, keys, known hosts and jump hosts are as the
-user has configured them, and what they lack is said with its remedy.
+Connections never prompt (BatchMode). Agents, keys, known hosts and jump hosts are as the user has
+configured them; errors name what is missing and the remedy.
 """
 
 import json
@@ -23,9 +23,9 @@ from launcher.runs.fetched_files import UnpackError, unpack
 
 CONNECT_TIMEOUT_S = 15
 SILENCE_S, SILENCES = 5, 6
-"""A connection over which nothing comes for their product, in seconds, is gone."""
+"""Keep-alive interval in seconds, and the unanswered messages that end a connection."""
 SSH_FAILED = 255
-"""The exit status of `ssh` itself; any other is that of the command."""
+"""Exit status of a failure of `ssh` itself; any other status is the command's."""
 ENDING_TIMEOUT_S = 20.0
 TAIL_LINES = 8
 
@@ -46,26 +46,26 @@ REMEDIES = (
 
 
 class HostError(Exception):
-    """One host cannot be used; says why and what to do."""
+    """Raised when one host cannot be used; gives the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """A machine, and how it is reached."""
+    """A machine, and the settings to reach it."""
 
     name: str
     settings: Ssh
 
     def words(self, command: str = "", *, terminal: bool = False) -> list[str]:
-        """`ssh` with all that the cluster file says, and a command for the host's shell."""
+        """Returns the `ssh` command line, with the cluster file's options, for a shell command."""
         kind = ["-t", "-o", "LogLevel=ERROR"] if terminal else ["-T"]
         own = ["ssh", *kind, *self._options(), "--", self.name]
         return [*own, command] if command else own
 
     def run(self, command: str, timeout_s: float, data: bytes = b"") -> str:
-        """What a command printed; `data` is its standard input.
+        """Returns the output of a command; `data` is its standard input.
 
-        Raises HostError where it fails or takes longer.
+        Raises HostError when the command fails or exceeds `timeout_s`.
         """
         with Connection(self, command) as connection:
             return connection.finish(timeout_s, data)
@@ -73,13 +73,13 @@ class Host:
     def fetch(self, command: str, folder: Path, timeout_s: float) -> None:
         """Writes the known files of the compressed tar file that a command prints into a folder.
 
-        Raises HostError where it fails or takes longer.
+        Raises HostError when the command fails or exceeds `timeout_s`.
         """
         with Connection(self, command) as connection:
             connection.unpack(folder, timeout_s)
 
     def explained(self, status: int | None, error: str) -> HostError:
-        """What ended a command on this host, in words, with the remedy."""
+        """Returns the error for a command that failed on this host, with the remedy."""
         told = "\n".join(f"    {line}" for line in error.strip().splitlines()[-TAIL_LINES:])
         if status != SSH_FAILED:
             return HostError(f"a command failed there with exit code {status}:\n{told}")
@@ -101,7 +101,7 @@ class Host:
         ]  # fmt: skip
 
     def _who(self) -> list[str]:
-        """What the cluster file says of it."""
+        """Returns the options that the cluster file sets."""
         settings = self.settings
         given = (
             ("-F", _path(settings.config)),
@@ -114,9 +114,9 @@ class Host:
 
 
 class Connection:
-    """A command that runs on a host, until this object closes; its standard streams are pipes.
+    """A command that runs on a host until this object closes; its standard streams are pipes.
 
-    The end of the standard input tells the host that this side is gone, whatever ended it.
+    The end of standard input signals to the host that this process is gone, whatever ended it.
     """
 
     _running: ClassVar[set["Connection"]] = set()
@@ -132,7 +132,7 @@ class Connection:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for this program to see to
+                start_new_session=True,  # this program handles Ctrl-C
             )
         except FileNotFoundError:
             raise HostError("ssh: not found on this machine: install OpenSSH's client") from None
@@ -141,7 +141,7 @@ class Connection:
             self._process.kill()
 
     def finish(self, timeout_s: float, data: bytes = b"") -> str:
-        """Give it all its input and wait for its end; see `Host.run`."""
+        """Sends all input and waits for the end of the command; see `Host.run`."""
         try:
             output, error = self._process.communicate(data, timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -151,7 +151,7 @@ class Connection:
         return output.decode(errors="replace")
 
     def unpack(self, folder: Path, timeout_s: float) -> None:
-        """See `Host.fetch`."""
+        """Unpacks the output of the command; see `Host.fetch`."""
         limit = threading.Timer(timeout_s, self._process.kill)
         limit.start()
         try:
@@ -164,7 +164,7 @@ class Connection:
             limit.cancel()
 
     def tell(self, **message: object) -> None:
-        """One JSON object to the command. Raises HostError where it has ended."""
+        """Sends one JSON object to the command. Raises HostError when the command has ended."""
         assert self._process.stdin
         try:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
@@ -173,9 +173,10 @@ class Connection:
             raise self._ended() from None
 
     def answer(self, *keys: str, timeout_s: float) -> dict[str, Any]:
-        """The next JSON object with such a key that the command prints; "failed" is an error.
+        """Returns the next JSON object with one of `keys` that the command prints.
 
-        Raises HostError where it ends before, or none comes in time.
+        Raises HostError when the command ends first, none arrives in time, or an object has the key
+        "failed" and `keys` does not include it.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -190,7 +191,7 @@ class Connection:
             self._listen(left_s)
 
     def _listen(self, timeout_s: float) -> None:
-        """For what comes next; the shell of a host may say things of its own before."""
+        """Reads new JSON objects. Ignores other lines, which the host's shell may print first."""
         assert self._process.stdout
         if not select.select([self._process.stdout], [], [], timeout_s)[0]:
             return
@@ -206,15 +207,15 @@ class Connection:
         return self.host.explained(self._process.wait(), error)
 
     def hang_up(self) -> None:
-        """Let the host see the end of its input."""
+        """Closes the standard input of the command, which signals the end to the host."""
         assert self._process.stdin
         try:
             self._process.stdin.close()
         except BrokenPipeError:
-            pass  # it had ended already
+            pass  # the command had already ended
 
     def close(self) -> None:
-        """Hang up, give the command a while to end, then end `ssh`, whatever it does."""
+        """Hangs up, waits ENDING_TIMEOUT_S for the command to end, then kills `ssh`."""
         self.hang_up()
         process = self._process
         self._running.discard(self)
@@ -229,7 +230,7 @@ class Connection:
 
     @classmethod
     def end_all(cls) -> None:
-        """Those of other threads, and those that they are about to make: nobody waits for them."""
+        """Kills the connections of other threads, open and future: no caller waits for them."""
         cls._are_over = True
         for connection in list(cls._running):
             connection._process.kill()
@@ -242,7 +243,7 @@ class Connection:
 
 
 def hosts_of(settings: Ssh) -> Sequence[Host]:
-    """In rank order; the first is the head."""
+    """Returns the hosts in rank order; the first is the head."""
     return [Host(name, settings) for name in settings.hosts]
 
 

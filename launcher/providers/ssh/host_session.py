@@ -1,9 +1,9 @@
-"""What runs on every host: `python -m launcher.providers.ssh.host_session`, started over SSH.
+"""The process on every host: `python -m launcher.providers.ssh.host_session`, started over SSH.
 
 It owns the host's Ray node through a reaper. The end of its input means that the launching machine
-is gone. Before the run has begun that ends everything here. Afterwards the head goes on by itself:
-it owns the run's `launch`, and all ends with that. The other hosts let go of their nodes, which end
-when Ray's head has ended.
+is gone. Before the run has begun, that ends everything on this host. Afterwards the head continues
+by itself: it owns the run's `launch`, and everything ends with that. The other hosts release their
+nodes, which end when Ray's head has ended.
 """
 
 import os
@@ -22,12 +22,12 @@ from launcher.providers.ray.host_protocol import DoctorOrder, Order, Orders, Run
 from launcher.runs.directory import is_alive
 
 LAST_WORDS_S = 60.0
-"""For a run whose Ray has ended on the head: to notice it and to say so."""
+"""Seconds for a run to notice and report that its Ray has ended on the head."""
 LAUNCH = "launch"
 
 
 def serve_run(node: Node, orders: Orders) -> None:
-    """Until the run is over; once its start has been told, no lost connection ends it."""
+    """Serves until the run is over. A lost connection ends it only before its start is reported."""
     run: Path | None = None
     told = alone = False
     give_up_at = float("inf")
@@ -51,7 +51,7 @@ def serve_run(node: Node, orders: Orders) -> None:
 
 
 def leave_connection() -> None:
-    """Go on as a process that its session does not wait for."""
+    """Continues as a process that the SSH session does not wait for."""
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -62,18 +62,18 @@ def leave_connection() -> None:
 
 
 def start_run(node: Node, work: RunOrder) -> Path:
-    """`launch` on the node's own Ray; returns the run's folder."""
+    """Starts `launch` on the node's own Ray; returns the run's folder."""
     start(node, work.words(node.folder, own_ray(node)), work.environment)
     return Path(work.runs) / work.name
 
 
 def look(node: Node, place: DoctorOrder) -> None:
-    """`launch doctor` on the node's own Ray."""
+    """Starts `launch doctor` on the node's own Ray."""
     start(node, ["doctor", "-c", place.cluster_file(node.folder, own_ray(node)), "-o", "json"], {})
 
 
 def own_ray(node: Node) -> dict[str, Any]:
-    """As a provider."""
+    """Returns the node's own Ray as the provider of a cluster file."""
     address, token_path = f"{node.head[0]}:{node.head[1]}", str(node.token_path)
     return {"kind": "attach", "address": address, "token_path": token_path, "own": True}
 
@@ -84,7 +84,7 @@ def start(node: Node, words: list[str], more: Mapping[str, str]) -> None:
 
 
 def end_run(node: Node, run: Path | None, status: int) -> None:
-    """Keep what it printed, and tell it."""
+    """Sends the exit code and output of `launch`, and keeps the output in the run's logs."""
     printed = node.folder / "launch.log"
     if run is not None and run.is_dir():
         shutil.copyfile(printed, run / "logs" / printed.name)
@@ -93,7 +93,7 @@ def end_run(node: Node, run: Path | None, status: int) -> None:
 
 
 def main() -> int:
-    """A process that no end of the connection ends by itself."""
+    """Runs the session. It ignores SIGHUP: the end of the connection alone does not end it."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     orders = Orders()
     while not (first := orders.wait(None)):

@@ -1,4 +1,4 @@
-"""The same on all hosts at once; what fails is told of all of them together."""
+"""Runs a call on all hosts in parallel and reports all failures together."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,15 +13,15 @@ AT_ONCE = 64
 
 
 def everywhere(hosts: Sequence[Host], what: Callable[[int], T]) -> list[T]:
-    """`what(number)` for every host, in parallel; the results in the order of hosts.
+    """Calls `what(number)` for every host in parallel; returns the results in the order of hosts.
 
-    Each call has a deadline of its own. Raises ProviderError with every host where it failed.
+    Each call has its own deadline. Raises ProviderError with every host that cannot be used.
     """
     with ThreadPoolExecutor(min(AT_ONCE, len(hosts))) as pool:
         calls = [pool.submit(what, number) for number in range(len(hosts))]
         try:
             failures = [call.exception() for call in calls]
-        except BaseException:  # Ctrl-C: nobody waits for the other calls any more
+        except BaseException:  # Ctrl-C: no caller waits for the other calls
             pool.shutdown(wait=False, cancel_futures=True)
             Connection.end_all()
             raise

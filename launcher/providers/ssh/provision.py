@@ -1,7 +1,7 @@
-"""What every host gets before Ray starts there: uv, the code, an environment from the lock file.
+"""Provisions every host before Ray starts: uv, the code, an environment from the lock file.
 
-All of it lies in one folder on the host, by hashes of what it is made from: what is there already
-is not sent or made again. A host's own shell is all that it takes.
+Everything is stored in one folder on the host, under hashes of its inputs. Items that already exist
+are neither sent nor built again. The host needs only a shell.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from launcher.providers.ssh.uv_binary import Uv
 LOOK_TIMEOUT_S, SEND_TIMEOUT_S, ENVIRONMENT_TIMEOUT_S = 40.0, 600.0, 1200.0
 COMPLETE = ".complete"
 EXTRAS = {"tpu": "tpu", "gpu": "cuda", "gs:": "gcs"}
-"""Of a project, by accelerator and storage, where it has them: what brings the libraries for it."""
+"""Accelerator or storage -> the extra with its libraries, used when the project defines it."""
 
 LOOK = """
 base={folder}; umask 077
@@ -55,20 +55,20 @@ export UV_PROJECT_ENVIRONMENT={environment} TMPDIR={locks}
 
 @dataclass(frozen=True)
 class Provisioned:
-    """Where things are, the same on all hosts; and each host's own address."""
+    """Paths, which are the same on all hosts, and each host's own address."""
 
     base: PurePosixPath
     code: PurePosixPath
     folder: PurePosixPath
-    """In the code: where the command was typed."""
+    """Folder below `code` that corresponds to the one where the command was run."""
     python: PurePosixPath
     addresses: Sequence[str]
-    """Of the hosts, as they know themselves: private ones, where there is a translation between."""
+    """Addresses as the hosts themselves see them: private ones behind address translation."""
 
     def command(self, module: str, *words: str, folder: PurePosixPath | None = None) -> str:
-        """A module of the code in its environment, as words for a host's shell.
+        """Returns a command for a host's shell that runs a module of the code in its environment.
 
-        `folder`: where it is called; None: where the command was typed.
+        `folder` is its working directory; None is the folder where the command was run.
         """
         called = shlex.join([str(self.python), "-m", module, *words])
         where, code = _quoted(folder or self.folder), _quoted(self.code)
@@ -77,7 +77,7 @@ class Provisioned:
 
 @dataclass(frozen=True)
 class _Look:
-    """What a host has already."""
+    """The items that a host already has, with its base folder, machine and address."""
 
     base: PurePosixPath
     machine: str
@@ -86,7 +86,7 @@ class _Look:
 
 
 class _Provisioning:
-    """Of all hosts with the same things; each method is for one host, by its number."""
+    """Provisions all hosts with the same items. Methods take the number of a host."""
 
     def __init__(self, hosts: Sequence[Host], code: Code, uv: Uv, extras: Sequence[str]) -> None:
         self._hosts, self._code, self._uv, self._extras = hosts, code, uv, extras
@@ -116,14 +116,14 @@ class _Provisioning:
         return _Look(PurePosixPath(base), machine, address, frozenset(told.get("there", ())))
 
     def describe(self, looks: Sequence[_Look]) -> str:
-        """What the hosts lack, in words."""
+        """Returns a status text with the number of hosts that lack code or environments."""
         code = sum(self.code_place not in look.there for look in looks)
         environments = sum(self._complete not in look.there for look in looks)
         of = f"of {pluralize(len(looks), 'host')}"
         return f"code for {code} {of}, environments for {environments} {of}"
 
     def provide(self, number: int, look: _Look) -> None:
-        """What is missing there."""
+        """Sends and builds what the host lacks."""
         if self._complete in look.there and self.code_place in look.there:
             return
         if self.code_place not in look.there:
@@ -144,12 +144,12 @@ class _Provisioning:
         self._hosts[number].run(shell(script), ENVIRONMENT_TIMEOUT_S)
 
     def _send(self, number: int, look: _Look, place: str, archive: bytes) -> None:
-        """Whole or not at all, also where another launch sends the same."""
+        """Sends an archive atomically, also when another launch sends the same one."""
         script = SEND.format(base=_quoted(look.base), place=shlex.quote(place))
         self._hosts[number].run(shell(script), SEND_TIMEOUT_S, archive)
 
     def _environment_hash(self) -> str:
-        """Of all that decides what is in it."""
+        """Returns the hash of everything that determines the environment."""
         files = [(self._code.root / name).read_bytes() for name in ("uv.lock", "pyproject.toml")]
         words = [self._python, self._uv.machine, *self._extras]
         return hashlib.sha256(b"\0".join([*files, *map(str.encode, words)])).hexdigest()
@@ -163,7 +163,7 @@ def provision(
     on_status: Callable[[str], None],
     storage: str | None,
 ) -> Provisioned:
-    """Everything on every host, in parallel. Raises ProviderError with each that cannot have it."""
+    """Provisions all hosts in parallel. Raises ProviderError with each host that fails."""
     work = _Provisioning(hosts, code, uv, _extras(code, platform, storage or ""))
     on_status("looking at the hosts")
     looks = everywhere(hosts, work.look)
@@ -181,7 +181,10 @@ def provision(
 
 
 def _refuse_unlike(hosts: Sequence[Host], looks: Sequence[_Look]) -> None:
-    """The same paths everywhere: what the head says of a file is true on all hosts."""
+    """Raises ProviderError when the hosts' folders differ or an address is unusable or duplicate.
+
+    With equal folders, a path that the head reports is valid on all hosts.
+    """
     first, problems = looks[0], []
     for host, look in zip(hosts, looks, strict=True):
         if look.base != first.base:
@@ -209,14 +212,14 @@ def _extras(code: Code, platform: str, storage: str) -> list[str]:
 
 
 def _folder(given: str) -> str:
-    """For a host's shell; only a leading ~ means something."""
+    """Quotes a folder for a host's shell, which expands only a leading ~."""
     if given == "~" or given.startswith("~/"):
         return '"$HOME"' + shlex.quote(given[1:]) if given[1:] else '"$HOME"'
     return shlex.quote(given)
 
 
 def _packed(program: Path) -> bytes:
-    """`uv` alone, as what `_send` takes."""
+    """Returns an archive of `uv` alone for `_send`."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
         entry = tarfile.TarInfo("uv")
@@ -231,5 +234,5 @@ def _quoted(path: PurePosixPath) -> str:
 
 
 def shell(script: str) -> str:
-    """For whatever shell the user has there."""
+    """Returns a command that runs a script with `sh`, for any login shell of the user."""
     return f"exec sh -c {shlex.quote(script)}"

@@ -22,14 +22,14 @@ ASK_TIMEOUT_S, COPY_TIMEOUT_S = 60.0, 600.0
 
 
 class RemoteRun(RemoteRunHandle):
-    """Where a run is, and how a command of `launch` is typed there."""
+    """The location of a run, and the `launch` commands on its head."""
 
     settings: Ssh
     environment: Provisioned
 
     @classmethod
     def of(cls, folder: Path, settings: Ssh, provisioned: Provisioned, words: ClusterRef) -> Self:
-        """A run that is to have its copy in `folder`."""
+        """Returns the handle of a run whose local copy will be in `folder`."""
         return cls(
             settings=settings,
             name=folder.name,
@@ -49,12 +49,15 @@ class RemoteRun(RemoteRunHandle):
         return hosts_of(self.settings)[0]
 
     def launch(self, verb: str, *words: str, terminal: bool) -> int:
-        """SSH_FAILED: the connection could not be had or was lost."""
+        """Runs `launch` on the head and returns its exit code.
+
+        Returns SSH_FAILED when the connection cannot be made or is lost.
+        """
         with self.start(verb, *words, terminal=terminal) as process:
             return process.wait()
 
     def start(self, verb: str, *words: str, terminal: bool) -> subprocess.Popen[bytes]:
-        """See `launch`; does not wait for its end."""
+        """Starts the command of `launch`, without waiting for its end."""
         typed = self._command(verb, *words)
         return subprocess.Popen(self.head.words(typed, terminal=terminal))
 
@@ -71,14 +74,17 @@ class RemoteRun(RemoteRunHandle):
         self.localize(folder)
 
     def copy(self, folder: Path) -> None:
-        """What the run's folder has there, but for its checkpoints. Raises ProviderError."""
+        """Copies the run's folder from the head, without its checkpoints.
+
+        Raises ProviderError when that fails.
+        """
         command = _packing(f"{self.runs}/{self.name}")
         everywhere([self.head], lambda _: self.head.fetch(command, folder, COPY_TIMEOUT_S))
 
     def send(self, folder: Path) -> None:
-        """Such a copy to a head that does not have it: from there the run goes on.
+        """Sends a copy made by `copy` to a head that does not have it; the run resumes from it.
 
-        Raises ProviderError.
+        Raises ProviderError when that fails.
         """
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
@@ -89,18 +95,21 @@ class RemoteRun(RemoteRunHandle):
         everywhere([self.head], lambda _: self.head.run(command, COPY_TIMEOUT_S, data))
 
     def _command(self, verb: str, *words: str) -> str:
-        """Typed where `runs` is, as here: what it says of further commands is then true here."""
+        """Returns a command that runs in the parent folder of `runs`, as on this machine.
+
+        Further commands that it suggests are then valid on this machine.
+        """
         typed = PurePosixPath(self.runs).parent
         return self.environment.command("launcher", verb, self.name, *words, folder=typed)
 
 
 def _packing(folder: str) -> str:
-    """For a host's shell: what is in a folder as a compressed tar file."""
+    """Returns a command for a host's shell that prints a folder as a compressed tar file."""
     left_out = shlex.join(f"--exclude=./{name}" for name in NOT_FETCHED)
     return shell(f"cd {shlex.quote(folder)} && tar -czf - {left_out} .")
 
 
 def _unpacking(folder: str) -> str:
-    """For a host's shell: the other way round."""
+    """Returns a command for a host's shell that unpacks a compressed tar file into a folder."""
     there = shlex.quote(folder)
     return shell(f"umask 077; mkdir -p {there} && cd {there} && tar -xzf -")

@@ -17,18 +17,21 @@ from trainer.contract.planning.plan import World
 MODULE = "launcher.providers.ssh.host_session"
 PORT_TIMEOUT_S, ENDING_TIMEOUT_S = 60.0, 60.0
 BEGIN_TIMEOUT_S = 120.0
-"""For `launch` on the head to check the job again and to make the run's folder."""
+"""Seconds for `launch` on the head to check the job again and create the run's folder."""
 
 
 class Sessions:
-    """With all hosts; each ends what it started where this object closes before the run began."""
+    """Sessions with all hosts.
+
+    Each host ends what it started when this object closes before the run has begun.
+    """
 
     def __init__(self, hosts: Sequence[Host], provisioned: Provisioned) -> None:
         self._hosts, self._provisioned = hosts, provisioned
         self._connections: dict[int, Connection] = {}
 
     def start(self, world: World, on_status: Callable[[str], None]) -> None:
-        """A Ray node on every host. Raises ProviderError with those that have none."""
+        """Starts a Ray node on every host. Raises ProviderError with the hosts that have none."""
         on_status(f"starting Ray on {pluralize(len(self._hosts), 'host')}")
         token = new_token()
         up_timeout_s = START_TIMEOUT_S + START_TIMEOUT_PER_HOST_S * len(self._hosts)
@@ -54,10 +57,10 @@ class Sessions:
         everywhere(self._hosts, start)
 
     def begin(self, work: RunOrder) -> dict[str, Any]:
-        """Start the run on the head: from here on it ends by itself.
+        """Starts the run on the head, where it then continues without this process.
 
-        Returns the head's answer: `running`, or `ended` with the exit code and the output where
-        `launch` there refused. Raises ProviderError.
+        Returns the head's answer: `running`, or `ended` with the exit code and the output when
+        `launch` refuses the run. Raises ProviderError when the head fails or does not answer.
         """
         head = self._connections[0]
         try:
@@ -66,12 +69,15 @@ class Sessions:
         except HostError as error:
             raise ProviderError(f"{self._hosts[0].name}: {error}") from None
         for number in range(1, len(self._hosts)) if "running" in answer else ():
-            with suppress(HostError):  # a host that is lost now is the run's to see to
+            with suppress(HostError):  # the run handles a host that is lost now
                 self._connections[number].tell(begun=True)
         return answer
 
     def look(self, place: DoctorOrder) -> dict[str, Any]:
-        """What `launch doctor` says on the head, as of `begin`. Raises ProviderError."""
+        """Returns the head's answer for `launch doctor`: `ended`, with its exit code and output.
+
+        Raises ProviderError when the head fails or does not answer.
+        """
         head = self._connections[0]
         try:
             head.tell(look=place.model_dump(mode="json"))
@@ -80,14 +86,20 @@ class Sessions:
             raise ProviderError(f"{self._hosts[0].name}: {error}") from None
 
     def ended(self, timeout_s: float) -> dict[str, Any] | None:
-        """The head's word on the end of the run; None: it has not ended, or cannot be heard."""
+        """Returns the head's answer on the end of the run.
+
+        Returns None when the run has not ended or the head cannot be reached.
+        """
         try:
             return self._connections[0].answer("ended", timeout_s=timeout_s)
         except HostError:
             return None
 
     def end(self) -> None:
-        """Every host's node, now. Raises ProviderError with those that do not say so."""
+        """Ends every host's node immediately.
+
+        Raises ProviderError with the hosts that do not confirm the end.
+        """
 
         def end(number: int) -> None:
             connection = self._connections[number]

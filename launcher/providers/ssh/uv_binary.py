@@ -1,4 +1,4 @@
-"""The uv of this machine, which the hosts get: nothing needs to be installed on them."""
+"""This machine's uv, which is sent to the hosts: nothing needs to be installed on them."""
 
 import hashlib
 import os
@@ -17,13 +17,13 @@ ASK_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Uv:
-    """A program file, and the machines that it runs on."""
+    """The uv program file, and the kind of machine that it runs on."""
 
     path: Path
 
     @property
     def machine(self) -> str:
-        """As `uname -sm` says it."""
+        """Operating system and architecture, as printed by `uname -sm`."""
         return f"{platform.system()} {platform.machine()}"
 
     @cached_property
@@ -33,7 +33,10 @@ class Uv:
 
 
 def find_uv() -> Uv:
-    """The one that runs `launch`, else the one on the search path. Raises ProviderError."""
+    """Returns the uv that runs `launch`, else the one on the search path.
+
+    Raises ProviderError when there is none.
+    """
     for given in (os.environ.get("UV"), shutil.which("uv")):
         if given and (path := _program(given)):
             return Uv(path)
@@ -41,7 +44,10 @@ def find_uv() -> Uv:
 
 
 def _program(given: str) -> Path | None:
-    """The program itself, where a version manager put a script in its place."""
+    """Returns the program itself, even when a version manager has put a script in its place.
+
+    Returns None when it cannot be found.
+    """
     path = Path(given).resolve()
     if _is_program(path):
         return path

@@ -1,1 +1,1 @@
-"""Runs a step again under explicit axis types."""
+"""Traces a step again under explicit axis types."""

@@ -1,9 +1,9 @@
-"""What the step of a job would do under explicit axis types, on devices that need not exist.
+"""Checks the step of a job under explicit axis types, on devices that need not exist.
 
     python -m trainer.analysis.explicit JOB_FILE PLAN_FILE
 
-Prints one JSON object on standard output: what was found as `explicit`, and why the backward pass
-could not be looked at as `stopped` ("": it was).
+Prints one JSON object on standard output. `explicit` has the findings, and `stopped` the reason why
+the backward pass could not be checked ("" when it was).
 """
 
 import json
@@ -19,7 +19,7 @@ from trainer.contract.planning.plan import Plan
 
 
 def main() -> int:
-    """Reads the two files and prints what was found."""
+    """Reads the two files and prints the findings."""
     job = load(Path(sys.argv[1]), Job).value
     plan = Plan.model_validate_json(Path(sys.argv[2]).read_text(encoding="utf-8"))
     report = check_step(job, plan)

@@ -1,7 +1,7 @@
-"""What is assumed of an operation whose result jax gives no layout under explicit types.
+"""Layouts to assume for operations whose result JAX gives no layout under explicit types.
 
-The layout that the program's own next constraint asks for, where there is one; or else the least
-change of the operands under which jax knows what follows.
+The layout is that of the program's own next constraint, if any. Otherwise it follows from the
+smallest change of the operands' layouts under which JAX accepts the operation.
 """
 
 import itertools
@@ -26,7 +26,7 @@ def assumed(
     asked: Asked,
     note: EquationNote,
 ) -> Sequence[Any]:
-    """The results of an operation that jax refused to bind."""
+    """Returns the results of an operation that JAX refused to bind."""
     name = equation.primitive.name
     if name == "dot_general":
         numbers = equation.params["dimension_numbers"]
@@ -49,7 +49,7 @@ def assumed(
 def _product(
     mesh: ExplicitMesh, bind: Bind, numbers: Any, operands: Values, asked: Asked, note: EquationNote
 ) -> list[Any]:
-    """Parts of sums are added up; operands that lie otherwise than the result are moved to it."""
+    """Binds a product: adds up partial sums, and moves operands to the layout of the result."""
     left, right = mesh.layouts(operands)
     note.summed = reshards.summed_axes(numbers, left, right)
     natural = layouts.once(reshards.result_of_product(numbers, left, right), note.summed)
@@ -60,7 +60,7 @@ def _product(
 def _look_up(
     mesh: ExplicitMesh, bind: Bind, dims: LookUp, operands: Values, asked: Asked, note: EquationNote
 ) -> list[Any]:
-    """Each device looks up what it has, and the findings are added up where the table is split."""
+    """Binds a look-up: each device looks up what it has, and sums follow if the table is split."""
     table, indices = mesh.layouts(operands)
     note.result = asked[0] or layouts.once(dims.result(table, indices))
     needed = dims.operands(table, indices, note.result)
@@ -72,10 +72,10 @@ def _look_up(
 def _cheapest(
     mesh: ExplicitMesh, bind: Bind, operands: Values, asked: Asked
 ) -> list[Layout] | None:
-    """Layouts of the operands that jax goes on with; None: there are none.
+    """Returns the best operand layouts that JAX accepts. Returns None when it accepts none.
 
-    Those that give what is asked for, then those that keep the result split the most, then those
-    that move the least.
+    The best ones give the requested results, then split the results the most, then move the fewest
+    bytes.
     """
     avals, old = [jax.typeof(value) for value in operands], mesh.layouts(operands)
 
@@ -97,7 +97,7 @@ def _cheapest(
 
 
 def _changes(mesh: ExplicitMesh, avals: list[Any], old: list[Layout]) -> Iterator[list[Layout]]:
-    """One operand changed, or all of its rank with it, or all whole."""
+    """Yields candidates: one operand changed, all operands of its rank changed, or all whole."""
     for number in range(len(old)):
         for other in _alternatives(avals, old, number):
             yield [*old[:number], other, *old[number + 1 :]]
@@ -109,7 +109,7 @@ def _changes(mesh: ExplicitMesh, avals: list[Any], old: list[Layout]) -> Iterato
 
 
 def _alternatives(avals: list[Any], old: list[Layout], number: int) -> Iterator[Layout]:
-    """Its own layout, those of other operands of its shape, and its own without some axes."""
+    """Yields the layouts of all operands of its shape, and its own layout without some axes."""
     shape = avals[number].shape
     yield from (layout for layout, aval in zip(old, avals, strict=True) if aval.shape == shape)
     axes = sorted(layouts.axes_of(old[number]))
@@ -121,12 +121,12 @@ def _alternatives(avals: list[Any], old: list[Layout], number: int) -> Iterator[
 def _results_of(
     mesh: ExplicitMesh, bind: Bind, avals: list[Any], new: list[Layout]
 ) -> list[Any] | None:
-    """The types that jax gives an operation's results; None where it does not go on."""
+    """Returns the types that JAX gives an operation's results. Returns None when it raises."""
     shapes = [
         jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=mesh.sharding(layout))
         for aval, layout in zip(avals, new, strict=True)
     ]
     try:
         return jax.tree.leaves(jax.eval_shape(bind, *shapes))
-    except Exception:  # As in the trace itself: only the layouts can be wrong.
+    except Exception:  # It was traced before: only the layouts can be wrong.
         return None

@@ -1,6 +1,6 @@
-"""What a program under explicit types moves, and what is ambiguous in it, summed up by source line.
+"""Moves and ambiguities of a program under explicit types, summed by source line.
 
-Notes are taken of each equation; each is traced to the line of the user's code that it comes from.
+Each equation has a note, which is traced to the line of the user's code that it comes from.
 """
 
 import re
@@ -36,11 +36,11 @@ class Frame(NamedTuple):
 
 
 SourceLocation = tuple[Frame, ...]
-"""The innermost frame first, then who called it; empty where nobody knows."""
+"""Frames, from the innermost to the outermost caller; empty when unknown."""
 
 
 def place(equation: Any, within: SourceLocation) -> SourceLocation:
-    """Of an equation in a function that was called at `within`."""
+    """Returns the source location of an equation in a function that was called at `within`."""
     traceback = equation.source_info.traceback
     own: list[Frame] = []
     for frame in traceback.frames if traceback else ():
@@ -48,27 +48,28 @@ def place(equation: Any, within: SourceLocation) -> SourceLocation:
             break
         if is_own(frame.file_name):
             own.append(Frame(_shown(frame.file_name), frame.line_num, frame.function_name))
-    # A jitted function's equations know their callers no further than to its beginning.
+    # The tracebacks of a jitted function's equations end at that function.
     is_whole = not within or own[-1:] == [within[-1]]
     return tuple(own) if is_whole else (*own, *within)
 
 
 def is_own(file: str) -> bool:
-    """Whether a file belongs to no library that programs are traced through."""
+    """Returns whether a file is outside the libraries that programs are traced through."""
     standard = file.startswith(STANDARD_LIBRARY) and "site-packages" not in file
     return not (standard or file.startswith((*LIBRARIES, "<")))
 
 
 def is_of_library(function: Any) -> bool:
-    """Whether a traced function (its jaxpr) was written in a library."""
+    """Returns whether a traced function (its jaxpr) was written in a library."""
     _, _, where = function.debug_info.func_src_info.rpartition(" at ")
     return bool(where) and not is_own(where)
 
 
 def sees_to_layouts(equation: Any) -> bool:
-    """Whether it is part of a function of jax.numpy that brings its operands to one layout.
+    """Returns whether an equation is part of a jax.numpy function that aligns operand layouts.
 
-    Under automatic types it does not; so what it does there says nothing of explicit ones.
+    Under automatic types the function does not align them, so a trace under automatic types shows
+    nothing about explicit ones.
     """
     traceback = equation.source_info.traceback
     return any(
@@ -78,15 +79,15 @@ def sees_to_layouts(equation: Any) -> bool:
 
 
 def _shown(file: str) -> str:
-    """Slipway's own files as its map has them, others from the current folder."""
+    """Returns a path relative to Slipway's repository, or else to the current folder."""
     path = Path(file)
     root = next((root for root in (ROOT, Path.cwd()) if path.is_relative_to(root)), None)
     return str(path.relative_to(root) if root else path)
 
 
 MARK = "equation"
-"""Begins the name of a scope, which an equation's number ends: what becomes of the equation keeps
-that name through differentiation and rematerialization."""
+"""Prefix of a scope's name, followed by an equation's number. Equations derived from it keep that
+name through differentiation and rematerialization."""
 
 
 @dataclass
@@ -94,31 +95,31 @@ class EquationNote:
     place: SourceLocation
     operation: str
     reason: str = ""
-    """Why jax would stop here, in its own words; "": it would not."""
+    """Why JAX would stop here; "" when it would not."""
     summed: tuple[str, ...] = ()
-    """Mesh axes along which devices have parts of its result that are to be added up."""
+    """Mesh axes along which devices have partial sums of its result."""
     result: Layout = ()
-    """What was assumed of its result, where something is to be added up."""
+    """Assumed layout of its result, when partial sums are to be added up."""
 
     @property
     def is_constraint(self) -> bool:
-        """Whether the model itself asks for its result's layout."""
+        """Whether the model itself requests its result's layout."""
         return self.operation == "sharding_constraint"
 
 
 @dataclass
 class Notebook:
-    """Notes by the number of the equation."""
+    """Notes, indexed by the number of the equation."""
 
     notes: list[EquationNote] = field(default_factory=list)
 
     def add(self, note: EquationNote) -> str:
-        """Returns the name for the equation's scope."""
+        """Adds a note, and returns the name for the equation's scope."""
         self.notes.append(note)
         return f"{MARK}{len(self.notes) - 1}"
 
     def find(self, equation: Any) -> EquationNote | None:
-        """Of what an equation was made from; None: it is nobody's."""
+        """Returns the note that an equation derives from. Returns None without one."""
         numbers = re.findall(rf"\b{MARK}(\d+)\b", str(equation.source_info.name_stack))
         return self.notes[int(numbers[-1])] if numbers else None
 
@@ -128,36 +129,36 @@ Kind = Literal["ambiguous", "reshard", "constraint"]
 
 @dataclass(frozen=True)
 class Finding:
-    """A place that is ambiguous, or that reshards, as often as it comes in a step."""
+    """A source location that is ambiguous, or that reshards, with its counts in a step."""
 
     kind: Kind
-    """constraint: one that the model itself states."""
+    """`constraint`: a reshard that the model itself requests."""
     backward: bool
     place: SourceLocation
     operation: str
     old: str
-    """Type and layout of the array before; "": nothing is moved."""
+    """Type and layout of the array before; "" when nothing is moved."""
     new: str
     times: int
-    """Per step."""
+    """Occurrences per step."""
     bytes: int
-    """That a device gets from others, per step."""
+    """Bytes that a device receives per step."""
     reason: str
-    """Jax's own words where it is ambiguous."""
+    """Why it is ambiguous; "" for other kinds."""
 
 
 @dataclass(frozen=True)
 class _Walk:
-    """Where in a program one is."""
+    """Position in a program."""
 
     times: int = 1
     backward: bool = False
     recomputed: bool = False
-    """For the backward pass."""
+    """Whether the backward pass recomputes this part."""
 
 
 def findings(program: Any, notebook: Notebook, sizes: Sizes, times: int) -> list[Finding]:
-    """Of a differentiated jaxpr that runs `times` times a step, the most bytes first."""
+    """Returns the findings of a jaxpr that runs `times` times a step, most bytes first."""
     summed: dict[Any, Finding] = {}
     for found in _of_program(program, notebook, sizes, _Walk(times)):
         key = replace(found, times=0, bytes=0)
@@ -200,7 +201,7 @@ def _of_equation(equation: Any, note: EquationNote, sizes: Sizes, walk: _Walk) -
             reason=note.reason if kind == "ambiguous" else "",
         )  # fmt: skip
 
-    # Jax's own rules of differentiation say how the gradient's operations lie.
+    # JAX's own differentiation rules determine the layouts of the gradient's operations.
     is_ambiguous = bool(note.reason) and (not walk.backward or walk.recomputed)
     if is_ambiguous and _is_operation(equation, note):
         old, new, moved = _summed(equation, note, sizes)
@@ -214,7 +215,7 @@ def _of_equation(equation: Any, note: EquationNote, sizes: Sizes, walk: _Walk) -
 
 
 def _summed(equation: Any, note: EquationNote, sizes: Sizes) -> tuple[str, str, int]:
-    """How parts of sums become what was assumed, and the bytes of that."""
+    """Returns how partial sums become the assumed result: old, new, and the bytes moved."""
     if not note.summed:
         return "", "", 0
     result = equation.outvars[0].aval
@@ -223,7 +224,7 @@ def _summed(equation: Any, note: EquationNote, sizes: Sizes) -> tuple[str, str, 
 
 
 def _changes(equation: Any, sizes: Sizes) -> list[tuple[Any, Layout]]:
-    """Arrays that an equation moves, with where to."""
+    """Returns the arrays that an equation moves, with their new layouts."""
     if _is_automatic(equation):
         return []
     operands, results = [v.aval for v in equation.invars], [v.aval for v in equation.outvars]
@@ -235,12 +236,12 @@ def _changes(equation: Any, sizes: Sizes) -> list[tuple[Any, Layout]]:
 
 
 def _is_operation(equation: Any, note: EquationNote) -> bool:
-    """Whether it is what jax would stop at, or the region in which that is left to the compiler."""
+    """Returns whether JAX would stop at it, or it is the automatic region around that operation."""
     name = equation.primitive.name
     return name == note.operation or (name == "jit" and _is_automatic(equation))
 
 
 def _is_automatic(equation: Any) -> bool:
-    """Whether it is left to the compiler: the types inside say nothing of layouts."""
+    """Returns whether layouts are left to the compiler: the types inside have none."""
     meshes = (getattr(getattr(v.aval, "sharding", None), "mesh", None) for v in equation.outvars)
     return any(mesh is not None and not mesh.empty and mesh.are_all_axes_auto for mesh in meshes)

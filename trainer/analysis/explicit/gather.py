@@ -1,4 +1,4 @@
-"""A look-up in a table (jax's `gather`): which dim of its result comes from where."""
+"""A look-up in a table (JAX's `gather`): the origin of each dim of its result."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,15 +8,15 @@ from trainer.analysis.explicit.layouts import Layout, axes_of
 
 @dataclass(frozen=True)
 class LookUp:
-    """Dims of the result, by the dims of the operands that they are."""
+    """Dims of the result, mapped to the dims of the operands that they come from."""
 
     rank: int
     rows: dict[int, int]
-    """Of the table: those that a result has all of."""
+    """Dims of the table that the result has whole."""
     places: dict[int, int]
-    """Of the indices."""
+    """Dims of the indices."""
     batches: dict[int, int]
-    """Of the table: those that go along with one of the indices."""
+    """Dims of the table that are batched with one of the indices."""
 
     @classmethod
     def of(cls, equation: Any) -> "LookUp":
@@ -35,11 +35,11 @@ class LookUp:
         )
 
     def result(self, table: Layout, indices: Layout) -> Layout:
-        """As the operands lie; an axis may be in it twice."""
+        """Returns the layout that follows from the operands; an axis may be in it twice."""
         return tuple(self._dim(dim, table, indices) for dim in range(self.rank))
 
     def operands(self, table: Layout, indices: Layout, result: Layout) -> list[Layout]:
-        """What the operands must be, for a given result; what is whole is cut where it lies."""
+        """Returns the operand layouts for a given result; whole dims are sliced locally."""
         known = {**self.rows, **self.batches}
         from_result = {table_dim: result[dim] for dim, table_dim in known.items()}
         taken = axes_of(result)
@@ -52,7 +52,7 @@ class LookUp:
         return [new_table, new_indices]
 
     def summed_axes(self, table: Layout) -> tuple[str, ...]:
-        """Along which a place is on one device, and the others have nothing to add."""
+        """Returns the axes along which one device has a row, and the other devices add zeros."""
         kept = {*self.rows.values(), *self.batches.values()}
         return tuple(axis for dim, axes in enumerate(table) if dim not in kept for axis in axes)
 

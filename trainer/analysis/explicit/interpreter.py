@@ -1,7 +1,7 @@
 """Runs a traced function again under explicit types, past every place where JAX would stop.
 
 JAX ends a trace under explicit types at the first operation whose result has no obvious layout.
-Here such an operation is given one, and the reason why JAX would have stopped is recorded.
+Here that operation gets an assumed one, and the reason why JAX would have stopped is recorded.
 The carries of loops, branches and checkpoints must come out with the types that went in.
 """
 
@@ -27,7 +27,7 @@ from trainer.analysis.explicit.layouts import Asked, ExplicitMesh, Layout, Value
 from trainer.analysis.explicit.lookahead import CALLS, constraints_ahead, open_jaxpr
 
 Call = Callable[[Any, Values, Asked], list[Any]]
-"""Runs a jaxpr on values, given what its results come to."""
+"""Runs a jaxpr on values, given the layouts that later constraints request of its results."""
 Body = Callable[[Values, Values], tuple[list[Any], list[Any]]]
 """(carry, slices) -> (carry, results)."""
 
@@ -68,7 +68,7 @@ def _scan(
         results = call(params["jaxpr"], [*fixed, *carry, *slices], inner)
         return results[:carried], results[carried:]
 
-    # The number of layers that are written out one after the other is of no matter here.
+    # The number of unrolled iterations does not matter here.
     rows = [_row(mesh, value) for value in slices]
     first, settled = _settled(mesh, body, carry, rows, note)
     length, reverse = params["length"], params["reverse"]
@@ -130,7 +130,7 @@ def _shard_map(
     asked: Asked,
     note: EquationNote,
 ) -> list[Any]:
-    """Operands and results lie as its specs say; what it does inside is its own affair."""
+    """Lays out operands and results by the specs of a shard_map; does not check its body."""
 
     def layouts(specs: Any, variables: Any) -> list[Layout]:
         pairs = zip(specs, variables, strict=True)
@@ -145,7 +145,7 @@ def _shard_map(
 def _settled(
     mesh: ExplicitMesh, body: Body, carry: Values, rows: Values, note: EquationNote
 ) -> tuple[Values, Body]:
-    """A loop's first carry and its body, so that the carry lies alike before and after."""
+    """Returns a loop's first carry and a body that preserves the layout of the carry."""
 
     def after(carry: Values) -> list[Any]:
         return mesh.layouts(jax.eval_shape(body, carry, rows)[0])
@@ -156,7 +156,7 @@ def _settled(
     changed = (v for v, *lies in zip(carry, before, found, strict=True) if lies[0] != lies[1])
     if any(id(value) not in mesh.repeated for value in changed):
         note.reason = "the carry lies otherwise after an iteration than before it"
-    # Moved once, before the loop, it is cheaper than in every iteration.
+    # Moving it once before the loop is cheaper than in every iteration.
     moved = mesh.reshard_all(carry, found)
     if after(moved) == found:
         return moved, body
@@ -176,13 +176,13 @@ def _whole_along_loop(mesh: ExplicitMesh, value: Any, note: EquationNote) -> Any
 
 
 def _row(mesh: ExplicitMesh, value: Any) -> jax.ShapeDtypeStruct:
-    """One slice of what a loop goes along."""
+    """Returns the shape of one slice along a loop's dim."""
     sharding = mesh.sharding(mesh.layout(value)[1:])
     return jax.ShapeDtypeStruct(value.shape[1:], value.dtype, sharding=sharding)
 
 
 def _constants_and_carried(params: Any) -> tuple[int, int]:
-    """How many operands of a scan are the same in every iteration, and how many are its carry."""
+    """Returns how many operands of a scan are constant, and how many are its carry."""
     if "num_carry" in params:  # jax 0.10
         return params["num_consts"], params["num_carry"]
     constants, carry, _ = params["ft_in"].unpack()
@@ -196,11 +196,11 @@ CONTROL_FLOW: dict[str, Callable[..., Sequence[Any]]] = {
     "cond": _cond,
     "shard_map": _shard_map,
 }
-"""Primitive -> its results under explicit types."""
+"""Primitive -> function that computes its results under explicit types."""
 
 
 class Rerun:
-    """Runs jaxprs on values with explicit types, and notes each of their equations."""
+    """Runs jaxprs on values with explicit types, and records a note for each equation."""
 
     def __init__(self, mesh: ExplicitMesh) -> None:
         self.mesh, self.notebook = mesh, Notebook()
@@ -208,7 +208,7 @@ class Rerun:
     def run(
         self, function: Any, values: Values, asked: Asked, within: SourceLocation = ()
     ) -> list[Any]:
-        """The results of a jaxpr that was called at `within`."""
+        """Returns the results of a jaxpr that was called at `within`."""
         jaxpr, constants = open_jaxpr(function)
         ahead = constraints_ahead(jaxpr, asked, self.mesh.sizes)
         known = dict(zip(jaxpr.constvars, map(_without_mesh, constants), strict=True))
@@ -217,7 +217,7 @@ class Rerun:
         def read(atom: Any) -> Any:
             return _without_mesh(atom.val) if hasattr(atom, "val") else known[atom]
 
-        # Jax traces a library's function once for all its callers: its lines tell the first one.
+        # JAX traces a library function once for all callers: its lines name only the first one.
         is_library = is_of_library(jaxpr)
         for equation in jaxpr.eqns:
             there = within if is_library else place(equation, within)
@@ -250,7 +250,7 @@ class Rerun:
         self, equation: Any, operands: Values, asked: Asked, note: EquationNote
     ) -> Sequence[Any]:
         primitive = equation.primitive
-        # Without the shardings of the automatic mesh that the function was traced under.
+        # Drops the shardings of the automatic mesh that the function was traced under.
         params = {
             name: None if isinstance(value, NamedSharding) else value
             for name, value in primitive.get_bind_params(equation.params).items()
@@ -269,7 +269,7 @@ class Rerun:
 
 
 def _tried(bind: Callable[..., Any], operands: Values) -> Any:
-    """The results, or the error: the operation was traced before, only the layouts can be wrong."""
+    """Returns the results or the error: it was traced before, so only layouts can be wrong."""
     try:
         return bind(*operands)
     except Exception as error:
@@ -277,6 +277,6 @@ def _tried(bind: Callable[..., Any], operands: Values) -> Any:
 
 
 def _without_mesh(constant: Any) -> Any:
-    """A constant of a traced function, which has the mesh of that trace in its type."""
+    """Returns a traced function's constant without the mesh of the trace; keys stay as they are."""
     is_key = jnp.issubdtype(jax.typeof(constant).dtype, jax.dtypes.prng_key)
     return constant if is_key else np.asarray(constant)

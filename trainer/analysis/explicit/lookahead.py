@@ -1,4 +1,4 @@
-"""Which layouts a program's own constraints give to the results before them."""
+"""Layouts that a program's own constraints give to the results before them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,15 +6,18 @@ from typing import Any
 from trainer.analysis.explicit.layouts import Layout, Sizes, of_spec
 
 Ahead = dict[Any, Layout]
-"""Variable of a jaxpr -> the layout of the first constraint that it comes to."""
+"""Variable of a jaxpr -> the layout of the first constraint that it reaches."""
 
 CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr",
          "custom_vjp_call": "call_jaxpr"}  # fmt: skip
-"""Primitives that do no more than call a function, and the parameter that holds it."""
+"""Primitives that only call a function, and the parameter that holds it."""
 
 
 def constraints_ahead(jaxpr: Any, results: Sequence[Layout | None], sizes: Sizes) -> Ahead:
-    """Of a jaxpr whose own results come to `results`; goes through what keeps every dim's place."""
+    """Returns the layouts ahead of a jaxpr's variables; `results` has those ahead of its results.
+
+    It passes through operations that keep or permute all dims.
+    """
     outs = zip(jaxpr.outvars, results, strict=True)
     ahead: Ahead = {variable: layout for variable, layout in outs if layout and _names(variable)}
     for equation in reversed(jaxpr.eqns):
@@ -25,12 +28,12 @@ def constraints_ahead(jaxpr: Any, results: Sequence[Layout | None], sizes: Sizes
 
 
 def open_jaxpr(function: Any) -> tuple[Any, list[Any]]:
-    """A jaxpr and its constants, whichever class holds them."""
+    """Returns a jaxpr and its constants, whichever class holds them."""
     return getattr(function, "jaxpr", function), list(getattr(function, "consts", ()))
 
 
 def _before(equation: Any, ahead: Ahead, sizes: Sizes) -> list[tuple[Any, Layout | None]]:
-    """The operands of an equation with what is ahead of them."""
+    """Returns the operands of an equation with the layouts ahead of them."""
     name, params = equation.primitive.name, equation.params
     results = [ahead.get(variable) for variable in equation.outvars]
     if name == "sharding_constraint":
@@ -52,5 +55,5 @@ def _before(equation: Any, ahead: Ahead, sizes: Sizes) -> list[tuple[Any, Layout
 
 
 def _names(variable: Any) -> bool:
-    """Whether it is a variable: a literal holds its value instead."""
+    """Returns whether it is a variable: a literal holds its value instead."""
     return not hasattr(variable, "val")

@@ -1,6 +1,6 @@
-"""What an operation moves though its types are in order: operands that do not lie as it needs them.
+"""Operands that an operation moves although its types are valid: it needs them in another layout.
 
-Explicit types say where a result lies, and leave it to the compiler to bring the operands there.
+Explicit types determine the layout of a result, and let the compiler move the operands.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,11 +9,11 @@ from typing import Any
 from trainer.analysis.explicit.layouts import Layout
 
 Need = tuple[int, Layout]
-"""Number of an operand, and the layout that it is needed in."""
+"""Number of an operand, and the layout in which the operation needs it."""
 
 
 def needs(equation: Any, operands: list[Layout], result: Layout) -> list[Need]:
-    """The operands of an equation that must be moved for it; `result` is of its first output."""
+    """Returns the operands that an equation moves; `result` is the layout of its first output."""
     name = equation.primitive.name
     if name == "dot_general":
         return list(_of_product(equation.params["dimension_numbers"], operands, result))
@@ -29,14 +29,14 @@ def needs(equation: Any, operands: list[Layout], result: Layout) -> list[Need]:
 
 
 def summed_axes(dimension_numbers: Any, left: Layout, right: Layout) -> tuple[str, ...]:
-    """Axes along which the devices have parts of a product's sums."""
+    """Returns the axes along which devices have partial sums of a product."""
     (left_dims, right_dims), _ = dimension_numbers
     pairs = zip(left_dims, right_dims, strict=True)
     return tuple(axis for a, b in pairs for axis in left[a] if axis in right[b])
 
 
 def result_of_product(dimension_numbers: Any, left: Layout, right: Layout) -> Layout:
-    """Batch dims, then what is left over of both, as they lie."""
+    """Returns the natural layout: batch dims, then the free dims of both operands."""
     (left_sums, right_sums), (left_batch, right_batch) = dimension_numbers
     batch = (left[a] or right[b] for a, b in zip(left_batch, right_batch, strict=True))
     free = (
@@ -65,8 +65,8 @@ def _of_product(dimension_numbers: Any, operands: list[Layout], result: Layout) 
                 continue
             is_batch = dim in batches[number]
             wanted = result[batches[number].index(dim)] if is_batch else next(outputs)
-            # What lies whole everywhere is cut to any layout where it is. Along axes that sums are
-            # in parts over only the result is split, when those are added up.
+            # A whole dim is sliced locally to any layout. Along the axes of partial sums, only the
+            # result is split, when the sums are added up.
             needed.append(wanted if axes and not summed.intersection(wanted) else ())
         if tuple(needed) != layout:
             yield number, tuple(needed)
@@ -77,7 +77,7 @@ def _without(layout: Layout, dims: set[int]) -> Layout:
 
 
 def _other_sizes(operand: Any, other: Any) -> list[int]:
-    """Dims that two arrays have different sizes of."""
+    """Returns the dims in which the sizes of two arrays differ."""
     pairs = zip(operand.aval.shape, other.aval.shape, strict=True)
     return [dim for dim, (one, two) in enumerate(pairs) if one != two]
 
@@ -95,4 +95,4 @@ WORKS_ALONG: dict[str, Callable[[Any], Any]] = {
     "rev": lambda equation: equation.params["dimensions"],
     "sort": lambda equation: [equation.params["dimension"]],
 }
-"""Operations that work along dims, whatever splits those: primitive -> the dims."""
+"""Primitive -> dims that it works along, and therefore needs whole."""

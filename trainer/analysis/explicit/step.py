@@ -25,9 +25,9 @@ from trainer.step.train_step import micro_batch_loss
 @dataclass(frozen=True)
 class Report:
     findings: list[Finding]
-    """The most bytes first."""
+    """Findings, most bytes first."""
     stopped: str = ""
-    """Why the backward pass is not in it; "": it is, where it was asked for."""
+    """Why the backward pass is missing; "" when it is included or was not requested."""
 
 
 def check(
@@ -37,10 +37,10 @@ def check(
     gradient: bool = True,
     times: int = 1,
 ) -> Report:
-    """Of a function that runs `times` times a step.
+    """Checks a function that runs `times` times a step.
 
     Arguments are pytrees of jax.ShapeDtypeStruct with shardings on `mesh`, whose axes are automatic
-    as in the run itself. With `gradient` the function's first result is a scalar, and the gradient
+    as in the run itself. With `gradient`, the function's first result is a scalar, and the gradient
     by its first argument is checked too.
     """
     with jax.sharding.use_abstract_mesh(mesh):
@@ -63,12 +63,12 @@ def check(
         return report(again)
     try:
         return report(jax.value_and_grad(again, has_aux=True))
-    except Exception as error:  # In a rule of differentiation, where nothing can be assumed.
+    except Exception as error:  # in a differentiation rule, where no layout can be assumed
         return report(again, str(error).splitlines()[0])
 
 
 def check_step(job: Job, plan: Plan) -> Report:
-    """Loss and gradient of all micro-batches of a step."""
+    """Checks loss and gradient of all micro-batches of a step."""
     sizes = tuple(plan.mesh[axis] for axis in sharding_rules.MESH_AXES)
     mesh = AbstractMesh(sizes, sharding_rules.MESH_AXES, axis_types=(AxisType.Auto,) * len(sizes))
     specs = {array.name: PartitionSpec(*array.spec) for array in plan.parameters}
@@ -81,7 +81,7 @@ def check_step(job: Job, plan: Plan) -> Report:
     params = {array.name: weights.pop(array.name) for array in plan.trained}
     micro = Batch(
         *(
-            # The numbers of examples have no dim for positions.
+            # Example numbers have no dim for positions.
             _placed(
                 leaf,
                 mesh,
@@ -99,7 +99,7 @@ def check_step(job: Job, plan: Plan) -> Report:
 
 
 def _micro_batch(job: Job, plan: Plan) -> Batch:
-    """Shapes (B, S)."""
+    """Returns the shapes of a micro-batch (B, S)."""
     shape = (plan.batch.global_batch // plan.batch.micro_batches, job.data.seq_len)
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
     weights = jax.ShapeDtypeStruct(shape, jnp.float32)

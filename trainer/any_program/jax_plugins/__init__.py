@@ -1,20 +1,21 @@
-"""Tells JAX which process this is: then `jax.distributed.initialize()` needs no arguments.
+"""Gives JAX the process count and rank, so that `jax.distributed.initialize()` needs no arguments.
 
-JAX reads the coordinator's address from JAX_COORDINATOR_ADDRESS, but count and rank only through a
-cluster that it detects. This one is detected where the variables of Slipway's contract stand,
-before all others: `launch` may have been started under Slurm or MPI, whose variables say something
-else. On a TPU pod it says what JAX would find by itself, and what Slipway's trainer is told.
+JAX reads the coordinator's address from JAX_COORDINATOR_ADDRESS, but reads count and rank only from
+a cluster that it detects. This cluster is detected when the variables of Slipway's contract are
+set. It precedes all other clusters: `launch` may run under Slurm or MPI, whose variables describe
+other processes. On TPU slices it reports what JAX would detect itself and what Slipway's trainer
+uses.
 
-The launcher puts the folder above into PYTHONPATH of a job's `command`, and JAX imports
-`jax_plugins`, the place of its plug-ins, while it is imported itself. No program has to be changed,
-and nothing but JAX notices. The other ways, and what speaks against them:
+The launcher adds the folder above to PYTHONPATH of a job's `command`. JAX imports `jax_plugins`,
+its package for plug-ins, while JAX itself is imported. No program has to be changed, and only JAX
+is affected. Rejected alternatives:
 
-- The variables of Slurm or Open MPI: other libraries believe them too. A program with MPI looks for
-  its daemon and aborts, those based on torch join a cluster that is not there, some requeue their
-  job; and with SLURM_LOCALID JAX takes only one GPU of each host.
-- JAX_FORCE_TPU_INIT with the variables of GKE: it changes how JAX makes its clients on GPUs too.
-- A `sitecustomize` of ours, or a program of ours that runs the script: the one hides that of the
-  host, the other does not start what was written; both act where there is no JAX.
+- The variables of Slurm or Open MPI: other libraries trust them too. A program with MPI looks for
+  its daemon and aborts. Programs based on torch join a cluster that does not exist, and some
+  requeue their job. With SLURM_LOCALID, JAX takes only one GPU of each host.
+- JAX_FORCE_TPU_INIT with the variables of GKE: it also changes how JAX creates its clients on GPUs.
+- A `sitecustomize` or a wrapper program from Slipway: the first hides the host's own
+  `sitecustomize`, the second does not start the command as written. Both act even without JAX.
 """
 
 import os
@@ -23,14 +24,14 @@ from pkgutil import extend_path
 from jax._src.clusters import ClusterEnv
 from jax._src.config import config
 
-__path__ = extend_path(list(__path__), __name__)  # the plug-ins that are installed stay visible
+__path__ = extend_path(list(__path__), __name__)  # installed plug-ins stay visible
 
 COUNT, RANK = "SLIPWAY_NUM_PROCESSES", "SLIPWAY_PROCESS_ID"
 COORDINATOR = "JAX_COORDINATOR_ADDRESS"
 
 
 class SlipwayCluster(ClusterEnv):
-    """One process a host, with all of the host's devices."""
+    """A cluster with one process per host, which uses all of the host's devices."""
 
     name = "slipway"
 
@@ -53,8 +54,8 @@ class SlipwayCluster(ClusterEnv):
         return int(os.environ[RANK])
 
 
-# JAX warns of every variable with `_proxy` in its name. The launcher lists the hosts in those that
-# name exceptions, so that no proxy comes between the processes.
+# JAX warns about every variable with `_proxy` in its name. The launcher lists the hosts in the
+# `no_proxy` variables, so that traffic between the processes bypasses any proxy.
 config.update("jax_check_proxy_envs", False)
 ClusterEnv._cluster_types.remove(SlipwayCluster)
 ClusterEnv._cluster_types.insert(0, SlipwayCluster)

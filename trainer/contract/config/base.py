@@ -1,4 +1,4 @@
-"""What the sections of every file are: strict, frozen, and with the types that most of them use."""
+"""Base class of the sections of every file, and the types that most sections use."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -11,10 +11,10 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel):
-    """A block of a file: unknown keys are errors, types are not coerced, values do not change."""
+    """A block of a file. Unknown keys are errors, types are not coerced, values are frozen."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True
     )
     not_here: ClassVar[Mapping[str, str]] = {}
-    """Keys that belong elsewhere, and what to say of each."""
+    """Keys that do not belong in this section, each with its error message."""

@@ -1,4 +1,4 @@
-"""The schema of a job that runs any program: `command` in place of `model`, `data`, ..."""
+"""The schema of a job that runs any program: `command` replaces `model`, `data`, ..."""
 
 import re
 import shlex
@@ -12,12 +12,12 @@ from trainer.contract.config.job import BaseJob, Job, VariableName
 from trainer.contract.config.loader import Loaded, load_chosen
 
 SET_BY_SLIPWAY = re.compile(r"SLIPWAY_\w*|JAX_COORDINATOR_(BIND_)?ADDRESS|JAX_PLATFORMS")
-"""Variables of the contract: what a job's `env` says of them would not hold."""
+"""Variables that Slipway sets itself; a job's `env` cannot override them."""
 _BARE = re.compile(r"[A-Za-z./_][A-Za-z0-9./_=-]*")
 
 
 class CommandJob(BaseJob):
-    """One program, started once on every host."""
+    """A job that starts one program once on every host."""
 
     not_here: ClassVar[Mapping[str, str]] = dict.fromkeys(
         Job.model_fields.keys() - BaseJob.model_fields.keys(),
@@ -51,7 +51,7 @@ class CommandJob(BaseJob):
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> Loaded[Job | CommandJob]:
-    """Reads a job file of either kind; `command` makes the difference. Raises ConfigError."""
+    """Reads a job file; a file with `command` is a CommandJob. Raises ConfigError."""
     return load_chosen(path, _schema_for, overrides)
 
 
@@ -60,7 +60,7 @@ def _schema_for(content: Mapping[Any, Any]) -> type[Job] | type[CommandJob]:
 
 
 def _as_list(text: str) -> str:
-    """The words of a command line as a YAML list."""
+    """Returns the arguments of a command line as a YAML list."""
     try:
         words = shlex.split(text)
     except ValueError:

@@ -8,11 +8,11 @@ from trainer.contract.config.base import Fraction, NonNegative, Positive, Sectio
 from trainer.contract.config.errors import KeyedError
 
 BYTES = "bytes"
-"""The tokenizer that needs no file."""
+"""Name of the tokenizer that needs no file."""
 
 
 class TrainTokenizer(Section):
-    """A tokenizer that is made from the training documents: byte-level BPE."""
+    """A byte-level BPE tokenizer that is trained on the training documents."""
 
     train: Annotated[int, Field(ge=257)] = Field(
         description="tokens: the bytes, <|endoftext|> between documents, and merges"
@@ -30,7 +30,7 @@ Tokenizer = Annotated[
 
 
 class ChatFields(Section):
-    """Of the records of `source: chat`: a list of messages, or a prompt and its answer."""
+    """Fields of the records of `source: chat`: a list of messages, or a prompt and its answer."""
 
     messages: str = Field(default="messages", description="each with its role and content")
     prompt: str | None = Field(default=None, description="in place of messages; so is answer")
@@ -45,7 +45,7 @@ class ChatFields(Section):
 
 
 class Source(Section):
-    """One of the corpora of a mixture; what is not said is as in `data` itself."""
+    """One corpus of a mixture; `text_field`, `fields` and `dtype` default to those of `data`."""
 
     source: Literal["stdlib", "text", "jsonl", "chat", "parquet", "array_record", "tokens"]
     path: str | None = None
@@ -59,7 +59,7 @@ class Source(Section):
 
     @property
     def shown(self) -> str:
-        """Its name, wherever it has it from."""
+        """Display name: `name`, else `path`, else `source`."""
         return self.name or self.path or self.source
 
 
@@ -70,7 +70,7 @@ def _require_source_or_mixture(schema: dict[str, Any]) -> None:
 
 
 class Data(Section):
-    """What is read, and how it is cut into global batches."""
+    """The corpora to read, and how they are cut into global batches."""
 
     model_config = ConfigDict(json_schema_extra=_require_source_or_mixture)
 
@@ -116,7 +116,7 @@ class Data(Section):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, given: Any) -> Any:
-        """A mixture is a source; what they are is said in it."""
+        """Sets `source: mixture` when only `mixture` is given."""
         if isinstance(given, dict) and given.get("mixture") and "source" not in given:
             return {**given, "source": "mixture"}
         return given
@@ -136,7 +136,7 @@ class Data(Section):
 
     @property
     def parts(self) -> "tuple[Data, ...]":
-        """One for each source, without a mixture."""
+        """One `Data` section per source, without `mixture`."""
         if self.mixture is None:
             return (self,)
         return tuple(

@@ -1,4 +1,4 @@
-"""Schema errors in words: what was found, what was expected, and what was probably meant."""
+"""Schema errors as text: the value found, the value expected, and a suggestion."""
 
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
@@ -12,7 +12,7 @@ from trainer.contract.config.yaml import KeyPath, dump
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Returns " Did you mean 'x'?" for the nearest known word, or "" where none is near."""
+    """Returns " Did you mean 'x'?" for the nearest known word, or "" when none is near."""
     by_lower = {name.lower(): name for name in known}
     nearest = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return f" Did you mean '{by_lower[nearest[0]]}'?" if nearest else ""
@@ -28,7 +28,7 @@ MISSING = "missing"
 
 
 class KeyedError(ValueError):
-    """Raised by a validator of a whole section about some of its keys: (key, message) each."""
+    """Raised by a validator of a whole section, with (key, message) pairs for some of its keys."""
 
     def __init__(self, *problems: tuple[str, str]):
         super().__init__("; ".join(f"{key}: {message}" for key, message in problems))
@@ -36,7 +36,7 @@ class KeyedError(ValueError):
 
 
 def explain(schema: type[BaseModel], error: Any) -> list[tuple[KeyPath, str]]:
-    """One of pydantic's errors as paths of keys in the file, each with a message."""
+    """Converts one pydantic error to (path of a key in the file, message) pairs."""
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, KeyedError):
         path, _ = _locate(schema, error["loc"])
@@ -65,7 +65,7 @@ def _explain_one(schema: type[BaseModel], error: Any) -> tuple[KeyPath, str]:
 
 
 def found(value: Any) -> str:
-    """A value as a person wrote it, shortened."""
+    """Returns a value as the user wrote it, shortened."""
     if value is None:
         return "nothing"
     if isinstance(value, dict):
@@ -88,7 +88,7 @@ def _wrong_value(error: Any, expected: Any) -> str:
 
 
 def _yaml_hint(value: Any, expected: Any) -> str:
-    """For those who know YAML 1.1 better than 1.2."""
+    """Returns a hint for spellings that YAML 1.2 reads differently from YAML 1.1, or ""."""
     wanted = {kind for kind, _ in _members(expected)}
     if isinstance(value, float) and value.is_integer() and int in wanted:
         return f". Write {int(value)}"
@@ -103,7 +103,7 @@ def _yaml_hint(value: Any, expected: Any) -> str:
 
 
 def describe(annotation: Any) -> str:
-    """What a key may hold, in words; "" where there is no good word."""
+    """Returns a description of the values that a key may hold, or "" when there is none."""
     words = [_describe_one(kind, bounds) for kind, bounds in _members(annotation)]
     return " or ".join(words) if all(words) else ""
 
@@ -130,9 +130,9 @@ def _bounds(bounds: dict[str, Any]) -> str:
 
 
 def _locate(schema: type[BaseModel], loc: KeyPath) -> tuple[KeyPath, Any]:
-    """The path in the file of pydantic's location, and the annotation that holds there.
+    """Returns the path in the file of a pydantic location, and the annotation at that path.
 
-    In a choice between sections pydantic adds the choice's name, which stands nowhere in the file.
+    For a union of sections, pydantic adds the tag of the member, which is not in the file.
     """
     path: list[Any] = []
     here: Any = schema
@@ -160,14 +160,14 @@ def _child(here: Any, sections: list[type[BaseModel]], part: Any) -> Any:
 
 
 def _items(annotation: Any) -> tuple[Any, ...]:
-    """The types inside a list, or of a dict's keys and values."""
+    """Returns the types inside a list, or of a dict's keys and values."""
     kinds = [kind for kind, _ in _members(annotation)]
     holders = [kind for kind in kinds if get_origin(kind) in (dict, list, tuple)]
     return tuple(kind for kind in get_args(holders[0]) if kind is not ...) if holders else ()
 
 
 def _is_of_key(schema: type[BaseModel], loc: KeyPath) -> bool:
-    """Whether the error is about a key itself, not the value behind it."""
+    """Returns whether the error is about a key itself, not its value."""
     return loc[-1:] == (_KEY,) and len(_items(_locate(schema, loc[:-2])[1])) > 1
 
 
@@ -181,7 +181,7 @@ def _annotated(info: FieldInfo) -> Any:
 
 
 def _members(annotation: Any, outer: tuple[Any, ...] = ()) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The plain types of a union or an annotation, each with its bounds."""
+    """Yields the plain types of a union or an annotation, each with its bounds."""
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *metadata = get_args(annotation)
@@ -194,7 +194,7 @@ def _members(annotation: Any, outer: tuple[Any, ...] = ()) -> Iterator[tuple[Any
 
 
 def _tagged(annotation: Any) -> dict[str, Any]:
-    """The members of a choice that a function makes, by the names that it gives them."""
+    """Returns the members of a union with a callable discriminator, by their tags."""
     while get_origin(annotation) is Annotated:
         annotation, *_ = get_args(annotation)
     if get_origin(annotation) not in (Union, UnionType):
@@ -237,13 +237,13 @@ def _tag_key(error: Any) -> str:
 
 
 def _tags(annotation: Any) -> list[str]:
-    """The names by which the sections of a choice are told apart (their `kind`)."""
+    """Returns the names that distinguish the sections of a union (their `kind`)."""
     fields = [section.model_fields.get("kind") for section in _sections(annotation)]
     return [tag for info in fields if info for tag in _choices(info.annotation)]
 
 
 def _unknown(schema: type[BaseModel], path: KeyPath, loc: KeyPath) -> str:
-    """What a section says of a key that belongs elsewhere, else what may have been meant."""
+    """Returns the message for an unknown key: the section's own message, else a suggestion."""
     _, owner = _locate(schema, loc[:-1])
     said = [getattr(section, "not_here", {}).get(path[-1]) for section in _sections(owner)]
     known = next(filter(None, said), "")
@@ -251,7 +251,7 @@ def _unknown(schema: type[BaseModel], path: KeyPath, loc: KeyPath) -> str:
 
 
 def _meant(schema: type[BaseModel], path: KeyPath, loc: KeyPath) -> str:
-    """The nearest key of the same section, else the key of that name in another section."""
+    """Suggests the nearest key of the same section, else the key of that name in another one."""
     _, owner = _locate(schema, loc[:-1])
     word = str(path[-1])
     siblings = [name for section in _sections(owner) for name in section.model_fields]

@@ -1,6 +1,6 @@
-"""The job file's schema: what a user asks for, with every default.
+"""The job file's schema: every key that a user can set, with its default.
 
-Both halves read it: the launcher to check and plan, the trainer to run. Pure Python, no jax.
+The launcher reads it to check and plan, the trainer to run. Pure Python, no JAX.
 """
 
 from typing import Annotated, Any, Literal
@@ -19,7 +19,7 @@ AxisSize = Annotated[int, Field(ge=-1)]
 
 
 class Mesh(Section):
-    """Axis sizes; -1 is what is left over, null for data is the number of slices."""
+    """Mesh axis sizes. -1 takes the remaining devices; `data: null` is the number of slices."""
 
     data: AxisSize | None = None
     fsdp: AxisSize = -1
@@ -29,7 +29,7 @@ class Mesh(Section):
 
 
 class MultipleChoice(Section):
-    """Questions that the model answers with the choice it finds the likeliest."""
+    """Multiple-choice questions; the model answers with its most likely choice."""
 
     path: Annotated[str, Field(min_length=1)] = Field(description="JSON Lines, on all hosts")
     question: str = Field(default="question", description="the field of its text")
@@ -44,7 +44,7 @@ class Evaluate(Section):
 
 
 class Checkpoint(Section):
-    """When the state is saved, which saves are kept, and what a run may start from."""
+    """Schedule and retention of saves, and the weights that a run starts from."""
 
     every_steps: Positive | None = None
     every_minutes: Annotated[float, Field(gt=0)] | None = Field(
@@ -68,14 +68,14 @@ class Checkpoint(Section):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, given: Any) -> Any:
-        """Saving by time alone where nothing is said."""
+        """Defaults to a save every 10 minutes when the job sets no interval."""
         if isinstance(given, dict) and not given.keys() & {"every_steps", "every_minutes"}:
             return {**given, "every_minutes": 10.0}
         return given
 
 
 class Profile(Section):
-    """Steps whose trace is written into the run's folder."""
+    """Steps whose trace is written to the run's folder."""
 
     steps: tuple[Positive, Positive] = Field(strict=False, description="the first and the last")
     processes: tuple[NonNegative, ...] = Field(default=(0,), strict=False)
@@ -89,7 +89,7 @@ class Profile(Section):
 
 
 class Wandb(Section):
-    """Where W&B shows the run; `secrets: [WANDB_API_KEY]` gives the hosts the key."""
+    """Weights & Biases settings; `secrets: [WANDB_API_KEY]` gives the hosts the key."""
 
     project: Annotated[str, Field(min_length=1)]
     name: Annotated[str, Field(min_length=1)] | None = Field(default=None, description="the job's")
@@ -97,7 +97,7 @@ class Wandb(Section):
 
 
 class Sample(Section):
-    """Text that the trained model writes at the end of a run."""
+    """Text that the trained model generates at the end of a run."""
 
     prompt: str = "def "
     tokens: Positive = 200
@@ -106,7 +106,7 @@ class Sample(Section):
 
 
 class Retries(Section):
-    """How often a run starts anew by itself."""
+    """Limits on the automatic restarts of a run."""
 
     failures: NonNegative = Field(
         default=3, description="crashes and hangs, counted anew after each checkpoint"
@@ -120,7 +120,7 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class Deadlines(Section):
-    """After how many seconds without progress a host counts as hanging."""
+    """Seconds without progress after which a host counts as hanging."""
 
     start_s: Seconds = Field(
         default=300.0,
@@ -148,7 +148,7 @@ class Deadlines(Section):
 
 
 class BaseJob(Section):
-    """What every job has, whatever it runs."""
+    """Keys that all jobs share."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
     storage: Annotated[str, Field(min_length=1)] | None = Field(
@@ -164,7 +164,7 @@ class BaseJob(Section):
 
 
 class Job(BaseJob):
-    """One training job."""
+    """A training job."""
 
     steps: Positive
     seed: NonNegative = 0
@@ -190,7 +190,7 @@ class Job(BaseJob):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, given: Any) -> Any:
-        """A model of the user's own writes no text."""
+        """Defaults `sample` to null for a custom model, which generates no text."""
         model = given.get("model") if isinstance(given, dict) else None
         if isinstance(model, dict) and "module" in model:
             return {"sample": None, **given}
@@ -198,6 +198,6 @@ class Job(BaseJob):
 
     @property
     def decoder(self) -> Model:
-        """The model of a job that has none of its own."""
+        """The built-in decoder of a job without a custom model."""
         assert isinstance(self.model, Model)
         return self.model

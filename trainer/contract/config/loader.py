@@ -1,4 +1,4 @@
-"""Reads a YAML file into a checked schema, or says everything that is wrong with it at once."""
+"""Reads a YAML file into a validated schema, or reports all of its problems together."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ _OVERRIDE_RANK, _MISSING_RANK = _LARGEST_BYTES + 1, _LARGEST_BYTES + 2
 
 
 class ConfigError(Exception):
-    """What is wrong with a file, one ready line per problem."""
+    """Raised for an invalid file, with one printable line per problem."""
 
     def __init__(self, problems: Sequence[str]):
         self.problems = [_printable(problem) for problem in problems]
@@ -29,7 +29,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class Loaded(Generic[T_co]):
-    """A checked value, and where each of its keys was written."""
+    """A validated value, and the location of each of its keys."""
 
     value: T_co
     source: str
@@ -37,9 +37,9 @@ class Loaded(Generic[T_co]):
     places: dict[KeyPath, str] = field(repr=False)
 
     def where(self, key: str) -> str:
-        """ "job.yaml:7" for a dotted key, or "override data.seq_len=8" where an override set it.
+        """Returns the location of a dotted key: "job.yaml:7", or "override data.seq_len=8".
 
-        A key that stands nowhere is at its nearest section that does.
+        A key that is written nowhere has the location of its nearest section that is written.
         """
         path = _path(key)
         known = (self.places.get(path[:n]) for n in range(len(path), 0, -1))
@@ -47,7 +47,7 @@ class Loaded(Generic[T_co]):
 
 
 def load(path: Path, schema: type[T], overrides: Sequence[str] = ()) -> Loaded[T]:
-    """Reads `path` with `key.path=value` overrides laid over it.
+    """Reads `path` and applies `key.path=value` overrides to it.
 
     Raises:
       ConfigError: with every problem, each naming its line (or override) and key.
@@ -58,7 +58,7 @@ def load(path: Path, schema: type[T], overrides: Sequence[str] = ()) -> Loaded[T
 def load_chosen(
     path: Path, choose: Callable[[Mapping[Any, Any]], type[T]], overrides: Sequence[str] = ()
 ) -> Loaded[T]:
-    """`load` by the schema that the content, overrides included, is meant for."""
+    """Loads a file by the schema that `choose` returns for its content, overrides included."""
     draft = _Draft(str(path), _parse(path))
     for override in overrides:
         draft.override(override)
@@ -69,7 +69,7 @@ def load_chosen(
 
 
 def dump(model: BaseModel) -> str:
-    """YAML text with every default filled in; `load` reads it back to an equal value."""
+    """Returns YAML text with every default filled in; `load` reads back an equal value."""
     return yaml.dump(model.model_dump(mode="python"))
 
 
@@ -119,12 +119,12 @@ def _siblings(path: Path) -> list[Path]:
 class _Problem:
     place: str
     rank: int
-    """For the order of the messages: a line of the file, then overrides, then missing keys."""
+    """Sort key of the messages: lines of the file, then overrides, then missing keys."""
     text: str
 
 
 class _Draft:
-    """A file's values while they are changed and checked."""
+    """A file's values while overrides and validation are applied."""
 
     def __init__(self, source: str, tree: yaml.Tree):
         self.source = source
@@ -141,7 +141,7 @@ class _Draft:
         return list(dict.fromkeys(f"{problem.place}: {problem.text}" for problem in ordered))
 
     def override(self, override: str) -> None:
-        """Sets one `key.path=value`, making sections on the way where there are none."""
+        """Applies one `key.path=value` and creates missing sections along the path."""
         place = f"override {_shortened(override)}"
         key, equals, text = override.partition("=")
         path = _path(key.strip())
@@ -170,7 +170,7 @@ class _Draft:
         self.places |= {(*path, *below): place for below in tree.lines}
 
     def _move(self, path: KeyPath, place: str) -> None:
-        """`path` and all below it now come from `place`."""
+        """Records `place` as the location of `path` and discards the locations below it."""
         for known in [known for known in self.places if known[: len(path)] == path]:
             del self.places[known]
             self._lines.pop(known, None)
@@ -185,7 +185,7 @@ class _Draft:
 
     def _explain(self, schema: type[BaseModel], errors: list[Any]) -> None:
         said = [problem for error in errors for problem in explain(schema, error)]
-        # A value that a validator filled in from a wrong one is wrong too, but nobody wrote it.
+        # A value that a validator derived from a wrong one is wrong too; the user did not write it.
         written = [(p, m) for p, m in said if p in self.places or m.startswith(MISSING) or not p]
         for path, message in written or said:
             self._complain(path, message)
@@ -212,7 +212,7 @@ def _dotted(path: KeyPath) -> str:
 
 
 def _printable(text: str) -> str:
-    """A file's keys may hold anything; a terminal gets no control characters."""
+    """Escapes control characters: a file's keys may hold any, and the text goes to a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -1,4 +1,4 @@
-"""The job file's `lora`: small matrices beside the weights, which alone are trained."""
+"""The job file's `lora`: low-rank adapters, the only weights that are trained."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from trainer.contract.config.base import Positive, Section
 
 
 class Lora(Section):
-    """Adapters, and what they are for."""
+    """The size of the adapters, and the kernels that they adapt."""
 
     rank: Positive
     alpha: Annotated[float, Field(gt=0)] | None = Field(

@@ -1,4 +1,4 @@
-"""The job file's `model`: the kinds and sizes of a decoder, or where the user's own model is."""
+"""The job file's `model`: the kinds and sizes of a decoder, or the location of a custom model."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -18,11 +18,11 @@ from trainer.contract.config.errors import KeyedError
 from trainer.contract.config.presets import PRESETS
 
 GIVEN = ("vocab_size", "rngs")
-"""Arguments that Slipway gives to a model of the user's own."""
+"""Arguments that Slipway passes to a custom model."""
 
 
 class RopeScaling(Section):
-    """How rotary positions reach further than the model was trained for."""
+    """Extension of rotary positions beyond the length that the model was trained for."""
 
     kind: Literal["linear", "llama3"]
     factor: Annotated[float, Field(ge=1)]
@@ -36,7 +36,7 @@ class RopeScaling(Section):
 
 
 class Experts(Section):
-    """Feed-forward parts of which each token takes a few."""
+    """Mixture of experts: each token uses a few of `count` feed-forward parts."""
 
     count: Annotated[int, Field(ge=2)]
     per_token: Positive = 2
@@ -55,7 +55,7 @@ def _drop_required(schema: dict[str, Any]) -> None:
 
 
 class Model(Section):
-    """A decoder-only transformer; `preset` fills in what is not given."""
+    """A decoder-only transformer; `preset` fills in keys that are not set."""
 
     model_config = ConfigDict(json_schema_extra=_drop_required)
 
@@ -92,9 +92,9 @@ class Model(Section):
     @model_validator(mode="wrap")
     @classmethod
     def _fill_in(cls, given: Any, check: ModelWrapValidatorHandler["Model"]) -> "Model":
-        """Preset values below the given ones; kv_heads and head_dim follow from the others.
+        """Fills in preset values, and derives `kv_heads` and `head_dim` when they are not set.
 
-        What follows from a wrong value stays wrong: the loader tells only of what was written.
+        A value derived from a wrong one stays wrong: the loader reports only what the user wrote.
         """
         if not isinstance(given, dict):
             return check(given)
@@ -112,7 +112,7 @@ class Model(Section):
 
 
 class OwnModel(Section):
-    """A model of the user's own, which only the trainer imports: see trainer/model/custom.py."""
+    """A custom model, which only the trainer imports: see trainer/model/custom.py."""
 
     not_here: ClassVar[Mapping[str, str]] = dict.fromkeys(
         Model.model_fields,

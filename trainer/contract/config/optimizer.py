@@ -1,4 +1,4 @@
-"""The job file's `optimizer`: what a step does to the weights."""
+"""The job file's `optimizer`: the update rule and its schedule."""
 
 from typing import Annotated, Literal
 
@@ -8,16 +8,16 @@ from trainer.contract.config.base import Fraction, NonNegative, Positive, Sectio
 from trainer.contract.config.errors import KeyedError
 
 SLOWEST_BFLOAT16_MEAN = 0.996
-"""A number of 8 bits changes by 1/256 of itself or not at all."""
+"""Largest decay rate of a bfloat16 mean: with 8 bits a number changes by 1/256 or not at all."""
 KEPT_MEANS = {
     "adamw": ("beta1", "beta2"), "lion": ("beta2",), "muon": ("momentum", "beta1", "beta2"),
     "adafactor": (),
 }  # fmt: skip
-"""What says how slowly the means of each optimizer move."""
+"""Keys of the decay rates of each optimizer's means."""
 
 
 class Group(Section):
-    """Parameters with a learning rate or a weight decay of their own."""
+    """Parameters with their own learning rate or weight decay."""
 
     pattern: Annotated[str, Field(min_length=1)] = Field(
         description="of their names, such as layers.*_norm.scale"
@@ -58,7 +58,7 @@ class Optimizer(Section):
 
     @model_validator(mode="after")
     def _means_move(self) -> "Optimizer":
-        """A mean whose steps are all below the rounding of bfloat16 stays where it is."""
+        """Rejects means that never change because every step is below bfloat16's rounding."""
         if self.moments_dtype == "bfloat16" and self.name == "adafactor":
             message = "adafactor's means move ever more slowly, and are small: leave it out"
             raise KeyedError(("moments_dtype", message))

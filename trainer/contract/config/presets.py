@@ -1,4 +1,4 @@
-"""Model shapes by name. Sources: the `config.json` that each model was published with."""
+"""Model shapes by name. Sources: the published `config.json` of each model."""
 
 PRESETS: dict[str, dict[str, object]] = {
     "tiny": {"layers": 2, "d_model": 64, "heads": 4, "kv_heads": 2, "d_ff": 192},
@@ -25,7 +25,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "layers": 80, "d_model": 8192, "heads": 64, "kv_heads": 8, "d_ff": 28_672,
         "vocab_size": 128_256, "rope_theta": 500_000.0, "tied_embeddings": False,
     },
-    # Its smallest one, of 124 million
+    # The smallest GPT-2, with 124 million parameters
     "gpt2": {
         "layers": 12, "d_model": 768, "heads": 12, "d_ff": 3072, "vocab_size": 50_257,
         "positions": "learned", "max_positions": 1024, "norm": "layer", "biases": "all",

@@ -1,7 +1,7 @@
-"""YAML 1.2 text to plain values with the line of every key, and back.
+"""Converts YAML 1.2 text to plain values with the line of every key, and back.
 
-ruamel.yaml finds the structure; what a plain word means follows the core schema of YAML 1.2.2 to
-the letter (`3e-4` is a number, `on` and `1_000` are text), which ruamel.yaml does only nearly.
+ruamel.yaml parses the structure. Plain scalars follow the core schema of YAML 1.2.2 exactly
+(`3e-4` is a number, `on` and `1_000` are text); ruamel.yaml follows it only approximately.
 """
 
 import re
@@ -27,13 +27,13 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./*+-]*")
 
-# Aliases of aliases can stand for billions of values: no job needs more than this.
+# Aliases of aliases can expand to billions of values: no job needs more than this.
 _MOST_VALUES = 100_000
 _CORE_TAG = "tag:yaml.org,2002:"
 
 
 class NotYamlError(ValueError):
-    """Text that is not one YAML document; `line` counts from 1, None where it is not known."""
+    """Raised for text that is not one YAML document; `line` counts from 1, None when unknown."""
 
     def __init__(self, line: int | None, message: str):
         super().__init__(message)
@@ -42,7 +42,7 @@ class NotYamlError(ValueError):
 
 @dataclass
 class Tree:
-    """A document: its value, the line of each key, and what is wrong with single keys."""
+    """A document: its value, the line of each key, and the problems of single keys."""
 
     value: Any = None
     lines: dict[KeyPath, int] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Tree:
 
 
 def parse(text: str) -> Tree:
-    """Reads one document; an empty one has the value None. Raises NotYamlError."""
+    """Parses one document; the value of an empty one is None. Raises NotYamlError."""
     try:
         return _Builder().document(_compose(text))
     except RecursionError:
@@ -64,7 +64,7 @@ def _compose(text: str) -> Node | None:
             return YAML(typ="safe", pure=True).compose(text)
     except YAMLError as error:
         raise NotYamlError(_line_of_error(error), _reason(error)) from None
-    # What ruamel.yaml itself trips over (a bad escape or directive) is no YAML either.
+    # Text on which ruamel.yaml itself fails (a bad escape or directive) is not YAML either.
     except (ValueError, TypeError, AttributeError, IndexError, KeyError, AssertionError) as error:
         raise NotYamlError(None, f"not YAML: {error}") from None
 
@@ -82,7 +82,7 @@ def _reason(error: YAMLError) -> str:
 
 
 class _Builder:
-    """Turns nodes into values, and remembers lines and problems on the way."""
+    """Converts nodes to values, and records lines and problems."""
 
     def __init__(self):
         self.tree = Tree()
@@ -144,7 +144,7 @@ def _is_plain(node: ScalarNode) -> bool:
 
 
 def resolve(word: str) -> bool | int | float | str | None:
-    """What an unquoted word means in YAML 1.2's core schema."""
+    """Returns the value of an unquoted scalar in YAML 1.2's core schema."""
     if word in _WORDS:
         return _WORDS[word]
     try:
@@ -162,7 +162,7 @@ def resolve(word: str) -> bool | int | float | str | None:
 
 
 def dump(value: Any) -> str:
-    """YAML text of mappings, sequences and (finite) scalars that `parse` reads back equal."""
+    """Returns YAML text that `parse` reads back equal: mappings, sequences and finite scalars."""
     if not _is_nested(value):
         return _flow(value) + "\n"
     return "\n".join(_block(value)) + "\n"

@@ -1,1 +1,1 @@
-"""Bounds of time and memory from a plan alone, and the search over plans."""
+"""Estimates of step time and memory from a plan alone, and the search over plans."""

@@ -1,4 +1,4 @@
-"""Activations of a layer in a step: what is kept for the backward pass, and what is worked on."""
+"""Activation memory of a layer: kept for the backward pass, and live while differentiated."""
 
 import math
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import DTYPE_BYTES, FLOAT32_BYTES
 
 HIDDEN_ARRAYS = {"swiglu": 6, "geglu": 8, "gelu": 6}
-"""Of the feed-forward part's inner width, that gradients need."""
+"""Number of arrays of the feed-forward part's hidden width that gradients need."""
 
 
 def kept_per_token(job: Job, plan: Plan) -> int:
-    """Bytes on a device that a layer keeps of a token, by what its backward pass does again.
+    """Returns the bytes on a device that a layer keeps per token, by rematerialization policy.
 
-    `full`: its input. `dots`: also what its products with weights gave, but for the last. `none`:
-    all that JAX's gradients ask for.
+    `full` keeps the layer's input. `dots` also keeps the outputs of its products with weights,
+    except the last. `none` keeps everything that JAX's gradients need.
     """
     of = _Activations.of(job, plan)
     if job.decoder.remat == "full":
@@ -28,21 +28,21 @@ def kept_per_token(job: Job, plan: Plan) -> int:
 
 
 def least_kept_per_token(job: Job, plan: Plan) -> int:
-    """Bytes that no compiler can do without, as long as it makes no product of weights again.
+    """Returns the bytes per token that any compiler keeps if it recomputes no product with weights.
 
-    With `none` a compiler may make everything else again where it is needed, as `dots` does.
+    With `none` a compiler may recompute everything else where it is needed, as `dots` does.
     """
     of = _Activations.of(job, plan)
     return of.stream if job.decoder.remat == "full" else of.of_products
 
 
 def worked_on_per_token(job: Job, plan: Plan) -> int:
-    """Bytes on a device of a token's activations in the layer that is differentiated.
+    """Returns the bytes per token and device that are live in the layer being differentiated.
 
-    As the TPU compiler has been seen to arrange them: what attention needs is gone when the feed-
-    forward part is made again, or the other way round. Of what that and the norms need two thirds
-    are there at once. With `none` a copy of all that was kept is read beside the gradients of the
-    scores.
+    The estimate follows the observed behaviour of the TPU compiler. Activations of attention and of
+    the feed-forward part are not live together. Two thirds of the feed-forward part's and of the
+    norms' activations are live together. With `none`, a copy of all kept activations is read beside
+    the gradients of the scores.
     """
     of = _Activations.of(job, plan)
     if job.decoder.remat == "none":
@@ -57,36 +57,36 @@ class _Activations:
     stream: int
     """A copy of the residual stream, which is whole on every device."""
     norms: int
-    """What both need: three copies of the stream each, in float32."""
+    """Both norms: three float32 copies of the stream each."""
     query: int
     key_value: int
     """Keys and values together."""
     seen_key_value: int
-    """Those that attention works on: of whole sequences, over the tokens that the device has."""
+    """Keys and values of whole sequences, which attention reads, per token of the device."""
     scores: int
-    """Of attention, over all positions: in float32, and as they multiply the values.
+    """Attention scores over all positions: in float32, and in the dtype that multiplies the values.
 
-    The kernel for TPUs keeps none.
+    The TPU kernel keeps none.
     """
     head_norms: int
-    """Of queries and keys: three copies of each, in float32."""
+    """Norms of queries and keys: three float32 copies of each."""
     feed_forward: int
-    """What its products gave, and what was made of that."""
+    """Outputs of the feed-forward products, and the arrays computed from them."""
     feed_forward_products: int
-    """What its products with one matrix gave, but for the last: those of experts have many."""
+    """Outputs of products with a single matrix, except the last; experts have many matrices."""
     adapters: int
-    """What the first matrices of adapters gave."""
+    """Outputs of the adapters' first matrices."""
     adapted: int
-    """What their second ones gave, but for the last."""
+    """Outputs of the adapters' second matrices, except the last."""
 
     @property
     def of_products(self) -> int:
-        """What products with weights gave, but for the last, and the layer's input."""
+        """The layer's input, and the outputs of its products with weights, except the last."""
         return 2 * self.stream + self.query + self.key_value + self.feed_forward_products
 
     @property
     def attention(self) -> int:
-        """With what the values were mixed to, which is of the queries' size."""
+        """All activations of attention, with its mixed values, which have the queries' size."""
         return 2 * self.query + self.seen_key_value + self.head_norms + self.scores
 
     @classmethod
@@ -95,7 +95,7 @@ class _Activations:
         width = DTYPE_BYTES[plan.compute_dtype]
         heads = model.heads // tensor
         is_split = model.kv_heads % tensor == 0
-        # Where the tensor axis does not split them, they are repeated for each query head.
+        # Key/value heads that the tensor axis does not split are repeated for each query head.
         kv_heads = model.kv_heads // tensor if is_split else model.kv_heads + heads
         scores = 1 if model.attention_soft_cap is None else 3
         positions = job.data.seq_len if plan.attention == "plain" else 0
@@ -104,7 +104,7 @@ class _Activations:
         if experts := model.experts:
             places = experts.count * room(experts, job.data.seq_len) / job.data.seq_len
             if plan.experts == "ragged":
-                # Those of the devices along `expert` are together on each.
+                # Each device holds the rows of all devices along `expert`.
                 places = experts.per_token * plan.mesh["expert"]
             chosen = places + experts.per_token
             feed_forward = int(
@@ -134,7 +134,7 @@ class _Activations:
 
 
 def _split(kernel: parameter_shapes.Parameter, plan: Plan) -> int:
-    """Numbers that a device makes of a token with a kernel."""
+    """Returns the output elements of a kernel per token and device."""
     cut = 1 + lora.inputs(kernel)
     shape, axes = kernel.shape[cut:], kernel.axes[cut:]
     split = sharding_rules.partition(shape, axes, plan.mesh)

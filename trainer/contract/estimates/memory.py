@@ -1,8 +1,8 @@
-"""How much memory a step takes on each device: an estimate from the plan alone, in pure Python.
+"""Memory of a step on each device: an estimate from the plan alone, in pure Python.
 
-Exact are the parameters, the moments and the batch. Gradients and the activations that are kept
-for the backward pass follow from the model. What is worked on besides is what the TPU compiler was
-seen to do, and `tests/trainer/test_footprint.py` holds it against the compiler: a GPU's may differ.
+Parameters, moments and batch are exact. Gradients and the activations that are kept for the
+backward pass follow from the model. Working memory follows the observed behaviour of the TPU
+compiler; `tests/trainer/test_footprint.py` compares it with the compiler. GPU compilers may differ.
 """
 
 from dataclasses import asdict, dataclass
@@ -15,27 +15,27 @@ from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.planning.planner import DTYPE_BYTES, FLOAT32_BYTES
 
 BATCH_BYTES = 5 * 4
-"""Of a token: its id, target, segment, position and weight."""
+"""Bytes of a token in a batch: its id, target, segment, position and weight."""
 LOGIT_BYTES = 256 * 2**20
-"""Of one chunk's float32 logits over all devices that share rows; more is cut into chunks."""
+"""Maximum bytes of float32 logits per chunk, over all devices that share rows."""
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes per device at the moment of a step that needs the most."""
+    """Peak memory of a step, in bytes per device."""
 
     state: int
     """Parameters and moments."""
     batch: int
     gradients: int
     kept: int
-    """Activations that wait for the backward pass."""
+    """Activations kept for the backward pass."""
     working: int
-    """Of the layer, or the piece of logits, that is worked on."""
+    """Working memory of one layer, or of one chunk of logits."""
 
     @property
     def certain(self) -> int:
-        """What no compiler can do without."""
+        """Bytes that no compiler can avoid."""
         return self.state + self.batch + self.gradients + self.kept
 
     @property
@@ -48,7 +48,7 @@ class Footprint:
 
 
 def footprint(job: Job, plan: Plan) -> Footprint:
-    """Of a training step; evaluation needs less."""
+    """Returns the footprint of a training step; evaluation needs less."""
     parameters = sum(array.bytes_per_device for array in plan.parameters)
     trained = sum(array.bytes_per_device for array in plan.trained)
     tokens = plan.batch.tokens_per_device
@@ -63,14 +63,14 @@ def footprint(job: Job, plan: Plan) -> Footprint:
 
 
 def _of_a_layer(job: Job, plan: Plan, tokens: int) -> int:
-    """Its activations while they are differentiated, its gathered weights, and their gradients."""
+    """Returns a layer's live activations, gathered weights and their gradients, in bytes."""
     layers = [array for array in plan.parameters if array.name.startswith("layers.")]
     weights = sum(_gathered_bytes(array, plan) for array in layers) // job.decoder.layers
     return tokens * worked_on_per_token(job, plan) + weights
 
 
 def _of_logits(job: Job, plan: Plan, tokens: int) -> int:
-    """Of a chunk: logits and their gradient; and the weights that they are products of."""
+    """Returns the bytes of a chunk of logits, its gradient, and the output weights."""
     width = DTYPE_BYTES[plan.compute_dtype]
     logits = min(FLOAT32_BYTES * tokens * plan.padded_vocab, LOGIT_BYTES) // plan.mesh["tensor"]
     weights = width * plan.padded_vocab * job.decoder.d_model // plan.mesh["tensor"]
@@ -79,6 +79,6 @@ def _of_logits(job: Job, plan: Plan, tokens: int) -> int:
 
 
 def _gathered_bytes(array: ArrayPlan, plan: Plan) -> int:
-    """Of a parameter and its gradient, whole but for what tensor parallelism splits."""
+    """Returns the bytes of a parameter and its gradient when gathered over `fsdp`."""
     copies = 2 if array.is_trained else 1
     return copies * own_bytes(array, plan) * (plan.mesh["fsdp"] if "fsdp" in array.spec else 1)

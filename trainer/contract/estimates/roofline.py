@@ -1,9 +1,9 @@
-"""How fast a step can be at best: bounds from the plan and the facts of the chips, in pure Python.
+"""Lower bounds of a step's time, from the plan and the chips' specifications. Pure Python.
 
-No step is faster than its arithmetic at the peak, than its weights, its moments and what waits for
-the backward pass through HBM, and than its collectives over all links at once, even where the three
-overlap perfectly. What else a program does (other activations through HBM, collectives that it
-waits for) makes it slower, never faster.
+A step takes at least as long as each of three parts, even when they overlap perfectly. The parts
+are its arithmetic at peak, its weights, moments and kept activations through HBM, and its
+collectives over all links together. Everything else that a program does (other activations through
+HBM, collectives that it waits for) makes it slower, never faster.
 """
 
 import math
@@ -18,37 +18,37 @@ from trainer.contract.planning.plan import ArrayPlan, Plan, World
 from trainer.contract.planning.planner import DTYPE_BYTES
 
 USES = 2
-"""Of a weight in a micro-batch: forward and backward."""
+"""Uses of a weight in a micro-batch: forward and backward."""
 GATHERS_AND_SCATTERS = 3
-"""Of a weight in a micro-batch: gathered for each use, its gradient scattered."""
+"""Collectives of a weight in a micro-batch: a gather per use, and a scatter of its gradient."""
 LAST = (".down.kernel", f".down{lora.B}")
-"""What a layer ends with."""
+"""Name suffixes of the kernel and adapter matrix of a layer's last product."""
 EXCHANGES_PER_LAYER = 4
-"""Of tokens with experts elsewhere: there and back, in both directions."""
+"""Exchanges of tokens with experts on other devices: there and back, in both passes."""
 ALL_REDUCES_PER_LAYER = 4
-"""Of activations under tensor parallelism: after attention and feed-forward, in both directions."""
+"""All-reduces under tensor parallelism: after attention and feed-forward, in both passes."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Of one step on all devices. Seconds; FLOPs count a multiplication and an addition as two."""
+    """Bounds of one step on all devices, in seconds. A multiply-add counts as two FLOPs."""
 
     model_flops: float
     program_flops: float
-    """With what rematerialization does again."""
+    """FLOPs of the step, recomputation by rematerialization included."""
     compute_s: float
     hbm_s: float
     ici_s: float
-    """Over the links of an island: a slice of TPUs, a host of GPUs."""
+    """Seconds over the links of an island: a slice of TPUs, a host of GPUs."""
     dcn_s: float
-    """Over the network between islands; 0 where its bandwidth is not known."""
+    """Seconds over the network between islands; 0 when its bandwidth is unknown."""
     peak_flops: float
-    """Of all devices, per second."""
+    """Peak FLOP/s of all devices."""
     tokens: int
 
     @property
     def link_s(self) -> float:
-        """What passes inside an island does not wait for what passes between them."""
+        """Seconds over links and network, whose transfers overlap."""
         return max(self.ici_s, self.dcn_s)
 
     @property
@@ -57,12 +57,12 @@ class Bounds:
 
     @property
     def serial_s(self) -> float:
-        """If nothing overlapped: what tells steps apart that one and the same thing binds."""
+        """Seconds without any overlap, which distinguish steps with the same bottleneck."""
         return self.compute_s + self.hbm_s + self.link_s
 
     @property
     def binds(self) -> str:
-        """What a step spends the longest on."""
+        """Name of the resource that takes the longest."""
         times = {"compute": self.compute_s, "HBM": self.hbm_s, "links": self.link_s}
         return max(times, key=lambda name: times[name])
 
@@ -76,10 +76,10 @@ class Bounds:
 
 
 def bounds(job: Job, plan: Plan) -> Bounds | None:
-    """Of a step on the real accelerator.
+    """Returns the bounds of a step on the real accelerator.
 
-    None on CPU devices, of which no facts are known, and of a model of the user's own, of which it
-    is not known how it computes.
+    Returns None on CPU devices, whose specifications are unknown, and for a custom model, whose
+    computation is unknown.
     """
     world = plan.world
     is_known = isinstance(job.model, Model) and not world.on_cpu
@@ -100,13 +100,13 @@ def bounds(job: Job, plan: Plan) -> Bounds | None:
 
 
 def flops_per_token(job: Job, plan: Plan) -> float:
-    """FLOPs of forward and backward pass per token, by the causal convention.
+    """Returns the FLOPs of forward and backward pass per token, by the causal convention.
 
-    6 N + 6 L S H h: N counts the weights of matrix products that a token meets (the output's too
-    where it is tied to the embedding, whose look-up is free; of experts those of its choice; no
-    norms and biases), and is 4 N of those that adapters are beside, which have no gradient of their
-    own; attention's two products over S positions are 12 L S H h, halved because a
-    position sees only those before it, and in a window fewer. Work done again by rematerialization
+    The count is 6 N + 6 L S H h. N counts the weights of matrix products that a token uses. It
+    includes a tied output, whose embedding look-up is free, and of the experts only those that the
+    token chooses. It excludes norms and biases. Frozen weights, which have no gradient, count 4 N.
+    Attention's two products over S positions are 12 L S H h. They are halved because a position
+    attends only to earlier ones; a window reduces them further. Recomputation by rematerialization
     is not counted.
     """
     kernels = _kernels(job, plan)
@@ -115,11 +115,11 @@ def flops_per_token(job: Job, plan: Plan) -> float:
 
 
 def _recomputed_per_token(job: Job, plan: Plan) -> float:
-    """FLOPs of the forward pass that the backward pass does again.
+    """Returns the FLOPs per token of the forward pass that the backward pass recomputes.
 
-    With `dots` those that are of more than rows and one matrix: attention's two, and those of
-    experts; with `full` all products of the layers. Never the last one, which no gradient needs the
-    result of.
+    `dots` recomputes products that are not of rows and a single matrix: attention's two, and those
+    of experts. `full` recomputes all products of the layers. Neither recomputes a layer's last
+    product, because no gradient needs its result.
     """
     if job.decoder.remat == "none":
         return 0.0
@@ -134,7 +134,7 @@ def _recomputed_per_token(job: Job, plan: Plan) -> float:
 
 
 def _kernels(job: Job, plan: Plan) -> list[ArrayPlan]:
-    """The weights of matrix products."""
+    """Returns the weights of matrix products."""
     is_tied = job.decoder.tied_embeddings
     return [
         array
@@ -145,23 +145,23 @@ def _kernels(job: Job, plan: Plan) -> list[ArrayPlan]:
 
 
 def _met(job: Job, arrays: list[ArrayPlan]) -> float:
-    """Weights of them that a token meets."""
+    """Returns the number of weights in `arrays` that a token uses."""
     experts = job.decoder.experts
     share = experts.per_token / experts.count if experts else 1.0
     return sum(_size(array) * (share if "expert" in array.axes else 1.0) for array in arrays)
 
 
 def _attention(job: Job) -> float:
-    """L S H h, with twice the positions that one sees in the mean for S."""
+    """Returns L S H h, where S is twice the mean number of positions that a position attends to."""
     model, length = job.decoder, job.data.seq_len
     window = min(model.window or length, length)
     return model.layers * window * (2 - window / length) * model.heads * model.head_dim
 
 
 def _hbm_bytes(job: Job, plan: Plan) -> float:
-    """Per device: the update of its shards, the weights that its products read, and what is kept.
+    """Returns the HBM bytes per device: the update of its shards, weights read, and activations.
 
-    Activations that wait for the backward pass are written once and read once.
+    Activations kept for the backward pass are written once and read once.
     """
     shards = sum(array.bytes_per_device for array in plan.trained)
     read = sum(
@@ -172,16 +172,16 @@ def _hbm_bytes(job: Job, plan: Plan) -> float:
     batch = plan.batch
     tokens = batch.tokens_per_device * batch.micro_batches
     kept = job.decoder.layers * tokens * least_kept_per_token(job, plan)
-    # An update moves a parameter and its moments, in and out.
+    # An update reads and writes a parameter and its moments.
     state = shards + optimizer_state.bytes_per_device(job.optimizer, plan)
     return 2 * state + USES * (batch.micro_batches * read + kept)
 
 
 def _ici_bytes(job: Job, plan: Plan) -> float:
-    """Per device over the links of its island.
+    """Returns the bytes that a device sends over the links of its island.
 
-    A ring moves (n - 1) / n of an array of which n devices each have a part, twice that where they
-    all are to have the sum.
+    A ring over n devices moves (n - 1) / n of an array to gather or scatter it, and twice that to
+    give all devices the sum.
     """
     islands_data, islands_fsdp = _islands(plan.world, plan.mesh)
     fsdp, data = plan.mesh["fsdp"] // islands_fsdp, plan.mesh["data"] // islands_data
@@ -201,12 +201,12 @@ def _ici_bytes(job: Job, plan: Plan) -> float:
 
 
 def alike(array: ArrayPlan, plan: Plan) -> int:
-    """Devices along the rare axes with the same part of a parameter."""
+    """Returns the number of devices along the rare axes with the same part of a parameter."""
     return math.prod(plan.mesh[axis] for axis in sharding_rules.RARE_AXES if axis not in array.spec)
 
 
 def to_experts(job: Job, plan: Plan) -> float:
-    """Bytes that a device sends to experts elsewhere and back, in both directions."""
+    """Returns the bytes that a device sends to remote experts and back, in both passes."""
     experts, axis, length = job.decoder.experts, plan.mesh["expert"], job.data.seq_len
     if experts is None:
         return 0.0
@@ -218,10 +218,10 @@ def to_experts(job: Job, plan: Plan) -> float:
 
 
 def keys_and_values(job: Job, plan: Plan) -> float:
-    """Bytes that a device sends so that all that share a sequence have its keys and values.
+    """Returns the bytes that a device sends to exchange keys and values along each sequence.
 
-    Gathered for each pass, their gradients scattered. Where the tensor axis does not split them,
-    the gradients are of the copies that each query head has of them.
+    They are gathered for each pass, and their gradients are scattered. If the tensor axis does not
+    split them, the gradients are those of each query head's copy.
     """
     model, axis, tensor = job.decoder, plan.mesh["context"], plan.mesh["tensor"]
     is_split = model.kv_heads % tensor == 0
@@ -234,10 +234,10 @@ def keys_and_values(job: Job, plan: Plan) -> float:
 
 
 def _dcn_bytes(plan: Plan) -> float:
-    """Per host over the network to other islands.
+    """Returns the bytes that a host sends over the network to other islands.
 
-    Of weights that islands share, each must get once what it does not have; of gradients each must
-    send and get what the others are to add.
+    Each island receives once the parts that it lacks of weights split over islands. It sends and
+    receives the gradients that islands sum.
     """
     islands_data, islands_fsdp = _islands(plan.world, plan.mesh)
     hosts = plan.world.processes // (islands_data * islands_fsdp)
@@ -253,20 +253,20 @@ def _dcn_bytes(plan: Plan) -> float:
 
 
 def _islands(world: World, mesh: dict[str, int]) -> tuple[int, int]:
-    """Over how many islands `data` and `fsdp` go."""
+    """Returns the numbers of islands that `data` and `fsdp` span."""
     islands = world.slices if world.platform == "tpu" else world.processes
     over_data = math.gcd(mesh["data"], islands)
     return over_data, islands // over_data
 
 
 def own_bytes(array: ArrayPlan, plan: Plan) -> int:
-    """Of a device's shard, in the type that products and collectives use."""
+    """Returns the bytes of a device's shard in the dtype of products and collectives."""
     kept, used = DTYPE_BYTES[array.dtype], DTYPE_BYTES[plan.compute_dtype]
     return array.bytes_per_device * used // kept
 
 
 def moves(array: ArrayPlan) -> int:
-    """Of a weight in a micro-batch over `fsdp`: gathered for each use, its gradient scattered."""
+    """Returns the collectives of a weight over `fsdp` in a micro-batch: gathers and a scatter."""
     return GATHERS_AND_SCATTERS if array.is_trained else USES
 
 

@@ -1,7 +1,7 @@
-"""The alternatives of a job on its cluster: meshes, rematerialization and micro-batches, ranked.
+"""Ranks the alternatives of a job on its cluster: meshes, rematerialization, micro-batches.
 
-None of it changes a number of the run but by rounding: the same examples in the same order, the
-same global batch, the same update.
+All alternatives compute the same numbers up to rounding: they have the same examples in the same
+order, the same global batch, and the same update.
 """
 
 import math
@@ -22,7 +22,7 @@ from trainer.contract.planning.validation import divisors
 T = TypeVar("T")
 
 REMAT_POLICIES: tuple[str, ...] = get_args(Model.model_fields["remat"].annotation)
-"""What recomputes least first."""
+"""Rematerialization policies, least recomputation first."""
 
 Changes = dict[str, int | str]
 """Dotted keys of the job file with their new values."""
@@ -30,21 +30,21 @@ Changes = dict[str, int | str]
 
 @dataclass(frozen=True)
 class Alternative:
-    """A job that computes the same, and its plan."""
+    """A job that computes the same numbers, and its plan."""
 
     job: Job
     plan: Plan
     changes: Changes
-    """What makes it of the job as it was asked for."""
+    """Differences from the job as the user wrote it."""
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """For the command line: `key=value`."""
+        """The changes as `key=value` arguments of the command line."""
         return tuple(f"{key}={value}" for key, value in self.changes.items())
 
 
 def alternatives(job: Job, plan: Plan) -> list[Alternative]:
-    """All that `resolve` accepts on the plan's world, the job as it is first. No two are alike."""
+    """Returns all distinct jobs that `resolve` accepts on the plan's world, the given job first."""
     return [
         alternative
         for mesh in _meshes(plan)
@@ -56,7 +56,7 @@ def alternatives(job: Job, plan: Plan) -> list[Alternative]:
 def _with_each_policy(
     job: Job, plan: Plan, mesh: dict[str, int], micro_batches: int
 ) -> Iterator[Alternative]:
-    """The plan does not depend on the policy."""
+    """Yields one alternative per rematerialization policy, which the plan does not depend on."""
     changes = _mesh_changes(job, plan, mesh)
     if micro_batches != job.data.micro_batches:
         changes["data.micro_batches"] = micro_batches
@@ -70,10 +70,10 @@ def _with_each_policy(
 
 
 def _meshes(plan: Plan) -> Iterator[dict[str, int]]:
-    """Ways to split the devices, the plan's own first.
+    """Yields the meshes to try, the plan's own first.
 
-    Of the others `data` goes over all slices, so that no parameter is gathered between them, and
-    `tensor` stays inside a host of GPUs. Rare axes stay as they are.
+    In the other meshes `data` spans all slices, so no parameter is gathered between slices, and
+    `tensor` stays inside a host of GPUs. Rare axes do not change.
     """
     yield plan.mesh
     world, rare = plan.world, math.prod(plan.mesh[axis] for axis in RARE_AXES)
@@ -88,7 +88,7 @@ def _meshes(plan: Plan) -> Iterator[dict[str, int]]:
 
 
 def _mesh_changes(job: Job, plan: Plan, mesh: dict[str, int]) -> Changes:
-    """The axes that must be said anew; one of -1 takes what is left over by itself."""
+    """Returns the axis sizes to override; an axis of -1 adapts without an override."""
     return {
         f"mesh.{axis}": size
         for axis, size in mesh.items()
@@ -110,7 +110,7 @@ def _own_first(values: Sequence[T], own: T) -> list[T]:
 
 @dataclass(frozen=True)
 class Candidate:
-    """An alternative with its figures."""
+    """An alternative with its estimates."""
 
     alternative: Alternative
     bounds: Bounds
@@ -118,10 +118,10 @@ class Candidate:
 
     @property
     def order(self) -> tuple[float, ...]:
-        """What is likely the faster one is the smaller one: as if half of it overlapped.
+        """Sort key, smallest for the likely fastest: the time if half of the work overlaps.
 
-        By the bound alone a step that is as long at its collectives as at its arithmetic were as
-        good as one that has none. Where this is equal to three figures, the fewest changes.
+        By the bound alone, a step whose collectives take as long as its arithmetic equals one
+        without collectives. Fewer changes win between times equal to three significant figures.
         """
         likely_s = (self.bounds.step_s + self.bounds.serial_s) / 2
         return float(f"{likely_s:.3g}"), len(self.alternative.changes)
@@ -132,25 +132,25 @@ class Ranking:
     """All legal alternatives of a job on its cluster."""
 
     hbm_bytes: int
-    """Of a device."""
+    """HBM of a device."""
     own: Candidate
     """The job as it is."""
     all_by_speed: list[Candidate]
-    """The likely fastest first, whether they fit or not."""
+    """All candidates, the likely fastest first, whether they fit or not."""
 
     @property
     def fitting(self) -> list[Candidate]:
-        """Those that fit by estimate, the likely fastest first."""
+        """Candidates that fit by estimate, the likely fastest first."""
         return [one for one in self.all_by_speed if one.footprint.total <= self.hbm_bytes]
 
     @property
     def least(self) -> Candidate:
-        """What needs the least memory by estimate."""
+        """The candidate with the least memory by estimate."""
         return min(self.all_by_speed, key=lambda one: one.footprint.total)
 
     @property
     def doubtful(self) -> list[Candidate]:
-        """Those that may fit though the estimate says no, the smallest first."""
+        """Candidates that exceed HBM by estimate but may fit, the smallest first."""
         size = self.hbm_bytes
         found = [
             one for one in self.all_by_speed if one.footprint.certain <= size < one.footprint.total
@@ -159,7 +159,7 @@ class Ranking:
 
 
 def rank(job: Job, plan: Plan) -> Ranking | None:
-    """None where no facts of the devices are known."""
+    """Returns all alternatives, ranked, or None when the device specifications are unknown."""
     world = plan.world
     hbm_bytes = None if world.on_cpu else accelerators.parse(world.accelerator).hbm_bytes
     if hbm_bytes is None or bounds(job, plan) is None:

@@ -1,1 +1,1 @@
-"""Job and hosts -> plan: the mesh, the split of the batch, the sharding of every array."""
+"""Job and hosts -> plan: the mesh, the batch split, and the sharding of every array."""

@@ -1,4 +1,4 @@
-"""Accelerator names and the facts behind them: `v4-32` is 16 chips on 4 hosts, 2x2x4.
+"""Accelerator names and their hardware facts: `v4-32` is 16 chips on 4 hosts, 2x2x4.
 
 The suffix of a TPU name counts TensorCores for v2, v3, v4, v5p and v7x, and chips for v5e and v6e
 (where a chip has one core). A GPU name counts GPUs.
@@ -16,7 +16,7 @@ from trainer.contract.planning.plan import World
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One slice of a kind of chip. A device is a chip as JAX sees it."""
+    """One slice of one kind of chip. Devices are JAX devices."""
 
     name: str
     platform: Literal["tpu", "gpu", "cpu"]
@@ -25,23 +25,23 @@ class Accelerator:
     hosts: int
     devices_per_host: int
     topology: Shape | None
-    """Chips along the axes of the torus; None where there is none."""
+    """Chips along the axes of the torus; None without a torus."""
     host_bounds: Shape | None
     """Chips of one host along the same axes."""
     hbm_bytes: int | None
-    """Per device."""
+    """HBM per device."""
     hbm_bytes_per_s: float | None
-    """Per device."""
+    """HBM bandwidth per device."""
     peak_bf16_flops: float | None
-    """Per device and second, without sparsity."""
+    """Peak FLOP/s per device, without sparsity."""
     ici_bytes_per_s: float | None
-    """Per device: what it can send over all its links (on GPU: NVLink) at once."""
+    """Send bandwidth per device over all its links together (on GPU: NVLink)."""
     dcn_bytes_per_s: float | None
-    """Per host: what it can send to other slices or hosts over the network."""
+    """Send bandwidth per host over the network to other slices or hosts."""
     ray_pod_type: str | None
-    """Ray's name of the slice (TPU_ACCELERATOR_TYPE); None where there are no TPUs."""
+    """Ray's name for the slice (TPU_ACCELERATOR_TYPE); None without TPUs."""
     ray_generation: str | None
-    """Ray's name of the generation (accelerator_version)."""
+    """Ray's name for the generation (accelerator_version)."""
 
     @property
     def devices(self) -> int:
@@ -52,7 +52,7 @@ class Accelerator:
         return self.chips // self.hosts
 
 
-# Other tools' names for the same thing.
+# Names that other tools use for the same chips.
 _ALIASES = {
     "v5litepod": "v5e", "tpu7x": "v7x", "a100-40gb": "a100", "h100-80gb": "h100",
     "h200-141gb": "h200",
@@ -63,10 +63,10 @@ _NAME = re.compile(r"(.+)-([0-9]{1,6})")
 def parse(
     name: str, *, hosts: int | None = None, devices_per_host: int | None = None
 ) -> Accelerator:
-    """The facts of a slice by name: "v4-32", "v5litepod-16", "h100-8"; or "cpu".
+    """Returns the facts of a slice by name: "v4-32", "v5litepod-16", "h100-8"; or "cpu".
 
-    `hosts` and `devices_per_host` make a cpu what it is, and decide where the field disagrees
-    (v6e-8 is one host of 8 or two of 4).
+    `hosts` and `devices_per_host` define a cpu slice. They also select one of several layouts of
+    the same name (v6e-8 is one host of 8 or two of 4).
 
     Raises:
       ValueError: for an unknown name, a size that does not exist, or hosts that do not fit it.
@@ -83,10 +83,10 @@ def parse(
 
 
 def with_hosts(accelerator: Accelerator, hosts: int) -> Accelerator:
-    """The slice of `hosts` hosts of the same kind.
+    """Returns the slice with `hosts` hosts of the same kind.
 
     Raises:
-      ValueError: where no topology of that size exists, with the nearest host counts that have one.
+      ValueError: when no topology of that size exists, with the nearest host counts that do.
     """
     if hosts == accelerator.hosts:
         return accelerator
@@ -106,7 +106,7 @@ def with_hosts(accelerator: Accelerator, hosts: int) -> Accelerator:
 
 
 def _host_counts(accelerator: Accelerator) -> list[int]:
-    """Numbers of hosts of this host's kind that a slice can have."""
+    """Returns the host counts that a slice with this kind of host can have."""
     if accelerator.platform != "tpu":
         return [1]
     per_host = accelerator.chips_per_host
@@ -115,7 +115,7 @@ def _host_counts(accelerator: Accelerator) -> list[int]:
 
 
 def _split(name: str) -> tuple[str, int]:
-    """The kind, by our name, and the number after it."""
+    """Splits a name into the kind, by Slipway's name for it, and the size."""
     known = [*TPUS, *GPUS]
     match = _NAME.fullmatch(name.lower())
     kind = match[1] if match else name.lower()
@@ -181,7 +181,7 @@ _HOST_BOUNDS: dict[int, Shape] = {1: (1, 1, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
 
 
 def _hosts_of(generation: str, chips: int) -> list[int]:
-    """Chips that a host of such a slice can have, the usual number first.
+    """Returns the possible numbers of chips per host of a slice, the usual number first.
 
     v5e and v6e with 8 chips are one machine of 8 or two of 4 ("TPU v5e", "TPU v6e": VM types).
     """
@@ -233,7 +233,7 @@ def _either(words: list[str] | list[int]) -> str:
 
 
 def lacks_compiler(world: World) -> str:
-    """Why nobody here can compile for a world, and what helps; "": somebody can."""
+    """Returns why this machine cannot compile for a world, with the remedy, or "" when it can."""
     if world.on_cpu:
         return "it is for a real TPU: name one, and leave out --simulate"
     if world.platform != "tpu" or not (world.topology and world.host_bounds):

@@ -1,4 +1,4 @@
-"""Facts of chips, each with its source. Facts only: no code or text is taken from the sources."""
+"""Chip specifications, each with its source. No code or text is copied from the sources."""
 
 from dataclasses import dataclass
 from math import isqrt, prod
@@ -9,7 +9,7 @@ GiB = 1 << 30
 
 @dataclass(frozen=True)
 class Tpu:
-    """A TPU generation, per chip."""
+    """A TPU generation; figures are per chip, in bytes, bytes/s and FLOP/s."""
 
     name: str
     ray_name: str
@@ -21,7 +21,7 @@ class Tpu:
     ici: float
     dcn: float | None
     topologies: dict[int, Shape]
-    """Chips -> the shape of the slice of that size."""
+    """Number of chips -> shape of the slice with that size."""
 
     def suffix(self, chips: int) -> int:
         return chips * self.cores
@@ -29,7 +29,7 @@ class Tpu:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU; the network belongs to the machine around it and is given where all agree."""
+    """A GPU. `network` is a figure of the host, and None where vendors' hosts differ."""
 
     name: str
     hbm: int
@@ -45,7 +45,7 @@ def _shapes(*sides: Shape) -> dict[int, Shape]:
 
 
 def _cubes(most: int) -> dict[int, Shape]:
-    """Shapes up to `most` cubes of 4x4x4 chips, the roundest of each size; and parts of a cube."""
+    """Returns the most compact shape of 1 to `most` cubes of 4x4x4 chips, and parts of a cube."""
     shapes = _shapes((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
     for cubes in range(1, most + 1):
         sides = min(_boxes(cubes), key=lambda box: (sum(box), box))
@@ -54,7 +54,7 @@ def _cubes(most: int) -> dict[int, Shape]:
 
 
 def _boxes(volume: int) -> list[Shape]:
-    """All a <= b <= c with a * b * c == volume."""
+    """Returns all (a, b, c) with a <= b <= c and a * b * c == volume."""
     return [
         (a, b, volume // (a * b))
         for a in range(1, round(volume ** (1 / 3)) + 1)
@@ -68,8 +68,8 @@ _V2 = _shapes((2, 2), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 _V3 = _V2 | _shapes((16, 32), (32, 32))
 
 # Peak, HBM and its bandwidth, pod sizes, shapes: the Cloud TPU documentation's page of each version
-# ("TPU v4", ...), where HBM given in GB is GiB as the runtime reports it. Two of its link figures
-# count both directions; ours is one.
+# ("TPU v4", ...). Its GB of HBM are GiB, as the runtime reports. Two of its link figures count both
+# directions; the figures here count one.
 _TPUS = [
     # ICI: Jouppi et al., "A domain-specific supercomputer for training deep neural networks",
     # CACM 2020: 4 links of 496 Gbit/s.
@@ -80,10 +80,10 @@ _TPUS = [
     Tpu("v4", "v4", 2, 1, 32 * GiB, 1228e9, 275e12, 300e9, None, _cubes(64)),
     # ICI: "TPU v5e": 400 GB/s both ways. DCN: two NICs of 100 Gbit/s for 8 chips.
     Tpu("v5e", "v5litepod", 1, 1, 16 * GiB, 819e9, 197e12, 200e9, 3.125e9, _FLAT),
-    # ICI, DCN: "TPU7x", table beside v5p: 1200 GB/s both ways, 50 Gbit/s. "TPU v5p": at most 96
-    # cubes.
+    # ICI, DCN: "TPU7x", comparison table, v5p: 1200 GB/s both ways, 50 Gbit/s. "TPU v5p": at most
+    # 96 cubes.
     Tpu("v5p", "v5p", 2, 1, 95 * GiB, 2765e9, 459e12, 600e9, 6.25e9, _cubes(96)),
-    # ICI, DCN: "TPU7x", table beside v6e: 800 GB/s both ways, 100 Gbit/s.
+    # ICI, DCN: "TPU7x", comparison table, v6e: 800 GB/s both ways, 100 Gbit/s.
     Tpu("v6e", "v6e", 1, 1, 32 * GiB, 1640e9, 918e12, 400e9, 12.5e9, _FLAT),
     # "TPU7x (Ironwood)": 1200 GB/s both ways, 100 Gbit/s; each of its two chiplets is a JAX device
     # with half the HBM. 9216 chips are 144 cubes.
@@ -91,9 +91,9 @@ _TPUS = [
 ]
 TPUS = {tpu.name: tpu for tpu in _TPUS}
 
-# NVIDIA's data sheets of each product (SXM): HBM's size and bandwidth; dense bf16, which is half
-# the figure with sparsity; NVLink, which is half the figure for both directions. The network is
-# 8 x 400 Gbit/s where every vendor's machine of that kind has it.
+# NVIDIA's data sheet for each product (SXM): HBM size and bandwidth; dense bf16, which is half the
+# figure with sparsity; NVLink, which is half the figure for both directions. The network is
+# 8 x 400 Gbit/s where every vendor's machine with that GPU has it.
 _GPUS = [
     Gpu("a100", 40 * GiB, 1555e9, 312e12, 300e9, None),
     Gpu("a100-80gb", 80 * GiB, 2039e9, 312e12, 300e9, None),

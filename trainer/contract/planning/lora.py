@@ -1,7 +1,7 @@
-"""The job file's `lora`: small matrices beside the weights, which alone are trained.
+"""The parameters of LoRA adapters: low-rank matrices beside frozen kernels (arXiv:2106.09685).
 
-A kernel W that takes x to y gets an adapter of two matrices: y = x W + alpha / rank (x A) B, as in
-arXiv:2106.09685. B begins with zeros, so that the first step is the base's.
+A kernel W that maps x to y gets an adapter of two matrices: y = x W + alpha / rank (x A) B. B is
+initialized to zero, so the model initially equals its base.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,19 +13,22 @@ from trainer.contract.planning.parameter_shapes import Parameter
 
 KERNEL = ".kernel"
 A, B = ".lora.a", ".lora.b"
-"""In place of KERNEL: the names of its adapter's matrices."""
+"""Name suffixes of an adapter's matrices; they replace KERNEL."""
 WITHOUT = ("expert", "router")
-"""Axes of what takes none: experts' matrices, of which each token meets a few, and their choice."""
+"""Axes of kernels without adapters: experts, of which each token uses a few, and the router."""
 
 
 def inputs(kernel: Parameter) -> int:
-    """How many of its dims, after that of layers, are inputs; the other side is the stream."""
+    """Returns the number of input dims of a stacked kernel, without the layer dim.
+
+    The embed dim is all of the inputs or all of the outputs.
+    """
     axes = kernel.axes[1:]
     return 1 if axes[0] == "embed" else axes.index("embed")
 
 
 def targets(lora: Lora | None, parameters: Sequence[Parameter]) -> list[Parameter]:
-    """The kernels that get an adapter."""
+    """Returns the kernels that get an adapter."""
     if lora is None:
         return []
     return [
@@ -37,7 +40,7 @@ def targets(lora: Lora | None, parameters: Sequence[Parameter]) -> list[Paramete
 
 
 def adapters(lora: Lora | None, parameters: Sequence[Parameter]) -> list[Parameter]:
-    """Of a model's `parameters`: what is trained besides, or rather in place of them."""
+    """Returns the adapter matrices, which are trained in place of a model's `parameters`."""
     return [
         matrix for kernel in targets(lora, parameters) if lora for matrix in _pair(lora, kernel)
     ]
@@ -58,7 +61,7 @@ def _pair(lora: Lora, kernel: Parameter) -> tuple[Parameter, Parameter]:
 def problems(
     lora: Lora | None, base: str | None, parameters: Sequence[Parameter]
 ) -> Iterator[tuple[str, str]]:
-    """(key, message) of what cannot be; `base` is where the model comes from."""
+    """Yields (key, message) for each invalid setting; `base` is the source of the base model."""
     if lora is None:
         return
     if base is None:

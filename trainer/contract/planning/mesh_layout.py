@@ -1,7 +1,7 @@
-"""Which device stands where in the mesh: from a description of hosts and wires, in pure Python.
+"""The order of devices in the mesh, from a description of hosts and wires. Pure Python.
 
-The same order serves real chips, the compiler's topology and simulated devices, so a simulated pod
-has the device order of the real one.
+Real chips, the compiler's topology and simulated devices share one order, so a simulated pod has
+the device order of the real one.
 """
 
 import functools
@@ -15,16 +15,16 @@ from trainer.contract.planning.plan import World
 Shape = tuple[int, ...]
 
 SCATTERED_BY_ROWS, LEAST_CHIPS, LEAST_OF_SEVERAL = "v5e", 64, 16
-"""Generation, and chips of a slice, alone or of several, from which its compiler scatters over rows
-and columns of chips, but not over all of them at once: it would sum whole gradients, twice the
-bytes."""
+"""TPU generation, and its smallest slices (in chips; for one slice, and for several) where the
+compiler scatters over rows and columns of chips, but not over all chips in one collective. There it
+would sum whole gradients, which is twice the bytes."""
 
 
 def device_coords(world: World) -> list[tuple[int, ...]]:
-    """Place of each device of one slice on its torus: chip coordinates, then the core.
+    """Returns the torus position of each device of one slice: chip coordinates, then the core.
 
-    Hosts and the chips inside a host are numbered with the first coordinate fastest, as libtpu
-    numbers workers and chips.
+    The first coordinate varies fastest, over hosts and over the chips inside a host. libtpu numbers
+    workers and chips in the same way.
     """
     assert world.topology and world.host_bounds, "only a torus has coordinates"
     hosts = tuple(t // h for t, h in zip(world.topology, world.host_bounds, strict=True))
@@ -38,25 +38,26 @@ def device_coords(world: World) -> list[tuple[int, ...]]:
 
 
 def device_order(world: World, mesh: dict[str, int]) -> tuple[int, ...]:
-    """Device numbers in the C order of a mesh (data, fsdp, expert, context, tensor).
+    """Returns device numbers in the C order of a mesh (data, fsdp, expert, context, tensor).
 
-    `data` is split over the slices first, then `fsdp` where the slices are more; inside a slice
-    `tensor` lies on the nearest chips, then `context`, then `expert`. Raises ValueError where the
-    slices do not divide.
+    `data` is split over the slices first, then `fsdp` if slices remain. Inside a slice `tensor`
+    gets the nearest chips, then `context`, then `expert`. Raises ValueError when the slices do not
+    divide over `data` and `fsdp`.
     """
     inside = (mesh["expert"], mesh["context"], mesh["tensor"])
-    return _order(world, mesh["data"], mesh["fsdp"], inside)  # pyright: ignore[reportArgumentType] (frozen: it has a hash)
+    # A frozen World has a hash.
+    return _order(world, mesh["data"], mesh["fsdp"], inside)  # pyright: ignore[reportArgumentType]
 
 
 def fsdp_rows(world: World, mesh: dict[str, int]) -> int:
-    """Into how many rows of chips `fsdp` parts, each of which scatters by itself; 1: none."""
+    """Returns the number of chip rows that split `fsdp`, each with its own scatter; 1: no split."""
     is_whole_slice = mesh["fsdp"] * world.slices == world.devices
     by_rows = is_whole_slice and _scatters_by_rows(world, mesh["fsdp"])
     return min(world.topology or (1,)) if by_rows else 1
 
 
 def _scatters_by_rows(world: World, fsdp: int) -> bool:
-    """Where `fsdp` takes all chips of a slice, or those of several."""
+    """Returns whether `fsdp` covers one or more slices that are large enough to scatter by rows."""
     least = LEAST_CHIPS if world.slices == 1 else LEAST_OF_SEVERAL
     per_slice = world.devices // world.slices
     return (
@@ -68,7 +69,7 @@ def _scatters_by_rows(world: World, fsdp: int) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _order(world: World, data: int, fsdp: int, inside: Shape) -> tuple[int, ...]:
-    """Of 4,096 chips this takes 50 ms, and a search asks for the same mesh again and again."""
+    """Computes `device_order`. Cached: 4,096 chips take 50 ms, and a search repeats meshes."""
     slices_data = math.gcd(data, world.slices)
     slices_fsdp = world.slices // slices_data
     if fsdp % slices_fsdp:
@@ -88,14 +89,14 @@ def _order(world: World, data: int, fsdp: int, inside: Shape) -> tuple[int, ...]
 
 
 def _slice_order(world: World, mesh_shape: Shape) -> list[int]:
-    """Device numbers of one slice in the C order of `mesh_shape`."""
+    """Returns the device numbers of one slice in the C order of `mesh_shape`."""
     if not world.topology:
         return list(range(math.prod(mesh_shape)))
     coords = device_coords(world)
     number = {place: device for device, place in enumerate(coords)}
     physical = tuple(max(c[dim] for c in coords) + 1 for dim in range(len(coords[0])))
     host = (*(world.host_bounds or ()), physical[-1])
-    # From the inside out: each axis takes a box of what the axes inside it left over.
+    # From the innermost axis outwards: each axis takes a box of what the inner axes left over.
     boxes: list[Shape] = []
     grid, host_left = physical, host
     for size in reversed(mesh_shape):
@@ -109,7 +110,7 @@ def _slice_order(world: World, mesh_shape: Shape) -> list[int]:
 
 
 def _best_box(size: int, grid: Shape, host: Shape) -> Shape:
-    """The box of `size` places that covers the fewest hosts, then has the shortest sides."""
+    """Returns the box of `size` places with the fewest hosts, then with the shortest sides."""
 
     def cost(box: Shape) -> tuple[object, ...]:
         hosts = math.prod(-(-b // h) for b, h in zip(box, host, strict=True))
@@ -119,7 +120,7 @@ def _best_box(size: int, grid: Shape, host: Shape) -> Shape:
 
 
 def _boxes(size: int, grid: Shape) -> Iterator[Shape]:
-    """Every box of `size` places whose sides divide the sides of `grid`."""
+    """Yields every box of `size` places whose sides divide the sides of `grid`."""
     if not grid:
         if size == 1:
             yield ()
@@ -131,10 +132,10 @@ def _boxes(size: int, grid: Shape) -> Iterator[Shape]:
 
 
 def _walk(box: Shape, *, turns: bool) -> list[Shape]:
-    """All places of a box, each a neighbour of the one before: there and back along the long sides.
+    """Returns all places of a box, back and forth along its long sides, each next to the last one.
 
-    Short sides change slowest, so that a box of 2 x n closes into a ring. Without `turns` each row
-    begins where the one before did.
+    Short sides change slowest, so a box of 2 x n closes into a ring. Without `turns` every row
+    runs in the same direction.
     """
     dims = sorted(range(len(box)), key=lambda dim: box[dim])
     places: list[list[int]] = [[0] * len(box)]
@@ -148,7 +149,7 @@ def _walk(box: Shape, *, turns: bool) -> list[Shape]:
 
 
 def _place(steps: Sequence[Shape], boxes: Sequence[Shape]) -> Shape:
-    """Physical place of a mesh position: the outer boxes count in units of the inner ones."""
+    """Returns the physical place of a mesh position: outer boxes count in units of inner ones."""
     place = (0,) * len(boxes[0])
     for step, box in zip(steps, boxes, strict=True):
         place = tuple(p * b + s for p, b, s in zip(place, box, step, strict=True))

@@ -1,4 +1,4 @@
-"""What is kept of each parameter beside itself, and how large that is: moments, and a mean."""
+"""Shapes and sizes of the optimizer state: moments, and the moving average of the weights."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from trainer.contract.planning.planner import DTYPE_BYTES, FLOAT32_BYTES
 
 
 class Matrix(NamedTuple):
-    """The dims of an array that holds matrices: which count them, and which are theirs."""
+    """The dims of an array of stacked matrices: stacked dims, rows and columns."""
 
     stacked: tuple[int, ...]
     rows: tuple[int, ...]
@@ -19,12 +19,12 @@ class Matrix(NamedTuple):
 
     @property
     def is_one(self) -> bool:
-        """A vector has no rows, or no columns."""
+        """Whether the array holds matrices: a vector has no rows, or no columns."""
         return bool(self.rows and self.columns)
 
 
 def sides(axes: Sequence[str]) -> Matrix:
-    """Of any parameter: features, or an adapter's rank, on one side, all else on the other."""
+    """Splits a parameter's dims: rows are features or an adapter's rank, columns the rest."""
     dims = range(len(axes))
     stacked = tuple(dim for dim in dims if axes[dim] in STACKED)
     side = "rank" if "rank" in axes else "embed"
@@ -33,21 +33,25 @@ def sides(axes: Sequence[str]) -> Matrix:
 
 
 def matrix(axes: Sequence[str]) -> Matrix | None:
-    """Of a weight between a layer's features, or of an adapter; None: it is none.
+    """Returns the matrix dims of a weight between a layer's features or of an adapter, else None.
 
-    The vocabulary's weights are none: their rows are told apart by tokens, and turn up one by one.
+    The vocabulary's weights do not count as matrices: each row belongs to one token, and tokens
+    occur one by one.
     """
     found = sides(axes)
     return found if "layer" in axes and found.is_one else None
 
 
 def bytes_per_device(optimizer: Optimizer, plan: Plan) -> int:
-    """It is split over devices as its parameters are; dims that are summed away are whole."""
+    """Returns the bytes of the state on a device.
+
+    It is sharded like the parameters; dims that are summed away are not split.
+    """
     return _bytes(optimizer, plan, plan.mesh)
 
 
 def bytes_in_all(optimizer: Optimizer, plan: Plan) -> int:
-    """Each number once, as in a checkpoint."""
+    """Returns the bytes of the whole state, each element counted once, as in a checkpoint."""
     return _bytes(optimizer, plan, dict.fromkeys(plan.mesh, 1))
 
 
@@ -61,7 +65,7 @@ def _bytes(optimizer: Optimizer, plan: Plan, mesh: Mapping[str, int]) -> int:
 
 
 def moments(optimizer: Optimizer, array: ArrayPlan) -> list[tuple[int, ...]]:
-    """The shapes of what an update leaves for the next one."""
+    """Returns the shapes of the moments that an optimizer keeps for a parameter."""
     if optimizer.name == "adafactor":
         dims = sides(array.axes)
         summed = (dims.columns, dims.rows) if dims.is_one else ((),)
@@ -71,7 +75,7 @@ def moments(optimizer: Optimizer, array: ArrayPlan) -> list[tuple[int, ...]]:
 
 
 def _size(shape: tuple[int, ...], array: ArrayPlan, mesh: Mapping[str, int]) -> int:
-    """Numbers on a device, of an array that lies as its parameter."""
+    """Returns the elements on a device of an array that is sharded like its parameter."""
     parts = (
         mesh[axis] if axis and size == whole else 1
         for size, whole, axis in zip(shape, array.shape, array.spec, strict=True)

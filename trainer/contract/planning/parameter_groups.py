@@ -1,4 +1,4 @@
-"""Which parameters have a learning rate or a weight decay of their own."""
+"""Parameter groups: parameters with their own learning rate or weight decay."""
 
 from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
@@ -9,17 +9,17 @@ from trainer.contract.config.optimizer import Optimizer
 
 
 class Pull(NamedTuple):
-    """What moves a parameter besides its gradient."""
+    """The learning-rate factor and the weight decay of a parameter."""
 
     learning_rate_factor: float
     weight_decay: float
 
 
 def pull(optimizer: Optimizer, name: str, axes: Collection[str]) -> Pull:
-    """Of a parameter with these logical axes.
+    """Returns the settings of a parameter with these logical axes.
 
-    Without a word, weight decay leaves norms and biases out: scales around one and offsets, which
-    are no weights.
+    By default, weight decay excludes norms and biases: scales around one and offsets are not
+    weights.
     """
     is_weight = "norm" not in axes and not name.endswith(".bias")
     decay = optimizer.weight_decay if is_weight else 0.0
@@ -31,7 +31,7 @@ def pull(optimizer: Optimizer, name: str, axes: Collection[str]) -> Pull:
 
 
 def problems(optimizer: Optimizer, names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """(key, message) of every group that no parameter is in; `names` are what is trained."""
+    """Yields (key, message) for each group without parameters; `names` are the trained ones."""
     seen: set[str] = set()
     for number, group in enumerate(optimizer.groups):
         matched = {name for name in names if fnmatchcase(name, group.pattern)}

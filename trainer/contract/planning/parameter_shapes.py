@@ -1,6 +1,6 @@
 """Every parameter of a job's model: its name, shape and logical axes, without building the model.
 
-A test holds this table against the NNX modules in `trainer/model/`.
+A test compares this table with the NNX modules in `trainer/model/`.
 """
 
 import math
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from trainer.contract.config.model import Experts, Model
 
-# Lanes of a TPU register and a common tile of GPU matrix units: a vocabulary that is a multiple of
-# it pads to nothing inside the compiler.
+# Lanes of a TPU register and a common tile of GPU matrix units: the compiler does not pad a
+# vocabulary that is a multiple of it.
 VOCAB_MULTIPLE = 128
 STACKED = ("layer", "expert")
 """Axes that count arrays of the same kind."""
 QUERY_KEY = ("query", "key")
-"""What `query_key_norm` is of."""
+"""Projections that `query_key_norm` applies to."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Parameter:
 
 
 def padded_vocab(vocab_size: int, tensor: int) -> int:
-    """Rows of the embedding table: `vocab_size`, up to a multiple that the tensor axis divides."""
+    """Returns the rows of the embedding table: `vocab_size`, padded so that `tensor` divides it."""
     multiple = math.lcm(VOCAB_MULTIPLE, tensor)
     return -(-vocab_size // multiple) * multiple
 
 
 def parameters(model: Model, vocab: int) -> list[Parameter]:
-    """All parameters in the order of their names in the model; `vocab` is the padded vocabulary.
+    """Returns all parameters in the model's order; `vocab` is the padded vocabulary size.
 
-    Layers are stacked: dim 0 of every array under `layers` counts them.
+    Layers are stacked: dim 0 of every array under `layers` is the layer.
     """
     width = model.d_model
     first = [Parameter("embedding.table", (vocab, width), ("vocab", "embed"))]
@@ -110,7 +110,7 @@ def _experts(model: Model, experts: Experts) -> list[Parameter]:
 
 
 def room(experts: Experts, length: int) -> int:
-    """Places of an expert in a sequence: for all its tokens where none may be dropped."""
+    """Returns an expert's capacity per sequence, in tokens: `length` when none may be dropped."""
     if experts.capacity_factor is None:
         return length
     even = length * experts.per_token / experts.count
@@ -118,7 +118,7 @@ def room(experts: Experts, length: int) -> int:
 
 
 def hidden_parts(model: Model) -> tuple[str, ...]:
-    """Of a feed-forward part: what makes its hidden numbers."""
+    """Returns the names of the projections to the feed-forward part's hidden width."""
     return ("up",) if model.feed_forward == "gelu" else ("gate", "up")
 
 

@@ -1,7 +1,7 @@
-"""The plan of an attempt: everything that both halves must agree on before a process starts.
+"""The plan of an attempt: all that launcher and trainer must agree on before a process starts.
 
-`launcher/planning/planner.py` makes it from a job and a cluster and writes `plans/0001.json`; the
-trainer reads that file and checks that the world it wakes up in is the planned one.
+`launcher/planning/planner.py` makes it from a job and a cluster and writes `plans/0001.json`. The
+trainer reads that file and checks that its actual world is the planned one.
 """
 
 from typing import Literal
@@ -25,13 +25,13 @@ class World(Section):
     hosts_per_slice: int
     devices_per_host: int
     topology: tuple[int, ...] | None = Field(strict=False)
-    """Chips of one slice along the axes of its torus, e.g. (2, 2, 4); None where there is none."""
+    """Chips of one slice along the axes of its torus, e.g. (2, 2, 4); None without a torus."""
     host_bounds: tuple[int, ...] | None = Field(strict=False)
     """Chips of one host along the same axes, e.g. (2, 2, 1)."""
 
     @property
     def on_cpu(self) -> bool:
-        """Whether JAX will see CPU devices, whatever they stand for."""
+        """Whether JAX runs on CPU devices, simulated accelerators included."""
         return self.simulated or self.platform == "cpu"
 
     @property
@@ -44,59 +44,59 @@ class World(Section):
 
 
 class BatchSplit(Section):
-    """How the rows of a global batch fall to processes and devices."""
+    """The split of a global batch's rows over processes and devices."""
 
     global_batch: int
     micro_batches: int
     rows_per_device: int
-    """Of one micro-batch."""
+    """Rows of one micro-batch."""
     positions_per_device: int
-    """Of a row: all of them, but for a `context` axis."""
+    """Positions of a row: all of them, unless a `context` axis splits them."""
     rows_per_process: int
-    """Of the global batch: the size of the block that a process reads."""
+    """Rows of the global batch: the size of the block that a process reads."""
     blocks: int
     block_of_process: tuple[int, ...]
-    """Processes that hold the same rows, or parts of them (`tensor`, `context` across hosts), read
-    the same block.
+    """Number of the block that each process reads. Processes that hold the same rows, or parts of
+    them (`tensor`, `context` across hosts), read the same block.
     """
 
     @property
     def tokens_per_device(self) -> int:
-        """Of one micro-batch."""
+        """Tokens of one micro-batch."""
         return self.rows_per_device * self.positions_per_device
 
 
 class ArrayPlan(Section):
-    """One parameter: where its bytes are. Its optimizer moments lie the same way."""
+    """The sharding of one parameter. Its optimizer moments are sharded the same way."""
 
     name: str
     shape: tuple[int, ...]
     axes: tuple[str, ...]
     """Logical axis of each dim."""
     spec: tuple[str | None, ...]
-    """Mesh axis of each dim; None: not split."""
+    """Mesh axis of each dim; None for a dim that is not split."""
     bytes_per_device: int
     is_trained: bool = True
-    """False: of the model that adapters are beside. It has no gradient and no moments."""
+    """False for the base model of adapters, which has no gradient and no moments."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """As it is kept: what is not trained waits in the compute type, but for norms."""
+    """Storage dtype: frozen parameters are stored in the compute dtype, except for norms."""
 
 
 class Corpus(Section):
     source: str
     sha256: str | None
-    """None where only the hosts can see the data."""
+    """None when only the hosts can read the data."""
 
 
 class BasePlan(Section):
-    """Of any job: all there is to say of a program that Slipway knows nothing of."""
+    """The plan of any job; for a job with a `command`, the whole plan."""
 
     world: World
     warnings: tuple[str, ...] = ()
 
 
 class Plan(BasePlan):
-    """Of a training job."""
+    """The plan of a training job."""
 
     mesh: dict[str, int]
     """Axis name -> size, slowest first."""
@@ -106,14 +106,14 @@ class Plan(BasePlan):
     parameters: tuple[ArrayPlan, ...]
     compute_dtype: Literal["float32", "bfloat16"]
     attention: Literal["plain", "splash"] = "plain"
-    """`splash`: by JAX's kernel for TPUs, block by block; `plain`: scores as whole arrays."""
+    """`splash`: JAX's TPU kernel, block by block; `plain`: scores as whole arrays."""
     experts: Literal["room", "ragged"] = "room"
-    """Of a mixture: `ragged`: each expert's matrix is multiplied with the rows that chose it;
-    `room`: with so many places for each sequence."""
+    """Method of expert products. `ragged` multiplies each expert's matrix with the rows that chose
+    it; `room` multiplies it with a fixed capacity of rows in each sequence."""
     padded_vocab: int
     corpus: Corpus
 
     @property
     def trained(self) -> tuple[ArrayPlan, ...]:
-        """The parameters that a step moves, and a checkpoint holds."""
+        """The parameters that a step updates and a checkpoint stores."""
         return tuple(array for array in self.parameters if array.is_trained)

@@ -1,7 +1,7 @@
-"""Job + World -> Plan: the mesh, the batch split and each array's place, decided once.
+"""Job + World -> Plan: the mesh, the batch split and each array's sharding, decided once.
 
-The launcher calls it before anything starts; a trainer that was started by hand calls it for the
-one process that it is.
+The launcher plans before any process starts. A trainer that is started by hand plans for its own
+single process.
 """
 
 import math
@@ -29,11 +29,11 @@ TPU_LANES = 128
 DTYPE_BYTES = {"float32": FLOAT32_BYTES, "bfloat16": 2}
 Dtype = Literal["float32", "bfloat16"]
 Build = Callable[[Job], Sequence[parameter_shapes.Parameter]]
-"""The parameters of a model of the user's own. Raises PlanError."""
+"""Function that returns the parameters of a custom model. Raises PlanError."""
 
 
 class PlanError(ValueError):
-    """What does not fit together; `problems` holds (key of the job file, message) pairs."""
+    """Raised for settings that conflict; `problems` holds (key of the job file, message) pairs."""
 
     def __init__(self, problems: list[tuple[str, str]]):
         super().__init__("\n".join(f"{key}: {message}" for key, message in problems))
@@ -54,9 +54,9 @@ class _Problems:
 
 
 def resolve(job: Job, world: World, corpus: Corpus, build: Build | None = None) -> Plan:
-    """The plan of a job on a world. Raises PlanError with everything that does not fit.
+    """Returns the plan of a job on a world. Raises PlanError with every problem found.
 
-    `build` is asked for a model of the user's own, once all else fits.
+    `build` is called only for a custom model, after the job, mesh and batch have passed all checks.
     """
     problems = _Problems()
     problems.found += validation.job_problems(job, world)
@@ -99,7 +99,7 @@ def resolve(job: Job, world: World, corpus: Corpus, build: Build | None = None) 
 def _model(
     job: Job, mesh: dict[str, int], build: Build | None
 ) -> tuple[int, list[parameter_shapes.Parameter]]:
-    """Its vocabulary, padded where that is ours to do, and its parameters."""
+    """Returns the vocabulary size, padded for the built-in decoder, and the parameters."""
     if isinstance(job.model, OwnModel):
         assert build
         return vocab_size(job), list(build(job))
@@ -108,7 +108,7 @@ def _model(
 
 
 def _mesh_sizes(asked: MeshSizes, world: World, problems: _Problems) -> dict[str, int]:
-    """Axis sizes with the -1 filled in; empty where they cannot fit the devices."""
+    """Returns the axis sizes with -1 filled in; empty when they cannot fit the devices."""
     data = world.slices if asked.data is None else asked.data
     sizes = {axis: getattr(asked, axis) for axis in sharding_rules.MESH_AXES} | {"data": data}
     free = [axis for axis, size in sizes.items() if size == -1]
@@ -184,7 +184,7 @@ def _array_plan(parameter: parameter_shapes.Parameter, mesh: dict[str, int]) -> 
 
 
 def _frozen(parameter: parameter_shapes.Parameter, mesh: dict[str, int], dtype: Dtype) -> ArrayPlan:
-    """Of a model that is not trained. Norms are computed in float32, and are small."""
+    """Returns a frozen parameter's plan. Norms stay float32: they compute in it, and are small."""
     kept: Dtype = "float32" if "norm" in parameter.axes else dtype
     plan = _array_plan(parameter, mesh)
     size = plan.bytes_per_device // FLOAT32_BYTES * DTYPE_BYTES[kept]
@@ -192,9 +192,9 @@ def _frozen(parameter: parameter_shapes.Parameter, mesh: dict[str, int], dtype: 
 
 
 def _compute_dtype(job: Job, world: World) -> Dtype:
-    """`auto` is bfloat16 on chips made for it; CPUs are slower at it than at float32.
+    """Returns the compute dtype; `auto` is bfloat16, or float32 on CPUs, where bfloat16 is slower.
 
-    A model of the user's own computes as it likes.
+    The plan of a custom model has float32, but the model itself chooses its dtypes.
     """
     if isinstance(job.model, OwnModel):
         return "float32"
@@ -204,7 +204,7 @@ def _compute_dtype(job: Job, world: World) -> Dtype:
 
 
 def _attention(job: Job, world: World, batch: BatchSplit) -> Literal["plain", "splash"]:
-    """The kernel works on whole vectors of a TPU, of positions and of a head's numbers."""
+    """Returns the attention kernel: `splash` needs positions and head_dim in whole TPU vectors."""
     if isinstance(job.model, OwnModel):
         return "plain"
     sizes = (batch.positions_per_device, job.decoder.head_dim)
@@ -213,7 +213,10 @@ def _attention(job: Job, world: World, batch: BatchSplit) -> Literal["plain", "s
 
 
 def _experts(job: Job, world: World, mesh: dict[str, int]) -> Literal["room", "ragged"]:
-    """TPUs have a kernel for rows in groups; room is counted in whole sequences."""
+    """Returns `ragged` for experts without a capacity limit on TPU or under a `context` axis.
+
+    TPUs have a kernel for grouped rows; capacity is counted in whole sequences.
+    """
     experts = job.model.experts if isinstance(job.model, Model) else None
     has_room = experts is not None and experts.capacity_factor is None
     on_tpu = world.platform == "tpu" and not world.on_cpu
@@ -240,7 +243,7 @@ def _warnings(
 
 
 def _replicated(mesh: dict[str, int], parameters: list[parameter_shapes.Parameter]) -> list[str]:
-    """Dims that have a rule and are whole all the same, those that cost the most first."""
+    """Returns a warning for each dim that is replicated despite its rule, the costliest first."""
     costs: Counter[str] = Counter()
     for parameter in parameters:
         size = _array_plan(parameter, mesh).bytes_per_device

@@ -1,6 +1,6 @@
-"""Rejects what does not fit together in a job before anything is laid out: (key, message) pairs.
+"""Rejects conflicting settings of a job before anything is laid out: (key, message) pairs.
 
-This includes what a job with a custom model cannot have.
+This includes features that a custom model does not support.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +20,11 @@ from trainer.contract.storage.tokenizer_info import VocabularyError, vocab_size,
 
 KEY = "model.module"
 HUGGING_FACE = "config.json"
-"""The file that makes a folder one of theirs."""
+"""The file that identifies a Hugging Face folder."""
 
 
 def problems(job: Job) -> Iterator[tuple[str, str]]:
-    """(key, message) of all that only the decoder can do."""
+    """Yields (key, message) for each feature that needs the built-in decoder."""
     if not isinstance(job.model, OwnModel):
         return
     if job.sample:
@@ -46,9 +46,7 @@ def problems(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def axis_problems(parameters: Sequence[Parameter]) -> Iterator[tuple[str, str]]:
-    """(key, message) of every logical axis that no rule is for, or that another one stands in the
-    way of.
-    """
+    """Yields (key, message) for each logical axis without a rule, and each mesh axis used twice."""
     for one in parameters:
         what = f"{one.name} {one.shape}"
         unknown = [name for name in dict.fromkeys(one.axes) if name not in sharding_rules.RULES]
@@ -64,7 +62,7 @@ def axis_problems(parameters: Sequence[Parameter]) -> Iterator[tuple[str, str]]:
 
 
 def known() -> str:
-    """The names that a dim can have, by what splits it."""
+    """Returns the logical axis names as text, grouped by the mesh axis that splits them."""
     names: dict[str | None, list[str]] = {}
     for name, axis in sharding_rules.RULES.items():
         names.setdefault(axis, []).append(name)
@@ -76,7 +74,7 @@ Problems = Iterator[tuple[str, str]]
 
 
 def job_problems(job: Job, world: World) -> Problems:
-    """Of its sections with each other, whatever the mesh."""
+    """Yields conflicts between the job's sections that do not depend on the mesh."""
     yield from problems(job)
     if isinstance(job.model, Model):
         yield from _model(job.model, job.data.seq_len)
@@ -88,7 +86,7 @@ def job_problems(job: Job, world: World) -> Problems:
 
 
 def mesh_problems(job: Job, mesh: Mapping[str, int]) -> Problems:
-    """Of a mesh that fits the devices with the model and the data."""
+    """Yields conflicts of a mesh that fits the devices with the model and the data."""
     if isinstance(job.model, Model):
         yield from _heads_and_experts(job.model, mesh)
     length, parts = job.data.seq_len, mesh["context"]
@@ -102,12 +100,12 @@ def mesh_problems(job: Job, mesh: Mapping[str, int]) -> Problems:
 
 
 def divisors(n: int) -> list[int]:
-    """Ascending."""
+    """Returns the divisors of n in ascending order."""
     return [d for d in range(1, n + 1) if n % d == 0]
 
 
 def sizes_text(n: int) -> str:
-    """The sizes of an axis that n divides by."""
+    """Returns the axis sizes that divide n, as text."""
     return ", ".join(map(str, divisors(n)))
 
 
@@ -189,7 +187,7 @@ def _chats(data: Data) -> Problems:
 
 
 def _key_of(data: Data, number: int) -> str:
-    """Where the job file has a part of the data."""
+    """Returns the job file's key of a part of the data."""
     return "data" if data.mixture is None else f"data.mixture.{number}"
 
 

@@ -1,1 +1,1 @@
-"""What a run writes, read without JAX."""
+"""The files that a run writes, read without JAX."""

@@ -1,13 +1,13 @@
-"""What lies in a folder of checkpoints, read without loading an array: steps, and what they say.
+"""Steps in a folder of checkpoints and their metadata, read without loading an array.
 
-    CHECKPOINTS/400/           a committed step: Orbax's files, and about.json beside them, and
-                               tokenizer.json where that was trained
-    CHECKPOINTS/400.damaged/   one that was found to be damaged and moved aside
-    CHECKPOINTS/lease.json     which attempt of which run may write here
+    CHECKPOINTS/400/           a committed step: Orbax's files, about.json, and tokenizer.json if
+                               the run trained a tokenizer
+    CHECKPOINTS/400.damaged/   a step that was found damaged and moved aside
+    CHECKPOINTS/lease.json     the attempt and the run that may write to this folder
 
-Folders are `pathlib.Path` or `etils.epath.Path`: `gs://...` works where a host can reach it. There
-a step's arrays are in a folder of it that no other attempt or save writes into (400/LABEL/), and
-about.json is the last of its objects: without it there is no checkpoint.
+Folders are `pathlib.Path` or `etils.epath.Path`: `gs://...` works where a host can reach it. On an
+object store, a step's arrays are in a subfolder that no other attempt or save writes to
+(400/LABEL/). about.json is the step's last object: without it there is no checkpoint.
 """
 
 import os
@@ -24,9 +24,9 @@ from trainer.contract.storage.paths import AnyPath, is_url
 
 ABOUT = "about.json"
 TOKENIZER = "tokenizer.json"
-"""In a step folder of a run whose tokenizer was trained."""
+"""Name of the trained tokenizer's file in a step folder."""
 DAMAGED, PROBLEM = ".damaged", "problem.txt"
-"""The end of a folder's name that was moved aside, and the file in it that says why."""
+"""The suffix of a folder that was moved aside, and the file in it that states the reason."""
 
 
 class Array(Section):
@@ -35,46 +35,46 @@ class Array(Section):
     shape: tuple[int, ...]
     dtype: str
     digest: int
-    """Modulo 2^32, the same on every mesh: see trainer/checkpoint/tree.py."""
+    """Digest modulo 2^32, the same on every mesh: see trainer/checkpoint/tree.py."""
 
 
 class Base(Section):
-    """The model that adapters are beside; a checkpoint of them does not hold it."""
+    """The base model of adapters, which their checkpoint does not contain."""
 
     source: str
-    """A step folder or a Hugging Face folder: a whole path, or a URL."""
+    """A step folder or a Hugging Face folder: an absolute path, or a URL."""
     step: int | None
-    """Of a step folder."""
+    """Step of a step folder."""
     digests: dict[str, int]
-    """Of each of its parameters in float32: another base is noticed."""
+    """Digest of each of its parameters in float32, to detect a different base."""
 
 
 class CheckpointMetadata(Section):
-    """What a checkpoint says of itself."""
+    """Metadata of a checkpoint, stored in its about.json."""
 
     step: int
     examples: int
-    """Examples trained on: the number of the next one. The whole data position."""
+    """Examples trained on, which is the number of the next one. The complete data position."""
     time: float
-    """When the save began, in seconds since the epoch."""
+    """Start of the save, in seconds since the epoch."""
     run_id: str
     attempt: int
     loss: float
     eval_loss: float | None
-    """Of an evaluation after this very step."""
+    """Loss of an evaluation after exactly this step."""
     job: dict[str, Any]
-    """As resolved."""
+    """The job with its defaults filled in."""
     corpus_sha256: str
     world: World
     mesh: dict[str, int]
     versions: dict[str, str]
     arrays: dict[str, Array]
     files: dict[str, int]
-    """Path in the folder -> bytes."""
+    """Path in the folder -> size in bytes."""
     data: str = ""
-    """The folder in the step folder that has the arrays; "": the step folder itself."""
+    """Subfolder of the step folder with the arrays; "" for the step folder itself."""
     base: Base | None = None
-    """None: its weights are a model's, not adapters."""
+    """Base model of adapters; None when the weights are those of a whole model."""
 
     @property
     def bytes(self) -> int:
@@ -82,26 +82,26 @@ class CheckpointMetadata(Section):
 
 
 class BrokenError(ValueError):
-    """A step folder is no whole checkpoint; says what is wrong with it."""
+    """Raised for a step folder that is not a complete checkpoint, with the reason."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """What decides whether a checkpoint is kept."""
+    """The values that decide whether a checkpoint is kept."""
 
     step: int
     eval_loss: float | None
 
 
 def folder_of(job: Job, run_dir: Path) -> str:
-    """Where a run's checkpoints are: a path (`~` is the home of whoever opens it) or a URL."""
+    """Returns the folder of a run's checkpoints: a URL, or a path (`~`: home of its opener)."""
     if job.storage is None:
         return str(run_dir / "checkpoints")
     return f"{job.storage.rstrip('/')}/{job.name}/checkpoints"
 
 
 def steps(folder: AnyPath) -> list[int]:
-    """Committed steps, newest first; whether they are whole is `read`'s to say."""
+    """Returns the committed steps, newest first. `read` checks whether they are complete."""
     try:
         names = [path.name for path in folder.iterdir() if is_committed(path)]
     except (FileNotFoundError, NotADirectoryError):
@@ -110,25 +110,25 @@ def steps(folder: AnyPath) -> list[int]:
 
 
 def is_committed(path: AnyPath) -> bool:
-    """Whether it is a step folder, and its save came to its end."""
-    # In a file system the name itself is the commit: without about.json it has been damaged.
+    """Returns whether a path is a step folder whose save was completed."""
+    # In a file system the name itself is the commit: a step without about.json is damaged.
     return path.name.isdecimal() and (not is_url(path) or (path / ABOUT).exists())
 
 
 def sizes(folder: AnyPath) -> dict[str, int]:
-    """Path inside the folder -> bytes, of every file in it."""
+    """Returns path inside the folder -> size in bytes, for every file in it."""
     if not is_url(folder):
         return dict(sorted(_sizes(str(folder), "")))
     import fsspec
 
-    # One request for a thousand objects; a stat would be one for each.
+    # Listing takes one request for a thousand objects; stat takes one request for each.
     store, root = fsspec.url_to_fs(str(folder))
     found = store.find(root, detail=True)
     return {name.removeprefix(f"{root}/"): info["size"] for name, info in sorted(found.items())}
 
 
 def _sizes(root: str, below: str) -> Iterator[tuple[str, int]]:
-    """Not by rglob, which takes a folder that cannot be read for an empty one."""
+    """Yields (path, size in bytes) of every file; rglob would take unreadable folders for empty."""
     with os.scandir(f"{root}/{below}") as entries:
         for entry in entries:
             name = f"{below}{entry.name}"
@@ -139,14 +139,14 @@ def _sizes(root: str, below: str) -> Iterator[tuple[str, int]]:
 
 
 def read(folder: AnyPath) -> CheckpointMetadata:
-    """A step folder's about.json, with every file there in its full length.
+    """Reads a step folder's about.json and checks the size of every file.
 
-    Raises BrokenError with the file and what is wrong with it.
+    Raises BrokenError with the file and its problem.
     """
     about = read_about(folder)
     try:
         found = sizes(folder)
-    except (FileNotFoundError, NotADirectoryError) as error:  # somebody is deleting it
+    except (FileNotFoundError, NotADirectoryError) as error:  # another process is deleting it
         raise BrokenError(f"{error.filename or folder} is missing") from None
     for name, size in about.files.items():
         if name not in found:
@@ -157,7 +157,7 @@ def read(folder: AnyPath) -> CheckpointMetadata:
 
 
 def read_about(folder: AnyPath) -> CheckpointMetadata:
-    """What a step folder says of itself, without a look at its files. Raises BrokenError."""
+    """Reads a step folder's about.json without checking its files. Raises BrokenError."""
     try:
         return CheckpointMetadata.model_validate_json((folder / ABOUT).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -167,13 +167,13 @@ def read_about(folder: AnyPath) -> CheckpointMetadata:
 
 
 def trained_tokenizer(folder: AnyPath) -> str:
-    """The file of the tokenizer that was trained for a step folder's run; "": there is none."""
+    """Returns the text of the tokenizer.json trained for a step folder's run, or "" without one."""
     file = folder / read_about(folder).data / TOKENIZER
     return file.read_text(encoding="utf-8") if file.exists() else ""
 
 
 def expired(scores: Iterable[Score], policy: Policy) -> list[int]:
-    """Steps that may go: not among the newest, not one of every k-th, not among the best."""
+    """Returns steps to delete: not among the newest, not every k-th, not among the best."""
     newest_first = sorted(scores, key=lambda score: score.step, reverse=True)
     kept = {score.step for score in newest_first[: policy.keep]}
     if policy.keep_every_steps:

@@ -1,6 +1,6 @@
-"""What a resumed run changed since its checkpoint: what cannot go on, and what is worth a note.
+"""Changes of a resumed run since its checkpoint: errors that prevent resuming, and notes.
 
-The launcher compares before anything starts, the trainer again before it restores.
+The launcher compares before any process starts, and the trainer again before it restores.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ MODEL_KEYS = frozenset(
         "scaled_embedding", "logit_soft_cap",
     )
 ) | {"model", "data.tokenizer", "data.tokenizer.train", "data.separator"}  # fmt: skip
-"""The shape or the meaning of a parameter: with another value the checkpoint is of no use."""
+"""Keys that set a parameter's shape or meaning: with another value the checkpoint is unusable."""
 DATA_KEYS = frozenset(
     f"data.{key}"
     for key in (
@@ -41,17 +41,17 @@ DATA_KEYS = frozenset(
         "document_boundaries",
     )
 ) | {"seed"}
-"""Which examples a step sees: with another value some are seen twice, others never."""
+"""Keys that set the examples of a step: with another value some are seen twice, others never."""
 SILENT = (
     "mesh", "name", "sample", "log_every", "tensorboard", "wandb", "retries", "deadlines",
     "profile", "model.preset", "checkpoint.on_data_change",
 )  # fmt: skip
-"""Changes nothing that a curve could show."""
+"""Keys that change nothing in the loss curve."""
 PARAMS = "params."
-"""Before the names of what is trained, in a checkpoint."""
+"""Prefix of the names of trained parameters in a checkpoint."""
 OPTIMIZER_KEYS = frozenset({"optimizer.name", "optimizer.moments_dtype"})
 FIRST_OPTIMIZER = {"moments_dtype": "float32", "ema": None}
-"""Of checkpoints that say nothing of it."""
+"""Values for checkpoints without these keys."""
 AVERAGE_KEY = "optimizer.ema"
 ADAPTER_KEYS = frozenset({"lora", "lora.rank", "lora.alpha", "lora.targets"})
 INIT = "a new run starts from its weights (checkpoint.init_from)"
@@ -60,16 +60,16 @@ ALLOW = "checkpoint.on_data_change=continue goes on with it"
 
 @dataclass(frozen=True)
 class Continuity:
-    """Empty of errors: the run can go on from the checkpoint."""
+    """Result of a comparison; without errors, the run can resume from the checkpoint."""
 
     errors: list[str]
     notes: list[str]
 
 
 def compare(about: CheckpointMetadata, job: Job, corpus_sha256: str | None) -> Continuity:
-    """What differs between a checkpoint and the job that would go on from it.
+    """Returns the differences between a checkpoint and the job that would resume from it.
 
-    `corpus_sha256` is None where only the hosts can see the data.
+    `corpus_sha256` is None when only the hosts can read the data.
     """
     errors, notes = [], []
     is_allowed = job.checkpoint is not None and job.checkpoint.on_data_change == "continue"
@@ -102,9 +102,9 @@ def compare(about: CheckpointMetadata, job: Job, corpus_sha256: str | None) -> C
 def other_parameters(
     about: CheckpointMetadata, shapes: Mapping[str, tuple[int, ...]], prefix: str
 ) -> list[str]:
-    """Errors where the parameters that a checkpoint has, as PREFIX NAME, are not those of `shapes`.
+    """Returns errors where a checkpoint's parameters, named PREFIX NAME, differ from `shapes`.
 
-    For a model of the user's own, of which nothing else tells that it is the same.
+    For a custom model, no other check detects a different model.
     """
     saved = {
         name.removeprefix(prefix): array.shape
@@ -131,7 +131,7 @@ def _changes(
 
 
 def _effective(job: Mapping[str, Any]) -> dict[str, Any]:
-    """With what an unsaid vocabulary means, and what was no question before there was a key."""
+    """Returns a job with its vocabulary size, and with defaults for keys that older jobs lack."""
     model = dict(job["model"])
     if model.get("vocab_size") is None and job["data"]["tokenizer"] == BYTES:
         model["vocab_size"] = OF_BYTES.size
@@ -142,7 +142,7 @@ def _effective(job: Mapping[str, Any]) -> dict[str, Any]:
 def _differences(
     saved: Mapping[str, Any], now: Mapping[str, Any], above: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """(key, saved, now) of what both know: a key that came with another version changes nothing."""
+    """Yields (key, saved, now) for keys of both jobs; a key of only one version changes nothing."""
     for name in now:
         if name not in saved or saved[name] == now[name]:
             continue
@@ -158,5 +158,5 @@ def _is_silent(key: str) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """As it would be written in a job file, on one line."""
+    """Returns a value as it is written in a job file, on one line."""
     return yaml.dump([value]).strip().removeprefix("[").removesuffix("]")

@@ -1,4 +1,4 @@
-"""metrics.jsonl of a run as one clean curve, whatever crashed and was done again."""
+"""Reads metrics.jsonl of a run as one clean curve, despite crashes and repeated steps."""
 
 import json
 from collections.abc import Iterable
@@ -8,10 +8,10 @@ Line = dict[str, Any]
 
 
 def curve(lines: Iterable[str]) -> list[Line]:
-    """Every step once, and every evaluation once, in the order of steps.
+    """Returns every step once and every evaluation once, in the order of steps.
 
-    A resumed run does again what its last checkpoint did not hold, under a new `attempt`: lines of
-    an earlier attempt at or after the first step of a later one are dropped. So are torn lines.
+    A resumed run repeats the steps after its last checkpoint under a new `attempt`. Lines of an
+    earlier attempt at or after the first step of a later one are dropped. So are torn lines.
     """
     parsed = [line for text in lines if (line := _parse(text)) is not None]
     first_step, first_evaluation = _firsts(parsed, evaluations=False), _firsts(parsed)
@@ -24,7 +24,7 @@ def curve(lines: Iterable[str]) -> list[Line]:
 
 
 def _parse(text: str) -> Line | None:
-    """None for what is no line of metrics."""
+    """Returns None when the text is not a line of metrics."""
     try:
         line = json.loads(text)
     except ValueError:
@@ -42,7 +42,7 @@ def _is_evaluation(line: Line) -> bool:
 
 
 def _firsts(lines: Iterable[Line], *, evaluations: bool = True) -> dict[int, int]:
-    """Attempt -> its first step. A step that is trained again will be evaluated again."""
+    """Returns attempt -> its first step. A step that is trained again is evaluated again."""
     first: dict[int, int] = {}
     for line in lines:
         if evaluations or not _is_evaluation(line):

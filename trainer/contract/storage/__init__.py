@@ -1,1 +1,1 @@
-"""Where data and checkpoints are: folders and object stores."""
+"""Access to data and checkpoints in folders and object stores."""

@@ -1,4 +1,4 @@
-"""Where a user's caches are, and which run a folder is."""
+"""The user's cache folders, and the identity of a run folder."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 
 
 def cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/slipway`, by default `~/.cache/slipway`; not made here.
+    """Returns `$XDG_CACHE_HOME/slipway`, by default `~/.cache/slipway`, without creating it.
 
     Raises ConfigError for a user without a home.
     """
@@ -26,7 +26,7 @@ def cache_folder() -> Path:
 
 
 def make_cache_folder(name: str) -> Path:
-    """One of its folders. Raises ConfigError where it cannot be made or written."""
+    """Creates a folder in the cache. Raises ConfigError when it cannot be created or written."""
     folder = cache_folder() / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def make_cache_folder(name: str) -> Path:
 
 
 def run_id(run_dir: Path) -> str:
-    """The run's own random name, made where it has none: a folder's name is no identity."""
+    """Returns a run's random id, created if missing: a folder's name does not identify a run."""
     path = run_dir / "run_id"
     if not path.exists():
         made = path.with_name(f".{path.name}")

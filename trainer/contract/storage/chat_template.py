@@ -1,4 +1,4 @@
-"""The chat template of a tokenizer, where Hugging Face keeps it. Pure Python."""
+"""The chat template of a tokenizer, read from Hugging Face's files. Pure Python."""
 
 import json
 from collections.abc import Mapping
@@ -11,22 +11,22 @@ from trainer.contract.storage.retries import retried
 from trainer.contract.storage.tokenizer_info import VocabularyError
 
 SETTINGS, OWN_FILE = "tokenizer_config.json", "chat_template.jinja"
-"""Beside the tokenizer.json; what is in a file of its own counts more."""
+"""Files beside the tokenizer.json; a template in its own file takes precedence."""
 TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """What turns messages into a text."""
+    """A template that converts messages to text."""
 
     text: str
-    """Of Jinja."""
+    """Jinja source."""
     tokens: Mapping[str, str]
-    """What it may name: bos_token, eos_token, ... -> text."""
+    """Special tokens that it may use: bos_token, eos_token, ... -> text."""
 
 
 def chat_template(data: Data) -> ChatTemplate | None:
-    """None where the job's tokenizer has none. Raises VocabularyError for a file that is broken."""
+    """Returns the template of the job's tokenizer, or None without one. Raises VocabularyError."""
     if data.tokenizer == BYTES or isinstance(data.tokenizer, TrainTokenizer):
         return None
     folder = Path(data.tokenizer).expanduser().parent
@@ -43,19 +43,19 @@ def chat_template(data: Data) -> ChatTemplate | None:
 
 
 def _default(found: Any) -> str | None:
-    """Of several with names, the one of that name."""
+    """Returns the template; from a list of named templates, the one named "default"."""
     if isinstance(found, list):
         return {one["name"]: one["template"] for one in found}.get("default")
     return found
 
 
 def _token(found: Any) -> str:
-    """Its text, by itself or with what else is said of it."""
+    """Returns the text of a token, which may be a string or a dict with more properties."""
     return found["content"] if isinstance(found, dict) else str(found)
 
 
 def _read(path: Path) -> str | None:
-    """None where there is no such file."""
+    """Returns the text of a file, or None when it does not exist."""
     try:
         return retried(str(path), lambda: path.read_text(encoding="utf-8"))
     except FileNotFoundError:

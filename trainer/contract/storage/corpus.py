@@ -1,4 +1,4 @@
-"""The files of a corpus, in one order on every host, and their hash. Pure Python and fast."""
+"""The files of a corpus, in the same order on every host, and their hash. Pure Python and fast."""
 
 import glob
 import hashlib
@@ -22,35 +22,35 @@ from trainer.contract.storage.tokenizer_info import Vocabulary, VocabularyError,
 
 EXAMPLE = '"corpus/**/*.txt"'
 CHUNK_BYTES = 1 << 20
-# Folders of the standard library that hold no library: installed packages, caches, tests.
+# Folders below the standard library that are not part of it: installed packages, caches, tests.
 _LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
 
 class DataError(ValueError):
-    """Data that cannot serve the job, and what to do about it."""
+    """Raised for data that the job cannot use, with the remedy."""
 
 
 @dataclass(frozen=True)
 class File:
     name: str
-    """The same on every host: the path below the corpus's root."""
+    """Path below the corpus's root, the same on every host."""
     path: AnyPath
     mark: str | None = None
-    """What an object store says of the content; None: it is a file of this host."""
+    """The object store's hash or version of the content; None for a file on this host."""
     object_bytes: int = 0
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Size in bytes."""
         return self.path.stat().st_size if self.mark is None else self.object_bytes
 
 
 def files(data: Data) -> list[File]:
-    """All files of the job's corpus, sorted by name.
+    """Returns all files of the job's corpus, sorted by name.
 
     Raises:
-      DataError: where there is none.
-      StorageError: where the storage has trouble that does not pass.
+      DataError: when no file matches.
+      StorageError: when the storage does not recover.
     """
     find = _stdlib if data.source == "stdlib" else partial(_matching, data)
     return retried("the files of the corpus", find)
@@ -58,7 +58,7 @@ def files(data: Data) -> list[File]:
 
 @contextmanager
 def reading(file: File) -> Iterator[BinaryIO]:
-    """The file, open. Raises DataError where it cannot be read."""
+    """Opens a file for reading. Raises DataError when it cannot be read."""
     try:
         with (
             file.path.open("rb") if file.mark is None else object_store.opened(file.path) as opened
@@ -70,10 +70,10 @@ def reading(file: File) -> Iterator[BinaryIO]:
 
 
 def digest(data: Data) -> str:
-    """sha256 over name, length and bytes of every file: equal where the corpora are.
+    """Returns the sha256 over name, length and bytes of every file, which equal corpora share.
 
-    For the bytes of objects stands what the store says of them. What else the tokens depend on is
-    part of it. Raises DataError, StorageError.
+    For objects, the store's hash or version replaces the bytes. The sha256 also covers all other
+    settings that the tokens depend on. Raises DataError, StorageError.
     """
     total = hashlib.sha256()
     if data.source in ("jsonl", "parquet"):
@@ -96,7 +96,7 @@ def digest(data: Data) -> str:
 
 
 def _with_file(before: Any, file: File) -> Any:
-    """The hash of what was before and a file. `before` stays as it is: a retry begins with it."""
+    """Returns the hash extended by a file. `before` is not changed, so a retry can reuse it."""
     total = before.copy()
     with reading(file) as opened:
         size = os.fstat(opened.fileno()).st_size
@@ -107,7 +107,7 @@ def _with_file(before: Any, file: File) -> Any:
 
 
 def is_of_hosts(data: Data) -> bool:
-    """Whether only the hosts can say which tokens they have."""
+    """Returns whether only the hosts can determine the tokens."""
     return data.source != "stdlib" or isinstance(data.tokenizer, TrainTokenizer)
 
 
@@ -117,7 +117,7 @@ def _vocabulary(data: Data) -> Vocabulary:
 
 
 def _template(data: Data) -> str:
-    """All of it, as one text."""
+    """Returns the chat template and its tokens as one text."""
     with told_as_data():
         found = chat_template(data)
     return json.dumps(found and [found.text, dict(found.tokens)])
@@ -125,7 +125,7 @@ def _template(data: Data) -> str:
 
 @contextmanager
 def told_as_data() -> Iterator[None]:
-    """Raises DataError for VocabularyError: on the hosts a file has changed since the plan."""
+    """Converts VocabularyError to DataError: on a host, a file has changed since the plan."""
     try:
         yield
     except VocabularyError as error:
@@ -144,7 +144,7 @@ def _stdlib() -> list[File]:
 
 
 def _sources(root: str, below: str) -> Iterator[str]:
-    """Names of the *.py files under `root`, as paths from it with forward slashes."""
+    """Yields the *.py files under `root`, as paths relative to it with forward slashes."""
     with os.scandir(f"{root}/{below}") as entries:
         for entry in entries:
             name = f"{below}{entry.name}"
@@ -189,7 +189,7 @@ def _on_store(pattern: str) -> list[File]:
 
 
 def _fixed_part(pattern: str) -> Path:
-    """The folder that every match is in: hosts may keep it in different places."""
+    """Returns the folder that contains every match. Its location may differ between hosts."""
     parts = Path(pattern).parts
     fixed = list(takewhile(lambda part: not glob.has_magic(part), parts))
     return Path(*fixed) if len(fixed) < len(parts) else Path(pattern).parent

@@ -1,11 +1,11 @@
-"""Files that survive a loss of power: they are on the disk before anything relies on them."""
+"""Files that survive a loss of power: they are on disk before anything relies on them."""
 
 import os
 from pathlib import Path
 
 
 def replace(path: Path, text: str, label: str) -> None:
-    """Writes a file in one piece, by a file beside it whose name ends with `label`."""
+    """Replaces a file atomically, through a temporary file beside it with the suffix `label`."""
     temporary = path.with_name(f".{path.name}.{label}")
     temporary.write_text(text, encoding="utf-8")
     sync(temporary)
@@ -14,7 +14,7 @@ def replace(path: Path, text: str, label: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Waits until a file's content, or a folder's names, are on the disk."""
+    """Waits until a file's content, or a folder's entries, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -23,7 +23,7 @@ def sync(path: Path) -> None:
 
 
 def sync_all(folder: Path) -> None:
-    """The same for everything in a folder, and the folder itself."""
+    """Waits until a folder and everything in it are on disk."""
     for path in folder.rglob("*"):
         sync(path)
     sync(folder)

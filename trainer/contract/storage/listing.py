@@ -1,4 +1,4 @@
-"""Files by a glob. The library's takes a folder that storage cannot list for an empty one."""
+"""Lists files by a glob. Python's glob takes a folder that storage cannot list for an empty one."""
 
 import fnmatch
 import glob
@@ -10,9 +10,9 @@ ANY_DEPTH = "**"
 
 
 def matching(pattern: Path) -> Iterator[Path]:
-    """What an absolute or relative pattern matches, as glob.glob(recursive=True) has it.
+    """Yields the matches of an absolute or relative pattern, as glob.glob(recursive=True) does.
 
-    Folders that this user may not read are left out, as there. Raises OSError for all other errors.
+    Like glob, it skips folders that the user may not read. Raises OSError for all other errors.
     """
     yield from _below(Path(pattern.anchor), pattern.relative_to(pattern.anchor).parts)
 
@@ -41,7 +41,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _entries(folder: Path) -> list[tuple[str, bool]]:
-    """Name of each entry, and whether it is a folder."""
+    """Returns the name of each entry, and whether it is a folder."""
     try:
         with os.scandir(folder) as entries:
             return [(entry.name, entry.is_dir()) for entry in entries]

@@ -1,4 +1,4 @@
-"""Files on an object store, as corpora need them: listed by a glob, and told apart."""
+"""Objects of a corpus on an object store: listed by a glob, and identified by their content."""
 
 import glob
 from collections.abc import Iterator
@@ -10,29 +10,29 @@ from typing import Any, BinaryIO, NamedTuple
 from trainer.contract.storage.paths import AnyPath, place
 
 CONTENT = ("md5Hash", "crc32c", "generation")
-"""What the store says of an object's content, the best first."""
+"""Metadata keys that identify an object's content, the best first."""
 
 
 class Object(NamedTuple):
     name: str
-    """Below the part of the glob that is fixed."""
+    """Path below the fixed part of the glob."""
     path: AnyPath
     size: int
     mark: str
-    """Another one where the content is another."""
+    """Hash or version of the content; it changes with the content."""
 
 
 class StoreError(OSError):
-    """The store does not give what is asked for; says why."""
+    """Raised when the store does not return a requested object, with the reason."""
 
 
 def matching(pattern: str) -> list[Object]:
-    """The objects that a glob such as gs://BUCKET/**/*.txt matches, by name; none where none does.
+    """Returns the objects that a glob such as gs://BUCKET/**/*.txt matches, sorted by name.
 
-    Raises ConfigError where such a URL cannot be reached from here, StoreError.
+    Raises ConfigError when this machine cannot reach such a URL, and StoreError for store errors.
     """
     place(pattern)
-    import fsspec  # late: comes with the extra
+    import fsspec  # imported late: it comes with an extra
 
     with _told():
         store, path = fsspec.url_to_fs(pattern)
@@ -51,14 +51,14 @@ def matching(pattern: str) -> list[Object]:
 
 
 def opened(path: AnyPath) -> BinaryIO:
-    """A stream of the object. Raises StoreError."""
+    """Opens an object for reading. Raises StoreError."""
     with _told():
         return path.open("rb")
 
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Whatever gcsfs, Google's libraries and the network raise, in one way."""
+    """Converts all exceptions of gcsfs, Google's libraries and the network to StoreError."""
     try:
         yield
     except FileNotFoundError:
@@ -68,6 +68,6 @@ def _told() -> Iterator[None]:
 
 
 def _fixed_part(pattern: PurePosixPath) -> PurePosixPath:
-    """The folder that every match is in."""
+    """Returns the folder that contains every match."""
     fixed = list(takewhile(lambda part: not glob.has_magic(part), pattern.parts))
     return PurePosixPath(*fixed) if len(fixed) < len(pattern.parts) else pattern.parent

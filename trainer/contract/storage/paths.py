@@ -1,4 +1,4 @@
-"""Where checkpoints and data can lie: in folders, or on Google Cloud Storage."""
+"""Paths of checkpoints and data: in folders, or on Google Cloud Storage."""
 
 import importlib.util
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 from trainer.contract.config.loader import ConfigError
 
 AnyPath = Any
-"""A pathlib.Path or an etils.epath.Path, which type checkers do not take for one."""
+"""A pathlib.Path, or an etils.epath.Path, which type checkers do not accept as a pathlib.Path."""
 
 GCS = "gs://"
 
 
 def place(text: str) -> AnyPath:
-    """A path or a gs:// URL as an epath.Path; `~` is the home of whoever runs this.
+    """Returns a path or a gs:// URL as an epath.Path; `~` is the home of this process's user.
 
-    Raises ConfigError for a URL that cannot be reached from here.
+    Raises ConfigError for a URL that this machine cannot reach.
     """
-    # Late: the command that needs no place answers sooner.
+    # Imported late, so that commands without paths start faster.
     from etils import epath
 
     if not is_url(text):
@@ -37,12 +37,12 @@ def place(text: str) -> AnyPath:
 
 
 def _never_remember_listings() -> None:
-    """By default gcsfs does; but tensorstore and other hosts write behind its back."""
+    """Disables gcsfs's cache of listings: tensorstore and other hosts write without updating it."""
     import fsspec.config
 
     fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
 
 
 def is_url(path: AnyPath | str) -> bool:
-    """An object store's: no folders, no renames; every write of an object is atomic."""
+    """Returns whether a path is on an object store: no folders or renames, and atomic writes."""
     return "://" in str(path)

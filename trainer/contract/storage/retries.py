@@ -1,6 +1,6 @@
-"""Trouble of storage that can pass: recognizes it, and retries a call for about a minute.
+"""Recognizes transient storage errors, and retries a call for about a minute.
 
-Pure Python: the launcher uses it too. Retries are logged by the logger `slipway.storage`.
+Pure Python: the launcher uses it too. The logger `slipway.storage` logs each retry.
 """
 
 import errno
@@ -29,7 +29,7 @@ ERRNOS = frozenset(
     }
 )  # fmt: skip
 STATUSES = frozenset({408, 425, 429, *range(500, 600)})
-"""HTTP statuses, which gcsfs and google-api-core have in `code`, aiohttp in `status`."""
+"""HTTP statuses, which gcsfs and google-api-core store in `code`, and aiohttp in `status`."""
 NAMES = frozenset(
     {
         # requests
@@ -42,23 +42,23 @@ NAMES = frozenset(
         "ChecksumError",
     }
 )  # fmt: skip
-"""Exceptions of the network without a number, by the names of their classes."""
+"""Class names of network exceptions without an error number."""
 STORES = frozenset({"requests", "aiohttp", "google", "gcsfs", "urllib3"})
-"""Packages that those classes are from."""
+"""Packages that define those classes."""
 TEXTS = re.compile(
     r"\b(UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|RESOURCE_EXHAUSTED)\b|"
     + "|".join(re.escape(os.strerror(number)) for number in sorted(ERRNOS) if number > 0),
 )
-"""What tensorstore's errors say, which have no number."""
+"""Texts of tensorstore's errors, which have no number."""
 MEMORY = re.compile(r"out of memory|failed to allocate|bad_alloc|allocat\w+ \d+ bytes", re.I)
 
 
 class StorageError(Exception):
-    """Storage did not recover within the retries. A crash: the next attempt may have more luck."""
+    """Raised when storage does not recover within the retries; the next attempt may succeed."""
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception and all that it was raised from, the innermost last."""
+    """Yields the exception and its chain of causes, the innermost last."""
     seen = set[int]()
     following: BaseException | None = error
     while following is not None and id(following) not in seen:
@@ -68,39 +68,39 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def is_memory(error: BaseException) -> bool:
-    """Whether a host or a device has no room for what was asked."""
+    """Returns whether a host or a device has run out of memory."""
     return any(isinstance(one, MemoryError) or MEMORY.search(str(one)) for one in chain(error))
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same call can succeed later without any change."""
+    """Returns whether the same call can succeed later without any change."""
     if is_memory(error) or any(isinstance(one, StorageError) for one in chain(error)):
         return False
     return any(map(_can_pass, chain(error)))
 
 
 def reason(error: BaseException) -> str:
-    """The innermost transient exception on one line; of any other chain, the innermost one."""
+    """Returns the innermost transient exception, or else the innermost one, as one line."""
     *_, last = chain(error)
     shown = next((one for one in reversed([*chain(error)]) if _can_pass(one)), last)
     return " ".join(str(shown).split()) or type(shown).__name__
 
 
 class Patience:
-    """Waits between the retries of one piece of work, for PATIENCE_S from its first failure on."""
+    """Waits between the retries of one operation, up to PATIENCE_S after its first failure."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._tries, self._began = 0, 0.0
 
     def renew(self) -> None:
-        """The work makes progress again."""
+        """Resets the count of tries, because the operation makes progress again."""
         self._tries = 0
 
     def wait(self, error: Exception) -> None:
-        """Waits before the next try, with a warning in the log.
+        """Logs a warning and waits before the next try.
 
-        Raises `error` where it does not pass by itself, StorageError where it lasts too long.
+        Raises `error` when it is not transient, and StorageError when it lasts too long.
         """
         if not is_transient(error):
             raise error
@@ -119,9 +119,9 @@ class Patience:
 
 
 def retried(what: str, call: Callable[[], T]) -> T:
-    """What `call` returns. Transient errors are retried with exponential backoff and jitter.
+    """Returns the result of `call`. Retries transient errors with exponential backoff and jitter.
 
-    Raises StorageError where they last longer than PATIENCE_S; all other errors at once.
+    Raises StorageError when they last longer than PATIENCE_S, and all other errors immediately.
     """
     patience = Patience(what)
     while True:
@@ -132,7 +132,7 @@ def retried(what: str, call: Callable[[], T]) -> T:
 
 
 def pause(tries: int) -> float:
-    """Seconds to wait after so many failed tries."""
+    """Returns the seconds to wait after `tries` failed tries."""
     return min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (tries - 1)) * random.uniform(0.75, 1.25)
 
 
@@ -157,7 +157,7 @@ def _can_pass(error: BaseException) -> bool:
 
 
 def _status(error: BaseException) -> int | None:
-    """The number of the answer of an HTTP server."""
+    """Returns the status code of an HTTP error, or None without one."""
     response = getattr(error, "response", None)
     for found in (getattr(error, "code", None), getattr(error, "status", None), response):
         number = getattr(found, "status_code", found)

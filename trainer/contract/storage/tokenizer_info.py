@@ -1,4 +1,4 @@
-"""The tokens of a job's tokenizer: how many, and which stands between documents. Pure Python."""
+"""The vocabulary of a job's tokenizer: its size and its document separator. Pure Python."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from trainer.contract.config.model import OwnModel
 from trainer.contract.storage.retries import retried
 
 ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
-"""As tokenizers of the GPT-2, Llama 3, Llama 2, Gemma and BERT families call theirs."""
+"""End-of-text tokens of the GPT-2, Llama 3, Llama 2, Gemma and BERT tokenizer families."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Vocabulary:
     size: int
     """One more than the largest id."""
     separator: int
-    """Of the token that stands before every document, and so closes the one before."""
+    """Id of the token before every document, which also ends the previous one."""
     separator_text: str
     sha256: str
-    """Of the tokenizer's file, or of how it is trained; "": there is neither."""
+    """Hash of the tokenizer's file, or of its training settings; "" without either."""
 
 
 class VocabularyError(ValueError):
-    """A tokenizer that cannot serve; `key` of the job's `data` section is why."""
+    """Raised for an unusable tokenizer; `key` is the cause in the job's `data` section."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
@@ -38,11 +38,11 @@ class VocabularyError(ValueError):
 
 OF_BYTES = Vocabulary(size=257, separator=256, separator_text="<|document|>", sha256="")
 TRAINING = "1"
-"""Another one where the same documents would give another tokenizer."""
+"""Version of the training; changes when the same documents would give another tokenizer."""
 
 
 def vocabulary(data: Data) -> Vocabulary:
-    """Raises VocabularyError where the file is none of a tokenizer, or knows no such separator."""
+    """Returns the vocabulary. Raises VocabularyError for a bad file or an unknown separator."""
     if data.tokenizer == BYTES:
         if data.separator is not None:
             raise VocabularyError("separator", "the bytes tokenizer has its own: leave this out")
@@ -71,20 +71,20 @@ def vocabulary(data: Data) -> Vocabulary:
 
 
 def vocab_size(job: Job) -> int:
-    """Tokens that the model tells apart, before padding. Raises VocabularyError."""
+    """Returns the model's vocabulary size before padding. Raises VocabularyError."""
     given = None if isinstance(job.model, OwnModel) else job.decoder.vocab_size
     return given or vocabulary(job.data).size
 
 
 def _trained(size: int) -> Vocabulary:
-    """Known before it is trained: as many tokens as are asked for, the separator first."""
+    """Returns the vocabulary of a tokenizer before its training: `size` tokens, separator first."""
     sha256 = hashlib.sha256(f"trained {TRAINING} {size}".encode()).hexdigest()
     return Vocabulary(size, 0, ENDS_OF_TEXT[0], sha256)
 
 
 @lru_cache(maxsize=1)
 def _read(path: Path) -> tuple[str, dict[str, int]]:
-    """Its hash and the id of every token."""
+    """Returns the hash of a tokenizer's file and the id of every token."""
     try:
         content = retried(str(path), path.read_bytes)
     except OSError as error:
@@ -101,7 +101,7 @@ def _read(path: Path) -> tuple[str, dict[str, int]]:
 
 
 def _ids(vocab: Any) -> dict[str, int]:
-    """Token -> id; Unigram models list tokens with their scores."""
+    """Returns token -> id; Unigram models list tokens with their scores."""
     if isinstance(vocab, list):
         return {text: number for number, (text, _) in enumerate(vocab)}
     return dict(vocab)
