@@ -40,7 +40,7 @@ class DefaultToRun(TyperGroup):
     """`launch --cluster C job.yaml` is `launch run --cluster C job.yaml`."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """No command fails because of what its output cannot encode, or because it is closed."""
+        """Prepares the standard streams: closed ones, or their encoding, fail no command."""
         prepare()
         return super().main(*args, **options)
 
@@ -55,7 +55,7 @@ class DefaultToRun(TyperGroup):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Ends with one line where nothing can be kept between commands."""
+        """Runs a command; prints one line when no state can be kept between commands."""
         try:
             return super().invoke(ctx)
         except NoStateFolderError as error:
@@ -97,7 +97,7 @@ ClusterName = Annotated[
 
 
 class Check(StrEnum):
-    """What a step can be checked for."""
+    """A property of the training step to check."""
 
     explicit = "explicit"
 
@@ -114,20 +114,21 @@ def run(
     simulate_hosts: SimulateHosts = None,
     runs: Runs = Path("runs"),
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="move an earlier run of this name aside and start anew")
+        bool,
+        typer.Option(
+            "--fresh", help="move an existing run of this name aside and start from scratch"
+        ),
     ] = False,
     detach: Detach = False,
     yes: Agreed = False,
     compile_check: CompileCheck = True,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", help="start nothing: print the plan, or what Kubernetes would be asked for"
-        ),
+        typer.Option("--dry-run", help="start nothing; print the plan, or the Kubernetes manifest"),
     ] = False,
     output: OutputOption = Output.text,
 ) -> None:
-    """Run a job on a cluster. The default command: `run` can be left out.
+    """Run a job on a cluster. This is the default command: `run` can be omitted.
 
     launch --cluster local jobs/quickstart.yaml --detach
     """
@@ -158,7 +159,7 @@ def resume(
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
-    """Go on with a run from its last checkpoint, where it ran before or on another cluster.
+    """Resume a run from its last checkpoint, on the same cluster or on another one.
 
     launch resume quickstart --detach steps=600
     """
@@ -197,19 +198,21 @@ def plan(
     ] = None,
     searched: Annotated[
         bool,
-        typer.Option("--search", help="rank other meshes, remat policies and micro-batches"),
+        typer.Option("--search", help="rank alternative meshes, remat policies and micro-batches"),
     ] = False,
     check: Annotated[
         Check | None,
-        typer.Option("--check", help="where shardings are ambiguous, or operations reshard"),
+        typer.Option("--check", help="list ambiguous shardings and operations that reshard"),
     ] = None,
     draw: Annotated[
         str | None,
-        typer.Option("--draw", metavar="NAME", help="which devices hold which part of an array"),
+        typer.Option(
+            "--draw", metavar="NAME", help="draw which devices hold which part of an array"
+        ),
     ] = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Show where everything would go, without starting anything: hosts, mesh, batch, bytes.
+    """Show the plan of a run without starting it: hosts, mesh, batch, memory.
 
     launch plan --cluster tpu-v4-32 job.yaml --compile
 
@@ -267,7 +270,7 @@ def doctor(
     simulate_hosts: SimulateHosts = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Look at a cluster's hosts as a run would, and say all that is wrong, without a job.
+    """Check the hosts of a cluster as a run would, and report every problem.
 
     launch doctor --cluster tpu-v4-32 --simulate
     """
@@ -292,16 +295,14 @@ def up(
 @app.command()
 def down(
     cluster: Annotated[
-        str, typer.Argument(help="a cluster that is up, one of a cloud, or the name of a pod")
+        str, typer.Argument(help="a warm cluster, a cluster file, or the name of TPU slices")
     ],
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="do not ask before runs are stopped or hosts go")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="skip the confirmation")] = False,
 ) -> None:
-    """End a cluster that `launch up` keeps warm; give hosts of a cloud back.
+    """Shut down a warm cluster, or release the hosts of a cloud.
 
-    Runs on it are stopped with a checkpoint. On a terminal the command asks first; elsewhere it
-    needs --yes.
+    Runs on it are stopped with a checkpoint. The command asks for confirmation, and needs
+    --yes when it runs without a terminal.
 
     launch down pod.yaml
 
@@ -320,7 +321,7 @@ def _prepare(
     simulate_hosts: int | None,
     runs: Path,
 ) -> "LaunchSpec":
-    """Everything that is wrong with the files, the overrides and their fit, in one go."""
+    """Loads and plans a job; ends the command with all problems at once."""
     from launcher.cluster.schema import ClusterRef
     from launcher.planning.planner import prepare
     from trainer.contract.config.loader import ConfigError

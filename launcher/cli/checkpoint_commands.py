@@ -37,7 +37,7 @@ def list_checkpoints(
     verify: Annotated[bool, typer.Option("--verify", help="read every array")] = False,
     output: OutputOption = Output.text,
 ) -> None:
-    """List the steps that are saved. The default command: `list` can be left out."""
+    """List the saved steps. This is the default command: `list` can be omitted."""
     from launcher.commands.checkpoints import as_json, show, verified
 
     folder, found = _checkpoints_of(run, runs)
@@ -52,7 +52,7 @@ def list_checkpoints(
 
 @app.command("restore-damaged")
 def restore_damaged(run: RunOrFolder, runs: Runs = Path("runs")) -> None:
-    """Verify what was moved aside as damaged, and put back the checkpoints that are whole."""
+    """Verify checkpoints that were moved aside as damaged; put back those that are whole."""
     from launcher.commands.checkpoints import put_back
 
     folder, found = _checkpoints_of(run, runs)
@@ -71,7 +71,7 @@ def export_checkpoint(
     step: Annotated[int | None, typer.Option(help="the newest whole one by default")] = None,
     runs: Runs = Path("runs"),
 ) -> None:
-    """Write the weights of a checkpoint for other programs."""
+    """Export the weights of a checkpoint for other programs."""
     from launcher.commands.checkpoints import export, pick
     from launcher.runs.directory import RunFolderError
 
@@ -98,7 +98,7 @@ def sample(
     ] = None,
     runs: Runs = Path("runs"),
 ) -> None:
-    """Let the model of a checkpoint write, on this machine and without a cluster.
+    """Generate text with the model of a checkpoint, on this machine.
 
     launch sample quickstart --prompt "def main(" --tokens 100 --temperature 0
     """

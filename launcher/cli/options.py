@@ -1,4 +1,4 @@
-"""What the commands of `launch` share: options, and how a refusal is told."""
+"""Options that the commands of `launch` share, and how a command ends with an error."""
 
 import sys
 from enum import StrEnum
@@ -18,33 +18,37 @@ Overrides = Annotated[
     typer.Argument(metavar="[KEY=VALUE]...", help="changes to the job: steps=20 mesh.tensor=2"),
 ]
 Simulate = Annotated[
-    bool, typer.Option("--simulate", help="run it host by host on this machine, with CPU devices")
+    bool, typer.Option("--simulate", help="simulate the hosts on this machine, with CPU devices")
 ]
 SimulateHosts = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="simulate N hosts of the same kind (implies --simulate)"),
 ]
 Detach = Annotated[
-    bool, typer.Option("--detach", "-d", help="return once it runs; no terminal ends it then")
+    bool,
+    typer.Option(
+        "--detach", "-d", help="return once the run has started; keep it running in the background"
+    ),
 ]
 Agreed = Annotated[
-    bool, typer.Option("--yes", "-y", help="do not ask whether to pay for hosts of a cloud")
+    bool,
+    typer.Option("--yes", "-y", help="skip the confirmation before creating billable resources"),
 ]
 CompileCheck = Annotated[
     bool,
     typer.Option(
         "--compile-check/--no-compile-check",
-        help="on real TPUs, with the extra `tpu`: ask the compiler first whether the step fits",
+        help="on real TPUs, with the extra `tpu`: compile the step first to see whether it fits",
     ),
 ]
-Runs = Annotated[Path, typer.Option(help="the folder in which each run gets a folder of its own")]
+Runs = Annotated[Path, typer.Option(help="the folder that holds a folder per run")]
 RunName = Annotated[
-    str, typer.Argument(metavar="RUN", help="a run's name, here or elsewhere, or its folder's path")
+    str, typer.Argument(metavar="RUN", help="the name of a run, or the path of its folder")
 ]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="text, or json for programs")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="the format of the output")]
 
 
 def refuse(message: str, code: int) -> NoReturn:
-    """End the command with a message on standard error."""
+    """Ends the command with a message on standard error."""
     print(message, file=sys.stderr)
     raise SystemExit(code)

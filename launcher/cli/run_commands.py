@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make them commands of `launch`."""
+    """Adds the commands to `launch`."""
     app.command("list")(list_runs)
     for command in (status, logs, attach, stop):
         app.command()(command)
@@ -26,8 +26,8 @@ def add_to(app: typer.Typer) -> None:
 def list_runs(runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
     """List all runs, the newest first.
 
-    Those in --runs, and those that were started elsewhere. A run is `died` where its state says
-    that it runs and no process does: `launch resume` goes on with it.
+    The list has the runs in --runs and those that were started in other folders. A run is `died`
+    when its state is `running` but no process runs it: `launch resume` continues it.
 
     launch list -o json | jq -r '.[] | select(.alive) | .name'
     """
@@ -44,7 +44,7 @@ def list_runs(runs: Runs = Path("runs"), output: OutputOption = Output.text) -> 
 
 
 def status(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
-    """Tell how a run stands and what happened to it.
+    """Show the state of a run and what happened to it.
 
     launch status quickstart
     """
@@ -78,7 +78,7 @@ def logs(
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
-    """Show what the hosts of a run printed.
+    """Show the output of the hosts of a run.
 
     launch logs quickstart -f
 
@@ -98,9 +98,9 @@ def logs(
 
 
 def attach(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
-    """Show a run as `launch run` does, until it ends.
+    """Follow a run until it ends, with the display of `launch run`.
 
-    Ends with the exit code of the run; Ctrl-C only lets go of it.
+    The exit code is that of the run. Ctrl-C detaches, and the run continues.
 
     launch attach quickstart
     """
@@ -124,11 +124,12 @@ def stop(
     run: RunName,
     runs: Runs = Path("runs"),
     now: Annotated[
-        bool, typer.Option("--now", help="end it at once; what came after the last save is lost")
+        bool,
+        typer.Option("--now", help="end it immediately; steps after the last checkpoint are lost"),
     ] = False,
     output: OutputOption = Output.text,
 ) -> None:
-    """Let a run save a checkpoint and end.
+    """Stop a run after it has saved a checkpoint.
 
     launch stop quickstart
     """
@@ -148,7 +149,7 @@ def stop(
 
 
 def _end(folder: Path, code: int, output: Output) -> NoReturn:
-    """With what `launch status` says of the run, where that is asked for."""
+    """Ends the command, after the status of the run when JSON is requested."""
     from launcher.commands.status import as_json, read
 
     if output is Output.json:
@@ -161,7 +162,7 @@ def _asked(output: Output) -> list[str]:
 
 
 def _if_elsewhere(folder: Path, *words: str) -> None:
-    """Where a run is on another machine, the command is typed there, and this one ends with it."""
+    """Runs the command on the machine that has the run, and ends with its exit code."""
     from launcher.runs.directory import REMOTE
 
     if not (folder / REMOTE).exists():
@@ -173,7 +174,7 @@ def _if_elsewhere(folder: Path, *words: str) -> None:
 
 
 def _job_in_queue(folder: Path, *, or_late: bool = False) -> "SlurmJob | None":
-    """Where a run is a job of Slurm's that has not ended; `or_late`: or that may yet come."""
+    """Returns a run's Slurm job unless it has ended; `or_late`: also one that may yet appear."""
     from launcher.runs.slurm_job import SlurmJob
 
     job = SlurmJob.read(folder)
@@ -183,7 +184,7 @@ def _job_in_queue(folder: Path, *, or_late: bool = False) -> "SlurmJob | None":
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """A run that is not found, or that cannot be used in this way, is bad usage."""
+    """Ends the command with a message when a run is not found or cannot be used in this way."""
     from launcher.core.errors import ProviderError
     from launcher.runs.directory import RunFolderError
 

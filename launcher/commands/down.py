@@ -136,7 +136,7 @@ class UnnotedPod:
 
 
 def to_end(given: str, tell: Tell) -> list[ToEnd]:
-    """Lists everything that a name or path refers to; `tell` prints warnings."""
+    """Lists everything that a name or path refers to, and prints warnings."""
     key, stem = cluster_key(given), Path(given).stem
     cluster = _gcp_cluster(given)
     found: list[ToEnd] = []
