@@ -101,7 +101,7 @@ def test_kill_9_of_the_reaper_of_all_nodes_ends_the_run_as_a_lost_cluster(
     start: Callable[..., Launch], traces: Traces
 ) -> None:
     run = start()
-    run.wait_for_event("step", step=35)
+    run.wait_for_event("checkpoint_saved")
     os.kill(reaper_of_nodes(traces), signal.SIGKILL)
     assert run.wait() == 3, run.output
     assert "the head of the Ray cluster has ended" in run.output
