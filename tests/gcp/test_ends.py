@@ -24,7 +24,7 @@ def start(project: Path, stand_in: StandIn, traces: Traces, name: str) -> Launch
 
 
 def keepers(traces: Traces) -> list[int]:
-    return [pid for pid, command in traces.processes().items() if "commands.keeper" in command]
+    return [pid for pid, command in traces.processes().items() if "gcp_reclaimer" in command]
 
 
 def wait_in_queue(run: Launch) -> None:
