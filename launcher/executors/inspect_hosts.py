@@ -82,8 +82,8 @@ def _in_queue(launch: LaunchSpec, settings: Slurm, on_status: Tell) -> str:
 def _read(said: str) -> dict[int, Seen]:
     """Parses the doctor's output. Raises ProviderError with output that has no report."""
     try:
-        told = json.loads(said[said.index("{\n") :])
+        parsed = json.loads(said[said.index("{\n") :])
     except ValueError:
         raise ProviderError(f"the doctor could not look at the hosts:\n{said.strip()}") from None
     seen = TypeAdapter(Seen)
-    return {host.pop("process"): seen.validate_python(host) for host in told["hosts"]}
+    return {host.pop("process"): seen.validate_python(host) for host in parsed["hosts"]}

@@ -331,7 +331,7 @@ def _earlier(folder: Path, *, fresh: bool) -> Path | None:
         raise RunFolderError(
             f"{folder}: there is a run of this name already. Go on with it "
             f"({resume_command(folder)}), give this one another name (name=...), or move the "
-            "old one aside and start anew (--fresh)"
+            "old one aside and start from scratch (--fresh)"
         )
     _refuse_queued(folder)
     if is_alive(folder):

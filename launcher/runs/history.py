@@ -65,8 +65,8 @@ def _text(event: Event) -> str:
     match event.get("event"):
         case "attempt_ended":
             kind = event.get("kind")
-            told = "" if kind == "hang" else reason  # the hang's own event has the reason
-            what = reason if kind in IN_ORDER else _sentence(str(kind), told)
+            detail = "" if kind == "hang" else reason  # the hang's own event has the reason
+            what = reason if kind in IN_ORDER else _sentence(str(kind), detail)
             return _sentence("ended" + (f" at step {step}" if step else ""), what)
         case "hang":
             return _sentence("hang", reason)

@@ -40,8 +40,8 @@ class Queued:
         if self.state != "PENDING":
             return self.state.lower()
         expected = "" if self.starts == "N/A" else f"expected to start at {self.starts}"
-        told = ", ".join(filter(None, [self.reason.replace("None", ""), expected]))
-        return f"queued ({told})" if told else "queued"
+        details = ", ".join(filter(None, [self.reason.replace("None", ""), expected]))
+        return f"queued ({details})" if details else "queued"
 
 
 class SlurmJob(RunRecord):

@@ -70,13 +70,13 @@ def held_if_free(path: Path) -> Iterator[bool]:
 def _wait(path: Path, waiting: Progress) -> int:
     heard, heard_at = None, time.monotonic()
     while (descriptor := _take(path)) is None:
-        told = _read(path)
-        if told != heard:
-            heard, heard_at = told, time.monotonic()
-            if told:
-                waiting(*told)
+        state = _read(path)
+        if state != heard:
+            heard, heard_at = state, time.monotonic()
+            if state:
+                waiting(*state)
         elif time.monotonic() - heard_at > DEADLINE_S:
-            who = told[2] if told else "another process"
+            who = state[2] if state else "another process"
             raise TimeoutError(f"{who} holds {path} and made no progress for {DEADLINE_S:.0f} s")
         time.sleep(LOOK_EVERY_S)
     _write(descriptor, 0, 0)

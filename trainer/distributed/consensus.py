@@ -55,10 +55,10 @@ def tell(name: str, value: str | None, deadline_s: float = 300.0) -> str:
         if client is not None:
             client.key_value_set(f"slipway/{name}", value)
         return value
-    told = _get(client, f"slipway/{name}", deadline_s)
-    if told is None:
+    published = _get(client, f"slipway/{name}", deadline_s)
+    if published is None:
         raise AgreementError(f"host-0000 was not heard of in {deadline_s:.0f} s ({name})")
-    return told
+    return published
 
 
 def _words(error: Exception | None) -> str:

@@ -43,24 +43,24 @@ class PodsError(ProviderError):
 def refusal(status: int, body: str, asked: str, where: str) -> ProviderError:
     """Returns the exception for an error response with an HTTP status and a body."""
     said = _message(body) or f"HTTP {status}"
-    told = f"{where}: {asked}: {said}"
+    what = f"{where}: {asked}: {said}"
     if status == 401:
         return ForbiddenError(
-            f"{told} (401). Log in to the cluster again, and try `kubectl auth whoami`"
+            f"{what} (401). Log in to the cluster again, and try `kubectl auth whoami`"
         )
     if status == 403 and "exceeded quota" in said:
-        return QuotaError(f"{told}. Free some of it, ask for more, or name another namespace")
+        return QuotaError(f"{what}. Free some of it, ask for more, or name another namespace")
     if status == 403:
         return ForbiddenError(
-            f"{told}. Slipway creates, reads and deletes rayclusters.ray.io and secrets, and lists "
+            f"{what}. Slipway creates, reads and deletes rayclusters.ray.io and secrets, and lists "
             "pods, in that namespace: ask who administers the cluster for a role with that"
         )
     if status == 404 and is_unknown_kind(body):
         return NoKubeRayError(
-            f"{told}. This cluster has no RayCluster resource (ray.io/v1): install the KubeRay "
+            f"{what}. This cluster has no RayCluster resource (ray.io/v1): install the KubeRay "
             "operator, 1.1 or later"
         )
-    return RefusedError(f"{told} ({status})")
+    return RefusedError(f"{what} ({status})")
 
 
 def is_unknown_kind(body: str) -> bool:

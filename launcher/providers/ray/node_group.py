@@ -176,11 +176,11 @@ class Nodes:
         names = ", ".join(GENERATION.sub("", node["name"]) for node in waiting)
         ended = next((node for node in waiting if self._has_ended(node)), waiting[0])
         text = _text(ended["log"]) or "".join(_text(p) for p in self._folder.glob("*.starter.log"))
-        told = [f"{names} did not come up {why}. The end of the log of {ended['name']}:"]
-        told += _tail(text, TAIL_LINES)
+        report = [f"{names} did not come up {why}. The end of the log of {ended['name']}:"]
+        report += _tail(text, TAIL_LINES)
         if errors := RAYLET_ERROR.findall(_text(Path(ended["folder"]) / RAYLET_LOG)):
-            told += ["and of its raylet:", *_tail("\n".join(errors), RAYLET_LINES)]
-        return "\n".join(told)
+            report += ["and of its raylet:", *_tail("\n".join(errors), RAYLET_LINES)]
+        return "\n".join(report)
 
 
 def is_up(node: Node) -> bool:

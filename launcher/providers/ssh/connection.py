@@ -80,14 +80,14 @@ class Host:
 
     def explained(self, status: int | None, error: str) -> HostError:
         """Returns the error for a command that failed on this host, with the remedy."""
-        told = "\n".join(f"    {line}" for line in error.strip().splitlines()[-TAIL_LINES:])
+        last_lines = "\n".join(f"    {line}" for line in error.strip().splitlines()[-TAIL_LINES:])
         if status != SSH_FAILED:
-            return HostError(f"a command failed there with exit code {status}:\n{told}")
+            return HostError(f"a command failed there with exit code {status}:\n{last_lines}")
         typed = " ".join(["ssh", *self._who(), self.name])
         for words, remedy in REMEDIES:
             if words in error:
-                return HostError(f"{remedy.format(ssh=typed, host=self.name)}\n{told}")
-        return HostError(f"no connection; what does `{typed}` say?\n{told}")
+                return HostError(f"{remedy.format(ssh=typed, host=self.name)}\n{last_lines}")
+        return HostError(f"no connection; what does `{typed}` say?\n{last_lines}")
 
     def _options(self) -> list[str]:
         return [

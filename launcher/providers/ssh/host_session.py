@@ -29,9 +29,9 @@ LAUNCH = "launch"
 def serve_run(node: Node, orders: Orders) -> None:
     """Serves until the run is over. A lost connection ends it only before its start is reported."""
     run: Path | None = None
-    told = alone = False
+    is_reported = alone = False
     give_up_at = float("inf")
-    while (told or not orders.over) and time.monotonic() < give_up_at:
+    while (is_reported or not orders.over) and time.monotonic() < give_up_at:
         if orders.over and not alone:
             alone = True
             leave_connection()
@@ -45,8 +45,8 @@ def serve_run(node: Node, orders: Orders) -> None:
                 end_run(node, run, status)
                 return
             give_up_at = time.monotonic() + LAST_WORDS_S
-        if run and not told and is_alive(run):
-            told = True
+        if run and not is_reported and is_alive(run):
+            is_reported = True
             tell(running=True)
 
 

@@ -100,20 +100,20 @@ class _Provisioning:
         host = self._hosts[number]
         things = [self.uv_place, self.code_place, self._complete]
         script = LOOK.format(folder=_folder(host.settings.folder), things=shlex.join(things))
-        told: dict[str, list[str]] = {}
+        values: dict[str, list[str]] = {}
         for line in host.run(shell(script), LOOK_TIMEOUT_S).splitlines():
             mark, _, rest = line.partition(" ")
             key, _, value = rest.partition(" ")
             if mark == "slipway":
-                told.setdefault(key, []).append(value)
-        if not {"base", "machine", "address"} <= set(told):
+                values.setdefault(key, []).append(value)
+        if not {"base", "machine", "address"} <= set(values):
             raise HostError("its shell does not answer; it must understand `sh -c '...'`")
-        (base,), (machine,), (address,) = told["base"], told["machine"], told["address"]
+        (base,), (machine,), (address,) = values["base"], values["machine"], values["address"]
         if machine != self._uv.machine:
             raise HostError(f"it is a {machine}, and this machine's uv is for {self._uv.machine}")
         if is_ipv6(address):
             raise HostError(f"it is reached at {address}. {NEEDED}")
-        return _Look(PurePosixPath(base), machine, address, frozenset(told.get("there", ())))
+        return _Look(PurePosixPath(base), machine, address, frozenset(values.get("there", ())))
 
     def describe(self, looks: Sequence[_Look]) -> str:
         """Returns a status text with the number of hosts that lack code or environments."""
