@@ -344,15 +344,18 @@ def _find_cluster(name: str) -> "Loaded[Cluster]":
 
 
 def _print_dry_run(launch: "LaunchSpec", output: Output) -> None:
-    from launcher.cluster.schema import Kubernetes
-
-    provider, world = launch.cluster.provider, launch.plan.world
-    if not isinstance(provider, Kubernetes) or world.simulated or output is Output.json:
+    if output is Output.text and (created := _what_is_created(launch)):
+        print(created, end="")
+    else:
         _print_plan(launch, output, shardings=False)
-        return
-    from launcher.providers.kubernetes.provider import manifest_text
 
-    print(manifest_text(launch.run_dir.name, world, provider), end="")
+
+def _what_is_created(launch: "LaunchSpec") -> str:
+    from launcher.providers.registry import provider_for
+
+    if launch.is_remote:
+        return ""
+    return provider_for(launch.cluster, launch.plan.world.simulated).describe(launch)
 
 
 def _print_plan(launch: "LaunchSpec", output: Output, *, shardings: bool) -> None:

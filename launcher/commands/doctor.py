@@ -14,7 +14,6 @@ from rich.text import Text
 
 from launcher.cluster.schema import ClusterRef, find_cluster
 from launcher.commands.held_slices import print_held
-from launcher.commands.run import refuse_unreachable
 from launcher.core.errors import ProviderError
 from launcher.core.events import Listener
 from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
@@ -26,6 +25,7 @@ from launcher.gang.host_pool import HostPool
 from launcher.gang.preflight import Needs, Problem, Seen, judge
 from launcher.planning.planner import make_launch
 from launcher.planning.spec import LaunchSpec
+from launcher.providers.registry import provider_for
 from trainer.contract.config.command import CommandJob
 from trainer.contract.config.loader import ConfigError, Loaded
 
@@ -62,7 +62,8 @@ def _visit(words: ClusterRef, folder: Path) -> LaunchSpec:
     job = CommandJob(name="doctor", command=["true"])
     cluster = find_cluster(words.name)
     launch = make_launch(Loaded(job, "doctor", {}), cluster, folder, words)
-    refuse_unreachable(launch.cluster, launch.plan.world)
+    if not launch.is_remote:
+        provider_for(launch.cluster, launch.plan.world.simulated).check(launch)
     launch.run_dir.mkdir()
     return launch
 

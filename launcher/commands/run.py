@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from launcher.cluster.schema import Attach, Cluster, Kubernetes, Slurm
+from launcher.cluster.schema import Attach
 from launcher.commands import status
 from launcher.commands.compile import DoesNotFitError, refuse_unless_it_fits
 from launcher.controller.controller import RunController
@@ -30,16 +30,12 @@ from launcher.executors.slurm import hand_over, hand_over_new
 from launcher.gang.gang import GangError
 from launcher.planning import job_secrets
 from launcher.planning.spec import LaunchSpec
-from launcher.providers.attach import provider as attach
-from launcher.providers.kubernetes import provider as kubernetes
-from launcher.providers.local import memory
 from launcher.providers.ray_jobs import run_handle as jobs
+from launcher.providers.registry import provider_for
 from launcher.runs import storage, summary
 from launcher.runs.directory import RunDir, RunFolderError, find_run, resume_command
 from launcher.ui.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
-from trainer.contract.config.job import BaseJob
 from trainer.contract.config.loader import ConfigError
-from trainer.contract.planning.plan import World
 
 REFUSALS = (ConfigError, RunFolderError, ProviderError, DoesNotFitError)
 
@@ -115,48 +111,19 @@ def resume_run(
     return _end(run.folder, code, shown.as_json)
 
 
-def refuse_unreachable(cluster: Cluster, world: World) -> None:
-    """Raises ProviderError for hosts other than this machine when no provider is named."""
-    if world.simulated or cluster.provider.kind != "local":
-        return
-    if not world.on_cpu and world.processes > 1:
-        raise ProviderError(
-            f"{world.accelerator} has {world.processes} hosts, and this machine is one of them at "
-            "most: name a provider in a cluster file, or simulate the hosts here with --simulate"
-        )
-
-
 def _refuse(launch: LaunchSpec) -> None:
     """Raises one of REFUSALS for problems that are known before anything is created."""
     problems = [launch.storage_problem] if launch.storage_problem else []
-    world, provider = launch.plan.world, launch.cluster.provider
-    by_http = launch.is_remote and isinstance(provider, Attach)
+    provider = launch.cluster.provider
+    by_http = provider if launch.is_remote and isinstance(provider, Attach) else None
     if not by_http:  # other users can read a submission: the cluster looks up secrets
         problems += job_secrets.missing(launch.job)
     if problems:
         raise ConfigError(problems)
-    refuse_unreachable(launch.cluster, world)
-    if isinstance(provider, Attach) and not world.simulated:
-        jobs.check(provider) if by_http else _check_attached(launch.job, provider)
-    elif isinstance(provider, Kubernetes) and not world.simulated:
-        kubernetes.check(provider)
-    elif not launch.is_remote and not isinstance(provider, Slurm):
-        # Accelerators have their own memory.
-        memory.refuse_if_too_large(world, launch.state_bytes if world.on_cpu else 0)
-
-
-def _check_attached(job: BaseJob, provider: Attach) -> None:
-    """Raises ProviderError, or ConfigError for secrets that other users could read."""
-    attach.check(provider)
-    if job.secrets and attach.is_open(provider):
-        raise ConfigError(
-            [
-                f"secrets: {', '.join(job.secrets)}: the Ray cluster at {provider.address} has no "
-                "token, so anyone who reaches it can read what is sent there: start its head with "
-                "RAY_AUTH_MODE=token and name the token's file (provider.token_path), or leave "
-                "`secrets` out of the job"
-            ]
-        )
+    if by_http:
+        jobs.check(by_http)
+    elif not launch.is_remote:
+        provider_for(launch.cluster, launch.plan.world.simulated).check(launch)
 
 
 def _check_that_it_fits(launch: LaunchSpec) -> None:

@@ -96,14 +96,14 @@ def assembled(
         with _keeping_logs(hosts, run_dir):
             listener.on_status("reserving the hosts")
             reservation = reserve(world, hosts, reserve_timeout_s)
-            if hosts.shared is not None:
+            if hosts.is_external:
                 listener.on_status("looking for this code and Python on every host")
                 check_equipment(reservation)
             patience = patience or Patience()
-            python = sys.executable if hosts.shared else None
+            python = sys.executable if hosts.is_external else None
             agents = start_agents(world, reservation, listener.on_status, warn, patience, python)
             nodes = reservation.nodes()
-            apart = not_sharing(agents, run_dir) if hosts.nodes is None else []
+            apart = [] if hosts.is_on_this_machine else not_sharing(agents, run_dir)
         gang = Gang(agents, reservation.places, nodes, run_dir, listener, apart)
         yield gang
     finally:
@@ -137,7 +137,7 @@ def _keeping_logs(hosts: HostCluster, run_dir: Path) -> Iterator[None]:
 
 def import_ray(hosts: HostCluster) -> None:
     """Imports Ray for this cluster; removes `RAY_*` variables, which could select another one."""
-    kept = JOB_OF_RAY if hosts.shared else ""
+    kept = JOB_OF_RAY if hosts.is_external else ""
     for name in [n for n in os.environ if n.startswith("RAY_") and n != kept]:
         del os.environ[name]
     os.environ.update({**hosts.ray_variables, **BEFORE_RAY})

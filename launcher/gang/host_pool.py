@@ -5,20 +5,14 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager, ExitStack
 from typing import Self
 
-from launcher.cluster.schema import Attach, Kubernetes, Slurm
 from launcher.core.errors import ProviderError
 from launcher.core.events import Listener
-from launcher.core.formatting import pluralize
 from launcher.gang.connect import assembled, connected
 from launcher.gang.gang import Gang
 from launcher.gang.host_selection import places, usable
 from launcher.planning.spec import LaunchSpec
-from launcher.providers.attach import provider as attach
-from launcher.providers.kubernetes.provider import hosts_of_ray_cluster
-from launcher.providers.local import provider as local
-from launcher.providers.local import warm
 from launcher.providers.ray.host_cluster import HostCluster
-from launcher.providers.slurm.provider import hosts_of_job
+from launcher.providers.registry import provider_for
 from trainer.contract.planning.plan import World
 
 
@@ -78,8 +72,7 @@ class HostPool:
         if self._hosts is None:
             return world.processes
         self.check_head()
-        if self._hosts.nodes is not None:
-            self._hosts.nodes.replace_lost(time.monotonic())
+        self._hosts.replace_lost(time.monotonic())
         return usable(
             world, self._hosts.usable_slots(world, places(world, self._hosts, self._held_nodes))
         )
@@ -99,31 +92,11 @@ class HostPool:
             pass
 
     def _get_hosts(self, launch: LaunchSpec) -> HostCluster:
-        """Acquires hosts of a running cluster or of this machine, and connects as their driver."""
-        provider = launch.cluster.provider
-        if isinstance(provider, Attach) and not launch.cluster_ref.simulated:
-            got = attach.join(provider, self._listener)
-        elif isinstance(provider, Slurm) and not launch.cluster_ref.simulated:
-            self._listener.on_status("starting Ray on the hosts of this job")
-            got = hosts_of_job(launch.plan.world, self._listener.on_status)
-        elif isinstance(provider, Kubernetes) and not launch.cluster_ref.simulated:
-            world, folder = launch.plan.world, launch.run_dir
-            got = hosts_of_ray_cluster(world, provider, folder, self._listener)
-        else:
-            got = self._simulated(launch)
-        hosts = self._held.enter_context(got)
+        """Acquires the hosts of the launch's cluster, and connects to them as their driver."""
+        provider = provider_for(launch.cluster, launch.plan.world.simulated)
+        hosts = self._held.enter_context(provider.allocate(launch, self._listener))
         self._held.enter_context(connected(hosts, launch.run_dir, self._listener))
         return hosts
-
-    def _simulated(self, launch: LaunchSpec) -> HostCluster:
-        """Returns the hosts that `launch up` keeps warm under the cluster's name, or new ones."""
-        listener, world = self._listener, launch.plan.world
-        listener.on_status(f"starting {pluralize(world.processes, 'host')}")
-        settings = local.settings_of(launch.cluster)
-        kept = warm.find(launch.cluster_name, warm.settings_of(world, settings))
-        if kept is not None:
-            self._held.enter_context(warm.use(launch.cluster_name, launch.run_dir))
-        return kept or local.start(world, settings, listener.on_status)
 
     def _assemble(self, launch: LaunchSpec, hosts: HostCluster) -> AbstractContextManager[Gang]:
         return assembled(hosts, launch.plan.world, launch.run_dir, self._listener)

@@ -202,10 +202,10 @@ def resources_of(world: World) -> dict[str, float]:
 
 def described(world: World, hosts: HostCluster) -> str:
     """Describes what a run needs and what the cluster has; "" for a cluster of Slipway's own."""
-    if hosts.shared is None:
+    if not hosts.is_external:
         return ""
     wanted = of_resources(resources_of(world))
-    labels = dict(hosts.shared.labels)
+    labels = dict(hosts.required_labels)
     if world.platform == "tpu":
         labels[POD_TYPE_LABEL] = kind_of(world).ray_pod_type or ""
     with_labels = "".join(f", {name}={value}" for name, value in labels.items())

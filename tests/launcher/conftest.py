@@ -6,7 +6,7 @@ import pytest
 
 from launcher.gang.connect import BEFORE_RAY
 from launcher.providers.local import provider
-from launcher.providers.ray.host_cluster import HostCluster
+from launcher.providers.ray.host_cluster import OwnedCluster
 from tests.spec.worlds import tpu_world
 from trainer.contract.planning.plan import World
 
@@ -24,6 +24,6 @@ def pod_world() -> World:
 
 
 @pytest.fixture(scope="session")
-def pod(pod_world: World) -> Iterator[HostCluster]:
+def pod(pod_world: World) -> Iterator[OwnedCluster]:
     with provider.start(pod_world) as hosts:
         yield hosts

@@ -17,7 +17,7 @@ from launcher.providers.gcp import pod, slice_records
 from launcher.providers.gcp.pod import TpuSliceRequest
 from launcher.providers.gcp.request import cluster_label
 from launcher.providers.local import provider, warm
-from launcher.providers.ray.host_cluster import HostCluster
+from launcher.providers.ray.host_cluster import OwnedCluster
 from tests.launcher.run_folders import make_run
 from tests.launcher.slices import MemoryApi, cluster_file, ended, make_pod
 from tests.launcher.test_warm import SETTINGS, hosts
@@ -187,14 +187,14 @@ def test_what_is_not_up_is_told_with_what_else_is_held(
 
 
 def test_two_ups_at_once_start_one_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: HostCluster
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: OwnedCluster
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     file = tmp_path / "two.yaml"
     file.write_text(WARM)
     started, both = [], threading.Barrier(2)
 
-    def start(world: object, settings: object) -> HostCluster:
+    def start(world: object, settings: object) -> OwnedCluster:
         started.append(world)
         threading.Event().wait(0.2)
         return hosts
@@ -233,7 +233,7 @@ def test_a_command_that_holds_the_cluster_for_too_long_is_named(
 def test_a_warm_cluster_with_a_live_run_is_not_ended_without_an_answer(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    hosts: HostCluster,
+    hosts: OwnedCluster,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -257,7 +257,7 @@ def test_a_warm_cluster_with_a_live_run_is_not_ended_without_an_answer(
 
 
 def test_a_run_that_does_not_stop_keeps_its_warm_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: HostCluster
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: OwnedCluster
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(down, "stop_run", lambda folder, now: 1)
@@ -289,7 +289,7 @@ def test_a_killed_run_uses_its_warm_cluster_no_longer(
 
 
 def test_down_by_path_ends_no_warm_cluster_of_another_file_of_that_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: HostCluster
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: OwnedCluster
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     warm.keep("pod", SETTINGS, hosts, str(tmp_path / "pod.yaml"))

@@ -18,7 +18,7 @@ from launcher.gang.gang import CheckError, Event, Gang, GangError
 from launcher.gang.monitor import GangMonitor
 from launcher.host.process import REAPER_KILLED
 from launcher.host.process_tree import start_time
-from launcher.providers.ray.host_cluster import HostCluster
+from launcher.providers.ray.host_cluster import OwnedCluster
 from tests.leftovers import wait_until
 from trainer.contract.planning.plan import World
 
@@ -73,7 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared(pod: HostCluster, pod_world: World, folder: Path, seen: Seen) -> Iterator[Gang]:
+def shared(pod: OwnedCluster, pod_world: World, folder: Path, seen: Seen) -> Iterator[Gang]:
     with gather(pod, pod_world, folder, seen) as crew:
         yield crew
 
@@ -299,7 +299,7 @@ print(len(look(sys.argv[1])["nodes"]), "nodes")
     ids=["no token", "another token"],
 )
 def test_a_stranger_without_the_token_is_refused_by_a_cluster_of_ours(
-    pod: HostCluster, variables: dict[str, str], said: str
+    pod: OwnedCluster, variables: dict[str, str], said: str
 ) -> None:
     own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     command = [sys.executable, "-c", STRANGER, pod.address]
@@ -314,10 +314,10 @@ from pathlib import Path
 from launcher.gang.connect import gather
 from launcher.core.events import Listener
 from launcher.core.errors import ProviderError
-from launcher.providers.ray.host_cluster import HostCluster
+from launcher.providers.ray.host_cluster import WarmCluster
 from trainer.contract.planning.plan import World
 address, ip, token, world = sys.argv[1:]
-hosts = HostCluster(address, ip, Path(token))
+hosts = WarmCluster(address, ip, Path(token))
 try:
     world = World.model_validate_json(world)
     with gather(hosts, world, Path("/nowhere"), reserve_timeout_s=2.0):
@@ -328,7 +328,7 @@ except ProviderError as error:
 
 
 def test_hosts_in_use_are_refused_to_a_second_run(
-    crew: Gang, pod: HostCluster, pod_world: World, tmp_path: Path
+    crew: Gang, pod: OwnedCluster, pod_world: World, tmp_path: Path
 ) -> None:
     world = pod_world.model_dump_json()
     arguments = [pod.address, pod.driver_ip, str(pod.token_path), world]
@@ -338,7 +338,7 @@ def test_hosts_in_use_are_refused_to_a_second_run(
     assert "those of slice-a are in use by another run" in second.stderr
 
 
-def agent_of(pod: HostCluster, worker: int) -> int:
+def agent_of(pod: OwnedCluster, worker: int) -> int:
     """The process id of a host's agent, by what its environment says."""
     marks = {f"RAY_AUTH_TOKEN_PATH={pod.token_path}".encode(), f"TPU_WORKER_ID={worker}".encode()}
     for entry in Path("/proc").glob("[0-9]*"):
@@ -352,7 +352,7 @@ def agent_of(pod: HostCluster, worker: int) -> int:
 
 
 def test_the_kernel_ends_programs_before_agents_when_memory_runs_out(
-    crew: Gang, seen: Seen, pod: HostCluster
+    crew: Gang, seen: Seen, pod: OwnedCluster
 ) -> None:
     crew.run(Script("say(event='here', score=open('/proc/self/oom_score_adj').read())"))
     assert [event["score"] for event in seen.events] == ["1000\n"] * 2
@@ -360,7 +360,7 @@ def test_the_kernel_ends_programs_before_agents_when_memory_runs_out(
     assert [int(path.read_text()) < 1000 for path in agents] == [True] * 2
 
 
-def test_rays_memory_monitor_is_off_on_nodes_of_ours(crew: Gang, pod: HostCluster) -> None:
+def test_rays_memory_monitor_is_off_on_nodes_of_ours(crew: Gang, pod: OwnedCluster) -> None:
     environment = Path(f"/proc/{agent_of(pod, 0)}/environ").read_bytes().split(b"\0")
     assert b"RAY_memory_monitor_refresh_ms=0" in environment
 
@@ -381,7 +381,7 @@ def test_an_error_of_an_agent_itself_is_told_in_one_line(crew: Gang) -> None:
 
 
 def test_when_an_agent_is_killed_its_program_ends_with_it(
-    crew: Gang, seen: Seen, pod: HostCluster
+    crew: Gang, seen: Seen, pod: OwnedCluster
 ) -> None:
     """The last test of this file: the gang has lost a host after it."""
 

@@ -15,13 +15,13 @@ from launcher.gang import reservation
 from launcher.gang.connect import connected
 from launcher.gang.host_selection import places
 from launcher.gang.reservation import Reservation, reserve
-from launcher.providers.ray.host_cluster import HostCluster
+from launcher.providers.ray.host_cluster import OwnedCluster
 from tests.leftovers import wait_until
 from trainer.contract.planning.plan import World
 
 
 @pytest.fixture(scope="module")
-def hosts(pod: HostCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCluster]:
+def hosts(pod: OwnedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnedCluster]:
     with connected(pod, tmp_path_factory.mktemp("run"), Listener()):
         yield pod
 
@@ -42,7 +42,7 @@ def stopped_raylet(folder: Path | None, process: int) -> Iterator[None]:
 
 
 def test_processes_on_other_hosts_than_reserved_for_them_are_refused(
-    hosts: HostCluster, pod_world: World
+    hosts: OwnedCluster, pod_world: World
 ) -> None:
     held = reserve(pod_world, hosts, 20.0)
     try:
@@ -57,7 +57,7 @@ def test_processes_on_other_hosts_than_reserved_for_them_are_refused(
 
 
 def test_hosts_that_ray_does_not_hand_over_in_time_are_given_up_and_can_be_had_later(
-    hosts: HostCluster, pod_world: World, monkeypatch: pytest.MonkeyPatch
+    hosts: OwnedCluster, pod_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait_until(lambda: len(places(pod_world, hosts, ours=())) == 2, 30.0)
     monkeypatch.setattr(reservation, "TAKE_TIMEOUT_S", 1.0)

@@ -12,7 +12,8 @@ from launcher.cluster.schema import Local
 from launcher.core.errors import ProviderError
 from launcher.host.process_tree import ProcessTree
 from launcher.providers.local import warm
-from launcher.providers.ray.host_cluster import HostCluster
+from launcher.providers.ray.host_cluster import OwnedCluster
+from launcher.providers.ray.node_group import Nodes
 from tests.leftovers import wait_until
 from tests.spec.worlds import cpu_world
 
@@ -27,12 +28,13 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> HostCluster:
+def hosts(tmp_path: Path) -> OwnedCluster:
     """A cluster whose nodes are a sleeping process."""
     folder = tmp_path / "cluster"
     reaped = ProcessTree(folders=[folder])
     reaped.start("nodes", ["sleep", "1000"], dict(os.environ), folder / "log")
-    return HostCluster("127.1.2.3:4", "127.1.2.3", folder / "token", reaped=reaped)
+    nodes = Nodes(reaped, folder, {}, lambda process, generation: {}, replace_after_s=None)
+    return OwnedCluster("127.1.2.3:4", "127.1.2.3", folder / "token", reaped, nodes)
 
 
 def test_a_cluster_that_nobody_kept_is_not_found() -> None:
@@ -40,7 +42,7 @@ def test_a_cluster_that_nobody_kept_is_not_found() -> None:
     assert not warm.end("pod")
 
 
-def test_a_kept_cluster_is_found_until_it_is_ended(hosts: HostCluster, tmp_path: Path) -> None:
+def test_a_kept_cluster_is_found_until_it_is_ended(hosts: OwnedCluster, tmp_path: Path) -> None:
     warm.keep("pod", SETTINGS, hosts)
     hosts.close()
     found = warm.find("pod", SETTINGS)
@@ -53,15 +55,14 @@ def test_a_kept_cluster_is_found_until_it_is_ended(hosts: HostCluster, tmp_path:
     assert not (tmp_path / "cluster").exists()
 
 
-def test_other_hosts_than_the_kept_ones_are_refused(hosts: HostCluster) -> None:
+def test_other_hosts_than_the_kept_ones_are_refused(hosts: OwnedCluster) -> None:
     warm.keep("pod", SETTINGS, hosts)
     other = warm.settings_of(cpu_world(3, 1), Local())
     with pytest.raises(ProviderError, match="launch down pod"):
         warm.find("pod", other)
 
 
-def test_a_cluster_whose_nodes_died_is_forgotten(hosts: HostCluster, tmp_path: Path) -> None:
-    assert hosts.reaped is not None
+def test_a_cluster_whose_nodes_died_is_forgotten(hosts: OwnedCluster, tmp_path: Path) -> None:
     hosts.reaped.start("more", ["true"], dict(os.environ), tmp_path / "log")
     warm.keep("pod", SETTINGS, hosts)
     children = Path(f"/proc/{hosts.reaped.pid}/task/{hosts.reaped.pid}/children")

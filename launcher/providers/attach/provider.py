@@ -5,7 +5,8 @@ belong to its Ray job: Ray ends them when this process ends for any reason.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,51 @@ from launcher.cluster.schema import Attach, is_address
 from launcher.core.errors import ProviderError
 from launcher.core.events import Listener
 from launcher.core.ipv4 import check_ipv4
+from launcher.planning.spec import LaunchSpec
+from launcher.providers.base import HostProvider
 from launcher.providers.ray.existing_cluster import NO_TOKEN, Probe, ask, ray_variables
 from launcher.providers.ray.head_monitor import unreachable
-from launcher.providers.ray.host_cluster import ExternalCluster, HostCluster
+from launcher.providers.ray.host_cluster import ExternalCluster, HostCluster, WarmCluster
+from trainer.contract.config.job import BaseJob
+from trainer.contract.config.loader import ConfigError
 
 CONNECT_TIMEOUT_S = 5.0
 RAY_FIRST = "is Ray started there? (ray start --head, then ray start --address=... on other hosts)"
+
+
+class AttachProvider(HostProvider):
+    """Takes nodes of a running Ray cluster as hosts."""
+
+    def __init__(self, settings: Attach) -> None:
+        self._settings = settings
+
+    def check(self, spec: LaunchSpec) -> None:
+        """Raises ProviderError when the cluster cannot be reached or its token cannot be read.
+
+        Raises ConfigError when other users could read the job's secrets.
+        """
+        check(self._settings)
+        _refuse_readable_secrets(spec.job, self._settings)
+
+    @contextmanager
+    def allocate(self, spec: LaunchSpec, listener: Listener) -> Iterator[HostCluster]:
+        """Yields the cluster, and leaves it running on exit."""
+        del spec
+        with join(self._settings, listener) as hosts:
+            yield hosts
+
+
+def _refuse_readable_secrets(job: BaseJob, settings: Attach) -> None:
+    """Raises ConfigError when the job has secrets and the cluster accepts tasks without a token."""
+    if job.secrets and is_open(settings):
+        raise ConfigError(
+            [
+                f"secrets: {', '.join(job.secrets)}: the Ray cluster at {settings.address} has no "
+                "token, so anyone who reaches it can read what is sent there. Start its head with "
+                "RAY_AUTH_MODE=token and set provider.token_path to the token's file, or remove "
+                "`secrets` from the job"
+            ]
+        )
 
 
 def check(settings: Attach) -> None:
@@ -54,9 +94,9 @@ def join(settings: Attach, listener: Listener) -> HostCluster:
     variables = ray_variables(settings)
     address = _reachable_address(settings)
     if settings.own and settings.token_path:
-        return HostCluster(address, address.rpartition(":")[0], Path(settings.token_path))
+        return WarmCluster(address, address.rpartition(":")[0], Path(settings.token_path))
     driver_ip = _node_here(address, ask(address, variables, listener))
-    return HostCluster(address, driver_ip, None, shared=ExternalCluster(variables, settings.labels))
+    return ExternalCluster(address, driver_ip, variables, settings.labels)
 
 
 def _reachable_address(settings: Attach) -> str:

@@ -4,7 +4,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
@@ -15,6 +15,8 @@ from launcher.core.events import Listener
 from launcher.core.formatting import pluralize
 from launcher.core.ipv4 import check_ipv4
 from launcher.host.process_tree import ProcessTree
+from launcher.planning.spec import LaunchSpec
+from launcher.providers.base import HostProvider
 from launcher.providers.kubernetes import pod_status
 from launcher.providers.kubernetes.cleanup import LOG, release
 from launcher.providers.kubernetes.client import Api, api_of
@@ -29,9 +31,14 @@ from launcher.providers.kubernetes.manifest import (
 from launcher.providers.ray import node_spec
 from launcher.providers.ray.existing_cluster import ask
 from launcher.providers.ray.head_monitor import unreachable
-from launcher.providers.ray.host_cluster import ExternalCluster, HostCluster
+from launcher.providers.ray.host_cluster import ExternalCluster
 from launcher.providers.ray.node_group import Node, Nodes
-from launcher.providers.ray.workspace import new_token, private_folder, write_token
+from launcher.providers.ray.workspace import (
+    new_token,
+    private_folder,
+    token_variables,
+    write_token,
+)
 from launcher.runs.records import KubernetesRecord
 from trainer.contract.planning.plan import World
 
@@ -47,30 +54,41 @@ NODE_TIMEOUT_S = 10.0
 """Seconds for the reaper to stop only this machine's node."""
 
 
-def check(settings: Kubernetes) -> None:
-    """Raises ProviderError for problems that are detectable before anything is created."""
-    api_of(settings).ray_cluster("slipway")  # any name: checks access and the kind
+class KubernetesProvider(HostProvider):
+    """Creates a RayCluster for each run."""
 
+    def __init__(self, settings: Kubernetes) -> None:
+        self._settings = settings
 
-def manifest_text(run: str, world: World, settings: Kubernetes) -> str:
-    """Returns the YAML of what would be created for a run, besides the Secret."""
-    from ruamel.yaml import YAML
+    def check(self, spec: LaunchSpec) -> None:
+        """Raises ProviderError when the API server denies access or KubeRay is not installed."""
+        del spec
+        api_of(self._settings).ray_cluster("slipway")  # any name: checks access and the kind
 
-    name, text = new_name(run), StringIO()
-    text.write(f"# Beside it launch makes the Secret {name}, with the token of this run.\n")
-    YAML().dump(ray_cluster(name, world, settings, version("ray")), text)
-    return text.getvalue()
+    def describe(self, spec: LaunchSpec) -> str:
+        """Returns the YAML of what is created for a run, besides the Secret."""
+        from ruamel.yaml import YAML
+
+        name, text = new_name(spec.run_dir.name), StringIO()
+        text.write(f"# `launch` also creates the Secret {name}, with the token of this run.\n")
+        YAML().dump(ray_cluster(name, spec.plan.world, self._settings, version("ray")), text)
+        return text.getvalue()
+
+    def allocate(
+        self, spec: LaunchSpec, listener: Listener
+    ) -> AbstractContextManager[ExternalCluster]:
+        """Creates a RayCluster for the run, yields its hosts, and deletes everything on exit.
+
+        If this process dies, the reaper deletes what is left. Raises ProviderError with the pods
+        that are missing, and the reason.
+        """
+        return _hosts_of_ray_cluster(spec.plan.world, self._settings, spec.run_dir, listener)
 
 
 @contextmanager
-def hosts_of_ray_cluster(
+def _hosts_of_ray_cluster(
     world: World, settings: Kubernetes, run_dir: Path, listener: Listener
-) -> Iterator[HostCluster]:
-    """Creates a RayCluster for the run, yields its hosts, and deletes everything on exit.
-
-    If this process dies, the reaper deletes what is left. Raises ProviderError with the pods that
-    are missing, and the reason.
-    """
+) -> Iterator[ExternalCluster]:
     release(run_dir, listener.on_status)  # left by a launcher whose machine went down
     api, name, token = api_of(settings), new_name(run_dir.name), new_token()
     KubernetesRecord(name=name, namespace=settings.namespace, context=settings.context).write(
@@ -153,7 +171,7 @@ def _port(cluster: dict) -> int:
 
 def _joined(
     address: str, token_path: Path, folder: Path, reaped: ProcessTree, listener: Listener
-) -> HostCluster:
+) -> ExternalCluster:
     """Starts a node here, for this process to be a driver. Raises ProviderError."""
     check_ipv4(address.rpartition(":")[0], "the head's pod")
     if why := unreachable(address, CONNECT_TIMEOUT_S):
@@ -161,7 +179,7 @@ def _joined(
             f"the head is ready at {address}, but cannot be reached from here ({why}): type the "
             "command where the pods' network is, such as in a pod of the same cluster"
         )
-    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_path)}
+    variables = token_variables(token_path)
     ask(address, variables, listener)
     ip = _own_address(address)
     environment = node_spec.environment(token_path)
@@ -173,7 +191,7 @@ def _joined(
     nodes = Nodes(reaped, folder, environment, driver, None)
     nodes.start(None, hosts=1)
     nodes.wait_until_up(lambda text: None)
-    return HostCluster(address, ip, None, folder=folder, shared=ExternalCluster(variables))
+    return ExternalCluster(address, ip, variables, folder=folder)
 
 
 def _own_address(of: str) -> str:

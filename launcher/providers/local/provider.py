@@ -6,25 +6,66 @@ deletes their folder when this process ends for any reason (launcher/host/reaper
 
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from launcher.cluster.schema import Cluster, Local
 from launcher.core.errors import ProviderError
+from launcher.core.events import Listener
+from launcher.core.formatting import pluralize
 from launcher.host.process_tree import ProcessTree, ReaperError
+from launcher.planning.spec import LaunchSpec
+from launcher.providers.base import HostProvider
+from launcher.providers.local import memory, warm
 from launcher.providers.local.network import Network, plan_network
 from launcher.providers.ray import node_spec
-from launcher.providers.ray.host_cluster import HostCluster
+from launcher.providers.ray.host_cluster import HostCluster, OwnedCluster
 from launcher.providers.ray.node_group import Node, Nodes
 from launcher.providers.ray.workspace import free_port, new_token, private_folder, write_token
 from trainer.contract.planning.plan import World
+
+
+class LocalProvider(HostProvider):
+    """Starts hosts on this machine, or uses those that `launch up` keeps warm."""
+
+    def __init__(self, settings: Local) -> None:
+        self._settings = settings
+
+    def check(self, spec: LaunchSpec) -> None:
+        """Raises ProviderError when this machine cannot be the hosts, or has too little memory."""
+        world = spec.plan.world
+        _refuse_other_machines(world)
+        # Accelerators have their own memory.
+        memory.refuse_if_too_large(world, spec.state_bytes if world.on_cpu else 0)
+
+    @contextmanager
+    def allocate(self, spec: LaunchSpec, listener: Listener) -> Iterator[HostCluster]:
+        """Yields the hosts that `launch up` keeps warm under the cluster's name, or new ones."""
+        name, world = spec.cluster_name, spec.plan.world
+        listener.on_status(f"starting {pluralize(world.processes, 'host')}")
+        kept = warm.find(name, warm.settings_of(world, self._settings))
+        with (
+            warm.use(name, spec.run_dir) if kept else nullcontext(),
+            kept or start(world, self._settings, listener.on_status) as hosts,
+        ):
+            yield hosts
+
+
+def _refuse_other_machines(world: World) -> None:
+    """Raises ProviderError for accelerators of several hosts, which this machine cannot be."""
+    if not world.simulated and not world.on_cpu and world.processes > 1:
+        raise ProviderError(
+            f"{world.accelerator} has {world.processes} hosts, and this machine is at most one of "
+            "them. Set `provider` in a cluster file, or simulate the hosts here with --simulate"
+        )
 
 
 def start(
     world: World,
     settings: Local | None = None,
     on_status: Callable[[str], None] = lambda text: None,
-) -> HostCluster:
+) -> OwnedCluster:
     """Starts a Ray head and a node per host, and waits until all are up.
 
     Raises ProviderError with the missing hosts and the end of a log when some do not come up.
@@ -54,7 +95,7 @@ def _start_nodes(
     folder: Path,
     network: Network | None,
     on_status: Callable[[str], None],
-) -> HostCluster:
+) -> OwnedCluster:
     token_path = write_token(folder, new_token())
     address = network.ip if network else _loopback_addresses()
     head_ip = network.head_ip if network else address(-1)
@@ -70,7 +111,7 @@ def _start_nodes(
     inside = network.inside if network else None
     nodes.start(node_spec.head(head_ip, port, folder, environment), world.processes, inside)
     nodes.wait_until_up(on_status)
-    return HostCluster(
+    return OwnedCluster(
         address=f"{head_ip}:{port}",
         driver_ip=head_ip,
         token_path=token_path,

@@ -20,7 +20,7 @@ from launcher.cluster.schema import Local
 from launcher.core.errors import ProviderError
 from launcher.core.files import is_locked, lock, make_state_folder, replace_file, state_folder
 from launcher.host.process_tree import start_time
-from launcher.providers.ray.host_cluster import HostCluster
+from launcher.providers.ray.host_cluster import OwnedCluster, WarmCluster
 from launcher.runs.known_process import KnownProcess
 from trainer.contract.planning.plan import World
 
@@ -52,14 +52,12 @@ def locked(name: str) -> Iterator[None]:
         yield
 
 
-def keep(name: str, settings: Any, hosts: HostCluster, source: str = "") -> HostCluster:
-    """Keeps the cluster up under a name. The returned HostCluster does not own it.
+def keep(name: str, settings: Any, hosts: OwnedCluster, source: str = "") -> WarmCluster:
+    """Keeps the cluster up under a name after this process ends.
 
     `source` identifies the cluster, see `cluster_key`.
     """
-    reaped = hosts.reaped
-    assert reaped is not None
-    path = _path(name)
+    reaped, path = hosts.reaped, _path(name)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     record = {
         "pid": reaped.pid,
@@ -76,7 +74,7 @@ def keep(name: str, settings: Any, hosts: HostCluster, source: str = "") -> Host
     return _hosts(record)
 
 
-def find(name: str, settings: Any) -> HostCluster | None:
+def find(name: str, settings: Any) -> WarmCluster | None:
     """Returns the warm cluster of that name. Returns None when none is up.
 
     Raises ProviderError when its hosts differ from the requested ones.
@@ -156,9 +154,9 @@ def _read(name: str) -> dict[str, Any] | None:
     return record
 
 
-def _hosts(record: Mapping[str, Any]) -> HostCluster:
+def _hosts(record: Mapping[str, Any]) -> WarmCluster:
     token_path, folder = Path(record["token_path"]), Path(record["folder"])
-    return HostCluster(record["address"], record["driver_ip"], token_path, folder)
+    return WarmCluster(record["address"], record["driver_ip"], token_path, folder=folder)
 
 
 def _users(name: str) -> Path:

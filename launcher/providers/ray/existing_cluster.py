@@ -11,6 +11,7 @@ from typing import Any
 from launcher.cluster.schema import Attach
 from launcher.core.errors import ProviderError
 from launcher.core.events import Listener
+from launcher.providers.ray.workspace import token_variables
 
 PROBE_TIMEOUT_S = 30.0
 """Seconds for a probe: importing Ray takes 1 s, and 10 s on a busy machine."""
@@ -124,7 +125,7 @@ def ray_variables(settings: Attach) -> dict[str, str]:
         raise ProviderError(f"{where}: the token cannot be read from {path}: {why}") from None
     if empty:
         raise ProviderError(f"{where}: {path} is empty: it must hold the cluster's token")
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
+    return token_variables(path)
 
 
 def _check_versions(address: str, answer: Mapping[str, Any]) -> None:

@@ -1,10 +1,11 @@
 """The result of every provider: hosts that wait in a Ray cluster, and its address."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, Self, TypeVar
 
 from launcher.core.errors import ProviderError
 from launcher.host.process_tree import ProcessTree
@@ -12,6 +13,7 @@ from launcher.providers.ray.client import bounded
 from launcher.providers.ray.head_monitor import HeadWatch
 from launcher.providers.ray.node_group import Nodes
 from launcher.providers.ray.node_spec import HOST_LABEL, HostSlot, place
+from launcher.providers.ray.workspace import token_variables
 from trainer.contract.planning.plan import World
 
 T = TypeVar("T")
@@ -23,65 +25,42 @@ AVOIDED_S = 600.0
 
 
 @dataclass
-class ExternalCluster:
-    """A cluster that Slipway does not own: its credentials, and the nodes that may be hosts."""
+class HostCluster(ABC):
+    """A running Ray cluster with one node per host; a context manager that closes it on exit."""
 
-    ray_variables: Mapping[str, str] = field(repr=False)
-    """Ray's environment variables; may hold the token."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels that a node must have to be a host."""
-    _numbers: dict[str, int] = field(default_factory=dict)
-
-    def number(self, node_id: str, labels: Mapping[str, str]) -> int | None:
-        """Returns a node's number: its label, else the order in which nodes are first seen.
-
-        Returns None when the node may not be a host.
-        """
-        if not self.labels.items() <= labels.items():
-            return None
-        if HOST_LABEL in labels:
-            return int(labels[HOST_LABEL])
-        return self._numbers.setdefault(node_id, len(self._numbers))
-
-
-@dataclass
-class HostCluster:
-    """A running Ray cluster with one node per host; a context manager that ends it on exit.
-
-    `reaped` is None when the cluster outlives this process (kept warm, or not Slipway's own).
-    """
+    is_external: ClassVar[bool] = False
+    """Whether a party other than Slipway runs the cluster, so that its hosts may hold other code
+    and its nodes may not be hosts."""
+    is_on_this_machine: ClassVar[bool] = False
+    """Whether all hosts are known to be this machine and thus to share its files."""
 
     address: str
     """Address of the cluster's head, "ip:port"."""
     driver_ip: str
     """IP address of this process's node: the head's, or that of any node on this machine."""
-    token_path: Path | None
-    """File with the token. None when `shared` holds the credentials."""
-    folder: Path | None = None
+    folder: Path | None = field(default=None, kw_only=True)
     """Folder with the logs of Ray's processes. None when they are not on this machine."""
-    reaped: ProcessTree | None = None
-    nodes: Nodes | None = None
-    """The Ray nodes, when they are processes that this launcher started on this machine."""
-    shared: ExternalCluster | None = None
-    """The cluster's credentials and labels. None when the cluster is Slipway's own."""
-    _suspects: dict[HostSlot, float] = field(default_factory=dict)
-    _avoided: dict[HostSlot, float] = field(default_factory=dict)
+    _suspects: dict[HostSlot, float] = field(default_factory=dict, init=False)
+    _avoided: dict[HostSlot, float] = field(default_factory=dict, init=False)
     _head: HeadWatch = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._head = HeadWatch(self.address)
 
     @property
-    def head_is_down(self) -> bool:
-        """Whether the head is known to be gone. Calls into Ray would then wait for it."""
-        return self._head.is_gone if self.nodes is None else self.nodes.head_is_down
-
-    @property
+    @abstractmethod
     def ray_variables(self) -> dict[str, str]:
         """Environment variables with which Ray gives this process access to the cluster."""
-        if self.shared is not None:
-            return dict(self.shared.ray_variables)
-        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token_path)}
+
+    @property
+    def head_is_down(self) -> bool:
+        """Whether the head is known to be gone. Calls into Ray would then wait for it."""
+        return self._head.is_gone
+
+    @property
+    def required_labels(self) -> Mapping[str, str]:
+        """Labels that a node must have to be a host."""
+        return {}
 
     def call_ray(self, what: str, limit_s: float, call: Callable[[], T]) -> T:
         """Returns the result of a call into Ray.
@@ -92,8 +71,7 @@ class HostCluster:
 
     def number(self, node_id: str, labels: Mapping[str, str]) -> int | None:
         """Returns the host number of a node outside slices. Returns None when it is no host."""
-        if self.shared is not None:
-            return self.shared.number(node_id, labels)
+        del node_id
         return int(labels[HOST_LABEL]) if HOST_LABEL in labels else None
 
     @property
@@ -116,26 +94,99 @@ class HostCluster:
 
         It leaves out quarantined hosts and those whose local node is not up.
         """
+        del world
         now = time.monotonic()
         self._suspects = {p: end for p, end in self._suspects.items() if p in seen and now < end}
-        alive = set(seen) - set(self._suspects)
-        if self.nodes is None:
-            return alive
-        return alive & {place(world, process) for process in self.nodes.alive()}
+        return set(seen) - set(self._suspects)
 
-    def __enter__(self) -> "HostCluster":
+    def replace_lost(self, now_s: float) -> None:  # noqa: B027 - only owned nodes can be replaced
+        """Starts the replacements of lost hosts that are due."""
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Ends what this object owns, and waits until it is gone.
+    def close(self) -> None:  # noqa: B027 - a cluster that this object does not own stays up
+        """Ends what this object owns, and waits until it is gone."""
 
-        Raises ProviderError when some processes cannot be ended.
-        """
-        if self.reaped is not None and not self.reaped.close():
+
+@dataclass
+class OwnedCluster(HostCluster):
+    """A cluster whose Ray nodes are processes of this machine that end with this object."""
+
+    is_on_this_machine: ClassVar[bool] = True
+
+    token_path: Path
+    reaped: ProcessTree
+    """Reaper of all Ray nodes."""
+    nodes: Nodes
+
+    @property
+    def ray_variables(self) -> dict[str, str]:
+        return token_variables(self.token_path)
+
+    @property
+    def head_is_down(self) -> bool:
+        return self.nodes.head_is_down
+
+    def usable_slots(self, world: World, seen: Collection[HostSlot]) -> set[HostSlot]:
+        up = {place(world, process) for process in self.nodes.alive()}
+        return super().usable_slots(world, seen) & up
+
+    def replace_lost(self, now_s: float) -> None:
+        self.nodes.replace_lost(now_s)
+
+    def close(self) -> None:
+        """Ends all nodes. Raises ProviderError when some processes cannot be ended."""
+        if not self.reaped.close():
             raise ProviderError(
                 f"some processes of the cluster at {self.address} could not be ended; "
                 f"their reaper is process {self.reaped.pid}"
             )
+
+
+@dataclass
+class WarmCluster(HostCluster):
+    """A cluster of Slipway that other processes keep up and end.
+
+    `launch up`, the tasks of a Slurm job, and the daemons on SSH hosts start such clusters.
+    """
+
+    token_path: Path
+
+    @property
+    def ray_variables(self) -> dict[str, str]:
+        return token_variables(self.token_path)
+
+
+@dataclass
+class ExternalCluster(HostCluster):
+    """A cluster that Slipway does not run: Ray of the user's, or of KubeRay."""
+
+    is_external: ClassVar[bool] = True
+
+    variables: Mapping[str, str] = field(repr=False)
+    """Ray's environment variables; may hold the token."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that a node must have to be a host."""
+    _numbers: dict[str, int] = field(default_factory=dict, init=False)
+
+    @property
+    def ray_variables(self) -> dict[str, str]:
+        return dict(self.variables)
+
+    @property
+    def required_labels(self) -> Mapping[str, str]:
+        return self.labels
+
+    def number(self, node_id: str, labels: Mapping[str, str]) -> int | None:
+        """Returns a node's number: its label, else the order in which nodes are first seen.
+
+        Returns None when the node may not be a host.
+        """
+        if not self.labels.items() <= labels.items():
+            return None
+        labeled = super().number(node_id, labels)
+        return self._numbers.setdefault(node_id, len(self._numbers)) if labeled is None else labeled

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher.providers.ray.workspace import token_variables
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import World
 
@@ -60,8 +61,7 @@ def environment(token_path: Path) -> dict[str, str]:
         **inherited,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", "")]),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(token_path),
+        **token_variables(token_path),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_raylet_start_wait_time_s": "120",
         # A node looks for the head's raylet this many times, every 2 s. By default it gives up

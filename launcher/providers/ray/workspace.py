@@ -38,6 +38,11 @@ def write_token(folder: Path, token: str) -> Path:
     return path
 
 
+def token_variables(path: Path) -> dict[str, str]:
+    """Returns the variables with which Ray authenticates by the token in that file."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
+
+
 def free_port(ip: str) -> int:
     """Returns a port below the ephemeral range, so that no outgoing connection can take it.
 

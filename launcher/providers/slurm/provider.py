@@ -13,11 +13,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from launcher.cluster.schema import Slurm
 from launcher.core.errors import ProviderError
+from launcher.core.events import Listener
 from launcher.core.files import parse_object
 from launcher.core.formatting import host_name
 from launcher.host.process_tree import ProcessTree
-from launcher.providers.ray.host_cluster import HostCluster
+from launcher.planning.spec import LaunchSpec
+from launcher.providers.base import HostProvider
+from launcher.providers.ray.host_cluster import WarmCluster
 from launcher.providers.ray.node_group import START_TIMEOUT_PER_HOST_S, START_TIMEOUT_S
 from launcher.providers.ray.workspace import new_token, private_folder, write_token
 from trainer.contract.planning.plan import World
@@ -29,22 +33,32 @@ ENDING_TIMEOUT_S = 60.0
 TAIL_LINES = 20
 
 
-@contextmanager
-def hosts_of_job(world: World, on_status: Callable[[str], None]) -> Iterator[HostCluster]:
-    """Yields the hosts of the job that this process runs in; stops their Ray nodes on exit.
+class SlurmProvider(HostProvider):
+    """Starts Ray on the hosts of the Slurm job that this process runs in."""
 
-    Raises ProviderError with the hosts that are missing.
-    """
-    folder = private_folder()
-    reaped = ProcessTree(folders=[folder])
-    try:
-        with _Step(world, folder) as step:
-            token = new_token()
-            token_path = write_token(folder, token)
-            address, port = step.start(token, on_status)
-            yield HostCluster(f"{address}:{port}", address, token_path)
-    finally:
-        reaped.close()
+    def __init__(self, settings: Slurm) -> None:
+        del settings  # they are sbatch's, see executors/slurm.py
+
+    def check(self, spec: LaunchSpec) -> None:
+        """Does nothing: sbatch checks the request."""
+
+    @contextmanager
+    def allocate(self, spec: LaunchSpec, listener: Listener) -> Iterator[WarmCluster]:
+        """Yields the hosts of this job; stops their Ray nodes on exit.
+
+        Raises ProviderError with the hosts that are missing.
+        """
+        listener.on_status("starting Ray on the hosts of this job")
+        folder = private_folder()
+        reaped = ProcessTree(folders=[folder])
+        try:
+            with _Step(spec.plan.world, folder) as step:
+                token = new_token()
+                token_path = write_token(folder, token)
+                address, port = step.start(token, listener.on_status)
+                yield WarmCluster(f"{address}:{port}", address, token_path)
+        finally:
+            reaped.close()
 
 
 class _Step:

@@ -1,0 +1,35 @@
+"""What every provider does: checks that it can give hosts, describes them, and gives them."""
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from launcher.core.events import Listener
+from launcher.planning.spec import LaunchSpec
+from launcher.providers.ray.host_cluster import HostCluster
+
+
+class HostProvider(Protocol):
+    """Gives hosts to this process, as nodes of a Ray cluster.
+
+    One object serves one cluster file; its settings are the file's `provider` section.
+    """
+
+    def check(self, spec: LaunchSpec) -> None:
+        """Raises ProviderError for problems that are known before anything is created.
+
+        Raises ConfigError when the job itself cannot run on these hosts.
+        """
+
+    def describe(self, spec: LaunchSpec) -> str:
+        """Returns what is created to get the hosts, as text for `--dry-run`.
+
+        Returns "" when the plan of the run shows everything.
+        """
+        return ""
+
+    def allocate(self, spec: LaunchSpec, listener: Listener) -> AbstractContextManager[HostCluster]:
+        """Returns a context manager that gets the hosts on entry and releases them on exit.
+
+        Both raise ProviderError: the entry names the missing hosts, the exit what is left.
+        """
+        ...
