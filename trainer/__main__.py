@@ -16,13 +16,13 @@ from trainer.checkpoint.errors import FolderError, RestoreError, SaveError, Stal
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError, dump, load
 from trainer.contract.planning.planner import PlanError
+from trainer.contract.protocol.exit_codes import ProgramExit
 from trainer.contract.storage import retries
 from trainer.contract.storage.corpus import DataError
 from trainer.distributed.process_env import Environment
 from trainer.preflight import check
 from trainer.telemetry.events import Events
 
-OK, FAILED, BAD_CONFIGURATION, BAD_DATA, STOPPED, INTERRUPTED = 0, 1, 64, 65, 75, 130
 NO_ERROR = ("stopped", "stale", "port_taken")
 PEERS = re.compile(
     r"gloo|connection (closed|reset|refused)|broken pipe|heartbeat|coordination|UNAVAILABLE",
@@ -30,7 +30,7 @@ PEERS = re.compile(
 )
 """JAX's messages about processes that it can no longer reach."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
-ALIKE = (BAD_CONFIGURATION, BAD_DATA, STOPPED)
+ALIKE = (ProgramExit.BAD_CONFIGURATION, ProgramExit.BAD_DATA, ProgramExit.STOPPED)
 LEAVE_S = 1.0
 """Delay of process 0's exit when all processes find the same error. Process 0 holds the
 coordinator, whose end would end the other processes before they report."""
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     retries.log.addHandler(warnings)
     try:
         _run(options, environment, events)
-        return OK
+        return ProgramExit.FINISHED
     except BaseException as error:
         code, message, kind = _translate(error, environment.attempt)
         print(message, file=sys.stderr, flush=True)
@@ -83,30 +83,30 @@ def _new_run_dir(job: Job) -> Path:
     return folder
 
 
-def _translate(error: BaseException, attempt: int = 1) -> tuple[int, str, str | None]:
+def _translate(error: BaseException, attempt: int = 1) -> tuple[ProgramExit, str, str | None]:
     """Returns the exit code, the message, and the kind of end when the launcher must know it."""
     if attempt > 1 and isinstance(error, DataError) and _is_of_storage(error):
-        return FAILED, f"{error}. An attempt before this one could read it", None
+        return ProgramExit.FAILED, f"{error}. An attempt before this one could read it", None
     if isinstance(error, StoppedError):
-        return STOPPED, str(error), "stopped"
+        return ProgramExit.STOPPED, str(error), "stopped"
     if isinstance(error, StaleError):
-        return STOPPED, str(error), "stale"
+        return ProgramExit.STOPPED, str(error), "stale"
     if isinstance(error, (SaveError, RestoreError, retries.StorageError)):
-        return FAILED, str(error), None
+        return ProgramExit.FAILED, str(error), None
     if isinstance(error, (ConfigError, PlanError, FolderError)):
-        return BAD_CONFIGURATION, str(error), None
+        return ProgramExit.BAD_CONFIGURATION, str(error), None
     if isinstance(error, (DataError, ArithmeticError)):
-        return BAD_DATA, str(error), None
+        return ProgramExit.BAD_DATA, str(error), None
     if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED, "interrupted", None
+        return ProgramExit.INTERRUPTED, "interrupted", None
     if isinstance(error, OSError) and error.errno in FULL:
         where = error.filename or "the run's folder"
-        return FAILED, f"{where} cannot be written: {error.strerror}", None
+        return ProgramExit.FAILED, f"{where} cannot be written: {error.strerror}", None
     # Matched by name: importing its module would import jax.
     if type(error).__name__ == "PortTakenError":
-        return FAILED, str(error), "port_taken"
+        return ProgramExit.FAILED, str(error), "port_taken"
     kind = "peer_lost" if _is_of_peers(error) else None
-    return FAILED, "".join(traceback.format_exception(error)).rstrip(), kind
+    return ProgramExit.FAILED, "".join(traceback.format_exception(error)).rstrip(), kind
 
 
 def _is_of_storage(error: BaseException) -> bool:

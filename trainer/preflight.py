@@ -3,9 +3,9 @@
 import os
 import platform
 
-from trainer.contract import versions
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import OwnModel
+from trainer.contract.protocol import versions
 from trainer.data import mixture, questions
 from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens

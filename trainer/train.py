@@ -9,9 +9,9 @@ import jax
 from trainer.checkpoint.errors import StoppedError
 from trainer.checkpoint.initial_state import begin
 from trainer.checkpoint.manager import Checkpoints, saving_of
-from trainer.contract import versions
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
+from trainer.contract.protocol import versions
 from trainer.contract.storage.corpus import DataError
 from trainer.data import questions
 from trainer.data.loader import BatchLoader, batch_shardings

@@ -25,12 +25,12 @@ from launcher.planning.spec import LaunchSpec
 from launcher.planning.trainer_process import TrainerProcessError
 from launcher.ui import collectives_view
 from launcher.ui.plan_view import plan_as_json, print_plan
-from trainer.contract import versions
 from trainer.contract.config.loader import dump
 from trainer.contract.config.model import Model, OwnModel
 from trainer.contract.estimates.memory import footprint
 from trainer.contract.planning.accelerators import lacks_compiler
 from trainer.contract.planning.chips import GiB
+from trainer.contract.protocol import versions
 
 
 def tell(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> int:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 from launcher.core.formatting import describe_status
 from launcher.core.results import (
-    EXIT_STOPPED_ON_REQUEST,
     STALE,
     AttemptResult,
     EndReason,
@@ -14,8 +13,8 @@ from launcher.core.results import (
     ProcessExit,
     describe_exit,
 )
+from trainer.contract.protocol.exit_codes import FINAL, ProgramExit
 
-FINAL_CODES = (64, 65)
 WHY = {
     EndReason.RESIZED: "stopped to go on with more hosts",
     EndReason.PREEMPTED: "stopped because a host is about to be taken away",
@@ -60,7 +59,7 @@ def _stopped(
         return AttemptResult(
             asked, outcome.cut_off or WHY.get(asked, outcome.reason), step=furthest
         )
-    stopped = [p for p, ended in outcome.exits.items() if ended.code == EXIT_STOPPED_ON_REQUEST]
+    stopped = [p for p, ended in outcome.exits.items() if ended.code == ProgramExit.STOPPED]
     first = min(stopped, key=lambda process: (outcome.exits[process].ended_at, process))
     step = steps.get(first, furthest)
     return _unexplained(first, outcome.exits[first], step)
@@ -74,7 +73,7 @@ def _failed(
     if ended.status is None and (asked is EndReason.STOPPED or not ended.host_lives):
         return AttemptResult(EndReason.LOST, reason, "lost", process, step)
     how = AGENT_FAILED if ended.status is None else describe_status(ended.status)
-    if asked is EndReason.STOPPED or ended.code in FINAL_CODES:
+    if asked is EndReason.STOPPED or ended.code in FINAL:
         return AttemptResult(EndReason.FINAL, reason, how, process, step)
     if ended.status != BY_SIGTERM:
         return AttemptResult(EndReason.CRASH, reason, how, process, step)

@@ -1,6 +1,99 @@
-"""The listener of a run's events, output and status."""
+"""The events that the launcher adds to a program's own, and the listener of all of them."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from launcher.core.results import EndReason, RunState
+from trainer.contract.protocol import events as program
+from trainer.contract.protocol.events import Event
+from trainer.contract.protocol.wire import EventReader
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandStartedEvent(Event):
+    """A command has opened an earlier run to resume it; the time before does not count."""
+
+    kind: ClassVar = "command_started"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastHeardEvent(Event):
+    """The `time` of the last event of any host before the launcher process was lost."""
+
+    kind: ClassVar = "heard"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateEvent(Event):
+    """The run has another state, or another reason for it."""
+
+    kind: ClassVar = "state"
+    state: RunState
+    """The state, as in state.json."""
+    reason: str | None = None
+    """Why the run is in this state."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptEndedEvent(Event):
+    """An attempt is over; `process` is the one whose end ended it, absent when all finished."""
+
+    kind: ClassVar = "attempt_ended"
+    end_reason: EndReason
+    """Why it ended."""
+    reason: str = ""
+    """Description for the user, with the host where the end began."""
+    step: int | None = None
+    """The last step that this host completed in the attempt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HangEvent(Event):
+    """The program makes no progress, so the launcher ends the attempt."""
+
+    kind: ClassVar = "hang"
+    reason: str = ""
+    """Description for the user: the hosts that are behind, since when, and in which phase."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StragglerEvent(Event):
+    """The host of `process` slows down the others."""
+
+    kind: ClassVar = "straggler"
+    factor: float | None = None
+    """Its time divided by the median of all hosts."""
+    message: str = ""
+    """Description for the user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreemptionNoticeEvent(Event):
+    """The platform is about to take the host of `process` away."""
+
+    kind: ClassVar = "preemption_notice"
+    message: str = ""
+    """The notice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisplayOffEvent(Event):
+    """The launcher's output failed and was switched off; the run continues."""
+
+    kind: ClassVar = "display_off"
+    reason: str = ""
+    """The error."""
+
+
+LAUNCHER_EVENT_TYPES: tuple[type[Event], ...] = (
+    CommandStartedEvent, LastHeardEvent, StateEvent, AttemptEndedEvent, HangEvent, StragglerEvent,
+    PreemptionNoticeEvent, DisplayOffEvent,
+)  # fmt: skip
+"""All events that only the launcher writes."""
+EVENT_TYPES = (*program.EVENT_TYPES, *LAUNCHER_EVENT_TYPES)
+"""All events in events.jsonl."""
+parse_event = EventReader(EVENT_TYPES).parse
+"""Returns the event in a line of events.jsonl, or None when the line has none."""
 
 
 class Listener:

@@ -5,21 +5,21 @@ import signal
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from launcher.core.formatting import describe_status, host_name
+from trainer.contract.protocol.exit_codes import ProgramExit
 
 NAMED = 8
 """Maximum number of hosts named in a message."""
 
-EXIT_STOPPED_ON_REQUEST = 75
 PEER_LOST, STALE = "peer_lost", "stale"
 MEANINGS = {
-    64: "bad configuration",
-    65: "bad data or numbers",
-    EXIT_STOPPED_ON_REQUEST: "stopped on request",
-    127: "the program could not be started",
+    ProgramExit.BAD_CONFIGURATION: "bad configuration",
+    ProgramExit.BAD_DATA: "bad data or numbers",
+    ProgramExit.STOPPED: "stopped on request",
+    ProgramExit.NOT_STARTED: "the program could not be started",
     -signal.SIGABRT: "an abort in native code, see above",
     -signal.SIGKILL: "by hand, or by the kernel for want of memory",
     -signal.SIGSEGV: "a crash in native code",
@@ -29,7 +29,51 @@ NO_INITIALIZATION = "initialization failed, see above"
 """Meaning of SIGABRT before the processes are connected: JAX ends a program with it."""
 
 
-class EndReason(Enum):
+class RunState(StrEnum):
+    """The state of a run. Those after INTERRUPTED are found when its folder is read."""
+
+    QUEUED = "queued"
+    """Waits in the queue of a cluster, which starts it."""
+    PROVISIONING = "provisioning"
+    """Acquires hosts."""
+    STARTING = "starting"
+    """Checks the hosts and starts the program."""
+    RUNNING = "running"
+    BACKING_OFF = "backing_off"
+    """Waits before the next attempt, after a failure."""
+    WAITING_FOR_HOSTS = "waiting_for_hosts"
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    """Stopped by the user with `launch stop` or one Ctrl-C; the program could save."""
+    INTERRUPTED = "interrupted"
+    """Ended by a signal before its programs ran, or a second one before they had stopped."""
+    LOST = "lost"
+    """The launcher process exited without recording a result."""
+    REMOTE = "remote"
+    """Driven by another machine."""
+    BY_HAND = "by hand"
+    """Started without a launcher."""
+    UNKNOWN = "unknown"
+    """The folder does not show whether a process runs the run."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the run has ended; it can be resumed unless it has finished."""
+        return self in _TERMINAL
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the run waits for its next attempt."""
+        return self in (RunState.BACKING_OFF, RunState.WAITING_FOR_HOSTS)
+
+
+_TERMINAL = frozenset(
+    [RunState.FINISHED, RunState.FAILED, RunState.STOPPED, RunState.INTERRUPTED, RunState.LOST]
+)
+
+
+class EndReason(StrEnum):
     """The reason that an attempt ended."""
 
     FINISHED = "finished"
@@ -50,6 +94,11 @@ class EndReason(Enum):
     def is_failure(self) -> bool:
         """Whether the end counts against `retries.failures`."""
         return self in (EndReason.CRASH, EndReason.HANG)
+
+    @property
+    def is_orderly(self) -> bool:
+        """Whether the program ended by itself, with everything saved."""
+        return self in (EndReason.FINISHED, EndReason.STOPPED, EndReason.RESIZED)
 
     @property
     def is_loss(self) -> bool:
@@ -109,7 +158,7 @@ class ProcessExit:
     @property
     def in_order(self) -> bool:
         """Whether the program finished, or stopped with everything saved."""
-        return self.code in (0, EXIT_STOPPED_ON_REQUEST)
+        return self.code in (ProgramExit.FINISHED, ProgramExit.STOPPED)
 
     @property
     def failed(self) -> bool:

@@ -9,11 +9,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.prompt import Confirm
 
-from launcher.core.environment import INSIDE
 from launcher.runs import registry
 from launcher.runs.directory import resume_command
 from trainer.contract.config.job import BaseJob
 from trainer.contract.config.loader import ConfigError
+from trainer.contract.protocol.environment import SLURM_JOB
 
 
 def confirm(job: BaseJob, folder: Path, overrides: Sequence[str]) -> None:
@@ -22,7 +22,9 @@ def confirm(job: BaseJob, folder: Path, overrides: Sequence[str]) -> None:
     Names in an override of this command need no confirmation. In a Slurm job, the names were
     confirmed when it was submitted.
     """
-    if INSIDE in os.environ or any(one.partition("=")[0].strip() == "secrets" for one in overrides):
+    if SLURM_JOB in os.environ or any(
+        one.partition("=")[0].strip() == "secrets" for one in overrides
+    ):
         return
     new = [name for name in job.secrets if name not in registry.secrets_of(folder)]
     if not new:

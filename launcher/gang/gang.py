@@ -30,6 +30,12 @@ from launcher.health.stacks import innermost
 from launcher.host.process import OutputUpdate
 from launcher.providers.ray.client import answered
 from launcher.providers.ray.node_spec import HostSlot
+from trainer.contract.protocol.environment import (
+    JAX_COORDINATOR_ADDRESS,
+    JAX_COORDINATOR_BIND_ADDRESS,
+    MEGASCALE_COORDINATOR_ADDRESS,
+    MEGASCALE_NUM_SLICES,
+)
 
 Event = dict[str, Any]
 ANSWER_TIMEOUT_S = 60.0
@@ -204,15 +210,15 @@ class Gang:
         first = self._hosts()[0]
         call = self._agents[0].listening_address.remote(coordinator_port)
         ((bound, port),) = _answers([call], [0])
-        coordinator = {"JAX_COORDINATOR_ADDRESS": f"{first}:{port}"}
+        coordinator = {JAX_COORDINATOR_ADDRESS: f"{first}:{port}"}
         if bound:
-            coordinator["JAX_COORDINATOR_BIND_ADDRESS"] = f"{bound}:{port}"
+            coordinator[JAX_COORDINATOR_BIND_ADDRESS] = f"{bound}:{port}"
         environments = [
             {**program.environment(process), **coordinator} for process in range(len(self._agents))
         ]
         for environment in environments:
-            if "MEGASCALE_NUM_SLICES" in environment:
-                environment["MEGASCALE_COORDINATOR_ADDRESS"] = first
+            if MEGASCALE_NUM_SLICES in environment:
+                environment[MEGASCALE_COORDINATOR_ADDRESS] = first
         return environments
 
     def _hosts(self) -> list[str]:

@@ -4,7 +4,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher.core.results import EXIT_STOPPED_ON_REQUEST, Hang, ProcessExit
+from launcher.core.results import Hang, ProcessExit
+from trainer.contract.protocol.exit_codes import ProgramExit
 
 GRACE_S = 2.0
 """Seconds that a program has to end after another one failed."""
@@ -69,4 +70,4 @@ class Stop:
 
 def _is_stopping(exits: Mapping[int, ProcessExit]) -> bool:
     """Returns whether a host has saved and ended without a request from the launcher."""
-    return any(ended.code == EXIT_STOPPED_ON_REQUEST for ended in exits.values())
+    return any(ended.code == ProgramExit.STOPPED for ended in exits.values())

@@ -20,6 +20,7 @@ from launcher.host.oom_score import OF_PROGRAMS
 from launcher.host.output_tail import OutputLines
 from launcher.host.process_tree import ProcessTree, ReaperError
 from launcher.host.stack_dump import dump_stacks
+from trainer.contract.protocol.environment import EVENTS_FD
 
 EVENTS_PIPE_BYTES = 1 << 20  # about 4000 events, by which the driver may be late
 LOOK_S, GATHER_S = 0.05, 0.03
@@ -77,7 +78,7 @@ class HostProcess:
         try:
             fds = [writing]
             self._reaped = ProcessTree(grace_s=grace_s, pass_fds=fds)
-            environment = {**environment, "SLIPWAY_EVENTS_FD": str(writing)}
+            environment = {**environment, EVENTS_FD: str(writing)}
             self._reaped.start(
                 "program", command, environment, log, cwd, fds, ROTATE_BYTES, OF_PROGRAMS
             )

@@ -5,13 +5,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import trainer
 from launcher.planning.spec import LaunchSpec
 from trainer.contract.config.command import CommandJob
 from trainer.contract.planning.plan import BasePlan, World
-
-FOR_JAX = Path(trainer.__file__).parent / "any_program"
-"""Folder with the `jax_plugins` that gives `jax.distributed.initialize()` count and rank."""
+from trainer.contract.protocol.environment import PLUGIN_DIR, XLA_FLAGS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +39,7 @@ class CommandLaunch(LaunchSpec):
         A bare `python` in the command is the interpreter that runs this code.
         """
         own = self.job.env
-        paths = {"PATH": str(Path(sys.executable).parent), "PYTHONPATH": str(FOR_JAX)}
+        paths = {"PATH": str(Path(sys.executable).parent), "PYTHONPATH": str(PLUGIN_DIR)}
         in_front = {
             name: os.pathsep.join(filter(None, [own.get(name), path]))
             for name, path in paths.items()
@@ -51,4 +48,4 @@ class CommandLaunch(LaunchSpec):
 
     @property
     def _xla_flags(self) -> str:
-        return self.job.env.get("XLA_FLAGS", super()._xla_flags)
+        return self.job.env.get(XLA_FLAGS, super()._xla_flags)

@@ -6,12 +6,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.cluster.schema import Cluster, ClusterRef
-from launcher.core.environment import INSIDE
 from launcher.planning import job_secrets
 from trainer.contract.config.job import BaseJob, Job
 from trainer.contract.planning.plan import BasePlan, World
+from trainer.contract.protocol.environment import (
+    ATTEMPT,
+    JAX_PLATFORMS,
+    MEGASCALE_NUM_SLICES,
+    MEGASCALE_PORT,
+    MEGASCALE_SLICE_ID,
+    NUM_PROCESSES,
+    PROCESS_ID,
+    RUN_DIR,
+    SLURM_JOB,
+    XLA_FLAGS,
+)
 
-MEGASCALE_PORT = 8081
+TRAFFIC_PORT = 8081
 """Port on the first host where libtpu connects slices; a pod's network permits it."""
 
 
@@ -60,7 +71,7 @@ class LaunchSpec(AttemptInfo, ABC):
     def is_queued(self) -> bool:
         """Whether the run must become a job in Slurm's queue; False inside that job."""
         is_slurms = self.cluster.provider.kind == "slurm" and not self.plan.world.simulated
-        return is_slurms and INSIDE not in os.environ
+        return is_slurms and SLURM_JOB not in os.environ
 
     @abstractmethod
     def command(self, process: int) -> list[str]:
@@ -111,27 +122,27 @@ class LaunchSpec(AttemptInfo, ABC):
         The agent adds the coordinator's address and the event pipe.
         """
         world = self.plan.world
-        environment = {
+        variables = {
             **job_secrets.values(self.job),
-            "SLIPWAY_NUM_PROCESSES": str(world.processes),
-            "SLIPWAY_PROCESS_ID": str(process),
-            "SLIPWAY_RUN_DIR": str(self.run_dir),
-            "SLIPWAY_ATTEMPT": str(self.attempt),
-            "JAX_PLATFORMS": "cpu" if world.on_cpu else _jax_platform(world.platform),
+            NUM_PROCESSES: str(world.processes),
+            PROCESS_ID: str(process),
+            RUN_DIR: str(self.run_dir),
+            ATTEMPT: str(self.attempt),
+            JAX_PLATFORMS: "cpu" if world.on_cpu else _jax_platform(world.platform),
         }
         if world.on_cpu:
             devices = f"--xla_force_host_platform_device_count={world.devices_per_host}"
-            environment["XLA_FLAGS"] = f"{self._xla_flags} {devices}".strip()
+            variables[XLA_FLAGS] = f"{self._xla_flags} {devices}".strip()
         elif world.platform == "tpu" and world.slices > 1:
-            environment["MEGASCALE_NUM_SLICES"] = str(world.slices)
-            environment["MEGASCALE_SLICE_ID"] = str(process // world.hosts_per_slice)
-            environment["MEGASCALE_PORT"] = str(MEGASCALE_PORT)
-        return environment
+            variables[MEGASCALE_NUM_SLICES] = str(world.slices)
+            variables[MEGASCALE_SLICE_ID] = str(process // world.hosts_per_slice)
+            variables[MEGASCALE_PORT] = str(TRAFFIC_PORT)
+        return variables
 
     @property
     def _xla_flags(self) -> str:
         """XLA_FLAGS of the launching user."""
-        return os.environ.get("XLA_FLAGS", "")
+        return os.environ.get(XLA_FLAGS, "")
 
 
 def _jax_platform(platform: str) -> str:

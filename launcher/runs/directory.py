@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from launcher.cluster.schema import ClusterRef
-from launcher.core.environment import INSIDE
 from launcher.core.files import (
     LOCK_TIMEOUT_S,
     NoLocksError,
@@ -34,6 +33,7 @@ from launcher.runs.records import KubernetesRecord
 from launcher.runs.slurm_job import queued
 from trainer.contract.config.errors import suggest
 from trainer.contract.config.loader import dump
+from trainer.contract.protocol.environment import RUN_ID, SLURM_JOB
 
 KEPT = ("attempt", "cluster", "steps", "grace_s", "launched_in")
 """Fields of state.json that describe an attempt, in every state."""
@@ -41,8 +41,6 @@ QUEUED = "queued"
 """State of a run that a queue will start."""
 POSITION = ("step", "checkpoint")
 """Fields of state.json with the progress of a run."""
-RUN_ID = "SLIPWAY_RUN_ID"
-"""Environment variable with the run's id, for a `launch` that another machine started."""
 REMOTE = "remote.json"
 """File with the location of a remote run, in the folder for its local copy."""
 LEFT = (REMOTE, KubernetesRecord.FILE)
@@ -299,7 +297,7 @@ def _lock(folder: Path, events: IO[str]) -> None:
 
     A requeued job waits longer: a file server drops the lock of a dead host only after minutes.
     """
-    timeout_s = REQUEUED_LOCK_TIMEOUT_S if INSIDE in os.environ else LOCK_TIMEOUT_S
+    timeout_s = REQUEUED_LOCK_TIMEOUT_S if SLURM_JOB in os.environ else LOCK_TIMEOUT_S
     try:
         if not lock(events, timeout_s):
             raise RunFolderError(f"{folder}: this run is running now")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from launcher.core.environment import INSIDE
 from launcher.core.errors import ProviderError
 from launcher.runs.records import RunRecord
+from trainer.contract.protocol.environment import SLURM_JOB
 
 COMMAND_TIMEOUT_S = 60.0
 """Timeout of a Slurm command: a busy controller answers late."""
@@ -90,7 +90,7 @@ class SlurmJob(RunRecord):
 def queued(folder: Path) -> Queued | None:
     """Returns the status of a run's job; None without a job, and for calls from inside it."""
     job = SlurmJob.read(folder)
-    if job is None or job.name == os.environ.get(INSIDE):
+    if job is None or job.name == os.environ.get(SLURM_JOB):
         return None
     return job.queue_status()
 

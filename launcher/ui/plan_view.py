@@ -19,6 +19,7 @@ from trainer.contract.config.model import OwnModel
 from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.planning import accelerators, sharding_rules
 from trainer.contract.planning.plan import ArrayPlan
+from trainer.contract.protocol.environment import JAX_COORDINATOR_ADDRESS, PROCESS_ID
 
 INSIDE = ("expert", "context", "tensor")
 """Mesh axes that label the lines of the picture; its headers name the other axes."""
@@ -236,16 +237,14 @@ def _shardings(arrays: tuple[ArrayPlan, ...]) -> Table:
 
 def _environment(launch: LaunchSpec, process: int) -> dict[str, str]:
     """Returns the environment of a process for display, with secrets hidden."""
-    coordinator = {"JAX_COORDINATOR_ADDRESS": COORDINATOR_PLACEHOLDER}
+    coordinator = {JAX_COORDINATOR_ADDRESS: COORDINATOR_PLACEHOLDER}
     hidden = dict.fromkeys(launch.job.secrets, job_secrets.SHOWN)
     return {**coordinator, **launch.environment(process), **hidden}
 
 
 def _process(launch: LaunchSpec) -> Group:
     """Returns the environment and command of each process, with the values of host 0."""
-    lines = [
-        Text("started on each host (host 0 shown; SLIPWAY_PROCESS_ID counts on)", style="bold")
-    ]
+    lines = [Text(f"started on each host (host 0 shown; {PROCESS_ID} counts on)", style="bold")]
     for name, value in _environment(launch, 0).items():
         after = f':"${name}"' if name in SEARCH_PATHS else ""
         lines.append(Text(f"  {name}={shlex.quote(value)}{after} \\", overflow="fold"))

@@ -12,12 +12,13 @@ from rich.console import Console
 from launcher.commands.checkpoints import find_folder
 from launcher.executors.resume_point import Resumed, plan_resume
 from launcher.gang.agent import add
-from launcher.planning.command import FOR_JAX, CommandLaunch
+from launcher.planning.command import CommandLaunch
 from launcher.runs.directory import RunDir, RunFolderError
 from launcher.ui.plan_view import plan_as_json, print_plan
 from tests.launcher.plans import command_launch
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.planning.plan import BasePlan
+from trainer.contract.protocol.environment import PLUGIN_DIR
 
 BIN = str(Path(sys.executable).parent)
 WITH_ENV = """\
@@ -43,7 +44,7 @@ def test_a_process_gets_the_contract_and_where_python_is(tmp_path: Path) -> None
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
         "PATH": BIN,
-        "PYTHONPATH": str(FOR_JAX),
+        "PYTHONPATH": str(PLUGIN_DIR),
     }
 
 
@@ -57,7 +58,7 @@ def test_the_jobs_own_variables_are_added_and_its_paths_go_first(tmp_path: Path)
     environment = command_launch(tmp_path, WITH_ENV).environment(0)
     assert environment["DATA"] == "/data"
     assert environment["PATH"] == f"/opt/bin:{BIN}"
-    assert environment["PYTHONPATH"] == f"src:{FOR_JAX}"
+    assert environment["PYTHONPATH"] == f"src:{PLUGIN_DIR}"
     assert environment["XLA_FLAGS"].split() == [
         "--xla_dump_to=/tmp/x",
         "--xla_force_host_platform_device_count=2",

@@ -19,12 +19,13 @@ from launcher.providers.ray.host_protocol import RunOrder
 from launcher.providers.ssh.provision import Provisioned
 from launcher.providers.ssh.run_handle import RemoteRun
 from launcher.runs import registry
-from launcher.runs.directory import REMOTE, RUN_ID, RunDir, RunFolderError
+from launcher.runs.directory import REMOTE, RunDir, RunFolderError
 from tests.launcher.plans import command_launch
 from tests.launcher.test_cli import launch
 from tests.launcher.test_copied_run import entry, packed
 from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.config.loader import ConfigError
+from trainer.contract.protocol.environment import RUN_ID
 
 JOB = "{name: any, command: ['true'], secrets: [NAMED]}\n"
 EVIL = "{name: any, command: ['true'], secrets: [NAMED, CLOUD_KEY]}\n"

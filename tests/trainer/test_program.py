@@ -11,8 +11,8 @@ import pytest
 
 from tests.trainer import gang
 from tests.trainer.jobs import job_of, world_of
-from trainer.contract import versions
 from trainer.contract.config.loader import dump
+from trainer.contract.protocol import versions
 
 DEADLINE_S = 200
 ROOT = Path(__file__).parents[2]

@@ -13,6 +13,7 @@ import pytest
 from trainer import __main__ as program
 from trainer.contract.config.data import Data
 from trainer.contract.config.loader import ConfigError
+from trainer.contract.protocol.exit_codes import ProgramExit
 from trainer.contract.storage import corpus, listing, retries
 from trainer.contract.storage.corpus import DataError
 from trainer.contract.storage.retries import StorageError
@@ -72,7 +73,7 @@ def test_a_corpus_that_stays_stale_is_a_crash_and_not_bad_data(
     with pytest.raises(StorageError, match="Stale file handle") as raised:
         corpus.digest(data)
     code, message, _ = program._translate(raised.value)
-    assert code == program.FAILED and "Traceback" not in message
+    assert code == ProgramExit.FAILED and "Traceback" not in message
 
 
 def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(tmp_path, monkeypatch):
@@ -137,9 +138,9 @@ def test_a_file_of_records_is_read_on_behind_the_last_one(tmp_path, monkeypatch)
 def test_data_that_an_earlier_attempt_could_read_is_a_crash_where_storage_refuses_it():
     error = DataError("data.path: a.txt cannot be read: Permission denied")
     error.__cause__ = PermissionError(errno.EACCES, "Permission denied")
-    assert program._translate(error, attempt=1)[0] == program.BAD_DATA
-    assert program._translate(error, attempt=2)[0] == program.FAILED
-    assert program._translate(DataError("a bad record"), attempt=2)[0] == program.BAD_DATA
+    assert program._translate(error, attempt=1)[0] == ProgramExit.BAD_DATA
+    assert program._translate(error, attempt=2)[0] == ProgramExit.FAILED
+    assert program._translate(DataError("a bad record"), attempt=2)[0] == ProgramExit.BAD_DATA
 
 
 def test_a_corpus_that_is_not_the_planned_one_is_refused():

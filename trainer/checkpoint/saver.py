@@ -21,9 +21,9 @@ from trainer.checkpoint.errors import SaveError, StaleError
 from trainer.checkpoint.lease import Lease
 from trainer.checkpoint.save_progress import Writing
 from trainer.checkpoint.tree import digests, flatten
-from trainer.contract import versions
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
+from trainer.contract.protocol import versions
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.records.checkpoint_metadata import (
     ABOUT,

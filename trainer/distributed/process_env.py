@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.contract.protocol import environment
+
 
 @dataclass(frozen=True)
 class Environment:
@@ -22,20 +24,21 @@ class Environment:
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> "Environment":
         """Reads the variables. Raises ValueError when they conflict or are not numbers."""
-        processes = int(variables.get("SLIPWAY_NUM_PROCESSES", 1))
-        coordinator = variables.get("JAX_COORDINATOR_ADDRESS")
-        if processes > 1 and not (coordinator and "SLIPWAY_PROCESS_ID" in variables):
+        processes = int(variables.get(environment.NUM_PROCESSES, 1))
+        coordinator = variables.get(environment.JAX_COORDINATOR_ADDRESS)
+        if processes > 1 and not (coordinator and environment.PROCESS_ID in variables):
             raise ValueError(
-                f"SLIPWAY_NUM_PROCESSES is {processes}, but SLIPWAY_PROCESS_ID or "
-                "JAX_COORDINATOR_ADDRESS is missing"
+                f"{environment.NUM_PROCESSES} is {processes}, but {environment.PROCESS_ID} or "
+                f"{environment.JAX_COORDINATOR_ADDRESS} is missing"
             )
-        run_dir, events_fd = variables.get("SLIPWAY_RUN_DIR"), variables.get("SLIPWAY_EVENTS_FD")
+        run_dir = variables.get(environment.RUN_DIR)
+        events_fd = variables.get(environment.EVENTS_FD)
         return cls(
             coordinator=coordinator,
-            coordinator_bind=variables.get("JAX_COORDINATOR_BIND_ADDRESS"),
+            coordinator_bind=variables.get(environment.JAX_COORDINATOR_BIND_ADDRESS),
             processes=processes,
-            process=int(variables.get("SLIPWAY_PROCESS_ID", 0)),
+            process=int(variables.get(environment.PROCESS_ID, 0)),
             run_dir=Path(run_dir) if run_dir else None,
-            attempt=int(variables.get("SLIPWAY_ATTEMPT", 1)),
+            attempt=int(variables.get(environment.ATTEMPT, 1)),
             events_fd=int(events_fd) if events_fd else None,
         )

@@ -18,8 +18,8 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from launcher.core.files import parse_object
-from launcher.runs.directory import RUN_ID
 from trainer.contract.planning.plan import World
+from trainer.contract.protocol.environment import RUN_ID
 
 
 class Order(BaseModel):

@@ -12,12 +12,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launcher.core.environment import INSIDE
 from launcher.core.errors import ProviderError
 from launcher.core.exit_codes import INTERRUPTED, OK
 from launcher.providers.slurm import job_environment
 from launcher.runs.directory import POSITION, QUEUED, RunDir
 from launcher.runs.slurm_job import SlurmJob
+from trainer.contract.protocol.environment import SLURM_JOB
 
 STOPPED = (INTERRUPTED, -signal.SIGTERM)
 """Exit codes after the signal: with a checkpoint, or before the handler was installed."""
@@ -30,7 +30,7 @@ def main() -> int:
         print(f"{folder} is not the run of the job {job.name} any more: nothing to do", flush=True)
         return OK
     job.write(folder)
-    os.environ[INSIDE] = job.name
+    os.environ[SLURM_JOB] = job.name
     os.environ.update(job_environment.read(folder))
     launch = subprocess.Popen([sys.executable, "-m", "launcher", "resume", str(folder), *overrides])
     asked = False

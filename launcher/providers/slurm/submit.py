@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.cluster.schema import Slurm
-from launcher.core.environment import INSIDE
 from launcher.core.errors import ProviderError
 from launcher.providers.slurm import job_environment
 from launcher.runs.slurm_job import NoAnswerError, Queued, SlurmJob, command
 from trainer.contract.planning.plan import World
+from trainer.contract.protocol.environment import SLURM_JOB
 
 LOOK_S = 1.0
 FIND_S = 60.0
@@ -89,7 +89,7 @@ def look(folder: Path, cluster: str, world: World, settings: Slurm) -> str:
     log = folder / "doctor.log"
     typed = shlex.join([sys.executable, "-m", "launcher", "doctor", "-c", cluster, "-o", "json"])
     job = SlurmJob(name=f"slipway-doctor-{uuid.uuid4().hex[:8]}")
-    script = f"{INSIDE}={job.name} exec {typed}"
+    script = f"{SLURM_JOB}={job.name} exec {typed}"
     words = [*_job_words(job.name, world, settings), f"--output={log}", f"--wrap={script}"]
     try:
         job.job_id = _accepted(job, words, job_environment.without_secrets({}))

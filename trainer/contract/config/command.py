@@ -10,9 +10,8 @@ from pydantic import Field, field_validator
 
 from trainer.contract.config.job import BaseJob, Job, VariableName
 from trainer.contract.config.loader import Loaded, load_chosen
+from trainer.contract.protocol.environment import SET_BY_SLIPWAY
 
-SET_BY_SLIPWAY = re.compile(r"SLIPWAY_\w*|JAX_COORDINATOR_(BIND_)?ADDRESS|JAX_PLATFORMS")
-"""Variables that Slipway sets itself; a job's `env` cannot override them."""
 _BARE = re.compile(r"[A-Za-z./_][A-Za-z0-9./_=-]*")
 
 

@@ -28,7 +28,7 @@ def code_sha256(module: str = "") -> str:
 
     The hash includes the sources of a model's `module`: its file, or its whole top-level package.
     """
-    files = _under(Path(__file__).parents[1])
+    files = _under(Path(__file__).parents[2])
     if module:
         files |= _sources(module)
     total = hashlib.sha256()

@@ -1,0 +1,1 @@
+"""What passes between the launcher and a program: environment, exit codes, events, reports."""

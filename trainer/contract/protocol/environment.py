@@ -1,0 +1,46 @@
+"""Names of the environment variables that the launcher sets for a program, or for itself.
+
+`trainer.any_program` repeats three of the names: it runs in programs that cannot import this one.
+"""
+
+import re
+from pathlib import Path
+
+NUM_PROCESSES = "SLIPWAY_NUM_PROCESSES"
+"""Number of processes of the attempt, one per host; 1 when unset."""
+PROCESS_ID = "SLIPWAY_PROCESS_ID"
+"""Number of this process, from 0."""
+RUN_DIR = "SLIPWAY_RUN_DIR"
+"""Path of the run directory."""
+ATTEMPT = "SLIPWAY_ATTEMPT"
+"""Number of the attempt, from 1; 1 when unset."""
+EVENTS_FD = "SLIPWAY_EVENTS_FD"
+"""Descriptor of the pipe for events; unset when no launcher reads them."""
+
+JAX_COORDINATOR_ADDRESS = "JAX_COORDINATOR_ADDRESS"
+"""HOST:PORT of the coordinator, which is in process 0."""
+JAX_COORDINATOR_BIND_ADDRESS = "JAX_COORDINATOR_BIND_ADDRESS"
+"""HOST:PORT on which process 0 listens; JAX listens on all addresses when it is unset."""
+JAX_PLATFORMS = "JAX_PLATFORMS"
+"""Comma-separated backends that JAX may use."""
+XLA_FLAGS = "XLA_FLAGS"
+"""Flags of the compiler, such as the number of simulated devices."""
+MEGASCALE_NUM_SLICES = "MEGASCALE_NUM_SLICES"
+"""Number of TPU slices; set only for several slices, like the other MEGASCALE variables."""
+MEGASCALE_SLICE_ID = "MEGASCALE_SLICE_ID"
+"""Number of this process's slice, from 0."""
+MEGASCALE_PORT = "MEGASCALE_PORT"
+"""Port for the traffic between slices."""
+MEGASCALE_COORDINATOR_ADDRESS = "MEGASCALE_COORDINATOR_ADDRESS"
+"""Address of the first host of the first slice."""
+
+RUN_ID = "SLIPWAY_RUN_ID"
+"""Id of the run, for a `launch` that another machine started."""
+SLURM_JOB = "SLIPWAY_SLURM_JOB"
+"""Name of the Slurm job, for a `launch` that the job itself started."""
+
+SET_BY_SLIPWAY = re.compile(r"SLIPWAY_\w*|JAX_COORDINATOR_(BIND_)?ADDRESS|JAX_PLATFORMS")
+"""Variables that a job file must not set."""
+
+PLUGIN_DIR = Path(__file__).parents[2] / "any_program"
+"""Folder for the PYTHONPATH of a job's `command`: JAX finds the variables above through it."""
