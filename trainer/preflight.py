@@ -17,13 +17,13 @@ def prepare_data(job: Job, events: Events) -> Tokens | Mixture:
 
     waits_for = ""
 
-    def progress(done: int, total: int, maker: str) -> None:
+    def progress(done: int, total: int, builder: str) -> None:
         nonlocal waits_for
-        unit = f"bytes that {maker} makes into tokens" if maker else "bytes"
+        unit = f"bytes tokenized by {builder}" if builder else "bytes"
         events.emit("progress", done=done, total=total, unit=unit)
-        if maker and maker != waits_for:
-            waits_for = maker
-            print(f"waiting for {maker}, which tokenizes this corpus: {done / total:.0%} done")
+        if builder and builder != waits_for:
+            waits_for = builder
+            print(f"waiting for {builder} to tokenize this corpus: {done / total:.0%} done")
 
     with events.phase("data"):
         tokens = mixture.load(job.data, progress)
@@ -38,7 +38,10 @@ def code_of(job: Job) -> str:
 
 
 def check(job: Job, events: Events) -> None:
-    """Sends a `checked` event with all that the hosts must agree on. Raises corpus.DataError."""
+    """Sends a `checked` event with everything that must be equal on all hosts.
+
+    Raises corpus.DataError when the data or the questions cannot be read.
+    """
     tokens = prepare_data(job, events)
     questions.load(job, tokens.tokenizer)
     events.emit(

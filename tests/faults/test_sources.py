@@ -159,7 +159,10 @@ def test_a_record_that_is_bad_on_one_host_alone_ends_the_run_before_its_first_st
     job_of(launch, {**write(tmp_path, "jsonl"), "global_batch": 4})
     run = launch(provider=sabotage_lines(tmp_path, "b'{broken' if number == 3 else line"))
     assert run.wait() == 1, run.output
-    assert f"host-0001: 1 bad record, as {tmp_path / 'all.jsonl'}:3: not JSON" in run.output
+    assert (
+        f"host-0001: 1 bad record, for example {tmp_path / 'all.jsonl'}:3: the line is not JSON"
+        in run.output
+    )
     assert not (run.run_dir / "metrics.jsonl").exists()
     launch.traces.assert_nothing_left(timeout_s=5.0)
 

@@ -107,8 +107,8 @@ def test_fresh_moves_no_run_of_which_it_cannot_be_known_whether_it_is_alive(
 
 @pytest.mark.usefixtures("no_locks")
 def test_a_cache_on_a_file_system_without_locks_names_the_variable(tmp_path: Path) -> None:
-    held = cache_lock.held(tmp_path / "tokens.lock", lambda done, total, maker: None)
-    with pytest.raises(ConfigError, match=r"has no locks .*XDG_CACHE_HOME"), held:
+    held = cache_lock.held(tmp_path / "tokens.lock", lambda done, total, builder: None)
+    with pytest.raises(ConfigError, match=r"does not support locks .*XDG_CACHE_HOME"), held:
         pass
 
 

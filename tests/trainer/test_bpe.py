@@ -133,9 +133,9 @@ def test_it_is_trained_once_until_something_changes(
 
 def test_a_corpus_that_is_too_small_says_how_many_tokens_it_gives(tmp_path: Path) -> None:
     asked = data(write(tmp_path / "corpus"), 5000)
-    with pytest.raises(DataError, match=r"train: the training documents give (\d+) .* 5,000") as e:
+    with pytest.raises(DataError, match=r"train is 5,000, but .* only (\d+) tokens") as e:
         token_cache.load(asked)
-    fewer = int(str(e.value).partition("take ")[2].partition(",")[0])
+    fewer = int(str(e.value).partition("Set it to ")[2].partition(" ")[0])
     assert token_cache.load(data(asked.path or "", fewer)).tokenizer.separator == 0
 
 

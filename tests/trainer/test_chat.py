@@ -90,18 +90,24 @@ def test_another_template_or_field_is_another_corpus(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "why"),
     [
-        ({"text": "x"}, "no field 'messages'; there are: text"),
-        ({"messages": "x"}, "'messages' is no list of messages"),
-        ({"messages": []}, "'messages' is no list of messages"),
+        ({"text": "x"}, "no field 'messages'; found the fields: text"),
+        ({"messages": "x"}, "'messages' must be a non-empty list of messages"),
+        ({"messages": []}, "'messages' must be a non-empty list of messages"),
         ({"messages": [{"role": "user"}]}, "message 1 of 'messages': no field 'content'"),
         (
             {"messages": [{"role": "user", "content": 7}]},
-            "message 1 of 'messages': 'content' is no text: 7",
+            "message 1 of 'messages': 'content' must be text, found 7",
         ),
-        (conversation("a", "b", "c"), "the last message is of 'user', not of 'assistant'"),
-        (conversation("a", "b <|endoftext|> c"), "'<|endoftext|>' is in it"),
-        (conversation("no!", "b"), "the chat template refuses it: not so"),
-        (conversation("a", "b", "late", "c"), "the chat template writes message 2 in another way"),
+        (conversation("a", "b", "c"), "the last message has role 'user', expected 'assistant'"),
+        (
+            conversation("a", "b <|endoftext|> c"),
+            "the record contains '<|endoftext|>', the document separator",
+        ),
+        (conversation("no!", "b"), "the chat template rejects the record: not so"),
+        (
+            conversation("a", "b", "late", "c"),
+            "cannot locate the answer: the chat template renders message 2",
+        ),
     ],
 )
 def test_a_bad_conversation_is_told_with_file_and_line(
@@ -115,13 +121,13 @@ def test_a_bad_conversation_is_told_with_file_and_line(
     asked = data(path, tokenizer=tokenizer(tmp_path, template + TEMPLATE))
     with pytest.raises(DataError) as told:
         learned(asked)
-    assert f"1 bad record, as {path}:2: {why}" in str(told.value)
+    assert f"1 bad record, for example {path}:2: {why}" in str(told.value)
     assert len(learned(asked.model_copy(update={"max_bad_records": 1}))) == 1
 
 
 def test_a_template_that_is_no_jinja_is_told(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", conversation("a", "b"))
-    with pytest.raises(DataError, match=r"data\.tokenizer: its chat template, line 1: "):
+    with pytest.raises(DataError, match=r"data\.tokenizer: invalid chat template, line 1: "):
         learned(data(path, tokenizer=tokenizer(tmp_path, "{% for %}")))
 
 

@@ -105,11 +105,14 @@ def test_the_likeliest_choice_and_the_likeliest_for_its_length_are_told_apart() 
     ("record", "why"),
     [
         ({"choices": ["a", "b"], "answer": 0}, "no field 'question'"),
-        ({"question": "q", "choices": ["a"], "answer": 0}, "no list of two choices or more"),
-        ({"question": "q", "choices": ["a", 7], "answer": 0}, "'choices' is no text: 7"),
-        ({"question": "q", "choices": ["a", ""], "answer": 0}, "is empty"),
-        ({"question": "q", "choices": ["a", "b"], "answer": 2}, "no number of a choice, 0 to 1: 2"),
-        ({"question": "q", "choices": ["a", "b"], "answer": "b"}, "0 to 1: 'b'"),
+        ({"question": "q", "choices": ["a"], "answer": 0}, "must be a list of at least two items"),
+        ({"question": "q", "choices": ["a", 7], "answer": 0}, "'choices' must be text, found 7"),
+        ({"question": "q", "choices": ["a", ""], "answer": 0}, "contains an empty choice"),
+        (
+            {"question": "q", "choices": ["a", "b"], "answer": 2},
+            "must be the index of a choice, 0 to 1; found 2",
+        ),
+        ({"question": "q", "choices": ["a", "b"], "answer": "b"}, "0 to 1; found 'b'"),
         ({"question": "q", "choices": ["a", "b" * 40], "answer": 1}, "longer than data.seq_len"),
     ],
 )
@@ -123,7 +126,7 @@ def test_a_bad_question_is_told_with_file_and_line(tmp_path: Path, record: Any, 
 
 
 def test_a_file_that_is_not_there_or_has_no_question_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"multiple_choice\.path: .* has no question"):
+    with pytest.raises(DataError, match=r"multiple_choice\.path: .* contains no question"):
         load(job(tmp_path, []), BYTES)
     wanted = job(tmp_path)
     (tmp_path / "questions.jsonl").unlink()

@@ -11,7 +11,7 @@ from tests.trainer.harness import bench
 from tests.trainer.jobs import job_of
 from trainer.contract.storage.corpus import DataError
 from trainer.data import packing, pipeline, token_cache, tokenizer
-from trainer.data.documents import HeldOut, places
+from trainer.data.documents import HeldOut, hash_to_unit
 from trainer.data.token_cache import Tokens
 
 
@@ -127,7 +127,7 @@ def test_text_comes_back_from_its_tokens():
 
 
 def _held_out(names, share):
-    split, numbers = HeldOut(share), places(names)
+    split, numbers = HeldOut(share), hash_to_unit(names)
     for half in (numbers[::2], numbers[1::2]):
         split.add(half)
     return {name for name, number in zip(names, numbers, strict=True) if number < split.threshold}
@@ -162,9 +162,9 @@ def test_held_out_documents_are_never_trained_on(text_job):
 def test_the_cache_is_read_again_until_the_corpus_changes(text_job, tmp_path):
     job, calls = text_job(["a" * 300, "b" * 300]), []
 
-    def progress(done, total, maker):
+    def progress(done, total, builder):
         calls.append((done, total))
-        assert not maker
+        assert not builder
 
     first = token_cache.load(job.data, progress)
     assert calls and calls[-1] == (600, 600)
@@ -178,7 +178,7 @@ def test_the_cache_is_read_again_until_the_corpus_changes(text_job, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("a" * 20, "a sequence needs 33"), ("a" * 200, "fewer than one global batch of 8")],
+    [("a" * 20, "a sequence needs 33"), ("a" * 200, "fewer than data.global_batch")],
 )
 def test_data_that_cannot_fill_a_batch_is_refused(text_job, text, said):
     data = text_job([text]).data

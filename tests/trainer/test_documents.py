@@ -69,19 +69,19 @@ def test_a_damaged_file_is_named(tmp_path: Path, kind: str, damage: str) -> None
     content = packed(kind, lines(*({"text": str(number)} for number in range(5000))))
     path = tmp_path / f"a.jsonl.{kind}"
     path.write_bytes(content[: len(content) // 3] if damage == "torn" else b"no archive" * 9)
-    with pytest.raises(DataError, match=rf"a\.jsonl\.{kind} cannot be unpacked"):
+    with pytest.raises(DataError, match=rf"a\.jsonl\.{kind} cannot be decompressed"):
         read(data(path))
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b'{"text": "x"', "not JSON: "),
-        (b'{"text": "\xff"}', "not UTF-8"),
-        (b'{"txt": "x"}', "no field 'text'; there are: txt"),
-        (b'{"text": 7}', "'text' is no text: 7"),
-        (b'["text"]', "a record is an object"),
-        (rb'{"text": "\ud800"}', "'text' has half of a surrogate pair"),
+        (b'{"text": "x"', "the line is not JSON: "),
+        (b'{"text": "\xff"}', "the line is not UTF-8"),
+        (b'{"txt": "x"}', "no field 'text'; found the fields: txt"),
+        (b'{"text": 7}', "'text' must be text, found 7"),
+        (b'["text"]', "expected a JSON object"),
+        (rb'{"text": "\ud800"}', "'text' contains an unpaired surrogate"),
     ],
 )
 def test_a_bad_record_is_told_with_file_and_line_and_ends_the_run(
@@ -91,8 +91,8 @@ def test_a_bad_record_is_told_with_file_and_line_and_ends_the_run(
     path.write_bytes(lines({"text": "good"}) + line + b"\n" + lines({"text": "too"}))
     with pytest.raises(DataError) as told:
         read(data(path))
-    assert f"1 bad record, as {path}:2: {why}" in str(told.value)
-    assert "data.max_bad_records: 0" in str(told.value)
+    assert f"1 bad record, for example {path}:2: {why}" in str(told.value)
+    assert "data.max_bad_records allows 0" in str(told.value)
     bad = BadRecords(1)
     assert read(data(path), bad) == [("a.jsonl:1", b"good"), ("a.jsonl:3", b"too")]
     assert len(bad.found) == 1
@@ -104,7 +104,7 @@ def test_what_was_left_out_is_known_to_the_cache_too(tmp_path: Path) -> None:
     asked = data(path, max_bad_records=2)
     made, cached = token_cache.load(asked), token_cache.load(asked)
     assert made.bad.found == cached.bad.found
-    assert str(cached.bad).startswith(f"2 bad records, as {path}:2: no field 'text'")
+    assert str(cached.bad).startswith(f"2 bad records, for example {path}:2: no field 'text'")
     with pytest.raises(DataError, match="2 bad records"):
         token_cache.load(data(path, max_bad_records=1))
 

@@ -49,7 +49,7 @@ def test_a_column_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_a_row_without_a_text_is_a_bad_record(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", text=["x", None, "y"])
-    with pytest.raises(DataError, match=r"a\.parquet:2: 'text' is no text: None"):
+    with pytest.raises(DataError, match=r"a\.parquet:2: 'text' must be text, found None"):
         list(documents(data(tmp_path / "a.parquet"), BadRecords(0)))
     bad = BadRecords(1)
     assert [d.text for d in documents(data(tmp_path / "a.parquet"), bad)] == [b"x", b"y"]

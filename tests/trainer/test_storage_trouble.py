@@ -18,7 +18,7 @@ from trainer.contract.storage import corpus, listing, retries
 from trainer.contract.storage.corpus import DataError
 from trainer.contract.storage.retries import StorageError
 from trainer.data import token_cache, token_shards
-from trainer.data.documents import BadRecords, documents, places
+from trainer.data.documents import BadRecords, documents, hash_to_unit
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +168,7 @@ def test_a_corpus_that_changes_while_it_is_tokenized_leaves_nothing_in_the_cache
         return real(*arguments)
 
     monkeypatch.setattr(token_shards, "tokenize", tokenize)
-    with pytest.raises(DataError, match="changed while it was made into tokens"):
+    with pytest.raises(DataError, match="changed while it was being tokenized"):
         token_cache.load(data)
     assert [path for path in (tmp_path / "cache/slipway/tokens").iterdir() if path.is_dir()] == []
     monkeypatch.undo()
@@ -187,5 +187,5 @@ def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path, monkeypatch
 
 
 def test_a_name_that_is_not_utf_8_has_a_place():
-    assert 0 <= places([os.fsdecode(b"caf\xe9.txt")])[0] < 1
-    assert places(["a.txt"])[0] == places(["a.txt"])[0] != places(["b.txt"])[0]
+    assert 0 <= hash_to_unit([os.fsdecode(b"caf\xe9.txt")])[0] < 1
+    assert hash_to_unit(["a.txt"])[0] == hash_to_unit(["a.txt"])[0] != hash_to_unit(["b.txt"])[0]

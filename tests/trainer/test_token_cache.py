@@ -20,17 +20,17 @@ from trainer.contract.config.data import Data
 from trainer.contract.storage.corpus import DataError
 from trainer.data import cache_lock, token_cache, token_shards
 
-PIECE_BYTES = 1000
+SHARD_BYTES = 1000
 MAKER = """
 import sys, time
 from pathlib import Path
 from trainer.data import cache_lock, token_cache, token_shards
 from trainer.contract.config.data import Data
 
-token_shards.PIECE_BYTES = int(sys.argv[2])
+token_shards.SHARD_BYTES = int(sys.argv[2])
 cache_lock.PROGRESS_EVERY_S = 0.0
 
-def stop_in_the_middle(done, total, maker):
+def stop_in_the_middle(done, total, builder):
     if 2 * done > total:
         Path(sys.argv[3]).touch()
         while not Path(sys.argv[4]).exists():
@@ -41,8 +41,8 @@ token_cache.load(Data.model_validate_json(sys.argv[1]), stop_in_the_middle)
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_shards, "PIECE_BYTES", PIECE_BYTES)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_shards, "SHARD_BYTES", SHARD_BYTES)
     monkeypatch.setattr(cache_lock, "PROGRESS_EVERY_S", 0.0)
 
 
@@ -72,7 +72,7 @@ class Maker:
 
     def __init__(self, data: Data, folder: Path) -> None:
         self._stopped, self._go = folder / "stopped", folder / "go"
-        words = [data.model_dump_json(), str(PIECE_BYTES), str(self._stopped), str(self._go)]
+        words = [data.model_dump_json(), str(SHARD_BYTES), str(self._stopped), str(self._go)]
         self.process = subprocess.Popen([sys.executable, "-c", MAKER, *words])
         wait_until(lambda: self._stopped.exists() or self.process.poll() is not None)
         assert self.process.poll() is None
@@ -93,7 +93,7 @@ def content(tokens: Path) -> dict[str, bytes]:
 
 def written(tokens: Path) -> dict[str, int]:
     """Name of each finished piece -> when it was written."""
-    return {path.name: path.stat().st_mtime_ns for path in tokens.glob("*.making/pieces/*.npz")}
+    return {path.name: path.stat().st_mtime_ns for path in tokens.glob("*.making/shards/*.npz")}
 
 
 def test_after_kill_9_the_next_one_goes_on_and_the_cache_is_the_same(
@@ -107,7 +107,7 @@ def test_after_kill_9_the_next_one_goes_on_and_the_cache_is_the_same(
     before, after, done = written(torn), dict[str, int](), list[int]()
     assert len(before) > 5
 
-    def progress(now: int, total: int, maker: str) -> None:
+    def progress(now: int, total: int, builder: str) -> None:
         done.append(now)
         if now < total:
             after.update(written(torn))
@@ -118,12 +118,12 @@ def test_after_kill_9_the_next_one_goes_on_and_the_cache_is_the_same(
     assert content(torn) == content(whole)
 
 
-def test_the_size_of_pieces_changes_no_byte(
+def test_the_size_of_shards_changes_no_byte(
     tmp_path: Path, caches: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, found = corpus(tmp_path / "corpus"), []
     for size in (100, 700, 1 << 20):
-        monkeypatch.setattr(token_shards, "PIECE_BYTES", size)
+        monkeypatch.setattr(token_shards, "SHARD_BYTES", size)
         tokens = caches(str(size))
         token_cache.load(data)
         found.append(content(tokens))
@@ -236,8 +236,8 @@ def test_leftovers_go_when_nobody_is_at_them_and_nobody_will_be(
     ages_s = {"new": 0, "old": token_cache.LEFTOVER_S + 60, of_the_maker.stem: 10**7}
     for name, age_s in ages_s.items():
         making = tokens / f"{name}.making"
-        (making / "pieces").mkdir(parents=True, exist_ok=True)
-        for path in (making, making / "pieces"):
+        (making / "shards").mkdir(parents=True, exist_ok=True)
+        for path in (making, making / "shards"):
             os.utime(path, (now - age_s, now - age_s))
     token_cache.load(corpus(tmp_path / "another", records=10))
     assert {path.stem for path in tokens.glob("*.making")} == {"new", of_the_maker.stem}
@@ -254,7 +254,7 @@ def test_records_that_were_left_out_before_an_interruption_count(
     last = tmp_path / "corpus" / "1.jsonl"
     last.write_text(last.read_text() + "{}\n")
     Maker(data, tmp_path).kill()
-    with pytest.raises(DataError, match=r"2 bad records, as .*0\.jsonl:202: "):
+    with pytest.raises(DataError, match=r"2 bad records, for example .*0\.jsonl:202: "):
         token_cache.load(data.model_copy(update={"max_bad_records": 0}))
     found = token_cache.load(data).bad.found
     assert [one.partition(".jsonl:")[2][:3] for one in found] == ["1: ", "202", "201"]
@@ -264,7 +264,7 @@ def test_memory_holds_a_piece_not_the_corpus(
     tmp_path: Path, caches: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caches("cache")
-    monkeypatch.setattr(token_shards, "PIECE_BYTES", 100_000)
+    monkeypatch.setattr(token_shards, "SHARD_BYTES", 100_000)
     for number in range(100):
         (tmp_path / f"{number}.txt").write_bytes(bytes(100_000))
     data = corpus(tmp_path / "corpus").model_copy(

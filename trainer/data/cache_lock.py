@@ -16,22 +16,24 @@ NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of a file system without flock."""
 DEADLINE_S = 900.0
 """Limit on the time without progress of the process that builds the cache."""
-LOOK_EVERY_S = 0.1
+POLL_INTERVAL_S = 0.1
 PROGRESS_EVERY_S = 0.5
 LINE_BYTES = 256
 
 Progress = Callable[[int, int, str], None]
-"""Called with bytes done, bytes in all, and the process that builds ("": this one)."""
-Tell = Callable[[int, int], None]
-"""Called with bytes done and bytes in all, by the process that builds."""
+"""Called with bytes done, bytes in total, and the process that builds ("": this one)."""
+Report = Callable[[int, int], None]
+"""Called with bytes done and bytes in total, by the process that builds."""
 
 
 @contextmanager
-def held(path: Path, waiting: Progress) -> Iterator[Tell]:
+def held(path: Path, waiting: Progress) -> Iterator[Report]:
     """Holds an exclusive lock on the file `path`, which exists only while a process has the lock.
 
-    The lock ends with its process, however that ends. Raises TimeoutError when another process
-    holds it and makes no progress.
+    Yields a callback that publishes progress to waiting processes; `waiting` receives the progress
+    of the holder. The lock ends with its process, however that ends. Raises TimeoutError when
+    another process holds it without progress for DEADLINE_S, and ConfigError on a file system
+    without locks.
     """
     descriptor = _wait(path, waiting)
     try:
@@ -41,18 +43,18 @@ def held(path: Path, waiting: Progress) -> Iterator[Tell]:
         os.close(descriptor)
 
 
-def both(tell_others: Tell, progress: Progress) -> Tell:
-    """Returns a callback that reports to both: at most every PROGRESS_EVERY_S, and at the end."""
+def report_to_both(publish: Report, progress: Progress) -> Report:
+    """Returns a callback that calls both: at most every PROGRESS_EVERY_S, and at the end."""
     shown_at, shown = 0.0, -1
 
-    def tell(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         nonlocal shown_at, shown
         if done == total != shown or time.monotonic() - shown_at > PROGRESS_EVERY_S:
-            tell_others(done, total)
+            publish(done, total)
             progress(done, total, "")
             shown_at, shown = time.monotonic(), done
 
-    return tell
+    return report
 
 
 @contextmanager
@@ -68,17 +70,20 @@ def held_if_free(path: Path) -> Iterator[bool]:
 
 
 def _wait(path: Path, waiting: Progress) -> int:
-    heard, heard_at = None, time.monotonic()
+    last, changed_at = None, time.monotonic()
     while (descriptor := _take(path)) is None:
         state = _read(path)
-        if state != heard:
-            heard, heard_at = state, time.monotonic()
+        if state != last:
+            last, changed_at = state, time.monotonic()
             if state:
                 waiting(*state)
-        elif time.monotonic() - heard_at > DEADLINE_S:
-            who = state[2] if state else "another process"
-            raise TimeoutError(f"{who} holds {path} and made no progress for {DEADLINE_S:.0f} s")
-        time.sleep(LOOK_EVERY_S)
+        elif time.monotonic() - changed_at > DEADLINE_S:
+            builder = state[2] if state else "another process"
+            raise TimeoutError(
+                f"{builder} holds {path} and has made no progress for {DEADLINE_S:.0f} s. "
+                "End that process, then start the run again"
+            )
+        time.sleep(POLL_INTERVAL_S)
     _write(descriptor, 0, 0)
     return descriptor
 
@@ -99,8 +104,8 @@ def _take(path: Path) -> int | None:
             raise
         raise ConfigError(
             [
-                f"{path}: its file system has no locks (flock: {error.strerror}). Set "
-                "XDG_CACHE_HOME to a folder of another one"
+                f"{path}: the file system does not support locks (flock: {error.strerror}). "
+                "Set XDG_CACHE_HOME to a folder on another file system"
             ]
         ) from None
     os.close(descriptor)
@@ -109,14 +114,14 @@ def _take(path: Path) -> int | None:
 
 def _write(descriptor: int, done: int, total: int) -> None:
     """Writes the progress with one call, so that no process reads half of it."""
-    maker = f"process {os.getpid()} of {platform.node()}"
-    os.pwrite(descriptor, json.dumps([done, total, maker]).encode().ljust(LINE_BYTES), 0)
+    builder = f"process {os.getpid()} of {platform.node()}"
+    os.pwrite(descriptor, json.dumps([done, total, builder]).encode().ljust(LINE_BYTES), 0)
 
 
 def _read(path: Path) -> tuple[int, int, str] | None:
-    """Returns None when no progress is recorded yet."""
+    """Returns (bytes done, bytes in total, process), or None when no progress is recorded yet."""
     try:
-        done, total, maker = json.loads(path.read_text())
+        done, total, builder = json.loads(path.read_text())
     except (FileNotFoundError, ValueError):
         return None
-    return (done, total, maker) if total else None
+    return (done, total, builder) if total else None

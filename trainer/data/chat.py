@@ -15,7 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from trainer.contract.config.data import BYTES, Data
 from trainer.contract.storage.chat_template import ChatTemplate, chat_template
-from trainer.contract.storage.corpus import DataError, told_as_data
+from trainer.contract.storage.corpus import DataError, as_data_error
 from trainer.contract.storage.tokenizer_info import vocabulary
 from trainer.data.readers import BadRecordError, Record, text, value
 from trainer.data.tokenizer import Span
@@ -29,13 +29,13 @@ class Template:
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
         )
         environment.filters["tojson"] = _json
-        environment.globals["raise_exception"] = _refuse
+        environment.globals["raise_exception"] = _reject
         self._names: Mapping[str, Any] = {"tools": None, "documents": None, **template.tokens}
         try:
             self._template = environment.from_string(template.text)
         except TemplateSyntaxError as error:
             raise DataError(
-                f"data.tokenizer: its chat template, line {error.lineno}: {error.message}"
+                f"data.tokenizer: invalid chat template, line {error.lineno}: {error.message}"
             ) from None
 
     def render(self, messages: Sequence[Mapping[str, Any]], asks: bool = False) -> str:
@@ -48,7 +48,7 @@ class Template:
                 messages=list(messages), add_generation_prompt=asks, **self._names
             )
         except (TemplateError, TypeError, ValueError, LookupError) as error:
-            raise BadRecordError(f"the chat template refuses it: {error}") from None
+            raise BadRecordError(f"the chat template rejects the record: {error}") from None
 
 
 class _Generation(Extension):
@@ -66,7 +66,7 @@ def _json(value: Any, **settings: Any) -> str:
     return json.dumps(value, ensure_ascii=False, **settings)
 
 
-def _refuse(message: str) -> NoReturn:
+def _reject(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
@@ -74,6 +74,8 @@ USER, ASSISTANT = "user", "assistant"
 
 
 class Conversation(NamedTuple):
+    """A rendered conversation."""
+
     text: bytes
     answers: tuple[Span, ...]
     """Start and end of each answer in the text, in bytes."""
@@ -84,14 +86,14 @@ class Chats:
 
     def __init__(self, data: Data) -> None:
         self._fields = data.fields
-        with told_as_data():
-            found = chat_template(data)
+        with as_data_error():
+            template = chat_template(data)
             known = vocabulary(data)
-        self._template = found and Template(found)
+        self._template = template and Template(template)
         self._separator = "" if data.tokenizer == BYTES else known.separator_text
 
     def read(self, record: Record) -> Conversation:
-        """Returns a record's conversation. Raises BadRecordError."""
+        """Returns a record's conversation. Raises BadRecordError when it has none."""
         if self._fields.prompt is None or self._fields.answer is None:
             return self._rendered(_messages(record, self._fields.messages))
         prompt, answer = text(record, self._fields.prompt), text(record, self._fields.answer)
@@ -105,7 +107,7 @@ class Chats:
 
     def _rendered(self, messages: Sequence[Record]) -> Conversation:
         """Renders messages. An answer is what the template adds after its generation prompt."""
-        assert self._template, "the plan asks for one"
+        assert self._template, "a job with messages and no chat template was planned"
         whole, spans = self._template.render(messages), []
         for number, message in enumerate(messages):
             if message["role"] == ASSISTANT:
@@ -113,8 +115,8 @@ class Chats:
                 through = self._template.render(messages[: number + 1])
                 if not (whole.startswith(through) and through.startswith(before)):
                     raise BadRecordError(
-                        f"the chat template writes message {number + 1} in another way when it is "
-                        "the last one, or asked for: which part is the answer cannot be told"
+                        f"cannot locate the answer: the chat template renders message {number + 1} "
+                        "differently as the last message or with a generation prompt"
                     )
                 spans.append((len(before), len(through)))
         return self._conversation(whole, spans)
@@ -123,8 +125,8 @@ class Chats:
         inner = whole.strip().removeprefix(self._separator).removesuffix(self._separator)
         if self._separator and self._separator in inner:
             raise BadRecordError(
-                f"{self._separator!r} is in it, which stands between documents: name another token "
-                "as data.separator, or mend the record"
+                f"the record contains {self._separator!r}, the document separator. Choose another "
+                "data.separator or fix the record"
             )
         in_bytes = [(len(whole[:a].encode()), len(whole[:b].encode())) for a, b in spans]
         return Conversation(whole.encode(), tuple(in_bytes))
@@ -133,7 +135,7 @@ class Chats:
 def _messages(record: Record, field: str) -> list[Record]:
     found = value(record, field)
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found) or not found:
-        raise BadRecordError(f"{field!r} is no list of messages")
+        raise BadRecordError(f"{field!r} must be a non-empty list of messages")
     for number, message in enumerate(found, 1):
         try:
             for key in ("role", "content"):
@@ -141,5 +143,5 @@ def _messages(record: Record, field: str) -> list[Record]:
         except BadRecordError as error:
             raise BadRecordError(f"message {number} of {field!r}: {error}") from None
     if (role := found[-1]["role"]) != ASSISTANT:
-        raise BadRecordError(f"the last message is of {role!r}, not of {ASSISTANT!r}")
+        raise BadRecordError(f"the last message has role {role!r}, expected {ASSISTANT!r}")
     return found

@@ -29,8 +29,8 @@ else:
     from backports import zstd
 
 
-Found = bytes | Conversation | str | readers.BadRecordError
-"""A text, or the reason that it is missing."""
+Content = bytes | Conversation | str | readers.BadRecordError
+"""A text, or the reason (str or BadRecordError) that it is missing."""
 
 
 class Position(NamedTuple):
@@ -72,13 +72,14 @@ class BadRecords:
         """Raises DataError when more records are left out than allowed."""
         if len(self.found) > self.allowed:
             raise DataError(
-                f"{self}. data.max_bad_records: {self.allowed} are left out at most: "
-                "mend the records, or allow more"
+                f"{self}. data.max_bad_records allows {self.allowed}: "
+                "fix the records or raise the limit"
             )
 
     def __str__(self) -> str:
         first = self.found[-1] if len(self.found) > self.allowed else self.found[0]
-        return f"{len(self.found):,} bad record{'s' * (len(self.found) > 1)}, as {first}"
+        plural = "s" * (len(self.found) > 1)
+        return f"{len(self.found):,} bad record{plural}, for example {first}"
 
 
 def documents(data: Data, bad: BadRecords, start: Position = START) -> Iterator[Document]:
@@ -100,7 +101,7 @@ def documents(data: Data, bad: BadRecords, start: Position = START) -> Iterator[
         before += file.size
 
 
-def _retried(file: File, data: Data, over: int) -> Iterator[tuple[int, Found, int]]:
+def _retried(file: File, data: Data, over: int) -> Iterator[tuple[int, Content, int]]:
     """Yields the records of a file. After a storage failure, reading resumes after the last one."""
     patience = Patience(str(file.path))
     while True:
@@ -116,7 +117,7 @@ def _retried(file: File, data: Data, over: int) -> Iterator[tuple[int, Found, in
             patience.wait(error)
 
 
-def _records(file: File, data: Data, over: int) -> Iterator[tuple[int, Found, int]]:
+def _records(file: File, data: Data, over: int) -> Iterator[tuple[int, Content, int]]:
     """Yields (line, content, bytes of the file read so far) for the records after `over` lines.
 
     The line of a file that is one document is 0.
@@ -156,17 +157,17 @@ def unpacked(file: File, raw: BinaryIO) -> Iterator[BinaryIO]:
             case _:
                 yield raw
     except (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError) as error:
-        raise DataError(f"data.path: {file.path} cannot be unpacked: {error}") from None
+        raise DataError(f"data.path: {file.path} cannot be decompressed: {error}") from None
 
 
-def places(names: Iterable[str]) -> np.ndarray:
-    """Returns a number in [0, 1) for each name, which depends on the name alone."""
-    return np.array([_place(name) for name in names], np.float64)
+def hash_to_unit(names: Iterable[str]) -> np.ndarray:
+    """Returns a hash in [0, 1) for each name, which depends on the name alone."""
+    return np.array([_hash_to_unit(name) for name in names], np.float64)
 
 
 @dataclass
 class HeldOut:
-    """The held-out share of the documents; their places are added in several calls.
+    """The held-out share of the documents; the hashes of their names are added in several calls.
 
     A new document moves no other one between training and evaluation. One exception: each of the
     two has at least one document when the corpus has two or more.
@@ -178,16 +179,16 @@ class HeldOut:
     lowest: float = 1.0
     highest: float = 0.0
 
-    def add(self, some: np.ndarray) -> None:
-        """Adds the places of more documents."""
-        self.documents += len(some)
-        self.below += int(np.sum(some < self.share))
-        self.lowest = min(self.lowest, some.min(initial=1.0))
-        self.highest = max(self.highest, some.max(initial=0.0))
+    def add(self, hashes: np.ndarray) -> None:
+        """Adds the hashes of more documents' names."""
+        self.documents += len(hashes)
+        self.below += int(np.sum(hashes < self.share))
+        self.lowest = min(self.lowest, hashes.min(initial=1.0))
+        self.highest = max(self.highest, hashes.max(initial=0.0))
 
     @property
     def threshold(self) -> float:
-        """The place below which documents are held out; valid when all places are added."""
+        """The hash below which documents are held out; valid when all hashes are added."""
         if self.share == 0 or self.documents < 2:
             return 0.0
         if self.below == 0:
@@ -195,5 +196,5 @@ class HeldOut:
         return self.highest if self.below == self.documents else self.share
 
 
-def _place(name: str) -> float:
+def _hash_to_unit(name: str) -> float:
     return int.from_bytes(hashlib.sha256(os.fsencode(name)).digest()[:8], "big") / 2**64

@@ -1,6 +1,7 @@
 """Global batches on the devices, in order, with a thread that reads ahead.
 
-The rows that this process has read become parts of global arrays on its devices.
+The rows that this process has read become parts of global arrays on its devices. The letters of
+dims in array names are those of trainer/model/__init__.py.
 """
 
 import time
@@ -19,8 +20,8 @@ from trainer.data.packing import Batch, stack
 from trainer.data.token_cache import Tokens
 
 
-def place(block: Batch, micro_batches: int, shardings: Batch, blocks: int) -> Batch:
-    """Builds a global batch (M, B, ...) from this process's block of it (rows, ...).
+def global_batch(block: Batch, micro_batches: int, shardings: Batch, blocks: int) -> Batch:
+    """Builds a global batch (M, B, ...) from this process's block of it (M B / blocks, ...).
 
     On a torus, a process's rows are not contiguous in the global array. Its block fills the row
     slices that the sharding gives to its devices, from the first to the last. When positions are
@@ -31,7 +32,7 @@ def place(block: Batch, micro_batches: int, shardings: Batch, blocks: int) -> Ba
         micro = rows.reshape(micro_batches, -1, *rows.shape[1:])
         shape = (micro_batches, micro.shape[1] * blocks, *micro.shape[2:])
         local = _local_slices(sharding, shape)
-        assert sum(stop - start for start, stop in local) == micro.shape[1], "blocks of the plan"
+        assert sum(stop - start for start, stop in local) == micro.shape[1], (local, micro.shape)
 
         def part(index: tuple[slice, ...] | None) -> np.ndarray:
             assert index is not None
@@ -65,8 +66,8 @@ class BatchLoader:
     ):
         """Sets up loading with the `shardings` of `batch_shardings`.
 
-        `shift` is the number of examples seen minus steps x `global_batch`: not 0 after a change of
-        `global_batch`.
+        `shift` is the number of examples seen minus steps x `global_batch`. It is not 0 after a
+        resume with another `global_batch`.
         """
         self._job, self._split, self._tokens, self._shardings = job, split, tokens, shardings
         self._shift = shift
@@ -75,7 +76,11 @@ class BatchLoader:
         """Seconds spent waiting for the last training batch."""
 
     def training(self, first_step: int) -> Iterator[Batch]:
-        """Yields global batches from `first_step` (from 1) on, without end."""
+        """Yields global batches from `first_step` (counted from 1) on, without end.
+
+        Arrays are (M, B, S) on the devices, and `examples` (M, B). A thread reads ahead; `wait_s`
+        is the time that the last batch was waited for. Raises what reading the streams raises.
+        """
         job = self._job
         blocks = pipeline.training_batches(
             self._tokens, job.data, job.seed, self._block, first_step, self._shift
@@ -101,10 +106,10 @@ class BatchLoader:
     def given(self, examples: Sequence[Batch]) -> Iterator[Batch]:
         """Yields global batches of these examples in order; padding has the number -1."""
         size, (index, count) = self._job.data.global_batch, self._block
-        nothing = examples[0]._replace(
+        padding = examples[0]._replace(
             weights=np.zeros_like(examples[0].weights), examples=np.int32(-1)
         )
-        full = [*examples, *[nothing] * (-len(examples) % size)]
+        full = [*examples, *[padding] * (-len(examples) % size)]
         for start in range(index * size // count, len(full), size):
             block = stack(full[start : start + size // count])
             yield self._placed(block, self._split.micro_batches)
@@ -118,14 +123,14 @@ class BatchLoader:
         return pipeline.epoch_of(self.examples(step), self._tokens, self._job.data.seq_len)
 
     def _placed(self, block: Batch, micro_batches: int) -> Batch:
-        return place(block, micro_batches, self._shardings, self._split.blocks)
+        return global_batch(block, micro_batches, self._shardings, self._split.blocks)
 
 
 def batch_shardings(mesh: Mesh) -> Batch:
-    """Returns the shardings of arrays (micro-batches, rows, positions).
+    """Returns the shardings of a global batch's arrays (M, B, S).
 
-    Each device has its positions of its rows of every micro-batch. The examples' numbers have no
-    dim for positions.
+    Each device has its positions of its rows of every micro-batch. The examples' numbers are
+    (M, B).
     """
     rows = NamedSharding(mesh, PartitionSpec(None, sharding_rules.BATCH_AXES))
     tokens = NamedSharding(

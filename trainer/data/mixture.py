@@ -46,7 +46,7 @@ class Mixture:
         return sum(part.sequences(seq_len) for part in self.parts)
 
 
-def load(data: Data, progress: Progress = lambda done, total, maker: None) -> Tokens | Mixture:
+def load(data: Data, progress: Progress = lambda done, total, builder: None) -> Tokens | Mixture:
     """Returns the tokens, from the caches or tokenized now. Raises corpus.DataError."""
     if data.mixture is None:
         return token_cache.load(data, progress)
@@ -63,7 +63,7 @@ def load(data: Data, progress: Progress = lambda done, total, maker: None) -> To
 
 
 def check(tokens: Tokens | Mixture, data: Data) -> None:
-    """Raises corpus.DataError when the data cannot serve the job."""
+    """Raises corpus.DataError when a source has fewer sequences than its share of a batch."""
     for part, weight, name in zip(tokens.parts, tokens.weights, tokens.names, strict=True):
         rows = -(-data.global_batch * weight // sum(tokens.weights))
         try:

@@ -2,7 +2,8 @@
 
 The stream is `SEP document SEP document ...`. A separator opens its document: it starts a new
 segment, and positions count from it. As a target, it closes the document before it (the model
-learns where texts end). Every target thus belongs to the document of its input, or ends it.
+learns where texts end). Every target thus belongs to the document of its input, or ends it. The
+letters of dims are those of trainer/model/__init__.py.
 """
 
 from collections.abc import Sequence
@@ -24,19 +25,23 @@ class Stream(Protocol):
 
 
 class Batch(NamedTuple):
-    """Examples as arrays. One example has dims (S,), a global batch (M, B, S); see trainer/model.
+    """Examples as arrays. One example has dims (S,), a global batch (M, B, S).
 
     As a NamedTuple, it is a pytree: the same type holds host arrays and device arrays.
     """
 
     tokens: Array
+    """Inputs, int32."""
     targets: Array
+    """The token after each input, int32."""
     segments: Array
+    """Number of the document that each input belongs to, int32: attention stays inside it."""
     positions: Array
+    """Distance of each input from the start of its document, int32."""
     weights: Array
     """Weight of each target in the loss: 1, or 0 for padding and tokens that are not learned."""
     examples: Array
-    """Number of each example in the corpus; without a dim for positions."""
+    """Number of each example in the corpus, int32: () for one example, (M, B) for a batch."""
 
 
 def example(window: np.ndarray, number: int, separator: int | None) -> Batch:
@@ -47,13 +52,13 @@ def example(window: np.ndarray, number: int, separator: int | None) -> Batch:
     given = window.astype(np.int32)
     known = np.where(given < 0, ~given, given)
     tokens = known[:-1]
-    places = np.arange(len(tokens), dtype=np.int32)
+    indices = np.arange(len(tokens), dtype=np.int32)
     opens = tokens == (NO_TOKEN if separator is None else separator)
     return Batch(
         tokens=tokens,
         targets=known[1:],
         segments=np.cumsum(opens, dtype=np.int32),
-        positions=places - np.maximum.accumulate(np.where(opens, places, 0)).astype(np.int32),
+        positions=indices - np.maximum.accumulate(np.where(opens, indices, 0)).astype(np.int32),
         weights=(given[1:] >= 0).astype(np.float32),
         examples=np.int32(number),
     )

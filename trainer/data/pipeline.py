@@ -68,7 +68,9 @@ def training_batches(
 ) -> Iterator[Batch]:
     """Yields this block's rows of every global batch from `first_step` (from 1) on.
 
-    `block` is (index, count). Arrays are (rows of the block, S); a thread reads ahead.
+    `block` is the (index, count) of the block in a global batch. `shift` is the number of examples
+    seen minus steps x `global_batch`; see `BatchLoader`. Arrays are (global_batch / count, S); a
+    thread reads ahead.
     """
     order = mixed_order(tokens, data.seq_len, seed)
     firsts = [0, *accumulate(part.sequences(data.seq_len) for part in tokens.parts)]
@@ -90,8 +92,8 @@ def training_batches(
 
 def epoch_of(examples: int, tokens: Tokens | Mixture, seq_len: int) -> int:
     """Returns the epoch (from 1) of the last of `examples`; the highest of a mixture's sources."""
-    turns = Interleaver(tokens.weights).before(examples)
-    pairs = zip(turns, tokens.parts, strict=True)
+    counts = Interleaver(tokens.weights).before(examples)
+    pairs = zip(counts, tokens.parts, strict=True)
     return max((seen - 1) // part.sequences(seq_len) + 1 for seen, part in pairs if seen)
 
 
@@ -101,10 +103,10 @@ def held_out_batches(
     """Returns this block's rows of up to `batches` fixed global batches, evenly spread."""
     stream = tokens.held_out
     sequences = -(-(len(stream) - 1) // data.seq_len) if len(stream) > 1 else 0
-    wanted = min(batches * data.global_batch, sequences)
-    numbers = [place * sequences // wanted for place in range(wanted)]
+    count = min(batches * data.global_batch, sequences)
+    numbers = [index * sequences // count for index in range(count)]
     # Rows past the end of the stream are padding of weight 0.
-    numbers += [sequences] * (-wanted % data.global_batch)
+    numbers += [sequences] * (-count % data.global_batch)
     rows = data.global_batch // block[1]
     starts = range(block[0] * rows, len(numbers), data.global_batch)
     return [

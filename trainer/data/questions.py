@@ -22,13 +22,18 @@ BETWEEN = " "
 
 
 class Question(NamedTuple):
+    """A question with its choices."""
+
     text: str
     choices: tuple[str, ...]
     answer: int
+    """Index of the correct choice."""
 
 
 @dataclass(frozen=True)
 class Questions:
+    """A file of questions, with one example per choice."""
+
     every: Sequence[Question]
     examples: Sequence[Batch]
     """Examples of the first question's choices, then the second's, numbered in this order."""
@@ -53,7 +58,7 @@ def load(job: Job, encoder: Tokenizer) -> Questions | None:
         except BadRecordError as error:
             bad.add(f"{settings.path}:{line}: {error}")
     if not every:
-        raise DataError(f"evaluate.multiple_choice.path: {settings.path} has no question")
+        raise DataError(f"evaluate.multiple_choice.path: {settings.path} contains no question")
     numbered = [one._replace(examples=np.int32(number)) for number, one in enumerate(examples)]
     return Questions(every, numbered, bad, hashlib.sha256(content).hexdigest())
 
@@ -71,13 +76,14 @@ def _question(record: Record, settings: MultipleChoice) -> Question:
     """Returns the question in a record. Raises BadRecordError."""
     choices, answer = (readers.value(record, key) for key in (settings.choices, settings.answer))
     if not isinstance(choices, list) or len(choices) < 2:
-        raise BadRecordError(f"{settings.choices!r} is no list of two choices or more")
+        raise BadRecordError(f"{settings.choices!r} must be a list of at least two items")
     texts = [readers.text({settings.choices: choice}, settings.choices) for choice in choices]
     if "" in texts:
-        raise BadRecordError(f"a choice of {settings.choices!r} is empty")
+        raise BadRecordError(f"{settings.choices!r} contains an empty choice")
     if type(answer) is not int or not 0 <= answer < len(texts):
         raise BadRecordError(
-            f"{settings.answer!r} is no number of a choice, 0 to {len(texts) - 1}: {answer!r}"
+            f"{settings.answer!r} must be the index of a choice, 0 to {len(texts) - 1}; "
+            f"found {answer!r}"
         )
     return Question(readers.text(record, settings.question), tuple(texts), answer)
 
@@ -92,6 +98,8 @@ def _examples(question: Question, seq_len: int, encoder: Tokenizer) -> list[Batc
     rows = list(encoder.encode_answers(texts, [[(before, len(text))] for text in texts]))
     for row, choice in zip(rows, question.choices, strict=True):
         if np.sum(row[1:] >= 0) > seq_len:
-            raise BadRecordError(f"{choice[:20]!r} is longer than data.seq_len, {seq_len} tokens")
+            raise BadRecordError(
+                f"the choice {choice[:20]!r} is longer than data.seq_len ({seq_len} tokens)"
+            )
     # Each example is one text: attention does not stop at a separator inside the question.
     return [held_out_example(row[-seq_len - 1 :], 0, seq_len, None) for row in rows]

@@ -42,7 +42,7 @@ def lines(
 def value(record: Record, field: str) -> Any:
     """Returns a field of a record. Raises BadRecordError when the field is missing."""
     if field not in record:
-        raise BadRecordError(f"no field {field!r}; there are: {', '.join(record) or 'none'}")
+        raise BadRecordError(f"no field {field!r}; found the fields: {', '.join(record) or 'none'}")
     return record[field]
 
 
@@ -50,11 +50,11 @@ def text(record: Record, field: str) -> str:
     """Returns a text field. Raises BadRecordError when it is not a string that UTF-8 can encode."""
     found = value(record, field)
     if not isinstance(found, str):
-        raise BadRecordError(f"{field!r} is no text: {json.dumps(found)[:40]}")
+        raise BadRecordError(f"{field!r} must be text, found {json.dumps(found)[:40]}")
     try:
         found.encode()
     except UnicodeEncodeError:
-        raise BadRecordError(f"{field!r} has half of a surrogate pair") from None
+        raise BadRecordError(f"{field!r} contains an unpaired surrogate") from None
     return found
 
 
@@ -62,11 +62,11 @@ def _record(line: bytes) -> Record:
     try:
         found = json.loads(line)
     except UnicodeDecodeError:
-        raise BadRecordError("not UTF-8") from None
+        raise BadRecordError("the line is not UTF-8") from None
     except ValueError as error:
-        raise BadRecordError(f"not JSON: {error}") from None
+        raise BadRecordError(f"the line is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise BadRecordError(f"a record is an object, found {json.dumps(found)[:40]}")
+        raise BadRecordError(f"expected a JSON object, found {json.dumps(found)[:40]}")
     return found
 
 
@@ -85,8 +85,7 @@ def on_disk(file: File) -> Path:
     return copy
 
 
-AT_ONCE = 256
-"""Records per read."""
+RECORDS_PER_READ = 256
 
 
 def parquet_rows(file: File, column: str, over: int) -> Iterator[tuple[int, bytes | str, float]]:
@@ -99,11 +98,11 @@ def parquet_rows(file: File, column: str, over: int) -> Iterator[tuple[int, byte
         with reading(file) as opened, library.parquet.ParquetFile(opened) as table:
             rows, columns = table.metadata.num_rows, table.schema_arrow.names
             if column not in columns:
-                there = ", ".join(columns)
                 raise DataError(
-                    f"data.text_field: {file.path} has no column {column!r}, but {there}"
+                    f"data.text_field: {file.path} has no column {column!r}; "
+                    f"found the columns: {', '.join(columns)}"
                 )
-            for batch in table.iter_batches(AT_ONCE, columns=[column]):
+            for batch in table.iter_batches(RECORDS_PER_READ, columns=[column]):
                 if number + len(batch) > over:
                     for row, value in enumerate(batch.column(0).to_pylist(), number + 1):
                         if row > over:
@@ -114,7 +113,10 @@ def parquet_rows(file: File, column: str, over: int) -> Iterator[tuple[int, byte
 
 
 def array_records(file: File, over: int) -> Iterator[tuple[int, bytes, float]]:
-    """Yields the same for an ArrayRecord file, whose records are plain texts."""
+    """Yields (record number from 1, text, share of the file read so far), as `parquet_rows` does.
+
+    The records are plain texts. Raises DataError.
+    """
     module = import_module("array_record.python.array_record_module")
     with reading(file):
         pass  # raises a clearer error when the file cannot be read
@@ -122,10 +124,10 @@ def array_records(file: File, over: int) -> Iterator[tuple[int, bytes, float]]:
         reader = module.ArrayRecordReader(str(on_disk(file)))
         with closing(reader):
             if not reader.ok():
-                raise ValueError("it is none")
+                raise ValueError("invalid header")
             count = reader.num_records()
-            for first in range(over, count, AT_ONCE):
-                numbers = list(range(first, min(first + AT_ONCE, count)))
+            for first in range(over, count, RECORDS_PER_READ):
+                numbers = list(range(first, min(first + RECORDS_PER_READ, count)))
                 for number, record in zip(numbers, reader.read(numbers), strict=True):
                     yield number + 1, record, (number + 1) / count
     except (RuntimeError, ValueError) as error:
@@ -136,7 +138,7 @@ def _text(value: object, column: str) -> bytes | str:
     """Returns the text as bytes, or a str with the reason that it is not text."""
     if isinstance(value, str):
         return value.encode()
-    return f"{column!r} is no text: {str(value)[:40]}"
+    return f"{column!r} must be text, found {str(value)[:40]}"
 
 
 def _pyarrow() -> Any:
@@ -146,6 +148,6 @@ def _pyarrow() -> Any:
         return import_module("pyarrow")
     except ModuleNotFoundError:
         raise DataError(
-            "data.source: parquet is read by pyarrow, which is not installed here: it is the extra "
-            "`parquet` (`uv run --extra parquet launch ...`)"
+            "data.source: parquet needs pyarrow, which is not installed on this host. Install the "
+            "extra `parquet`: `uv run --extra parquet launch ...`"
         ) from None

@@ -80,7 +80,7 @@ class Tokens:
 
 
 def load(
-    data: Data, progress: Progress = lambda done, total, maker: None, trained: str = ""
+    data: Data, progress: Progress = lambda done, total, builder: None, trained: str = ""
 ) -> Tokens:
     """Returns one corpus, from the cache or tokenized now.
 
@@ -105,8 +105,8 @@ def load(
             raise
         raise ConfigError(
             [
-                f"{folder.parent}: tokens cannot be kept here: {error.strerror}. "
-                "Set XDG_CACHE_HOME to a folder that this host can write"
+                f"{folder.parent}: cannot write the token cache: {error.strerror}. "
+                "Set XDG_CACHE_HOME to a folder that this host can write to"
             ]
         ) from error
     bad = BadRecords(data.max_bad_records, left_out)
@@ -115,18 +115,18 @@ def load(
 
 
 def check(tokens: Tokens, data: Data) -> None:
-    """Raises corpus.DataError when the data cannot serve the job."""
-    have = len(tokens.held_in)
-    if have < data.seq_len + 1:
+    """Raises corpus.DataError when the tokens do not fill one sequence or one global batch."""
+    count = len(tokens.held_in)
+    if count < data.seq_len + 1:
         raise corpus.DataError(
-            f"the corpus has {have:,} tokens for training, a sequence needs {data.seq_len + 1:,}: "
-            "take a smaller data.seq_len or more text"
+            f"the corpus has {count:,} tokens for training, but a sequence needs "
+            f"{data.seq_len + 1:,}. Reduce data.seq_len or add text"
         )
     sequences = tokens.sequences(data.seq_len)
     if sequences < data.global_batch:
         raise corpus.DataError(
-            f"the corpus gives {sequences:,} sequences of {data.seq_len}, fewer than one global "
-            f"batch of {data.global_batch}: take a smaller data.global_batch or more text"
+            f"the corpus has {sequences:,} sequences of {data.seq_len} tokens, fewer than "
+            f"data.global_batch ({data.global_batch}). Reduce data.global_batch or add text"
         )
 
 
@@ -142,28 +142,30 @@ def _read(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
 
 def _make(folder: Path, data: Data, sha256: str, encoder: Tokenizer, progress: Progress) -> None:
     retried(str(folder.parent), lambda: folder.parent.mkdir(parents=True, exist_ok=True))
-    with cache_lock.held(folder.with_suffix(".lock"), progress) as tell_others:
+    with cache_lock.held(folder.with_suffix(".lock"), progress) as publish:
         if folder.is_dir():
             return
         _clean(folder.parent, folder.with_suffix(".making"))
-        tell = cache_lock.both(tell_others, progress)
-        retried(str(folder), partial(_fill, folder, data, sha256, encoder, tell))
+        report = cache_lock.report_to_both(publish, progress)
+        retried(str(folder), partial(_fill, folder, data, sha256, encoder, report))
 
 
-def _fill(folder: Path, data: Data, sha256: str, encoder: Tokenizer, tell: cache_lock.Tell) -> None:
+def _fill(
+    folder: Path, data: Data, sha256: str, encoder: Tokenizer, report: cache_lock.Report
+) -> None:
     """Tokenizes the corpus with this digest. Raises DataError when the corpus has changed."""
     making = folder.with_suffix(".making")
-    bad = token_shards.tokenize(making / "pieces", data, encoder, tell)
+    bad = token_shards.tokenize(making / "shards", data, encoder, report)
     if corpus.digest(data) != sha256:
         shutil.rmtree(making)
         raise corpus.DataError(
-            "the corpus changed while it was made into tokens, which were thrown away. "
+            "the corpus changed while it was being tokenized, so its tokens were discarded. "
             "Start the run again when the files are complete"
         )
     whole = making / "whole"
     whole.mkdir(exist_ok=True)
     dtype = np.int32 if data.source == "chat" else encoder.dtype
-    token_shards.join(making / "pieces", whole, data.held_out, dtype, tell)
+    token_shards.join(making / "shards", whole, data.held_out, dtype, report)
     (whole / BAD_RECORDS).write_text(json.dumps(bad.found))
     whole.rename(folder)
     shutil.rmtree(making)

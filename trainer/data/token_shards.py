@@ -1,6 +1,6 @@
 """The tokens of a corpus as memory-mapped streams.
 
-A tokenized corpus is stored in pieces and read as two streams, training and validation. Files of
+A corpus is tokenized in shards, then joined to two streams, training and validation. Files of
 `source: tokens` are read in place, as one stream. Its last share is held out, from the next
 separator on: these documents have no names.
 """
@@ -19,67 +19,75 @@ from trainer.contract.storage import corpus
 from trainer.contract.storage.corpus import DataError, File, files, reading
 from trainer.contract.storage.retries import retried
 from trainer.contract.storage.tokenizer_info import Vocabulary
-from trainer.data.cache_lock import Tell
-from trainer.data.documents import START, BadRecords, Document, HeldOut, Position, documents, places
+from trainer.data.cache_lock import Report
+from trainer.data.documents import (
+    START,
+    BadRecords,
+    Document,
+    HeldOut,
+    Position,
+    documents,
+    hash_to_unit,
+)
 from trainer.data.readers import on_disk
 from trainer.data.tokenizer import Tokenizer
 
-PIECE_BYTES = 8 << 20
-"""Bytes of text in a piece. For each of them, the Rust library takes about 40 bytes of memory."""
+SHARD_BYTES = 8 << 20
+"""Bytes of text in a shard. For each of them, the Rust library takes about 40 bytes of memory."""
 HELD_IN, HELD_OUT = "held_in.npy", "held_out.npy"
 
 
 class Group(NamedTuple):
-    """Consecutive documents that become one piece."""
+    """Consecutive documents that become one shard."""
 
     documents: list[Document]
     bad: int
     """Number of records left out up to its last document."""
 
 
-def tokenize(folder: Path, data: Data, encoder: Tokenizer, tell: Tell) -> BadRecords:
-    """Writes the pieces that are not in `folder` yet; returns the bad records of all pieces.
+def tokenize(folder: Path, data: Data, encoder: Tokenizer, report: Report) -> BadRecords:
+    """Writes the shards that are not in `folder` yet; returns the bad records of all shards.
 
-    Raises DataError.
+    Raises DataError when a file cannot be read, or more records are bad than the job allows.
     """
     folder.mkdir(parents=True, exist_ok=True)
     total = sum(file.size for file in corpus.files(data))
     bad, start, number = BadRecords(data.max_bad_records), START, 0
-    for piece in _finished(folder):
-        bad.found += json.loads(str(piece["bad"]))
-        start, number = Position(*piece["end"].tolist()), number + 1
+    for shard in _finished(folder):
+        bad.found += json.loads(str(shard["bad"]))
+        start, number = Position(*shard["end"].tolist()), number + 1
     bad.check()
-    tell(start.read, total)
+    report(start.read, total)
     written = len(bad.found)
     for group in _groups(documents(data, bad, start), bad):
         _save(_path(folder, number), group.documents, encoder, bad.found[written : group.bad])
         number, written = number + 1, group.bad
-        tell(group.documents[-1].end.read, total)
+        report(group.documents[-1].end.read, total)
     return bad
 
 
-def join(folder: Path, into: Path, share: float, dtype: type, tell: Tell) -> None:
-    """Writes the documents of all pieces in order, as two streams: `share` of them is held out."""
+def join(folder: Path, into: Path, share: float, dtype: type, report: Report) -> None:
+    """Writes the documents of all shards in order, as two streams: `share` of them is held out."""
     held_out, total = HeldOut(share), 0
-    for piece in _finished(folder):
-        held_out.add(piece["places"])
-        total = piece["end"].tolist()[-1]
+    for shard in _finished(folder):
+        held_out.add(shard["hashes"])
+        total = shard["end"].tolist()[-1]
     threshold, sizes = held_out.threshold, np.zeros(2, np.int64)
-    for piece in _finished(folder):
-        is_out = piece["places"] < threshold
-        sizes += [piece["lengths"][is_out == out].sum() for out in (False, True)]
+    for shard in _finished(folder):
+        is_out = shard["hashes"] < threshold
+        sizes += [shard["lengths"][is_out == out].sum() for out in (False, True)]
     with (into / HELD_IN).open("wb") as held_in_file, (into / HELD_OUT).open("wb") as held_out_file:
         files = (held_in_file, held_out_file)
         for file, size in zip(files, sizes.tolist(), strict=True):
             _begin(file, size, dtype)
-        for piece in _finished(folder):
-            is_out = np.repeat(piece["places"] < threshold, piece["lengths"])
-            tokens = piece["tokens"]
+        for shard in _finished(folder):
+            is_out = np.repeat(shard["hashes"] < threshold, shard["lengths"])
+            tokens = shard["tokens"]
             for file, out in zip(files, (False, True), strict=True):
                 file.write(tokens[is_out == out].tobytes())
-            tell(total, total)
+            report(total, total)
         for file in files:
-            _settle(file)
+            _sync(file)
 
 
 def _groups(found: Iterable[Document], bad: BadRecords) -> Iterator[Group]:
@@ -87,7 +95,7 @@ def _groups(found: Iterable[Document], bad: BadRecords) -> Iterator[Group]:
     for document in found:
         group.append(document)
         size, left_out = size + len(document.text), len(bad.found)
-        if size >= PIECE_BYTES:
+        if size >= SHARD_BYTES:
             yield Group(group, left_out)
             group, size = [], 0
     if group:
@@ -102,11 +110,11 @@ def _save(path: Path, group: list[Document], encoder: Tokenizer, bad: list[str])
             file,
             tokens=np.concatenate(encoded),
             lengths=np.array([len(tokens) for tokens in encoded]),
-            places=places(document.name for document in group),
+            hashes=hash_to_unit(document.name for document in group),
             bad=np.array(json.dumps(bad)),
             end=np.array(group[-1].end),
         )
-        _settle(file)
+        _sync(file)
     unfinished.rename(path)
 
 
@@ -118,11 +126,11 @@ def _encoded(group: list[Document], encoder: Tokenizer) -> Iterator[np.ndarray]:
 
 
 def _finished(folder: Path) -> Iterator[np.lib.npyio.NpzFile]:
-    """Yields the finished pieces in order; an array is read on access."""
+    """Yields the finished shards in order; an array is read on access."""
     number = 0
     while (path := _path(folder, number)).exists():
-        with np.load(path) as piece:
-            yield piece
+        with np.load(path) as shard:
+            yield shard
         number += 1
 
 
@@ -136,15 +144,14 @@ def _begin(file: BinaryIO, size: int, dtype: type) -> None:
     np.lib.format.write_array_header_1_0(file, header)
 
 
-def _settle(file: BinaryIO) -> None:
+def _sync(file: BinaryIO) -> None:
     """Syncs a file to disk: after a power failure, no name may exist without its content."""
     file.flush()
     os.fsync(file.fileno())
 
 
 KINDS = (np.dtype(np.uint16), np.dtype(np.uint32))
-AT_ONCE = 1 << 24
-"""Tokens per check."""
+TOKENS_PER_CHECK = 1 << 24
 
 
 class Stream:
@@ -190,12 +197,13 @@ def _opened(file: File, data: Data, vocabulary: Vocabulary) -> np.ndarray:
     with reading(file):
         pass
     array = _mapped(file, data)
-    for first in range(0, len(array), AT_ONCE):
-        largest = int(array[first : first + AT_ONCE].max())
+    for first in range(0, len(array), TOKENS_PER_CHECK):
+        largest = int(array[first : first + TOKENS_PER_CHECK].max())
         if largest >= vocabulary.size:
             raise DataError(
-                f"data.path: {file.path} has the token {largest:,}, and data.tokenizer "
-                f"{vocabulary.size:,} of them: name the tokenizer that made the file, or its dtype"
+                f"data.path: {file.path} contains token {largest:,}, but data.tokenizer has "
+                f"{vocabulary.size:,} tokens. Set data.tokenizer to the one that made the file, "
+                "or data.dtype to the type of its tokens"
             )
     return array
 
@@ -208,13 +216,13 @@ def _mapped(file: File, data: Data) -> np.ndarray:
             case ".bin":
                 array = np.memmap(on_disk(file), data.dtype, "r")
             case _:
-                raise ValueError("the name of a file of tokens ends in .npy or .bin")
+                raise ValueError("the file name must end in .npy or .bin")
     except (ValueError, EOFError) as error:
         raise DataError(f"data.path: {file.path} cannot be read as tokens: {error}") from None
     if array.ndim != 1 or array.dtype not in KINDS:
         raise DataError(
-            f"data.path: {file.path} holds {array.dtype} of shape {array.shape}, wanted are "
-            "uint16 or uint32 in one row"
+            f"data.path: {file.path} holds {array.dtype} of shape {array.shape}, expected a "
+            "one-dimensional array of uint16 or uint32"
         )
     return array
 
@@ -222,8 +230,8 @@ def _mapped(file: File, data: Data) -> np.ndarray:
 def _cut(stream: Stream, share: float, separator: int) -> int:
     """Returns the start of the held-out part: the next separator, if one follows."""
     first = len(stream) - int(share * len(stream))
-    for start in range(first, len(stream), AT_ONCE):
-        (found,) = np.nonzero(stream[start : start + AT_ONCE] == separator)
+    for start in range(first, len(stream), TOKENS_PER_CHECK):
+        (found,) = np.nonzero(stream[start : start + TOKENS_PER_CHECK] == separator)
         if len(found):
             return start + int(found[0])
     return first

@@ -102,9 +102,9 @@ class FromFile:
     ) -> Iterator[np.ndarray]:
         found = self._rust.encode_batch(list(map(_decoded, texts)), add_special_tokens=False)
         for text, spans, encoded in zip(texts, answers, found, strict=True):
-            in_signs = [(len(_decoded(text[:a])), len(_decoded(text[:b]))) for a, b in spans]
+            in_characters = [(len(_decoded(text[:a])), len(_decoded(text[:b]))) for a, b in spans]
             begins = np.array([begin for begin, _ in encoded.offsets])
-            yield _marked(np.array([self.separator, *encoded.ids]), begins, in_signs)
+            yield _marked(np.array([self.separator, *encoded.ids]), begins, in_characters)
 
     def decode(self, tokens: Iterable[int]) -> str:
         return self._rust.decode(list(takewhile(lambda token: token != self.separator, tokens)))
@@ -135,5 +135,5 @@ def of(data: Data, trained: str = "") -> Tokenizer:
     if not isinstance(data.tokenizer, TrainTokenizer):
         path = Path(data.tokenizer).expanduser()
         return FromFile(retried(str(path), lambda: path.read_text(encoding="utf-8")), found)
-    assert trained, "made before the tokens are"
+    assert trained, "the tokenizer is trained before the corpus is tokenized"
     return FromFile(trained, found)

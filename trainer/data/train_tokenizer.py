@@ -15,7 +15,7 @@ from trainer.contract.storage.corpus import DataError
 from trainer.contract.storage.tokenizer_info import vocabulary
 from trainer.data import cache_lock
 from trainer.data.cache_lock import Progress
-from trainer.data.documents import BadRecords, HeldOut, documents, places
+from trainer.data.documents import BadRecords, HeldOut, documents, hash_to_unit
 
 TEXT_BYTES = 1 << 30
 """Limit on text to train on: of a larger corpus, the first part of each document is used, since
@@ -33,19 +33,19 @@ def load(parts: Sequence[Data], sha256: str, progress: Progress) -> str:
     path = cache_folder() / "tokenizers" / f"{key}.json"
     if not path.exists():
         make_cache_folder(path.parent.name)
-        with cache_lock.held(path.with_suffix(".lock"), progress) as tell_others:
+        with cache_lock.held(path.with_suffix(".lock"), progress) as publish:
             if not path.exists():
-                _write(path, _train(parts, cache_lock.both(tell_others, progress)))
+                _write(path, _train(parts, cache_lock.report_to_both(publish, progress)))
     return path.read_text(encoding="utf-8")
 
 
-def _train(parts: Sequence[Data], tell: cache_lock.Tell) -> str:
+def _train(parts: Sequence[Data], report: cache_lock.Report) -> str:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     known = vocabulary(parts[0])
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[misc]
-    made.decoder = decoders.ByteLevel()  # type: ignore[misc]
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[misc]
+    bpe.decoder = decoders.ByteLevel()  # type: ignore[misc]
     trainer = trainers.BpeTrainer(
         vocab_size=known.size,
         min_frequency=SEEN_TWICE,
@@ -53,22 +53,22 @@ def _train(parts: Sequence[Data], tell: cache_lock.Tell) -> str:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    made.train_from_iterator(_texts(parts, tell), trainer)
-    if (size := made.get_vocab_size()) < known.size:
+    bpe.train_from_iterator(_texts(parts, report), trainer)
+    if (size := bpe.get_vocab_size()) < known.size:
         raise DataError(
-            f"data.tokenizer.train: the training documents give {size:,} tokens, asked for are "
-            f"{known.size:,}: take {size}, or more text"
+            f"data.tokenizer.train is {known.size:,}, but the training documents yield only "
+            f"{size:,} tokens. Set it to {size} or add text"
         )
     # The separator opens every text, as in training.
-    made.post_processor = processors.TemplateProcessing(  # type: ignore[misc]
+    bpe.post_processor = processors.TemplateProcessing(  # type: ignore[misc]
         single=f"{known.separator_text} $A",
         pair=f"{known.separator_text} $A {known.separator_text} $B:1",
         special_tokens=[(known.separator_text, known.separator)],
     )
-    return made.to_str(pretty=True)
+    return bpe.to_str(pretty=True)
 
 
-def _texts(parts: Sequence[Data], tell: cache_lock.Tell) -> Iterator[str]:
+def _texts(parts: Sequence[Data], report: cache_lock.Report) -> Iterator[str]:
     """Yields the text to train on; reads all twice, as all names decide what is held out."""
     sizes = [sum(file.size for file in corpus.files(data)) for data in parts]
     total, before = sum(sizes), 0
@@ -76,14 +76,14 @@ def _texts(parts: Sequence[Data], tell: cache_lock.Tell) -> Iterator[str]:
     for data, size in zip(parts, sizes, strict=True):
         held_out = HeldOut(data.held_out)
         for document in documents(data, BadRecords(data.max_bad_records)):
-            held_out.add(places([document.name]))
-            tell(before + document.end.read, 2 * total)
+            held_out.add(hash_to_unit([document.name]))
+            report(before + document.end.read, 2 * total)
         threshold = held_out.threshold
         for document in documents(data, BadRecords(data.max_bad_records)):
-            if places([document.name])[0] >= threshold:
+            if hash_to_unit([document.name])[0] >= threshold:
                 part = document.text[: int(len(document.text) * share)]
                 yield part.decode("utf-8", errors="replace")
-            tell(before + size + document.end.read, 2 * total)
+            report(before + size + document.end.read, 2 * total)
         before += 2 * size
 
 

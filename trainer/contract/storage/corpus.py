@@ -112,19 +112,19 @@ def is_of_hosts(data: Data) -> bool:
 
 
 def _vocabulary(data: Data) -> Vocabulary:
-    with told_as_data():
+    with as_data_error():
         return vocabulary(data)
 
 
 def _template(data: Data) -> str:
     """Returns the chat template and its tokens as one text."""
-    with told_as_data():
+    with as_data_error():
         found = chat_template(data)
     return json.dumps(found and [found.text, dict(found.tokens)])
 
 
 @contextmanager
-def told_as_data() -> Iterator[None]:
+def as_data_error() -> Iterator[None]:
     """Converts VocabularyError to DataError: on a host, a file has changed since the plan."""
     try:
         yield
