@@ -1,38 +1,59 @@
-"""A clone of the last commit, in which code may be changed, and the way tests run in it."""
+"""Clones of the last commit, in which code may be changed and tested."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTAINED = Path(__file__).with_name("contained.py")
+SERVER = Path(__file__).with_name("fork_server.py")
+PYTEST = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--tb=line"]
+# The server has imported modules that pytest would rewrite.
+PYTEST += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 
 
-def pytest_command(timeout_s: float, arguments: Sequence[str]) -> list[str]:
-    """Tests of changed code: they end in time, and nothing that they start outlives them."""
-    pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
-    return [sys.executable, str(CONTAINED), str(timeout_s), *pytest, *arguments]
+@dataclass(frozen=True)
+class Clone:
+    folder: Path
+    server: "subprocess.Popen[str]"
+
+    def read(self, file: str) -> str:
+        return (self.folder / file).read_text(encoding="utf-8")
+
+    def run_tests(
+        self, file: str, code: str, tests: Sequence[str], timeout_s: float
+    ) -> tuple[int, str]:
+        """Returns the exit code and the output of tests of a file that has other code meanwhile."""
+        path, original = self.folder / file, self.read(file)
+        output = self.folder.with_name("output.txt")
+        output.write_bytes(b"")
+        request = {"arguments": [*PYTEST, *tests], "timeout_s": timeout_s, "output": str(output)}
+        assert self.server.stdin and self.server.stdout
+        try:
+            path.write_text(code, encoding="utf-8")
+            print(json.dumps(request), file=self.server.stdin, flush=True)
+            return int(self.server.stdout.readline()), output.read_text(errors="replace")
+        finally:
+            path.write_text(original, encoding="utf-8")
 
 
 @contextmanager
-def cloned(name: str) -> Iterator[Path]:
-    """Yields the folder of a clone, which is removed afterwards."""
-    with TemporaryDirectory(prefix=f"mutation-{name}-") as folder:
-        clone = Path(folder, "clone")
-        subprocess.run(["git", "clone", "-q", "--shared", str(ROOT), str(clone)], check=True)
-        yield clone
-
-
-def run_in(clone: Path, command: Sequence[object]) -> "subprocess.CompletedProcess[str]":
-    """Runs a command to its end; its Python processes import the clone's code."""
-    return subprocess.run(
-        [str(part) for part in command],
-        cwd=clone,
-        env=os.environ | {"PYTHONPATH": str(clone), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-    )
+def cloned(modules: Sequence[str] = ()) -> Iterator[Clone]:
+    """Yields a clone, which is removed afterwards; its tests need not import `modules` again."""
+    with TemporaryDirectory(prefix="mutation-") as temporary:
+        folder = Path(temporary, "clone")
+        subprocess.run(["git", "clone", "-q", "--shared", str(ROOT), str(folder)], check=True)
+        with subprocess.Popen(
+            [sys.executable, str(SERVER), *modules],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as server:
+            yield Clone(folder, server)

@@ -11,7 +11,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutation.clone import cloned, pytest_command, run_in
+from tests.mutation.clone import Clone, cloned
 
 FAULTS = Path(__file__).with_name("faults.toml")
 TIMEOUT_S = 600.0
@@ -38,24 +38,22 @@ def main() -> None:
     faults = [Fault(**one) for one in read]
     words = sys.argv[1:]
     chosen = [f for f in faults if not words or any(word in f.name for word in words)]
-    with cloned("faults") as clone:
+    with cloned() as clone:
         problems = [_problem(fault, clone) for fault in chosen]
     missed = sum(problem is not None for problem in problems)
     print(f"{len(chosen) - missed} of {len(chosen)} faults are noticed")
     sys.exit(1 if missed or not chosen else 0)
 
 
-def _problem(fault: Fault, clone: Path) -> str | None:
+def _problem(fault: Fault, clone: Clone) -> str | None:
     """Why the fault is not noticed; None where it is. Prints the result."""
-    file = clone / fault.file
-    code = file.read_text(encoding="utf-8")
+    code = clone.read(fault.file)
     if code.count(fault.before) != 1:
         problem = f"its text occurs {code.count(fault.before)} times in {fault.file}"
     else:
-        file.write_text(code.replace(fault.before, fault.after), encoding="utf-8")
-        done = run_in(clone, pytest_command(TIMEOUT_S, fault.tests))
-        file.write_text(code, encoding="utf-8")
-        problem = None if done.returncode == TESTS_FAILED else f"pytest exits {done.returncode}"
+        changed = code.replace(fault.before, fault.after)
+        exit_code, _ = clone.run_tests(fault.file, changed, fault.tests, TIMEOUT_S)
+        problem = None if exit_code == TESTS_FAILED else f"pytest exits {exit_code}"
     print(f"{'MISSED ' if problem else 'noticed'} {fault.name}", problem or "", flush=True)
     return problem
 
