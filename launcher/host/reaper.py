@@ -147,7 +147,7 @@ class Reaper:
             if "start" in request:
                 self._start(**request["start"])
             elif "signal" in request:
-                _signal_all(list(self.names), request["signal"])
+                signal_all(list(self.names), request["signal"])
             elif "end" in request:
                 self._ask_to_end(**request["end"])
             else:
@@ -241,7 +241,7 @@ class Reaper:
         The rest of the tree ends when the owner closes the lifeline, or after the grace.
         """
         self.out_of_time = time.monotonic() + grace_s
-        _signal_all(list(self.names), signal.SIGTERM)
+        signal_all(list(self.names), signal.SIGTERM)
 
     def _collect_exits(self) -> None:
         while True:
@@ -264,14 +264,14 @@ class Reaper:
         now = time.monotonic()
         killing, given_up = now + self.grace_s, now + self.grace_s + ENDING_TIMEOUT_S
         if self.grace_s:
-            _signal_all(self._tree(), signal.SIGTERM)
+            signal_all(self._tree(), signal.SIGTERM)
         while time.monotonic() < given_up:
             self._collect_exits()
             alive = self._tree()
             if not alive:
                 return
             if time.monotonic() >= killing:
-                _signal_all(alive, signal.SIGKILL)
+                signal_all(alive, signal.SIGKILL)
             time.sleep(0.01)
 
     def _tree(self) -> list[int]:
@@ -321,18 +321,16 @@ def _processes_by_parent() -> dict[int, list[int]]:
             try:
                 with open(f"/proc/{entry}/stat", "rb") as file:
                     parent = int(file.read().rpartition(b")")[2].split()[1])
-            except (OSError, IndexError, ValueError):
+            except OSError:
                 continue  # ended meanwhile
             children.setdefault(parent, []).append(int(entry))
     return children
 
 
-def _is_relay(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return RELAY.encode() in file.read().split(b"\0")
-    except OSError:
-        return False
+def _is_relay(child: int) -> bool:
+    """Returns whether a child, which is in /proc until it is waited for, writes a log."""
+    with open(f"/proc/{child}/cmdline", "rb") as file:
+        return RELAY.encode() in file.read().split(b"\0")
 
 
 def _prctl(option: int, value: int) -> None:
@@ -340,7 +338,8 @@ def _prctl(option: int, value: int) -> None:
     LIBC.prctl(option, ctypes.c_ulong(value))
 
 
-def _signal_all(pids: list[int], number: int) -> None:
+def signal_all(pids: list[int], number: int) -> None:
+    """Sends a signal to processes, of which some may have ended."""
     for pid in pids:
         try:
             os.kill(pid, number)
