@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import pytest
 
 from tests.trainer.saves import Kept, equal
@@ -14,6 +15,7 @@ from trainer.checkpoint import restore
 from trainer.checkpoint.errors import NoGoodCheckpointError, RestoreError
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.storage.retries import StorageError
+from trainer.distributed import consensus
 
 # Writes of a failed save that tensorstore still had under way come back, later, to an event loop
 # that Orbax has closed.
@@ -219,13 +221,46 @@ def test_trouble_in_the_second_look_ends_the_restore_and_moves_nothing(tmp_path,
 def test_a_step_that_is_damaged_again_is_moved_aside_under_the_next_name(tmp_path):
     kept = Kept.of(tmp_path)
     kept.saved(1)
-    for name in ("2.damaged", "2.damaged.2"):
-        (kept.folder / name).mkdir()
     kept.saved(2)
     _remove_a_file(kept.folder / "2")
-    restored = kept.restore()
-    assert restored and restored.about.step == 1
-    assert (kept.folder / "2.damaged.3" / checkpoint_metadata.PROBLEM).exists()
+    shutil.copytree(kept.folder / "2", tmp_path / "damaged")
+    for name in ("2.damaged", "2.damaged.2", "2.damaged.3"):
+        shutil.copytree(tmp_path / "damaged", kept.folder / "2", dirs_exist_ok=True)
+        restored = kept.restore()
+        assert restored and restored.about.step == 1
+        assert (kept.folder / name / checkpoint_metadata.PROBLEM).exists()
+
+
+def test_a_damaged_checkpoint_that_cannot_be_moved_aside_ends_the_restore(tmp_path):
+    kept = Kept.of(tmp_path)
+    kept.saved(1)
+    _remove_a_file(kept.folder / "1")
+    (kept.folder / "1" / checkpoint_metadata.PROBLEM).mkdir()
+    with pytest.raises(RestoreError, match="IsADirectoryError"):
+        kept.restore()
+
+
+def test_process_0_and_the_last_one_look_a_second_time(tmp_path, monkeypatch):
+    kept = Kept.of(tmp_path)
+    kept.saved(1)
+    restorer = kept.checkpoints.restorer(kept.said)
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    for process in (0, 2):
+        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
+        with pytest.raises(RestoreError, match="a second look finds it whole"):
+            restorer._confirm(1, "a file is missing")
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    restorer._confirm(1, "a file is missing")
+
+
+def test_every_agreement_of_a_restore_has_a_name_of_its_own(tmp_path, monkeypatch):
+    kept, names, real = Kept.of(tmp_path), [], consensus.agree
+    kept.saved(1)
+    kept.saved(2)
+    _remove_a_file(kept.folder / "2")
+    monkeypatch.setattr(consensus, "agree", lambda *about: (names.append(about[0]), real(*about)))
+    assert kept.restore()
+    assert len(names) == len(set(names)) == 6
 
 
 def test_a_folder_that_cannot_be_listed_is_not_a_checkpoint_without_files(tmp_path, monkeypatch):
@@ -250,15 +285,29 @@ def _raising(error: Exception) -> Callable[..., None]:
     return read
 
 
-def test_a_flipped_byte_names_the_array(tmp_path):
+ARRAY = "params.final_norm.scale"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda array: {"digest": array.digest ^ 1}, rf"the data of {ARRAY} has changed"),
+        (lambda array: {"dtype": "int8"}, rf"{ARRAY} is int8, wanted float32"),
+        (lambda array: None, rf"it does not have {ARRAY}"),
+    ],
+    ids=["digest", "dtype", "absent"],
+)
+def test_an_array_that_is_not_as_saved_is_named(tmp_path, change, said):
     kept = Kept.of(tmp_path)
     kept.saved(1)
     about = checkpoint_metadata.read(kept.folder / "1")
-    name, array = "params.final_norm.scale", about.arrays["params.final_norm.scale"]
-    wrong = {**about.arrays, name: array.model_copy(update={"digest": array.digest ^ 1})}
-    text = about.model_copy(update={"arrays": wrong}).model_dump_json()
+    arrays = dict(about.arrays)
+    array = arrays.pop(ARRAY)
+    if changes := change(array):
+        arrays[ARRAY] = array.model_copy(update=changes)
+    text = about.model_copy(update={"arrays": arrays}).model_dump_json()
     (kept.folder / "1" / "about.json").write_text(text)
-    with pytest.raises(NoGoodCheckpointError, match=r"the data of params\.final_norm\.scale"):
+    with pytest.raises(NoGoodCheckpointError, match=said):
         kept.restore()
 
 
