@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,8 @@ from launcher.host.reaper import OWNER_FILE
 from tests.leftovers import wait_until
 
 TIMEOUT_S = 30.0
+WAIT = "until [ -e {} ]; do sleep 0.02; done"
+"""A shell waits for a file."""
 
 
 @contextmanager
@@ -35,7 +38,9 @@ def closed(reaped: ProcessTree) -> Iterator[ProcessTree]:
 
 def wait_for_answers(reaped: ProcessTree, count: int) -> list[dict]:
     answers: list[dict] = []
-    wait_until(lambda: answers.extend(reaped.answers(1.0) or []) or len(answers) >= count)
+    wait_until(
+        lambda: answers.extend(reaped.answers(1.0) or []) or len(answers) >= count, TIMEOUT_S
+    )
     return answers
 
 
@@ -143,14 +148,13 @@ def test_a_process_that_is_gone_has_no_start_time() -> None:
 
 def test_a_killed_relay_is_replaced_and_one_that_has_ended_is_not(tmp_path: Path) -> None:
     gate, log = tmp_path / "gate", tmp_path / "log"
-    os.mkfifo(gate)
     with closed(ProcessTree()) as reaped:
-        script = f"echo one; read line < {gate}; echo two"
+        script = f"echo one; {WAIT.format(gate)}; echo two"
         reaped.start("shell", ["sh", "-c", script], dict(os.environ), log, rotate_bytes=10_000)
         wait_until(lambda: log.exists() and log.read_text() == "one\n", TIMEOUT_S)
         (relay,) = relays_of(reaped)
         relay.kill()
-        gate.write_text("go on\n")
+        gate.touch()
         wait_until(lambda: log.read_text() == "one\ntwo\n", TIMEOUT_S)
         wait_until(lambda: not relays_of(reaped), TIMEOUT_S)
 
@@ -159,14 +163,13 @@ def test_a_command_does_not_wait_for_a_log_that_is_nearly_a_mebibyte_behind(
     tmp_path: Path,
 ) -> None:
     gate, log = tmp_path / "gate", tmp_path / "log"
-    os.mkfifo(gate)
     with closed(ProcessTree()) as reaped:
-        script = f"read line < {gate}; head -c 900000 /dev/zero"
+        script = f"{WAIT.format(gate)}; head -c 900000 /dev/zero"
         reaped.start("shell", ["sh", "-c", script], dict(os.environ), log, rotate_bytes=1 << 20)
         wait_for_answers(reaped, 1)
         (relay,) = relays_of(reaped)
         relay.suspend()
-        gate.write_text("go on\n")
+        gate.touch()
         (answer,) = wait_for_answers(reaped, 1)
         assert answer["exited"] == "shell"
         relay.resume()
@@ -193,7 +196,8 @@ def test_a_reaper_keeps_no_descriptor_of_a_command(tmp_path: Path) -> None:
         reaped.start("shell", command, dict(os.environ), tmp_path / "log", pass_fds=[writing])
         wait_for_answers(reaped, 2)
         assert os.read(reading, 100) == b"said\n"
-        assert os.read(reading, 100) == b"", "every write end is closed"
+        assert select.select([reading], [], [], TIMEOUT_S)[0], "every write end is closed"
+        assert os.read(reading, 100) == b""
     os.close(reading)
 
 
@@ -264,14 +268,13 @@ def test_any_process_may_trace_a_command_where_yama_restricts_it(
 
 def test_the_log_is_whole_when_the_cleanup_commands_run(tmp_path: Path) -> None:
     gate, log, copy = tmp_path / "gate", tmp_path / "log", tmp_path / "copy"
-    os.mkfifo(gate)
     reaped = ProcessTree(cleanup=[["cp", str(log), str(copy)]])
-    script = f"read line < {gate}; echo the end"
+    script = f"{WAIT.format(gate)}; echo the end"
     reaped.start("shell", ["sh", "-c", script], dict(os.environ), log, rotate_bytes=10_000)
     wait_for_answers(reaped, 1)
     (relay,) = relays_of(reaped)
     relay.suspend()
-    gate.write_text("go on\n")
+    gate.touch()
     wait_for_answers(reaped, 1)
     resumes = threading.Timer(0.3, relay.resume)
     resumes.start()
@@ -360,13 +363,12 @@ def test_what_a_killed_reaper_leaves_has_no_grace(tmp_path: Path) -> None:
 
 def test_a_signal_does_not_interrupt_the_cleanup_after_a_killed_reaper(tmp_path: Path) -> None:
     folder, begun, gate = tmp_path / "folder", tmp_path / "begun", tmp_path / "gate"
-    os.mkfifo(gate)
-    script = f"touch {begun}; read line < {gate}"
+    script = f"touch {begun}; {WAIT.format(gate)}"
     reaped = ProcessTree([folder], cleanup=[["sh", "-c", script]])
     reaper_of(reaped).kill()
     wait_until(begun.exists, TIMEOUT_S)
     os.kill(reaped.pid, signal.SIGTERM)
-    gate.write_text("go on\n")
+    gate.touch()
     answers_to_the_end(reaped)
     assert not folder.exists()
 
