@@ -1,0 +1,49 @@
+"""Every `sh` block of the site runs: those of a page in one shell, in a copy of the checkout."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, blocks, copy_checkout, page_id
+
+pytestmark = pytest.mark.docs
+WITH_COMMANDS = [path for path in PAGES if blocks(path, "sh")]
+DEADLINE_S = 300
+PRELUDE = """\
+set -euo pipefail
+uv() {  # `uv run` with this environment instead of a new one
+    shift
+    while [[ $1 == --* ]]; do shift 2; done
+    "$@"
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_checkout(tmp_path_factory.mktemp("checkout"))
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=page_id)
+def test_commands_of_page_succeed(page: Path, checkout: Path) -> None:
+    script = PRELUDE + "set -x\n" + "\n".join(blocks(page, "sh"))
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(checkout),
+        "XDG_CACHE_HOME": str(checkout / ".cache"),
+        "COLUMNS": "100",
+    }
+    result = subprocess.run(
+        ["bash", "-c", script],
+        cwd=checkout,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert result.returncode == 0, result.stdout[-4000:]
