@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.faults.victims import agent_of, node_of, trainer_of
-from tests.leftovers import Traces, wait_until
+from tests.support.assert_no_leftovers import Traces
+from tests.support.processes import wait_until
+from tests.support.programs import agent_of, node_of, trainer_of
 
 Event = dict[str, Any]
 Fire = Callable[[Traces, int], float]

@@ -36,9 +36,9 @@ from benchmarks.faults import (
     sleeps_at,
     workplace,
 )
-from tests.faults.launches import Launcher
-from tests.faults.sabotage import sabotage
-from tests.leftovers import Traces
+from tests.support.assert_no_leftovers import Traces
+from tests.support.fault_injection import sabotage
+from tests.support.launches import Launcher
 
 WORKER = Path(__file__).with_name("recovery_jax_trainer.py")
 EVERY_STEPS, AFTER_STEPS, STEP_S = 20, 2, 0.1

@@ -28,10 +28,10 @@ from launcher.providers.local import provider
 from launcher.providers.ray.host_cluster import HostCluster
 from launcher.runs.directory import RunDir
 from launcher.ui.progress import RunDisplay
-from tests.launcher.plans import planned
-from tests.scale.crowding import STUB, crowded, nodes_for
-from tests.scale.feeding import fed
-from tests.spec.worlds import cpu_world
+from tests.support.launch_plans import planned
+from tests.support.load_many_nodes import STUB, crowded, nodes_for
+from tests.support.measure_loader import fed
+from tests.support.worlds import cpu_world
 from trainer.contract.planning.plan import World
 
 Event = dict[str, Any]

@@ -38,11 +38,12 @@ from benchmarks.faults import (
     workplace,
 )
 from benchmarks.soak_faults import NoMemoryCgroupError, memory_kills, slow_storage, storage_errors
-from tests.faults.faulty_storage import FaultyStorage
-from tests.faults.launches import Launcher
-from tests.faults.sabotage import sabotage
-from tests.faults.terminal import Terminal
-from tests.leftovers import Traces, wait_until
+from tests.support.assert_no_leftovers import Traces
+from tests.support.fault_injection import sabotage
+from tests.support.faulty_storage import FaultyStorage
+from tests.support.launches import Launcher
+from tests.support.processes import wait_until
+from tests.support.terminal import Terminal
 from trainer.contract.records.metrics_file import curve
 
 NAME = "soak"

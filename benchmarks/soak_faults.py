@@ -11,9 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.faults import Fire
-from tests.faults.faulty_storage import FaultyStorage
-from tests.faults.victims import trainer_of
-from tests.leftovers import Traces, wait_until
+from tests.support.assert_no_leftovers import Traces
+from tests.support.faulty_storage import FaultyStorage
+from tests.support.processes import wait_until
+from tests.support.programs import trainer_of
 
 MEMORY_LIMIT_BYTES = 256 << 10
 """So little that a program's next allocations exceed it."""

@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.sampling import pytest_collection_modifyitems
-from tests.skips import pytest_collectreport, pytest_runtest_logreport, pytest_sessionfinish
+from tests.support.sampling import pytest_collection_modifyitems
+from tests.support.skipped_tests import (
+    pytest_collectreport,
+    pytest_runtest_logreport,
+    pytest_sessionfinish,
+)
 
 __all__ = [
     "pytest_collection_modifyitems",
@@ -20,7 +24,7 @@ __all__ = [
 ]
 
 # Its stand-in is made of the client's own types: without the group there is nothing to import.
-collect_ignore = [] if find_spec("grpc") else ["gcp"]
+collect_ignore = [] if find_spec("grpc") else ["e2e/gcp", "integration/gcp"]
 
 # A slow machine is no bug, and a failure must come again: no deadline, the same examples each run.
 settings.register_profile("slipway", deadline=None, derandomize=True)

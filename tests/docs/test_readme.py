@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import ROOT, blocks, copy_checkout
-from tests.uv_cache import uv_cache
+from tests.support.uv_cache import uv_cache
 
 FILE = ROOT / "README.md"
 README = FILE.read_text(encoding="utf-8")

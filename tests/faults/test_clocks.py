@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from launcher.runs.goodput import goodput
-from tests.faults.launches import Launch
-from tests.faults.matrix import assert_finished, ends
-from tests.faults.victims import trainer_of
-from tests.leftovers import Traces
+from tests.support.assert_no_leftovers import Traces
+from tests.support.fault_matrix import assert_finished, ends
+from tests.support.launches import Launch
+from tests.support.programs import trainer_of
 
 pytestmark = pytest.mark.faults
 AN_HOUR_BEHIND = "import time\nright = time.time\ntime.time = lambda: right() - 3600\n"

@@ -5,8 +5,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.faults.launches import Launch, Launcher
-from tests.leftovers import Traces
+from tests.support.assert_no_leftovers import Traces
+from tests.support.launches import Launch, Launcher
 
 pytestmark = pytest.mark.faults
 GIB = 1 << 30

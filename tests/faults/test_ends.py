@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.launches import Launch, Launcher
-from tests.faults.matrix import assert_finished
-from tests.faults.sabotage import sabotage
-from tests.faults.victims import node_of
-from tests.leftovers import Traces
-from tests.sampling import sampled
+from tests.support.assert_no_leftovers import Traces
+from tests.support.fault_injection import sabotage
+from tests.support.fault_matrix import assert_finished
+from tests.support.launches import Launch, Launcher
+from tests.support.programs import node_of
+from tests.support.sampling import sampled
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.launches import Launcher
-from tests.faults.victims import trainer_of
-from tests.leftovers import Traces
+from tests.support.assert_no_leftovers import Traces
+from tests.support.launches import Launcher
+from tests.support.programs import trainer_of
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.leftovers import wait_until
-from tests.trainer import gang
-from tests.trainer.jobs import job_of, world_of
+from tests.support import gang
+from tests.support.jobs import job_of, world_of
+from tests.support.processes import wait_until
 from trainer.checkpoint.folder_check import TEMPORARY
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.records.metrics_file import curve

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from launcher.host.process_tree import start_time
-from tests.faults.launches import Launch, Launcher
-from tests.faults.links import IS_ROOT_WITH_IP, Link
-from tests.faults.matrix import assert_finished, ends
-from tests.faults.sabotage import sabotage_commits
-from tests.faults.victims import trainer_of
-from tests.leftovers import Traces, wait_until
+from tests.support.assert_no_leftovers import Traces
+from tests.support.fault_injection import sabotage_commits
+from tests.support.fault_matrix import assert_finished, ends
+from tests.support.launches import Launch, Launcher
+from tests.support.network_links import IS_ROOT_WITH_IP, Link
+from tests.support.processes import wait_until
+from tests.support.programs import trainer_of
 from trainer.contract.records import checkpoint_metadata
 
 pytestmark = [

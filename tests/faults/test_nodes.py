@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from launcher.host.process_tree import start_time
-from tests.faults.launches import Launch, Launcher
-from tests.faults.matrix import STEPS, assert_finished, ends
-from tests.faults.sabotage import sabotage
-from tests.faults.victims import node_of, reaper_of_nodes, trainer_of
-from tests.leftovers import Traces, wait_until
-from tests.spec.worlds import mesh_of
+from tests.support.assert_no_leftovers import Traces
+from tests.support.fault_injection import sabotage
+from tests.support.fault_matrix import STEPS, assert_finished, ends
+from tests.support.launches import Launch, Launcher
+from tests.support.processes import wait_until
+from tests.support.programs import node_of, reaper_of_nodes, trainer_of
+from tests.support.worlds import mesh_of
 from trainer.contract.records import checkpoint_metadata
 
 pytestmark = pytest.mark.faults

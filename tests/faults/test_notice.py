@@ -7,9 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from launcher.host.preemption_notice import SERVER_VARIABLE
-from tests.faults import matrix
-from tests.faults.launches import Launcher
-from tests.leftovers import Traces
+from tests.support import fault_matrix
+from tests.support.assert_no_leftovers import Traces
+from tests.support.launches import Launcher
 
 pytestmark = pytest.mark.slow
 KEY = "/computeMetadata/v1/instance/maintenance-event"
@@ -60,7 +60,7 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
 def test_all_save_at_once_and_go_on_from_there(
     launch: Launcher, metadata: Metadata, traces: Traces
 ) -> None:
-    (launch.folder / "job.yaml").write_text(matrix.JOB)
+    (launch.folder / "job.yaml").write_text(fault_matrix.JOB)
     words = ["steps=400", "checkpoint.every_steps=100000"]
     run = launch.on(launch.cluster_file("cluster"), "warned", words)
     run.wait_for_event("step", step=2)
@@ -68,9 +68,9 @@ def test_all_save_at_once_and_go_on_from_there(
     metadata.say("TERMINATE_ON_HOST_MAINTENANCE")
     assert run.wait() == 0, run.output
     assert "is about to be taken away: maintenance-event: TERMINATE_ON_HOST" in run.output
-    (ended,) = matrix.ends(run)
+    (ended,) = fault_matrix.ends(run)
     assert ended["kind"] == "preempted"
     restored = {event["step"] for event in run.events() if event["event"] == "restored"}
     assert restored == {ended["step"]}
-    assert [line[0] for line in matrix.curve_of(run)] == list(range(1, 401))
+    assert [line[0] for line in fault_matrix.curve_of(run)] == list(range(1, 401))
     traces.assert_nothing_left()

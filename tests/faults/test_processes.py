@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from launcher.host.process_tree import start_time
-from tests.faults.launches import Launch, Launcher
-from tests.faults.matrix import JOB, assert_finished, ends
-from tests.faults.sabotage import sabotage_commits
-from tests.faults.victims import agent_of, trainer_of
-from tests.leftovers import Traces, wait_until
+from tests.support.assert_no_leftovers import Traces
+from tests.support.fault_injection import sabotage_commits
+from tests.support.fault_matrix import JOB, assert_finished, ends
+from tests.support.launches import Launch, Launcher
+from tests.support.processes import wait_until
+from tests.support.programs import agent_of, trainer_of
 from trainer.checkpoint.commit import TEMPORARY
 
 pytestmark = pytest.mark.faults

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from launcher.host.process_tree import start_time
-from tests.faults.launches import Launch
-from tests.faults.matrix import assert_finished, ends
-from tests.faults.sabotage import sabotage, sabotage_phases
-from tests.faults.victims import trainer_of
-from tests.leftovers import Traces, wait_until
+from tests.support.assert_no_leftovers import Traces
+from tests.support.fault_injection import sabotage, sabotage_phases
+from tests.support.fault_matrix import assert_finished, ends
+from tests.support.launches import Launch
+from tests.support.processes import wait_until
+from tests.support.programs import trainer_of
 from trainer.contract.records import checkpoint_metadata
 
 pytestmark = pytest.mark.faults

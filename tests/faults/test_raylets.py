@@ -9,7 +9,7 @@ import pytest
 
 from launcher.cluster.schema import find_cluster
 from launcher.providers.local import provider
-from tests.leftovers import wait_until
+from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.slow
 

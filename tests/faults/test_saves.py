@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.launches import Launch, Launcher
-from tests.faults.matrix import ends
-from tests.faults.sabotage import sabotage_commits
-from tests.leftovers import Traces
+from tests.support.assert_no_leftovers import Traces
+from tests.support.fault_injection import sabotage_commits
+from tests.support.fault_matrix import ends
+from tests.support.launches import Launch, Launcher
 from trainer.contract.records import checkpoint_metadata
 
 pytestmark = pytest.mark.faults

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.faulty_storage import FaultyStorage
-from tests.faults.launches import Launch, Launcher
-from tests.faults.matrix import assert_finished, ends
-from tests.faults.victims import trainer_of
-from tests.leftovers import Traces
+from tests.support.assert_no_leftovers import Traces
+from tests.support.fault_matrix import assert_finished, ends
+from tests.support.faulty_storage import FaultyStorage
+from tests.support.launches import Launch, Launcher
+from tests.support.programs import trainer_of
 
 pytestmark = pytest.mark.faults
 

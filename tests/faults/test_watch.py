@@ -17,9 +17,9 @@ from launcher.core.results import Hang
 from launcher.health.hangs import HangDetector, Limits
 from launcher.health.stacks import innermost
 from launcher.health.stragglers import Straggler
-from tests.leftovers import wait_until
-from tests.trainer import gang
-from tests.trainer.jobs import job_of, world_of
+from tests.support import gang
+from tests.support.jobs import job_of, world_of
+from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.faults
 LIMITS = Limits()

@@ -19,9 +19,9 @@ from launcher.gang.gang import Event
 from launcher.gang.monitor import GangMonitor
 from launcher.health.lost_hosts import SILENCE_S
 from launcher.providers.local import provider
-from tests.scale.crowding import MOST_NODES, Stub, crowded, nodes_for
-from tests.scale.feeding import fed
-from tests.spec.worlds import cpu_world
+from tests.support.load_many_nodes import MOST_NODES, Stub, crowded, nodes_for
+from tests.support.measure_loader import fed
+from tests.support.worlds import cpu_world
 
 FED_S = 2 * SILENCE_S
 """Long enough for a host that is not listened to to look silent."""

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from launcher.core.formatting import host_name
-from tests.leftovers import LAUNCH_TIMEOUT_S, Traces
-from tests.scale.crowding import MOST_NODES
+from tests.support.assert_no_leftovers import Traces
+from tests.support.load_many_nodes import MOST_NODES
+from tests.support.processes import LAUNCH_TIMEOUT_S
 
 pytestmark = pytest.mark.scale
 ROOT = Path(__file__).parents[2]

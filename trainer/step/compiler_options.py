@@ -1,8 +1,8 @@
 """Compiler options of the training step: libtpu flags.
 
 They make the compiler gather weights during the products before them, and scatter gradients during
-the products after them. The options depend on the TPU generation. `tests/trainer/test_overlap.py`
-checks them with the compiler of each.
+the products after them. The options depend on the TPU generation.
+`tests/integration/trainer/test_overlap.py` checks them with the compiler of each.
 """
 
 import re

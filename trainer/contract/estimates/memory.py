@@ -2,7 +2,8 @@
 
 Parameters, moments and batch are exact. Gradients and the activations that are kept for the
 backward pass follow from the model. Working memory follows the observed behaviour of the TPU
-compiler; `tests/trainer/test_footprint.py` compares it with the compiler. GPU compilers may differ.
+compiler; `tests/integration/trainer/test_footprint.py` compares it with the compiler. GPU compilers
+may differ.
 """
 
 from dataclasses import asdict, dataclass

@@ -1,0 +1,188 @@
+"""The `launch` command as a person meets it: what it says, and with which exit code it ends."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.worlds import mesh_of
+
+ROOT = Path(__file__).parents[3]
+JOB = """\
+name: tiny
+steps: 20
+model: {preset: tiny}
+data:
+  source: stdlib
+  seq_len: 64
+  global_batch: 16
+"""
+
+
+def launch(
+    folder: Path, *arguments: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "launcher", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.yaml"], "missing.yaml: no such file"),
+        (["job.yaml", "optimizer.learning_rte=1"], "Did you mean 'learning_rate'?"),
+        (["job.yaml", "steps=-3"], "override steps=-3: expected a whole number of at least 1"),
+        (["job.yaml", "data.global_batch=15"], "15 does not divide over data 1 x fsdp 2 = 2"),
+        (["job.yaml", "mesh.tensor=3"], "tensor 3 does not divide the 2 devices"),
+        (["job.yaml", "data.source=stdlibb"], "Did you mean 'stdlib'?"),
+        (["job.yaml", "data.source=text"], "source 'text' needs a path"),
+        (["-c", "tpu-v4-33", "job.yaml"], "--cluster tpu-v4-33: unknown cluster. Known: "),
+        (["-c", "tpu-v4-32", "--simulate-hosts", "3", "job.yaml"], "hosts 3: no v4 slice has 3"),
+        (["plna", "job.yaml"], "'plna' is neither a command nor a job file. Did you mean 'plan'?"),
+        (["job.yaml", "--simulat"], "--simulate"),
+    ],
+)
+def test_bad_input_is_explained_and_starts_nothing(folder: Path, arguments, message) -> None:
+    result = launch(folder, *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert [path.name for path in folder.iterdir()] == ["job.yaml"]
+
+
+def test_problems_of_the_job_and_the_cluster_are_told_together(folder: Path) -> None:
+    result = launch(folder, "-c", "nowhere", "job.yaml", "seed=x", "data.seq_len=0")
+    assert result.returncode == 2
+    for problem in ("--cluster nowhere", "override seed=x", "override data.seq_len=0"):
+        assert problem in result.stderr
+
+
+def test_hosts_that_are_machines_of_their_own_need_a_storage(folder: Path) -> None:
+    result = launch(folder, "-c", "tpu-v4-32", "job.yaml")
+    assert result.returncode == 2
+    assert "storage: missing, in job.yaml and in " in result.stderr
+    assert "tpu-v4-32.yaml" in result.stderr
+    assert not (folder / "runs").exists()
+    plan = launch(folder, "plan", "-c", "tpu-v4-32", "job.yaml")
+    assert plan.returncode == 0
+    assert "warning: storage: missing" in plan.stdout
+
+
+def test_a_pod_is_not_on_this_machine(folder: Path) -> None:
+    result = launch(folder, "-c", "v4-32", "job.yaml")
+    assert result.returncode == 3
+    assert "v4-32 has 4 hosts" in result.stderr
+    assert not (folder / "runs").exists()
+
+
+def test_a_simulation_that_this_machine_cannot_hold_is_refused(folder: Path) -> None:
+    result = launch(folder, "-c", "v4-2048", "--simulate", "job.yaml", "data.global_batch=1024")
+    assert result.returncode == 3
+    assert "simulating 256 hosts needs about" in result.stderr
+    assert "--simulate-hosts" in result.stderr
+    assert not (folder / "runs").exists()
+
+
+def test_a_dry_run_is_the_plan(folder: Path) -> None:
+    plan = launch(folder, "plan", "-c", "tpu-v4-32", "--simulate", "job.yaml")
+    dry_run = launch(folder, "-c", "tpu-v4-32", "--simulate", "job.yaml", "--dry-run")
+    assert plan.returncode == dry_run.returncode == 0
+    assert plan.stdout == dry_run.stdout
+    assert "data 1 x fsdp 16 x tensor 1" in plan.stdout
+    assert not (folder / "runs").exists()
+
+
+def test_the_plan_as_json_holds_what_would_be_started(folder: Path) -> None:
+    result = launch(
+        folder, "plan", "-c", "tpu-v4-32", "--simulate", "job.yaml", "mesh.tensor=2", "-o", "json"
+    )
+    plan = json.loads(result.stdout)
+    assert plan["plan"]["mesh"] == mesh_of(fsdp=8, tensor=2)
+    assert [process["host"] for process in plan["processes"]] == [0, 1, 2, 3]
+    environment = plan["processes"][3]["environment"]
+    assert environment["SLIPWAY_PROCESS_ID"] == "3"
+    assert "device_count=4" in environment["XLA_FLAGS"]
+    assert plan["processes"][3]["command"][-1].endswith("runs/tiny/job.yaml")
+
+
+def test_the_plan_says_how_fast_a_real_accelerator_can_be_at_best(folder: Path) -> None:
+    words = ["plan", "-c", "tpu-v4-32", "job.yaml"]
+    assert "at best" in launch(folder, *words).stdout
+    plan = json.loads(launch(folder, *words, "-o", "json").stdout)
+    bounds = plan["bounds"]
+    assert plan["flops"]["program"] == plan["flops"]["model"] > 0
+    assert bounds["step_s"] == max(bounds["compute_s"], bounds["hbm_s"], bounds["link_s"])
+
+
+def test_of_simulated_devices_the_plan_says_nothing_of_the_kind(folder: Path) -> None:
+    words = ["plan", "-c", "tpu-v4-32", "--simulate", "job.yaml"]
+    assert "at best" not in launch(folder, *words).stdout
+    assert "bounds" not in json.loads(launch(folder, *words, "-o", "json").stdout)
+
+
+def test_the_plan_lists_every_parameter_on_request(folder: Path) -> None:
+    result = launch(folder, "plan", "job.yaml", "--shardings")
+    assert "layers.attention.query.kernel" in result.stdout
+    assert "64 embed=fsdp" in result.stdout
+
+
+def test_one_array_is_drawn_and_names_near_an_unknown_one_are_told(folder: Path) -> None:
+    words = ["plan", "-c", "tpu-v4-32", "--simulate", "job.yaml", "mesh.tensor=2", "--draw"]
+    drawn = launch(folder, *words, "layers.feed_forward.gate.kernel").stdout
+    assert "layers.feed_forward.gate.kernel" in drawn and "16 parts" in drawn
+    refused = launch(folder, *words, "layers.feed_forward.gates.kernel")
+    assert refused.returncode == 2
+    assert "near it are layers.feed_forward.gate.kernel" in refused.stderr
+
+
+def test_the_plan_knows_the_corpus_by_its_hash(folder: Path) -> None:
+    result = launch(folder, "plan", "job.yaml", "-o", "json")
+    assert len(json.loads(result.stdout)["plan"]["corpus"]["sha256"]) == 64
+
+
+def test_the_plan_warns_where_the_state_alone_does_not_fit(folder: Path) -> None:
+    result = launch(
+        folder, "plan", "-c", "tpu-v4-8", "--simulate", "job.yaml", "model.preset=llama3-70b"
+    )
+    assert result.returncode == 0
+    assert "does not fit" in result.stdout
+
+
+def test_help_lists_the_commands(folder: Path) -> None:
+    result = launch(folder, "--help")
+    assert result.returncode == 0
+    for verb in ("run", "plan", "up", "down"):
+        assert verb in result.stdout
+
+
+def test_the_command_imports_neither_jax_nor_ray() -> None:
+    code = "import sys, launcher.cli.app; print({'jax', 'ray', 'flax', 'grain'} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert result.stdout.strip() == "set()"
+
+
+def test_planning_imports_neither_jax_nor_ray() -> None:
+    code = (
+        "import sys; sys.argv = ['launch', 'plan', 'jobs/quickstart.yaml', '-o', 'json']\n"
+        "from launcher.cli.app import app\n"
+        "try: app()\n"
+        "except SystemExit: pass\n"
+        "print({'jax', 'ray', 'flax', 'grain'} & set(sys.modules), file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert result.stderr.strip() == "set()"

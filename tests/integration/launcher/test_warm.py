@@ -1,0 +1,91 @@
+"""Clusters that stay up between runs."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.cluster.schema import Local
+from launcher.core.errors import ProviderError
+from launcher.host.process_tree import ProcessTree
+from launcher.providers.local import warm
+from launcher.providers.ray.host_cluster import OwnedCluster
+from launcher.providers.ray.node_group import Nodes
+from tests.support.processes import wait_until
+from tests.support.worlds import cpu_world
+
+SETTINGS = warm.settings_of(cpu_world(2, 1), Local())
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    yield
+    warm.end("pod")
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> OwnedCluster:
+    """A cluster whose nodes are a sleeping process."""
+    folder = tmp_path / "cluster"
+    reaped = ProcessTree(folders=[folder])
+    reaped.start("nodes", ["sleep", "1000"], dict(os.environ), folder / "log")
+    nodes = Nodes(reaped, folder, {}, lambda process, generation: {}, replace_after_s=None)
+    return OwnedCluster("127.1.2.3:4", "127.1.2.3", folder / "token", reaped, nodes)
+
+
+def test_a_cluster_that_nobody_kept_is_not_found() -> None:
+    assert warm.find("pod", SETTINGS) is None
+    assert not warm.end("pod")
+
+
+def test_a_kept_cluster_is_found_until_it_is_ended(hosts: OwnedCluster, tmp_path: Path) -> None:
+    warm.keep("pod", SETTINGS, hosts)
+    hosts.close()
+    found = warm.find("pod", SETTINGS)
+    assert found is not None
+    assert found.address == hosts.address
+    found.close()
+    assert (tmp_path / "cluster").exists()
+    assert warm.end("pod")
+    assert warm.find("pod", SETTINGS) is None
+    assert not (tmp_path / "cluster").exists()
+
+
+def test_other_hosts_than_the_kept_ones_are_refused(hosts: OwnedCluster) -> None:
+    warm.keep("pod", SETTINGS, hosts)
+    other = warm.settings_of(cpu_world(3, 1), Local())
+    with pytest.raises(ProviderError, match="launch down pod"):
+        warm.find("pod", other)
+
+
+def test_a_cluster_whose_nodes_died_is_forgotten(hosts: OwnedCluster, tmp_path: Path) -> None:
+    hosts.reaped.start("more", ["true"], dict(os.environ), tmp_path / "log")
+    warm.keep("pod", SETTINGS, hosts)
+    children = Path(f"/proc/{hosts.reaped.pid}/task/{hosts.reaped.pid}/children")
+    wait_until(lambda: len(children.read_text().split()) == 1)
+    os.kill(int(children.read_text()), 9)
+    wait_until(lambda: warm.find("pod", SETTINGS) is None)
+
+
+def test_another_process_with_the_recorded_id_is_never_ended(tmp_path: Path) -> None:
+    """The record says when the process started, too."""
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    path = tmp_path / "state" / "slipway" / "clusters" / "pod.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(f'{{"pid": {other.pid}, "start_time": 1}}')
+    assert not warm.end("pod")
+    assert other.poll() is None
+    other.communicate(b"\n")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "nonsense"])
+def test_a_damaged_record_is_removed(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "state" / "slipway" / "clusters" / "pod.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert warm.find("pod", SETTINGS) is None
+    assert not path.exists()

@@ -1,0 +1,134 @@
+"""Multiple choice: the likeliest of the choices, against a reference that is computed by hand."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.support.harness import Bench, bench
+from tests.support.jobs import job_of
+from trainer.contract.config.job import Job
+from trainer.contract.storage.corpus import DataError
+from trainer.data.questions import Question, load
+from trainer.data.tokenizer import BYTES
+from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator, judged
+from trainer.telemetry.metrics import MultipleChoiceResult
+
+ASKED = [
+    {"question": "1+1 is", "choices": ["2", "three", "fifty"], "answer": 0},
+    {"question": "a rose is a", "choices": ["rose", "bicycle with ü"], "answer": 0},
+    {"question": "q" * 50, "choices": ["x", "yy", "zzz", "q"], "answer": 3},
+    {"question": "", "choices": ["import os", "os import"], "answer": 0},
+    {"question": "def f(", "choices": ["self", "!!"], "answer": 1},
+]
+
+
+def job(folder: Path, asked: list[Any] = ASKED, **changes: Any) -> Job:
+    path = folder / "questions.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in asked))
+    return job_of(evaluate={"multiple_choice": {"path": str(path)}}, **changes)
+
+
+def answered(made: Bench, params: Any = None) -> MultipleChoiceResult:
+    asked = load(made.trainable.job, BYTES)
+    assert asked
+    with jax.set_mesh(made.trainable.mesh):
+        chooser = MultipleChoiceEvaluator(made.trainable, asked)
+        return chooser.evaluate(params or made.initial().params, made.feed)
+
+
+def by_hand(made: Bench) -> list[list[float]]:
+    """Log-likelihood of each choice: its bytes after what was before, one row at a time."""
+    params, found = made.initial().params, []
+    seq_len = made.trainable.job.data.seq_len
+
+    @jax.jit
+    def logits_of(params: Any, row: jax.Array) -> jax.Array:
+        model = made.trainable.network.bind(params)
+        features, _ = model.features(row, jnp.zeros_like(row), jnp.arange(seq_len)[None])
+        return model.logits(features)[0]
+
+    for record in ASKED:
+        found.append([])
+        for choice in record["choices"]:
+            whole = BYTES.encode(f"{record['question']} {choice}".encode())[-seq_len - 1 :]
+            # What comes after a text changes nothing in it.
+            row = jnp.zeros((1, seq_len), jnp.int32).at[0, : len(whole) - 1].set(whole[:-1])
+            choice_from = len(whole) - 1 - len(f" {choice}".encode())
+            log_shares = jax.nn.log_softmax(logits_of(params, row))
+            each = log_shares[np.arange(len(whole) - 1), whole[1:]]
+            found[-1].append(float(each[choice_from:].sum()))
+    return found
+
+
+def test_choices_are_those_of_a_reference(tmp_path: Path) -> None:
+    made = bench(job(tmp_path))
+    with jax.set_mesh(made.trainable.mesh):
+        scores = by_hand(made)
+    plain = [int(np.argmax(of_it)) for of_it in scores]
+    by_length = [
+        int(np.argmax([s / len(c) for s, c in zip(of_it, record["choices"], strict=True)]))
+        for of_it, record in zip(scores, ASKED, strict=True)
+    ]
+    right = [record["answer"] for record in ASKED]
+    shares = [np.mean([a == b for a, b in zip(x, right, strict=True)]) for x in (plain, by_length)]
+    assert answered(made) == MultipleChoiceResult(*map(float, shares))
+    asked = load(made.trainable.job, BYTES)
+    assert asked
+    with jax.set_mesh(made.trainable.mesh):
+        chooser = MultipleChoiceEvaluator(made.trainable, asked)
+        (numbers, ours), (more, rest) = (
+            jax.device_get(chooser._score(made.initial().params, batch))
+            for batch in made.feed.given(asked.examples)
+        )
+    assert [*numbers[0], *more[0]] == [*range(13), -1, -1, -1]
+    np.testing.assert_allclose([*ours[0], *rest[0]][:13], list(itertools.chain(*scores)), rtol=1e-4)
+
+
+def test_the_number_is_the_same_on_a_mesh_and_in_micro_batches(tmp_path: Path) -> None:
+    split = job(tmp_path, mesh={"fsdp": 2, "tensor": 2}, data={"micro_batches": 2})
+    made = bench(split, 4)
+    assert answered(made) == answered(bench(job(tmp_path)))
+
+
+def test_the_likeliest_choice_and_the_likeliest_for_its_length_are_told_apart() -> None:
+    asked = [Question("", ("ab", "abcd"), 1), Question("", ("a", "b", "c"), 2)]
+    assert judged(asked, np.array([-2.0, -3.0, -1.0, -1.0, -0.5])) == MultipleChoiceResult(0.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        ({"choices": ["a", "b"], "answer": 0}, "no field 'question'"),
+        ({"question": "q", "choices": ["a"], "answer": 0}, "must be a list of at least two items"),
+        ({"question": "q", "choices": ["a", 7], "answer": 0}, "'choices' must be text, found 7"),
+        ({"question": "q", "choices": ["a", ""], "answer": 0}, "contains an empty choice"),
+        (
+            {"question": "q", "choices": ["a", "b"], "answer": 2},
+            "must be the index of a choice, 0 to 1; found 2",
+        ),
+        ({"question": "q", "choices": ["a", "b"], "answer": "b"}, "0 to 1; found 'b'"),
+        ({"question": "q", "choices": ["a", "b" * 40], "answer": 1}, "longer than data.seq_len"),
+    ],
+)
+def test_a_bad_question_is_told_with_file_and_line(tmp_path: Path, record: Any, why: str) -> None:
+    with pytest.raises(DataError) as told:
+        load(job(tmp_path, [ASKED[0], record]), BYTES)
+    assert "questions.jsonl:2: " in str(told.value) and why in str(told.value)
+    allowing = job(tmp_path, [ASKED[0], record], data={"max_bad_records": 1})
+    found = load(allowing, BYTES)
+    assert found and len(found.every) == len(found.bad.found) == 1
+
+
+def test_a_file_that_is_not_there_or_has_no_question_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"multiple_choice\.path: .* contains no question"):
+        load(job(tmp_path, []), BYTES)
+    wanted = job(tmp_path)
+    (tmp_path / "questions.jsonl").unlink()
+    with pytest.raises(DataError, match=r"multiple_choice\.path: .* cannot be read"):
+        load(wanted, BYTES)

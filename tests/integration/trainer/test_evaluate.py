@@ -1,0 +1,31 @@
+"""An evaluation is the mean over the held-out targets, however its batches are cut."""
+
+import jax
+import pytest
+
+from tests.support.harness import bench
+from tests.support.jobs import job_of
+from trainer.evaluation.evaluate import Evaluator
+from trainer.telemetry.metrics import Evaluation
+
+BATCHES = 2
+
+
+def evaluation(micro_batches: int, devices: int = 2) -> Evaluation | None:
+    made = bench(job_of(data={"micro_batches": micro_batches}), devices)
+    with jax.set_mesh(made.trainable.mesh):
+        params = made.initial().params
+        return Evaluator(made.trainable).evaluate(params, made.feed.held_out(BATCHES))
+
+
+def test_micro_batches_change_nothing() -> None:
+    whole, cut = evaluation(1), evaluation(4)
+    assert whole
+    assert cut
+    assert cut.eval_loss == pytest.approx(whole.eval_loss, rel=1e-6)
+
+
+def test_its_batches_are_cut_as_those_of_training_are() -> None:
+    made = bench(job_of(data={"micro_batches": 4}), 2)
+    (batch, *_) = made.feed.held_out(BATCHES)
+    assert batch.tokens.shape == made.batch(1).tokens.shape

@@ -1,0 +1,99 @@
+"""The attention kernel for TPUs, interpreted, computes what plain attention computes."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.support.jobs import corpus_of, job_of, world_of
+from trainer.contract.planning.planner import resolve
+from trainer.distributed import mesh as meshes
+from trainer.model import splash_attention
+from trainer.model.attention_kernels import attend
+
+ROWS, LENGTH, HEADS, KV_HEADS, HEAD_DIM = 4, 256, 4, 2, 128
+SHAPES = [(ROWS, LENGTH, heads, HEAD_DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+
+
+@pytest.fixture(scope="module")
+def arrays() -> list[jax.Array]:
+    keys = jax.random.split(jax.random.key(0), len(SHAPES))
+    return [jax.random.normal(key, shape) for key, shape in zip(keys, SHAPES, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def segments() -> jax.Array:
+    """Documents that end inside a block, at its edge, and never."""
+    ends = np.array([[100, 256], [128, 200], [256, 256], [1, 255]])
+    return jnp.array((np.arange(LENGTH)[None, :, None] >= ends[:, None]).sum(-1), jnp.int32)
+
+
+def value_and_gradients(mix: Callable[..., jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
+    def loss(*arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
+        mixed = mix(*arrays)
+        return jnp.sum(jnp.sin(mixed)), mixed
+
+    gradients, mixed = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(*arrays)
+    return [mixed, *gradients]
+
+
+def assert_close(found: list[jax.Array], wanted: list[jax.Array]) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+
+
+@pytest.mark.parametrize(("window", "soft_cap"), [(None, None), (100, 2.0)])
+def test_values_and_gradients_are_those_of_plain_attention(arrays, segments, window, soft_cap):
+    wanted = value_and_gradients(attend("plain", segments, window, soft_cap), arrays)
+    kernel = splash_attention.attend(segments, window, soft_cap, interpret=True)
+    assert_close(value_and_gradients(kernel, arrays), wanted)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "window"),
+    [
+        ({"data": 2, "fsdp": 2, "tensor": 2}, None),
+        ({"fsdp": 2, "context": 2, "tensor": 2}, None),
+        ({"fsdp": 4, "context": 2}, 100),
+    ],
+)
+def test_on_a_mesh_each_device_computes_its_own_rows_positions_and_heads(
+    arrays, segments, mesh, window, monkeypatch
+):
+    # More than one block: a device of a context axis has keys that it need not look at.
+    monkeypatch.setattr(splash_attention, "LARGEST_BLOCK", 128)
+    wanted = value_and_gradients(attend("plain", segments, window), arrays)
+    job = job_of(mesh=mesh)
+    plan = resolve(job, world_of(1, 8), corpus_of(job))
+    with jax.set_mesh(meshes.build(plan)):
+        found = value_and_gradients(
+            splash_attention.attend(segments, window, interpret=True), arrays
+        )
+    assert_close(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("facts", "sizes", "kind"),
+    [
+        ({}, {}, "splash"),
+        ({"simulated": True}, {}, "plain"),
+        ({}, {"seq_len": 200}, "plain"),
+        ({}, {"head_dim": 64}, "plain"),
+        ({}, {"context": 2}, "splash"),
+        ({}, {"context": 4}, "plain"),
+    ],
+)
+def test_the_plan_names_it_where_the_chips_and_the_shapes_allow_it(facts, sizes, kind):
+    world = world_of(
+        **{"processes": 1, "devices": 4, "accelerator": "v4-8", "platform": "tpu"}
+        | {"topology": (2, 2, 1), "host_bounds": (2, 2, 1)}
+        | facts
+    )
+    job = job_of(
+        model={"head_dim": sizes.get("head_dim", 128)},
+        data={"seq_len": sizes.get("seq_len", 256)},
+        mesh={"context": sizes.get("context", 1)},
+    )
+    assert resolve(job, world, corpus_of(job)).attention == kind

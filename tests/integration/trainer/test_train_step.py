@@ -1,0 +1,155 @@
+"""One update: compiled once, weighted by tokens, refused where it is not finite."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import monitoring
+
+from tests.support.harness import bench
+from tests.support.jobs import job_of
+from trainer.distributed import stop_vote
+from trainer.distributed.stop_vote import StopRequest, StopVote
+from trainer.step import compiler_options, optimizer
+from trainer.step.train_step import digest
+
+
+def test_what_a_compiler_does_not_know_is_left_out_and_told(monkeypatch):
+    options = {"xla_of_another_version": "true", "xla_backend_optimization_level": "0"}
+    monkeypatch.setattr(compiler_options, "of_step", lambda _: options)
+    mesh, lowered = jax.make_mesh((1,), ("fsdp",)), jax.jit(lambda x: x + 1).lower(1.0)
+    with pytest.warns(UserWarning, match="compiled without xla_of_another_version"):
+        assert compiler_options.compiled(lowered, mesh)(1.0) == 2.0
+    options.update(xla_backend_optimization_level="low")
+    del options["xla_of_another_version"]
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_backend_optimization_level"):
+        compiler_options.compiled(lowered, mesh)
+
+
+def test_twenty_steps_compile_once():
+    made = bench(job_of(steps=20, mesh={"fsdp": 2, "tensor": 2}), devices=4)
+    state, batches = made.initial(), made.feed.training(1)
+    ready = [next(batches) for _ in range(20)]
+    nothing = StopVote(made.trainable.mesh).array(StopRequest.NOTHING)
+    compiled = []
+
+    def count(event: str, duration_secs: float, **_: str | int) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    step = made.trainable.step_function()
+    monitoring.register_event_duration_secs_listener(count)
+    try:
+        with jax.set_mesh(made.trainable.mesh):
+            for batch in ready:
+                state, _ = step(state, batch, nothing)
+            jax.block_until_ready(state)
+    finally:
+        monitoring.unregister_event_duration_listener(count)
+    assert len(compiled) == 1
+
+
+def test_uneven_micro_batches_make_the_step_of_one_batch():
+    whole, parts = (
+        bench(job_of(data={"global_batch": 8, "micro_batches": count})) for count in (1, 4)
+    )
+    batch = whole.batch(1)
+    # The first rows count few targets, the last ones all: parts of very different weight.
+    weights = (np.arange(32) < np.arange(1, 9)[:, None] * 4).astype(np.float32)
+    states = []
+    for made, micro in ((whole, 1), (parts, 4)):
+        cut = jax.tree.map(lambda x, m=micro: np.asarray(x).reshape(m, -1, *x.shape[2:]), batch)
+        cut = cut._replace(weights=weights.reshape(micro, -1, 32))
+        states.append(made.compiled(made.initial(), cut))
+    (one, one_metrics), (many, many_metrics) = states
+    np.testing.assert_allclose(one_metrics.loss, many_metrics.loss, rtol=1e-6)
+    np.testing.assert_allclose(one_metrics.grad_norm, many_metrics.grad_norm, rtol=1e-5)
+    assert float(one_metrics.tokens) == weights.sum()
+    for name, array in one.params.items():
+        np.testing.assert_allclose(array, many.params[name], atol=3e-5, err_msg=name)
+
+
+def test_an_update_that_is_not_finite_is_not_applied():
+    made = bench(job_of())
+    state = made.initial()
+    before = jax.device_get(state)
+    batch = made.batch(1)
+    broken = batch._replace(weights=batch.weights * jnp.float32(np.nan))
+    after, metrics = made.compiled(state, broken)
+    assert not metrics.finite
+    jax.tree.map(np.testing.assert_array_equal, before, jax.device_get(after))
+
+
+def test_the_digest_of_examples_ignores_their_order():
+    numbers = jnp.arange(16)
+    assert digest(numbers) == digest(numbers[::-1])
+    assert digest(numbers) != digest(numbers.at[0].set(99))
+
+
+@pytest.mark.parametrize("mesh", [{}, {"tensor": 2}], ids=["fsdp 4", "fsdp 2, tensor 2"])
+def test_a_step_says_the_largest_wish_of_any_device_and_all_examples_once(mesh):
+    made = bench(job_of(mesh=mesh), 4)
+    batch = made.batch(1)
+    wishes = jax.device_put(
+        jnp.array(
+            [StopRequest.NOTHING, StopRequest.STOP, StopRequest.SAVE, StopRequest.NOTHING],
+            jnp.int32,
+        ),
+        stop_vote.sharding(made.trainable.mesh),
+    )
+    _, metrics = made.trainable.compiled_step(batch)(made.initial(), batch, wishes)
+    assert metrics.wish == StopRequest.STOP
+    assert metrics.examples == digest(jax.device_get(batch.examples))
+
+
+def test_weight_decay_leaves_norms_out():
+    made = bench(job_of(optimizer={"weight_decay": 0.5}))
+    params = made.initial().params
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    rule = made.trainable.rule
+    updates, _ = jax.jit(lambda p, z: rule.update(z, rule.init(p), p))(params, zeros)
+    decayed = {name for name, update in updates.items() if np.any(np.asarray(update))}
+    assert decayed == {name for name in params if not name.endswith("norm.scale")}
+
+
+def test_lion_moves_every_weight_by_the_rate_alone():
+    """Its direction is a sign: whatever the gradient's size, before any decay."""
+    made = bench(job_of(optimizer={"name": "lion", "weight_decay": 0.0, "schedule": "constant"}))
+    state, metrics = made.run(1)
+    rate = float(metrics[0].learning_rate)
+    for name, before in made.first.params.items():
+        moved = np.abs(np.asarray(state.params[name]) - np.asarray(before))
+        assert np.all(np.isclose(moved, rate, rtol=1e-2) | (moved == 0)), name
+
+
+def test_wsd_stays_at_its_rate_until_the_last_steps():
+    job = job_of(steps=50, optimizer={"schedule": "wsd", "warmup_steps": 5, "decay_steps": 10})
+    rate = optimizer.schedule(job.optimizer, job.steps)
+    rates = [float(np.asarray(rate(update))) for update in range(50)]
+    peak = job.optimizer.learning_rate
+    assert rates[4:40] == pytest.approx([peak] * 36)
+    assert rates[40:] == pytest.approx([peak * (1 - 0.09 * n) for n in range(1, 11)])
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant", "wsd"])
+@pytest.mark.parametrize("warmup_steps", [0, 1, 5])
+def test_schedules_climb_then_fall_to_their_end(schedule, warmup_steps):
+    job = job_of(steps=50, optimizer={"schedule": schedule, "warmup_steps": warmup_steps})
+    rate = optimizer.schedule(job.optimizer, job.steps)
+    rates = [float(np.asarray(rate(update))) for update in range(50)]
+    peak = job.optimizer.learning_rate
+    climb = [peak * (n + 1) / warmup_steps for n in range(warmup_steps)]
+    assert rates[:warmup_steps] == pytest.approx(climb)
+    assert max(rates) == pytest.approx(peak)
+    assert rates[-1] == pytest.approx(peak * (1 if schedule == "constant" else 0.1))
+
+
+def test_gradients_are_clipped_to_the_norm():
+    made = bench(job_of(optimizer={"clip_norm": 1e-9, "weight_decay": 0.0, "eps": 1.0}))
+    state, metrics = made.run(1)
+    assert metrics[0].grad_norm > 1e-3
+    # With an eps of 1 Adam moves by about rate * gradient: nothing, after clipping.
+    moved = jax.tree.map(
+        lambda new, old: np.max(np.abs(new - old)), state.params, made.first.params
+    )
+    assert max(moved.values()) < 1e-7

@@ -1,0 +1,75 @@
+"""A run's parts in this process, on some of its eight CPU devices."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from tests.support.jobs import corpus_of, world_of
+from trainer.contract.config.job import Job
+from trainer.contract.planning.plan import Plan, World
+from trainer.contract.planning.planner import resolve
+from trainer.data import token_cache
+from trainer.data.loader import BatchLoader, batch_shardings
+from trainer.data.packing import Batch
+from trainer.distributed import mesh as meshes
+from trainer.distributed.stop_vote import StopRequest, StopVote
+from trainer.model import custom
+from trainer.step.train_step import StepMetrics, TrainProgram, TrainState
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A job on a mesh, ready to make steps."""
+
+    plan: Plan
+    trainable: TrainProgram
+    feed: BatchLoader
+    compiled: Any
+    text: str
+    """Of the compiled step."""
+    first: TrainState[Any]
+    """Step 0, on the host."""
+
+    @classmethod
+    def of(cls, job: Job, world: World) -> "Bench":
+        plan = resolve(job, world, corpus_of(job), custom.parameters)
+        mesh = meshes.build(plan, jax.devices()[: world.devices])
+        trainable = TrainProgram.of(job, plan, mesh)
+        feed = BatchLoader(job, plan.batch, token_cache.load(job.data), batch_shardings(mesh))
+        step = trainable.compiled_step(next(feed.training(1)))
+        nothing = StopVote(mesh).array(StopRequest.NOTHING)
+
+        def compiled(state: TrainState[jax.Array], batch: Batch) -> Any:
+            return step(state, batch, nothing)
+
+        first = jax.device_get(trainable.initial_state())
+        return cls(plan, trainable, feed, compiled, step.as_text() or "", first)
+
+    def initial(self) -> TrainState[jax.Array]:
+        """Step 0, made once: a step takes its state away."""
+        return jax.device_put(self.first, self.trainable.shardings)
+
+    def run(self, steps: int) -> tuple[TrainState[jax.Array], list[StepMetrics]]:
+        """The state after `steps` steps from the start, and what each said."""
+        state, metrics = self.initial(), []
+        batches = self.feed.training(1)
+        for _ in range(steps):
+            state, one = self.compiled(state, next(batches))
+            metrics.append(jax.device_get(one))
+        return state, metrics
+
+    def batch(self, step: int) -> Batch:
+        return next(self.feed.training(step))
+
+
+_made: dict[str, Bench] = {}
+
+
+def bench(job: Job, devices: int = 1, **facts: Any) -> Bench:
+    """A job on one process with `devices` devices; the same one for the same job."""
+    world = world_of(1, devices, **facts)
+    key = job.model_dump_json() + world.model_dump_json()
+    if key not in _made:
+        _made[key] = Bench.of(job, world)
+    return _made[key]

@@ -1,0 +1,67 @@
+"""The processes of a run that can be hit: each host's trainer, agent and Ray node."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from tests.support.assert_no_leftovers import Traces
+from tests.support.processes import wait_until
+
+
+def trainer_of(traces: Traces, process: int) -> int:
+    """The process id of a host's trainer."""
+
+    def is_it(number: int, command: str) -> bool:
+        wanted = f"SLIPWAY_PROCESS_ID={process}"
+        return "-m trainer /" in command and wanted in _environment_of(number)
+
+    return _newest(traces, is_it)
+
+
+def node_of(traces: Traces, process: int) -> int:
+    """The raylet of a host."""
+
+    def is_it(_: int, command: str) -> bool:
+        is_raylet = command.split(" ", 1)[0].endswith("raylet/raylet")
+        return is_raylet and f"host-{process:04d}" in command
+
+    return _newest(traces, is_it)
+
+
+def agent_of(traces: Traces, process: int) -> int:
+    """The actor that runs on a host."""
+    node = node_of(traces, process)
+
+    def is_it(number: int, command: str) -> bool:
+        return command.startswith("ray::Agent") and psutil.Process(number).ppid() == node
+
+    return _newest(traces, is_it)
+
+
+def reaper_of_nodes(traces: Traces) -> int:
+    """The reaper whose children are the Ray nodes: the first that the launch started."""
+    starter = next(n for n, command in traces.processes().items() if "node_starter" in command)
+    return psutil.Process(starter).ppid()
+
+
+def _environment_of(process: int) -> list[str]:
+    return Path(f"/proc/{process}/environ").read_bytes().decode().split("\0")
+
+
+def _newest(traces: Traces, is_it: Callable[[int, str], bool]) -> int:
+    """As soon as there is one; what an attempt before has left may still be ending."""
+
+    found: list[tuple[float, int]] = []
+
+    def look() -> bool:
+        for number, command in traces.processes().items():
+            try:
+                if is_it(number, command):
+                    found.append((psutil.Process(number).create_time(), number))
+            except (OSError, psutil.NoSuchProcess):
+                continue  # it has just ended
+        return bool(found)
+
+    wait_until(look)
+    return max(found)[1]

@@ -1,0 +1,81 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["torch", "transformers>=5", "safetensors", "numpy"]
+# ///
+"""Logits that Hugging Face's own code gives for small models, as JSON on standard output.
+
+For tests/integration/trainer/reference_logits.json:
+
+    uv run --script tests/support/reference_logits.py > reference_logits.json
+
+The weights are made from their names alone: `test_families.py` makes the same ones.
+"""
+
+import json
+import sys
+import tempfile
+import zlib
+from importlib import import_module
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+TOKENS = [5, 0, 3, 3, 60, 17, 42, 8, 9, 1, 33, 20]
+SHAPE = {"vocab_size": 257, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+LLAMA = {
+    **SHAPE,
+    "intermediate_size": 24,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+}
+ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
+}  # fmt: skip
+CONFIGS = {
+    "llama": {**LLAMA, "rope_parameters": LLAMA3},
+    "qwen2": {**LLAMA, "rope_parameters": ROPE},
+    "qwen3": {**LLAMA, "rope_parameters": ROPE, "tie_word_embeddings": True},
+    "mixtral": {
+        **LLAMA, "rope_parameters": ROPE, "num_local_experts": 4, "num_experts_per_tok": 2,
+    },
+    "mistral": {**LLAMA, "rope_parameters": ROPE, "sliding_window": 5},
+    "gemma": {**LLAMA, "rope_parameters": ROPE, "tie_word_embeddings": True},
+    "gpt2": {
+        "vocab_size": 257, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 24,
+        "n_positions": 48, "layer_norm_epsilon": 1e-5,
+    },
+}  # fmt: skip
+
+
+def weights(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Of a tensor: numbers between -0.5 and 0.5; norms' are around one."""
+    draw = np.random.Generator(np.random.PCG64(zlib.crc32(name.encode())))
+    numbers = draw.random(shape, np.float32) - np.float32(0.5)
+    return numbers + np.float32(1) if "norm" in name or "ln_" in name else numbers
+
+
+def main() -> None:
+    torch, transformers = import_module("torch"), import_module("transformers")
+    logits = {}
+    for kind, config in CONFIGS.items():
+        made = transformers.AutoConfig.for_model(kind, **config)
+        with tempfile.TemporaryDirectory() as folder:
+            model = transformers.AutoModelForCausalLM.from_config(made)
+            model.save_pretrained(folder)
+            file = f"{folder}/model.safetensors"
+            ours = {name: weights(name, old.shape) for name, old in load_file(file).items()}
+            save_file(ours, file, metadata={"format": "pt"})
+            model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+        with torch.no_grad():
+            found = model(torch.tensor([TOKENS])).logits[0].numpy()
+        logits[kind] = [[round(float(x), 5) for x in row[::16]] for row in found[::3]]
+    json.dump(logits, sys.stdout)
+    print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Run folders as a launcher and a trainer leave them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from launcher.runs.directory import RunDir
+from tests.support.launch_plans import small_launch
+
+
+def make_run(folder: Path, name: str = "small", steps: int = 40) -> RunDir:
+    """FOLDER/runs/NAME with its lock held: a run that is alive until it is closed."""
+    launch = small_launch(folder)
+    job = launch.job.model_copy(update={"name": name, "steps": steps})
+    return RunDir.create(replace(launch, job=job, run_dir=folder / "runs" / name))
+
+
+def add_steps(run: RunDir, *numbers: int, attempt: int = 1) -> None:
+    """Lines of metrics, with a loss of 5.0 less a tenth of the step."""
+    with (run.folder / "metrics.jsonl").open("a") as file:
+        for number in numbers:
+            line = {"step": number, "loss": 5.0 - number / 10, "attempt": attempt}
+            file.write(json.dumps(line) + "\n")
+
+
+def add_events(run: RunDir, *events: dict[str, Any], time: float = 1000.0) -> None:
+    """Of attempt 1, unless they say another."""
+    for event in events:
+        run.add_event({"time": time, "attempt": 1, **event})
+
+
+def add_log(run: RunDir, host: int, content: bytes) -> None:
+    with (run.folder / "logs" / f"host-{host:04d}.log").open("ab") as file:
+        file.write(content)

@@ -1,0 +1,86 @@
+"""The likely best alternative first; memory by a formula."""
+
+from tests.support.worlds import CORPUS, V4_32, tiny_job
+from tests.unit.contract.test_roofline import job_of, world_of
+from trainer.contract.config.job import Job
+from trainer.contract.estimates.memory import Footprint, footprint
+from trainer.contract.estimates.search import Ranking, rank
+from trainer.contract.planning.planner import resolve
+
+
+def needed(job: Job, name: str = "v5p-64") -> Footprint:
+    return footprint(job, resolve(job, world_of(name), CORPUS))
+
+
+def ranked(job: Job, name: str) -> Ranking:
+    found = rank(job, resolve(job, world_of(name), CORPUS))
+    assert found is not None
+    return found
+
+
+def in_micro_batches(job: Job, count: int) -> Job:
+    data = job.data.model_copy(update={"micro_batches": count})
+    return job.model_copy(update={"data": data})
+
+
+def test_the_state_is_the_parameters_and_two_moments() -> None:
+    plan = resolve(job_of(64), world_of("v5p-64"), CORPUS)
+    parameters = sum(array.bytes_per_device for array in plan.parameters)
+    assert needed(job_of(64)).state == 3 * parameters
+    assert needed(job_of(64)).gradients == parameters
+
+
+def test_fully_rematerialized_layers_keep_their_inputs() -> None:
+    tokens = 2 * 4096
+    assert needed(job_of(64, "full")).kept == 32 * tokens * 4096 * 2
+
+
+def test_what_is_done_again_is_not_kept() -> None:
+    kept = [needed(job_of(64, remat)).kept for remat in ("none", "dots", "full")]
+    assert kept == sorted(kept, reverse=True)
+    assert len(set(kept)) == 3
+
+
+def test_micro_batches_share_the_room_for_activations_and_add_a_sum_of_gradients() -> None:
+    whole, parts = needed(job_of(64, "dots")), needed(in_micro_batches(job_of(64, "dots"), 2))
+    assert parts.kept == whole.kept / 2
+    assert parts.gradients == 2 * whole.gradients
+    assert (parts.state, parts.batch) == (whole.state, whole.batch)
+
+
+def test_tensor_parallelism_splits_scores_and_hidden_features_but_not_the_stream() -> None:
+    one, two = needed(job_of(32, fsdp=32)), needed(job_of(16, fsdp=16, tensor=2))
+    stream = 32 * 4096 * 4096 * (6 * 4 + 2 * 2)
+    assert two.kept - stream == (one.kept - stream) / 2
+
+
+def test_the_fastest_that_fits_is_first() -> None:
+    ranking = ranked(job_of(64), "v5p-64")
+    orders = [one.order for one in ranking.fitting]
+    assert orders == sorted(orders)
+    assert all(one.footprint.total <= ranking.hbm_bytes for one in ranking.fitting)
+
+
+def test_what_may_fit_begins_with_the_smallest() -> None:
+    ranking = ranked(job_of(64), "v5e-64")
+    sizes = [one.footprint.total for one in ranking.doubtful]
+    assert sizes == sorted(sizes)
+    assert all(one.footprint.certain <= ranking.hbm_bytes < one.footprint.total
+               for one in ranking.doubtful)  # fmt: skip
+
+
+def test_the_job_as_it_is_has_its_place() -> None:
+    ranking = ranked(job_of(64, "full"), "v5p-64")
+    assert ranking.own.alternative.overrides == ()
+    assert ranking.own in ranking.all_by_speed
+
+
+def test_of_two_that_are_as_fast_the_one_with_fewer_changes_is_first() -> None:
+    ranking = ranked(job_of(32, "full"), "v5p-8")
+    changes = [(one.order[0], len(one.alternative.changes)) for one in ranking.all_by_speed]
+    assert changes == sorted(changes)
+
+
+def test_simulated_devices_have_no_ranking() -> None:
+    job = tiny_job()
+    assert rank(job, resolve(job, V4_32, CORPUS)) is None

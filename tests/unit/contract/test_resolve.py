@@ -1,0 +1,151 @@
+"""A job on a world becomes a plan, or one list of everything that does not fit."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.worlds import CORPUS, TWO_V5E_16, V4_32, cpu_world, mesh_of, tiny_job
+from trainer.contract.planning.plan import Plan
+from trainer.contract.planning.planner import PlanError, resolve
+
+
+def problems_of(world=V4_32, **sections) -> dict[str, str]:
+    with pytest.raises(PlanError) as caught:
+        resolve(tiny_job(**sections), world, CORPUS)
+    return dict(caught.value.problems)
+
+
+def data(**changes) -> dict:
+    return {"source": "stdlib", "seq_len": 64, "global_batch": 16, **changes}
+
+
+def test_the_free_axis_takes_what_is_left() -> None:
+    plan = resolve(tiny_job(mesh={"tensor": 2}), V4_32, CORPUS)
+    assert plan.mesh == mesh_of(fsdp=8, tensor=2)
+
+
+def test_data_counts_the_slices_by_default() -> None:
+    plan = resolve(tiny_job(data=data(global_batch=32)), TWO_V5E_16, CORPUS)
+    assert plan.mesh == mesh_of(data=2, fsdp=16)
+
+
+def test_a_mesh_that_does_not_fit_names_the_sizes_that_do() -> None:
+    message = problems_of(mesh={"tensor": 3})["mesh"]
+    assert "tensor 3 does not divide the 16 devices" in message
+    assert "1, 2, 4, 8, 16" in message
+
+
+def test_two_free_axes_are_one_too_many() -> None:
+    assert "only one axis can be -1" in problems_of(mesh={"data": -1, "fsdp": -1})["mesh"]
+
+
+def test_a_batch_that_does_not_divide_names_the_nearest_that_does() -> None:
+    message = problems_of(data=data(global_batch=24))["data.global_batch"]
+    assert message.endswith("= 16; the nearest that does: 16 or 32")
+
+
+def test_query_heads_must_divide_by_the_tensor_axis() -> None:
+    assert (
+        "4 query heads do not divide by tensor 8" in problems_of(mesh={"tensor": 8})["mesh.tensor"]
+    )
+
+
+def test_key_value_heads_that_do_not_divide_are_replicated_with_a_warning() -> None:
+    plan = resolve(tiny_job(mesh={"tensor": 4}), V4_32, CORPUS)
+    key = next(p for p in plan.parameters if p.name == "layers.attention.key.kernel")
+    assert key.spec == (None, "fsdp", None, None)
+    (warning,) = plan.warnings
+    assert "kv_heads 2 does not divide by tensor 4" in warning
+    assert "MiB of parameters per device)" in warning
+
+
+def test_a_vocabulary_that_does_not_divide_is_padded() -> None:
+    job = tiny_job(
+        model={"preset": "tiny", "heads": 6, "d_model": 96}, data=data(global_batch=12),
+        mesh={"tensor": 3},
+    )  # fmt: skip
+    plan = resolve(job, cpu_world(2, 6), CORPUS)
+    assert plan.padded_vocab == 384
+    assert plan.padded_vocab % 3 == 0
+
+
+def test_every_problem_is_told_at_once() -> None:
+    model = {"preset": "tiny", "kv_heads": 3, "head_dim": 15}
+    found = problems_of(model=model, mesh={"tensor": 3}, data=data(path="*.txt"))
+    assert set(found) == {"model.kv_heads", "model.head_dim", "data.path", "mesh"}
+
+
+def test_tensor_groups_that_cut_hosts_apart_are_refused() -> None:
+    job_sections = {"mesh": {"tensor": 2}, "data": data(global_batch=12)}
+    message = problems_of(cpu_world(2, 3), **job_sections)["mesh.tensor"]
+    assert "would cover parts of hosts of 3 devices" in message
+
+
+def test_hosts_that_hold_the_same_rows_read_the_same_block() -> None:
+    plan = resolve(tiny_job(mesh={"tensor": 4}), cpu_world(4, 2), CORPUS)
+    assert plan.batch.block_of_process == (0, 0, 1, 1)
+    assert plan.batch.rows_per_process == 8
+
+
+def test_parts_of_a_row_are_read_as_a_whole_by_each_host_that_has_some() -> None:
+    plan = resolve(tiny_job(mesh={"context": 4}), cpu_world(4, 2), CORPUS)
+    assert plan.batch.block_of_process == (0, 0, 1, 1)
+    assert (plan.batch.rows_per_device, plan.batch.positions_per_device) == (8, 16)
+
+
+def test_context_groups_that_cut_hosts_apart_are_refused() -> None:
+    sections = {"mesh": {"context": 2}, "data": data(global_batch=12)}
+    message = problems_of(cpu_world(2, 3), **sections)["mesh.context"]
+    assert message.startswith("context 2 x tensor 1 would cover parts of hosts of 3 devices")
+
+
+def test_a_sequence_that_does_not_divide_names_the_sizes_that_do() -> None:
+    message = problems_of(mesh={"context": 16}, data=data(seq_len=40))["mesh.context"]
+    assert message == (
+        "seq_len 40 does not divide by context 16; sizes that fit: 1, 2, 4, 5, 8, 10, 20, 40"
+    )
+
+
+def test_the_room_of_experts_is_in_whole_sequences() -> None:
+    model = {"preset": "tiny", "experts": {"count": 4, "capacity_factor": 1.25}}
+    message = problems_of(mesh={"context": 2}, model=model)["mesh.context"]
+    assert message.endswith("leave it out, or say model.experts.capacity_factor=null")
+
+
+@given(
+    hosts=st.sampled_from([1, 2, 3, 4]),
+    devices=st.sampled_from([1, 2, 4]),
+    context=st.sampled_from([1, 2, 4]),
+    tensor=st.sampled_from([1, 2, 4]),
+    micro=st.sampled_from([1, 2, 4]),
+)
+def test_the_blocks_of_a_plan_make_up_the_global_batch(
+    hosts, devices, context, tensor, micro
+) -> None:
+    mesh = {"context": context, "tensor": tensor}
+    job = tiny_job(mesh=mesh, data=data(global_batch=96, micro_batches=micro))
+    try:
+        plan = resolve(job, cpu_world(hosts, devices), CORPUS)
+    except PlanError:
+        return
+    batch = plan.batch
+    assert batch.blocks * batch.rows_per_process == 96
+    assert sorted(set(batch.block_of_process)) == list(range(batch.blocks))
+    rows = batch.rows_per_device * micro * plan.mesh["data"] * plan.mesh["fsdp"]
+    assert rows == 96
+
+
+def test_a_plan_survives_its_file() -> None:
+    plan = resolve(tiny_job(), V4_32, CORPUS)
+    assert Plan.model_validate_json(plan.model_dump_json()) == plan
+
+
+def test_only_wsd_has_last_steps_in_which_it_falls() -> None:
+    found = problems_of(optimizer={"decay_steps": 3})["optimizer.decay_steps"]
+    assert found == "schedule 'cosine' has none: say schedule: wsd, or leave it out"
+
+
+def test_warm_up_and_fall_fit_into_the_run() -> None:
+    settings = {"schedule": "wsd", "warmup_steps": 8, "decay_steps": 10**6}
+    found = problems_of(optimizer=settings)["optimizer.decay_steps"]
+    assert found.startswith("1000000 and 8 of warm-up are more than the run's")

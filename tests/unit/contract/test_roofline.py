@@ -1,0 +1,122 @@
+"""Bounds of a step, against arithmetic by hand."""
+
+import pytest
+
+from tests.support.worlds import tpu_world
+from trainer.contract.config.job import Job
+from trainer.contract.estimates.activations import least_kept_per_token
+from trainer.contract.estimates.roofline import Bounds, bounds
+from trainer.contract.planning import accelerators
+from trainer.contract.planning.plan import Corpus, World
+from trainer.contract.planning.planner import resolve
+
+CORPUS = Corpus(source="text", sha256=None)
+
+
+def world_of(name: str, slices: int = 1) -> World:
+    made = accelerators.parse(name)
+    if made.topology and made.host_bounds:
+        world = tpu_world(name, made.topology, made.host_bounds)
+        return world.model_copy(update={"slices": slices, "simulated": False})
+    return World(
+        accelerator=name, platform=made.platform, simulated=False, slices=1,
+        hosts_per_slice=made.hosts, devices_per_host=made.devices_per_host, topology=None,
+        host_bounds=None,
+    )  # fmt: skip
+
+
+def job_of(rows: int, remat: str = "none", **mesh: int) -> Job:
+    return Job.model_validate(
+        {
+            "name": "job",
+            "steps": 10,
+            "model": {"preset": "llama3-8b", "remat": remat},
+            "data": {"source": "text", "path": "x", "seq_len": 4096, "global_batch": rows},
+            "mesh": mesh,
+        }
+    )
+
+
+def found(job: Job, world: World) -> Bounds:
+    best = bounds(job, resolve(job, world, CORPUS))
+    assert best is not None
+    return best
+
+
+KERNELS = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
+OUTPUT = 128_256 * 4096
+NORMS = 65 * 4096
+LLAMA = KERNELS + 2 * OUTPUT + NORMS
+ATTENTION = 32 * 4096 * 4096
+
+
+def test_fully_sharded_llama_8b_on_32_chips() -> None:
+    job, world = job_of(64), world_of("v5p-64")
+    best = found(job, world)
+    tokens = 64 * 4096
+    assert best.model_flops == tokens * (6 * (KERNELS + OUTPUT) + 6 * ATTENTION)
+    assert best.program_flops == best.model_flops
+    assert best.compute_s == pytest.approx(best.model_flops / (32 * 459e12))
+    matrices = KERNELS + 2 * OUTPUT
+    gathered = 3 * 2 * matrices / 32 * 31
+    assert best.link_s == pytest.approx(gathered / 600e9, rel=1e-3)
+    kept = 2 * 4096 * 32 * least_kept_per_token(job, resolve(job, world, CORPUS))
+    moved = 6 * 4 * matrices / 32 + 2 * 2 * (KERNELS + OUTPUT) + 2 * kept
+    assert best.hbm_s == pytest.approx(moved / 2765e9, rel=1e-3)
+    assert (best.binds, best.step_s, best.mfu) == ("compute", best.compute_s, pytest.approx(1.0))
+
+
+def test_full_rematerialization_makes_the_products_of_a_layer_again_but_the_last() -> None:
+    best = found(job_of(64, "full"), world_of("v5p-64"))
+    again = KERNELS - 32 * 4096 * 14336 + ATTENTION
+    assert best.program_flops - best.model_flops == 64 * 4096 * 2 * again
+    assert best.mfu == pytest.approx(best.model_flops / best.program_flops)
+
+
+def test_what_keeps_the_products_with_weights_makes_those_of_attention_again() -> None:
+    best = found(job_of(64, "dots"), world_of("v5p-64"))
+    assert best.program_flops - best.model_flops == 64 * 4096 * 2 * ATTENTION
+
+
+def test_tensor_parallelism_sums_activations_four_times_a_layer() -> None:
+    best = found(job_of(8, fsdp=8, tensor=4), world_of("v5p-64"))
+    matrices = 2 * (KERNELS + 2 * OUTPUT) / 32
+    activations = 4 * 32 * 4096 * 4096 * 2
+    expected = 3 * matrices * 7 + 2 * activations * 3 / 4
+    assert best.link_s == pytest.approx(expected / 600e9, rel=1e-3)
+
+
+def test_parts_of_sequences_gather_keys_and_values_and_sum_all_gradients() -> None:
+    best = found(job_of(8, "full", fsdp=8, context=4), world_of("v5p-64"))
+    matrices = 2 * (KERNELS + 2 * OUTPUT) / 8
+    keys = 1024 * 8 * 128 * 2
+    expected = 3 * matrices * 7 + 2 * matrices * 3 / 4 + 32 * 6 * keys * 3
+    assert best.link_s == pytest.approx(expected / 600e9, rel=1e-3)
+
+
+def test_gradients_of_slices_are_summed_over_the_network() -> None:
+    best = found(job_of(512), world_of("v5e-256", slices=2))
+    per_host = 2 * 2 * LLAMA / 2 / 64
+    assert best.dcn_s == pytest.approx(per_host / 12.5e9, rel=1e-3)
+    assert best.link_s == best.ici_s > best.dcn_s
+
+
+def test_weights_that_gpu_hosts_share_cross_the_network() -> None:
+    best = found(job_of(16), world_of("h200-16"))
+    per_host = 3 * 2 * LLAMA / 2
+    assert best.link_s == best.dcn_s == pytest.approx(per_host / 400e9, rel=1e-2)
+
+
+def test_more_micro_batches_gather_the_weights_more_often() -> None:
+    once = job_of(64)
+    data = once.data.model_copy(update={"micro_batches": 2})
+    twice = once.model_copy(update={"data": data})
+    world = world_of("v5p-64")
+    assert found(twice, world).link_s == pytest.approx(2 * found(once, world).link_s, rel=1e-3)
+    assert found(twice, world).compute_s == found(once, world).compute_s
+
+
+def test_of_cpu_devices_nothing_is_known() -> None:
+    job, simulated = job_of(64), tpu_world("v4-32", (2, 2, 4), (2, 2, 1))
+    assert simulated.on_cpu
+    assert bounds(job, resolve(job, simulated, CORPUS)) is None

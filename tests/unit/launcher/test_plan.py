@@ -1,0 +1,63 @@
+"""(Job, Cluster) -> what would be started: where the checkpoints of a run go."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.cluster.schema import Cluster, ClusterRef
+from launcher.planning.planner import make_launch
+from launcher.planning.spec import LaunchSpec
+from tests.support.worlds import tiny_job
+from trainer.contract.config.loader import Loaded
+
+SSH = {"kind": "ssh", "hosts": ["a", "b"]}
+
+
+def launch_of(
+    storage: str | None, of_cluster: str | None, *, simulate: bool = False, **job: object
+) -> LaunchSpec:
+    job_file = Loaded(tiny_job(storage=storage, **job), "job.yaml", {})
+    cluster = Cluster.model_validate(
+        {"accelerator": "h100-16", "provider": SSH, "storage": of_cluster}
+    )
+    words = ClusterRef(simulate=simulate)
+    return make_launch(job_file, Loaded(cluster, "c.yaml", {}), Path("runs"), words)
+
+
+@pytest.mark.parametrize(
+    ("storage", "of_cluster", "resolved"),
+    [
+        ("/job", "/cluster", "/job"),
+        (None, "/cluster", "/cluster"),
+        (None, "gs://bucket/x", "gs://bucket/x"),
+        ("~/shared", None, "~/shared"),
+        (None, None, None),
+    ],
+)
+def test_the_cluster_names_the_storage_of_jobs_that_name_none(
+    storage: str | None, of_cluster: str | None, resolved: str | None
+) -> None:
+    assert launch_of(storage, of_cluster).job.storage == resolved
+
+
+def test_a_relative_storage_is_the_same_from_any_folder(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert launch_of("shared", None).job.storage == str(tmp_path / "shared")
+
+
+def test_several_machines_lack_a_storage_that_neither_file_names() -> None:
+    launch = launch_of(None, None)
+    assert "in job.yaml and in c.yaml" in launch.storage_problem
+    assert launch.plan.warnings[-1] == launch.storage_problem
+
+
+def test_what_saves_nothing_or_is_simulated_needs_no_storage() -> None:
+    assert launch_of("/job", None).storage_problem == ""
+    assert launch_of(None, None, checkpoint=None).storage_problem == ""
+    assert launch_of(None, None, simulate=True).storage_problem == ""
+
+
+def test_a_cluster_file_is_remembered_by_where_it_is(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ClusterRef(name="c.yaml").lasting().name == str(tmp_path / "c.yaml")
+    assert ClusterRef(name="tpu-v4-32").lasting().name == "tpu-v4-32"

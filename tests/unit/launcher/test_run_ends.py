@@ -1,0 +1,56 @@
+"""Exit codes and last words of `launch run`, by what the attempts ended with."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from launcher.commands import run as command
+from launcher.controller.controller import RunController
+from launcher.controller.supervisor import RunEnded
+from launcher.core.errors import ProviderError
+from launcher.gang.gang import GangError
+from launcher.runs.directory import RunDir
+from launcher.ui.progress import LastCheckpoint
+from tests.support.launch_plans import small_launch
+
+WAY_ON = "Continue from step 40: launch resume small"
+
+
+def end_of(folder: Path, end: Exception | RunEnded, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The exit code of a run with a checkpoint of step 40 whose attempts end like that."""
+
+    def run(attempts: RunController) -> RunEnded:
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(RunController, "run", run)
+    launch = small_launch(folder)
+    with RunDir.create(launch) as made:
+        return command._run(launch, made, LastCheckpoint(40, None), Console(stderr=True))
+
+
+def test_a_lost_cluster_ends_with_3_and_the_way_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = ProviderError("the head of the Ray cluster has ended")
+    assert end_of(tmp_path, lost, monkeypatch) == 3
+    assert WAY_ON in capsys.readouterr().err
+
+
+def test_hosts_that_cannot_serve_the_first_attempt_end_with_1_and_the_way_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unfit = GangError("the hosts are not alike: versions.jax differs")
+    assert end_of(tmp_path, unfit, monkeypatch) == 1
+    assert WAY_ON in capsys.readouterr().err
+
+
+def test_a_run_that_failed_ends_with_1_and_the_way_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over = RunEnded("failed", "host-0001 was lost (21 attempts without a new checkpoint)")
+    assert end_of(tmp_path, over, monkeypatch) == 1
+    assert WAY_ON in capsys.readouterr().err

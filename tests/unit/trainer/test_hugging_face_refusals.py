@@ -1,0 +1,166 @@
+"""Folders of Hugging Face's files that are refused, and exports that are."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tests.support.jobs import job_of
+from tests.support.model_folders import (
+    assert_equal,
+    folder_maker,
+    loaded,
+    params_of,
+    plan_of,
+    tensors_of,
+)
+from trainer import hugging_face
+from trainer.contract.config.loader import ConfigError
+
+
+@pytest.fixture
+def exported(tmp_path):
+    return folder_maker(tmp_path / "hf")
+
+
+def test_every_key_that_differs_is_named_with_both_values(exported):
+    folder, _ = exported(job_of())
+    other = job_of(
+        model={"layers": 3, "d_model": 64, "heads": 8, "kv_heads": 4, "head_dim": 16, "d_ff": 128,
+               "vocab_size": 300, "rope_theta": 5e5, "norm_eps": 1e-6, "tied_embeddings": False}
+    )  # fmt: skip
+    with pytest.raises(ConfigError) as error:
+        loaded(folder, other)
+    file = folder / "config.json"
+    assert error.value.problems == [
+        f"{file}: hidden_size is 32, the job's model.d_model is 64",
+        f"{file}: intermediate_size is 64, the job's model.d_ff is 128",
+        f"{file}: num_hidden_layers is 2, the job's model.layers is 3",
+        f"{file}: num_attention_heads is 4, the job's model.heads is 8",
+        f"{file}: num_key_value_heads is 2, the job's model.kv_heads is 4",
+        f"{file}: head_dim is 8, the job's model.head_dim is 16",
+        f"{file}: vocab_size is 257, the job's model.vocab_size is 300",
+        f"{file}: rope_theta is 10000.0, the job's model.rope_theta is 500000.0",
+        f"{file}: rms_norm_eps is 1e-05, the job's model.norm_eps is 1e-06",
+        f"{file}: tie_word_embeddings is true, the job's model.tied_embeddings is false",
+    ]
+
+
+OTHER_KINDS = {
+    "another family": ({"model_type": "qwen3"}, ["model_type is 'qwen3'"]),
+    "biases": ({"attention_bias": True, "mlp_bias": True}, ["attention_bias", "mlp_bias"]),
+    "activation": ({"hidden_act": "gelu"}, ["hidden_act is 'gelu', this trainer knows 'silu'"]),
+    "scaled positions": (
+        {"rope_scaling": {"rope_type": "llama3", "factor": 32.0}},
+        ["rope_type is 'llama3', the job's model.rope_scaling.kind is 'default'"],
+    ),
+    "scaled positions, as they were": (
+        {"rope_scaling": {"type": "linear", "factor": 2.0}},
+        ["rope_type is 'linear', the job's model.rope_scaling.kind is 'default'"],
+    ),
+    "positions of transformers 5": (
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+        ["rope_theta is 500000.0, the job's model.rope_theta is 10000.0"],
+    ),
+    "nothing said": ({"hidden_size": None}, ["hidden_size is nothing, the job's model.d_model"]),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), OTHER_KINDS.values(), ids=OTHER_KINDS)
+def test_models_of_another_kind_are_refused(exported, change, said):
+    folder, _ = exported(job_of())
+    _rewrite(folder / "config.json", change)
+    with pytest.raises(ConfigError) as error:
+        loaded(folder, job_of())
+    assert len(error.value.problems) == len(said)
+    for problem, words in zip(error.value.problems, said, strict=True):
+        assert words in problem
+
+
+def test_keys_that_a_llama_has_by_default_need_not_be_said(exported):
+    job = job_of(model={"kv_heads": 4, "norm_eps": 1e-6, "tied_embeddings": False})
+    folder, params = exported(job)
+    defaults = ["num_key_value_heads", "head_dim", "rope_theta", "rms_norm_eps", "hidden_act",
+                "tie_word_embeddings", "attention_bias", "mlp_bias"]  # fmt: skip
+    _rewrite(folder / "config.json", dict.fromkeys(defaults))
+    assert_equal(loaded(folder, job), params)
+
+
+def test_all_tensors_that_do_not_fit_are_named(exported):
+    job = job_of()
+    folder, _ = exported(job)
+    tensors = tensors_of(folder)
+    del tensors["model.norm.weight"], tensors["model.layers.1.mlp.up_proj.weight"]
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+    tensors["model.embed_tokens.weight"] = np.zeros((256, 32), np.float32)
+    name = "model.layers.0.mlp.up_proj.weight"
+    tensors[name] = tensors[name].astype(np.int8)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError) as error:
+        loaded(folder, job)
+    shapes = "has the shape (256, 32), the job's model (257, 32)"
+    assert sorted(problem.split(": ", 1)[1] for problem in error.value.problems) == [
+        "lm_head.weight is unexpected",
+        f"model.embed_tokens.weight {shapes}",
+        "model.layers.0.mlp.up_proj.weight is of I8, not of F32, BF16, F16",
+        "model.layers.1.mlp.up_proj.weight is missing",
+        "model.norm.weight is missing",
+    ]
+
+
+def _cut(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+BROKEN = {
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "has neither"),
+    "a cut file": (_cut, "model.safetensors: cannot be read"),
+    "a config that is no JSON": (
+        lambda folder: (folder / "config.json").write_text("{"), "config.json: not JSON"
+    ),
+    "a config of a list": (
+        lambda folder: (folder / "config.json").write_text("[]"), "expected keys and values"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("breaks", "said"), BROKEN.values(), ids=BROKEN)
+def test_broken_folders_are_told_with_the_file(exported, breaks, said):
+    folder, _ = exported(job_of())
+    breaks(folder)
+    with pytest.raises(ConfigError, match=said):
+        loaded(folder, job_of())
+
+
+def test_a_file_that_the_index_names_must_be_there(exported):
+    folder, _ = exported(job_of(), shard_bytes=20_000)
+    sorted(folder.glob("*.safetensors"))[1].unlink()
+    with pytest.raises(ConfigError, match=r"model-00002-of-.*cannot be read"):
+        loaded(folder, job_of())
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": 1}')
+    with pytest.raises(ConfigError, match="not an index"):
+        loaded(folder, job_of())
+
+
+def test_export_refuses_a_full_folder_and_another_models_parameters(tmp_path):
+    job = job_of()
+    params = params_of(job, plan_of(job))
+    with pytest.raises(ValueError, match=r"unexpected \['output.kernel'\]"):
+        hugging_face.export(job, {**params, "output.kernel": params["embedding.table"]}, tmp_path)
+    (tmp_path / "something").touch()
+    with pytest.raises(FileExistsError, match="not empty"):
+        hugging_face.export(job, params, tmp_path)
+
+
+def test_a_broken_off_export_is_no_folder_of_hugging_face(tmp_path):
+    job = job_of()
+    params = params_of(job, plan_of(job))
+    with pytest.raises(AssertionError, match="final_norm"):
+        hugging_face.export(job, {**params, "final_norm.scale": np.zeros(3)}, tmp_path)
+    assert not hugging_face.is_hugging_face(tmp_path)
+
+
+def _rewrite(path, changes):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
