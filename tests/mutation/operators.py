@@ -222,6 +222,7 @@ def _changes(original: str) -> Iterator[tuple[Change, str]]:
                 code = mutate_code(original, operator(), occurrence)
             except AttributeError:
                 continue  # `except a.B`: cosmic-ray can replace plain names only
+            assert code is not None, "the occurrence was counted"
             change = _change(original, code)
             if not change.is_of_frozen:
                 yield change, code
