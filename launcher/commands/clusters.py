@@ -45,7 +45,7 @@ def keep_warm(found: Loaded[Cluster], given: str, simulate_hosts: int | None) ->
 
 def _keep_warm(name: str, cluster: Cluster, world: World, key: str, console: Console) -> bool:
     """Starts the cluster. Returns False when it is already up. Raises ProviderError."""
-    settings = provider.settings_of(cluster)
+    settings = cluster.provider.simulation
     fingerprint = warm.settings_of(world, settings)
     if warm.find(name, fingerprint):
         return False

@@ -195,17 +195,15 @@ def _with_storage(job: AnyJob, cluster: Cluster) -> AnyJob:
 
 
 def _storage_problem(job: Job, job_source: str, cluster: Loaded[Cluster], world: World) -> str:
-    """Returns a problem if `storage` is missing: of separate hosts, only Slurm's share a folder."""
-    kind = cluster.value.provider.kind
-    own_machines = not world.simulated and kind not in ("local", "slurm")
-    if job.storage or job.checkpoint is None or not own_machines:
+    """Returns a problem if `storage` is missing where the hosts need it, else ""."""
+    if job.storage or job.checkpoint is None or world.simulated:
         return ""
-    if world.processes == 1 and kind != "gcp":  # on gcp, the disk is deleted with the host
+    if not cluster.value.provider.needs_storage(world.processes):
         return ""
     return (
-        f"storage: missing, in {job_source} and in {cluster.source}: say in one of them where the "
-        f"{world.processes} hosts keep checkpoints, a folder that all of them share or "
-        "gs://BUCKET/FOLDER. (checkpoint=null saves none; --simulate needs no storage)"
+        f"storage: missing in {job_source} and in {cluster.source}. Set it in one of them to a "
+        "folder that all hosts share, or to gs://BUCKET/FOLDER: checkpoints are kept there. "
+        "(checkpoint=null saves none; --simulate needs no storage)"
     )
 
 

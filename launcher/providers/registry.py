@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from launcher.cluster.schema import Attach, Cluster, Kubernetes, Local, Slurm
+from launcher.cluster.providers import Attach, Kubernetes, Local, Slurm
+from launcher.cluster.schema import Cluster
 from launcher.providers.attach.provider import AttachProvider
 from launcher.providers.base import HostProvider
 from launcher.providers.kubernetes.provider import KubernetesProvider
-from launcher.providers.local.provider import LocalProvider, settings_of
+from launcher.providers.local.provider import LocalProvider
 from launcher.providers.slurm.provider import SlurmProvider
 
 PROVIDERS: Mapping[type, Callable[[Any], HostProvider]] = {
@@ -26,5 +27,5 @@ def provider_for(cluster: Cluster, simulated: bool) -> HostProvider:
     Raises KeyError for a cluster whose runs are driven by one of its own hosts.
     """
     if simulated:
-        return LocalProvider(settings_of(cluster))
+        return LocalProvider(cluster.provider.simulation)
     return PROVIDERS[type(cluster.provider)](cluster.provider)

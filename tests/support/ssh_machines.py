@@ -46,7 +46,7 @@ class Machines:
         path.write_text(
             f"accelerator: cpu\nhosts: {len(names)}\ndevices_per_host: 1\n"
             f"provider:\n  kind: ssh\n  hosts: [{', '.join(names)}]\n"
-            f"  config: {self.config}\n  folder: {self.disk}\n{more}"
+            f"  config: {self.config}\n  remote_dir: {self.disk}\n{more}"
         )
         return path
 

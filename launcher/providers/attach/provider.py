@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from launcher.cluster.schema import Attach, is_address
+from launcher.cluster.providers import Attach, is_address
 from launcher.core.errors import ProviderError
 from launcher.core.events import Listener
 from launcher.core.ipv4 import check_ipv4

@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar
 
-from launcher.cluster.schema import Cluster, ClusterRef, Gcp, Ssh, cluster_key
+from launcher.cluster.providers import Gcp, Ssh
+from launcher.cluster.schema import Cluster, ClusterRef, cluster_key
 from launcher.core.errors import ProviderError
 from launcher.core.files import is_locked, lock, replace_file
 from launcher.core.formatting import format_seconds
@@ -132,7 +133,9 @@ class TpuSliceRequest:
             key = self._public_key.read_text(encoding="utf-8").strip()
         except OSError as error:
             self.forget()
-            raise ProviderError(f"provider.identity: no public key beside it: {error}") from None
+            raise ProviderError(
+                f"provider.ssh_key: its public key cannot be read: {error}"
+            ) from None
         asked = request(self.wanted, name, key, labels(note.cluster_key, Path(note.run).name))
         try:
             self._api.create(name, asked, str(self.wanted))
@@ -256,8 +259,8 @@ class TpuSliceRequest:
 
     @property
     def _public_key(self) -> Path:
-        identity = self._settings.identity
-        return Path(f"{Path(identity).expanduser()}.pub") if identity else self.folder / "key.pub"
+        key = self._settings.ssh_key
+        return Path(f"{Path(key).expanduser()}.pub") if key else self.folder / "key.pub"
 
     @property
     def _settings(self) -> Gcp:
@@ -302,10 +305,10 @@ class TpuSliceRequest:
             kind="ssh",
             hosts=[name for name, _ in addresses],
             user=self.wanted.user,
-            identity=settings.identity or str(self.folder / "key"),
-            jump=settings.jump,
+            ssh_key=settings.ssh_key or str(self.folder / "key"),
+            proxy_jump=settings.proxy_jump,
             config=str(config),
-            folder=settings.folder,
+            remote_dir=settings.remote_dir,
         )
 
     def _refused(self, state: str, why: str) -> ProviderError:

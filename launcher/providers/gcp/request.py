@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
-from launcher.cluster.schema import Cluster, Gcp
+from launcher.cluster.providers import Gcp
+from launcher.cluster.schema import Cluster
 from launcher.core.errors import ProviderError
 
 if TYPE_CHECKING:
@@ -192,8 +193,8 @@ def request(
     elif settings.reservation:
         resource.guaranteed = tpu_v2.QueuedResource.Guaranteed()
         resource.reservation_name = _reservation(wanted, settings.reservation)
-    if settings.valid_minutes is not None:
-        limit = duration_pb2.Duration(seconds=round(60 * settings.valid_minutes))
+    if settings.queue_timeout_min is not None:
+        limit = duration_pb2.Duration(seconds=round(60 * settings.queue_timeout_min))
         resource.queueing_policy = tpu_v2.QueuedResource.QueueingPolicy(valid_until_duration=limit)
     return resource
 

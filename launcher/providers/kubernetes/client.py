@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from launcher.cluster.schema import Kubernetes
+from launcher.cluster.providers import Kubernetes
 from launcher.providers.kubernetes.errors import (
     CONNECTION_REMEDY,
     MissingClientError,

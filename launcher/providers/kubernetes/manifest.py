@@ -5,7 +5,7 @@ import secrets
 from typing import Any
 
 from launcher.cluster import gke
-from launcher.cluster.schema import Kubernetes
+from launcher.cluster.providers import Kubernetes
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import World
 
@@ -96,7 +96,7 @@ def _template(
 ) -> dict[str, Any]:
     """Returns the template of a pod; KubeRay adds the command, probes and a /dev/shm volume."""
     token = {"secretKeyRef": {"name": name, "key": TOKEN_KEY}}
-    volumes = list(settings.claims.items())
+    volumes = list(settings.volume_claims.items())
     pod: dict[str, Any] = {
         "name": container,
         "image": settings.image,

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
 
-from launcher.cluster.schema import Kubernetes
+from launcher.cluster.providers import Kubernetes
 from launcher.core.errors import ProviderError
 from launcher.core.events import Listener
 from launcher.core.formatting import pluralize

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from launcher.cluster.schema import Cluster, Local
+from launcher.cluster.providers import Local
 from launcher.core.errors import ProviderError
 from launcher.core.events import Listener
 from launcher.core.formatting import pluralize
@@ -119,11 +119,6 @@ def _start_nodes(
         reaped=reaped,
         nodes=nodes,
     )
-
-
-def settings_of(cluster: Cluster) -> Local:
-    """Returns the local provider's settings, or its defaults for another provider's cluster."""
-    return cluster.provider if isinstance(cluster.provider, Local) else Local()
 
 
 def _loopback_addresses() -> Callable[[int], str]:

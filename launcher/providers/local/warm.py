@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from launcher.cluster.schema import Local
+from launcher.cluster.providers import Local
 from launcher.core.errors import ProviderError
 from launcher.core.files import is_locked, lock, make_state_folder, replace_file, state_folder
 from launcher.host.process_tree import start_time

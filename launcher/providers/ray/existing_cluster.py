@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.cluster.schema import Attach
+from launcher.cluster.providers import Attach
 from launcher.core.errors import ProviderError
 from launcher.core.events import Listener
 from launcher.providers.ray.workspace import token_variables

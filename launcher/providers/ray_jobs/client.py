@@ -8,7 +8,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
-from launcher.cluster.schema import Attach
+from launcher.cluster.providers import Attach
 from launcher.core.errors import ProviderError
 from launcher.providers.ray.existing_cluster import ray_variables
 

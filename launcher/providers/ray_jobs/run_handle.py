@@ -14,7 +14,8 @@ from typing import Any, Self
 
 from pydantic import computed_field
 
-from launcher.cluster.schema import Attach, ClusterRef
+from launcher.cluster.providers import Attach
+from launcher.cluster.schema import ClusterRef
 from launcher.core.errors import ProviderError
 from launcher.core.exit_codes import INTERRUPTED
 from launcher.core.printable import plain

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from launcher.cluster.schema import Slurm
+from launcher.cluster.providers import Slurm
 from launcher.core.errors import ProviderError
 from launcher.core.events import Listener
 from launcher.core.files import parse_object

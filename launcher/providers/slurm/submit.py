@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher.cluster.schema import Slurm
+from launcher.cluster.providers import Slurm
 from launcher.core.errors import ProviderError
 from launcher.providers.slurm import job_environment
 from launcher.runs.slurm_job import NoAnswerError, Queued, SlurmJob, command
@@ -137,5 +137,5 @@ def _job_words(name: str, world: World, settings: Slurm) -> list[str]:
         f"--nodes={world.processes}",
         "--ntasks-per-node=1",
         *[f"--{name}={value}" for name, value in named.items() if value is not None],
-        *settings.options,
+        *settings.sbatch_args,
     ]

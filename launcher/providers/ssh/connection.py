@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from launcher.cluster.schema import Ssh
+from launcher.cluster.providers import Ssh
 from launcher.core.files import parse_object
 from launcher.runs.fetched_files import UnpackError, unpack
 
@@ -36,12 +36,12 @@ REMEDIES = (
     ("REMOTE HOST IDENTIFICATION HAS CHANGED",
      "its key has changed: if that is right, forget the old one with `ssh-keygen -R {host}`"),
     ("Permission denied",
-     "it takes no key of yours for this user: say provider.user or provider.identity, or add the "
-     "key to your agent (ssh-add), until `{ssh}` logs in without a question"),
+     "it accepts none of your keys for this user. Set provider.user or provider.ssh_key, or add "
+     "the key to your agent (ssh-add), until `{ssh}` logs in without a prompt"),
     ("Could not resolve hostname", "there is no host of this name: look at provider.hosts"),
     ("Connection refused", "no SSH server listens there: is it the right host and port?"),
-    ("timed out", "is it up, and reachable from here (provider.jump)?"),
-    ("No route to host", "is it up, and reachable from here (provider.jump)?"),
+    ("timed out", "is it up, and reachable from here (provider.proxy_jump)?"),
+    ("No route to host", "is it up, and reachable from here (provider.proxy_jump)?"),
 )  # fmt: skip
 
 
@@ -107,8 +107,8 @@ class Host:
             ("-F", _path(settings.config)),
             ("-l", settings.user),
             ("-p", str(settings.port or "")),
-            ("-i", _path(settings.identity)),
-            ("-J", settings.jump),
+            ("-i", _path(settings.ssh_key)),
+            ("-J", settings.proxy_jump),
         )
         return [word for option, value in given if value for word in (option, value)]
 

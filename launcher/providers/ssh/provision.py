@@ -99,7 +99,7 @@ class _Provisioning:
     def look(self, number: int) -> _Look:
         host = self._hosts[number]
         things = [self.uv_place, self.code_place, self._complete]
-        script = LOOK.format(folder=_folder(host.settings.folder), things=shlex.join(things))
+        script = LOOK.format(folder=_folder(host.settings.remote_dir), things=shlex.join(things))
         values: dict[str, list[str]] = {}
         for line in host.run(shell(script), LOOK_TIMEOUT_S).splitlines():
             mark, _, rest = line.partition(" ")
@@ -190,7 +190,7 @@ def _refuse_unlike(hosts: Sequence[Host], looks: Sequence[_Look]) -> None:
         if look.base != first.base:
             problems.append(f"  {host.name}: its folder is {look.base}, not {first.base}")
     if problems:
-        remedy = "Say provider.folder: a folder that can have the same path on all hosts"
+        remedy = "Set provider.remote_dir to a folder that can have the same path on all hosts"
         raise ProviderError("\n".join(["the hosts' folders differ:", *problems, remedy]))
     seen: dict[str, str] = {}
     for host, look in zip(hosts, looks, strict=True):

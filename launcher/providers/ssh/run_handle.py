@@ -9,7 +9,8 @@ from typing import Self
 
 from pydantic import computed_field
 
-from launcher.cluster.schema import ClusterRef, Ssh
+from launcher.cluster.providers import Ssh
+from launcher.cluster.schema import ClusterRef
 from launcher.core.errors import ProviderError
 from launcher.core.files import parse_object
 from launcher.providers.ssh.connection import Host, hosts_of

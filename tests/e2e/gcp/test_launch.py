@@ -76,7 +76,7 @@ def test_a_run_on_a_pod_has_the_curve_of_simulated_hosts_and_the_pod_is_given_ba
     pods: tuple[StandIn, Machines], project: Path, traces: Traces
 ) -> None:
     stand_in, found = pods
-    cluster = cluster_file(project, stand_in, f"  user: root\n  folder: {found.disk}\n")
+    cluster = cluster_file(project, stand_in, f"  user: root\n  remote_dir: {found.disk}\n")
     run = start(project, cluster, traces, "first")
     assert run.wait() == OK, run.output
     assert "v4-16 (on demand) in us-central2-b, project mine: about $25.76 an hour" in run.output
@@ -97,7 +97,7 @@ def test_a_preempted_pod_is_replaced_and_its_keeper_sees_to_a_run_that_was_let_g
     pods: tuple[StandIn, Machines], project: Path, traces: Traces, tmp_path: Path
 ) -> None:
     stand_in, found = pods
-    cluster = cluster_file(project, stand_in, f"  user: root\n  folder: {found.disk}\n")
+    cluster = cluster_file(project, stand_in, f"  user: root\n  remote_dir: {found.disk}\n")
     words = [f"storage={tmp_path}", "checkpoint={every_steps: 20, keep: 2}", "steps=100000"]
     run = start(project, cluster, traces, "small", *words, "retries.preemptions=3")
     run.wait_for(lambda: "checkpoint of step 40 saved" in run.output)
@@ -123,7 +123,7 @@ def test_two_slices_know_each_other_and_stay_for_a_while_after_a_run_that_failed
     pods: tuple[StandIn, Machines], project: Path, traces: Traces, tmp_path: Path
 ) -> None:
     stand_in, found = pods
-    more = f"  user: root\n  folder: {found.disk}\n  autostop_minutes: 0.1\n"
+    more = f"  user: root\n  remote_dir: {found.disk}\n  autostop_minutes: 0.1\n"
     cluster = project / "slices.yaml"
     cluster.write_text(SLICES.format(endpoint=stand_in.endpoint) + more)
     (project / "program.py").write_text(PROGRAM)
@@ -145,7 +145,7 @@ def test_a_pod_whose_hosts_cannot_be_used_is_given_back(
     pods: tuple[StandIn, Machines], project: Path, traces: Traces
 ) -> None:
     stand_in, _ = pods
-    cluster = cluster_file(project, stand_in, "  user: root\n  folder: /proc/nowhere\n")
+    cluster = cluster_file(project, stand_in, "  user: root\n  remote_dir: /proc/nowhere\n")
     before = len(stand_in.asked)
     run = start(project, cluster, traces, "unusable")
     assert run.wait() == NO_CLUSTER, run.output

@@ -15,7 +15,7 @@ CLUSTER = """\
 accelerator: cpu
 hosts: 2
 devices_per_host: 1
-provider: {kind: slurm, partition: low, options: []}
+provider: {kind: slurm, partition: low, sbatch_args: []}
 """
 
 

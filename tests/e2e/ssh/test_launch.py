@@ -117,8 +117,8 @@ def test_the_doctor_looks_at_hosts_also_through_a_jump_and_leaves_them_as_they_w
     with two.hidden(1):
         lost = doctor()
         assert lost.returncode == NO_CLUSTER
-        assert "  beta: is it up, and reachable from here (provider.jump)?" in lost.stderr
-        looked = doctor("  jump: alpha\n")
+        assert "  beta: is it up, and reachable from here (provider.proxy_jump)?" in lost.stderr
+        looked = doctor("  proxy_jump: alpha\n")
     assert looked.returncode == OK, looked.stdout + looked.stderr
     addresses = [host["look"]["address"] for host in json.loads(looked.stdout)["hosts"]]
     assert addresses == [two.network.ip(0), two.network.ip(1)]

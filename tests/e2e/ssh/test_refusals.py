@@ -30,7 +30,7 @@ def test_all_hosts_that_cannot_be_used_are_told_at_once(
     assert "4 of 5 hosts cannot be used:" in run.stderr
     problems = {line.split(":")[0].strip(): line for line in run.stderr.splitlines()}
     assert "its key is not the known one, or not known at all" in problems["stranger"]
-    assert "say provider.user or provider.identity" in problems["locked"]
+    assert "Set provider.user or provider.ssh_key" in problems["locked"]
     assert "is it up, and reachable from here" in problems["dead"]
     assert "no SSH server listens there" in problems["asleep"]
     assert not (project / "runs" / "small").exists()

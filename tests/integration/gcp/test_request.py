@@ -81,7 +81,7 @@ def test_spot_and_reserved_and_on_demand_are_tiers_of_the_request():
 def test_network_service_account_labels_and_a_limit_of_waiting_are_passed_on():
     resource = asked(
         network="net", subnetwork="sub", internal_ips=True, labels={"team": "a"},
-        service_account="a@b", valid_minutes=90,
+        service_account="a@b", queue_timeout_min=90,
     )  # fmt: skip
     node = resource.tpu.node_spec[0].node
     assert (node.network_config.network, node.network_config.subnetwork) == ("net", "sub")

@@ -75,7 +75,7 @@ def test_problems_of_the_job_and_the_cluster_are_told_together(folder: Path) -> 
 def test_hosts_that_are_machines_of_their_own_need_a_storage(folder: Path) -> None:
     result = launch(folder, "-c", "tpu-v4-32", "job.yaml")
     assert result.returncode == 2
-    assert "storage: missing, in job.yaml and in " in result.stderr
+    assert "storage: missing in job.yaml and in " in result.stderr
     assert "tpu-v4-32.yaml" in result.stderr
     assert not (folder / "runs").exists()
     plan = launch(folder, "plan", "-c", "tpu-v4-32", "job.yaml")

@@ -107,7 +107,7 @@ def test_a_queue_is_named_and_lets_the_cluster_in() -> None:
 
 
 def test_what_the_cluster_file_says_of_pods_is_said_of_all_of_them() -> None:
-    made = asked_for("cpu", service_account="trainer", claims={"/shared": "disk"})
+    made = asked_for("cpu", service_account="trainer", volume_claims={"/shared": "disk"})
     for template in (made["spec"]["headGroupSpec"]["template"], group_of(made)["template"]):
         pod = template["spec"]
         (container,) = pod["containers"]

@@ -1,6 +1,7 @@
 """JSON Schemas of job and cluster files: `launch schema`, and the copies that editors use."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,15 @@ def test_a_shipped_file_is_valid_and_names_its_schema(kind: str, path: Path) -> 
 )
 def test_a_wrong_file_is_invalid(kind: str, wrong: dict[str, Any]) -> None:
     assert not Draft202012Validator(schema_of(kind)).is_valid(wrong)
+
+
+def test_every_cluster_key_is_described_by_a_sentence() -> None:
+    schema = schema_of("cluster")
+    sections = [schema, *schema["$defs"].values()]
+    keys = {
+        f"{section['title']}.{key}": about.get("description", "")
+        for section in sections
+        for key, about in section.get("properties", {}).items()
+        if key != "kind"
+    }
+    assert [key for key, text in keys.items() if not re.fullmatch(r"[A-Z][^.]*.*\.", text)] == []

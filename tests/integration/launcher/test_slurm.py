@@ -60,7 +60,7 @@ def test_it_is_told_before_its_time_is_over_with_time_left_to_save() -> None:
 
 def test_what_the_cluster_file_says_is_passed_on() -> None:
     given = {"partition": "gpu", "account": "lab", "qos": "high", "time_limit": "2-0"}
-    asked = words("h100-16", **given, options=["--constraint=a100"])
+    asked = words("h100-16", **given, sbatch_args=["--constraint=a100"])
     named = {"--partition=gpu", "--account=lab", "--qos=high", "--time=2-0", "--constraint=a100"}
     assert named <= set(asked)
     assert "--exclusive" not in asked

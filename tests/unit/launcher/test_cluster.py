@@ -122,8 +122,8 @@ def test_every_problem_of_a_file_is_told_at_once(folder):
 
 def test_a_cpu_must_say_hosts_and_devices(folder):
     assert problems("accelerator: cpu\nprovider: {kind: local}\n") == [
-        "c.yaml: hosts: missing; accelerator: cpu does not say",
-        "c.yaml: devices_per_host: missing; accelerator: cpu does not say",
+        "c.yaml: hosts: missing; required with accelerator: cpu",
+        "c.yaml: devices_per_host: missing; required with accelerator: cpu",
     ]
 
 
@@ -160,13 +160,15 @@ def test_cloud_tpu_has_tpus_or_is_told_which(folder):
     assert cluster(text % ("v4-32", "")).value
     assert cluster(text % ("cpu\nhosts: 2\ndevices_per_host: 1", ", accelerator_type: v4-16"))
     assert problems(text % ("h100-16", "")) == [
-        "c.yaml:2: provider: accelerator_type: missing; h100-16 is no TPU"
+        "c.yaml:2: provider: accelerator_type: missing; h100-16 is not a TPU"
     ]
 
 
 def test_a_slice_is_spot_or_reserved(folder):
     text = "accelerator: v4-32\nprovider: {kind: gcp, spot: true, reservation: ours}\n"
-    assert problems(text) == ["c.yaml:2: provider.reservation: with spot: true: say one of the two"]
+    assert problems(text) == [
+        "c.yaml:2: provider.reservation: cannot be combined with spot: true. Remove one"
+    ]
 
 
 def test_a_cluster_of_pods_must_say_their_image(folder):
@@ -187,15 +189,15 @@ def test_hosts_reached_by_ssh_are_as_many_as_the_accelerator_has(folder):
     text = "accelerator: h100-16\nprovider: {kind: ssh, hosts: [%s], user: me}\n"
     assert cluster(text % "a, b").value
     assert problems(text % "a, b, c") == [
-        "c.yaml:2: provider: hosts: 3 are named, but h100-16 needs 2"
+        "c.yaml:2: provider: hosts: 3 are listed, but h100-16 needs 2"
     ]
 
 
 @pytest.mark.parametrize(
     ("hosts", "message"),
     [
-        ("a, a", "a stands there more than once"),
-        ("a, -oProxyCommand=x", "-oProxyCommand=x: no name of a host begins with '-'"),
+        ("a, a", "duplicate hosts: a"),
+        ("a, -oProxyCommand=x", "host names cannot begin with '-': -oProxyCommand=x"),
     ],
 )
 def test_names_that_ssh_would_not_take_as_hosts(hosts, message, folder):
@@ -248,12 +250,12 @@ def test_an_elastic_cluster_shrinks_to_sizes_that_exist(folder: Path) -> None:
 
 def test_a_range_that_is_empty_or_of_parts_of_several_slices_is_an_error(folder: Path) -> None:
     text = ELASTIC.replace("min: 2", "min: 5")
-    assert problems(text) == ["c.yaml:1: hosts.min: 5 is more than max, 4"]
+    assert problems(text) == ["c.yaml:1: hosts.min: 5 is larger than max, 4"]
     text = ELASTIC.replace("hosts:", "slices: 2, hosts:")
-    assert "say slices: {min, max}" in problems(text)[0]
+    assert "Use slices: {min, max}" in problems(text)[0]
 
 
-@pytest.mark.parametrize("key", ["max_hours", "unreachable_minutes", "valid_minutes"])
+@pytest.mark.parametrize("key", ["max_hours", "unreachable_minutes", "queue_timeout_min"])
 @pytest.mark.parametrize("value", ["0", "-1", ".inf", ".nan", "soon"])
 def test_a_limit_of_slices_that_is_none_is_refused(key, value, folder):
     (problem,) = problems(f"accelerator: v4-8\nprovider: {{kind: gcp, {key}: {value}}}\n")

@@ -205,8 +205,8 @@ def test_slices_are_wanted_until_launch_down_says_otherwise(api: PlayedApi, tmp_
 def test_a_key_without_its_public_half_is_refused_before_anything_is_asked(
     api: PlayedApi, tmp_path: Path
 ) -> None:
-    found = made(api, tmp_path, f", identity: {tmp_path / 'absent'}")
-    with pytest.raises(ProviderError, match=r"provider\.identity: no public key beside it"):
+    found = made(api, tmp_path, f", ssh_key: {tmp_path / 'absent'}")
+    with pytest.raises(ProviderError, match=r"provider\.ssh_key: its public key cannot be read"):
         found.ask()
     assert not is_noted(found.folder) and not api.late
 
@@ -231,9 +231,9 @@ def test_hosts_are_reached_with_the_key_of_the_cluster_file_or_the_pods_own(
     api: PlayedApi, tmp_path: Path
 ) -> None:
     own = made(api, tmp_path / "one")
-    given = made(api, tmp_path / "two", ", identity: /keys/mine")
-    assert own.wait(lambda text: None).identity == str(own.folder / "key")
-    assert given.wait(lambda text: None).identity == "/keys/mine"
+    given = made(api, tmp_path / "two", ", ssh_key: /keys/mine")
+    assert own.wait(lambda text: None).ssh_key == str(own.folder / "key")
+    assert given.wait(lambda text: None).ssh_key == "/keys/mine"
 
 
 def test_slices_are_given_back_once_and_their_folder_may_be_removed_twice(
