@@ -48,6 +48,8 @@ def is_loopback(host: str | None) -> bool:
 class ProviderSection(Section):
     """What the sections of all providers have in common. Values here are those of most kinds."""
 
+    is_on_this_machine: ClassVar[bool] = False
+    """Whether hosts are on this machine even when they are not simulated."""
     is_queued: ClassVar[bool] = False
     """Whether a run waits in the provider's queue as a job, and is driven inside that job."""
     rents_slices: ClassVar[bool] = False
@@ -73,6 +75,8 @@ class ProviderSection(Section):
 
 class Local(ProviderSection):
     """Hosts simulated on this machine, one Ray node each."""
+
+    is_on_this_machine: ClassVar[bool] = True
 
     kind: Literal["local"] = "local"
     netns: bool = Field(

@@ -28,7 +28,7 @@ def keep_warm(found: Loaded[Cluster], given: str, simulate_hosts: int | None) ->
     console, errors, cluster = Console(), Console(stderr=True), found.value
     name = Path(found.source).stem
     try:
-        world = cluster.world(cluster.provider.kind != "local", simulate_hosts)
+        world = cluster.world(not cluster.provider.is_on_this_machine, simulate_hosts)
     except ValueError as error:
         return fail(errors, f"--simulate-hosts {simulate_hosts}: {error}", BAD_USAGE)
     try:

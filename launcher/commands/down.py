@@ -7,7 +7,7 @@ from typing import Protocol
 
 from rich.console import Console
 
-from launcher.cluster.schema import Cluster, Gcp, cluster_key, find_cluster, is_path
+from launcher.cluster.schema import Cluster, cluster_key, find_cluster, is_path
 from launcher.commands.held_slices import describe
 from launcher.commands.stop import stop_run
 from launcher.core.errors import ProviderError
@@ -199,7 +199,7 @@ def _gcp_cluster(given: str) -> Cluster | None:
         cluster = find_cluster(given).value
     except ConfigError:
         return None
-    return cluster if isinstance(cluster.provider, Gcp) else None
+    return cluster if cluster.provider.rents_slices else None
 
 
 def _where(cluster: Cluster | None) -> Where | None:

@@ -70,8 +70,8 @@ class LaunchSpec(AttemptInfo, ABC):
     @property
     def is_queued(self) -> bool:
         """Whether the run must become a job in Slurm's queue; False inside that job."""
-        is_slurms = self.cluster.provider.kind == "slurm" and not self.plan.world.simulated
-        return is_slurms and SLURM_JOB not in os.environ
+        is_queued = self.cluster.provider.is_queued and not self.plan.world.simulated
+        return is_queued and SLURM_JOB not in os.environ
 
     @abstractmethod
     def command(self, process: int) -> list[str]:

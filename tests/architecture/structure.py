@@ -1,4 +1,4 @@
-"""The structure of the code by its imports: rooms, floors, arrows, back edges and cycles.
+"""The structure of the code: rooms, floors, back edges, cycles; root files; provider checks.
 
     python -m tests.architecture.structure [PACKAGE ...] [--root FOLDER]
 
@@ -7,6 +7,10 @@ modules it imports. A cycle is a group of rooms that can all reach each other. B
 arrows that point up when the rooms of each cycle are put in the order with the fewest of them. A
 room's floor is the number of rooms on the longest way down from it. The time doubles with each room
 of a cycle.
+
+A root file is a module directly in a package that is no entry point. A provider check is a place
+that asks for the kind of a provider's section: it belongs into one of the two tables of kinds, or
+becomes a method of the section.
 """
 
 import argparse
@@ -19,6 +23,16 @@ from pathlib import Path
 
 Arrow = tuple[str, str]
 PACKAGES = ("launcher", "trainer")
+ENTRY_POINTS = {
+    "launcher": {"__init__", "__main__", "api"},
+    "trainer": {"__init__", "__main__", "train", "loop", "run_plan", "preflight"},
+}
+"""Where a reader starts: modules that belong directly into a package."""
+TABLES = {"executors/registry.py", "providers/registry.py"}
+"""The files of the launcher that map kinds of providers to what serves them."""
+SECTIONS = {"Local", "Attach", "Ssh", "Gcp", "Kubernetes", "Slurm"}
+"""The classes of launcher/cluster/providers.py, one for each kind."""
+KINDS = {name.lower() for name in SECTIONS}
 
 
 @dataclass(frozen=True)
@@ -121,21 +135,70 @@ def _imports(file: Path, package: Path) -> Iterator[tuple[str, ...]]:
                 yield parts[1:]
 
 
+def root_files(package: Path) -> list[str]:
+    """Returns the modules directly in a package that are no entry points."""
+    expected = ENTRY_POINTS.get(package.name, {"__init__", "__main__"})
+    return sorted(file.name for file in package.glob("*.py") if file.stem not in expected)
+
+
+def provider_checks(package: Path) -> list[str]:
+    """Returns "file:line" of every check of a provider's kind outside the tables."""
+    return sorted(
+        f"{file.relative_to(package)}:{node.lineno}"
+        for file in package.rglob("*.py")
+        if file.relative_to(package).as_posix() not in TABLES
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.expr | ast.pattern) and _is_provider_check(node)
+    )
+
+
+def _is_provider_check(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Name("isinstance"), args=[_, classes]):
+            return any(_name(part) in SECTIONS for part in ast.walk(classes))
+        case ast.Call(func=ast.Name("type"), args=[value]):
+            return _name(value) == "provider"
+        case ast.MatchClass(cls=cls):
+            return _name(cls) in SECTIONS
+        case ast.Attribute(attr="kind", value=value):
+            return _name(value) == "provider"
+        case ast.Compare(left=ast.Attribute(attr="kind"), comparators=[*values]):
+            texts = (part for value in values for part in ast.walk(value))
+            return any(isinstance(part, ast.Constant) and part.value in KINDS for part in texts)
+    return False
+
+
+def _name(node: ast.AST) -> str:
+    """Returns the last part of a dotted name, or ""."""
+    match node:
+        case ast.Name(name) | ast.Attribute(attr=name):
+            return name
+    return ""
+
+
 def main() -> None:
     """Prints a table, and the back edges and cycles under it."""
     parser = argparse.ArgumentParser(prog="python -m tests.architecture.structure")
     parser.add_argument("packages", nargs="*", default=PACKAGES)
     parser.add_argument("--root", type=Path, default=Path(), help="the folder of the packages")
     options = parser.parse_args()
-    print(f"{'':10}{'rooms':>8}{'floors':>8}{'arrows':>8}{'back':>8}{'cycles':>8}")
+    titles = ("rooms", "floors", "arrows", "back", "cycles", "root files", "provider checks")
+    print(f"{'':10}" + "".join(f"{title:>{len(title) + 3}}" for title in titles))
     for name in options.packages:
         found = Structure.read(options.root / name)
-        counts = (len(found.rooms), found.floors, len(found.lines), len(found.back_edges))
-        print(f"{name:10}" + "".join(f"{number:8}" for number in (*counts, len(found.cycles))))
+        at_root, checks = root_files(options.root / name), provider_checks(options.root / name)
+        lists = (found.back_edges, found.cycles, at_root, checks)
+        counts = (len(found.rooms), found.floors, len(found.lines), *map(len, lists))
+        cells = zip(counts, titles, strict=True)
+        print(f"{name:10}" + "".join(f"{n:{len(title) + 3}}" for n, title in cells))
         for here, there in found.back_edges:
             print(f"  back: {here} -> {there} ({found.lines[here, there]} lines)")
         for cycle in found.cycles:
             print(f"  cycle: {', '.join(sorted(cycle))}")
+        for file in at_root:
+            print(f"  root file: {file}")
+        for place in checks:
+            print(f"  provider check: {place}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,19 @@
-"""The report on the structure, on small packages."""
+"""The report on the structure, on small packages; and what the structure of this code must be."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.architecture.structure import Structure
+from tests.architecture.structure import PACKAGES, Structure, provider_checks, root_files
+
+ROOT = Path(__file__).parents[2]
+LEFT = {
+    "commands/run.py",
+    "executors/inspect_hosts.py",
+    "executors/remote.py",
+    "executors/slurm.py",
+}
+"""Files with checks that the table of executors will replace."""
 
 
 def structure_of(folder: Path, **imports: str) -> Structure:
@@ -45,3 +54,56 @@ def test_files_of_a_folder_are_one_room(tmp_path: Path, line: str) -> None:
     found = Structure.read(tmp_path / "package")
     assert found.rooms == {"room", "top"}
     assert list(found.lines) == [("top", "room")]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_has_no_cycle_no_back_edge_and_only_entry_points_at_its_root(name: str) -> None:
+    found = Structure.read(ROOT / name)
+    assert not found.cycles and not found.back_edges
+    assert root_files(ROOT / name) == []
+
+
+def test_the_launcher_has_at_most_12_floors() -> None:
+    assert Structure.read(ROOT / "launcher").floors <= 12
+
+
+def test_kinds_of_providers_are_checked_in_the_two_tables_only() -> None:
+    left = {place.partition(":")[0] for place in provider_checks(ROOT / "launcher")}
+    assert left <= LEFT
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "isinstance(cluster.provider, Gcp)",
+        "isinstance(settings, Attach | providers.Ssh)",
+        "isinstance(settings, (Local, str))",
+        "cluster.provider.kind in kinds",
+        "settings.kind == 'slurm'",
+        "settings.kind in ('local', 'ssh')",
+        "TABLE[type(cluster.provider)]",
+        "match provider:\n    case Kubernetes(): ...",
+    ],
+)
+def test_a_check_of_the_provider_s_kind_is_found(line: str, tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(f"import os\n{line}")
+    assert len(provider_checks(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("line", ["ending.kind is EndReason.LOST", "isinstance(error, OSError)"])
+def test_other_checks_are_none_of_a_provider(line: str, tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(line)
+    assert provider_checks(tmp_path) == []
+
+
+def test_a_table_of_kinds_may_check_them(tmp_path: Path) -> None:
+    table = tmp_path / "providers" / "registry.py"
+    table.parent.mkdir()
+    table.write_text("TABLE[type(cluster.provider)]")
+    assert provider_checks(tmp_path) == []
+
+
+def test_a_module_at_the_root_that_is_no_entry_point_is_found(tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "helper.py").write_text("")
+    assert root_files(tmp_path) == ["helper.py"]

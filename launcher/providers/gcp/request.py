@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pydantic import BaseModel
 
@@ -82,9 +82,11 @@ class TpuRequest:
 
 
 def wanted(cluster: Cluster) -> TpuRequest:
-    """Returns a cluster's request. Raises ProviderError with all settings that are missing."""
-    settings = cluster.provider
-    assert isinstance(settings, Gcp)
+    """Returns the request of a cluster file with a `gcp` section.
+
+    Raises ProviderError with all settings that are missing.
+    """
+    settings = cast(Gcp, cluster.provider)
     gcloud = _Gcloud()
     project = settings.project or gcloud.value("core", "project")
     zone = settings.zone or gcloud.value("compute", "zone")
