@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from launcher.providers.ray import private
-from launcher.providers.ray.client import bounded
+from launcher.providers.ray.client import bounded, first_line
 
 ENDING_S = 3.0
 """Seconds for which a node must still answer after its agent has ended: a raylet that ends takes
@@ -42,11 +42,6 @@ def explain(error: Exception) -> AgentEnd:
         why = "its agent ended although its Ray node lives, and the program with it"
         return AgentEnd(why, host_lives=True)
     return AgentEnd(f"the agent of this host is gone: {first_line(error)}", host_lives=False)
-
-
-def first_line(error: Exception) -> str:
-    """Returns the first line of an error: Ray's own explanations take pages."""
-    return str(error).strip().splitlines()[0]
 
 
 def out_of_memory(text: str) -> str:

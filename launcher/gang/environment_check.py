@@ -9,6 +9,7 @@ from launcher.core.errors import ProviderError
 from launcher.core.formatting import host_name
 from launcher.gang.reservation import Reservation
 from launcher.host import environment_check
+from launcher.providers.ray.client import first_line
 
 TIMEOUT_S = 60.0
 """Seconds for Ray to start a process on every host, and for that process to check the disk."""
@@ -39,7 +40,7 @@ def check_equipment(reservation: Reservation) -> None:
         try:
             lacks = [f"no answer in {TIMEOUT_S:.0f} s"] if call in late else ray.get(call)
         except RayError as error:
-            lacks = [str(error).strip().splitlines()[0]]
+            lacks = [first_line(error)]
         if lacks:
             address = reservation.hosts[process].address
             problems.append(f"{host_name(process)} ({address}): {', '.join(lacks)}")

@@ -17,18 +17,16 @@ from launcher.core.results import (
     STALE,
     GangResult,
     Hang,
-    ProcessExit,
     find_outliers,
     first_failure,
 )
 from launcher.gang.agent_ends import explain
-from launcher.gang.monitor import ENDING_TIMEOUT_S, GRACE_S, GangMonitor, Stop
+from launcher.gang.monitor import ENDING_TIMEOUT_S, GRACE_S, GangMonitor
 from launcher.gang.preflight import Seen
 from launcher.gang.run_dir_sync import Copies, log_of
-from launcher.health.lost_hosts import SILENCE_S, LostHostDetector
+from launcher.gang.watch import GangWatch
 from launcher.health.stacks import innermost
 from launcher.host.process import OutputUpdate
-from launcher.providers.ray.client import answered
 from launcher.providers.ray.node_spec import HostSlot
 from trainer.contract.protocol.environment import (
     JAX_COORDINATOR_ADDRESS,
@@ -40,8 +38,8 @@ from trainer.contract.protocol.environment import (
 Event = dict[str, Any]
 ANSWER_TIMEOUT_S = 60.0
 """Seconds for a call that an agent answers immediately: find a port, start a process."""
-STACKS_TIMEOUT_S = 10.0
-POLL_S, LOOK_S = 1.0, 0.5
+STACKS_TIMEOUT_S, STACKS_DELAY_S = 10.0, 0.5
+"""Seconds for a host to dump the stacks of its program, and for the dump to arrive here."""
 PORT_ATTEMPTS = 5
 COMPARED = ("versions", "code", "corpus_sha256")
 
@@ -260,12 +258,20 @@ class Gang:
             elif event["event"] == "initialized":
                 initializing.discard(event["process"])
 
-        exits, hang = self._watch(listen, attendant)
+        watch = GangWatch(
+            self._agents,
+            self._copies,
+            attendant,
+            lambda process, update: self._forward(process, update, listen),
+            self._describe_hang,
+            self._lost,
+        )
+        watch.run()
         exits = {
             p: replace(ended, said=said.get(p, ""), initializing=p in initializing)
-            for p, ended in exits.items()
+            for p, ended in watch.exits.items()
         }
-        return GangResult(exits, first_failure(exits), hang)
+        return GangResult(exits, first_failure(exits), watch.hang)
 
     def _send_folder(self) -> None:
         """Sends the run's folder. Raises GangError with the hosts that cannot hold a copy."""
@@ -278,56 +284,7 @@ class Gang:
             suspects = [process for (process, _), why in zip(sent, problems, strict=True) if why]
             raise GangError("; ".join(failures), suspects)
 
-    def _watch(
-        self, note: Callable[[Event], None], attendant: GangMonitor
-    ) -> tuple[dict[int, ProcessExit], Hang | None]:
-        """Forwards what the hosts report until all have ended. Returns their exits and any hang."""
-        attendant.on_start()
-        exits: dict[int, ProcessExit] = {}
-        errors: dict[int, Exception] = {}
-        hang: Hang | None = None
-        stop, look_at = Stop(self._agents, attendant), 0.0
-        silence = LostHostDetector(len(self._agents), time.monotonic())
-        polls = {agent.poll.remote(POLL_S): p for p, agent in enumerate(self._agents)}
-        while polls and time.monotonic() < stop.give_up_at:
-            for reference in answered(list(polls), LOOK_S):
-                process = polls.pop(reference)
-                batch = _fetch(reference)
-                if isinstance(batch, Exception):
-                    errors[process] = batch
-                    batch = OutputUpdate(ended_ago_s=0.0, over=True)
-                silence.broken(process)
-                self._forward(process, batch, note)
-                if batch.ended_ago_s is not None:
-                    exits[process] = _exit(batch, exits.get(process))
-                    attendant.on_exit(process)
-                if batch.over:
-                    silence.over(process)
-                else:
-                    polls[self._agents[process].poll.remote(POLL_S)] = process
-            for process in silence.lost(time.monotonic()):
-                silence.over(process)
-                exits.setdefault(process, _silent_exit())
-                attendant.on_exit(process)
-                self._lost.add(process)
-            polls = {call: process for call, process in polls.items() if process not in self._lost}
-            self._copies.fetch()
-            stop.look(exits)  # first: processes that lost a peer do not hang
-            if not stop.begun and time.monotonic() >= look_at:
-                look_at = time.monotonic() + LOOK_S
-                if hang := attendant.hang():
-                    hang = self._look_into(hang)
-                    stop.at_once()
-        for process in polls.values():
-            exits.setdefault(
-                process, ProcessExit(None, time.monotonic(), True, [], "it did not end")
-            )
-        for process, error in errors.items():
-            exits[process] = _agent_exit(exits[process], error)
-        self._copies.finish({process for process, ended in exits.items() if ended.status is None})
-        return exits, hang
-
-    def _look_into(self, hang: Hang) -> Hang:
+    def _describe_hang(self, hang: Hang) -> Hang:
         """Logs the stacks of every thread on every host; reports and returns the hang."""
         process = hang.behind[0].process
         frames = innermost(self._collect_stacks().get(process, ""))
@@ -340,7 +297,7 @@ class Gang:
         import ray
 
         calls = [agent.stacks.remote(STACKS_TIMEOUT_S) for agent in self._agents]
-        ray.wait(calls, num_returns=len(calls), timeout=STACKS_TIMEOUT_S + LOOK_S)
+        ray.wait(calls, num_returns=len(calls), timeout=STACKS_TIMEOUT_S + STACKS_DELAY_S)
         answers = {process: _stacks_of(call) for process, call in enumerate(calls)}
         return {process: text for process, text in answers.items() if text}
 
@@ -416,44 +373,6 @@ def _stacks_of(call: Any) -> str:
         return ray.get(call, timeout=0)
     except RayError:
         return ""
-
-
-def _fetch(reference: Any) -> OutputUpdate | Exception:
-    """Returns a host's update, or the error after which its agent sends nothing more."""
-    import ray
-    from ray.exceptions import RayError
-
-    try:
-        return ray.get(reference)
-    except RayError as error:
-        return error
-
-
-def _agent_exit(exit: ProcessExit, error: Exception) -> ProcessExit:
-    end = explain(error)
-    return replace(exit, lost=end.why, host_lives=end.host_lives)
-
-
-def _exit(batch: OutputUpdate, before: ProcessExit | None) -> ProcessExit:
-    """Returns the exit of a host's program; a later update does not change the time of the end."""
-    lives = batch.status is None  # the agent that reports this is alive
-    lost = batch.lost or "the processes of its program were killed" if lives else ""
-    ended_at = before.ended_at if before else time.monotonic() - (batch.ended_ago_s or 0.0)
-    return ProcessExit(
-        batch.status,
-        ended_at,
-        batch.stopped,
-        batch.tail,
-        lost,
-        cause=batch.cause,
-        host_lives=lives,
-    )
-
-
-def _silent_exit() -> ProcessExit:
-    """Returns the exit of a host that is cut off or stuck: its program no longer reports."""
-    why = f"its agent has not answered for {SILENCE_S:.0f} s"
-    return ProcessExit(None, time.monotonic() - SILENCE_S, lost=why)
 
 
 def _note_taken_port(event: Event, taken: list[Event]) -> None:

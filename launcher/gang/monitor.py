@@ -39,27 +39,27 @@ class Stop:
     def __init__(self, agents: Sequence[Any], attendant: GangMonitor) -> None:
         self.give_up_at = float("inf")
         self._agents, self._attendant = agents, attendant
-        self._in_order = self._at_once = False
+        self._in_order = self._immediately = False
 
     @property
     def begun(self) -> bool:
         """Whether a stop has begun: a program without progress then has only its grace left."""
-        return self._in_order or self._at_once
+        return self._in_order or self._immediately
 
-    def look(self, exits: Mapping[int, ProcessExit]) -> None:
+    def check(self, exits: Mapping[int, ProcessExit]) -> None:
         """Stops the programs when the hosts' exits or the attendant require it."""
-        if self._at_once:
+        if self._immediately:
             return
         if not all(ended.in_order for ended in exits.values()):
-            self.at_once()
+            self.immediately()
         elif not self._in_order and (self._attendant.should_stop() or _is_stopping(exits)):
             self._in_order = True
             grace_s = self._attendant.grace_s
             self._stop(grace_s, grace_s + ENDING_TIMEOUT_S)
 
-    def at_once(self) -> None:
+    def immediately(self) -> None:
         """Stops the programs without time to save."""
-        self._at_once = True
+        self._immediately = True
         self._stop(None, ENDING_TIMEOUT_S)
 
     def _stop(self, grace_s: float | None, timeout_s: float) -> None:

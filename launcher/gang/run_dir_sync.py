@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher.core.errors import ProviderError
 from launcher.core.formatting import host_name
-from launcher.providers.ray.client import bounded
+from launcher.providers.ray.client import bounded, first_line
 
 READ = ("job.yaml", "run_id", "plans/*.json")
 BY_THE_FIRST = ["metrics.jsonl", "samples.jsonl"]
@@ -43,8 +43,7 @@ def not_sharing(agents: Sequence[Any], run_dir: Path) -> list[int]:
         calls = [agent.sees.remote(str(seen_by)) for agent in agents]
         sees = bounded("looking for the run's folder", LAST_TIMEOUT_S, lambda: ray.get(calls))
     except RayError as error:
-        line = str(error).strip().splitlines()[0]
-        raise ProviderError(f"an agent ended right after its start: {line}") from error
+        raise ProviderError(f"an agent ended right after its start: {first_line(error)}") from error
     finally:
         seen_by.unlink()
     return [process for process, is_there in enumerate(sees) if not is_there]

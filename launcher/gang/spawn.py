@@ -9,7 +9,7 @@ from typing import Any
 from launcher.core.errors import ProviderError
 from launcher.core.formatting import host_name
 from launcher.gang.reservation import Reservation, lost
-from launcher.providers.ray.client import answered
+from launcher.providers.ray.client import answered, first_line
 from trainer.contract.planning.plan import World
 
 LOOK_S = 0.5
@@ -148,8 +148,7 @@ def _check_answer(call: Any, process: int) -> None:
     try:
         ray.get(call)
     except RayError as error:
-        line = str(error).strip().splitlines()[0]
-        raise ProviderError(f"no agent on {host_name(process)}: {line}") from error
+        raise ProviderError(f"no agent on {host_name(process)}: {first_line(error)}") from error
 
 
 def _give_up(awaited: Any, waited_s: float) -> None:

@@ -14,11 +14,11 @@ class LostHostDetector:
         self._silent_s = dict.fromkeys(range(processes), 0.0)
         self._looked_at = now
 
-    def broken(self, process: int) -> None:
+    def answered(self, process: int) -> None:
         """Records an answer of the agent of `process`."""
         self._silent_s[process] = 0.0
 
-    def over(self, process: int) -> None:
+    def forget(self, process: int) -> None:
         """Forgets a process whose agent is no longer polled."""
         self._silent_s.pop(process, None)
 

@@ -31,6 +31,11 @@ def answered(calls: list[Any], limit_s: float) -> list[Any]:
     return ready
 
 
+def first_line(error: Exception) -> str:
+    """Returns the first line of an error's text: Ray's own explanations take pages."""
+    return str(error).strip().splitlines()[0]
+
+
 def bounded(
     what: str, limit_s: float, call: Callable[[], T], head_is_down: Callable[[], bool] | None = None
 ) -> T:

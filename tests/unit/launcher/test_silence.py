@@ -19,13 +19,13 @@ def test_an_agent_is_lost_once_it_has_been_silent_for_too_long(looks_s: list[flo
 def test_one_that_answers_is_never_lost() -> None:
     silence = LostHostDetector(2, 0.0)
     for now in range(100):
-        silence.broken(1)
+        silence.answered(1)
         assert silence.lost(float(now)) == ([0] if now > SILENCE_S else [])
 
 
 def test_nobody_waits_for_one_whose_program_is_over() -> None:
     silence = LostHostDetector(1, 0.0)
-    silence.over(0)
+    silence.forget(0)
     assert [silence.lost(now) for now in (1.0, 50.0)] == [[], []]
 
 
