@@ -46,7 +46,7 @@ def _median_step_s(
 ) -> float:
     width = options.d_model
     command = [sys.executable, "-m", "trainer", str(ROOT / "jobs" / "quickstart.yaml")]
-    command += [f"steps={options.steps + LEFT_OUT_STEPS}", "evaluate=null", "sample=null"]
+    command += [f"steps={options.steps + LEFT_OUT_STEPS}", "eval=null", "sample=null"]
     command += ["checkpoint=null"]
     command += [f"model.d_model={width}", f"model.d_ff={3 * width}"]
     devices = f"--xla_force_host_platform_device_count={options.devices}"

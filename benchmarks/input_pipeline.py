@@ -76,7 +76,7 @@ def _rate(batches: int, following: Callable[[], object]) -> float:
 
 def _waits(steps: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        words = ["name=waits", f"steps={steps}", "evaluate=null", "sample=null", "checkpoint=null"]
+        words = ["name=waits", f"steps={steps}", "eval=null", "sample=null", "checkpoint=null"]
         job = str(ROOT / "jobs" / "quickstart.yaml")
         launch = [sys.executable, "-m", "launcher", "--cluster", "local", job]
         subprocess.run(

@@ -52,7 +52,7 @@ name: large
 steps: 100000
 model: {{preset: {model}, remat: full}}
 data: {{source: text, path: "corpus/*", seq_len: 4096}}
-evaluate: null
+eval: null
 sample: null
 checkpoint: null
 """

@@ -48,7 +48,7 @@ steps: 1000000
 model: {{layers: 4, d_model: 128, heads: 4, kv_heads: 2, d_ff: 384}}
 data: {{source: text, path: "corpus/*.txt", seq_len: 32, global_batch: 4}}
 mesh: {{data: -1, fsdp: 1}}
-evaluate: null
+eval: null
 sample: null
 checkpoint: {{every_steps: {EVERY_STEPS}}}
 """

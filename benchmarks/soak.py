@@ -53,7 +53,7 @@ steps: {steps}
 model: {{layers: 1, d_model: 16, heads: 2, d_ff: 32}}
 data: {{source: text, path: "corpus/*.txt", seq_len: 16, global_batch: 12}}
 mesh: {{data: -1, fsdp: 1}}
-evaluate: {{every_steps: 15, batches: 1}}
+eval: {{every_steps: 15, batches: 1}}
 sample: null
 checkpoint: {{every_steps: 10, keep: 3}}
 retries: {{failures: 10}}

@@ -63,7 +63,7 @@ def _launch(options: argparse.Namespace, cluster_file: Path, folder: Path) -> No
     from trainer.contract.config.job import Job
     from trainer.contract.config.loader import load
 
-    overrides = [f"steps={options.rounds * options.steps}", "evaluate=null", "sample=null"]
+    overrides = [f"steps={options.rounds * options.steps}", "eval=null", "sample=null"]
     job = load(ROOT / "jobs" / "quickstart.yaml", Job, overrides)
     launch = make_launch(job, find_cluster(str(cluster_file)), folder, ClusterRef())
     with RunDir.create(launch) as run:

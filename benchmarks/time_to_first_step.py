@@ -72,7 +72,7 @@ def _launch(folder: Path, cache: str) -> float:
     command = [sys.executable, "-m", "launcher", "--cluster", str(folder / "cluster.yaml")]
     command += ["--runs", str(runs), str(ROOT / "jobs" / "quickstart.yaml")]
     # No checkpoint: the processes by hand would find it, and go on from there.
-    command += ["steps=2", "evaluate=null", "sample=null", "checkpoint=null"]
+    command += ["steps=2", "eval=null", "sample=null", "checkpoint=null"]
     began = time.time()
     environment = _environment(folder, "launch", cache)
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)

@@ -17,6 +17,7 @@ from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError, dump, load
 from trainer.contract.planning.planner import PlanError
 from trainer.contract.protocol.exit_codes import ProgramExit
+from trainer.contract.records.checkpoint_metadata import FormatError
 from trainer.contract.storage import retries
 from trainer.contract.storage.corpus import DataError
 from trainer.distributed.process_env import Environment
@@ -93,7 +94,7 @@ def _translate(error: BaseException, attempt: int = 1) -> tuple[ProgramExit, str
         return ProgramExit.STOPPED, str(error), "stale"
     if isinstance(error, (SaveError, RestoreError, retries.StorageError)):
         return ProgramExit.FAILED, str(error), None
-    if isinstance(error, (ConfigError, PlanError, FolderError)):
+    if isinstance(error, (ConfigError, PlanError, FolderError, FormatError)):
         return ProgramExit.BAD_CONFIGURATION, str(error), None
     if isinstance(error, (DataError, ArithmeticError)):
         return ProgramExit.BAD_DATA, str(error), None

@@ -128,14 +128,14 @@ class Loop:
         return loss
 
     def _is_evaluated(self, step: int) -> bool:
-        every = self._job.evaluate and self._job.evaluate.every_steps
+        every = self._job.eval and self._job.eval.every_steps
         return bool(every) and (step % every == 0 or step == self._job.steps)
 
     def _evaluate(self, step: int, state: TrainState) -> float | None:
-        assert self._job.evaluate
+        assert self._job.eval
         begin = time.perf_counter()
         with self._events.phase("evaluate"):
-            count, sources = self._job.evaluate.batches, self._feed.sources
+            count, sources = self._job.eval.batches, self._feed.sources
             found = [
                 self._evaluator.evaluate(state.weights, self._feed.held_out(count, source))
                 for source in range(len(sources))

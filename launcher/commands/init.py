@@ -29,7 +29,7 @@ data: {{source: stdlib, tokenizer: bytes, seq_len: 256, global_batch: 16}}
 mesh: {{fsdp: -1, tensor: 1}}
 
 optimizer: {{name: adamw, learning_rate: 5e-3, schedule: cosine, warmup_steps: 20}}
-evaluate: {{every_steps: 100, batches: 8}}
+eval: {{every_steps: 100, batches: 8}}
 sample: {{prompt: "def ", tokens: 200, temperature: 0.5}}
 checkpoint: {{every_steps: 100, keep: 3}}     # `launch resume {name}` continues from the newest
 """

@@ -238,7 +238,7 @@ def _finding_as_json(finding: CompiledCandidate) -> dict[str, Any]:
         "overrides": one.alternative.overrides,
         "mesh": plan.mesh,
         "remat": one.alternative.job.decoder.remat,
-        "micro_batches": plan.batch.micro_batches,
+        "grad_accum_steps": plan.batch.grad_accum_steps,
         "rows_per_device": plan.batch.rows_per_device,
         "bounds": bounds_as_json(one.bounds),
         "hbm_estimate_bytes": one.footprint.total,

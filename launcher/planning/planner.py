@@ -172,8 +172,8 @@ def _shrunken(job: Job, whole: Plan, world: World) -> Plan | None:
     Devices process their additional rows in more micro-batches. Returns None when the mesh or the
     batch does not fit.
     """
-    for micro_batches in range(job.data.micro_batches, job.data.global_batch + 1):
-        data = job.data.model_copy(update={"micro_batches": micro_batches})
+    for grad_accum_steps in range(job.data.grad_accum_steps, job.data.global_batch + 1):
+        data = job.data.model_copy(update={"grad_accum_steps": grad_accum_steps})
         try:
             other = job.model_copy(update={"data": data})
             plan = planner.resolve(

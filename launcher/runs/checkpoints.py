@@ -10,6 +10,7 @@ from trainer.contract.records.checkpoint_metadata import (
     DAMAGED,
     BrokenError,
     CheckpointMetadata,
+    FormatError,
     read,
     steps,
 )
@@ -76,7 +77,7 @@ def _entry(folder: AnyPath, step: int) -> Entry:
     moved = "moved aside as damaged"
     try:
         about = read(folder)
-    except BrokenError as error:
+    except (BrokenError, FormatError) as error:
         text = f"{moved}: {error}" if DAMAGED in folder.name else str(error)
         return Entry(folder, step, None, text)
     return Entry(folder, step, about, moved if DAMAGED in folder.name else "")

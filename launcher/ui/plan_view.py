@@ -185,13 +185,13 @@ def _batch_text(launch: TrainingLaunch) -> str:
     batch = launch.plan.batch
     text = (
         f"global {batch.global_batch}, per host {batch.rows_per_process}, per device "
-        f"{batch.rows_per_device * batch.micro_batches}"
+        f"{batch.rows_per_device * batch.grad_accum_steps}"
     )
-    micro = f"{batch.rows_per_device} at a time in {batch.micro_batches} micro-batches"
+    micro = f"{batch.rows_per_device} at a time in {batch.grad_accum_steps} micro-batches"
     shared = f"; {launch.plan.world.processes // batch.blocks} hosts share each block"
     return (
         text
-        + (f" ({micro})" if batch.micro_batches > 1 else "")
+        + (f" ({micro})" if batch.grad_accum_steps > 1 else "")
         + (shared if batch.blocks < launch.plan.world.processes else "")
     )
 

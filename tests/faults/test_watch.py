@@ -110,7 +110,7 @@ def trainers(folder: Path, slow_data: str = "", job=FOR_HOURS) -> Iterator[Watch
 
 
 def test_a_run_that_goes_well_is_left_alone_from_start_to_end(tmp_path: Path) -> None:
-    job = job_of(steps=60, evaluate={"every_steps": 20}, checkpoint={"every_steps": 25})
+    job = job_of(steps=60, eval={"every_steps": 20}, checkpoint={"every_steps": 25})
     with trainers(tmp_path, job=job) as run:
         run.wait_for(60)
         wait_until(lambda: run.look() or all(one.poll() is not None for one in run.trainers))

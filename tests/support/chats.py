@@ -46,5 +46,5 @@ def write(path: Path, *records: Any) -> str:
 
 
 def data(path: str, **settings: Any) -> Data:
-    sizes = {"source": "chat", "seq_len": 8, "global_batch": 1, "held_out": 0.0}
+    sizes = {"source": "chat", "seq_len": 8, "global_batch": 1, "validation_fraction": 0.0}
     return Data.model_validate({**sizes, "path": path, **settings})

@@ -15,7 +15,7 @@ steps: 120
 model: {layers: 1, d_model: 16, heads: 2, d_ff: 32}
 data: {source: text, path: "corpus/*.txt", seq_len: 16, global_batch: 12}
 mesh: {data: -1, fsdp: 1}
-evaluate: {every_steps: 40, batches: 1}
+eval: {every_steps: 40, batches: 1}
 sample: null
 checkpoint: {every_steps: 30, keep: 100}
 """

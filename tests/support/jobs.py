@@ -16,7 +16,7 @@ def job_of(**changes: Any) -> Job:
         "model": TINY,
         "data": {"source": "stdlib", "seq_len": 32, "global_batch": 8},
         "optimizer": {"learning_rate": 3e-3},
-        "evaluate": None,
+        "eval": None,
         "sample": None,
         "checkpoint": None,
     }

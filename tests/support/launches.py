@@ -17,7 +17,7 @@ log_every: 1
 model: {layers: 1, d_model: 16, heads: 2, d_ff: 32}
 data: {source: text, path: "corpus/*.txt", seq_len: 16, global_batch: 4}
 mesh: {data: -1, fsdp: 1}
-evaluate: null
+eval: null
 sample: null
 retries: {failures: 0, preemptions: 0}
 """

@@ -29,7 +29,7 @@ OTHER = "other"
 PARTS = (
     "embedding",
     "attention",
-    "feed_forward",
+    "mlp",
     "norm",
     "loss",
     "clipping",

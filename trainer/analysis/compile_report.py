@@ -98,7 +98,7 @@ def estimate(job: Job, plan: Plan) -> CompileReport:
     is_known = isinstance(job.model, Model)
     strategies = None if sent is None or not is_known else shares(sent, job, plan)
     verdict = CompileReport(True, needed, available, memory, compile_s, "", sent, strategies)
-    return _with_evaluation(verdict, trainable, batch) if job.evaluate else verdict
+    return _with_evaluation(verdict, trainable, batch) if job.eval else verdict
 
 
 def _refused(
@@ -157,7 +157,7 @@ def _collectives(text: str, plan: Plan) -> list[Collective] | None:
 
 def abstract_batch(job: Job, plan: Plan) -> Batch:
     """Returns the shapes of a global batch (M, B, S)."""
-    micro = plan.batch.micro_batches
+    micro = plan.batch.grad_accum_steps
     rows = (micro, plan.batch.global_batch // micro)
     whole = (*rows, job.data.seq_len)
     tokens = jax.ShapeDtypeStruct(whole, np.int32)

@@ -17,7 +17,7 @@ from trainer.contract.estimates.roofline import (
 from trainer.contract.planning import sharding_rules
 from trainer.contract.planning.plan import Plan
 
-LAYERS = ("attention", "feed_forward")
+LAYERS = ("attention", "mlp")
 WITH_WEIGHTS = ("embedding", *LAYERS, "loss")
 RECOMPUTED = 1
 """All-reduces of a layer that full rematerialization repeats: that of attention, whose sum the
@@ -73,12 +73,12 @@ def _fsdp(plan: Plan) -> int:
     own = sum(
         moves(array) * own_bytes(array, plan) for array in plan.parameters if "fsdp" in array.spec
     )
-    return plan.batch.micro_batches * own * (plan.mesh["fsdp"] - 1)
+    return plan.batch.grad_accum_steps * own * (plan.mesh["fsdp"] - 1)
 
 
 def _tensor(job: Job, plan: Plan) -> int:
     batch, tensor = plan.batch, plan.mesh["tensor"]
-    tokens = batch.tokens_per_device * batch.micro_batches
+    tokens = batch.tokens_per_device * batch.grad_accum_steps
     activations = tokens * job.decoder.d_model * DTYPE_BYTES[plan.compute_dtype]
     times = ALL_REDUCES_PER_LAYER + (RECOMPUTED if job.decoder.remat == "full" else 0)
     return times * job.decoder.layers * 2 * activations * (tensor - 1) // tensor

@@ -8,7 +8,7 @@ from pathlib import Path
 from etils import epath
 
 from trainer.checkpoint.errors import RestoreError
-from trainer.contract.records.checkpoint_metadata import BrokenError
+from trainer.contract.records.checkpoint_metadata import BrokenError, FormatError
 from trainer.contract.storage.paths import is_url
 from trainer.contract.storage.retries import StorageError, chain, is_memory, is_transient, reason
 
@@ -19,8 +19,11 @@ PROOF = re.compile(
 
 
 def judged(what: str, error: Exception) -> Exception:
-    """Returns a read error as BrokenError (proof of damage), StorageError or RestoreError."""
-    if isinstance(error, (BrokenError, StorageError)):
+    """Returns a read error as BrokenError (proof of damage), StorageError or RestoreError.
+
+    A FormatError is returned unchanged.
+    """
+    if isinstance(error, (BrokenError, FormatError, StorageError)):
         return error
     if is_transient(error):
         return StorageError(f"{what}: {reason(error)}")

@@ -20,7 +20,11 @@ from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import OwnModel
 from trainer.contract.planning.plan import World
 from trainer.contract.records import checkpoint_metadata
-from trainer.contract.records.checkpoint_metadata import BrokenError, CheckpointMetadata
+from trainer.contract.records.checkpoint_metadata import (
+    BrokenError,
+    CheckpointMetadata,
+    FormatError,
+)
 from trainer.contract.records.compatibility import PARAMS, compare, other_parameters
 from trainer.contract.storage.retries import StorageError, log_retry, pause, retried
 from trainer.distributed import consensus
@@ -31,7 +35,7 @@ TRIES = 10
 """Tries to read all arrays while storage fails transiently: about a minute of pauses."""
 CONFIRM_S = 4.0
 """Seconds before a second read confirms damage: NFS clients trust their cache for about 3 s."""
-KINDS = (StorageError, RestoreError)
+KINDS = (StorageError, RestoreError, FormatError)
 PARTS = 8
 """Number of parts in which a restore reads its shards; about one part is in memory twice."""
 
@@ -69,7 +73,7 @@ class Restorer:
 
         `like` has the shapes of the state. A damaged checkpoint is moved aside with a warning, and
         the one before it is used. Raises NoGoodCheckpointError when none is good, ConfigError when
-        the job is incompatible with the checkpoint.
+        the job is incompatible with the checkpoint, FormatError when another version wrote it.
         """
         while (about := self._choose()) is not None:
             continuity = compare(about, self._job, self._corpus_sha256)

@@ -90,7 +90,7 @@ class Chats:
             template = chat_template(data)
             known = vocabulary(data)
         self._template = template and Template(template)
-        self._separator = "" if data.tokenizer == BYTES else known.separator_text
+        self._eos_token = "" if data.tokenizer == BYTES else known.eos_token
 
     def read(self, record: Record) -> Conversation:
         """Returns a record's conversation. Raises BadRecordError when it has none."""
@@ -122,11 +122,11 @@ class Chats:
         return self._conversation(whole, spans)
 
     def _conversation(self, whole: str, spans: Sequence[Span]) -> Conversation:
-        inner = whole.strip().removeprefix(self._separator).removesuffix(self._separator)
-        if self._separator and self._separator in inner:
+        inner = whole.strip().removeprefix(self._eos_token).removesuffix(self._eos_token)
+        if self._eos_token and self._eos_token in inner:
             raise BadRecordError(
-                f"the record contains {self._separator!r}, the document separator. Choose another "
-                "data.separator or fix the record"
+                f"the record contains {self._eos_token!r}, the document separator. Choose another "
+                "data.eos_token or fix the record"
             )
         in_bytes = [(len(whole[:a].encode()), len(whole[:b].encode())) for a, b in spans]
         return Conversation(whole.encode(), tuple(in_bytes))

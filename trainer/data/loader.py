@@ -20,7 +20,7 @@ from trainer.data.packing import Batch, stack
 from trainer.data.token_cache import Tokens
 
 
-def global_batch(block: Batch, micro_batches: int, shardings: Batch, blocks: int) -> Batch:
+def global_batch(block: Batch, grad_accum_steps: int, shardings: Batch, blocks: int) -> Batch:
     """Builds a global batch (M, B, ...) from this process's block of it (M B / blocks, ...).
 
     On a torus, a process's rows are not contiguous in the global array. Its block fills the row
@@ -29,8 +29,8 @@ def global_batch(block: Batch, micro_batches: int, shardings: Batch, blocks: int
     """
 
     def global_array(rows: np.ndarray, sharding: NamedSharding) -> jax.Array:
-        micro = rows.reshape(micro_batches, -1, *rows.shape[1:])
-        shape = (micro_batches, micro.shape[1] * blocks, *micro.shape[2:])
+        micro = rows.reshape(grad_accum_steps, -1, *rows.shape[1:])
+        shape = (grad_accum_steps, micro.shape[1] * blocks, *micro.shape[2:])
         local = _local_slices(sharding, shape)
         assert sum(stop - start for start, stop in local) == micro.shape[1], (local, micro.shape)
 
@@ -87,7 +87,7 @@ class BatchLoader:
         )
         while True:
             begin = time.perf_counter()
-            batch = self._placed(next(blocks), self._split.micro_batches)
+            batch = self._placed(next(blocks), self._split.grad_accum_steps)
             self.wait_s = time.perf_counter() - begin
             yield batch
 
@@ -98,10 +98,10 @@ class BatchLoader:
 
     def held_out(self, batches: int, source: int = 0) -> Iterator[Batch]:
         """Yields an evaluation's fixed batches, in micro-batches that fit in training's memory."""
-        data, micro_batches = self._job.data, self._split.micro_batches
+        data, grad_accum_steps = self._job.data, self._split.grad_accum_steps
         tokens = self._tokens.parts[source]
         for block in pipeline.held_out_batches(tokens, data, batches, self._block):
-            yield self._placed(block, micro_batches)
+            yield self._placed(block, grad_accum_steps)
 
     def given(self, examples: Sequence[Batch]) -> Iterator[Batch]:
         """Yields global batches of these examples in order; padding has the number -1."""
@@ -112,7 +112,7 @@ class BatchLoader:
         full = [*examples, *[padding] * (-len(examples) % size)]
         for start in range(index * size // count, len(full), size):
             block = stack(full[start : start + size // count])
-            yield self._placed(block, self._split.micro_batches)
+            yield self._placed(block, self._split.grad_accum_steps)
 
     def examples(self, step: int) -> int:
         """Returns the examples trained on after `step`: the whole data position."""
@@ -122,8 +122,8 @@ class BatchLoader:
         """Returns the epoch (from 1) in which `step` ends."""
         return pipeline.epoch_of(self.examples(step), self._tokens, self._job.data.seq_len)
 
-    def _placed(self, block: Batch, micro_batches: int) -> Batch:
-        return global_batch(block, micro_batches, self._shardings, self._split.blocks)
+    def _placed(self, block: Batch, grad_accum_steps: int) -> Batch:
+        return global_batch(block, grad_accum_steps, self._shardings, self._split.blocks)
 
 
 def batch_shardings(mesh: Mesh) -> Batch:

@@ -44,7 +44,7 @@ class Batch(NamedTuple):
     """Number of each example in the corpus, int32: () for one example, (M, B) for a batch."""
 
 
-def example(window: np.ndarray, number: int, separator: int | None) -> Batch:
+def example(window: np.ndarray, number: int, eos_id: int | None) -> Batch:
     """Returns the example of `S + 1` consecutive tokens; without a separator it is one segment.
 
     `~token` marks a token that is not learned.
@@ -53,7 +53,7 @@ def example(window: np.ndarray, number: int, separator: int | None) -> Batch:
     known = np.where(given < 0, ~given, given)
     tokens = known[:-1]
     indices = np.arange(len(tokens), dtype=np.int32)
-    opens = tokens == (NO_TOKEN if separator is None else separator)
+    opens = tokens == (NO_TOKEN if eos_id is None else eos_id)
     return Batch(
         tokens=tokens,
         targets=known[1:],
@@ -64,12 +64,12 @@ def example(window: np.ndarray, number: int, separator: int | None) -> Batch:
     )
 
 
-def held_out_example(stream: Stream, number: int, seq_len: int, separator: int | None) -> Batch:
+def held_out_example(stream: Stream, number: int, seq_len: int, eos_id: int | None) -> Batch:
     """Returns example `number` of a stream, padded with targets of weight 0 at the stream's end."""
     window = stream[number * seq_len : (number + 1) * seq_len + 1]
     real = max(0, len(window) - 1)
     padded = np.concatenate([window, np.zeros(seq_len + 1 - len(window), window.dtype)])
-    whole = example(padded, number, separator)
+    whole = example(padded, number, eos_id)
     return whole._replace(weights=whole.weights * (np.arange(seq_len) < real))
 
 

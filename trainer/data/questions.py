@@ -44,7 +44,7 @@ class Questions:
 
 def load(job: Job, encoder: Tokenizer) -> Questions | None:
     """Loads the questions, or returns None when the job has none. Raises DataError."""
-    settings = job.evaluate and job.evaluate.multiple_choice
+    settings = job.eval and job.eval.multiple_choice
     if not settings:
         return None
     content = _content(settings)
@@ -58,7 +58,7 @@ def load(job: Job, encoder: Tokenizer) -> Questions | None:
         except BadRecordError as error:
             bad.add(f"{settings.path}:{line}: {error}")
     if not every:
-        raise DataError(f"evaluate.multiple_choice.path: {settings.path} contains no question")
+        raise DataError(f"eval.multiple_choice.path: {settings.path} contains no question")
     numbered = [one._replace(examples=np.int32(number)) for number, one in enumerate(examples)]
     return Questions(every, numbered, bad, hashlib.sha256(content).hexdigest())
 
@@ -68,24 +68,28 @@ def _content(settings: MultipleChoice) -> bytes:
         return Path(settings.path).expanduser().read_bytes()
     except OSError as error:
         raise DataError(
-            f"evaluate.multiple_choice.path: {settings.path} cannot be read: {error.strerror}"
+            f"eval.multiple_choice.path: {settings.path} cannot be read: {error.strerror}"
         ) from None
 
 
 def _question(record: Record, settings: MultipleChoice) -> Question:
     """Returns the question in a record. Raises BadRecordError."""
-    choices, answer = (readers.value(record, key) for key in (settings.choices, settings.answer))
+    choices, answer = (
+        readers.value(record, key) for key in (settings.choices_field, settings.answer_field)
+    )
     if not isinstance(choices, list) or len(choices) < 2:
-        raise BadRecordError(f"{settings.choices!r} must be a list of at least two items")
-    texts = [readers.text({settings.choices: choice}, settings.choices) for choice in choices]
+        raise BadRecordError(f"{settings.choices_field!r} must be a list of at least two items")
+    texts = [
+        readers.text({settings.choices_field: choice}, settings.choices_field) for choice in choices
+    ]
     if "" in texts:
-        raise BadRecordError(f"{settings.choices!r} contains an empty choice")
+        raise BadRecordError(f"{settings.choices_field!r} contains an empty choice")
     if type(answer) is not int or not 0 <= answer < len(texts):
         raise BadRecordError(
-            f"{settings.answer!r} must be the index of a choice, 0 to {len(texts) - 1}; "
+            f"{settings.answer_field!r} must be the index of a choice, 0 to {len(texts) - 1}; "
             f"found {answer!r}"
         )
-    return Question(readers.text(record, settings.question), tuple(texts), answer)
+    return Question(readers.text(record, settings.question_field), tuple(texts), answer)
 
 
 def _examples(question: Question, seq_len: int, encoder: Tokenizer) -> list[Batch]:

@@ -72,7 +72,7 @@ class Tokens:
 
     def boundary(self, data: Data) -> int | None:
         """Returns the token at which attention stops, or None when it crosses documents."""
-        return self.tokenizer.separator if data.document_boundaries else None
+        return self.tokenizer.eos_id if data.mask_across_documents else None
 
     def sequences(self, seq_len: int) -> int:
         """Returns the number of training examples: `seq_len` tokens each, plus the next token."""
@@ -94,7 +94,7 @@ def load(
     encoder = tokenizer.of(data, trained)
     if data.source == "tokens":
         return Tokens(sha256, *token_shards.load(data, vocabulary(data)), tokenizer=encoder)
-    key = hashlib.sha256(f"{FORMAT} {sha256} {data.held_out}".encode()).hexdigest()[:32]
+    key = hashlib.sha256(f"{FORMAT} {sha256} {data.validation_fraction}".encode()).hexdigest()[:32]
     folder = cache_folder() / "tokens" / key
     try:
         if not folder.is_dir():
@@ -165,7 +165,7 @@ def _fill(
     whole = making / "whole"
     whole.mkdir(exist_ok=True)
     dtype = np.int32 if data.source == "chat" else encoder.dtype
-    token_shards.join(making / "shards", whole, data.held_out, dtype, report)
+    token_shards.join(making / "shards", whole, data.validation_fraction, dtype, report)
     (whole / BAD_RECORDS).write_text(json.dumps(bad.found))
     whole.rename(folder)
     shutil.rmtree(making)

@@ -190,7 +190,7 @@ def load(data: Data, vocabulary: Vocabulary) -> tuple[Stream, Stream]:
     stream = Stream(
         [retried(str(file.path), partial(_opened, file, data, vocabulary)) for file in files(data)]
     )
-    return stream.split(_cut(stream, data.held_out, vocabulary.separator))
+    return stream.split(_cut(stream, data.validation_fraction, vocabulary.eos_id))
 
 
 def _opened(file: File, data: Data, vocabulary: Vocabulary) -> np.ndarray:
@@ -227,11 +227,11 @@ def _mapped(file: File, data: Data) -> np.ndarray:
     return array
 
 
-def _cut(stream: Stream, share: float, separator: int) -> int:
+def _cut(stream: Stream, share: float, eos_id: int) -> int:
     """Returns the start of the held-out part: the next separator, if one follows."""
     first = len(stream) - int(share * len(stream))
     for start in range(first, len(stream), TOKENS_PER_CHECK):
-        (found,) = np.nonzero(stream[start : start + TOKENS_PER_CHECK] == separator)
+        (found,) = np.nonzero(stream[start : start + TOKENS_PER_CHECK] == eos_id)
         if len(found):
             return start + int(found[0])
     return first

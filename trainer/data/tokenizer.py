@@ -17,7 +17,7 @@ Span = tuple[int, int]
 
 
 class Tokenizer(Protocol):
-    separator: int
+    eos_id: int
     """The token before every document."""
     dtype: type
     """A numpy dtype that is wide enough for every id."""
@@ -44,12 +44,12 @@ class Tokenizer(Protocol):
 class Bytes:
     """A byte tokenizer: 0 to 255 are the bytes, 256 precedes every document."""
 
-    separator = OF_BYTES.separator
+    eos_id = OF_BYTES.eos_id
     dtype = np.uint16
 
     def encode(self, text: bytes) -> np.ndarray:
         tokens = np.empty(len(text) + 1, self.dtype)
-        tokens[0] = self.separator
+        tokens[0] = self.eos_id
         tokens[1:] = np.frombuffer(text, np.uint8)
         return tokens
 
@@ -68,7 +68,7 @@ class Bytes:
 
 
 def _is_byte(token: int) -> bool:
-    return token < OF_BYTES.separator
+    return token < OF_BYTES.eos_id
 
 
 class FromFile:
@@ -85,7 +85,7 @@ class FromFile:
         self._rust.no_padding()
         # It would add the template's tokens, and trim spaces from the offsets of other tokens.
         self._rust.post_processor = None
-        self.separator = found.separator
+        self.eos_id = found.eos_id
         self.dtype = np.uint16 if found.size <= 1 << 16 else np.uint32
 
     def encode(self, text: bytes) -> np.ndarray:
@@ -95,7 +95,7 @@ class FromFile:
     def encode_all(self, texts: Sequence[bytes]) -> Iterator[np.ndarray]:
         decoded = list(map(_decoded, texts))
         for encoded in self._rust.encode_batch_fast(decoded, add_special_tokens=False):
-            yield np.array([self.separator, *encoded.ids], self.dtype)
+            yield np.array([self.eos_id, *encoded.ids], self.dtype)
 
     def encode_answers(
         self, texts: Sequence[bytes], answers: Sequence[Sequence[Span]]
@@ -104,10 +104,10 @@ class FromFile:
         for text, spans, encoded in zip(texts, answers, found, strict=True):
             in_characters = [(len(_decoded(text[:a])), len(_decoded(text[:b]))) for a, b in spans]
             begins = np.array([begin for begin, _ in encoded.offsets])
-            yield _marked(np.array([self.separator, *encoded.ids]), begins, in_characters)
+            yield _marked(np.array([self.eos_id, *encoded.ids]), begins, in_characters)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        return self._rust.decode(list(takewhile(lambda token: token != self.separator, tokens)))
+        return self._rust.decode(list(takewhile(lambda token: token != self.eos_id, tokens)))
 
 
 def _decoded(text: bytes) -> str:

@@ -29,7 +29,7 @@ def load(parts: Sequence[Data], sha256: str, progress: Progress) -> str:
 
     `sha256` is the hash of all the corpora. Raises DataError.
     """
-    key = hashlib.sha256(f"{sha256} {parts[0].held_out}".encode()).hexdigest()[:32]
+    key = hashlib.sha256(f"{sha256} {parts[0].validation_fraction}".encode()).hexdigest()[:32]
     path = cache_folder() / "tokenizers" / f"{key}.json"
     if not path.exists():
         make_cache_folder(path.parent.name)
@@ -49,7 +49,7 @@ def _train(parts: Sequence[Data], report: cache_lock.Report) -> str:
     trainer = trainers.BpeTrainer(
         vocab_size=known.size,
         min_frequency=SEEN_TWICE,
-        special_tokens=[known.separator_text],
+        special_tokens=[known.eos_token],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -61,9 +61,9 @@ def _train(parts: Sequence[Data], report: cache_lock.Report) -> str:
         )
     # The separator opens every text, as in training.
     bpe.post_processor = processors.TemplateProcessing(  # type: ignore[misc]
-        single=f"{known.separator_text} $A",
-        pair=f"{known.separator_text} $A {known.separator_text} $B:1",
-        special_tokens=[(known.separator_text, known.separator)],
+        single=f"{known.eos_token} $A",
+        pair=f"{known.eos_token} $A {known.eos_token} $B:1",
+        special_tokens=[(known.eos_token, known.eos_id)],
     )
     return bpe.to_str(pretty=True)
 
@@ -74,7 +74,7 @@ def _texts(parts: Sequence[Data], report: cache_lock.Report) -> Iterator[str]:
     total, before = sum(sizes), 0
     share = min(1.0, TEXT_BYTES / max(total, 1))
     for data, size in zip(parts, sizes, strict=True):
-        held_out = HeldOut(data.held_out)
+        held_out = HeldOut(data.validation_fraction)
         for document in documents(data, BadRecords(data.max_bad_records)):
             held_out.add(hash_to_unit([document.name]))
             report(before + document.end.read, 2 * total)

@@ -82,5 +82,5 @@ def _check_all_alike(questions: Questions) -> None:
     first = consensus.tell("questions", own if jax.process_index() == 0 else None)
     error = None
     if own != first:
-        error = DataError("evaluate.multiple_choice.path: not the file that host-0000 has")
+        error = DataError("eval.multiple_choice.path: not the file that host-0000 has")
     consensus.agree("questions alike", error, [DataError])

@@ -20,7 +20,7 @@ ROPE_KEYS = {
     "factor": "factor",
     "low_freq_factor": "low_frequency_factor",
     "high_freq_factor": "high_frequency_factor",
-    "original_max_position_embeddings": "trained_positions",
+    "original_max_position_embeddings": "original_max_positions",
 }
 """Key of config.json's RoPE section -> key of the job's `model.rope_scaling`."""
 OF_LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
@@ -29,7 +29,7 @@ OF_LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embed
 def make(job: Job, dtype: str) -> dict[str, Any]:
     """Returns the config of a job's model, with weights stored in `dtype`."""
     ours = family(job.decoder)
-    separator = vocabulary(job.data).separator
+    eos_id = vocabulary(job.data).eos_id
     scaling = {"rope_scaling": _rope(job.decoder)} if job.decoder.rope_scaling else {}
     return {
         "architectures": [ours.architecture],
@@ -38,8 +38,8 @@ def make(job: Job, dtype: str) -> dict[str, Any]:
         **scaling,
         **{key: known[0] for key, known in ours.fixed.items()},
         "max_position_embeddings": job.decoder.max_positions or job.data.seq_len,
-        "bos_token_id": separator,
-        "eos_token_id": separator,
+        "bos_token_id": eos_id,
+        "eos_token_id": eos_id,
         "torch_dtype": dtype,
     }
 

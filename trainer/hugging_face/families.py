@@ -9,9 +9,9 @@ from trainer.contract.config.model import Model
 from trainer.hugging_face.tensor_map import GEMMA, GPT2, LLAMA, MIXTRAL, Places
 
 PLAIN: dict[str, Any] = {
-    "norm": "rms", "positions": "rotary", "feed_forward": "swiglu", "biases": "none",
-    "query_key_norm": False, "scaled_embedding": False, "window": False, "experts": False,
-    "attention_soft_cap": False, "logit_soft_cap": False,
+    "norm": "rms", "positions": "rotary", "mlp": "swiglu", "biases": "none",
+    "qk_norm": False, "scale_embeddings": False, "sliding_window": False, "moe": False,
+    "attn_logit_softcap": False, "final_logit_softcap": False,
 }  # fmt: skip
 """Traits of a Llama. True and False state whether the model has a value."""
 
@@ -72,24 +72,24 @@ FAMILIES = (
     Family(
         "qwen3",
         "Qwen3ForCausalLM",
-        traits={"query_key_norm": True},
+        traits={"qk_norm": True},
         fixed={**SILU, "attention_bias": (False,), "use_sliding_window": (False,)},
     ),
     Family(
         "mistral",
         "MistralForCausalLM",
-        traits={"window": True},
-        keys={**LLAMA_KEYS, "sliding_window": "window"},
+        traits={"sliding_window": True},
+        keys={**LLAMA_KEYS, "sliding_window": "sliding_window"},
         fixed=SILU,
     ),
     Family(
         "mixtral",
         "MixtralForCausalLM",
-        traits={"experts": True},
+        traits={"moe": True},
         keys={
             **LLAMA_KEYS,
-            "num_local_experts": "experts.count",
-            "num_experts_per_tok": "experts.per_token",
+            "num_local_experts": "moe.count",
+            "num_experts_per_tok": "moe.top_k",
         },
         fixed={**SILU, "sliding_window": (None,)},
         places=MIXTRAL,
@@ -97,7 +97,7 @@ FAMILIES = (
     Family(
         "gemma",
         "GemmaForCausalLM",
-        traits={"feed_forward": "geglu", "scaled_embedding": True, "tied_embeddings": True},
+        traits={"mlp": "geglu", "scale_embeddings": True, "tied_embeddings": True},
         defaults={**LLAMA_DEFAULTS, "tie_word_embeddings": True},
         # The first Gemma files have gelu, which transformers reads as gelu_pytorch_tanh.
         fixed={"hidden_act": ("gelu_pytorch_tanh", "gelu"), "attention_bias": (False,)},
@@ -107,7 +107,7 @@ FAMILIES = (
         "gpt2",
         "GPT2LMHeadModel",
         traits={
-            "norm": "layer", "positions": "learned", "feed_forward": "gelu", "biases": "all",
+            "norm": "layer", "positions": "learned", "mlp": "gelu", "biases": "all",
             "tied_embeddings": True,
         },
         keys={

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
-FEED_FORWARD = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+MLP_KERNELS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
 EXPERT = {"gate": "w1", "up": "w3", "down": "w2"}
 
 
@@ -36,7 +36,7 @@ def _llama() -> Places:
         "output.kernel": TensorMapping("lm_head.weight", 1),
     }
     ours, theirs = "layers.", "model.layers.{layer}."
-    norms = {"attention_norm": "input_layernorm", "feed_forward_norm": "post_attention_layernorm"}
+    norms = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
     for part, name in norms.items():
         places[f"{ours}{part}.scale"] = TensorMapping(f"{theirs}{name}.weight")
     for part, name in ATTENTION.items():
@@ -49,13 +49,13 @@ def _llama() -> Places:
         places[f"{ours}attention.{part}_norm.scale"] = TensorMapping(
             f"{theirs}self_attn.{name}.weight"
         )
-    for part, name in FEED_FORWARD.items():
-        places[f"{ours}feed_forward.{part}.kernel"] = TensorMapping(f"{theirs}mlp.{name}.weight", 1)
+    for part, name in MLP_KERNELS.items():
+        places[f"{ours}mlp.{part}.kernel"] = TensorMapping(f"{theirs}mlp.{name}.weight", 1)
     return places
 
 
 def _mixtral() -> Places:
-    ours, theirs = "layers.feed_forward.", "model.layers.{layer}.block_sparse_moe."
+    ours, theirs = "layers.mlp.", "model.layers.{layer}.block_sparse_moe."
     places = {**LLAMA, f"{ours}router.kernel": TensorMapping(f"{theirs}gate.weight", 1)}
     for part, name in EXPERT.items():
         tensor = f"{theirs}experts.{{expert}}.{name}.weight"
@@ -82,7 +82,7 @@ def _gpt2() -> Places:
     norms = {
         "final_norm": f"{prefix}ln_f",
         f"{ours}attention_norm": f"{theirs}ln_1",
-        f"{ours}feed_forward_norm": f"{theirs}ln_2",
+        f"{ours}mlp_norm": f"{theirs}ln_2",
     }
     for name, tensor in norms.items():
         places[f"{name}.scale"] = TensorMapping(f"{tensor}.weight")
@@ -92,8 +92,8 @@ def _gpt2() -> Places:
         "attention.key": TensorMapping("attn.c_attn", 1, part=1, parts=3),
         "attention.value": TensorMapping("attn.c_attn", 1, part=2, parts=3),
         "attention.output": TensorMapping("attn.c_proj", 2),
-        "feed_forward.up": TensorMapping("mlp.c_fc", 1),
-        "feed_forward.down": TensorMapping("mlp.c_proj", 1),
+        "mlp.up": TensorMapping("mlp.c_fc", 1),
+        "mlp.down": TensorMapping("mlp.c_proj", 1),
     }
     for name, place in projections.items():
         tensor = theirs + place.tensor

@@ -11,7 +11,7 @@ from trainer.contract.config.data import BYTES, Data, TrainTokenizer
 from trainer.contract.storage.chat_template import chat_template
 from trainer.contract.storage.tokenizer_info import OF_BYTES, vocabulary
 
-SEPARATOR, SEPARATOR_TEXT = OF_BYTES.separator, OF_BYTES.separator_text
+EOS_ID, EOS_TOKEN = OF_BYTES.eos_id, OF_BYTES.eos_token
 
 
 def files(data: Data, trained: str = "") -> dict[str, dict[str, Any]]:
@@ -26,11 +26,11 @@ def files(data: Data, trained: str = "") -> dict[str, dict[str, Any]]:
 
 
 def _settings(data: Data) -> dict[str, Any]:
-    separator, template = vocabulary(data).separator_text, chat_template(data)
+    eos_token, template = vocabulary(data).eos_token, chat_template(data)
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": separator,
-        "eos_token": separator,
+        "bos_token": eos_token,
+        "eos_token": eos_token,
         "model_max_length": data.seq_len,
         # transformers 4 would add token_type_ids, which Llama models reject.
         "model_input_names": ["input_ids", "attention_mask"],
@@ -53,10 +53,10 @@ def _tokenizer() -> dict[str, Any]:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [_separator()],
+        "added_tokens": [_eos()],
         "normalizer": None,
         "pre_tokenizer": byte_level,
-        "post_processor": _separator_first(),
+        "post_processor": _eos_first(),
         "decoder": byte_level,
         "model": {
             "type": "BPE",
@@ -66,20 +66,20 @@ def _tokenizer() -> dict[str, Any]:
     }
 
 
-def _separator() -> dict[str, Any]:
+def _eos() -> dict[str, Any]:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": SEPARATOR, "content": SEPARATOR_TEXT, **flags, "special": True}
+    return {"id": EOS_ID, "content": EOS_TOKEN, **flags, "special": True}
 
 
-def _separator_first() -> dict[str, Any]:
-    separator: dict[str, Any] = {"SpecialToken": {"id": SEPARATOR_TEXT, "type_id": 0}}
+def _eos_first() -> dict[str, Any]:
+    eos: dict[str, Any] = {"SpecialToken": {"id": EOS_TOKEN, "type_id": 0}}
     first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-    ids = {"id": SEPARATOR_TEXT, "ids": [SEPARATOR], "tokens": [SEPARATOR_TEXT]}
+    ids = {"id": EOS_TOKEN, "ids": [EOS_ID], "tokens": [EOS_TOKEN]}
     return {
         "type": "TemplateProcessing",
-        "single": [separator, first],
-        "pair": [separator, first, separator, second],
-        "special_tokens": {SEPARATOR_TEXT: ids},
+        "single": [eos, first],
+        "pair": [eos, first, eos, second],
+        "special_tokens": {EOS_TOKEN: ids},
     }
 
 

@@ -38,7 +38,7 @@ class Attention(nnx.Module):
             gain=residual_gain(model),
             bias=model.biases == "all",
         )
-        if model.query_key_norm:
+        if model.qk_norm:
             self.query_norm, self.key_norm = Norm(model, head), Norm(model, head)
 
     def __call__(self, x_BSD: jax.Array, positions_BS: jax.Array, attend: Attend) -> jax.Array:
@@ -61,7 +61,7 @@ class Attention(nnx.Module):
             jax.lax.dynamic_update_slice_in_dim(old, one, position, axis=1)
             for old, one in zip(cache_BWKh, new, strict=True)
         )
-        attend = reference_attention(mask_B11W, self.model.attention_soft_cap)
+        attend = reference_attention(mask_B11W, self.model.attn_logit_softcap)
         return self._mix(query_B1Hh, key_BWKh, value_BWKh, attend), (key_BWKh, value_BWKh)
 
     def _project(
@@ -70,7 +70,7 @@ class Attention(nnx.Module):
         query_BSHh = constrain(self.query(x_BSD), "batch", "sequence", "heads", None)
         key_BSKh = constrain(self.key(x_BSD), "batch", "sequence", "kv_heads", None)
         value_BSKh = constrain(self.value(x_BSD), "batch", "sequence", "kv_heads", None)
-        if self.model.query_key_norm:
+        if self.model.qk_norm:
             query_BSHh, key_BSKh = self.query_norm(query_BSHh), self.key_norm(key_BSKh)
         if self.model.positions == "rotary":
             query_BSHh, key_BSKh = (

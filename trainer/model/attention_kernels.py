@@ -11,19 +11,19 @@ Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def attend(
-    kind: str, segments_BS: jax.Array, window: int | None = None, soft_cap: float | None = None
+    kind: str, segments_BS: jax.Array, window: int | None = None, softcap: float | None = None
 ) -> Attend:
     """Returns causal attention inside the segments and the window; `kind` is the plan's."""
     if kind == "splash":
         from trainer.model import splash_attention  # imported late: takes 0.4 s
 
-        return splash_attention.attend(segments_BS, window, soft_cap)
-    return reference_attention(_causal_mask(segments_BS, window), soft_cap)
+        return splash_attention.attend(segments_BS, window, softcap)
+    return reference_attention(_causal_mask(segments_BS, window), softcap)
 
 
-def reference_attention(mask_B1SW: jax.Array, soft_cap: float | None) -> Attend:
-    """Returns attention of each query to the keys in its mask; `soft_cap` bounds the scores."""
-    if soft_cap is None:
+def reference_attention(mask_B1SW: jax.Array, softcap: float | None) -> Attend:
+    """Returns attention of each query to the keys in its mask; `softcap` bounds the scores."""
+    if softcap is None:
         return partial(jax.nn.dot_product_attention, mask=mask_B1SW)
 
     def capped(query_BSHh: jax.Array, key_BWKh: jax.Array, value_BWKh: jax.Array) -> jax.Array:
@@ -32,7 +32,7 @@ def reference_attention(mask_B1SW: jax.Array, soft_cap: float | None) -> Attend:
         scores_BKgSW = jnp.einsum(
             "bskgh,bwkh->bkgsw", query_BSKgh, key_BWKh, preferred_element_type=jnp.float32
         )
-        scores_BKgSW = soft_capped(scores_BKgSW * head_dim**-0.5, soft_cap)
+        scores_BKgSW = softcapped(scores_BKgSW * head_dim**-0.5, softcap)
         scores_BKgSW = jnp.where(mask_B1SW[:, :, None], scores_BKgSW, -jnp.inf)
         weights_BKgSW = jax.nn.softmax(scores_BKgSW).astype(value_BWKh.dtype)
         mixed_BSKgh = jnp.einsum("bkgsw,bwkh->bskgh", weights_BKgSW, value_BWKh)
@@ -41,7 +41,7 @@ def reference_attention(mask_B1SW: jax.Array, soft_cap: float | None) -> Attend:
     return capped
 
 
-def soft_capped(x: jax.Array, cap: float | None) -> jax.Array:
+def softcapped(x: jax.Array, cap: float | None) -> jax.Array:
     """Returns cap * tanh(x / cap), which is between -cap and cap; `x` itself without a cap."""
     return x if cap is None else cap * jnp.tanh(x / cap)
 

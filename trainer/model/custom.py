@@ -162,7 +162,7 @@ class CustomNetwork:
     def _check_loss(self) -> None:
         """Traces the loss of an abstract batch (shapes only). Raises PlanError when it fails."""
         data = self.job.data
-        rows = max(1, data.global_batch // data.micro_batches)
+        rows = max(1, data.global_batch // data.grad_accum_steps)
         tokens_BS = jax.ShapeDtypeStruct((rows, data.seq_len), jnp.int32)
         weights_BS = jax.ShapeDtypeStruct((rows, data.seq_len), jnp.float32)
         examples_B = jax.ShapeDtypeStruct((rows,), jnp.int32)

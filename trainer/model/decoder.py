@@ -11,10 +11,10 @@ from flax import nnx
 from trainer.contract.config.model import Model
 from trainer.model import dropout
 from trainer.model.attention import Attention, KeyValue
-from trainer.model.attention_kernels import Attend, soft_capped
+from trainer.model.attention_kernels import Attend, softcapped
 from trainer.model.attention_kernels import attend as attend_by
 from trainer.model.layers import Norm
-from trainer.model.mlp import FeedForward
+from trainer.model.mlp import MLP
 from trainer.model.moe import MoE
 from trainer.model.sharding import constrain, gathered, token_shards
 
@@ -42,13 +42,13 @@ class Vocabulary:
 class Layer(nnx.Module):
     """Attention and a feed-forward part, each on a normalized copy of the residual stream."""
 
-    def __init__(self, rngs: nnx.Rngs, model: Model, experts: str):
+    def __init__(self, rngs: nnx.Rngs, model: Model, moe: str):
         self.rate = model.dropout
         self.attention_norm = Norm(model, model.d_model)
         self.attention = Attention(rngs, model)
-        self.feed_forward_norm = Norm(model, model.d_model)
-        has_experts = model.experts is not None
-        self.feed_forward = MoE(rngs, model, experts) if has_experts else FeedForward(rngs, model)
+        self.mlp_norm = Norm(model, model.d_model)
+        is_moe = model.moe is not None
+        self.mlp = MoE(rngs, model, moe) if is_moe else MLP(rngs, model)
 
     def __call__(
         self,
@@ -70,17 +70,17 @@ class Layer(nnx.Module):
         x_BSD = x_BSD + dropout.dropout(mixed_BSD, dropout_keys_B, number, place, self.rate)
         x_BSD = constrain(x_BSD, "batch", "sequence", None)
         with jax.named_scope("norm"):
-            normal_BSD = self.feed_forward_norm(x_BSD)
-        with jax.named_scope("feed_forward"):
-            fed_BSD, unevenness_B = self._feed(normal_BSD)
-        place = dropout.FEED_FORWARD
-        x_BSD = x_BSD + dropout.dropout(fed_BSD, dropout_keys_B, number, place, self.rate)
-        return constrain(x_BSD, "batch", "sequence", None), unevenness_B
+            normal_BSD = self.mlp_norm(x_BSD)
+        with jax.named_scope("mlp"):
+            out_BSD, load_balance_loss_B = self._apply_mlp(normal_BSD)
+        place = dropout.MLP
+        x_BSD = x_BSD + dropout.dropout(out_BSD, dropout_keys_B, number, place, self.rate)
+        return constrain(x_BSD, "batch", "sequence", None), load_balance_loss_B
 
-    def _feed(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        if isinstance(self.feed_forward, MoE):
-            return self.feed_forward(x_BSD)
-        return self.feed_forward(x_BSD), None
+    def _apply_mlp(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        if isinstance(self.mlp, MoE):
+            return self.mlp(x_BSD)
+        return self.mlp(x_BSD), None
 
     def decode(
         self, x_B1D: jax.Array, position: jax.Array, mask_B11W: jax.Array, cache_BWKh: KeyValue
@@ -89,7 +89,7 @@ class Layer(nnx.Module):
         normal_B1D = self.attention_norm(x_B1D)
         mixed_B1D, cache_BWKh = self.attention.decode(normal_B1D, position, mask_B11W, cache_BWKh)
         x_B1D = x_B1D + mixed_B1D
-        return x_B1D + self._feed(self.feed_forward_norm(x_B1D))[0], cache_BWKh
+        return x_B1D + self._apply_mlp(self.mlp_norm(x_B1D))[0], cache_BWKh
 
 
 class Embedding(nnx.Module):
@@ -140,14 +140,14 @@ class Decoder(nnx.Module):
         model: Model,
         vocabulary: Vocabulary,
         dtype: jnp.dtype,
-        attention: str = "plain",
-        experts: str = "room",
+        attention: str = "reference",
+        moe: str = "capacity",
     ):
-        """Builds the decoder; `attention` and `experts` name implementations, as in the plan."""
+        """Builds the decoder; `attention` and `moe` name implementations, as in the plan."""
         self.model, self.vocabulary, self.dtype = model, vocabulary, dtype
         self.attention = attention
         self.embedding = Embedding(rngs, vocabulary, model.d_model)
-        self.layers = _stacked_layers(rngs, model, experts)
+        self.layers = _stacked_layers(rngs, model, moe)
         self.final_norm = Norm(model, model.d_model)
         if not model.tied_embeddings:
             self.output = Output(rngs, vocabulary, model.d_model)
@@ -178,8 +178,8 @@ class Decoder(nnx.Module):
         x_BSD = self._embedded(tokens_BS, positions_BS)
         rate = self.model.dropout
         x_BSD = dropout.dropout(x_BSD, dropout_keys_B, 0, dropout.EMBEDDING, rate)
-        window, soft_cap = self.model.window, self.model.attention_soft_cap
-        attend = attend_by(self.attention, segments_BS, window, soft_cap)
+        window, softcap = self.model.sliding_window, self.model.attn_logit_softcap
+        attend = attend_by(self.attention, segments_BS, window, softcap)
         graph, stacked = nnx.split(self.layers)
 
         def one_layer(x_BSD: jax.Array, layer: tuple[nnx.State, jax.Array]):
@@ -188,16 +188,18 @@ class Decoder(nnx.Module):
             return module(x_BSD, positions_BS, attend, number, dropout_keys_B)
 
         numbered = (stacked, jnp.arange(self.model.layers))
-        x_BSD, unevenness_LB = jax.lax.scan(
+        x_BSD, load_balance_loss_LB = jax.lax.scan(
             self._rematerialized(one_layer), x_BSD, numbered, unroll=not self.model.scan_layers
         )
         with jax.named_scope("norm"):
             features_BSD = self.final_norm(x_BSD)
-        return features_BSD, None if unevenness_LB is None else jnp.mean(unevenness_LB, axis=0)
+        return features_BSD, None if load_balance_loss_LB is None else jnp.mean(
+            load_balance_loss_LB, axis=0
+        )
 
     def _embedded(self, tokens_BS: jax.Array, positions_BS: jax.Array) -> jax.Array:
         x_BSD = self.embedding(tokens_BS, self.dtype)
-        if self.model.scaled_embedding:
+        if self.model.scale_embeddings:
             x_BSD = x_BSD * jnp.asarray(self.model.d_model**0.5, self.dtype)
         if self.model.max_positions is not None:
             x_BSD = x_BSD + self.positions(positions_BS, self.dtype)
@@ -222,7 +224,7 @@ class Decoder(nnx.Module):
         kernel = self._gathered(self.output_kernel) if kernel is None else kernel
         logits_BSV = jnp.matmul(x_BSD, kernel, preferred_element_type=jnp.float32)
         logits_BSV = constrain(logits_BSV, *split, "vocab")
-        logits_BSV = soft_capped(logits_BSV, self.model.logit_soft_cap)
+        logits_BSV = softcapped(logits_BSV, self.model.final_logit_softcap)
         return jnp.where(jnp.arange(kernel.shape[-1]) < self.vocabulary.size, logits_BSV, MASKED)
 
     @property
@@ -249,7 +251,7 @@ class Decoder(nnx.Module):
         Attention covers the last `window` positions, `position` included.
         """
         x_B1D = self._embedded(tokens_B1, jnp.full(tokens_B1.shape, position))
-        window = min(window, self.model.window or window)
+        window = min(window, self.model.sliding_window or window)
         places_W = jnp.arange(cache[0].shape[2])
         seen_W = (places_W <= position) & (places_W > position - window)
         graph, stacked = nnx.split(self.layers)
@@ -271,13 +273,13 @@ class Decoder(nnx.Module):
         return jax.checkpoint(body, policy=REMAT_POLICIES[self.model.remat], prevent_cse=False)
 
 
-def _stacked_layers(rngs: nnx.Rngs, model: Model, experts: str) -> Layer:
+def _stacked_layers(rngs: nnx.Rngs, model: Model, moe: str) -> Layer:
     """Returns all layers as one module whose arrays have a leading dim for the layer."""
 
     @nnx.split_rngs(splits=model.layers)
     @nnx.vmap(transform_metadata={nnx.PARTITION_NAME: "layer"})
     def layers(rngs: nnx.Rngs) -> Layer:
-        return Layer(rngs, model, experts)
+        return Layer(rngs, model, moe)
 
     return layers(rngs)
 

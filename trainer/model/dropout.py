@@ -7,7 +7,7 @@ in. The same example in the same step has the same mask on every mesh.
 import jax
 import jax.numpy as jnp
 
-EMBEDDING, ATTENTION, FEED_FORWARD = range(3)
+EMBEDDING, ATTENTION, MLP = range(3)
 
 
 def row_keys(seed: int, step: jax.Array, example_ids_B: jax.Array) -> jax.Array:

@@ -101,6 +101,6 @@ def _scaled(frequency_G: jax.Array, scaling: RopeScaling) -> jax.Array:
     if scaling.kind == "linear":
         return slowed_G
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
-    turns_G = scaling.trained_positions * frequency_G / (2 * math.pi)
+    turns_G = scaling.original_max_positions * frequency_G / (2 * math.pi)
     kept_G = jnp.clip((turns_G - low) / (high - low), 0, 1)
     return slowed_G * (1 - kept_G) + frequency_G * kept_G

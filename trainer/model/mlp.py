@@ -20,7 +20,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 """Activation of the gate, or of `up` without a gate. GELU is the tanh form of GPT-2 and Gemma."""
 
 
-class FeedForward(nnx.Module):
+class MLP(nnx.Module):
     """Computes down(activation(gate(x)) * up(x)), or without a gate down(activation(up(x))).
 
     SwiGLU and GEGLU are those of arXiv:2002.05202.
@@ -28,7 +28,7 @@ class FeedForward(nnx.Module):
 
     def __init__(self, rngs: nnx.Rngs, model: Model):
         width, hidden, bias = model.d_model, model.d_ff, model.biases == "all"
-        self.parts, self.kind = hidden_parts(model), model.feed_forward
+        self.parts, self.kind = hidden_parts(model), model.mlp
         for part in self.parts:
             setattr(self, part, Projection(rngs, (width, hidden), ("embed", "mlp"), bias=bias))
         self.down = Projection(

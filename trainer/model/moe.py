@@ -1,6 +1,6 @@
 """Mixture of experts: the router assigns each token to a few feed-forward parts.
 
-The letters of dims are those of `trainer/model/__init__.py`; "slot" is `place` in the code.
+The letters of dims are those of `trainer/model/__init__.py`.
 
 Capacity is counted per sequence, so the output of a token depends neither on the mesh nor on the
 other sequences of the batch. When capacity suffices for all tokens, moe_dropless.py needs no slots.
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from trainer.contract.config.model import Model
-from trainer.contract.planning.parameter_shapes import hidden_parts, room
+from trainer.contract.planning.parameter_shapes import capacity, hidden_parts
 from trainer.model import moe_dropless
 from trainer.model.attention import residual_gain
 from trainer.model.layers import Projection
@@ -29,11 +29,11 @@ tokens of its experts from more rows."""
 class MoE(nnx.Module):
     """A mixture of experts that replaces the feed-forward part of a layer."""
 
-    def __init__(self, rngs: nnx.Rngs, model: Model, kind: str = "room"):
+    def __init__(self, rngs: nnx.Rngs, model: Model, kind: str = "capacity"):
         """Builds router and experts; `kind` names the implementation, as in the plan."""
-        assert model.experts
-        self.settings, self.by = model.experts, kind
-        self.parts, self.kind = hidden_parts(model), model.feed_forward
+        assert model.moe
+        self.settings, self.by = model.moe, kind
+        self.parts, self.kind = hidden_parts(model), model.mlp
         width, hidden, count = model.d_model, model.d_ff, self.settings.count
         self.router = Projection(rngs, (width, count), ("embed", "router"))
         for part in self.parts:
@@ -44,38 +44,40 @@ class MoE(nnx.Module):
     def __call__(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns the output (B, S, D), and the load-balancing loss of each sequence (B,)."""
         logits_BSE = self.router(x_BSD).astype(jnp.float32)
-        chosen_BSk, experts_BSk = jax.lax.top_k(logits_BSE, self.settings.per_token)
+        chosen_BSk, experts_BSk = jax.lax.top_k(logits_BSE, self.settings.top_k)
         weights_BSk = jax.nn.softmax(chosen_BSk, axis=-1).astype(x_BSD.dtype)
-        unevenness_B = _load_balance_loss(logits_BSE, experts_BSk.reshape(len(x_BSD), -1))
+        load_balance_loss_B = _load_balance_loss(logits_BSE, experts_BSk.reshape(len(x_BSD), -1))
         if self.by == "ragged" and rows_are_split(len(x_BSD)):
-            return self._in_groups(x_BSD, experts_BSk, weights_BSk), unevenness_B
-        return self._in_places(x_BSD, experts_BSk, weights_BSk), unevenness_B
+            return self._dropless(x_BSD, experts_BSk, weights_BSk), load_balance_loss_B
+        return self._in_slots(x_BSD, experts_BSk, weights_BSk), load_balance_loss_B
 
-    def _in_groups(
+    def _dropless(
         self, x_BSD: jax.Array, experts_BSk: jax.Array, weights_BSk: jax.Array
     ) -> jax.Array:
         inward_EDF = [getattr(self, part).cast(x_BSD.dtype) for part in self.parts]
         down_EFD, activation = self.down.cast(x_BSD.dtype), ACTIVATIONS[self.kind]
-        return moe_dropless.feed(activation, x_BSD, experts_BSk, weights_BSk, inward_EDF, down_EFD)
+        return moe_dropless.dropless_moe(
+            activation, x_BSD, experts_BSk, weights_BSk, inward_EDF, down_EFD
+        )
 
-    def _in_places(
+    def _in_slots(
         self, x_BSD: jax.Array, experts_BSk: jax.Array, weights_BSk: jax.Array
     ) -> jax.Array:
-        places = room(self.settings, x_BSD.shape[1])
+        slots = capacity(self.settings, x_BSD.shape[1])
         experts_BN = experts_BSk.reshape(len(x_BSD), -1)
-        of_places, of_choices = _look_ups(experts_BN, self.settings.count, places)
+        of_slots, of_choices = _look_ups(experts_BN, self.settings.count, slots)
 
-        repeated_BND = jnp.repeat(x_BSD, self.settings.per_token, axis=1)
-        placed_BPD = taken(constrain(repeated_BND, "batch", None, None), of_places, of_choices)
-        placed_BECD = placed_BPD.reshape(len(x_BSD), -1, places, x_BSD.shape[-1])
-        fed_BECD = _exchanged(self._feed(_exchanged(placed_BECD, *BY_EXPERTS)), *BY_ROWS)
-        back_BND = taken(fed_BECD.reshape(placed_BPD.shape), of_choices, of_places)
+        repeated_BND = jnp.repeat(x_BSD, self.settings.top_k, axis=1)
+        slotted_BPD = taken(constrain(repeated_BND, "batch", None, None), of_slots, of_choices)
+        slotted_BECD = slotted_BPD.reshape(len(x_BSD), -1, slots, x_BSD.shape[-1])
+        fed_BECD = _exchanged(self._apply_experts(_exchanged(slotted_BECD, *BY_EXPERTS)), *BY_ROWS)
+        back_BND = taken(fed_BECD.reshape(slotted_BPD.shape), of_choices, of_slots)
 
         back_BSkD = back_BND.reshape(*weights_BSk.shape, -1)
         mixed_BSD = jnp.einsum("bskd,bsk->bsd", back_BSkD, weights_BSk)
         return constrain(mixed_BSD, "batch", None, None)
 
-    def _feed(self, x_BECD: jax.Array) -> jax.Array:
+    def _apply_experts(self, x_BECD: jax.Array) -> jax.Array:
         """Applies each expert to the tokens in its slots."""
         first, *rest = (
             jnp.einsum("becd,edf->becf", x_BECD, getattr(self, part)(x_BECD.dtype))
@@ -106,7 +108,7 @@ class _Kernel(nnx.Module):
         return self.kernel[...].astype(dtype)
 
 
-def _look_ups(experts_BN: jax.Array, count: int, places: int) -> tuple[LookUp, LookUp]:
+def _look_ups(experts_BN: jax.Array, count: int, slots: int) -> tuple[LookUp, LookUp]:
     """Returns the choice of each slot (B, P), and the slot of each choice (B, N).
 
     Earlier choices get slots first. A choice beyond its expert's capacity gets none: the token
@@ -119,12 +121,12 @@ def _look_ups(experts_BN: jax.Array, count: int, places: int) -> tuple[LookUp, L
 
     rank_BN = jnp.argsort(order_BN, axis=1)
     number_BN = rank_BN - jnp.take_along_axis(first_BE, experts_BN, axis=1)
-    is_kept_BN = number_BN < places
-    of_choices = LookUp(jnp.where(is_kept_BN, experts_BN * places + number_BN, 0), is_kept_BN)
+    is_kept_BN = number_BN < slots
+    of_choices = LookUp(jnp.where(is_kept_BN, experts_BN * slots + number_BN, 0), is_kept_BN)
 
-    rooms_C = jnp.arange(places)
-    is_taken_BEC = rooms_C < counts_BE[:, :, None]
-    ranked_BEC = jnp.where(is_taken_BEC, first_BE[:, :, None] + rooms_C, 0)
+    slots_C = jnp.arange(slots)
+    is_taken_BEC = slots_C < counts_BE[:, :, None]
+    ranked_BEC = jnp.where(is_taken_BEC, first_BE[:, :, None] + slots_C, 0)
     is_taken_BP, ranked_BP = (x.reshape(len(x), -1) for x in (is_taken_BEC, ranked_BEC))
     return LookUp(jnp.take_along_axis(order_BN, ranked_BP, axis=1), is_taken_BP), of_choices
 

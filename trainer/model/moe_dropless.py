@@ -55,7 +55,7 @@ INWARD, OUTWARD = ("expert", "embed", "mlp"), ("expert", "mlp", "embed")
 Activation = Callable[[jax.Array], jax.Array]
 
 
-def feed(
+def dropless_moe(
     activation: Activation,
     x_BSD: jax.Array,
     experts_BSk: jax.Array,
@@ -96,10 +96,10 @@ def _own(
         inward_EDF = [jax.lax.all_gather(x, embed, axis=1, tiled=True) for x in inward_EDF]
         down_EFD = jax.lax.all_gather(down_EFD, embed, axis=2, tiled=True)
 
-    count, per_token = len(down_EFD), experts_BSk.shape[-1]
+    count, top_k = len(down_EFD), experts_BSk.shape[-1]
     first = jax.lax.axis_index(expert) * count if expert else 0
     sizes_E, groups, choices = _groups(experts_BSk.reshape(-1) - first, count)
-    rows_ND = jnp.repeat(x_BSD.reshape(-1, x_BSD.shape[-1]), per_token, axis=0)
+    rows_ND = jnp.repeat(x_BSD.reshape(-1, x_BSD.shape[-1]), top_k, axis=0)
     grouped_ND = taken(rows_ND, groups, choices)
     hidden_NF, *rest = (jax.lax.ragged_dot(grouped_ND, x_EDF, sizes_E) for x_EDF in inward_EDF)
     hidden_NF = activation(hidden_NF)

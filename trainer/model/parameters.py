@@ -45,7 +45,7 @@ class Network:
             job = _written_out(job)
         vocabulary = Vocabulary(vocab_size(job), plan.padded_vocab)
         dtype = jnp.dtype(plan.compute_dtype)
-        module = abstract(job, vocabulary, dtype, plan.attention, plan.experts)
+        module = abstract(job, vocabulary, dtype, plan.attention, plan.moe)
         return cls(job, vocabulary, dtype, nnx.graphdef(module))
 
     def initial(self) -> Params:
@@ -75,24 +75,24 @@ def abstract(
     job: Job,
     vocabulary: Vocabulary,
     dtype: jnp.dtype,
-    attention: str = "plain",
-    experts: str = "room",
+    attention: str = "reference",
+    moe: str = "capacity",
 ) -> Decoder:
     """Returns the module with shapes in place of arrays; computes nothing."""
     with nnx.use_eager_sharding(False):
-        return nnx.eval_shape(lambda: _decoder(job, vocabulary, dtype, attention, experts))
+        return nnx.eval_shape(lambda: _decoder(job, vocabulary, dtype, attention, moe))
 
 
 def _decoder(
     job: Job,
     vocabulary: Vocabulary,
     dtype: jnp.dtype,
-    attention: str = "plain",
-    experts: str = "room",
+    attention: str = "reference",
+    moe: str = "capacity",
 ) -> Decoder:
     """Builds the decoder with the job's adapters, which do not change its other initial values."""
     key = jax.random.key(job.seed)
-    module = Decoder(nnx.Rngs(params=key), job.decoder, vocabulary, dtype, attention, experts)
+    module = Decoder(nnx.Rngs(params=key), job.decoder, vocabulary, dtype, attention, moe)
     if job.lora:
         rngs = nnx.Rngs(params=jax.random.fold_in(key, ADAPTERS))
         attach(module, rngs, job.lora, parameters(job.decoder, vocabulary.padded))

@@ -17,7 +17,7 @@ LARGEST_BLOCK = 512
 def attend(
     segments_BS: jax.Array,
     window: int | None = None,
-    soft_cap: float | None = None,
+    softcap: float | None = None,
     *,
     interpret: bool = False,
 ) -> Callable[[jax.Array, jax.Array, jax.Array], jax.Array]:
@@ -30,7 +30,7 @@ def attend(
         mesh = jax.sharding.get_abstract_mesh()
         length, heads = query_BSHh.shape[1:3]
         shards = (1, 1) if mesh.empty else (mesh.shape["tensor"], mesh.shape["context"])
-        kernel = _kernel(length, heads, window, soft_cap, shards, interpret)
+        kernel = _kernel(length, heads, window, softcap, shards, interpret)
         arrays = (query_BSHh, key_BWKh, value_BWKh, segments_BS, segments_BS)
         if mesh.empty:
             return _own(kernel, *arrays)
@@ -77,7 +77,7 @@ def _kernel(
     length: int,
     heads: int,
     window: int | None,
-    soft_cap: float | None,
+    softcap: float | None,
     shards: tuple[int, int],
     interpret: bool,
 ) -> Any:
@@ -98,7 +98,7 @@ def _kernel(
         mask = splash_attention.LocalMask((length, length), (window - 1, 0), 0)
     return splash_attention.make_splash_mha(
         splash_attention.MultiHeadMask([mask] * heads),
-        attn_logits_soft_cap=soft_cap,
+        attn_logits_soft_cap=softcap,
         head_shards=head_shards,
         q_seq_shards=query_shards,
         block_sizes=sizes,

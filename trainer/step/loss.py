@@ -29,10 +29,10 @@ def loss_sum(
     """
     if not isinstance(model, Decoder):
         return jnp.sum(own_losses(model, batch, keys_B))
-    features_BSD, unevenness_B = model.features(
+    features_BSD, load_balance_loss_B = model.features(
         batch.tokens, batch.segments, batch.positions, keys_B
     )
-    balance = _balance(model, unevenness_B, batch.weights)
+    balance = _balance(model, load_balance_loss_B, batch.weights)
     with jax.named_scope("loss"):
         # The barrier also holds in the backward pass: the kernel's whole gradient is reduced to the
         # device's shard before the gradient of the features continues into the layers.
@@ -121,13 +121,15 @@ def _scaled(
 _sum_of_chunks.defvjp(_sum_and_gradients, _scaled)
 
 
-def _balance(model: Decoder, unevenness_B: jax.Array | None, weights_BS: jax.Array) -> jax.Array:
+def _balance(
+    model: Decoder, load_balance_loss_B: jax.Array | None, weights_BS: jax.Array
+) -> jax.Array:
     """Returns 0 with the gradient of the load-balancing loss, summed over the targets."""
-    experts = model.model.experts
-    if unevenness_B is None or experts is None:
+    moe = model.model.moe
+    if load_balance_loss_B is None or moe is None:
         return jnp.float32(0)
     return _gradient_only(
-        experts.balance_loss * jnp.sum(unevenness_B * jnp.sum(weights_BS, axis=1))
+        moe.load_balance_loss_weight * jnp.sum(load_balance_loss_B * jnp.sum(weights_BS, axis=1))
     )
 
 

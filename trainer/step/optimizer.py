@@ -150,8 +150,8 @@ def clipping(optimizer: Optimizer, grad_norm: jax.Array) -> jax.Array:
 
 def update_ema(optimizer: Optimizer, average: Params, params: Params, updates: jax.Array) -> Params:
     """Adds `params` to the moving average; it forgets early ones, of fewer `updates`, faster."""
-    assert optimizer.ema is not None
-    kept = jnp.minimum(optimizer.ema, (1 + updates) / (10 + updates))
+    assert optimizer.ema_decay is not None
+    kept = jnp.minimum(optimizer.ema_decay, (1 + updates) / (10 + updates))
     return jax.tree.map(lambda mean, param: mean + (1 - kept) * (param - mean), average, params)
 
 

@@ -95,7 +95,7 @@ class TrainProgram:
         params, base = _parted(lie, kept_as)
         shapes, _ = _parted(jax.eval_shape(network.initial), kept_as)
         moments = optimizer.shardings(rule, shapes, params, whole)
-        average = None if job.optimizer.ema is None else params
+        average = None if job.optimizer.ema_decay is None else params
         shardings = TrainState(whole, params, moments, average, base)
         rows = mesh_layout.fsdp_rows(plan.world, plan.mesh)
         return cls(job, mesh, network, rule, shardings, kept_as, rows)
@@ -153,7 +153,7 @@ class TrainProgram:
     def _fresh(self, params: Params) -> TrainState[jax.Array]:
         params, base = _parted(params, self.kept_as)
         base = base and {name: array.astype(self.kept_as[name]) for name, array in base.items()}
-        average = None if self.job.optimizer.ema is None else jax.tree.map(jnp.copy, params)
+        average = None if self.job.optimizer.ema_decay is None else jax.tree.map(jnp.copy, params)
         return TrainState(jnp.int32(0), params, self.rule.init(params), average, base)
 
     def step(

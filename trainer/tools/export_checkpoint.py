@@ -31,7 +31,7 @@ def main() -> int:
     except checkpoint_metadata.BrokenError as error:
         print(f"{options.folder}: {error}", file=sys.stderr)
         return 1
-    except (FileExistsError, ConfigError) as error:
+    except (FileExistsError, ConfigError, checkpoint_metadata.FormatError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0

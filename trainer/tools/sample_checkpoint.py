@@ -15,7 +15,7 @@ from trainer.contract.config.loader import ConfigError
 from trainer.contract.planning.plan import Corpus
 from trainer.contract.planning.planner import PlanError, resolve
 from trainer.contract.records import checkpoint_metadata
-from trainer.contract.records.checkpoint_metadata import BrokenError
+from trainer.contract.records.checkpoint_metadata import BrokenError, FormatError
 from trainer.contract.storage.paths import place
 
 
@@ -37,7 +37,7 @@ def main() -> int:
     except (BrokenError, FolderError) as error:
         print(f"{options.folder}: {error}", file=sys.stderr)
         return 1
-    except (ConfigError, PlanError) as error:
+    except (ConfigError, PlanError, FormatError) as error:
         print(f"{options.folder}: {error}", file=sys.stderr)
         return 2
     return 0
@@ -72,7 +72,7 @@ def _write(folder: epath.Path, settings: Sample, seed: int | None) -> str:
 
 def _on(devices: int, job: Job, seed: int | None) -> Job:
     """Returns the job on `devices` devices; its own mesh and batches do not matter for sampling."""
-    data = job.data.model_copy(update={"global_batch": devices, "micro_batches": 1})
+    data = job.data.model_copy(update={"global_batch": devices, "grad_accum_steps": 1})
     seed = job.seed if seed is None else seed
     changes = {"data": data, "mesh": Mesh(data=1), "profile": None, "seed": seed}
     return job.model_copy(update=changes)

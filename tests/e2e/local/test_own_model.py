@@ -18,7 +18,7 @@ steps: 4
 model: {module: mine.model:build, args: {width: 8, hidden: 16}}
 data: {source: stdlib, seq_len: 16, global_batch: 4}
 optimizer: {schedule: constant, learning_rate: 0.03}
-evaluate: {every_steps: 4, batches: 1, multiple_choice: {path: questions.jsonl}}
+eval: {every_steps: 4, batches: 1, multiple_choice: {path: questions.jsonl}}
 checkpoint: {every_steps: 2}
 """
 QUESTIONS = [

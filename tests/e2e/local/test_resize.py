@@ -30,9 +30,9 @@ steps: {STEPS}
 model: {{layers: 2, d_model: 32, heads: 4, d_ff: 64, dropout: 0.1}}
 data:
   {{source: text, path: "corpus.txt", seq_len: {SEQ_LEN}, global_batch: {GLOBAL_BATCH},
-  held_out: 0}}
+  validation_fraction: 0}}
 optimizer: {{learning_rate: 3e-4, schedule: constant}}
-evaluate: null
+eval: null
 sample: null
 checkpoint: {{every_steps: {SAVED}, keep: 100}}
 """

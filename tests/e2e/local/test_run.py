@@ -15,7 +15,7 @@ name: small
 steps: 4
 model: {layers: 1, d_model: 16, heads: 2, d_ff: 32}
 data: {source: text, path: "corpus/*.txt", seq_len: 16, global_batch: 4}
-evaluate: {every_steps: 2, batches: 1}
+eval: {every_steps: 2, batches: 1}
 sample: {tokens: 5}
 """
 CLUSTER = "{accelerator: cpu, hosts: 2, devices_per_host: 1, provider: {kind: local}}"

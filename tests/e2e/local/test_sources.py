@@ -74,10 +74,10 @@ def tokens(dtype: type) -> np.ndarray:
 
 
 def job_of(launcher: Launcher, data: dict[str, Any], more: str = "") -> None:
-    text = JOB.replace("steps: 100000", f"steps: {STEPS}").replace("evaluate: null\n", "")
+    text = JOB.replace("steps: 100000", f"steps: {STEPS}").replace("eval: null\n", "")
     lines = [line for line in text.splitlines() if not line.startswith("data:")]
-    sizes = {"seq_len": 16, "held_out": 0.1}
-    settings = [f"data: {json.dumps({**sizes, **data})}", "evaluate: {every_steps: 4, batches: 1}"]
+    sizes = {"seq_len": 16, "validation_fraction": 0.1}
+    settings = [f"data: {json.dumps({**sizes, **data})}", "eval: {every_steps: 4, batches: 1}"]
     (launcher.folder / "job.yaml").write_text("\n".join([*lines, *settings, more]))
 
 
@@ -99,7 +99,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Launch, Da
         job_of(launcher, data := {"mixture": sources, "global_batch": BATCH})
         run = launcher("mixed")
         assert run.wait() == 0, run.output
-        yield run, Data.model_validate({**data, "seq_len": 16, "held_out": 0.1})
+        yield run, Data.model_validate({**data, "seq_len": 16, "validation_fraction": 0.1})
         traces.assert_nothing_left(timeout_s=5.0)
         traces.remove()
 

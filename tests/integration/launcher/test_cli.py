@@ -143,11 +143,11 @@ def test_the_plan_lists_every_parameter_on_request(folder: Path) -> None:
 
 def test_one_array_is_drawn_and_names_near_an_unknown_one_are_told(folder: Path) -> None:
     words = ["plan", "-c", "tpu-v4-32", "--simulate", "job.yaml", "mesh.tensor=2", "--draw"]
-    drawn = launch(folder, *words, "layers.feed_forward.gate.kernel").stdout
-    assert "layers.feed_forward.gate.kernel" in drawn and "16 parts" in drawn
-    refused = launch(folder, *words, "layers.feed_forward.gates.kernel")
+    drawn = launch(folder, *words, "layers.mlp.gate.kernel").stdout
+    assert "layers.mlp.gate.kernel" in drawn and "16 parts" in drawn
+    refused = launch(folder, *words, "layers.mlp.gates.kernel")
     assert refused.returncode == 2
-    assert "near it are layers.feed_forward.gate.kernel" in refused.stderr
+    assert "near it are layers.mlp.gate.kernel" in refused.stderr
 
 
 def test_the_plan_knows_the_corpus_by_its_hash(folder: Path) -> None:

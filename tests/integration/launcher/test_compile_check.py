@@ -19,8 +19,8 @@ JOB = """\
 name: large
 steps: 1
 model: {layers: 16, d_model: 2048, heads: 16, kv_heads: 16, d_ff: 8192}
-data: {source: text, path: "corpus.txt", seq_len: 128, global_batch: 1, held_out: 0}
-evaluate: null
+data: {source: text, path: "corpus.txt", seq_len: 128, global_batch: 1, validation_fraction: 0}
+eval: null
 sample: null
 checkpoint: null
 """

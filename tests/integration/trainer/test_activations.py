@@ -54,12 +54,12 @@ def kept_by_jax(job: Job) -> int:
 KINDS: dict[str, dict[str, Any]] = {
     "a head each": {},
     "grouped heads": {"kv_heads": 3},
-    "gpt2": {"norm": "layer", "feed_forward": "gelu", "biases": "all"},
-    "gemma": {"kv_heads": 1, "feed_forward": "geglu"},
-    "norms of heads": {"kv_heads": 3, "query_key_norm": True},
-    "capped scores": {"attention_soft_cap": 30.0},
-    "experts": {"experts": {"count": 4, "capacity_factor": 1.25}},
-    "experts for all": {"experts": {"count": 4}},
+    "gpt2": {"norm": "layer", "mlp": "gelu", "biases": "all"},
+    "gemma": {"kv_heads": 1, "mlp": "geglu"},
+    "norms of heads": {"kv_heads": 3, "qk_norm": True},
+    "capped scores": {"attn_logit_softcap": 30.0},
+    "moe": {"moe": {"count": 4, "capacity_factor": 1.25}},
+    "experts for all": {"moe": {"count": 4}},
 }
 
 
@@ -73,5 +73,5 @@ def test_a_layer_keeps_what_jax_asks_for(remat: str, model: dict[str, Any]) -> N
     # With `none` there are numbers of which there is one for a row's position or head besides.
     assert ours > 0.98 * kept
     # From 0.12 on JAX keeps one copy less of what goes through a tanh.
-    has_tanh = model.get("feed_forward") or model.get("attention_soft_cap")
+    has_tanh = model.get("mlp") or model.get("attn_logit_softcap")
     assert ours < (1.12 if has_tanh else 1.02) * kept

@@ -51,7 +51,13 @@ def write(folder: Path, seed: int = 0) -> str:
 
 
 def data(path: str, size: int = SIZE, **changes: Any) -> Data:
-    sizes = {"source": "text", "path": path, "seq_len": 32, "global_batch": 8, "held_out": 0.1}
+    sizes = {
+        "source": "text",
+        "path": path,
+        "seq_len": 32,
+        "global_batch": 8,
+        "validation_fraction": 0.1,
+    }
     return Data.model_validate({**sizes, "tokenizer": {"train": size}, **changes})
 
 
@@ -67,8 +73,8 @@ def test_the_plan_knows_the_vocabulary_before_the_training(tmp_path: Path, cache
     trained = Tokenizer.from_str(file_of(job.data))
     assert trained.get_vocab_size() == SIZE
     known = vocabulary(job.data)
-    assert trained.token_to_id(known.separator_text) == known.separator
-    assert known.separator_text == "<|endoftext|>"
+    assert trained.token_to_id(known.eos_token) == known.eos_id
+    assert known.eos_token == "<|endoftext|>"
 
 
 def test_two_trainings_give_the_same_bytes(tmp_path: Path) -> None:
@@ -89,10 +95,10 @@ def test_two_trainings_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_its_tokens_are_text_again_and_fewer_than_bytes(tmp_path: Path) -> None:
     path = write(tmp_path / "corpus")
-    tokens = token_cache.load(data(path, held_out=0.0))
-    as_bytes = token_cache.load(data(path, held_out=0.0, tokenizer="bytes"))
+    tokens = token_cache.load(data(path, validation_fraction=0.0))
+    as_bytes = token_cache.load(data(path, validation_fraction=0.0, tokenizer="bytes"))
     assert len(tokens.held_in) < len(as_bytes.held_in) / 2
-    first = np.flatnonzero(tokens.held_in == tokens.tokenizer.separator)[1]
+    first = np.flatnonzero(tokens.held_in == tokens.tokenizer.eos_id)[1]
     assert tokens.tokenizer.decode(tokens.held_in[1:first].tolist()) == (
         (tmp_path / "corpus" / "0.txt").read_text()
     )
@@ -101,10 +107,10 @@ def test_its_tokens_are_text_again_and_fewer_than_bytes(tmp_path: Path) -> None:
 def test_what_is_held_out_is_not_trained_on(tmp_path: Path) -> None:
     one = data(write(tmp_path / "corpus"))
     before = token_cache.load(one)
-    separator, held_out = before.tokenizer.separator, before.held_out[:]
+    eos_id, held_out = before.tokenizer.eos_id, before.held_out[:]
     kept = "".join(
         before.tokenizer.decode(part.tolist())
-        for part in np.split(held_out, np.flatnonzero(held_out == separator))
+        for part in np.split(held_out, np.flatnonzero(held_out == eos_id))
         for part in [part[1:]]
     )
     for path in (tmp_path / "corpus").iterdir():
@@ -136,7 +142,7 @@ def test_a_corpus_that_is_too_small_says_how_many_tokens_it_gives(tmp_path: Path
     with pytest.raises(DataError, match=r"train is 5,000, but .* only (\d+) tokens") as e:
         token_cache.load(asked)
     fewer = int(str(e.value).partition("Set it to ")[2].partition(" ")[0])
-    assert token_cache.load(data(asked.path or "", fewer)).tokenizer.separator == 0
+    assert token_cache.load(data(asked.path or "", fewer)).tokenizer.eos_id == 0
 
 
 def test_bad_records_are_told_while_it_trains(tmp_path: Path) -> None:
@@ -146,8 +152,8 @@ def test_bad_records_are_told_while_it_trains(tmp_path: Path) -> None:
 
 
 def test_it_has_its_own_separator() -> None:
-    job = job_of(data={"tokenizer": {"train": SIZE}, "separator": "</s>"})
-    with pytest.raises(PlanError, match=r"data\.separator: a trained tokenizer has its own"):
+    job = job_of(data={"tokenizer": {"train": SIZE}, "eos_token": "</s>"})
+    with pytest.raises(PlanError, match=r"data\.eos_token: a trained tokenizer has its own"):
         resolve(job, world_of(), corpus_of(job))
 
 

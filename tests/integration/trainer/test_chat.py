@@ -38,7 +38,7 @@ def test_a_prompt_and_its_answer_follow_each_other_and_the_answer_is_learned(
     asked = data(path, fields=PAIR)
     assert learned(asked) == [("1+1=2", ["2"]), ("ü?ö", ["ö"])]
     stream = token_cache.load(asked).held_in[:]
-    one = packing.example(stream, 0, BYTES.separator)
+    one = packing.example(stream, 0, BYTES.eos_id)
     whole = [BYTES.encode(text) for text in (b"1+1=2", "ü?ö".encode())]
     np.testing.assert_array_equal(one.tokens, np.concatenate(whole)[:-1])
     np.testing.assert_array_equal(one.targets, np.concatenate(whole)[1:])
@@ -154,7 +154,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def job(path: str, **changes: Any):
     asked = {"source": "chat", "path": path, "fields": PAIR, "seq_len": 16, "global_batch": 8}
-    return job_of(data={**asked, "held_out": 0.2}, **changes)
+    return job_of(data={**asked, "validation_fraction": 0.2}, **changes)
 
 
 def test_losses_over_answers_are_the_same_on_every_mesh(pairs: str) -> None:

@@ -31,7 +31,7 @@ ASKED = [
 def job(folder: Path, asked: list[Any] = ASKED, **changes: Any) -> Job:
     path = folder / "questions.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in asked))
-    return job_of(evaluate={"multiple_choice": {"path": str(path)}}, **changes)
+    return job_of(eval={"multiple_choice": {"path": str(path)}}, **changes)
 
 
 def answered(made: Bench, params: Any = None) -> MultipleChoiceResult:
@@ -91,7 +91,7 @@ def test_choices_are_those_of_a_reference(tmp_path: Path) -> None:
 
 
 def test_the_number_is_the_same_on_a_mesh_and_in_micro_batches(tmp_path: Path) -> None:
-    split = job(tmp_path, mesh={"fsdp": 2, "tensor": 2}, data={"micro_batches": 2})
+    split = job(tmp_path, mesh={"fsdp": 2, "tensor": 2}, data={"grad_accum_steps": 2})
     made = bench(split, 4)
     assert answered(made) == answered(bench(job(tmp_path)))
 

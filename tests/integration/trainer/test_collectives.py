@@ -19,8 +19,8 @@ JOBS = {
     "untied": job_of(model={"tied_embeddings": False}),
     "dropout": job_of(model={"dropout": 0.1}, mesh={"tensor": 2}),
     "rematerialized": job_of(model={"remat": "full"}),
-    "micro-batches": job_of(data={"micro_batches": 2}, mesh={"tensor": 2}),
-    "micro-batches, data 2": job_of(data={"micro_batches": 2}, mesh={"data": 2, "tensor": 2}),
+    "micro-batches": job_of(data={"grad_accum_steps": 2}, mesh={"tensor": 2}),
+    "micro-batches, data 2": job_of(data={"grad_accum_steps": 2}, mesh={"data": 2, "tensor": 2}),
 }
 
 

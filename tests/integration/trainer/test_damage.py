@@ -14,6 +14,7 @@ from tests.support.saves import Kept, equal
 from trainer.checkpoint import restore
 from trainer.checkpoint.errors import NoGoodCheckpointError, RestoreError
 from trainer.contract.records import checkpoint_metadata
+from trainer.contract.records.checkpoint_metadata import FormatError
 from trainer.contract.storage.retries import StorageError
 from trainer.distributed import consensus
 
@@ -276,6 +277,16 @@ def test_a_folder_that_cannot_be_listed_is_not_a_checkpoint_without_files(tmp_pa
     monkeypatch.setattr(checkpoint_metadata.os, "scandir", scandir)
     with pytest.raises(OSError, match="Stale file handle"):
         checkpoint_metadata.read(kept.folder / "1")
+
+
+def test_a_checkpoint_of_another_format_is_neither_read_nor_moved(tmp_path):
+    kept = Kept.of(tmp_path)
+    kept.saved(1)
+    path = kept.folder / "1" / checkpoint_metadata.ABOUT
+    path.write_text(path.read_text().replace('"format":1,', '"format":2,"new_key":[],'))
+    with pytest.raises(FormatError, match=r"has checkpoint format 2, and .* reads format 1"):
+        kept.restore()
+    assert checkpoint_metadata.steps(kept.folder) == [1]
 
 
 def _raising(error: Exception) -> Callable[..., None]:

@@ -104,7 +104,7 @@ def test_examples_are_the_consecutive_windows_of_the_stream():
 
 def test_positions_and_segments_start_again_at_each_document():
     stream = np.concatenate([tokenizer.BYTES.encode(text) for text in (b"ab", b"", b"xyz")])
-    one = packing.example(np.append(stream[1:], 0), 0, tokenizer.BYTES.separator)
+    one = packing.example(np.append(stream[1:], 0), 0, tokenizer.BYTES.eos_id)
     assert one.segments.tolist() == [0, 0, 1, 2, 2, 2, 2]
     assert one.positions.tolist() == [0, 1, 0, 0, 1, 2, 3]
     assert one.targets.tolist() == [98, 256, 256, 120, 121, 122, 0]
@@ -121,9 +121,9 @@ def test_without_boundaries_a_window_is_one_segment():
 def test_text_comes_back_from_its_tokens():
     text = "def naïve(): return '😀'"
     tokens = tokenizer.BYTES.encode(text.encode())
-    assert tokens[0] == tokenizer.BYTES.separator
+    assert tokens[0] == tokenizer.BYTES.eos_id
     assert tokenizer.BYTES.decode(tokens[1:]) == text
-    assert tokenizer.BYTES.decode([*tokens[1:], tokenizer.BYTES.separator, 65]) == text
+    assert tokenizer.BYTES.decode([*tokens[1:], tokenizer.BYTES.eos_id, 65]) == text
 
 
 def _held_out(names, share):
@@ -152,11 +152,11 @@ def test_a_new_document_moves_no_other_one_between_the_parts():
 
 def test_held_out_documents_are_never_trained_on(text_job):
     texts = [chr(65 + number) * 400 for number in range(20)]
-    job = text_job(texts, data={"held_out": 0.2})
+    job = text_job(texts, data={"validation_fraction": 0.2})
     tokens = token_cache.load(job.data)
     trained, kept = set(tokens.held_in[:].tolist()), set(tokens.held_out[:].tolist())
-    assert trained & kept == {tokenizer.BYTES.separator}
-    assert trained | kept == {*range(65, 85), tokenizer.BYTES.separator}
+    assert trained & kept == {tokenizer.BYTES.eos_id}
+    assert trained | kept == {*range(65, 85), tokenizer.BYTES.eos_id}
 
 
 def test_the_cache_is_read_again_until_the_corpus_changes(text_job, tmp_path):
@@ -209,7 +209,7 @@ def test_a_corpus_of_one_document_has_nothing_to_evaluate_on():
 
 
 def test_rows_reach_the_devices_in_the_order_of_the_block():
-    made = bench(job_of(mesh={"fsdp": 2, "tensor": 2}, data={"micro_batches": 2}), 4)
+    made = bench(job_of(mesh={"fsdp": 2, "tensor": 2}, data={"grad_accum_steps": 2}), 4)
     batch = made.batch(1)
     assert batch.tokens.shape == (2, 4, 32) and batch.examples.shape == (2, 4)
     alone = bench(job_of()).batch(1)

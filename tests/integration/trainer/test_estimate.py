@@ -19,7 +19,7 @@ name: billion
 steps: 10
 model: {layers: 13, d_model: 2048, heads: 16, kv_heads: 16, d_ff: 8192}
 data: {source: text, path: "x/*", seq_len: 128, global_batch: 1}
-evaluate: null
+eval: null
 sample: null
 checkpoint: null
 """
@@ -48,7 +48,7 @@ def test_what_fits_is_needed_where_the_plan_says(tmp_path: Path) -> None:
 
 def test_an_evaluation_is_compiled_too(tmp_path: Path) -> None:
     """Its products need less than those of training, beside the same parameters and moments."""
-    words = ["-c", "v5e-1", "model.layers=4", "evaluate={every_steps: 5}"]
+    words = ["-c", "v5e-1", "model.layers=4", "eval={every_steps: 5}"]
     result = compiled(tmp_path, *words, "-o", "json")
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)

@@ -11,8 +11,8 @@ from trainer.telemetry.metrics import Evaluation
 BATCHES = 2
 
 
-def evaluation(micro_batches: int, devices: int = 2) -> Evaluation | None:
-    made = bench(job_of(data={"micro_batches": micro_batches}), devices)
+def evaluation(grad_accum_steps: int, devices: int = 2) -> Evaluation | None:
+    made = bench(job_of(data={"grad_accum_steps": grad_accum_steps}), devices)
     with jax.set_mesh(made.trainable.mesh):
         params = made.initial().params
         return Evaluator(made.trainable).evaluate(params, made.feed.held_out(BATCHES))
@@ -26,6 +26,6 @@ def test_micro_batches_change_nothing() -> None:
 
 
 def test_its_batches_are_cut_as_those_of_training_are() -> None:
-    made = bench(job_of(data={"micro_batches": 4}), 2)
+    made = bench(job_of(data={"grad_accum_steps": 4}), 2)
     (batch, *_) = made.feed.held_out(BATCHES)
     assert batch.tokens.shape == made.batch(1).tokens.shape

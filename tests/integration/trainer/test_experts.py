@@ -9,7 +9,7 @@ from jax.sharding import AxisType
 
 from tests.support.jobs import job_of
 from tests.support.model_folders import plan_of
-from trainer.contract.planning.parameter_shapes import room
+from trainer.contract.planning.parameter_shapes import capacity
 from trainer.contract.planning.sharding_rules import MESH_AXES
 from trainer.data import packing, tokenizer
 from trainer.model import Network
@@ -20,15 +20,15 @@ EXPERTS, PER_TOKEN, LENGTH = 4, 2, 8
 
 
 def model_of(**experts):
-    return job_of(model={"experts": {"count": EXPERTS, "per_token": PER_TOKEN, **experts}}).model
+    return job_of(model={"moe": {"count": EXPERTS, "top_k": PER_TOKEN, **experts}}).model
 
 
 def room_of(model):
-    assert model.experts
-    return room(model.experts, LENGTH)
+    assert model.moe
+    return capacity(model.moe, LENGTH)
 
 
-def experts_of(model, kind="room"):
+def experts_of(model, kind="capacity"):
     with nnx.use_eager_sharding(False):
         return MoE(nnx.Rngs(params=0), model, kind)
 
@@ -99,7 +99,7 @@ def test_groups_of_rows_give_what_places_for_all_give(mesh, x_BSD):
 
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(weights, x_BSD)
 
-    wanted = out_and_gradients("room")
+    wanted = out_and_gradients("capacity")
     sizes = [mesh.get(axis, 1) for axis in MESH_AXES]
     automatic = (AxisType.Auto,) * len(sizes)
     with jax.set_mesh(jax.make_mesh(sizes, MESH_AXES, axis_types=automatic)):
@@ -113,7 +113,7 @@ def test_a_sequence_does_not_depend_on_those_beside_it(x_BSD):
 
 
 def test_unevenness_is_one_where_all_experts_are_alike_and_more_where_one_has_all(x_BSD):
-    module = experts_of(model_of(per_token=1))
+    module = experts_of(model_of(top_k=1))
     module.router.kernel[...] = jnp.zeros((32, EXPERTS))
     np.testing.assert_allclose(module(x_BSD)[1], 1.0)  # equal probabilities, whoever is chosen
     module.router.kernel[...] = jnp.zeros((32, EXPERTS)).at[:, 0].set(50.0)
@@ -124,12 +124,12 @@ def test_balancing_moves_the_router_and_is_not_in_the_loss_that_is_told():
     found = [_loss_and_gradient(balance) for balance in (0.0, 1.0)]
     (loss, without), (same, balanced) = found
     np.testing.assert_allclose(loss, same, rtol=1e-6)
-    router = "layers.feed_forward.router.kernel"
+    router = "layers.mlp.router.kernel"
     assert np.abs(balanced[router] - without[router]).max() > 1e-3
 
 
 def _loss_and_gradient(balance):
-    job = job_of(model={"experts": {"count": EXPERTS, "balance_loss": balance}})
+    job = job_of(model={"moe": {"count": EXPERTS, "load_balance_loss_weight": balance}})
     network = Network.of(job, plan_of(job))
     stream = tokenizer.BYTES.encode(b"import os, and some more text to choose experts for")
     batch = packing.stack([packing.example(stream, 0, None)])

@@ -106,8 +106,8 @@ def test_all_axes_at_once_move_what_each_does() -> None:
 
 def test_micro_batches_count() -> None:
     once, found = step(2, mesh={"fsdp": 2})
-    twice, again = step(2, mesh={"fsdp": 2}, data={"micro_batches": 2})
-    assert twice.batch.micro_batches == 2 * once.batch.micro_batches
+    twice, again = step(2, mesh={"fsdp": 2}, data={"grad_accum_steps": 2})
+    assert twice.batch.grad_accum_steps == 2 * once.batch.grad_accum_steps
     gathered, gathered_again = (sum(one.bytes for one in gathers(each)) for each in (found, again))
     assert gathered_again == 2 * gathered > 0
 

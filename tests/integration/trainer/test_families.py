@@ -98,7 +98,7 @@ def test_what_is_exported_is_loaded_again(kind, tmp_path):
 
 
 def test_a_model_that_no_family_has_is_not_exported(tmp_path):
-    job = job_of(model={"norm": "layer", "logit_soft_cap": 30.0})
+    job = job_of(model={"norm": "layer", "final_logit_softcap": 30.0})
     with pytest.raises(ConfigError, match=r"nearest is \w+, which has not model.norm: layer"):
         hugging_face.export(job, params_of(job, plan_of(job)), tmp_path / "hf")
 
@@ -122,9 +122,7 @@ def test_experts_elsewhere_get_their_tokens_and_nothing_else_is_sent_for_them():
     job = job_of(**job, mesh=mesh)
     made = bench(job, devices)
     found = collectives.of(made.text, made.plan)
-    assert {one.kind for one in found if one.part == "feed_forward" and one.backward} == {
-        "all-to-all"
-    }
+    assert {one.kind for one in found if one.part == "mlp" and one.backward} == {"all-to-all"}
     share = parallelism.shares(found, job, made.plan)["expert"]
     assert 0.9 * share.must < share.sent < 1.1 * share.must
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.compiles
 CASES = [
     ("v5e-1", "none", {"global_batch": 16}, {}),
     ("v5e-1", "none", {"global_batch": 2, "seq_len": 4096}, {}),
-    ("v5e-1", "dots", {"global_batch": 96, "micro_batches": 2}, {}),
+    ("v5e-1", "dots", {"global_batch": 96, "grad_accum_steps": 2}, {}),
     ("v5e-1", "full", {"global_batch": 256}, {}),
     ("v5e-1", "full", {"global_batch": 32, "seq_len": 4096}, {}),
     ("v5e-16", "none", {"global_batch": 256}, {}),

@@ -199,8 +199,8 @@ def test_what_several_devices_hold_is_read_once(exported, read):
 
 
 PARTS = {
-    "layers.feed_forward.gate.kernel": ((0, 2), (8, 16), (32, 64)),
-    "layers.feed_forward.down.kernel": ((1, 2), (32, 64), (8, 16)),
+    "layers.mlp.gate.kernel": ((0, 2), (8, 16), (32, 64)),
+    "layers.mlp.down.kernel": ((1, 2), (32, 64), (8, 16)),
     "layers.attention.query.kernel": ((0, 1), (8, 16), (1, 3), (0, 8)),
     "layers.attention.output.kernel": ((0, 2), (1, 3), (0, 8), (8, 16)),
     "embedding.table": ((192, 384), (16, 32)),  # tokens 257 to 383 only pad
@@ -228,5 +228,5 @@ def test_the_tokenizer_has_each_byte_once_and_the_separator_after_them():
     assert sorted(vocabulary.values()) == list(range(256))
     assert all(vocabulary[chr(byte)] == byte for byte in b"az09!~")
     assert all(len(sign) == 1 and not sign.isspace() for sign in vocabulary)
-    assert [token["id"] for token in made["added_tokens"]] == [tokenizer.BYTES.separator]
+    assert [token["id"] for token in made["added_tokens"]] == [tokenizer.BYTES.eos_id]
     assert files["tokenizer_config.json"]["model_max_length"] == 64

@@ -67,8 +67,8 @@ def test_the_first_loss_is_that_of_the_base():
 def test_only_adapters_move_and_the_base_waits_in_the_compute_type():
     """With all that an optimizer can have."""
     settings = {
-        "name": "muon", "ema": 0.9, "learning_rate": 1e-2,
-        "groups": [{"pattern": "*.lora.b", "learning_rate_factor": 2.0}],
+        "name": "muon", "ema_decay": 0.9, "learning_rate": 1e-2,
+        "param_groups": [{"pattern": "*.lora.b", "learning_rate_factor": 2.0}],
     }  # fmt: skip
     model = {**SMALL, "compute_dtype": "bfloat16"}
     made = bench(job_of(**{**LORA, "model": model, "optimizer": settings}), 4)
@@ -124,7 +124,7 @@ def test_a_frozen_weight_costs_two_products_and_a_trained_one_three():
             "'embedding.*' matches embedding.table alone, which take no adapter. There",
         ),
         (
-            {"lora": {"rank": 2, "targets": ["*.up.*"]}, "model": {"experts": {"count": 2}}},
+            {"lora": {"rank": 2, "targets": ["*.up.*"]}, "model": {"moe": {"count": 2}}},
             "lora.targets.0",
             "take no adapter",
         ),
@@ -140,7 +140,7 @@ def test_what_cannot_be_adapted_is_refused_with_what_was_meant(changes, key, mes
 
 
 def test_experts_models_have_adapters_in_their_attention():
-    job = job_of(**{**LORA, "model": {"experts": {"count": 2}}})
+    job = job_of(**{**LORA, "model": {"moe": {"count": 2}}})
     plan = resolve(job, world_of(), corpus_of(job))
     assert {array.name.split(".")[1] for array in plan.trained} == {"attention"}
 
@@ -295,7 +295,7 @@ def test_two_processes_train_adapters_and_one_goes_on(base, tmp_path, monkeypatc
         # Of another schedule the first steps would depend on their number.
         "optimizer": {"learning_rate": 1e-2, "schedule": "constant"},
         "checkpoint": {"every_steps": 2, "init_from": str(base)},
-        "evaluate": {"every_steps": 2, "batches": 1},
+        "eval": {"every_steps": 2, "batches": 1},
         "sample": {"tokens": 20, "temperature": 0.0},
     }
     job = job_of(**{**LORA, **changes}, steps=2)

@@ -153,7 +153,7 @@ def corpora(tmp_path: Path) -> list[dict[str, Any]]:
 
 
 def job(corpora: list[dict[str, Any]], **changes: Any):
-    data = {"mixture": corpora, "seq_len": 32, "global_batch": 8, "held_out": 0.1}
+    data = {"mixture": corpora, "seq_len": 32, "global_batch": 8, "validation_fraction": 0.1}
     whole = job_of().model_dump(mode="json")
     return type(job_of()).model_validate({**whole, "data": data, **changes})
 
@@ -200,7 +200,7 @@ def test_a_wrong_path_of_a_source_is_told_by_its_key(
 def test_two_hosts_train_on_a_mixture_and_tell_the_loss_of_each_source(
     corpora: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    wanted = job(corpora, steps=2, evaluate={"every_steps": 2, "batches": 1})
+    wanted = job(corpora, steps=2, eval={"every_steps": 2, "batches": 1})
     ended = run(wanted, world_of(2), tmp_path / "run")
     assert ended.codes == [0, 0], ended.outputs
     (line,) = (line for line in ended.lines() if "eval_loss" in line)

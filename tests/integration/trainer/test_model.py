@@ -48,8 +48,8 @@ def _logits_of(network, params, batch):
 
 def _packed(*documents: bytes, boundaries=True) -> Batch:
     stream = np.concatenate([tokenizer.BYTES.encode(document) for document in documents] + [[0]])
-    separator = tokenizer.BYTES.separator if boundaries else None
-    return packing.stack([packing.example(stream, 0, separator)])
+    eos_id = tokenizer.BYTES.eos_id if boundaries else None
+    return packing.stack([packing.example(stream, 0, eos_id)])
 
 
 def test_changing_one_document_changes_no_other_documents_logits(made, params):

@@ -28,7 +28,7 @@ STEPS = 6
 ROUNDED: dict[str, Any] = {
     "moments_dtype": "bfloat16",
     "z_loss": 1e-3,
-    "groups": [{"pattern": "*.scale", "learning_rate_factor": 0.1, "weight_decay": 0.5}],
+    "param_groups": [{"pattern": "*.scale", "learning_rate_factor": 0.1, "weight_decay": 0.5}],
 }
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw, all options": ROUNDED,
@@ -82,7 +82,7 @@ def _trainable(devices: int, **changes: Any) -> tuple[TrainProgram, Any]:
     return TrainProgram.of(job, plan, mesh), plan
 
 
-@pytest.mark.parametrize("ema", [None, 0.9])
+@pytest.mark.parametrize("ema_decay", [None, 0.9])
 @pytest.mark.parametrize(
     ("name", "moments_dtype"),
     [
@@ -90,8 +90,8 @@ def _trainable(devices: int, **changes: Any) -> tuple[TrainProgram, Any]:
         ("adafactor", "float32"),
     ],
 )
-def test_the_state_on_a_device_is_as_large_as_planned(name, moments_dtype, ema):
-    settings = {"name": name, "moments_dtype": moments_dtype, "ema": ema}
+def test_the_state_on_a_device_is_as_large_as_planned(name, moments_dtype, ema_decay):
+    settings = {"name": name, "moments_dtype": moments_dtype, "ema_decay": ema_decay}
     mesh = {"fsdp": 2, "tensor": 2}
     trainable, plan = _trainable(4, mesh=mesh, optimizer=settings)
     kept, lie = trainable.shapes(), trainable.shardings
@@ -145,7 +145,7 @@ def test_the_z_loss_is_felt_in_the_gradient_and_not_in_the_loss():
 
 def _pulled(*groups: dict[str, Any]) -> dict[str, float]:
     """By how much of itself each parameter is pulled to zero where there is no gradient."""
-    job = job_of(model={"biases": "qkv"}, optimizer={"weight_decay": 0.5, "groups": groups})
+    job = job_of(model={"biases": "qkv"}, optimizer={"weight_decay": 0.5, "param_groups": groups})
     arrays = resolve(job, world_of(), corpus_of(job)).parameters
     rule = optimizer.make(job, arrays)
     params = {array.name: jnp.ones(array.shape) for array in arrays}
@@ -164,25 +164,25 @@ def test_groups_have_their_own_learning_rate_and_decay_and_the_first_counts():
     assert pulled["embedding.table"] == 0.25
     assert pulled["layers.attention_norm.scale"] == 0.25
     assert pulled["final_norm.scale"] == pulled["layers.attention.query.bias"] == 0
-    assert pulled["layers.feed_forward.up.kernel"] == 0
+    assert pulled["layers.mlp.up.kernel"] == 0
     assert pulled["layers.attention.query.kernel"] == 0
     assert _pulled()["layers.attention.query.kernel"] == 0.5
 
 
 @pytest.mark.parametrize(
-    ("groups", "message"),
+    ("param_groups", "message"),
     [
         ([{"pattern": "embeding.table"}], "matches no parameter. Did you mean 'embedding.table'?"),
         ([{"pattern": "zzz*"}], "There are: embedding.table, layers.attention_norm.scale"),
         ([{"pattern": "*"}, {"pattern": "*.scale"}], "is in earlier groups, and the first counts"),
     ],
 )
-def test_a_group_without_parameters_is_refused(groups, message):
-    job = job_of(optimizer={"groups": groups})
+def test_a_group_without_parameters_is_refused(param_groups, message):
+    job = job_of(optimizer={"param_groups": param_groups})
     with pytest.raises(PlanError) as error:
         resolve(job, world_of(), corpus_of(job))
     ((key, said),) = error.value.problems
-    assert key == f"optimizer.groups.{len(groups) - 1}.pattern"
+    assert key == f"optimizer.param_groups.{len(param_groups) - 1}.pattern"
     assert message in said
 
 
@@ -252,7 +252,7 @@ def test_another_type_of_moments_is_refused(tmp_path):
 
 
 def test_the_mean_of_the_weights_follows_them_and_is_what_a_checkpoint_gives_away(tmp_path):
-    changes = {"steps": STEPS, "mesh": MESHES["2x2"], **_changes(ema=0.9)}
+    changes = {"steps": STEPS, "mesh": MESHES["2x2"], **_changes(ema_decay=0.9)}
     kept = Kept.of(tmp_path, 4, **changes)
     mean = jax.device_get(kept.made.initial().params)
     for step in (1, 2, 3):

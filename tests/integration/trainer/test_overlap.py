@@ -28,5 +28,5 @@ def test_the_weights_of_layers_are_gathered_beside_other_work(accelerator: str) 
     text = trainable.compiled_step(abstract_batch(job, plan)).as_text()
     sent = collectives.of(text or "", plan)
     gathers = [one for one in sent if one.kind == "all-gather"]
-    for part in ("attention", "feed_forward"):
+    for part in ("attention", "mlp"):
         assert [one.overlapped for one in gathers if one.part == part] == [True, True]

@@ -97,7 +97,7 @@ def alone():
 )
 def test_losses_are_those_of_one_device(alone, mesh):
     parts = mesh.get("tensor", 1)
-    job = example(mesh=mesh, data={"micro_batches": parts})
+    job = example(mesh=mesh, data={"grad_accum_steps": parts})
     found = bench(job, 4).run(STEPS)[1]
     np.testing.assert_allclose([m.loss for m in found], [m.loss for m in alone], rtol=1e-4)
     assert alone[-1].loss < alone[0].loss - 0.1

@@ -64,5 +64,5 @@ def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
 def test_rows_become_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write(tmp_path / "a.parquet", text=["abc", "de"])
-    tokens = token_cache.load(data(tmp_path / "a.parquet", held_out=0.0)).held_in[:]
+    tokens = token_cache.load(data(tmp_path / "a.parquet", validation_fraction=0.0)).held_in[:]
     assert tokens.tolist() == [256, 97, 98, 99, 256, 100, 101]

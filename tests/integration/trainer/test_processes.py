@@ -31,7 +31,7 @@ GRID = {
 
 def _job(**changes):
     evaluate, sample = {"every_steps": 10, "batches": 2}, {"tokens": 10, "temperature": 0.0}
-    return job_of(steps=STEPS, evaluate=evaluate, sample=sample, **changes)
+    return job_of(steps=STEPS, eval=evaluate, sample=sample, **changes)
 
 
 def _run(folder, processes, devices, mesh, facts):

@@ -38,7 +38,7 @@ def test_by_hand_it_trains_on_this_machine_and_says_how_it_goes(tmp_path):
     ended = _by_hand(
         tmp_path,
         steps=4,
-        evaluate={"every_steps": 2, "batches": 2},
+        eval={"every_steps": 2, "batches": 2},
         sample={"prompt": "def ", "tokens": 20, "every_steps": 2},
     )
     assert ended.returncode == 0, ended.stderr

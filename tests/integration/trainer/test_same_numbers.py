@@ -73,7 +73,7 @@ def test_dropout_does_not_depend_on_the_mesh():
 
 def test_dropout_does_not_depend_on_the_micro_batch():
     whole, parts = (
-        _losses(bench(_job(model={"dropout": 0.2}, data={"micro_batches": count})), 5)
+        _losses(bench(_job(model={"dropout": 0.2}, data={"grad_accum_steps": count})), 5)
         for count in (1, 4)
     )
     np.testing.assert_allclose(whole, parts, rtol=1e-5)

@@ -20,7 +20,7 @@ name: small
 steps: 10
 model: {layers: 2, d_model: 256, heads: 2, d_ff: 512}
 data: {source: text, path: "x/*", seq_len: 256, global_batch: 16}
-evaluate: null
+eval: null
 sample: null
 checkpoint: null
 """

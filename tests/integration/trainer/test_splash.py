@@ -44,10 +44,10 @@ def assert_close(found: list[jax.Array], wanted: list[jax.Array]) -> None:
         np.testing.assert_allclose(one, other, atol=2e-5)
 
 
-@pytest.mark.parametrize(("window", "soft_cap"), [(None, None), (100, 2.0)])
-def test_values_and_gradients_are_those_of_plain_attention(arrays, segments, window, soft_cap):
-    wanted = value_and_gradients(attend("plain", segments, window, soft_cap), arrays)
-    kernel = splash_attention.attend(segments, window, soft_cap, interpret=True)
+@pytest.mark.parametrize(("window", "softcap"), [(None, None), (100, 2.0)])
+def test_values_and_gradients_are_those_of_plain_attention(arrays, segments, window, softcap):
+    wanted = value_and_gradients(attend("reference", segments, window, softcap), arrays)
+    kernel = splash_attention.attend(segments, window, softcap, interpret=True)
     assert_close(value_and_gradients(kernel, arrays), wanted)
 
 
@@ -64,7 +64,7 @@ def test_on_a_mesh_each_device_computes_its_own_rows_positions_and_heads(
 ):
     # More than one block: a device of a context axis has keys that it need not look at.
     monkeypatch.setattr(splash_attention, "LARGEST_BLOCK", 128)
-    wanted = value_and_gradients(attend("plain", segments, window), arrays)
+    wanted = value_and_gradients(attend("reference", segments, window), arrays)
     job = job_of(mesh=mesh)
     plan = resolve(job, world_of(1, 8), corpus_of(job))
     with jax.set_mesh(meshes.build(plan)):
@@ -78,11 +78,11 @@ def test_on_a_mesh_each_device_computes_its_own_rows_positions_and_heads(
     ("facts", "sizes", "kind"),
     [
         ({}, {}, "splash"),
-        ({"simulated": True}, {}, "plain"),
-        ({}, {"seq_len": 200}, "plain"),
-        ({}, {"head_dim": 64}, "plain"),
+        ({"simulated": True}, {}, "reference"),
+        ({}, {"seq_len": 200}, "reference"),
+        ({}, {"head_dim": 64}, "reference"),
         ({}, {"context": 2}, "splash"),
-        ({}, {"context": 4}, "plain"),
+        ({}, {"context": 4}, "reference"),
     ],
 )
 def test_the_plan_names_it_where_the_chips_and_the_shapes_allow_it(facts, sizes, kind):

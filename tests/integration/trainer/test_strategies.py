@@ -19,7 +19,7 @@ model:
   {layers: 8, d_model: 1024, heads: 8, kv_heads: 8, head_dim: 128, d_ff: 4096, remat: full,
   tied_embeddings: false}
 data: {source: text, path: "x/*", seq_len: 1024, global_batch: 32}
-evaluate: null
+eval: null
 sample: null
 checkpoint: null
 """
@@ -65,9 +65,7 @@ def test_only_replicas_cross_slices(found: Any) -> None:
 
 def test_what_is_gathered_while_something_is_computed_is_told(found: Any) -> None:
     gathers = [
-        one
-        for one in found["collectives"]
-        if one["kind"] == "all-gather" and one["part"] == "feed_forward"
+        one for one in found["collectives"] if one["kind"] == "all-gather" and one["part"] == "mlp"
     ]
     assert bool(gathers) == (found["plan"]["mesh"]["fsdp"] > 1)
     assert all(one["overlapped"] for one in gathers)

@@ -64,7 +64,7 @@ def corpus(folder: Path, records: int = 200, **settings: Any) -> Data:
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (folder / f"{file}.jsonl").write_text(text)
     sizes = {"source": "jsonl", "path": str(folder / "*.jsonl"), "seq_len": 8, "global_batch": 1}
-    return Data.model_validate({**sizes, "held_out": 0.1, **settings})
+    return Data.model_validate({**sizes, "validation_fraction": 0.1, **settings})
 
 
 class Maker:
@@ -204,18 +204,20 @@ def test_what_is_unchanged_is_read_again_wherever_it_lies(
     assert not made_anew(moved.model_copy(update={"seq_len": 4, "max_bad_records": 7}))
 
 
-@pytest.mark.parametrize("change", ["text_field", "held_out", "separator", "file", "tokenizer"])
+@pytest.mark.parametrize(
+    "change", ["text_field", "validation_fraction", "eos_token", "file", "tokenizer"]
+)
 def test_what_is_changed_is_made_anew(
     tmp_path: Path, caches: Callable[[str], Path], change: str
 ) -> None:
     caches("cache")
     file = tokenizer_file(tmp_path / "tokenizer.json")
-    data = corpus(tmp_path / "corpus", tokenizer=str(file), separator="</s>")
+    data = corpus(tmp_path / "corpus", tokenizer=str(file), eos_id="</s>")
     assert made_anew(data)
     settings: dict[str, dict[str, Any]] = {
         "text_field": {"text_field": "body"},
-        "held_out": {"held_out": 0.2},
-        "separator": {"separator": "<eos>"},
+        "validation_fraction": {"validation_fraction": 0.2},
+        "eos_token": {"eos_token": "<eos>"},
     }
     if change == "file":
         (tmp_path / "corpus" / "0.jsonl").write_text('{"text": "other"}\n')

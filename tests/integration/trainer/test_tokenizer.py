@@ -50,7 +50,7 @@ def test_text_becomes_the_tokens_of_the_file_and_text_again(tmp_path: Path) -> N
     assert first.dtype == np.uint16
     assert len(first) < len(TEXTS[0])
     assert [ours.decode(tokens[1:].tolist()) for tokens in found] == TEXTS
-    assert ours.decode([*first[1:].tolist(), ours.separator, 1, 2]) == TEXTS[0]
+    assert ours.decode([*first[1:].tolist(), ours.eos_id, 1, 2]) == TEXTS[0]
 
 
 def test_text_that_is_no_utf_8_is_read_all_the_same(tmp_path: Path) -> None:
@@ -70,13 +70,13 @@ def test_large_vocabularies_have_wider_tokens(tmp_path: Path) -> None:
 def test_the_separator_is_the_end_of_text_of_the_file_or_the_one_that_is_named(
     tmp_path: Path,
 ) -> None:
-    assert vocabulary(data(make(tmp_path))).separator_text == END
+    assert vocabulary(data(make(tmp_path))).eos_token == END
     path = make(tmp_path, "<|other|>")
     path = path.rename(tmp_path / "other.json")
     with pytest.raises(VocabularyError, match="say which token stands between documents"):
         vocabulary(data(path))
-    named = vocabulary(data(path, separator="<|other|>"))
-    assert (named.separator, named.size) == (0, 270)
+    named = vocabulary(data(path, eos_id="<|other|>"))
+    assert (named.eos_id, named.size) == (0, 270)
 
 
 def test_unigram_models_list_their_tokens(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_unigram_models_list_their_tokens(tmp_path: Path) -> None:
     vocab = [["<unk>", 0.0], ["</s>", 0.0], ["a", -1.0]]
     path.write_text(json.dumps({"model": {"type": "Unigram", "vocab": vocab}, "added_tokens": []}))
     found = vocabulary(data(path))
-    assert (found.size, found.separator_text, found.separator) == (3, "</s>", 1)
+    assert (found.size, found.eos_token, found.eos_id) == (3, "</s>", 1)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_unigram_models_list_their_tokens(tmp_path: Path) -> None:
         (None, {}, "tokenizer", "cannot be read: No such file"),
         ("{}", {}, "tokenizer", "is no tokenizer.json of Hugging Face"),
         ("not JSON", {}, "tokenizer", "is no tokenizer.json of Hugging Face"),
-        (None, {"tokenizer": "bytes", "separator": "x"}, "separator", "has its own"),
+        (None, {"tokenizer": "bytes", "eos_token": "x"}, "eos_token", "has its own"),
     ],
 )
 def test_a_tokenizer_that_cannot_serve_is_told_by_its_key(
@@ -125,7 +125,7 @@ def test_another_tokenizer_is_another_corpus(tmp_path: Path) -> None:
     one, other = (data(f, source="text", path=str(tmp_path / "*.txt")) for f in files)
     assert digest(other) != digest(one)
     first, second = token_cache.load(one), token_cache.load(other)
-    assert first.tokenizer.separator == vocabulary(one).separator
+    assert first.tokenizer.eos_id == vocabulary(one).eos_id
     assert len(first.held_in) < len(second.held_in)
 
 

@@ -169,7 +169,7 @@ ON_SPARSE_CORE = """\
 
 ENTRY %main (x: bf16[64,8]) -> bf16[8,8] {
   %x = bf16[64,8]{1,0} parameter(0)
-  %product = bf16[64,8]{1,0} negate(%x), metadata={op_name="transpose(jvp())/feed_forward/dot"}
+  %product = bf16[64,8]{1,0} negate(%x), metadata={op_name="transpose(jvp())/mlp/dot"}
   %copy = bf16[64,8]{1,0} copy(%product)
   %call-start = ((bf16[64,8]), bf16[8,8]) call-start(%copy), to_apply=%offloaded
   ROOT %call-done = bf16[8,8]{1,0} call-done(%call-start)
@@ -180,7 +180,7 @@ ENTRY %main (x: bf16[64,8]) -> bf16[8,8] {
 
 def test_one_that_lost_its_scope_serves_what_is_nearest_to_it() -> None:
     one = only(collectives.of(ON_SPARSE_CORE, plan_of()))
-    assert (one.kind, one.part, one.backward) == ("reduce-scatter", "feed_forward", True)
+    assert (one.kind, one.part, one.backward) == ("reduce-scatter", "mlp", True)
     assert one.bytes == 64 * 8 * 2 * 7 // 8
 
 

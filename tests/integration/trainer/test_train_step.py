@@ -51,7 +51,7 @@ def test_twenty_steps_compile_once():
 
 def test_uneven_micro_batches_make_the_step_of_one_batch():
     whole, parts = (
-        bench(job_of(data={"global_batch": 8, "micro_batches": count})) for count in (1, 4)
+        bench(job_of(data={"global_batch": 8, "grad_accum_steps": count})) for count in (1, 4)
     )
     batch = whole.batch(1)
     # The first rows count few targets, the last ones all: parts of very different weight.

@@ -133,8 +133,8 @@ def test_the_tokenizer_decodes_broken_text_as_ours_does(bytes_tokenizer):
 
 
 def test_the_tokenizers_separator_begins_and_ends_documents(bytes_tokenizer):
-    assert bytes_tokenizer.bos_token_id == tokenizer.BYTES.separator
-    assert bytes_tokenizer.eos_token_id == tokenizer.BYTES.separator
+    assert bytes_tokenizer.bos_token_id == tokenizer.BYTES.eos_id
+    assert bytes_tokenizer.eos_token_id == tokenizer.BYTES.eos_id
     assert len(bytes_tokenizer) == 257
 
 

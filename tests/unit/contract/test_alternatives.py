@@ -40,11 +40,11 @@ def planned(draw: st.DrawFn) -> tuple[Job, Plan]:
     mesh = mesh_of(data=data, fsdp=world.devices // tensor // data, tensor=tensor)
     if free := draw(st.sampled_from(["", *mesh])):
         mesh[free] = -1
-    micro_batches = draw(st.sampled_from([1, 2, 3]))
-    rows = world.devices // tensor * micro_batches * draw(st.sampled_from([1, 4, 6]))
+    grad_accum_steps = draw(st.sampled_from([1, 2, 3]))
+    rows = world.devices // tensor * grad_accum_steps * draw(st.sampled_from([1, 4, 6]))
     job = tiny_job(
         model={"preset": "tiny", "remat": draw(st.sampled_from(["none", "dots", "full"]))},
-        data={**DATA, "micro_batches": micro_batches, "global_batch": rows},
+        data={**DATA, "grad_accum_steps": grad_accum_steps, "global_batch": rows},
         mesh=mesh,
     )
     return job, resolve(job, world, CORPUS)
@@ -64,7 +64,7 @@ def test_nothing_that_changes_the_numbers_of_the_run_is_changed(case: tuple[Job,
     job, plan = case
     for one in alternatives(job, plan):
         model = one.job.decoder.model_copy(update={"remat": job.decoder.remat})
-        data = one.job.data.model_copy(update={"micro_batches": job.data.micro_batches})
+        data = one.job.data.model_copy(update={"grad_accum_steps": job.data.grad_accum_steps})
         changes = {"mesh": job.mesh, "model": model, "data": data}
         assert one.job.model_copy(update=changes) == job
         assert one.plan.batch.global_batch == plan.batch.global_batch
@@ -76,7 +76,7 @@ def test_no_two_are_the_same_program(case: tuple[Job, Plan]) -> None:
     job, plan = case
     found = alternatives(job, plan)
     programs = {
-        (*one.plan.mesh.values(), one.plan.batch.micro_batches, one.job.decoder.remat)
+        (*one.plan.mesh.values(), one.plan.batch.grad_accum_steps, one.job.decoder.remat)
         for one in found
     }
     assert len(programs) == len(found)
@@ -125,7 +125,7 @@ def test_an_axis_of_parts_of_sequences_stays_as_it_is() -> None:
 def test_micro_batches_go_down_to_one_row_at_a_time() -> None:
     _, found = of(tiny_job(mesh={"tensor": 4}))
     own_mesh = [one for one in found if one.plan.mesh == mesh_of(fsdp=4, tensor=4)]
-    assert {one.plan.batch.micro_batches for one in own_mesh} == {1, 2, 4}
+    assert {one.plan.batch.grad_accum_steps for one in own_mesh} == {1, 2, 4}
 
 
 def test_replicas_go_over_all_slices() -> None:

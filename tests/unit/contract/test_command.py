@@ -61,7 +61,7 @@ def test_it_can_be_changed_from_the_command_line() -> None:
 
 
 def test_a_job_that_is_of_both_kinds_names_every_key_at_its_line() -> None:
-    said = "belongs to training jobs, and this one has a command: leave one of the two out"
+    said = "belongs to training jobs, and this job has a command. Remove one of the two"
     assert problems(TRAINING + "command: [python, x.py]\n") == [
         f"job.yaml:2: steps: {said}",
         f"job.yaml:3: model: {said}",
@@ -76,8 +76,8 @@ def test_a_job_that_is_of_both_kinds_names_every_key_at_its_line() -> None:
         ("command: python x.py", "expected a list: [python, x.py]"),
         ("command: python x.py 'a b' -n 5", "expected a list: [python, x.py, 'a b', '-n', '5']"),
         ('command: python "x', "expected a list: [python, '\"x']"),
-        ("command: []", "names no program; expected a list: [python, my_script.py]"),
-        ("command: ['', x]", "names no program; expected a list: [python, my_script.py]"),
+        ("command: []", "the program is missing; expected a list: [python, my_script.py]"),
+        ("command: ['', x]", "the program is missing; expected a list: [python, my_script.py]"),
         ("command: null", "expected a list, found nothing"),
         ("command: {python: x}", "expected a list, found a section"),
     ],
@@ -97,7 +97,7 @@ def test_words_that_yaml_takes_for_something_else_are_named() -> None:
 
 def test_what_slipway_sets_itself_is_refused() -> None:
     text = "name: any\ncommand: [x]\nenv: {SLIPWAY_PROCESS_ID: a, JAX_PLATFORMS: cpu, MINE: x}\n"
-    said = "SLIPWAY_PROCESS_ID, JAX_PLATFORMS: set by Slipway itself; leave it out"
+    said = "SLIPWAY_PROCESS_ID, JAX_PLATFORMS: Slipway sets this itself. Remove it"
     assert problems(text) == [f"job.yaml:3: env: {said}"]
 
 

@@ -187,7 +187,7 @@ def test_an_override_leaves_the_rest_of_its_section():
 
 
 def test_null_turns_an_optional_section_off():
-    assert loaded("evaluate=null").value.evaluate is None
+    assert loaded("eval=null").value.eval is None
 
 
 def test_of_two_overrides_of_a_key_the_later_one_counts():
@@ -207,7 +207,7 @@ def test_an_override_may_hold_an_equals_sign():
         ("optimizer.beta1", "job.yaml:5"),
         ("mesh.tensor", "override mesh.tensor=2"),
         ("data.seq_len", "override data={source: stdlib, seq_len: 8, global_batch: 8}"),
-        ("evaluate.batches", "job.yaml"),
+        ("eval.batches", "job.yaml"),
     ],
 )
 def test_a_key_is_found_where_it_was_written(key, place):
@@ -221,7 +221,7 @@ def test_control_characters_do_not_reach_the_terminal():
 
 
 def test_a_resolved_job_reads_back_equal():
-    job = loaded("optimizer.eps=1e-10", "sample.prompt='a: \"b\"\\n'", "evaluate=null").value
+    job = loaded("optimizer.eps=1e-10", "sample.prompt='a: \"b\"\\n'", "eval=null").value
     assert loaded(text=dump(job)).value == job
 
 
@@ -257,10 +257,13 @@ PARTS = "{source: stdlib}, {source: text, path: a.txt, weight: 3}"
     [
         (
             f"source: stdlib, mixture: [{PARTS}]",
-            "data.source: the sources of a mixture are in it",
+            "data.source: a mixture lists its own sources",
         ),
-        ("source: mixture", "data.mixture: missing: a list of sources"),
-        ("mixture: [{source: stdlib}, {source: stdlib}]", "data.mixture: two sources are 'stdlib'"),
+        ("source: mixture", "data.mixture: missing: source: mixture requires a list of sources"),
+        (
+            "mixture: [{source: stdlib}, {source: stdlib}]",
+            "data.mixture: two sources are named 'stdlib'",
+        ),
         ("mixture: [{source: stdlib, wieght: 2}, {source: text}]", "Did you mean 'weight'?"),
         ("mixture: [{source: stdlib, weight: 0.5}, {source: text}]", "data.mixture.0.weight: "),
     ],

@@ -63,8 +63,8 @@ def test_learned_positions_cannot_be_scaled() -> None:
 
 
 def test_a_token_takes_no_more_experts_than_there_are() -> None:
-    found = problems_of(experts={"count": 2, "per_token": 3}, biases="all")
-    assert set(found) == {"model.experts.per_token", "model.biases"}
+    found = problems_of(moe={"count": 2, "top_k": 3}, biases="all")
+    assert set(found) == {"model.moe.top_k", "model.biases"}
 
 
 def flops_of(**keys: Any) -> float:
@@ -89,5 +89,5 @@ def test_a_token_costs_the_experts_of_its_choice() -> None:
 def test_a_window_halves_no_more_than_the_positions_that_are_not_seen() -> None:
     """Of 4,096 positions a window of 1,024 sees 1,024 but at the start: 7/32 in place of 1/2."""
     attention = 6 * 32 * 4096 * 4096
-    saved = flops_of() - flops_of(window=1024)
+    saved = flops_of() - flops_of(sliding_window=1024)
     assert saved == pytest.approx(attention * (1 - 7 / 16))

@@ -19,7 +19,7 @@ def ranked(job: Job, name: str) -> Ranking:
 
 
 def in_micro_batches(job: Job, count: int) -> Job:
-    data = job.data.model_copy(update={"micro_batches": count})
+    data = job.data.model_copy(update={"grad_accum_steps": count})
     return job.model_copy(update={"data": data})
 
 

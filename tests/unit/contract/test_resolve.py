@@ -107,9 +107,9 @@ def test_a_sequence_that_does_not_divide_names_the_sizes_that_do() -> None:
 
 
 def test_the_room_of_experts_is_in_whole_sequences() -> None:
-    model = {"preset": "tiny", "experts": {"count": 4, "capacity_factor": 1.25}}
+    model = {"preset": "tiny", "moe": {"count": 4, "capacity_factor": 1.25}}
     message = problems_of(mesh={"context": 2}, model=model)["mesh.context"]
-    assert message.endswith("leave it out, or say model.experts.capacity_factor=null")
+    assert message.endswith("leave it out, or say model.moe.capacity_factor=null")
 
 
 @given(
@@ -123,7 +123,7 @@ def test_the_blocks_of_a_plan_make_up_the_global_batch(
     hosts, devices, context, tensor, micro
 ) -> None:
     mesh = {"context": context, "tensor": tensor}
-    job = tiny_job(mesh=mesh, data=data(global_batch=96, micro_batches=micro))
+    job = tiny_job(mesh=mesh, data=data(global_batch=96, grad_accum_steps=micro))
     try:
         plan = resolve(job, cpu_world(hosts, devices), CORPUS)
     except PlanError:

@@ -109,7 +109,7 @@ def test_weights_that_gpu_hosts_share_cross_the_network() -> None:
 
 def test_more_micro_batches_gather_the_weights_more_often() -> None:
     once = job_of(64)
-    data = once.data.model_copy(update={"micro_batches": 2})
+    data = once.data.model_copy(update={"grad_accum_steps": 2})
     twice = once.model_copy(update={"data": data})
     world = world_of("v5p-64")
     assert found(twice, world).link_s == pytest.approx(2 * found(once, world).link_s, rel=1e-3)

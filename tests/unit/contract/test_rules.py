@@ -12,10 +12,10 @@ FSDP = {
     "layers.attention.key.kernel": (None, "fsdp", None, None),
     "layers.attention.value.kernel": (None, "fsdp", None, None),
     "layers.attention.output.kernel": (None, None, None, "fsdp"),
-    "layers.feed_forward_norm.scale": (None, None),
-    "layers.feed_forward.gate.kernel": (None, "fsdp", None),
-    "layers.feed_forward.up.kernel": (None, "fsdp", None),
-    "layers.feed_forward.down.kernel": (None, None, "fsdp"),
+    "layers.mlp_norm.scale": (None, None),
+    "layers.mlp.gate.kernel": (None, "fsdp", None),
+    "layers.mlp.up.kernel": (None, "fsdp", None),
+    "layers.mlp.down.kernel": (None, None, "fsdp"),
     "final_norm.scale": (None,),
     "output.kernel": ("fsdp", None),
 }
@@ -26,9 +26,9 @@ BOTH = {
     "layers.attention.key.kernel": (None, "fsdp", "tensor", None),
     "layers.attention.value.kernel": (None, "fsdp", "tensor", None),
     "layers.attention.output.kernel": (None, "tensor", None, "fsdp"),
-    "layers.feed_forward.gate.kernel": (None, "fsdp", "tensor"),
-    "layers.feed_forward.up.kernel": (None, "fsdp", "tensor"),
-    "layers.feed_forward.down.kernel": (None, "tensor", "fsdp"),
+    "layers.mlp.gate.kernel": (None, "fsdp", "tensor"),
+    "layers.mlp.up.kernel": (None, "fsdp", "tensor"),
+    "layers.mlp.down.kernel": (None, "tensor", "fsdp"),
     "output.kernel": ("fsdp", "tensor"),
 }
 REPLICATED = {name: (None,) * len(spec) for name, spec in FSDP.items()}

@@ -14,9 +14,9 @@ MODELS = {
     "one layer, one kv head": {"layers": 1, "kv_heads": 1},
     "wide heads": {"head_dim": 16},
     "gpt2": {"kv_heads": 4, "positions": "learned", "max_positions": 64, "norm": "layer",
-             "biases": "all", "feed_forward": "gelu"},
-    "qwen": {"query_key_norm": True, "biases": "qkv"},
-    "experts": {"experts": {"count": 4}},
+             "biases": "all", "mlp": "gelu"},
+    "qwen": {"qk_norm": True, "biases": "qkv"},
+    "moe": {"moe": {"count": 4}},
     "llama3-8b": {"preset": "llama3-8b", "layers": 32, "d_model": 4096, "heads": 32,
                   "kv_heads": 8, "d_ff": 14336},
 }  # fmt: skip

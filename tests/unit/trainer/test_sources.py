@@ -75,7 +75,7 @@ def test_files_of_tokens_are_one_stream_in_place(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", whole[:333])
     whole[333:700].tofile(tmp_path / "b.bin")
     np.save(tmp_path / "c.npy", whole[700:].astype(np.uint32))
-    tokens = token_cache.load(data("tokens", tmp_path / "*.[nb]*", held_out=0.055))
+    tokens = token_cache.load(data("tokens", tmp_path / "*.[nb]*", validation_fraction=0.055))
     assert len(tokens.held_in) == 950 and len(tokens.held_out) == 50
     np.testing.assert_array_equal(tokens.held_in[:], whole[:950])
     np.testing.assert_array_equal(tokens.held_out[:], whole[950:])
@@ -97,23 +97,23 @@ def test_a_slice_of_a_stream_is_that_of_its_arrays_in_a_row(lengths: list[int]) 
 
 def test_nothing_is_held_out_of_tokens_where_nothing_is_asked_for(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", stream_of(100))
-    tokens = token_cache.load(data("tokens", tmp_path / "a.npy", held_out=0.0))
+    tokens = token_cache.load(data("tokens", tmp_path / "a.npy", validation_fraction=0.0))
     assert (len(tokens.held_in), len(tokens.held_out)) == (100, 0)
 
 
 def test_tokens_are_trained_and_evaluated_on_as_those_of_text(tmp_path: Path) -> None:
     text = tmp_path / "a.txt"
     text.write_text("some text " * 40)
-    of_text = data("text", text, held_out=0.0)
+    of_text = data("text", text, validation_fraction=0.0)
     np.save(tmp_path / "a.npy", token_cache.load(of_text).held_in[:])
-    of_tokens = data("tokens", tmp_path / "a.npy", held_out=0.0)
+    of_tokens = data("tokens", tmp_path / "a.npy", validation_fraction=0.0)
     (one,), (other,) = (
         [next(pipeline.training_batches(token_cache.load(asked), asked, 0, (0, 1), 5))]
         for asked in (of_text, of_tokens)
     )
     for ours, theirs in zip(one, other, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    held_out = token_cache.load(of_tokens.model_copy(update={"held_out": 0.5}))
+    held_out = token_cache.load(of_tokens.model_copy(update={"validation_fraction": 0.5}))
     batches = pipeline.held_out_batches(held_out, of_tokens, 99, (0, 1))
     assert sum(batch.weights.sum() for batch in batches) == len(held_out.held_out) - 1
 
@@ -146,7 +146,7 @@ def test_files_without_tokens_are_refused(tmp_path: Path, name: str, content: An
 def test_the_dtype_is_a_part_of_the_corpus(tmp_path: Path) -> None:
     np.ones(8, np.uint32).tofile(tmp_path / "a.bin")
     narrow, wide = (
-        data("tokens", tmp_path / "a.bin", dtype=dtype, held_out=0.0)
+        data("tokens", tmp_path / "a.bin", dtype=dtype, validation_fraction=0.0)
         for dtype in ("uint16", "uint32")
     )
     assert len(token_cache.load(narrow).held_in) == 16

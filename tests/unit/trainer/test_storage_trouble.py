@@ -34,7 +34,7 @@ def text_corpus(folder: Path) -> Data:
     folder.mkdir()
     for name in "ab":
         (folder / f"{name}.txt").write_text(f"text of {name} " * 50)
-    sizes = {"seq_len": 8, "global_batch": 1, "held_out": 0.0}
+    sizes = {"seq_len": 8, "global_batch": 1, "validation_fraction": 0.0}
     return Data.model_validate({"source": "text", "path": str(folder / "*.txt"), **sizes})
 
 

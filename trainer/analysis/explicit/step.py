@@ -95,12 +95,12 @@ def check_step(job: Job, plan: Plan) -> Report:
     def loss(params: Any, base: Any, micro: Batch, step: jax.Array) -> Any:
         return micro_batch_loss(network, {**base, **params}, micro, step)
 
-    return check(loss, mesh, params, weights, micro, step, times=plan.batch.micro_batches)
+    return check(loss, mesh, params, weights, micro, step, times=plan.batch.grad_accum_steps)
 
 
 def _micro_batch(job: Job, plan: Plan) -> Batch:
     """Returns the shapes of a micro-batch (B, S)."""
-    shape = (plan.batch.global_batch // plan.batch.micro_batches, job.data.seq_len)
+    shape = (plan.batch.global_batch // plan.batch.grad_accum_steps, job.data.seq_len)
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
     weights = jax.ShapeDtypeStruct(shape, jnp.float32)
     examples = jax.ShapeDtypeStruct(shape[:1], jnp.int32)

@@ -20,15 +20,18 @@ class CommandJob(BaseJob):
 
     not_here: ClassVar[Mapping[str, str]] = dict.fromkeys(
         Job.model_fields.keys() - BaseJob.model_fields.keys(),
-        "belongs to training jobs, and this one has a command: leave one of the two out",
+        "belongs to training jobs, and this job has a command. Remove one of the two",
     )
-    command: list[str] = Field(description="the program and its arguments; no shell reads them")
+    command: list[str] = Field(
+        description="Program and its arguments, started once on every host without a shell."
+    )
     env: dict[VariableName, str] = Field(
         default={},
-        description="more environment; PATH and PYTHONPATH go before those of the host",
+        description="Environment variables to add. PATH and PYTHONPATH are put before the "
+        "host's values.",
     )
     grace_s: Annotated[float, Field(gt=0)] = Field(
-        default=30.0, description="how long it may take to end after SIGTERM"
+        default=30.0, description="Seconds that the program has to exit after SIGTERM."
     )
 
     @field_validator("command", mode="before")
@@ -37,7 +40,7 @@ class CommandJob(BaseJob):
         if isinstance(given, str):
             raise ValueError(f"expected a list: {_as_list(given)}")
         if isinstance(given, list) and given[:1] in ([], [""]):
-            raise ValueError("names no program; expected a list: [python, my_script.py]")
+            raise ValueError("the program is missing; expected a list: [python, my_script.py]")
         return given
 
     @field_validator("env")
@@ -45,7 +48,7 @@ class CommandJob(BaseJob):
     def _leaves_the_contract_alone(cls, env: dict[str, str]) -> dict[str, str]:
         taken = [name for name in env if SET_BY_SLIPWAY.fullmatch(name)]
         if taken:
-            raise ValueError(f"{', '.join(taken)}: set by Slipway itself; leave it out")
+            raise ValueError(f"{', '.join(taken)}: Slipway sets this itself. Remove it")
         return env
 
 

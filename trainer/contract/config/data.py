@@ -15,7 +15,8 @@ class TrainTokenizer(Section):
     """A byte-level BPE tokenizer that is trained on the training documents."""
 
     train: Annotated[int, Field(ge=257)] = Field(
-        description="tokens: the bytes, <|endoftext|> between documents, and merges"
+        description="Vocabulary size of the tokenizer to train: 256 bytes, the end-of-text token "
+        "and merges."
     )
 
 
@@ -32,30 +33,51 @@ Tokenizer = Annotated[
 class ChatFields(Section):
     """Fields of the records of `source: chat`: a list of messages, or a prompt and its answer."""
 
-    messages: str = Field(default="messages", description="each with its role and content")
-    prompt: str | None = Field(default=None, description="in place of messages; so is answer")
-    answer: str | None = None
+    messages: str = Field(
+        default="messages",
+        description="Field with the list of messages, each with a `role` and a `content`.",
+    )
+    prompt: str | None = Field(
+        default=None,
+        description="Field with the prompt, for records of a prompt and an answer instead of "
+        "messages.",
+    )
+    answer: str | None = Field(
+        default=None, description="Field with the answer; required with `prompt`."
+    )
 
     @model_validator(mode="after")
     def _are_both(self) -> "ChatFields":
         if (self.prompt is None) != (self.answer is None):
             lacking = "answer" if self.answer is None else "prompt"
-            raise KeyedError((lacking, "missing: a prompt and its answer are two fields"))
+            raise KeyedError((lacking, "missing: set both prompt and answer, or neither"))
         return self
 
 
 class Source(Section):
     """One corpus of a mixture; `text_field`, `fields` and `dtype` default to those of `data`."""
 
-    source: Literal["stdlib", "text", "jsonl", "chat", "parquet", "array_record", "tokens"]
-    path: str | None = None
-    text_field: str | None = None
-    fields: ChatFields | None = None
-    dtype: Literal["uint16", "uint32"] | None = None
-    weight: Annotated[int, Field(ge=1, le=1000)] = Field(
-        default=1, description="sequences of it, beside the weights of the others"
+    source: Literal["stdlib", "text", "jsonl", "chat", "parquet", "array_record", "tokens"] = Field(
+        description="Format of this corpus, as in `data.source`."
     )
-    name: str | None = Field(default=None, description="of its evaluation; null: the path")
+    path: str | None = Field(default=None, description="Files of this corpus, as in `data.path`.")
+    text_field: str | None = Field(
+        default=None, description="Field or column with the text. null: `data.text_field`."
+    )
+    fields: ChatFields | None = Field(
+        default=None, description="Fields of conversations. null: `data.fields`."
+    )
+    dtype: Literal["uint16", "uint32"] | None = Field(
+        default=None, description="Type of the tokens in .bin files. null: `data.dtype`."
+    )
+    weight: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=1,
+        description="Share of sequences from this corpus, relative to the other weights.",
+    )
+    name: str | None = Field(
+        default=None,
+        description="Name of the corpus in evaluation results. null: its path or source.",
+    )
 
     @property
     def shown(self) -> str:
@@ -76,41 +98,63 @@ class Data(Section):
 
     source: Literal[
         "stdlib", "text", "jsonl", "chat", "parquet", "array_record", "tokens", "mixture"
-    ]
+    ] = Field(
+        description="Format of the corpus. `stdlib` is the source code of Python's standard "
+        "library; `tokens` are files of token ids; `mixture` combines several corpora."
+    )
     mixture: Annotated[tuple[Source, ...], Field(min_length=2)] | None = Field(
-        default=None, strict=False, description="several corpora, each with its weight"
+        default=None,
+        strict=False,
+        description="Corpora to interleave by weight. It implies `source: mixture`.",
     )
     path: str | None = Field(
         default=None,
-        description="a glob on the hosts or gs://..., of files that may be .gz or .zst",
+        description="Glob of the corpus files: a path on every host, or a URL such as "
+        "`gs://bucket/*.jsonl`. Files may be compressed (.gz, .zst).",
     )
     text_field: str = Field(
-        default="text", description="of the records of source: jsonl; of parquet the column"
+        default="text",
+        description="Field of each JSON record, or Parquet column, with the text.",
     )
-    fields: ChatFields = Field(default=ChatFields(), description="of the records of source: chat")
+    fields: ChatFields = Field(
+        default=ChatFields(), description="Fields of the records of `source: chat`."
+    )
     dtype: Literal["uint16", "uint32"] = Field(
-        default="uint16", description="of the .bin files of source: tokens; .npy files say it"
+        default="uint16",
+        description="Type of the token ids in .bin files of `source: tokens`; .npy files contain "
+        "their type.",
     )
     max_bad_records: NonNegative = Field(
-        default=0, description="so many records without a text are left out; more end the run"
+        default=0,
+        description="Number of unusable records that are skipped. With more, the run fails.",
     )
     tokenizer: Tokenizer = Field(
         default=BYTES,
-        description="bytes, the path of a tokenizer.json, the same on all hosts, or {train: 4096}",
+        description="Tokenizer: `bytes`, the path of a tokenizer.json that is the same on all "
+        "hosts, or `{train: SIZE}` to train one on the corpus.",
     )
-    separator: str | None = Field(
-        default=None, description="the token between documents; null: the file's end of text"
+    eos_token: str | None = Field(
+        default=None,
+        description="Token that separates documents. null: the end-of-text token of the "
+        "tokenizer.json.",
     )
-    seq_len: Positive
-    global_batch: Positive = Field(description="sequences per step, over all processes")
-    micro_batches: Positive = Field(
-        default=1, description="parts of a step, accumulated one by one"
+    seq_len: Positive = Field(description="Number of tokens in a sequence.")
+    global_batch: Positive = Field(
+        description="Number of sequences in a step, over all processes and micro-batches."
     )
-    document_boundaries: bool = Field(
-        default=True, description="attention and positions stop at documents"
+    grad_accum_steps: Positive = Field(
+        default=1,
+        description="Number of micro-batches that a step is split into. Their gradients are "
+        "accumulated before the update, which saves memory.",
     )
-    held_out: Fraction = Field(
-        default=0.02, description="share of the documents kept for evaluation"
+    mask_across_documents: bool = Field(
+        default=True,
+        description="Whether attention is masked at document boundaries and positions restart "
+        "there.",
+    )
+    validation_fraction: Fraction = Field(
+        default=0.02,
+        description="Fraction of the documents that is held out of training for evaluation.",
     )
 
     @model_validator(mode="before")
@@ -124,14 +168,16 @@ class Data(Section):
     @model_validator(mode="after")
     def _is_one_or_a_mixture(self) -> "Data":
         if self.mixture is None and self.source == "mixture":
-            raise KeyedError(("mixture", "missing: a list of sources with their weights"))
+            raise KeyedError(("mixture", "missing: source: mixture requires a list of sources"))
         if self.mixture is None:
             return self
         if self.source != "mixture":
-            raise KeyedError(("source", "the sources of a mixture are in it: leave this out"))
+            raise KeyedError(("source", "a mixture lists its own sources. Remove this key"))
         names = [source.shown for source in self.mixture]
         if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-            raise KeyedError(("mixture", f"two sources are {twice[0]!r}: give each a name"))
+            raise KeyedError(
+                ("mixture", f"two sources are named {twice[0]!r}. Give each its own name")
+            )
         return self
 
     @property

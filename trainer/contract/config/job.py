@@ -21,48 +21,99 @@ AxisSize = Annotated[int, Field(ge=-1)]
 class Mesh(Section):
     """Mesh axis sizes. -1 takes the remaining devices; `data: null` is the number of slices."""
 
-    data: AxisSize | None = None
-    fsdp: AxisSize = -1
-    expert: AxisSize = Field(default=1, description="of a model with experts; it splits rows too")
-    context: AxisSize = Field(default=1, description="for long sequences: it splits each of them")
-    tensor: AxisSize = 1
+    data: AxisSize | None = Field(
+        default=None,
+        description="Number of replicas of the model, across slices. null: the number of slices.",
+    )
+    fsdp: AxisSize = Field(
+        default=-1,
+        description="Number of parts that weights, moments and the batch are split into (fully "
+        "sharded data parallelism). -1: the remaining devices.",
+    )
+    expert: AxisSize = Field(
+        default=1,
+        description="Number of parts that the experts of `model.moe` are split into. It also "
+        "splits the batch.",
+    )
+    context: AxisSize = Field(
+        default=1, description="Number of parts that each sequence is split into."
+    )
+    tensor: AxisSize = Field(
+        default=1,
+        description="Number of parts that heads, MLPs and the vocabulary are split into (tensor "
+        "parallelism).",
+    )
 
 
 class MultipleChoice(Section):
     """Multiple-choice questions; the model answers with its most likely choice."""
 
-    path: Annotated[str, Field(min_length=1)] = Field(description="JSON Lines, on all hosts")
-    question: str = Field(default="question", description="the field of its text")
-    choices: str = Field(default="choices", description="the field of a list of texts")
-    answer: str = Field(default="answer", description="the field of the right one, from 0")
+    path: Annotated[str, Field(min_length=1)] = Field(
+        description="JSON Lines file of questions, the same on all hosts."
+    )
+    question_field: str = Field(
+        default="question", description="Field with the text of the question."
+    )
+    choices_field: str = Field(
+        default="choices", description="Field with the list of choices, which are texts."
+    )
+    answer_field: str = Field(
+        default="answer", description="Field with the index of the right choice, from 0."
+    )
 
 
-class Evaluate(Section):
-    every_steps: Positive = 100
-    batches: Positive = 8
-    multiple_choice: MultipleChoice | None = None
+class Eval(Section):
+    """The schedule of evaluations: validation loss, and multiple choice when it is set."""
+
+    every_steps: Positive = Field(
+        default=100,
+        description="Number of steps between evaluations. The last step is always evaluated.",
+    )
+    batches: Positive = Field(
+        default=8,
+        description="Number of global batches of held-out documents in an evaluation, per source.",
+    )
+    multiple_choice: MultipleChoice | None = Field(
+        default=None, description="Questions that every evaluation asks. null: none."
+    )
 
 
 class Checkpoint(Section):
     """Schedule and retention of saves, and the weights that a run starts from."""
 
-    every_steps: Positive | None = None
-    every_minutes: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="10 where neither is given; both may be"
+    every_steps: Positive | None = Field(
+        default=None, description="Save every N steps. May be combined with `every_minutes`."
     )
-    keep: Positive = Field(default=3, description="the newest ones")
-    keep_every_steps: Positive | None = Field(default=None, description="kept for good")
-    keep_best: NonNegative = Field(default=0, description="by evaluation loss")
-    on_save_error: Literal["continue", "stop"] = "continue"
+    every_minutes: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="Save every N minutes. Defaults to 10 when `every_steps` is not set; both may "
+        "be set.",
+    )
+    keep: Positive = Field(default=3, description="Number of newest checkpoints that are kept.")
+    keep_every_steps: Positive | None = Field(
+        default=None,
+        description="Checkpoints whose step is a multiple of this are never deleted. null: none.",
+    )
+    keep_best: NonNegative = Field(
+        default=0,
+        description="Number of checkpoints with the lowest validation loss that are kept in "
+        "addition.",
+    )
+    on_save_error: Literal["continue", "stop"] = Field(
+        default="continue",
+        description="Whether a failed save ends the run, or is logged and retried at the next one.",
+    )
     on_data_change: Literal["stop", "continue"] = Field(
-        default="stop", description="where a resumed run has another corpus or batch size"
+        default="stop",
+        description="Whether a resumed run may continue with another corpus or batch size.",
     )
     grace_s: Annotated[float, Field(gt=0)] = Field(
-        default=30.0, description="how long a stop on request may take to save"
+        default=30.0,
+        description="Seconds that a stopped run has to save its state before it is killed.",
     )
     init_from: str | None = Field(
         default=None,
-        description="weights to start from: a run, a checkpoint, or a Hugging Face model",
+        description="Weights to start from: a run, a checkpoint, or a Hugging Face model folder.",
     )
 
     @model_validator(mode="before")
@@ -75,44 +126,61 @@ class Checkpoint(Section):
 
 
 class Profile(Section):
-    """Steps whose trace is written to the run's folder."""
+    """Steps whose trace is written to the run directory."""
 
-    steps: tuple[Positive, Positive] = Field(strict=False, description="the first and the last")
-    processes: tuple[NonNegative, ...] = Field(default=(0,), strict=False)
+    steps: tuple[Positive, Positive] = Field(
+        strict=False, description="First and last step of the trace."
+    )
+    processes: tuple[NonNegative, ...] = Field(
+        default=(0,), strict=False, description="Numbers of the processes that write a trace."
+    )
 
     @model_validator(mode="after")
     def _is_ordered(self) -> "Profile":
         first, last = self.steps
         if first > last:
-            raise KeyedError(("steps", f"the first, {first}, is after the last, {last}"))
+            raise KeyedError(("steps", f"the first step, {first}, is after the last, {last}"))
         return self
 
 
 class Wandb(Section):
     """Weights & Biases settings; `secrets: [WANDB_API_KEY]` gives the hosts the key."""
 
-    project: Annotated[str, Field(min_length=1)]
-    name: Annotated[str, Field(min_length=1)] | None = Field(default=None, description="the job's")
-    mode: Literal["online", "offline"] = "online"
+    project: Annotated[str, Field(min_length=1)] = Field(description="Project at Weights & Biases.")
+    name: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="Name of the run there. null: the job's name."
+    )
+    mode: Literal["online", "offline"] = Field(
+        default="online",
+        description="`online` uploads during the run; `offline` writes files for `wandb sync`.",
+    )
 
 
 class Sample(Section):
-    """Text that the trained model generates at the end of a run."""
+    """Text that the model generates at the end of a run, and during it when requested."""
 
-    prompt: str = "def "
-    tokens: Positive = 200
-    temperature: Annotated[float, Field(ge=0)] = 0.8
-    every_steps: Positive | None = Field(default=None, description="on the way as well")
+    prompt: str = Field(default="def ", description="Text that the model continues.")
+    tokens: Positive = Field(default=200, description="Maximum number of tokens to generate.")
+    temperature: Annotated[float, Field(ge=0)] = Field(
+        default=0.8, description="Sampling temperature. 0 always takes the likeliest token."
+    )
+    every_steps: Positive | None = Field(
+        default=None,
+        description="Number of steps between samples during training. null: only one at the end.",
+    )
 
 
 class Retries(Section):
     """Limits on the automatic restarts of a run."""
 
     failures: NonNegative = Field(
-        default=3, description="crashes and hangs, counted anew after each checkpoint"
+        default=3,
+        description="Number of crashes and hangs after which the run fails. Each new checkpoint "
+        "resets the count.",
     )
     preemptions: NonNegative | None = Field(
-        default=None, description="hosts lost in the whole run; null: any number"
+        default=None,
+        description="Number of preemptions after which the run fails. null: no limit.",
     )
 
 
@@ -120,72 +188,104 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class Deadlines(Section):
-    """Seconds without progress after which a host counts as hanging."""
+    """Seconds without progress after which a host counts as hung."""
 
     start_s: Seconds = Field(
         default=300.0,
-        description="A host starts within this time, its imports and checks included.",
+        description="Maximum seconds for a host to start, imports and checks included.",
     )
     compile_s: Seconds = Field(
-        default=1800.0, description="A host compiles the step within this time."
+        default=1800.0, description="Maximum seconds for a host to compile the step."
     )
     restore_s: Seconds = Field(
         default=900.0,
-        description="A host reads a checkpoint, or the weights of init_from, within this time.",
+        description="Maximum seconds for a host to read a checkpoint, or the weights of "
+        "`init_from`.",
     )
     step_s: Seconds = Field(
         default=10.0,
-        description="A step has at least this time, and five times the usual time of a step.",
+        description="Minimum deadline of a step in seconds; the deadline is five times the usual "
+        "step time if that is longer.",
     )
     evaluate_s: Seconds = Field(
         default=120.0,
-        description="An evaluation has at least this time, and five times the usual time of one.",
+        description="Minimum deadline of an evaluation in seconds; the deadline is five times the "
+        "usual time if that is longer.",
     )
     save_s: Seconds = Field(
         default=1200.0,
-        description="A host that saves writes something at least once in this time.",
+        description="Maximum seconds in which a host that saves a checkpoint writes nothing.",
     )
 
 
 class BaseJob(Section):
     """Keys that all jobs share."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-    storage: Annotated[str, Field(min_length=1)] | None = Field(
-        default=None, description="a folder that all hosts share, or gs://...; null: the run's own"
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = Field(
+        description="Name of the run and of its directory in `runs/`."
     )
-    retries: Retries = Retries()
-    deadlines: Deadlines = Deadlines()
+    storage: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None,
+        description="Folder for checkpoints that all hosts share, or a URL such as "
+        "`gs://bucket/path`. null: the run directory.",
+    )
+    retries: Retries = Field(default=Retries(), description="Limits on automatic restarts.")
+    deadlines: Deadlines = Field(
+        default=Deadlines(),
+        description="Seconds without progress after which a host counts as hung.",
+    )
     secrets: tuple[VariableName, ...] = Field(
         default=(),
         strict=False,
-        description="variables of whoever launches that all hosts get; only names are written down",
+        description="Environment variables that are copied from your shell to every host. Only "
+        "their names are written to disk.",
     )
 
 
 class Job(BaseJob):
     """A training job."""
 
-    steps: Positive
-    seed: NonNegative = 0
-    log_every: Positive = 1
+    steps: Positive = Field(description="Number of optimizer updates of the whole run.")
+    seed: NonNegative = Field(
+        default=0, description="Seed of the initial weights, the order of examples and dropout."
+    )
+    log_every: Positive = Field(
+        default=1, description="Number of steps between lines in metrics.jsonl."
+    )
     tensorboard: bool = Field(
-        default=False, description="event files in the run's folder; takes the extra of that name"
+        default=False,
+        description="Whether metrics are written as TensorBoard event files to the run directory. "
+        "Requires the extra `tensorboard`.",
     )
     wandb: Wandb | None = Field(
-        default=None, description="the same at Weights & Biases; takes the extra of that name"
+        default=None,
+        description="Logging of metrics to Weights & Biases. Requires the extra `wandb`. null: "
+        "off.",
     )
-    model: AnyModel
+    model: AnyModel = Field(description="The built-in decoder, or a custom model (`module`).")
     lora: Lora | None = Field(
-        default=None, description="adapters are trained, and the model stays as it is"
+        default=None,
+        description="Low-rank adapters to train instead of the model's own weights. null: off.",
     )
-    data: Data
-    mesh: Mesh = Mesh()
-    optimizer: Optimizer = Optimizer()
-    evaluate: Evaluate | None = Evaluate()
-    sample: Sample | None = Sample()
-    checkpoint: Checkpoint | None = Checkpoint.model_validate({})
-    profile: Profile | None = None
+    data: Data = Field(description="Corpora, tokenizer and batch size.")
+    mesh: Mesh = Field(default=Mesh(), description="Sizes of the mesh axes.")
+    optimizer: Optimizer = Field(
+        default=Optimizer(), description="Update rule and learning-rate schedule."
+    )
+    eval: Eval | None = Field(
+        default=Eval(), description="Evaluation on held-out documents. null: off."
+    )
+    sample: Sample | None = Field(
+        default=Sample(),
+        description="Text that the model generates. null: off, as by default for custom models.",
+    )
+    checkpoint: Checkpoint | None = Field(
+        default=Checkpoint.model_validate({}),
+        description="Schedule and retention of checkpoints. null: off.",
+    )
+    profile: Profile | None = Field(
+        default=None, description="Trace of some steps for TensorBoard or Perfetto. null: off."
+    )
 
     @model_validator(mode="before")
     @classmethod

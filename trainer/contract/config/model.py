@@ -24,28 +24,43 @@ GIVEN = ("vocab_size", "rngs")
 class RopeScaling(Section):
     """Extension of rotary positions beyond the length that the model was trained for."""
 
-    kind: Literal["linear", "llama3"]
-    factor: Annotated[float, Field(ge=1)]
+    kind: Literal["linear", "llama3"] = Field(
+        description="How frequencies are scaled: `linear` divides all of them by `factor`; "
+        "`llama3` keeps short waves and divides long ones."
+    )
+    factor: Annotated[float, Field(ge=1)] = Field(
+        description="The largest divisor of a frequency: how many times longer the context becomes."
+    )
     low_frequency_factor: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="of llama3: waves longer than trained_positions over it are slowed"
+        default=1.0,
+        description="With `kind: llama3`, waves longer than `original_max_positions` divided by "
+        "this are scaled by the whole `factor`.",
     )
     high_frequency_factor: Annotated[float, Field(gt=0)] = Field(
-        default=4.0, description="of llama3: waves shorter than trained_positions over it stay"
+        default=4.0,
+        description="With `kind: llama3`, waves shorter than `original_max_positions` divided by "
+        "this are not scaled.",
     )
-    trained_positions: Positive = Field(default=8192, description="of llama3")
+    original_max_positions: Positive = Field(
+        default=8192,
+        description="With `kind: llama3`, the context length that the model was first trained for.",
+    )
 
 
-class Experts(Section):
-    """Mixture of experts: each token uses a few of `count` feed-forward parts."""
+class MixtureOfExperts(Section):
+    """Mixture of experts: a router sends each token to a few of the experts, which are MLPs."""
 
-    count: Annotated[int, Field(ge=2)]
-    per_token: Positive = 2
+    count: Annotated[int, Field(ge=2)] = Field(description="Number of experts in each layer.")
+    top_k: Positive = Field(default=2, description="Number of experts that each token uses.")
     capacity_factor: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
-        description="room of an expert in a sequence, over its even share; null: for all tokens",
+        description="Limit on the tokens of a sequence that an expert takes, as a multiple of an "
+        "even split. Tokens beyond it skip that expert. null: no limit.",
     )
-    balance_loss: Annotated[float, Field(ge=0)] = Field(
-        default=0.01, description="weight of the loss that evens out the experts' tokens"
+    load_balance_loss_weight: Annotated[float, Field(ge=0)] = Field(
+        default=0.01,
+        description="Weight of the load-balancing loss of the Switch Transformer "
+        "(arXiv:2101.03961). It affects gradients only, not the reported loss.",
     )
 
 
@@ -59,35 +74,106 @@ class Model(Section):
 
     model_config = ConfigDict(json_schema_extra=_drop_required)
 
-    preset: Literal[tuple(PRESETS)] | None = None  # type: ignore[valid-type]
-    layers: Positive
-    d_model: Positive
-    heads: Positive
-    kv_heads: Positive
-    head_dim: Positive
-    d_ff: Positive
-    vocab_size: Positive | None = Field(default=None, description="null: the tokenizer's")
-    rope_theta: Annotated[float, Field(gt=0)] = 10_000.0
-    rope_scaling: RopeScaling | None = None
-    positions: Literal["rotary", "learned"] = "rotary"
-    max_positions: Positive | None = Field(default=None, description="of positions: learned")
-    norm: Literal["rms", "layer"] = "rms"
-    norm_eps: Annotated[float, Field(gt=0)] = 1e-5
-    query_key_norm: bool = Field(default=False, description="of each head, before its positions")
-    biases: Literal["none", "qkv", "all"] = "none"
-    window: Positive | None = Field(default=None, description="positions that attention looks back")
-    attention_soft_cap: Annotated[float, Field(gt=0)] | None = None
-    feed_forward: Literal["swiglu", "geglu", "gelu"] = "swiglu"
-    experts: Experts | None = None
-    scaled_embedding: bool = Field(default=False, description="by the square root of d_model")
-    tied_embeddings: bool = True
-    logit_soft_cap: Annotated[float, Field(gt=0)] | None = None
-    dropout: Fraction = 0.0
-    scan_layers: bool = Field(
-        default=True, description="false, and always on CPU: unroll the layers"
+    preset: Literal[tuple(PRESETS)] | None = Field(  # type: ignore[valid-type]
+        default=None,
+        description="Name of a published shape that fills in the keys of `model` that are not set.",
     )
-    remat: Literal["none", "dots", "full"] = "none"
-    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    layers: Positive = Field(description="Number of layers.")
+    d_model: Positive = Field(description="Width of the residual stream.")
+    heads: Positive = Field(description="Number of query heads in each layer.")
+    kv_heads: Positive = Field(
+        description="Number of key/value heads, which divides `heads` (grouped-query attention, "
+        "arXiv:2305.13245). Defaults to `heads`."
+    )
+    head_dim: Positive = Field(
+        description="Width of an attention head. Defaults to `d_model` divided by `heads`."
+    )
+    d_ff: Positive = Field(description="Hidden width of the MLP, or of each expert.")
+    vocab_size: Positive | None = Field(
+        default=None, description="Number of tokens of the vocabulary. null: the tokenizer's size."
+    )
+    rope_theta: Annotated[float, Field(gt=0)] = Field(
+        default=10_000.0,
+        description="Base of the rotary frequencies (arXiv:2104.09864); larger for long contexts.",
+    )
+    rope_scaling: RopeScaling | None = Field(
+        default=None,
+        description="Scaling of rotary positions for a longer context. null: no scaling.",
+    )
+    positions: Literal["rotary", "learned"] = Field(
+        default="rotary",
+        description="Position encoding: `rotary`, or `learned` with one vector per position.",
+    )
+    max_positions: Positive | None = Field(
+        default=None,
+        description="Number of learned positions, which `positions: learned` requires.",
+    )
+    norm: Literal["rms", "layer"] = Field(
+        default="rms", description="Normalization: `rms` (RMSNorm) or `layer` (LayerNorm)."
+    )
+    norm_eps: Annotated[float, Field(gt=0)] = Field(
+        default=1e-5, description="Constant that normalization adds to the variance."
+    )
+    qk_norm: bool = Field(
+        default=False,
+        description="Whether the queries and keys of each head are normalized before positions "
+        "are applied.",
+    )
+    biases: Literal["none", "qkv", "all"] = Field(
+        default="none",
+        description="Projections that have a bias: `none`, `qkv` (queries, keys and values) or "
+        "`all`.",
+    )
+    sliding_window: Positive | None = Field(
+        default=None,
+        description="Number of positions that attention covers, the token's own included. null: "
+        "all earlier positions.",
+    )
+    attn_logit_softcap: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="Bound on attention scores, applied as cap * tanh(score / cap). null: none.",
+    )
+    mlp: Literal["swiglu", "geglu", "gelu"] = Field(
+        default="swiglu",
+        description="Kind of MLP: `swiglu` or `geglu` with a gate (arXiv:2002.05202), or `gelu` "
+        "without one.",
+    )
+    moe: MixtureOfExperts | None = Field(
+        default=None,
+        description="Mixture of experts that replaces the MLP of every layer. null: a dense model.",
+    )
+    scale_embeddings: bool = Field(
+        default=False,
+        description="Whether embeddings are multiplied by the square root of `d_model`, as in "
+        "Gemma.",
+    )
+    tied_embeddings: bool = Field(
+        default=True, description="Whether the output projection is the embedding table."
+    )
+    final_logit_softcap: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="Bound on output logits, applied as cap * tanh(logit / cap). null: none.",
+    )
+    dropout: Fraction = Field(
+        default=0.0,
+        description="Probability that an element of the embeddings, or of the output of attention "
+        "or the MLP, is zeroed in training.",
+    )
+    scan_layers: bool = Field(
+        default=True,
+        description="Whether the layers are compiled once and run in a loop. `false` unrolls them, "
+        "as always on CPU devices.",
+    )
+    remat: Literal["none", "dots", "full"] = Field(
+        default="none",
+        description="Activations that the backward pass recomputes: `none`, all but matrix "
+        "products (`dots`), or all of a layer (`full`).",
+    )
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="Dtype of the forward and backward pass; parameters stay in float32. `auto`: "
+        "bfloat16 on accelerators, float32 on CPU devices.",
+    )
 
     @model_validator(mode="wrap")
     @classmethod
@@ -106,7 +192,9 @@ class Model(Section):
             head_dim = max(d_model // heads, 1)
         model = check({"kv_heads": heads, "head_dim": head_dim, **filled})
         if "head_dim" not in filled and model.d_model % model.heads:
-            message = f"{d_model} does not divide by {heads} heads; say head_dim, or change one"
+            message = (
+                f"{d_model} is not divisible by {heads} heads. Set head_dim, or change one of them"
+            )
             raise KeyedError(("d_model", message))
         return model
 
@@ -116,19 +204,22 @@ class OwnModel(Section):
 
     not_here: ClassVar[Mapping[str, str]] = dict.fromkeys(
         Model.model_fields,
-        "belongs to the decoder, and this model is a module: what its function takes stands in "
-        "model.args",
+        "belongs to the built-in decoder, and this job has a custom model (model.module). Put the "
+        "arguments of its function in model.args",
     )
     module: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")] = Field(
-        description="package.module:function, as the folder here or Python has it"
+        description="Function that builds the model, as `package.module:function`, importable "
+        "from the working directory or the Python environment."
     )
-    args: dict[str, Any] = Field(default={}, description="arguments of the function, by name")
+    args: dict[str, Any] = Field(default={}, description="Keyword arguments of the function.")
 
     @field_validator("args")
     @classmethod
     def _leave_given_ones(cls, args: dict[str, Any]) -> dict[str, Any]:
         if taken := [name for name in GIVEN if name in args]:
-            raise KeyedError(*((name, "Slipway gives it: leave it out") for name in taken))
+            raise KeyedError(
+                *((name, "Slipway passes this argument itself. Remove it") for name in taken)
+            )
         return args
 
 

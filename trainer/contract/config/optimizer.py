@@ -16,59 +16,103 @@ KEPT_MEANS = {
 """Keys of the decay rates of each optimizer's means."""
 
 
-class Group(Section):
+class ParamGroup(Section):
     """Parameters with their own learning rate or weight decay."""
 
     pattern: Annotated[str, Field(min_length=1)] = Field(
-        description="of their names, such as layers.*_norm.scale"
+        description="Glob of parameter names, such as `layers.*_norm.scale`."
     )
-    learning_rate_factor: Annotated[float, Field(ge=0)] = 1.0
+    learning_rate_factor: Annotated[float, Field(ge=0)] = Field(
+        default=1.0, description="Multiplier of the learning rate for these parameters."
+    )
     weight_decay: Annotated[float, Field(ge=0)] | None = Field(
-        default=None, description="null: as without the group"
+        default=None,
+        description="Weight decay of these parameters. null: the value that they would have "
+        "without the group.",
     )
 
 
 class Optimizer(Section):
-    name: Literal["adamw", "lion", "muon", "adafactor"] = "adamw"
-    learning_rate: Annotated[float, Field(gt=0)] = 3e-4
+    """The update rule, the learning-rate schedule and regularization."""
+
+    name: Literal["adamw", "lion", "muon", "adafactor"] = Field(
+        default="adamw",
+        description="Update rule. `muon` updates the matrices of the layers; all other parameters "
+        "use AdamW.",
+    )
+    learning_rate: Annotated[float, Field(gt=0)] = Field(
+        default=3e-4, description="Peak learning rate."
+    )
     schedule: Literal["cosine", "linear", "constant", "wsd"] = Field(
-        default="cosine", description="wsd: warm up, stay, and fall in the last decay_steps"
+        default="cosine",
+        description="Learning rate after warm-up: a `cosine` or `linear` decay over the run, "
+        "`constant`, or `wsd` (constant, then linear in the last `decay_steps`).",
     )
-    warmup_steps: NonNegative = 0
+    warmup_steps: NonNegative = Field(
+        default=0, description="Number of steps in which the learning rate rises linearly."
+    )
     decay_steps: Positive | None = Field(
-        default=None, description="of schedule: wsd; null: a tenth of the run"
+        default=None,
+        description="Number of steps of the final decay of `schedule: wsd`. null: a tenth of the "
+        "run.",
     )
-    final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.95
-    momentum: Fraction = Field(default=0.95, description="of muon's matrices; the rest is adamw's")
-    eps: Annotated[float, Field(gt=0)] = Field(default=1e-8, description="of adamw")
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    final_fraction: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.1, description="Learning rate of the last step, as a fraction of the peak."
+    )
+    beta1: Fraction = Field(
+        default=0.9,
+        description="Decay rate of the mean of gradients in AdamW, and Lion's interpolation.",
+    )
+    beta2: Fraction = Field(
+        default=0.95,
+        description="Decay rate of the mean of squared gradients in AdamW, and of Lion's momentum.",
+    )
+    momentum: Fraction = Field(
+        default=0.95, description="Decay rate of the momentum of Muon's matrices."
+    )
+    eps: Annotated[float, Field(gt=0)] = Field(
+        default=1e-8, description="Constant that AdamW adds to the denominator of its update."
+    )
+    weight_decay: Annotated[float, Field(ge=0)] = Field(
+        default=0.1,
+        description="Decoupled weight decay. It does not apply to biases and norm scales.",
+    )
+    clip_norm: Annotated[float, Field(gt=0)] | None = Field(
+        default=1.0, description="Maximum global norm of the gradient. null: no clipping."
+    )
     z_loss: Annotated[float, Field(ge=0)] = Field(
-        default=0.0, description="how much the squared log of the softmax's sum counts"
+        default=0.0,
+        description="Weight of the squared log of the softmax's normalizer, which keeps logits "
+        "near zero (PaLM, arXiv:2204.02311). It affects gradients only.",
     )
-    moments_dtype: Literal["float32", "bfloat16"] = "float32"
-    ema: Fraction | None = Field(
-        default=None, description="of a mean of the weights, which is then evaluated and exported"
+    moments_dtype: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="Dtype in which the optimizer's moments are stored."
     )
-    groups: tuple[Group, ...] = Field(
-        default=(), strict=False, description="of those that match a parameter the first counts"
+    ema_decay: Fraction | None = Field(
+        default=None,
+        description="Decay rate of an exponential moving average of the weights, which is "
+        "evaluated and exported in place of the weights. null: no average.",
+    )
+    param_groups: tuple[ParamGroup, ...] = Field(
+        default=(),
+        strict=False,
+        description="Parameters with their own learning rate or weight decay. The first group "
+        "that matches a parameter applies.",
     )
 
     @model_validator(mode="after")
     def _means_move(self) -> "Optimizer":
         """Rejects means that never change because every step is below bfloat16's rounding."""
         if self.moments_dtype == "bfloat16" and self.name == "adafactor":
-            message = "adafactor's means move ever more slowly, and are small: leave it out"
+            message = "Adafactor's means are small and change ever more slowly. Remove this key"
             raise KeyedError(("moments_dtype", message))
         kept = KEPT_MEANS[self.name]
         slow = [name for name in kept if getattr(self, name) > SLOWEST_BFLOAT16_MEAN]
         if self.moments_dtype == "bfloat16" and slow:
             raise KeyedError(
                 *(
-                    (name, f"above {SLOWEST_BFLOAT16_MEAN} a mean in bfloat16 no longer moves: "
-                     "take less, or moments_dtype: float32")
+                    (name, f"a bfloat16 mean does not change above {SLOWEST_BFLOAT16_MEAN}. "
+                     "Lower it, or set moments_dtype: float32")
                     for name in slow
                 )
             )  # fmt: skip

@@ -29,32 +29,32 @@ PRESETS: dict[str, dict[str, object]] = {
     "gpt2": {
         "layers": 12, "d_model": 768, "heads": 12, "d_ff": 3072, "vocab_size": 50_257,
         "positions": "learned", "max_positions": 1024, "norm": "layer", "biases": "all",
-        "feed_forward": "gelu",
+        "mlp": "gelu",
     },
     "qwen3-0.6b": {
         "layers": 28, "d_model": 1024, "heads": 16, "kv_heads": 8, "head_dim": 128, "d_ff": 3072,
         "vocab_size": 151_936, "rope_theta": 1_000_000.0, "norm_eps": 1e-6,
-        "query_key_norm": True, "tied_embeddings": True,
+        "qk_norm": True, "tied_embeddings": True,
     },
     "qwen3-8b": {
         "layers": 36, "d_model": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "d_ff": 12_288,
         "vocab_size": 151_936, "rope_theta": 1_000_000.0, "norm_eps": 1e-6,
-        "query_key_norm": True, "tied_embeddings": False,
+        "qk_norm": True, "tied_embeddings": False,
     },
     "gemma-2b": {
         "layers": 18, "d_model": 2048, "heads": 8, "kv_heads": 1, "head_dim": 256, "d_ff": 16_384,
-        "vocab_size": 256_000, "norm_eps": 1e-6, "feed_forward": "geglu",
-        "scaled_embedding": True, "tied_embeddings": True,
+        "vocab_size": 256_000, "norm_eps": 1e-6, "mlp": "geglu",
+        "scale_embeddings": True, "tied_embeddings": True,
     },
     # Mistral-7B-v0.1
     "mistral-7b": {
         "layers": 32, "d_model": 4096, "heads": 32, "kv_heads": 8, "d_ff": 14_336,
-        "vocab_size": 32_000, "window": 4096, "tied_embeddings": False,
+        "vocab_size": 32_000, "sliding_window": 4096, "tied_embeddings": False,
     },
     # Mixtral-8x7B-v0.1
     "mixtral-8x7b": {
         "layers": 32, "d_model": 4096, "heads": 32, "kv_heads": 8, "d_ff": 14_336,
         "vocab_size": 32_000, "rope_theta": 1_000_000.0, "tied_embeddings": False,
-        "experts": {"count": 8, "per_token": 2, "capacity_factor": 1.25},
+        "moe": {"count": 8, "top_k": 2, "capacity_factor": 1.25},
     },
 }  # fmt: skip

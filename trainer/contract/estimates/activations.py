@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from trainer.contract.config.job import Job
 from trainer.contract.planning import lora, parameter_shapes, sharding_rules
-from trainer.contract.planning.parameter_shapes import hidden_parts, room
+from trainer.contract.planning.parameter_shapes import capacity, hidden_parts
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import DTYPE_BYTES, FLOAT32_BYTES
 
@@ -24,7 +24,7 @@ def kept_per_token(job: Job, plan: Plan) -> int:
         return of.stream
     if job.decoder.remat == "dots":
         return of.of_products + of.adapters + of.adapted
-    return 2 * of.stream + of.norms + of.attention + of.feed_forward + of.adapters
+    return 2 * of.stream + of.norms + of.attention + of.mlp + of.adapters
 
 
 def least_kept_per_token(job: Job, plan: Plan) -> int:
@@ -47,7 +47,7 @@ def worked_on_per_token(job: Job, plan: Plan) -> int:
     of = _Activations.of(job, plan)
     if job.decoder.remat == "none":
         return kept_per_token(job, plan) + of.scores
-    return 2 * of.norms // 3 + max(of.attention, 2 * of.feed_forward // 3)
+    return 2 * of.norms // 3 + max(of.attention, 2 * of.mlp // 3)
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class _Activations:
     """
     head_norms: int
     """Norms of queries and keys: three float32 copies of each."""
-    feed_forward: int
+    mlp: int
     """Outputs of the feed-forward products, and the arrays computed from them."""
-    feed_forward_products: int
+    mlp_products: int
     """Outputs of products with a single matrix, except the last; experts have many matrices."""
     adapters: int
     """Outputs of the adapters' first matrices."""
@@ -82,7 +82,7 @@ class _Activations:
     @property
     def of_products(self) -> int:
         """The layer's input, and the outputs of its products with weights, except the last."""
-        return 2 * self.stream + self.query + self.key_value + self.feed_forward_products
+        return 2 * self.stream + self.query + self.key_value + self.mlp_products
 
     @property
     def attention(self) -> int:
@@ -97,21 +97,19 @@ class _Activations:
         is_split = model.kv_heads % tensor == 0
         # Key/value heads that the tensor axis does not split are repeated for each query head.
         kv_heads = model.kv_heads // tensor if is_split else model.kv_heads + heads
-        scores = 1 if model.attention_soft_cap is None else 3
-        positions = job.data.seq_len if plan.attention == "plain" else 0
+        scores = 1 if model.attn_logit_softcap is None else 3
+        positions = job.data.seq_len if plan.attention == "reference" else 0
         hidden = width * (model.d_ff // tensor if model.d_ff % tensor == 0 else model.d_ff)
         stream, key_value = width * model.d_model, width * 2 * kv_heads * model.head_dim
-        if experts := model.experts:
-            places = experts.count * room(experts, job.data.seq_len) / job.data.seq_len
-            if plan.experts == "ragged":
+        if experts := model.moe:
+            places = experts.count * capacity(experts, job.data.seq_len) / job.data.seq_len
+            if plan.moe == "ragged":
                 # Each device holds the rows of all devices along `expert`.
-                places = experts.per_token * plan.mesh["expert"]
-            chosen = places + experts.per_token
-            feed_forward = int(
-                HIDDEN_ARRAYS[model.feed_forward] * hidden * places + stream * chosen
-            )
+                places = experts.top_k * plan.mesh["expert"]
+            chosen = places + experts.top_k
+            mlp = int(HIDDEN_ARRAYS[model.mlp] * hidden * places + stream * chosen)
         else:
-            feed_forward = HIDDEN_ARRAYS[model.feed_forward] * hidden
+            mlp = HIDDEN_ARRAYS[model.mlp] * hidden
         adapted = lora.targets(job.lora, parameter_shapes.parameters(model, plan.padded_vocab))
         made = [_split(one, plan) for one in adapted if not one.name.endswith(".down.kernel")]
         return cls(
@@ -121,13 +119,9 @@ class _Activations:
             key_value=key_value,
             seen_key_value=key_value * plan.mesh["context"],
             scores=(scores * FLOAT32_BYTES + width) * heads * positions,
-            head_norms=3
-            * FLOAT32_BYTES
-            * (heads + kv_heads)
-            * model.head_dim
-            * model.query_key_norm,
-            feed_forward=feed_forward,
-            feed_forward_products=0 if experts else len(hidden_parts(model)) * hidden,
+            head_norms=3 * FLOAT32_BYTES * (heads + kv_heads) * model.head_dim * model.qk_norm,
+            mlp=mlp,
+            mlp_products=0 if experts else len(hidden_parts(model)) * hidden,
             adapters=width * job.lora.rank * len(adapted) if job.lora else 0,
             adapted=width * sum(made),
         )

@@ -53,10 +53,10 @@ def footprint(job: Job, plan: Plan) -> Footprint:
     parameters = sum(array.bytes_per_device for array in plan.parameters)
     trained = sum(array.bytes_per_device for array in plan.trained)
     tokens = plan.batch.tokens_per_device
-    accumulates = plan.batch.micro_batches > 1
+    accumulates = plan.batch.grad_accum_steps > 1
     return Footprint(
         state=parameters + optimizer_state.bytes_per_device(job.optimizer, plan),
-        batch=BATCH_BYTES * tokens * plan.batch.micro_batches,
+        batch=BATCH_BYTES * tokens * plan.batch.grad_accum_steps,
         gradients=(2 if accumulates else 1) * trained,
         kept=job.decoder.layers * tokens * kept_per_token(job, plan),
         working=max(_of_a_layer(job, plan, tokens), _of_logits(job, plan, tokens)),

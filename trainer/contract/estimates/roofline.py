@@ -13,7 +13,7 @@ from trainer.contract.config.job import Job
 from trainer.contract.config.model import Model
 from trainer.contract.estimates.activations import least_kept_per_token
 from trainer.contract.planning import accelerators, lora, optimizer_state, sharding_rules
-from trainer.contract.planning.parameter_shapes import room
+from trainer.contract.planning.parameter_shapes import capacity
 from trainer.contract.planning.plan import ArrayPlan, Plan, World
 from trainer.contract.planning.planner import DTYPE_BYTES
 
@@ -146,15 +146,15 @@ def _kernels(job: Job, plan: Plan) -> list[ArrayPlan]:
 
 def _met(job: Job, arrays: list[ArrayPlan]) -> float:
     """Returns the number of weights in `arrays` that a token uses."""
-    experts = job.decoder.experts
-    share = experts.per_token / experts.count if experts else 1.0
+    experts = job.decoder.moe
+    share = experts.top_k / experts.count if experts else 1.0
     return sum(_size(array) * (share if "expert" in array.axes else 1.0) for array in arrays)
 
 
 def _attention(job: Job) -> float:
     """Returns L S H h, where S is twice the mean number of positions that a position attends to."""
     model, length = job.decoder, job.data.seq_len
-    window = min(model.window or length, length)
+    window = min(model.sliding_window or length, length)
     return model.layers * window * (2 - window / length) * model.heads * model.head_dim
 
 
@@ -170,11 +170,11 @@ def _hbm_bytes(job: Job, plan: Plan) -> float:
         if not array.name.endswith(".table")
     )
     batch = plan.batch
-    tokens = batch.tokens_per_device * batch.micro_batches
+    tokens = batch.tokens_per_device * batch.grad_accum_steps
     kept = job.decoder.layers * tokens * least_kept_per_token(job, plan)
     # An update reads and writes a parameter and its moments.
     state = shards + optimizer_state.bytes_per_device(job.optimizer, plan)
-    return 2 * state + USES * (batch.micro_batches * read + kept)
+    return 2 * state + USES * (batch.grad_accum_steps * read + kept)
 
 
 def _ici_bytes(job: Job, plan: Plan) -> float:
@@ -189,11 +189,11 @@ def _ici_bytes(job: Job, plan: Plan) -> float:
     for array in plan.parameters:
         own = own_bytes(array, plan)
         if "fsdp" in array.spec:
-            total += moves(array) * plan.batch.micro_batches * own * (fsdp - 1)
+            total += moves(array) * plan.batch.grad_accum_steps * own * (fsdp - 1)
         if array.is_trained:
             total += 2 * own * (data * alike(array, plan) - 1) / (data * alike(array, plan))
     tensor, batch = plan.mesh["tensor"], plan.batch
-    tokens = batch.tokens_per_device * batch.micro_batches
+    tokens = batch.tokens_per_device * batch.grad_accum_steps
     width = job.decoder.d_model * DTYPE_BYTES[plan.compute_dtype]
     sums = ALL_REDUCES_PER_LAYER * job.decoder.layers * tokens * width
     others = to_experts(job, plan) + keys_and_values(job, plan)
@@ -207,13 +207,13 @@ def alike(array: ArrayPlan, plan: Plan) -> int:
 
 def to_experts(job: Job, plan: Plan) -> float:
     """Returns the bytes that a device sends to remote experts and back, in both passes."""
-    experts, axis, length = job.decoder.experts, plan.mesh["expert"], job.data.seq_len
+    experts, axis, length = job.decoder.moe, plan.mesh["expert"], job.data.seq_len
     if experts is None:
         return 0.0
     batch, width = plan.batch, job.decoder.d_model * DTYPE_BYTES[plan.compute_dtype]
-    places = batch.rows_per_device * experts.count * room(experts, length) / axis
-    sent = batch.tokens_per_device if plan.experts == "ragged" else places
-    exchanges = EXCHANGES_PER_LAYER * job.decoder.layers * batch.micro_batches
+    places = batch.rows_per_device * experts.count * capacity(experts, length) / axis
+    sent = batch.tokens_per_device if plan.moe == "ragged" else places
+    exchanges = EXCHANGES_PER_LAYER * job.decoder.layers * batch.grad_accum_steps
     return exchanges * sent * width * (axis - 1)
 
 
@@ -228,7 +228,7 @@ def keys_and_values(job: Job, plan: Plan) -> float:
     gathered = model.kv_heads // tensor if is_split else model.kv_heads
     scattered = gathered if is_split else model.heads // tensor
     passes = 1 if model.remat == "none" else 2
-    own = 2 * plan.batch.tokens_per_device * plan.batch.micro_batches * model.head_dim
+    own = 2 * plan.batch.tokens_per_device * plan.batch.grad_accum_steps * model.head_dim
     arrays = model.layers * (passes * gathered + scattered)
     return float(arrays * own * DTYPE_BYTES[plan.compute_dtype] * (axis - 1))
 
@@ -245,7 +245,7 @@ def _dcn_bytes(plan: Plan) -> float:
     for array in plan.parameters:
         whole = _size(array) * DTYPE_BYTES[plan.compute_dtype]
         if "fsdp" in array.spec:
-            times = moves(array) * plan.batch.micro_batches
+            times = moves(array) * plan.batch.grad_accum_steps
             total += times * whole * (islands_fsdp - 1) / islands_fsdp
         if array.is_trained:
             total += 2 * whole / islands_fsdp * (islands_data - 1) / islands_data

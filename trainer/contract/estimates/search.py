@@ -48,18 +48,20 @@ def alternatives(job: Job, plan: Plan) -> list[Alternative]:
     return [
         alternative
         for mesh in _meshes(plan)
-        for micro_batches in _own_first(divisors(job.data.global_batch), job.data.micro_batches)
-        for alternative in _with_each_policy(job, plan, mesh, micro_batches)
+        for grad_accum_steps in _own_first(
+            divisors(job.data.global_batch), job.data.grad_accum_steps
+        )
+        for alternative in _with_each_policy(job, plan, mesh, grad_accum_steps)
     ]
 
 
 def _with_each_policy(
-    job: Job, plan: Plan, mesh: dict[str, int], micro_batches: int
+    job: Job, plan: Plan, mesh: dict[str, int], grad_accum_steps: int
 ) -> Iterator[Alternative]:
     """Yields one alternative per rematerialization policy, which the plan does not depend on."""
     changes = _mesh_changes(job, plan, mesh)
-    if micro_batches != job.data.micro_batches:
-        changes["data.micro_batches"] = micro_batches
+    if grad_accum_steps != job.data.grad_accum_steps:
+        changes["data.grad_accum_steps"] = grad_accum_steps
     try:
         other = resolve(_changed(job, changes), plan.world, plan.corpus)
     except PlanError:

@@ -59,7 +59,7 @@ def _bytes(optimizer: Optimizer, plan: Plan, mesh: Mapping[str, int]) -> int:
     moment, mean = DTYPE_BYTES[optimizer.moments_dtype], FLOAT32_BYTES
     return sum(
         sum(moment * _size(shape, array, mesh) for shape in moments(optimizer, array))
-        + (0 if optimizer.ema is None else mean * _size(array.shape, array, mesh))
+        + (0 if optimizer.ema_decay is None else mean * _size(array.shape, array, mesh))
         for array in plan.trained
     )
 

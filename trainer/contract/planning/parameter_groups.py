@@ -23,7 +23,7 @@ def pull(optimizer: Optimizer, name: str, axes: Collection[str]) -> Pull:
     """
     is_weight = "norm" not in axes and not name.endswith(".bias")
     decay = optimizer.weight_decay if is_weight else 0.0
-    for group in optimizer.groups:
+    for group in optimizer.param_groups:
         if fnmatchcase(name, group.pattern):
             own = decay if group.weight_decay is None else group.weight_decay
             return Pull(group.learning_rate_factor, own)
@@ -33,9 +33,9 @@ def pull(optimizer: Optimizer, name: str, axes: Collection[str]) -> Pull:
 def problems(optimizer: Optimizer, names: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yields (key, message) for each group without parameters; `names` are the trained ones."""
     seen: set[str] = set()
-    for number, group in enumerate(optimizer.groups):
+    for number, group in enumerate(optimizer.param_groups):
         matched = {name for name in names if fnmatchcase(name, group.pattern)}
-        key = f"optimizer.groups.{number}.pattern"
+        key = f"optimizer.param_groups.{number}.pattern"
         if not matched:
             hint = suggest(group.pattern, names) or f" There are: {', '.join(names)}"
             yield key, f"'{group.pattern}' matches no parameter.{hint}"

@@ -6,7 +6,7 @@ A test compares this table with the NNX modules in `trainer/model/`.
 import math
 from dataclasses import dataclass
 
-from trainer.contract.config.model import Experts, Model
+from trainer.contract.config.model import MixtureOfExperts, Model
 
 # Lanes of a TPU register and a common tile of GPU matrix units: the compiler does not pad a
 # vocabulary that is a multiple of it.
@@ -14,7 +14,7 @@ VOCAB_MULTIPLE = 128
 STACKED = ("layer", "expert")
 """Axes that count arrays of the same kind."""
 QUERY_KEY = ("query", "key")
-"""Projections that `query_key_norm` applies to."""
+"""Projections that `qk_norm` applies to."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def _layer_parameters(model: Model) -> list[Parameter]:
     one_layer = [
         *_norm("attention_norm", model, model.d_model),
         *_attention(model),
-        *_norm("feed_forward_norm", model, model.d_model),
-        *(_feed_forward(model) if model.experts is None else _experts(model, model.experts)),
+        *_norm("mlp_norm", model, model.d_model),
+        *(_mlp(model) if model.moe is None else _experts(model, model.moe)),
     ]
     return [
         Parameter(f"layers.{one.name}", (model.layers, *one.shape), ("layer", *one.axes))
@@ -85,41 +85,41 @@ def _attention(model: Model) -> list[Parameter]:
     shape, axes = (model.heads, head, width), ("heads", "head_dim", "embed")
     bias = model.biases == "all"
     found += _projection("attention.output", shape, axes, inputs=2, bias=bias)
-    if model.query_key_norm:
+    if model.qk_norm:
         found += [Parameter(f"attention.{of}_norm.scale", (head,), ("norm",)) for of in QUERY_KEY]
     return found
 
 
-def _feed_forward(model: Model) -> list[Parameter]:
+def _mlp(model: Model) -> list[Parameter]:
     width, hidden, bias = model.d_model, model.d_ff, model.biases == "all"
     found = []
     for part in hidden_parts(model):
-        found += _projection(f"feed_forward.{part}", (width, hidden), ("embed", "mlp"), bias=bias)
-    return found + _projection("feed_forward.down", (hidden, width), ("mlp", "embed"), bias=bias)
+        found += _projection(f"mlp.{part}", (width, hidden), ("embed", "mlp"), bias=bias)
+    return found + _projection("mlp.down", (hidden, width), ("mlp", "embed"), bias=bias)
 
 
-def _experts(model: Model, experts: Experts) -> list[Parameter]:
+def _experts(model: Model, experts: MixtureOfExperts) -> list[Parameter]:
     width, hidden, count = model.d_model, model.d_ff, experts.count
     inward = ((count, width, hidden), ("expert", "embed", "mlp"))
     outward = ((count, hidden, width), ("expert", "mlp", "embed"))
     return [
-        Parameter("feed_forward.router.kernel", (width, count), ("embed", "router")),
-        *(Parameter(f"feed_forward.{part}.kernel", *inward) for part in hidden_parts(model)),
-        Parameter("feed_forward.down.kernel", *outward),
+        Parameter("mlp.router.kernel", (width, count), ("embed", "router")),
+        *(Parameter(f"mlp.{part}.kernel", *inward) for part in hidden_parts(model)),
+        Parameter("mlp.down.kernel", *outward),
     ]
 
 
-def room(experts: Experts, length: int) -> int:
+def capacity(experts: MixtureOfExperts, length: int) -> int:
     """Returns an expert's capacity per sequence, in tokens: `length` when none may be dropped."""
     if experts.capacity_factor is None:
         return length
-    even = length * experts.per_token / experts.count
+    even = length * experts.top_k / experts.count
     return min(length, math.ceil(even * experts.capacity_factor))
 
 
 def hidden_parts(model: Model) -> tuple[str, ...]:
     """Returns the names of the projections to the feed-forward part's hidden width."""
-    return ("up",) if model.feed_forward == "gelu" else ("gate", "up")
+    return ("up",) if model.mlp == "gelu" else ("gate", "up")
 
 
 def _projection(

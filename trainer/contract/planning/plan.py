@@ -47,7 +47,7 @@ class BatchSplit(Section):
     """The split of a global batch's rows over processes and devices."""
 
     global_batch: int
-    micro_batches: int
+    grad_accum_steps: int
     rows_per_device: int
     """Rows of one micro-batch."""
     positions_per_device: int
@@ -105,11 +105,11 @@ class Plan(BasePlan):
     batch: BatchSplit
     parameters: tuple[ArrayPlan, ...]
     compute_dtype: Literal["float32", "bfloat16"]
-    attention: Literal["plain", "splash"] = "plain"
-    """`splash`: JAX's TPU kernel, block by block; `plain`: scores as whole arrays."""
-    experts: Literal["room", "ragged"] = "room"
+    attention: Literal["reference", "splash"] = "reference"
+    """`splash`: JAX's TPU kernel, block by block; `reference`: scores as whole arrays."""
+    moe: Literal["capacity", "ragged"] = "capacity"
     """Method of expert products. `ragged` multiplies each expert's matrix with the rows that chose
-    it; `room` multiplies it with a fixed capacity of rows in each sequence."""
+    it; `capacity` multiplies it with a fixed number of rows in each sequence."""
     padded_vocab: int
     corpus: Corpus
 

@@ -89,7 +89,7 @@ def resolve(job: Job, world: World, corpus: Corpus, build: Build | None = None) 
         ),
         compute_dtype=dtype,
         attention=_attention(job, world, batch),
-        experts=_experts(job, world, mesh),
+        moe=_moe(job, world, mesh),
         padded_vocab=vocab,
         corpus=corpus,
         warnings=tuple(_warnings(job, world, mesh, model + adapters)),
@@ -162,8 +162,8 @@ def _batch_split(
     rows_per_shard = job.data.global_batch // shards
     return BatchSplit(
         global_batch=job.data.global_batch,
-        micro_batches=job.data.micro_batches,
-        rows_per_device=rows_per_shard // job.data.micro_batches,
+        grad_accum_steps=job.data.grad_accum_steps,
+        rows_per_device=rows_per_shard // job.data.grad_accum_steps,
         positions_per_device=job.data.seq_len // mesh["context"],
         rows_per_process=rows_per_shard * len(block_of[0]),
         blocks=len(blocks),
@@ -203,24 +203,24 @@ def _compute_dtype(job: Job, world: World) -> Dtype:
     return "float32" if world.on_cpu else "bfloat16"
 
 
-def _attention(job: Job, world: World, batch: BatchSplit) -> Literal["plain", "splash"]:
+def _attention(job: Job, world: World, batch: BatchSplit) -> Literal["reference", "splash"]:
     """Returns the attention kernel: `splash` needs positions and head_dim in whole TPU vectors."""
     if isinstance(job.model, OwnModel):
-        return "plain"
+        return "reference"
     sizes = (batch.positions_per_device, job.decoder.head_dim)
     fits = all(size % TPU_LANES == 0 for size in sizes)
-    return "splash" if world.platform == "tpu" and not world.on_cpu and fits else "plain"
+    return "splash" if world.platform == "tpu" and not world.on_cpu and fits else "reference"
 
 
-def _experts(job: Job, world: World, mesh: dict[str, int]) -> Literal["room", "ragged"]:
+def _moe(job: Job, world: World, mesh: dict[str, int]) -> Literal["capacity", "ragged"]:
     """Returns `ragged` for experts without a capacity limit on TPU or under a `context` axis.
 
     TPUs have a kernel for grouped rows; capacity is counted in whole sequences.
     """
-    experts = job.model.experts if isinstance(job.model, Model) else None
-    has_room = experts is not None and experts.capacity_factor is None
+    moe = job.model.moe if isinstance(job.model, Model) else None
+    has_no_limit = moe is not None and moe.capacity_factor is None
     on_tpu = world.platform == "tpu" and not world.on_cpu
-    return "ragged" if has_room and (on_tpu or mesh["context"] > 1) else "room"
+    return "ragged" if has_no_limit and (on_tpu or mesh["context"] > 1) else "capacity"
 
 
 def _warnings(

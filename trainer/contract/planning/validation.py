@@ -116,11 +116,11 @@ def _model(model: Model, seq_len: int) -> Problems:
             f"{model.heads} query heads do not divide by {model.kv_heads} key/value heads",
         )
     yield from _positions(model, seq_len)
-    if experts := model.experts:
-        if experts.per_token > experts.count:
+    if experts := model.moe:
+        if experts.top_k > experts.count:
             yield (
-                "model.experts.per_token",
-                f"found {experts.per_token}, and there are {experts.count} experts",
+                "model.moe.top_k",
+                f"found {experts.top_k}, and there are {experts.count} experts",
             )
         if model.biases == "all":
             yield "model.biases", "experts have none: say qkv or none"
@@ -229,12 +229,12 @@ def _heads_and_experts(model: Model, mesh: Mapping[str, int]) -> Problems:
             f"{heads} query heads do not divide by tensor {tensor}; sizes that fit: "
             f"{sizes_text(heads)}",
         )
-    experts, parts = model.experts, mesh["expert"]
+    experts, parts = model.moe, mesh["expert"]
     if experts is None:
         if parts > 1:
             yield (
                 "mesh.expert",
-                f"found {parts}, and the model has no experts (model.experts): leave it out",
+                f"found {parts}, and the model has no experts (model.moe): leave it out",
             )
         return
     if experts.count % parts:
@@ -247,19 +247,19 @@ def _heads_and_experts(model: Model, mesh: Mapping[str, int]) -> Problems:
         yield (
             "mesh.context",
             f"found {mesh['context']}, and room of the model's experts is counted in whole "
-            "sequences: leave it out, or say model.experts.capacity_factor=null",
+            "sequences: leave it out, or say model.moe.capacity_factor=null",
         )
 
 
 def _batch(data: Data, mesh: Mapping[str, int]) -> Problems:
-    unit = sharding_rules.row_shards(mesh) * data.micro_batches
+    unit = sharding_rules.row_shards(mesh) * data.grad_accum_steps
     if data.global_batch % unit == 0:
         return
     below = data.global_batch // unit * unit
     nearest = f"{below} or {below + unit}" if below else f"{unit}"
     axes = sharding_rules.mesh_text({axis: mesh[axis] for axis in sharding_rules.BATCH_AXES})
-    if data.micro_batches > 1:
-        axes += f" x {data.micro_batches} micro-batches"
+    if data.grad_accum_steps > 1:
+        axes += f" x {data.grad_accum_steps} micro-batches"
     yield (
         "data.global_batch",
         f"{data.global_batch} does not divide over {axes} = {unit}; the nearest that does: "

@@ -16,12 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from trainer.contract.config.base import Section
 from trainer.contract.config.job import Checkpoint as Policy
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import World
 from trainer.contract.storage.paths import AnyPath, is_url
 
+FORMAT = 1
+"""Version of about.json, of the job's keys in it, and of the arrays' names. Only this one is read.
+"""
 ABOUT = "about.json"
 TOKENIZER = "tokenizer.json"
 """Name of the trained tokenizer's file in a step folder."""
@@ -52,6 +57,7 @@ class Base(Section):
 class CheckpointMetadata(Section):
     """Metadata of a checkpoint, stored in its about.json."""
 
+    format: int = FORMAT
     step: int
     examples: int
     """Examples trained on, which is the number of the next one. The complete data position."""
@@ -79,6 +85,16 @@ class CheckpointMetadata(Section):
     @property
     def bytes(self) -> int:
         return sum(self.files.values())
+
+
+class _AnyFormat(BaseModel):
+    """The key that every version of about.json has."""
+
+    format: int = 0
+
+
+class FormatError(ValueError):
+    """Raised for a checkpoint that another version of Slipway wrote, in another format."""
 
 
 class BrokenError(ValueError):
@@ -141,7 +157,7 @@ def _sizes(root: str, below: str) -> Iterator[tuple[str, int]]:
 def read(folder: AnyPath) -> CheckpointMetadata:
     """Reads a step folder's about.json and checks the size of every file.
 
-    Raises BrokenError with the file and its problem.
+    Raises BrokenError with the file and its problem, FormatError for another format.
     """
     about = read_about(folder)
     try:
@@ -157,13 +173,23 @@ def read(folder: AnyPath) -> CheckpointMetadata:
 
 
 def read_about(folder: AnyPath) -> CheckpointMetadata:
-    """Reads a step folder's about.json without checking its files. Raises BrokenError."""
+    """Reads a step folder's about.json without checking its files.
+
+    Raises BrokenError, or FormatError for another format.
+    """
     try:
-        return CheckpointMetadata.model_validate_json((folder / ABOUT).read_text(encoding="utf-8"))
+        text = (folder / ABOUT).read_text(encoding="utf-8")
+        found = _AnyFormat.model_validate_json(text).format
+        if found == FORMAT:
+            return CheckpointMetadata.model_validate_json(text)
     except (FileNotFoundError, NotADirectoryError):
         raise BrokenError(f"{ABOUT} is missing") from None
     except ValueError as error:
         raise BrokenError(f"{ABOUT} cannot be read: {str(error).splitlines()[0]}") from None
+    raise FormatError(
+        f"{folder} has checkpoint format {found}, and this version of Slipway reads format "
+        f"{FORMAT}. Resume it with the version that wrote it, or start a new run"
+    )
 
 
 def trained_tokenizer(folder: AnyPath) -> str:

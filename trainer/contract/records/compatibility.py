@@ -18,11 +18,11 @@ MODEL_KEYS = frozenset(
     for key in (
         "layers", "d_model", "heads", "kv_heads", "head_dim", "d_ff", "vocab_size",
         "rope_theta", "norm_eps", "tied_embeddings", "positions", "max_positions", "norm",
-        "query_key_norm", "biases", "attention_soft_cap", "feed_forward", "experts",
-        "experts.count", "experts.per_token",
-        "scaled_embedding", "logit_soft_cap",
+        "qk_norm", "biases", "attn_logit_softcap", "mlp", "moe",
+        "moe.count", "moe.top_k",
+        "scale_embeddings", "final_logit_softcap",
     )
-) | {"model", "data.tokenizer", "data.tokenizer.train", "data.separator"}  # fmt: skip
+) | {"model", "data.tokenizer", "data.tokenizer.train", "data.eos_token"}  # fmt: skip
 """Keys that set a parameter's shape or meaning: with another value the checkpoint is unusable."""
 DATA_KEYS = frozenset(
     f"data.{key}"
@@ -37,8 +37,8 @@ DATA_KEYS = frozenset(
         "dtype",
         "seq_len",
         "global_batch",
-        "held_out",
-        "document_boundaries",
+        "validation_fraction",
+        "mask_across_documents",
     )
 ) | {"seed"}
 """Keys that set the examples of a step: with another value some are seen twice, others never."""
@@ -50,9 +50,7 @@ SILENT = (
 PARAMS = "params."
 """Prefix of the names of trained parameters in a checkpoint."""
 OPTIMIZER_KEYS = frozenset({"optimizer.name", "optimizer.moments_dtype"})
-FIRST_OPTIMIZER = {"moments_dtype": "float32", "ema": None}
-"""Values for checkpoints without these keys."""
-AVERAGE_KEY = "optimizer.ema"
+EMA_KEY = "optimizer.ema_decay"
 ADAPTER_KEYS = frozenset({"lora", "lora.rank", "lora.alpha", "lora.targets"})
 INIT = "a new run starts from its weights (checkpoint.init_from)"
 ALLOW = "checkpoint.on_data_change=continue goes on with it"
@@ -90,7 +88,7 @@ def compare(about: CheckpointMetadata, job: Job, corpus_sha256: str | None) -> C
             errors.append(
                 f"{change}: step {about.step} has not these adapters; a new run can have them"
             )
-        elif key == AVERAGE_KEY and saved is None:
+        elif key == EMA_KEY and saved is None:
             errors.append(f"{change}: step {about.step} has no mean of the weights; {INIT}")
         elif (key in DATA_KEYS or key == "corpus") and not is_allowed:
             errors.append(f"{change}: step {about.step} was trained on other data; {ALLOW}")
@@ -131,12 +129,11 @@ def _changes(
 
 
 def _effective(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a job with its vocabulary size, and with defaults for keys that older jobs lack."""
+    """Returns a job with its vocabulary size."""
     model = dict(job["model"])
     if model.get("vocab_size") is None and job["data"]["tokenizer"] == BYTES:
         model["vocab_size"] = OF_BYTES.size
-    optimizer = {**FIRST_OPTIMIZER, **job["optimizer"]}
-    return {"lora": None, **job, "model": model, "optimizer": optimizer}
+    return {**job, "model": model}
 
 
 def _differences(

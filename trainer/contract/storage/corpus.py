@@ -86,7 +86,7 @@ def digest(data: Data) -> str:
         total.update(f"tokens\0{data.dtype}\0".encode())
     if data.tokenizer != BYTES:
         found = _vocabulary(data)
-        total.update(f"tokenizer\0{found.sha256}\0{found.separator}\0".encode())
+        total.update(f"tokenizer\0{found.sha256}\0{found.eos_id}\0".encode())
     for file in files(data):
         if file.mark is not None:
             total.update(os.fsencode(f"{file.name}\0{file.size}\0{file.mark}\0"))

@@ -21,9 +21,9 @@ ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 class Vocabulary:
     size: int
     """One more than the largest id."""
-    separator: int
+    eos_id: int
     """Id of the token before every document, which also ends the previous one."""
-    separator_text: str
+    eos_token: str
     sha256: str
     """Hash of the tokenizer's file, or of its training settings; "" without either."""
 
@@ -36,7 +36,7 @@ class VocabularyError(ValueError):
         self.key = key
 
 
-OF_BYTES = Vocabulary(size=257, separator=256, separator_text="<|document|>", sha256="")
+OF_BYTES = Vocabulary(size=257, eos_id=256, eos_token="<|document|>", sha256="")
 TRAINING = "1"
 """Version of the training; changes when the same documents would give another tokenizer."""
 
@@ -44,12 +44,12 @@ TRAINING = "1"
 def vocabulary(data: Data) -> Vocabulary:
     """Returns the vocabulary. Raises VocabularyError for a bad file or an unknown separator."""
     if data.tokenizer == BYTES:
-        if data.separator is not None:
-            raise VocabularyError("separator", "the bytes tokenizer has its own: leave this out")
+        if data.eos_token is not None:
+            raise VocabularyError("eos_token", "the bytes tokenizer has its own: leave this out")
         return OF_BYTES
     if isinstance(data.tokenizer, TrainTokenizer):
-        if data.separator is not None:
-            raise VocabularyError("separator", "a trained tokenizer has its own: leave this out")
+        if data.eos_token is not None:
+            raise VocabularyError("eos_token", "a trained tokenizer has its own: leave this out")
         if any(part.source == "tokens" for part in data.parts):
             raise VocabularyError(
                 "tokenizer", "tokens are no text to train on: name the one that made them"
@@ -57,17 +57,17 @@ def vocabulary(data: Data) -> Vocabulary:
         return _trained(data.tokenizer.train)
     sha256, ids = _read(Path(data.tokenizer).expanduser())
     known = [text for text in ENDS_OF_TEXT if text in ids]
-    separator = data.separator or next(iter(known), None)
-    if separator is None:
+    eos_token = data.eos_token or next(iter(known), None)
+    if eos_token is None:
         raise VocabularyError(
-            "separator",
+            "eos_token",
             f"{data.tokenizer} has none of the usual ones ({', '.join(ENDS_OF_TEXT)}): say which "
             "token stands between documents",
         )
-    if separator not in ids:
-        hint = suggest(separator, known)
-        raise VocabularyError("separator", f"{data.tokenizer} knows no token '{separator}'.{hint}")
-    return Vocabulary(1 + max(ids.values()), ids[separator], separator, sha256)
+    if eos_token not in ids:
+        hint = suggest(eos_token, known)
+        raise VocabularyError("eos_token", f"{data.tokenizer} knows no token '{eos_token}'.{hint}")
+    return Vocabulary(1 + max(ids.values()), ids[eos_token], eos_token, sha256)
 
 
 def vocab_size(job: Job) -> int:
