@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from docs.generate.pages import PAGES as GENERATED
 from docs.generate.pages import REFERENCE
 from launcher.cluster.schema import Cluster
 from launcher.commands.schema import cluster_schema, job_schema
+from launcher.runs.goodput import Part
 from tests.docs.pages import DOCS, ROOT, WITH_README, blocks, page_id, prose
 from trainer.contract.config.command import CommandJob
-from trainer.contract.config.job import Job
+from trainer.contract.config.job import Deadlines, Job
+from trainer.contract.config.presets import PRESETS
+from trainer.contract.planning.sharding_rules import MESH_AXES, RULES
 
 JOB = YAML(typ="safe").load(ROOT / "jobs" / "quickstart.yaml")
 CLUSTER = {"accelerator": "cpu", "hosts": 2, "devices_per_host": 1, "provider": {"kind": "local"}}
@@ -104,3 +108,21 @@ def test_tests_named_in_prose_exist() -> None:
 def test_example_model_is_the_shipped_one() -> None:
     page = (DOCS / "tutorials" / "bring-your-own-model.md").read_text(encoding="utf-8")
     assert (ROOT / "jobs" / "own_model.py").read_text(encoding="utf-8") in page
+
+
+def _names_of(enum: type[Enum]) -> list[str]:
+    return [str(member.value) for member in enum]
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("explanation/mesh-and-sharding.md", [*MESH_AXES, *RULES]),
+        ("explanation/supervision.md", [*Deadlines.model_fields, *_names_of(Part)]),
+        ("how-to/models-and-optimizers.md", PRESETS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_page_names_all_that_the_code_has(page: str, names: list[str]) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    assert [name for name in names if f"`{name}`" not in text] == []
