@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.generate import cli, keys
+from docs.generate import cli, events, keys
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 PAGES: dict[str, Callable[[], str]] = {
     "job-file.md": keys.job_page,
     "cluster-file.md": keys.cluster_page,
     "cli.md": cli.page,
+    "events-and-metrics.md": events.page,
 }
 """Function that returns the text of a page, by the name of its file in docs/reference/."""

@@ -14,12 +14,14 @@ from docs.generate.pages import PAGES as GENERATED
 from docs.generate.pages import REFERENCE
 from launcher.cluster.schema import Cluster
 from launcher.commands.schema import cluster_schema, job_schema
+from launcher.core.results import RunState
 from launcher.runs.goodput import Part
 from tests.docs.pages import DOCS, ROOT, WITH_README, blocks, page_id, prose
 from trainer.contract.config.command import CommandJob
 from trainer.contract.config.job import Deadlines, Job
 from trainer.contract.config.presets import PRESETS
 from trainer.contract.planning.sharding_rules import MESH_AXES, RULES
+from trainer.contract.protocol import environment
 
 JOB = YAML(typ="safe").load(ROOT / "jobs" / "quickstart.yaml")
 CLUSTER = {"accelerator": "cpu", "hosts": 2, "devices_per_host": 1, "provider": {"kind": "local"}}
@@ -114,12 +116,21 @@ def _names_of(enum: type[Enum]) -> list[str]:
     return [str(member.value) for member in enum]
 
 
+def _variables() -> list[str]:
+    """Returns the names of the environment variables that a program may read."""
+    launch_only = (environment.RUN_ID, environment.SLURM_JOB)
+    names = [v for k, v in vars(environment).items() if k.isupper() and isinstance(v, str)]
+    return [name for name in names if name not in launch_only]
+
+
 @pytest.mark.parametrize(
     ("page", "names"),
     [
         ("explanation/mesh-and-sharding.md", [*MESH_AXES, *RULES]),
         ("explanation/supervision.md", [*Deadlines.model_fields, *_names_of(Part)]),
         ("how-to/models-and-optimizers.md", PRESETS),
+        ("how-to/monitor.md", _names_of(RunState)),
+        ("reference/process-contract.md", _variables()),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
