@@ -1,4 +1,4 @@
-"""The run directory and its files. See "A run on disk" in the README."""
+"""The run directory and its files. See docs/reference/run-directory.md."""
 
 import errno
 import json

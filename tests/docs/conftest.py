@@ -2,11 +2,15 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import DOCS
+
+# Without the group there is no browser to drive.
+collect_ignore = [] if find_spec("selenium") else ["test_browser.py"]
 
 
 @pytest.fixture(scope="session")
