@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.support.sampling import pytest_collection_modifyitems
+from tests.support.sampling import deselect_full
 from tests.support.skipped_tests import (
     pytest_collectreport,
     pytest_runtest_logreport,
@@ -17,7 +17,6 @@ from tests.support.skipped_tests import (
 )
 
 __all__ = [
-    "pytest_collection_modifyitems",
     "pytest_collectreport",
     "pytest_runtest_logreport",
     "pytest_sessionfinish",
@@ -26,6 +25,12 @@ __all__ = [
 # Its stand-in is made of the client's own types: without the group there is nothing to import.
 collect_ignore = [] if find_spec("grpc") else ["e2e/gcp", "integration/gcp"]
 
+GROUPS = {
+    "docs", "gcp", "interchange", "jobs_api", "kubernetes", "object_store", "parquet",
+    "tpu_compiler", "wandb",
+}  # fmt: skip
+"""Markers of tests that need a dependency group; each is the name of the group."""
+
 # A slow machine is no bug, and a failure must come again: no deadline, the same examples each run.
 settings.register_profile("slipway", deadline=None, derandomize=True)
 settings.load_profile("slipway")
@@ -33,6 +38,15 @@ settings.load_profile("slipway")
 # What is started with `nohup` or in the background ignores them, and all that it starts does too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks tests that need a dependency group as `group`, and leaves out the `full` variants."""
+    for item in items:
+        if GROUPS & {mark.name for mark in item.iter_markers()}:
+            item.add_marker("group")
+    deselect_full(config, items)
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -14,7 +14,7 @@ from tests.support.launches import Launch, Launcher
 from tests.support.programs import node_of
 from tests.support.sampling import sampled
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
 
 def provisioning(launch: Launch, traces: Traces) -> None:
@@ -38,10 +38,9 @@ def running(launch: Launch, traces: Traces) -> None:
 
 
 PHASES = {p.__name__: p for p in (provisioning, reserved, checking, starting, running)}
-ALWAYS = ("provisioning", "checking", "running")
 
 
-@pytest.mark.parametrize("phase", sampled(PHASES, ALWAYS))
+@pytest.mark.parametrize("phase", sampled(PHASES, ("provisioning", "running")))
 def test_kill_9_of_the_command_leaves_nothing(
     launch: Launcher, traces: Traces, phase: Callable[[Launch, Traces], None]
 ) -> None:
@@ -52,7 +51,7 @@ def test_kill_9_of_the_command_leaves_nothing(
     traces.assert_nothing_left()
 
 
-@pytest.mark.parametrize("phase", sampled(PHASES, ALWAYS))
+@pytest.mark.parametrize("phase", sampled(PHASES, ("checking", "running")))
 def test_ctrl_c_ends_everything(
     launch: Launcher, traces: Traces, phase: Callable[[Launch, Traces], None]
 ) -> None:

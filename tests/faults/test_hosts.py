@@ -14,7 +14,7 @@ from tests.support.assert_no_leftovers import Traces
 from tests.support.launches import Launcher
 from tests.support.programs import trainer_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
 
 def test_a_host_whose_program_is_killed_is_named(launch: Launcher, traces: Traces) -> None:

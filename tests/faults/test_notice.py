@@ -11,7 +11,7 @@ from tests.support import fault_matrix
 from tests.support.assert_no_leftovers import Traces
 from tests.support.launches import Launcher
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 KEY = "/computeMetadata/v1/instance/maintenance-event"
 
 

@@ -11,7 +11,7 @@ from launcher.cluster.schema import find_cluster
 from launcher.providers.local import provider
 from tests.support.processes import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
 
 def raylet(reaper: int) -> int:

@@ -35,11 +35,11 @@ def test_skipped_tests_are_listed_once_with_their_reasons(tmp_path: Path, worker
 
 def test_the_end_of_ci_shows_them(tmp_path: Path) -> None:
     script = (ROOT / ".ci" / "run").read_text()
-    begin, end = script.index("tell_skipped()"), script.index("SLIPWAY_SKIPPED=$(mktemp)")
+    begin, end = script.index("print_skipped()"), script.index("print_times()")
     (tmp_path / "skipped").write_text("test_a: Skipped: no sshd here\n" * 2)
     environment = {**os.environ, FILE: str(tmp_path / "skipped")}
     shown = subprocess.run(
-        ["bash", "-c", f"{script[begin:end]}\ntell_skipped"],
+        ["bash", "-c", f"{script[begin:end]}\nprint_skipped"],
         env=environment, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert "NOT RUN: 2 tests were skipped" in shown

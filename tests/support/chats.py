@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.integration.trainer.test_tokenizer import make
+from tests.support.tokenizer_files import make
 from trainer.contract.config.data import Data
 
 TEMPLATE = """\

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.assert_no_leftovers import Traces
-from tests.support.launches import Launch
+from tests.support.launches import SAME, Launch
 from trainer.contract.records.metrics_file import curve
 
 STEPS = 120
@@ -19,7 +19,6 @@ eval: {every_steps: 40, batches: 1}
 sample: null
 checkpoint: {every_steps: 30, keep: 100}
 """
-SAME = ("step", "loss", "examples", "learning_rate", "tokens")
 
 
 def curve_of(run: Launch) -> list[list[Any]]:

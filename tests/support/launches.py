@@ -21,6 +21,8 @@ eval: null
 sample: null
 retries: {failures: 0, preemptions: 0}
 """
+SAME = ("step", "loss", "examples", "learning_rate", "tokens")
+"""Keys of a step's metrics that do not depend on the speed of the machine."""
 CLUSTER = """\
 accelerator: cpu
 hosts: 2
@@ -113,3 +115,15 @@ class Launcher:
         path = self.folder / f"{name}.yaml"
         path.write_text(CLUSTER % (provider, more))
         return path
+
+
+def start(project: Path, cluster: Path, traces: Traces, name: str, *words: str) -> Launch:
+    """Starts a launch in a project; it saves no checkpoints unless `words` say otherwise."""
+    own = ["-c", str(cluster), "job.yaml", f"name={name}", *(words or ["checkpoint=null"])]
+    return Launch(project, traces, name, own)
+
+
+def curve(folder: Path) -> list[list[Any]]:
+    """Returns the values of `SAME` for every step of a run."""
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [[line[key] for key in SAME] for line in lines if "loss" in line]

@@ -1,6 +1,9 @@
 """Folders of Hugging Face's files, made from random parameters and loaded back."""
 
+import functools
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import load_file
 
@@ -55,3 +58,10 @@ def assert_equal(got, wanted, atol=0.0):
 
 def tensors_of(folder):
     return load_file(folder / "model.safetensors")
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def logits_of(network, params, tokens_BS):
+    positions_BS = jnp.broadcast_to(jnp.arange(tokens_BS.shape[1]), tokens_BS.shape)
+    model = network.bind(params)
+    return model.logits(model(tokens_BS, jnp.zeros_like(tokens_BS), positions_BS))

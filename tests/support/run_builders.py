@@ -79,3 +79,8 @@ class Story:
 def parts(found: Goodput) -> dict[str, Any]:
     """Those that took time."""
     return {str(part): pytest.approx(s) for part, s in found.seconds.items() if s > 1e-6}
+
+
+def step(number: int, **fields: object) -> dict[str, object]:
+    base = {"event": "step", "process": 0, "step": number, "loss": 5.0 - number, "step_time_s": 0.5}
+    return {**base, "tokens_per_s": 1600.0, "learning_rate": 1e-3, "mfu": None, **fields}

@@ -23,8 +23,8 @@ def sampled(cases: Mapping[str, Any] | Iterable[str], always: Collection[str]) -
     ]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what is marked `full`, unless the environment has CI_FULL."""
+def deselect_full(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselects the tests marked `full`, unless the environment has CI_FULL."""
     if IS_FULL:
         return
     left_out = [item for item in items if item.get_closest_marker("full")]

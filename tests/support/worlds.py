@@ -3,6 +3,7 @@
 from typing import Any
 
 from trainer.contract.config.job import Job
+from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import Corpus, World
 from trainer.contract.planning.sharding_rules import MESH_AXES
 
@@ -60,3 +61,11 @@ def tiny_job(**sections: Any) -> Job:
         "data": {"source": "stdlib", "seq_len": 64, "global_batch": 16},
     }
     return Job.model_validate({**base, **sections})
+
+
+def slice_world(name: str, slices: int) -> World:
+    made = accelerators.parse(name)
+    assert made.topology and made.host_bounds
+    world = tpu_world(name, made.topology, made.host_bounds, slices)
+    changes = {"simulated": False, "devices_per_host": made.devices_per_host}
+    return world.model_copy(update=changes)

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from launcher.core.exit_codes import JOB_FAILED, NO_CLUSTER, OK
-from tests.e2e.ssh.test_launch import curve, start
 from tests.support.assert_no_leftovers import Traces
-from tests.support.launches import Launch
+from tests.support.launches import Launch, curve, start
 from tests.support.processes import run_launcher, wait_until
 from tests.support.ssh_machines import NEEDED, WHY_NOT, Machines, machines
 from tests.support.tpu_api import StandIn, kill, serving

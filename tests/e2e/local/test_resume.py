@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,29 @@ pytestmark = pytest.mark.slow
 STEPS = 400
 
 
-@pytest.fixture
-def saving(launch: Launcher) -> Launcher:
-    """A small job of 400 steps that saves every 20th."""
+def save_often(launch: Launcher) -> Launcher:
+    """Makes the small job one of 400 steps that saves every 20th."""
     job = launch.folder / "job.yaml"
     job.write_text(
         job.read_text().replace("steps: 100000", f"steps: {STEPS}")
         + "checkpoint: {every_steps: 20, keep: 100}\n"
     )
     return launch
+
+
+@pytest.fixture
+def saving(launch: Launcher) -> Launcher:
+    return save_often(launch)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
+    """The same job in a run that nothing happened to."""
+    traces = Traces()
+    run = save_often(Launcher(tmp_path_factory.mktemp("unbroken"), traces))("unbroken")
+    assert run.wait() == 0, run.output
+    yield run
+    traces.remove()
 
 
 def resume(launch: Launcher, name: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -64,15 +79,16 @@ def assert_whole(run: Launch, unbroken: Launch) -> None:
     assert [line["loss"] for line in found] == pytest.approx(losses, rel=1e-4)
 
 
-def test_ctrl_c_saves_and_resume_goes_on_where_it_was(saving: Launcher, traces: Traces) -> None:
-    run, unbroken = saving("stopped"), saving("unbroken")
+def test_ctrl_c_saves_and_resume_goes_on_where_it_was(
+    saving: Launcher, unbroken: Launch, traces: Traces
+) -> None:
+    run = saving("stopped")
     run.wait_for_step()
     run.process.send_signal(signal.SIGINT)
     assert run.wait(timeout_s=60.0) == 130, run.output
     (last,) = saved(run)[:1]
     assert f"checkpoint of step {last}; continue with: launch resume stopped" in run.output
     assert (state(run)["state"], state(run)["checkpoint"]) == ("interrupted", last)
-    assert unbroken.wait() == 0, unbroken.output
     done = resume(saving, "stopped")
     assert done.returncode == 0, done.stdout + done.stderr
     assert steps(run.run_dir)[last]["attempt"] == 2
@@ -84,13 +100,12 @@ def test_ctrl_c_saves_and_resume_goes_on_where_it_was(saving: Launcher, traces: 
 
 
 def test_after_kill_9_a_run_goes_on_on_another_number_of_hosts(
-    saving: Launcher, traces: Traces
+    saving: Launcher, unbroken: Launch, traces: Traces
 ) -> None:
-    run, unbroken = saving("killed"), saving("unbroken")
+    run = saving("killed")
     run.wait_for(lambda: saved(run))
     run.process.kill()
     run.wait()
-    assert unbroken.wait() == 0, unbroken.output
     one_host = saving.cluster_file("one")
     one_host.write_text(one_host.read_text().replace("hosts: 2", "hosts: 1"))
     done = resume(saving, "killed", "--cluster", str(one_host))

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from tests.integration.trainer.test_tokenizer import make as make_tokenizer
 from tests.support.assert_no_leftovers import Traces
 from tests.support.fault_injection import sabotage_lines
 from tests.support.launches import JOB, Launch, Launcher
 from tests.support.processes import run_launcher
+from tests.support.tokenizer_files import make as make_tokenizer
 from trainer.contract.config.data import Data
 from trainer.contract.records.metrics_file import curve
 from trainer.data import mixture, pipeline

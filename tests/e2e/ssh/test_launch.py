@@ -14,12 +14,11 @@ import pytest
 
 from launcher.core.exit_codes import NO_CLUSTER, OK
 from tests.support.assert_no_leftovers import Traces
-from tests.support.launches import Launch
+from tests.support.launches import curve, start
 from tests.support.processes import holds, run_launcher, wait_until, written
 from tests.support.ssh_machines import NEEDED, WHY_NOT, Machines, machines
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not NEEDED, reason=WHY_NOT)]
-SAME = ("step", "loss", "examples", "learning_rate", "tokens")
 
 
 @pytest.fixture(scope="module")
@@ -27,16 +26,6 @@ def two(tmp_path_factory: pytest.TempPathFactory, traces: Traces) -> Iterator[Ma
     with machines(tmp_path_factory.mktemp("machines"), ["alpha", "beta"], traces) as found:
         yield found
     traces.assert_nothing_left()
-
-
-def start(project: Path, cluster: Path, traces: Traces, name: str, *words: str) -> Launch:
-    own = ["-c", str(cluster), "job.yaml", f"name={name}", *(words or ["checkpoint=null"])]
-    return Launch(project, traces, name, own)
-
-
-def curve(folder: Path) -> list[list[Any]]:
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [[line[key] for key in SAME] for line in lines if "loss" in line]
 
 
 def tokens(traces: Traces) -> set[str]:

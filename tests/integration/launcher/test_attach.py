@@ -12,10 +12,10 @@ import pytest
 
 from launcher.core.results import AttemptResult, EndReason
 from launcher.runs.directory import RunDir
-from tests.integration.launcher.test_cli import ROOT, launch
+from tests.support.cli import ROOT, launch
 from tests.support.launch_plans import small_launch
+from tests.support.run_builders import step
 from tests.support.run_folders import add_events, add_log, make_run
-from tests.unit.launcher.test_progress import step
 
 END_TIMEOUT_S = 60.0
 

@@ -13,7 +13,7 @@ from launcher.core.exit_codes import BAD_USAGE
 from launcher.providers.attach import provider as attach
 from launcher.providers.ray import existing_cluster
 from launcher.providers.ray.existing_cluster import Probe
-from tests.integration.launcher.test_cli import launch
+from tests.support.cli import launch
 
 RAY = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 

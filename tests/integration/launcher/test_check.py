@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.launcher.test_cli import folder, launch
+from tests.support.cli import folder, launch
 from tests.support.launch_plans import COMMAND_JOB
 from tests.support.worlds import mesh_of
 

@@ -10,8 +10,8 @@ import pytest
 from launcher.commands.checkpoints import as_json, find_folder, pick, put_back, show, verified
 from launcher.runs.checkpoints import entries, newest
 from launcher.runs.directory import RunDir, RunFolderError
-from tests.integration.launcher.test_cli import launch
 from tests.support.checkpoint_metadata_builders import about_of
+from tests.support.cli import launch
 from tests.support.launch_plans import small_launch
 from tests.support.worlds import tiny_job
 

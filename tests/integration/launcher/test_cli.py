@@ -1,44 +1,14 @@
 """The `launch` command as a person meets it: what it says, and with which exit code it ends."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.cli import ROOT, launch
 from tests.support.worlds import mesh_of
-
-ROOT = Path(__file__).parents[3]
-JOB = """\
-name: tiny
-steps: 20
-model: {preset: tiny}
-data:
-  source: stdlib
-  seq_len: 64
-  global_batch: 16
-"""
-
-
-def launch(
-    folder: Path, *arguments: str, environment: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "launcher", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", **(environment or {})},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "job.yaml").write_text(JOB)
-    return tmp_path
 
 
 @pytest.mark.parametrize(

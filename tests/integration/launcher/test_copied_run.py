@@ -4,7 +4,6 @@ Both ways in: the archive that `ssh` brings, and the one at the end of a job's l
 """
 
 import base64
-import io
 import os
 import tarfile
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from launcher.providers.ray_jobs.entrypoint import BEGINS, FOLDER
 from launcher.providers.ray_jobs.run_handle import Following
 from launcher.providers.ssh.connection import Host, HostError
 from launcher.runs import fetched_files
+from tests.support.run_archives import entry, packed
 
 Fetch = Callable[[bytes, Path], None]
 HERE = {"job.yaml": "secrets: []", "remote.json": "{}", "run_id": "1", "metrics.jsonl": "old"}
@@ -72,24 +72,8 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def entry(name: str, content: str = "bad", **about: Any) -> tuple[tarfile.TarInfo, bytes]:
-    made = tarfile.TarInfo(name)
-    made.size = len(content)
-    for key, value in about.items():
-        setattr(made, key, value)
-    return made, content.encode()
-
-
 def special(name: str, kind: bytes, linkname: str = "") -> tuple[tarfile.TarInfo, bytes]:
     return entry(name, "", type=kind, linkname=linkname)
-
-
-def packed(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
-        for about, content in entries:
-            tar.addfile(about, io.BytesIO(content))
-    return archive.getvalue()
 
 
 def files(folder: Path) -> dict[str, str]:

@@ -12,7 +12,7 @@ import pytest
 
 from launcher.host.process_tree import start_time
 from launcher.runs.directory import RunDir, is_alive
-from tests.integration.launcher.test_cli import JOB, launch
+from tests.support.cli import JOB, launch
 from tests.support.processes import wait_until
 from tests.support.run_folders import make_run
 

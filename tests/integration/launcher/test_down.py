@@ -18,9 +18,9 @@ from launcher.providers.gcp.pod import TpuSliceRequest
 from launcher.providers.gcp.request import cluster_label
 from launcher.providers.local import provider, warm
 from launcher.providers.ray.host_cluster import OwnedCluster
-from tests.integration.launcher.test_warm import SETTINGS, hosts
 from tests.support.run_folders import make_run
 from tests.support.tpu_slices import MemoryApi, cluster_file, ended, make_pod
+from tests.support.warm_clusters import SETTINGS, hosts
 
 __all__ = ["hosts"]
 

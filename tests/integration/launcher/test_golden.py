@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.launcher.test_cli import launch
 from tests.support.checkpoint_metadata_builders import about_of
+from tests.support.cli import launch
 from tests.support.launch_plans import COMMAND_JOB, JOB
 from tests.support.run_folders import add_log, add_steps, make_run
 from tests.support.worlds import tiny_job

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.integration.launcher.test_cli import launch
+from tests.support.cli import launch
 from trainer.contract.config.command import load_job
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.launcher.test_cli import launch
+from tests.support.cli import launch
 from tests.support.run_folders import add_events, add_steps, make_run
 
 

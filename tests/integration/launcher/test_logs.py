@@ -20,8 +20,8 @@ from launcher.host.output_tail import LEFT_OUT, LONGEST_LINE, MOST_LINES, Output
 from launcher.host.process import HostProcess
 from launcher.host.process_tree import REAPER
 from launcher.host.reaper import descendants
-from tests.integration.launcher.test_program import collect, start, wait_for_event
 from tests.support.assert_no_leftovers import Traces
+from tests.support.host_programs import collect, start, wait_for_event
 from tests.support.processes import wait_until
 
 RELAY = REAPER.with_name("log_writer.py")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.runs.directory import RunDir
-from tests.integration.launcher.test_cli import ROOT, launch
+from tests.support.cli import ROOT, launch
 from tests.support.run_folders import add_log, make_run
 
 LINES_TIMEOUT_S = 30.0

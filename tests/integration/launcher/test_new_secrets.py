@@ -20,9 +20,9 @@ from launcher.providers.ssh.provision import Provisioned
 from launcher.providers.ssh.run_handle import RemoteRun
 from launcher.runs import registry
 from launcher.runs.directory import REMOTE, RunDir, RunFolderError
-from tests.integration.launcher.test_cli import launch
-from tests.integration.launcher.test_copied_run import entry, packed
+from tests.support.cli import launch
 from tests.support.launch_plans import command_launch
+from tests.support.run_archives import entry, packed
 from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.protocol.environment import RUN_ID

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from launcher.core.exit_codes import fail
 from launcher.core.printable import coloured, plain
-from tests.integration.launcher.test_cli import launch
+from tests.support.cli import launch
 from tests.support.run_folders import add_events, add_log, make_run
 
 TITLE, CLIPBOARD, MOVE, C1 = "\x1b]0;bad\x07", "\x1b]52;c;YmFk\x07", "\x1b[2J\x1b[1A", "\x9b2J"

@@ -9,36 +9,10 @@ from pathlib import Path
 import pytest
 
 from launcher.host.output_tail import LONGEST_LINE, TAIL_LINES
-from launcher.host.process import NOT_STARTED, REAPER_KILLED, HostProcess, OutputUpdate
+from launcher.host.process import NOT_STARTED, REAPER_KILLED, HostProcess
 from launcher.host.process_tree import start_time
 from tests.support.assert_no_leftovers import Traces
-
-SAY = """
-import json, os, sys
-def say(**event):
-    os.write(int(os.environ["SLIPWAY_EVENTS_FD"]), json.dumps(event).encode() + b"\\n")
-"""
-
-
-def start(folder: Path, code: str, grace_s: float = 2.0) -> HostProcess:
-    command = [sys.executable, "-c", SAY + code]
-    return HostProcess(
-        command, dict(os.environ), folder / "logs" / "host-0000.log", folder, grace_s
-    )
-
-
-def collect(program: HostProcess, timeout_s: float = 60.0) -> OutputUpdate:
-    """All that a program says until it is over, as one batch."""
-    events, lines = [], []
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        batch = program.poll(1.0)
-        events += batch.events
-        lines += batch.lines
-        if batch.over:
-            batch.events, batch.lines = events, lines
-            return batch
-    raise TimeoutError("the program is not over")
+from tests.support.host_programs import SAY, collect, start, wait_for_event
 
 
 def test_events_and_output_are_handed_over(tmp_path: Path) -> None:
@@ -182,11 +156,6 @@ say(event="up")
 time.sleep(99)
 """
 """Saves when it is asked to stop, with the help of a process that it started."""
-
-
-def wait_for_event(program: HostProcess) -> None:
-    while not program.poll(1.0).events:
-        pass
 
 
 def test_a_program_that_is_stopped_in_order_saves_in_peace(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from launcher.cluster.schema import ClusterRef
 from launcher.executors.resume_point import Resumed, cluster_words, plan_resume
 from launcher.runs.directory import RunDir, find_run, resume_command
-from tests.integration.launcher.test_cli import launch
 from tests.support.checkpoint_metadata_builders import about_of
+from tests.support.cli import launch
 from tests.support.launch_plans import small_launch
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError, load

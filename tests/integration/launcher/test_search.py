@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.launcher.test_cli import ROOT, launch
+from tests.support.cli import ROOT, launch
 
 JOB = """\
 name: large

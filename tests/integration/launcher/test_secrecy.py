@@ -8,7 +8,7 @@ import pytest
 from launcher.cluster.schema import Ssh
 from launcher.providers.ray.workspace import write_token
 from launcher.providers.ssh.connection import Host
-from tests.integration.launcher.test_cli import launch
+from tests.support.cli import launch
 
 SECRET = "5ecret-value"
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from launcher.host.process import HostProcess
-from tests.integration.launcher.test_program import collect, start
+from tests.support.host_programs import collect, start
 from tests.support.processes import wait_until
 
 WAITS = """

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.runs import live
 from launcher.runs.directory import RunDir
-from tests.integration.launcher.test_cli import launch
+from tests.support.cli import launch, status, status_as_json
 from tests.support.processes import wait_until
 from tests.support.run_folders import add_events, add_steps, make_run
 
@@ -19,16 +19,6 @@ ENDED = {
     "process": 1,
     "step": 12,
 }
-
-
-def status(folder: Path, *words: str) -> str:
-    result = launch(folder, "status", "small", *words, environment={"COLUMNS": "200"})
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
-def status_as_json(folder: Path) -> dict:
-    return json.loads(status(folder, "-o", "json"))
 
 
 def test_a_run_that_is_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from launcher.commands import stop
 from launcher.host.process_tree import start_time
 from launcher.runs.directory import RunDir, RunFolderError
-from tests.integration.launcher.test_cli import launch
+from tests.support.cli import launch
 from tests.support.run_folders import add_events, add_steps, make_run
 
 HOLDS = """\

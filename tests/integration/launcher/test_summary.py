@@ -10,7 +10,7 @@ import pytest
 from launcher.runs import goodput as goodputs
 from launcher.runs import live, summary
 from launcher.runs.goodput import goodput
-from tests.integration.launcher.test_status import status, status_as_json
+from tests.support.cli import status, status_as_json
 from tests.support.run_builders import Story, parts
 from tests.support.run_folders import add_events, make_run
 

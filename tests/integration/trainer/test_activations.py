@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.unit.contract.test_roofline import CORPUS, world_of
+from tests.support.llama_jobs import CORPUS, world_of
 from trainer.contract.config.job import Job
 from trainer.contract.estimates.activations import kept_per_token
 from trainer.contract.planning.planner import resolve

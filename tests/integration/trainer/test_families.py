@@ -1,6 +1,5 @@
 """Every family of models: the numbers of its reference, and the same ones on every mesh."""
 
-import functools
 import json
 from pathlib import Path
 
@@ -13,7 +12,14 @@ from safetensors.numpy import save_file
 from tests.support.harness import bench
 from tests.support.jobs import job_of
 from tests.support.model_families import FAMILIES
-from tests.support.model_folders import assert_equal, folder_maker, loaded, params_of, plan_of
+from tests.support.model_folders import (
+    assert_equal,
+    folder_maker,
+    loaded,
+    logits_of,
+    params_of,
+    plan_of,
+)
 from tests.support.reference_logits import CONFIGS, TOKENS, weights
 from tests.support.sampling import sampled
 from trainer import hugging_face
@@ -42,13 +48,6 @@ MESHES = {
     ],
 }
 """By whether there are experts: devices and meshes of them."""
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def logits_of(network, params, tokens_BS):
-    positions_BS = jnp.broadcast_to(jnp.arange(tokens_BS.shape[1]), tokens_BS.shape)
-    model = network.bind(params)
-    return model.logits(model(tokens_BS, jnp.zeros_like(tokens_BS), positions_BS))
 
 
 @pytest.mark.parametrize("kind", REFERENCE)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.contract.test_roofline import CORPUS, world_of
+from tests.support.llama_jobs import CORPUS, world_of
 from trainer.analysis.compile_report import estimate
 from trainer.contract.config.job import Job
 from trainer.contract.estimates.memory import footprint

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.integration.trainer.test_families import logits_of
 from tests.support import gang
 from tests.support.harness import bench
 from tests.support.jobs import corpus_of, job_of, world_of
-from tests.support.model_folders import loaded
+from tests.support.model_folders import loaded, logits_of
+from tests.support.sampling import sampled
 from tests.support.saves import Kept
 from trainer.checkpoint.errors import FolderError
 from trainer.checkpoint.initial_state import InitialState, begin
@@ -82,8 +82,17 @@ def test_only_adapters_move_and_the_base_waits_in_the_compute_type():
         assert array.dtype == ("float32" if name.endswith("norm.scale") else "bfloat16")
 
 
-@pytest.mark.parametrize("name", ["adamw", "lion", "muon"])
-@pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("name", "compute_dtype"),
+    sampled(
+        {
+            f"{name}-{dtype}": (name, dtype)
+            for name in ("adamw", "lion", "muon")
+            for dtype in ("float32", "bfloat16")
+        },
+        ["adamw-bfloat16", "muon-float32"],
+    ),
+)
 def test_what_a_device_holds_is_what_the_plan_says(name, compute_dtype):
     model = {"compute_dtype": compute_dtype}
     changes = {"model": model, "optimizer": {"name": name}, "mesh": MESHES["2x2"]}

@@ -13,6 +13,7 @@ from trainer.contract.planning.planner import resolve
 SHORT = {"seq_len": 8, "global_batch": 2}
 
 
+@pytest.mark.slow
 def test_the_named_steps_are_traced_on_the_named_processes_alone(tmp_path: Path) -> None:
     """As TensorBoard and XProf read it, and as Perfetto does; the losses stay what they are."""
     plain, traced = tmp_path / "plain", tmp_path / "traced"

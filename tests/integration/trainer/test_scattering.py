@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from tests.integration.trainer.test_topologies import world_of
 from tests.support.jobs import corpus_of, job_of
+from tests.support.worlds import slice_world
 from trainer.analysis import collectives, topology
 from trainer.contract.planning.planner import resolve
 from trainer.distributed import mesh as meshes
@@ -35,7 +35,7 @@ def loss(weights: tuple[jax.Array, jax.Array], x_BSD: jax.Array) -> jax.Array:
 def test_parts_whose_size_does_not_suit_the_sparse_core_are_scattered_there_too() -> None:
     """Those of llama3-70b, 28,672 = 7 * 4,096: by default XLA sums these gradients whole,
     twice the bytes."""
-    world = world_of("v5p-512", 1)
+    world = slice_world("v5p-512", 1)
     job = job_of(data={"global_batch": world.devices})
     plan = resolve(job, world, corpus_of(job))
     mesh = meshes.build(plan, topology.devices(world))

@@ -6,34 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from tests.support.gang import run
 from tests.support.jobs import corpus_of, job_of, world_of
+from tests.support.tokenizer_files import END, TEXTS, make
 from trainer.contract.config.data import Data
 from trainer.contract.planning.planner import PlanError, resolve
 from trainer.contract.storage.corpus import digest
 from trainer.contract.storage.tokenizer_info import VocabularyError, vocab_size, vocabulary
 from trainer.data import token_cache, tokenizer
 from trainer.hugging_face import tokenizer as interchange
-
-TEXTS = ["the cat sat on the mat", "the dog sät on the log", "a cat and a dog"]
-END = "<|endoftext|>"
-
-
-def make(folder: Path, end: str = END, size: int = 270) -> Path:
-    """A byte-level BPE of these texts."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[misc]
-    made.decoder = decoders.ByteLevel()  # type: ignore[misc]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=[end], initial_alphabet=alphabet, show_progress=False
-    )
-    made.train_from_iterator(TEXTS, trainer)
-    path = folder / "tokenizer.json"
-    made.save(str(path))
-    return path
 
 
 def data(file: Path, **changes: Any) -> Data:

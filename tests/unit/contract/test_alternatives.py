@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.llama_jobs import job_of, world_of
 from tests.support.worlds import CORPUS, V4_32, cpu_world, mesh_of, tiny_job
-from tests.unit.contract.test_roofline import job_of, world_of
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import dump, load
 from trainer.contract.estimates.search import Alternative, alternatives

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.llama_jobs import CORPUS, world_of
 from tests.support.worlds import cpu_world, tiny_job
-from tests.unit.contract.test_roofline import CORPUS, world_of
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import Model
 from trainer.contract.config.presets import PRESETS

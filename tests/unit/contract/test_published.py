@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.unit.contract.test_roofline import found, world_of
+from tests.support.llama_jobs import found, world_of
 from trainer.contract.config.job import Job
 
 LLAMA_2_70B = {

@@ -1,7 +1,7 @@
 """The likely best alternative first; memory by a formula."""
 
+from tests.support.llama_jobs import job_of, world_of
 from tests.support.worlds import CORPUS, V4_32, tiny_job
-from tests.unit.contract.test_roofline import job_of, world_of
 from trainer.contract.config.job import Job
 from trainer.contract.estimates.memory import Footprint, footprint
 from trainer.contract.estimates.search import Ranking, rank

@@ -5,7 +5,7 @@ from collections import deque
 import pytest
 
 from launcher.planning.compiler import MOST, WANTED, CompiledCandidate, at_once, next_to_ask
-from tests.unit.contract.test_roofline import CORPUS, job_of, world_of
+from tests.support.llama_jobs import CORPUS, job_of, world_of
 from trainer.contract.estimates.search import Candidate, rank
 from trainer.contract.planning.planner import resolve
 

@@ -16,6 +16,7 @@ from launcher.planning.planner import make_launch
 from launcher.planning.spec import LaunchSpec
 from launcher.ui.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
 from tests.support.launch_plans import command_launch
+from tests.support.run_builders import step
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import load
 
@@ -35,11 +36,6 @@ def shown(launch: LaunchSpec, *, terminal: bool = False) -> tuple[RunDisplay, io
     text = io.StringIO()
     console = Console(file=text, width=100, force_terminal=terminal, color_system=None)
     return RunDisplay(console, launch), text
-
-
-def step(number: int, **fields: object) -> dict[str, object]:
-    base = {"event": "step", "process": 0, "step": number, "loss": 5.0 - number, "step_time_s": 0.5}
-    return {**base, "tokens_per_s": 1600.0, "learning_rate": 1e-3, "mfu": None, **fields}
 
 
 def test_lines_of_the_first_host_are_all_shown(launch: LaunchSpec) -> None:

@@ -1,0 +1,44 @@
+"""Tests share helpers through tests/support, and unit tests start no process."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+FILES = {path.relative_to(TESTS).as_posix(): path for path in sorted(TESTS.rglob("*.py"))}
+UNIT = [name for name in FILES if name.startswith("unit/")]
+STARTS_PROCESSES = {
+    "multiprocessing", "subprocess", "tests.support.cli", "tests.support.gang",
+    "tests.support.host_programs", "tests.support.launches", "tests.support.processes",
+    "tests.support.ray_clusters",
+}  # fmt: skip
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yields the full names of the modules that a file imports, wherever it does."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_file_imports_no_test_file(name: str) -> None:
+    modules = {m for m in imported(FILES[name]) if m.startswith("tests.")}
+    assert not [m for m in modules if any(part.startswith("test_") for part in m.split("."))]
+
+
+@pytest.mark.parametrize("name", UNIT)
+def test_unit_test_starts_no_process(name: str) -> None:
+    assert not STARTS_PROCESSES & set(imported(FILES[name]))
+
+
+def test_tiers_have_the_tests() -> None:
+    """A test outside of the tiers' folders would run in none of them by intent."""
+    tiers = {"architecture", "docs", "e2e", "faults", "integration", "scale", "unit"}
+    folders = {name.split("/")[0] for name in FILES if "/test_" in f"/{name}"}
+    assert folders == tiers
