@@ -116,11 +116,11 @@ class Setting:
         world = _world(hosts, jax.local_device_count())
         self.job = _job(options.mib)
         plan = resolve(self.job, world, Corpus(source="stdlib", sha256=None))
-        self.trainable = TrainProgram.of(self.job, plan, mesh.build(plan))
+        self.program = TrainProgram.of(self.job, plan, mesh.build(plan))
         self.run_dir = options.folder
         tokens = Tokens("", np.empty(0), np.empty(0))
         opened = Checkpoints.open(
-            self.job, plan, tokens, self.run_dir, 1, self.trainable.shapes(), self.report()
+            self.job, plan, tokens, self.run_dir, 1, self.program.shapes(), self.report()
         )
         assert opened
         self.checkpoints = opened
@@ -174,7 +174,7 @@ def _save(options: argparse.Namespace) -> dict[str, Any]:
     from trainer.checkpoint.tree import flatten
 
     setting = Setting(options)
-    state, report = setting.trainable.initial_state(), setting.report()
+    state, report = setting.program.initial_state(), setting.report()
     opened = setting.checkpoints
     saver = Saver(opened.folder, opened.lease, opened.run, report)
     bare = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
@@ -223,7 +223,7 @@ def _restore(options: argparse.Namespace) -> Numbers:
     from trainer.distributed import initialize
 
     setting = Setting(options)
-    shapes, shardings = setting.trainable.shapes(), setting.trainable.shardings
+    shapes, shardings = setting.program.shapes(), setting.program.shardings
     restore.changed = check = _Timed(restore.changed)
     restorer = setting.checkpoints.restorer(setting.report())
     initialize.barrier("restore")

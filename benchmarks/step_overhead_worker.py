@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from trainer.callbacks import ProfileCallback, ReportCallback
 from trainer.checkpoint.initial_state import InitialState
 from trainer.checkpoint.policy import NoSaving
 from trainer.contract.config.job import Job
@@ -23,14 +24,13 @@ from trainer.data.packing import Batch
 from trainer.distributed import initialize, mesh
 from trainer.distributed.process_env import Environment
 from trainer.distributed.stop_vote import StopVote
-from trainer.evaluation.evaluate import Evaluator
-from trainer.loop import Loop, Step
+from trainer.loop import Loop, Step, Training
 from trainer.preflight import prepare_data
 from trainer.step.loss import loss_sum
 from trainer.step.train_step import StepMetrics, TrainProgram, TrainState
 from trainer.telemetry.events import Events
-from trainer.telemetry.metrics import Rates, Report
-from trainer.telemetry.profiler import Profiling
+from trainer.telemetry.metrics import Report
+from trainer.telemetry.profiler import Profiler
 
 
 def main() -> None:
@@ -43,18 +43,19 @@ def main() -> None:
     tokens = prepare_data(job, events)
     initialize.start(environment, job.deadlines, on_cpu=plan.world.on_cpu)
     devices = mesh.build(plan)
-    trainable = TrainProgram.of(job, plan, devices)
+    program = TrainProgram.of(job, plan, devices)
     report = Report(job, environment, job_file.parent, events)
     with jax.set_mesh(devices):
-        feed = BatchLoader(job, plan.batch, tokens, batch_shardings(devices))
-        batch = next(feed.training(first_step=1))
-        step = trainable.compiled_step(batch)
-        turns = Turns(trainable, step, batch, rounds)
-        loop = Loop(
-            job, feed, turns, StopVote(devices), Evaluator(trainable), None, None, NoSaving(),
-            Rates(job, plan), Profiling(job, environment, job_file.parent), report, events,
-        )  # fmt: skip
-        loop.run(InitialState(trainable.initial_state()))
+        loader = BatchLoader(job, plan.batch, tokens, batch_shardings(devices))
+        batch = next(loader.training(first_step=1))
+        step = program.compiled_step(batch)
+        turns = Turns(program, step, batch, rounds)
+        callbacks = [
+            ReportCallback(job, plan, loader, report),
+            ProfileCallback(Profiler(job, environment, job_file.parent), events),
+        ]
+        training = Training(job.steps, turns, loader, StopVote(devices), NoSaving())
+        Loop(training, callbacks, events).run(InitialState(program.initial_state()))
     if environment.process == 0:
         slipway = _round_times(job_file.parent / "metrics.jsonl", rounds)
         # The first round warms up.
@@ -67,21 +68,21 @@ def main() -> None:
 class Turns:
     """Slipway's step; every few steps its loop is held back while the plain one makes as many."""
 
-    def __init__(self, trainable: TrainProgram, step: Step, batch: Batch, rounds: int):
-        self._step, self._plain, self._batch = step, PlainLoop(trainable), batch
-        self._steps = trainable.job.steps // rounds
+    def __init__(self, program: TrainProgram, step: Step, batch: Batch, rounds: int):
+        self._step, self._plain, self._batch = step, PlainLoop(program), batch
+        self._steps = program.job.steps // rounds
         self._calls = 0
         self.plain_times: list[float] = []
         """Seconds a step, round by round."""
 
     def __call__(
-        self, state: TrainState[jax.Array], batch: Batch, wishes: jax.Array
+        self, state: TrainState[jax.Array], batch: Batch, requests: jax.Array
     ) -> tuple[TrainState[jax.Array], StepMetrics]:
         if self._calls % self._steps == 0:
             jax.block_until_ready(state)
             self.plain_times.append(self._plain.run(self._batch, self._steps))
         self._calls += 1
-        return self._step(state, batch, wishes)
+        return self._step(state, batch, requests)
 
 
 def _round_times(metrics_file: Path, rounds: int) -> list[float]:
@@ -98,15 +99,15 @@ def _round_times(metrics_file: Path, rounds: int) -> list[float]:
 class PlainLoop:
     """What one writes by hand: gradient and clipped AdamW in one jit, over one fixed batch."""
 
-    def __init__(self, trainable: TrainProgram):
-        settings = trainable.job.optimizer
-        self._network = trainable.network
+    def __init__(self, program: TrainProgram):
+        settings = program.job.optimizer
+        self._network = program.network
         self._rule = optax.chain(
             optax.clip_by_global_norm(settings.clip_norm or 1.0),
             optax.adamw(settings.learning_rate, settings.beta1, settings.beta2),
         )
         self._step: Callable[..., Any] = jax.jit(self._update, donate_argnums=(0, 1))
-        self._params = trainable.initial_state().params
+        self._params = program.initial_state().params
         self._moments = jax.jit(self._rule.init)(self._params)
 
     def run(self, batch: Batch, steps: int) -> float:

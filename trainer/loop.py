@@ -1,25 +1,22 @@
 """The training loop: each step runs while the results of the one before are read."""
 
 import contextlib
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import jax
 
 from trainer.checkpoint.errors import SaveError, StoppedError
 from trainer.checkpoint.initial_state import InitialState
 from trainer.checkpoint.policy import Saving
-from trainer.contract.config.job import Job
 from trainer.data.loader import BatchLoader
 from trainer.data.packing import Batch
 from trainer.distributed.stop_vote import StopVote
-from trainer.evaluation.evaluate import Evaluator, combined
-from trainer.evaluation.generate import Sampler
-from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator
 from trainer.step.train_step import StepMetrics, TrainState
 from trainer.telemetry.events import Events
-from trainer.telemetry.metrics import Rates, Report
-from trainer.telemetry.profiler import Profiling
+from trainer.telemetry.metrics import EvalResult
 
 Step = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, StepMetrics]]
 
@@ -28,155 +25,166 @@ class NotFiniteError(ArithmeticError):
     """A step's loss or gradient is not a finite number; its update was not applied."""
 
 
-class Loop:
-    """Runs steps up to `job.steps`, with evaluations and saves between them."""
+@dataclass(frozen=True)
+class Training:
+    """What the loop runs: the compiled step, its batches, and the requests to save or stop."""
 
-    def __init__(
-        self, job: Job, feed: BatchLoader, step: Step, wishes: StopVote, evaluator: Evaluator,
-        chooser: MultipleChoiceEvaluator | None, sampler: Sampler | None, saving: Saving,
-        rates: Rates, profiling: Profiling, report: Report, events: Events,
-    ):  # fmt: skip
-        self._job, self._feed, self._step, self._wishes = job, feed, step, wishes
-        self._evaluator, self._chooser, self._sampler = evaluator, chooser, sampler
-        self._saving, self._rates = saving, rates
-        self._profiling, self._report, self._events = profiling, report, events
-        self._completed_s = self._sending_s = 0.0
+    last_step: int
+    step: Step
+    loader: BatchLoader
+    stop_vote: StopVote
+    saving: Saving
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The numbers of a finished step, on the host."""
+
+    step: int
+    metrics: StepMetrics
+    step_time_s: float
+    """Seconds since the previous step completed, without evaluation, saving and profiling."""
+    data_wait_s: float
+    """Seconds that the loop waited for the step's batch."""
+
+
+class Callback:
+    """Watches the loop. The base class does nothing; all processes need the same callbacks."""
+
+    def before_step(self, step: int) -> None:
+        """Called before `step` is dispatched."""
+
+    def on_step_end(self, result: StepResult) -> None:
+        """Called when the results of a step have been read, while the next step runs."""
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether `on_due` follows `step`; the loop then first finishes that step."""
+        return False
+
+    def on_due(self, step: int, state: TrainState[jax.Array]) -> EvalResult | None:
+        """Called with the state after `step`. Returns a result when it evaluated the state."""
+
+    def on_eval(self, step: int, result: EvalResult) -> None:
+        """Called with what a callback returned from `on_due`."""
+
+    def on_stop(self) -> None:
+        """Called when a stop request ends the loop early, after the save."""
+
+
+class Loop:
+    """Runs steps up to the last one, with callbacks and saves between them."""
+
+    def __init__(self, training: Training, callbacks: Sequence[Callback], events: Events):
+        self._training, self._callbacks, self._events = training, callbacks, events
+        self._saving, self._last_step = training.saving, training.last_step
+        self._running: tuple[int, StepMetrics, float] | None = None
+        """A step that the devices may still compute: number, metrics, seconds of data wait."""
+        self._loss = math.nan
+        self._completed_s = self._dispatch_s = 0.0
 
     def run(self, start: InitialState) -> tuple[TrainState, float]:
         """Runs all steps; returns the state after the last one, and its loss.
 
         Raises NotFiniteError; StoppedError when a stop was requested, after the save.
         """
-        state, last = start.state, self._job.steps
-        batches = self._feed.training(start.step + 1)
-        loss, running = start.loss, None
+        state, self._loss = start.state, start.loss
+        batches = self._training.loader.training(start.step + 1)
         with self._events.phase("train"):
             batch, wait_s = self._next(batches)
             self._completed_s = time.perf_counter()
-            for step in range(start.step + 1, last + 1):
-                self._profiling.before(step)
-                wishes = self._wishes.array(self._saving.wish())
-                state, metrics = self._send(state, batch, wishes)
-                if running:
-                    loss = self._finish(*running)
-                running = (step, metrics, wait_s)
-                if step < last:
+            for step in range(start.step + 1, self._last_step + 1):
+                state, metrics = self._dispatch(step, state, batch)
+                self._finish()
+                self._running = (step, metrics, wait_s)
+                if step < self._last_step:
                     batch, wait_s = self._next(batches)
-                evaluated, saved = self._is_evaluated(step), self._saving.is_due(step)
-                sampled = self._is_sampled(step)
-                stops = self._saving.stops and step < last
-                if self._profiling.ends_with(step):
-                    loss, running = self._finish(*running), None
-                    self._end_profile()
-                if running and (evaluated or sampled or saved):
-                    # A state that is not finite must not be saved.
-                    loss, running = self._finish(*running), None
-                eval_loss = self._evaluate(step, state) if evaluated else None
-                if sampled:
-                    self._sample(step, state)
-                if saved:
-                    self._save(step, state, loss, eval_loss)
-                if stops:
-                    self._end_profile()
-                    raise self._stopped(step)
-                self._saving.poll()
-            loss = self._finish(*running) if running else loss
+                self._after_step(step, state)
+            self._finish()
         self._finish_saving()
-        return state, loss
+        return state, self._loss
 
     def _next(self, batches: Iterator[Batch]) -> tuple[Batch, float]:
         """Returns a batch and the seconds spent waiting for it."""
         with self._events.doing("data"):
-            return next(batches), self._feed.wait_s
+            return next(batches), self._training.loader.wait_s
 
-    def _send(
-        self, state: TrainState, batch: Batch, wishes: jax.Array
+    def _dispatch(
+        self, step: int, state: TrainState, batch: Batch
     ) -> tuple[TrainState, StepMetrics]:
         """Dispatches a step; on CPU devices, this waits until the previous step is done."""
-        asked = time.perf_counter()
-        sent = self._step(state, batch, wishes)
-        self._sending_s += time.perf_counter() - asked
-        return sent
+        for callback in self._callbacks:
+            callback.before_step(step)
+        requests = self._training.stop_vote.array(self._saving.request())
+        before_s = time.perf_counter()
+        dispatched = self._training.step(state, batch, requests)
+        self._dispatch_s += time.perf_counter() - before_s
+        return dispatched
 
-    def _finish(self, step: int, metrics: StepMetrics, wait_s: float) -> float:
-        """Waits for a step and reports it; its time starts when the previous step completed."""
-        asked = time.perf_counter()
-        values = jax.device_get(metrics)
-        now = time.perf_counter()
-        step_time_s = now - self._completed_s
-        own_s = asked - self._completed_s - self._sending_s
-        self._completed_s, self._sending_s = now, 0.0
-        loss, grad_norm = float(values.loss), float(values.grad_norm)
-        if not values.finite:
+    def _finish(self) -> None:
+        """Waits for the running step and reports it; its time starts when the last one completed.
+
+        Does nothing when no step runs.
+        """
+        if self._running is None:
+            return
+        (step, running, wait_s), self._running = self._running, None
+        asked_s = time.perf_counter()
+        metrics = jax.device_get(running)
+        now_s = time.perf_counter()
+        step_time_s = now_s - self._completed_s
+        host_time_s = asked_s - self._completed_s - self._dispatch_s
+        self._completed_s, self._dispatch_s = now_s, 0.0
+        self._check_finite(step, metrics)
+        self._loss = float(metrics.loss)
+        self._saving.agree(step, int(metrics.request))
+        self._events.at_step(step, step_time_s, host_time_s)
+        for callback in self._callbacks:
+            callback.on_step_end(StepResult(step, metrics, step_time_s, wait_s))
+
+    def _check_finite(self, step: int, metrics: StepMetrics) -> None:
+        if not metrics.finite:
             self._keep_what_is_saved()
             raise NotFiniteError(
-                f"step {step}: loss {loss}, gradient norm {grad_norm}: not finite. "
-                "The update was not applied"
+                f"step {step}: loss {float(metrics.loss)}, gradient norm "
+                f"{float(metrics.grad_norm)}: not finite. The update was not applied"
             )
-        self._saving.agree(step, int(values.wish))
-        self._events.at_step(step, step_time_s, own_s)
-        fields = {
-            "loss": loss,
-            "grad_norm": grad_norm,
-            "learning_rate": float(values.learning_rate),
-            **self._rates.of(self._feed.examples(step), step_time_s),
-            "data_wait_s": wait_s,
-            "epoch": self._feed.epoch(step),
-            "examples": f"{int(values.examples):08x}",
-        }
-        self._report.step(step, fields)
-        return loss
 
-    def _is_evaluated(self, step: int) -> bool:
-        every = self._job.eval and self._job.eval.every_steps
-        return bool(every) and (step % every == 0 or step == self._job.steps)
+    def _after_step(self, step: int, state: TrainState) -> None:
+        """Calls the callbacks that are due after `step`, and saves. Raises StoppedError."""
+        due = [callback for callback in self._callbacks if callback.is_due(step)]
+        is_saved, stops = self._saving.is_due(step), self._saving.stops and step < self._last_step
+        if due or is_saved:
+            # A state that is not finite must not be saved.
+            self._finish()
+        eval_loss = self._call(due, step, state)
+        if is_saved:
+            self._save(step, state, eval_loss)
+        if stops:
+            raise self._stopped(step)
+        self._saving.poll()
 
-    def _evaluate(self, step: int, state: TrainState) -> float | None:
-        assert self._job.eval
-        begin = time.perf_counter()
-        with self._events.phase("evaluate"):
-            count, sources = self._job.eval.batches, self._feed.sources
-            found = [
-                self._evaluator.evaluate(state.weights, self._feed.held_out(count, source))
-                for source in range(len(sources))
-            ]
-            evaluation = combined(found, sources)
-            choices = self._chooser and self._chooser.evaluate(state.weights, self._feed)
-        if evaluation or choices:
-            self._report.evaluation(step, evaluation, time.perf_counter() - begin, choices)
-        self._completed_s = time.perf_counter()
-        return evaluation.eval_loss if evaluation else None
+    def _call(self, due: Sequence[Callback], step: int, state: TrainState) -> float | None:
+        """Calls the callbacks that are due; returns the validation loss if one evaluated it."""
+        eval_loss = None
+        for callback in due:
+            result = callback.on_due(step, state)
+            if result:
+                eval_loss = result.eval_loss
+                for other in self._callbacks:
+                    other.on_eval(step, result)
+            self._completed_s = time.perf_counter()
+        return eval_loss
 
-    def _is_sampled(self, step: int) -> bool:
-        """Returns whether a sample follows `step`; the last step's sample follows the loop."""
-        every = self._job.sample and self._job.sample.every_steps
-        return bool(every) and step % every == 0 and step < self._job.steps
-
-    def _sample(self, step: int, state: TrainState) -> None:
-        assert self._sampler
-        with self._events.phase("sample"):
-            text = self._sampler.sample(state.weights)
-        self._report.sampled(step, text)
-        self._completed_s = time.perf_counter()
-
-    def _save(self, step: int, state: TrainState, loss: float, eval_loss: float | None) -> None:
+    def _save(self, step: int, state: TrainState, eval_loss: float | None) -> None:
         if self._saving.is_under_way:
             with self._events.phase("commit"):
                 self._saving.settle()
         with self._events.phase("save"):
-            self._saving.save(step, state, loss, eval_loss)
-        self._completed_s = time.perf_counter()
-
-    def _end_profile(self) -> None:
-        """Writes the profile; the time that this takes is not part of any step's time."""
-        if not self._profiling.is_on:
-            return
-        with self._events.phase("profile"):
-            self._profiling.end()
+            self._saving.save(step, state, self._loss, eval_loss)
         self._completed_s = time.perf_counter()
 
     def _finish_saving(self) -> None:
-        if self._job.checkpoint:
+        if self._saving.is_on:
             with self._events.phase("commit"):
                 self._saving.finish()
 
@@ -187,5 +195,7 @@ class Loop:
                 self._saving.settle()
 
     def _stopped(self, step: int) -> StoppedError:
+        for callback in self._callbacks:
+            callback.on_stop()
         self._finish_saving()
         return StoppedError(f"stopped on request after step {step}, with a checkpoint")

@@ -1,13 +1,17 @@
 """A whole run on one process, from the plan to the sample."""
 
 import time
+from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
+from jax.sharding import Mesh
 
+from trainer.callbacks import EvalCallback, ProfileCallback, ReportCallback, SampleCallback
 from trainer.checkpoint.errors import StoppedError
-from trainer.checkpoint.initial_state import begin
+from trainer.checkpoint.initial_state import InitialState, begin
 from trainer.checkpoint.manager import Checkpoints, saving_of
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
@@ -16,6 +20,7 @@ from trainer.contract.storage.corpus import DataError
 from trainer.data import questions
 from trainer.data.loader import BatchLoader, batch_shardings
 from trainer.data.mixture import Mixture
+from trainer.data.questions import Questions
 from trainer.data.token_cache import Tokens
 from trainer.distributed import initialize, mesh
 from trainer.distributed.process_env import Environment
@@ -23,13 +28,13 @@ from trainer.distributed.stop_vote import StopSignal, StopVote
 from trainer.evaluation.evaluate import Evaluator
 from trainer.evaluation.generate import Sampler
 from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator
-from trainer.loop import Loop, Step
+from trainer.loop import Callback, Loop, Step, Training
 from trainer.preflight import code_of, prepare_data
 from trainer.run_plan import planned
 from trainer.step.train_step import TrainProgram
 from trainer.telemetry.events import Events
-from trainer.telemetry.metrics import EVENT_TEXT_CHARACTERS, Rates, Report
-from trainer.telemetry.profiler import Profiling
+from trainer.telemetry.metrics import EVENT_TEXT_CHARACTERS, Report
+from trainer.telemetry.profiler import Profiler
 
 
 def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> None:
@@ -43,33 +48,15 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     tokens = prepare_data(job, events)
     asked = questions.load(job, tokens.tokenizer)
     _check_corpus(plan, tokens)
-    initialize.start(environment, job.deadlines, on_cpu=plan.world.on_cpu)
-    initialize.check_world(plan.world, environment.process)
-    devices = mesh.build(plan)
-    events.emit("initialized", processes=jax.process_count(), devices=jax.device_count())
+    devices = _connect(job, plan, environment, events)
     report = Report(job, environment, run_dir, events)
-    for bad in (tokens.bad, *([asked.bad] if asked else [])):
-        if bad.found:
-            report.warn(f"left out: {bad}")
-    trainable = TrainProgram.of(job, plan, devices)
+    _warn_of_bad_records(tokens, asked, report)
+    program = TrainProgram.of(job, plan, devices)
+    run = _Run(environment, run_dir, events, report, plan, tokens, asked, program)
     with closing(report), jax.set_mesh(devices):
-        saved = Checkpoints.open(
-            job, plan, tokens, run_dir, environment.attempt, trainable.shapes(), report
-        )
-        restorer = saved.restorer(report) if saved else None
-        with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
-            start = begin(trainable, plan, restorer, report, events)
-        shift = start.examples - start.step * job.data.global_batch
-        feed = BatchLoader(job, plan.batch, tokens, batch_shardings(devices), shift)
-        saving = saving_of(saved, feed, start.base, stop, report)
-        with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
-            step = _compiled(trainable, feed, events, report)
-        chooser = MultipleChoiceEvaluator(trainable, asked) if asked else None
-        sampler = Sampler(trainable, job.sample, tokens.tokenizer) if job.sample else None
-        loop = Loop(
-            job, feed, step, StopVote(devices), Evaluator(trainable), chooser, sampler,
-            saving, Rates(job, plan), Profiling(job, environment, run_dir), report, events,
-        )  # fmt: skip
+        start, training = run.prepare(stop)
+        sampler = Sampler(program, job.sample, tokens.tokenizer) if job.sample else None
+        loop = Loop(training, list(run.callbacks(training.loader, sampler)), events)
         try:
             state, loss = loop.run(start)
         except StoppedError:
@@ -83,6 +70,48 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     _finish(job, environment, run_dir, events, loss, text)
 
 
+@dataclass(frozen=True)
+class _Run:
+    """One process of a run, connected to the others; builds the parts of its loop."""
+
+    environment: Environment
+    run_dir: Path
+    events: Events
+    report: Report
+    plan: Plan
+    tokens: Tokens | Mixture
+    asked: Questions | None
+    program: TrainProgram
+
+    def prepare(self, stop: StopSignal) -> tuple[InitialState, Training]:
+        """Restores or initializes the state, and compiles the step."""
+        job, plan, report, program = self.program.job, self.plan, self.report, self.program
+        saved = Checkpoints.open(
+            job, plan, self.tokens, self.run_dir, self.environment.attempt, program.shapes(), report
+        )
+        restorer = saved.restorer(report) if saved else None
+        with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
+            start = begin(program, plan, restorer, report, self.events)
+        shift = start.examples - start.step * job.data.global_batch
+        shardings = batch_shardings(program.mesh)
+        loader = BatchLoader(job, plan.batch, self.tokens, shardings, shift)
+        saving = saving_of(saved, loader, start.base, stop, report)
+        with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
+            step = _compiled(program, loader, self.events, report)
+        return start, Training(job.steps, step, loader, StopVote(program.mesh), saving)
+
+    def callbacks(self, loader: BatchLoader, sampler: Sampler | None) -> Iterator[Callback]:
+        """Yields what watches the loop, in the order in which it is called after a step."""
+        job, program, report, events = self.program.job, self.program, self.report, self.events
+        yield ReportCallback(job, self.plan, loader, report)
+        yield ProfileCallback(Profiler(job, self.environment, self.run_dir), events)
+        if job.eval:
+            choices = MultipleChoiceEvaluator(program, self.asked) if self.asked else None
+            yield EvalCallback(job.eval, job.steps, loader, Evaluator(program), choices, events)
+        if job.sample and sampler:
+            yield SampleCallback(job.sample, job.steps, sampler, report, events)
+
+
 def _check_corpus(plan: Plan, tokens: Tokens | Mixture) -> None:
     if plan.corpus.sha256 not in (None, tokens.corpus_sha256):
         raise DataError(
@@ -91,13 +120,28 @@ def _check_corpus(plan: Plan, tokens: Tokens | Mixture) -> None:
         )
 
 
-def _compiled(trainable: TrainProgram, feed: BatchLoader, events: Events, report: Report) -> Step:
+def _connect(job: Job, plan: Plan, environment: Environment, events: Events) -> Mesh:
+    """Connects to the other processes and returns the mesh over all devices."""
+    initialize.start(environment, job.deadlines, on_cpu=plan.world.on_cpu)
+    initialize.check_world(plan.world, environment.process)
+    devices = mesh.build(plan)
+    events.emit("initialized", processes=jax.process_count(), devices=jax.device_count())
+    return devices
+
+
+def _warn_of_bad_records(tokens: Tokens | Mixture, asked: Questions | None, report: Report) -> None:
+    for bad in (tokens.bad, *([asked.bad] if asked else [])):
+        if bad.found:
+            report.warn(f"left out: {bad}")
+
+
+def _compiled(program: TrainProgram, loader: BatchLoader, events: Events, report: Report) -> Step:
     """Returns the compiled step when every process is ready for the first one."""
     with events.phase("compile"):
         begin = time.perf_counter()
-        step = trainable.compiled_step(next(feed.training(first_step=1)))
+        step = program.compiled_step(next(loader.training(first_step=1)))
         report.say(f"compiled in {time.perf_counter() - begin:.1f} s")
-        initialize.wait_for_compilers("first step", trainable.job.deadlines)
+        initialize.wait_for_compilers("first step", program.job.deadlines)
     return step
 
 

@@ -23,8 +23,8 @@ class Bench:
     """A job on a mesh, ready to make steps."""
 
     plan: Plan
-    trainable: TrainProgram
-    feed: BatchLoader
+    program: TrainProgram
+    loader: BatchLoader
     compiled: Any
     text: str
     """Of the compiled step."""
@@ -35,32 +35,32 @@ class Bench:
     def of(cls, job: Job, world: World) -> "Bench":
         plan = resolve(job, world, corpus_of(job), custom.parameters)
         mesh = meshes.build(plan, jax.devices()[: world.devices])
-        trainable = TrainProgram.of(job, plan, mesh)
-        feed = BatchLoader(job, plan.batch, token_cache.load(job.data), batch_shardings(mesh))
-        step = trainable.compiled_step(next(feed.training(1)))
+        program = TrainProgram.of(job, plan, mesh)
+        loader = BatchLoader(job, plan.batch, token_cache.load(job.data), batch_shardings(mesh))
+        step = program.compiled_step(next(loader.training(1)))
         nothing = StopVote(mesh).array(StopRequest.NOTHING)
 
         def compiled(state: TrainState[jax.Array], batch: Batch) -> Any:
             return step(state, batch, nothing)
 
-        first = jax.device_get(trainable.initial_state())
-        return cls(plan, trainable, feed, compiled, step.as_text() or "", first)
+        first = jax.device_get(program.initial_state())
+        return cls(plan, program, loader, compiled, step.as_text() or "", first)
 
     def initial(self) -> TrainState[jax.Array]:
         """Step 0, made once: a step takes its state away."""
-        return jax.device_put(self.first, self.trainable.shardings)
+        return jax.device_put(self.first, self.program.shardings)
 
     def run(self, steps: int) -> tuple[TrainState[jax.Array], list[StepMetrics]]:
         """The state after `steps` steps from the start, and what each said."""
         state, metrics = self.initial(), []
-        batches = self.feed.training(1)
+        batches = self.loader.training(1)
         for _ in range(steps):
             state, one = self.compiled(state, next(batches))
             metrics.append(jax.device_get(one))
         return state, metrics
 
     def batch(self, step: int) -> Batch:
-        return next(self.feed.training(step))
+        return next(self.loader.training(step))
 
 
 _made: dict[str, Bench] = {}

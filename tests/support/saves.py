@@ -54,7 +54,7 @@ class Kept:
         run_dir.mkdir(exist_ok=True)
         tokens, said = token_cache.load(job.data), Said(job, run_dir)
         opened = Checkpoints.open(
-            job, made.plan, tokens, run_dir, attempt, made.trainable.shapes(), said
+            job, made.plan, tokens, run_dir, attempt, made.program.shapes(), said
         )
         assert opened
         return cls(made, opened, Saver(opened.folder, opened.lease, opened.run, said), said)
@@ -78,6 +78,6 @@ class Kept:
         return state
 
     def restore(self) -> Restored | None:
-        trainable = self.made.trainable
+        program = self.made.program
         restorer = self.checkpoints.restorer(self.said)
-        return restorer.newest(trainable.shapes(), trainable.shardings)
+        return restorer.newest(program.shapes(), program.shardings)

@@ -73,14 +73,14 @@ def main() -> int:
 def estimate(job: Job, plan: Plan) -> CompileReport:
     """Compiles the training step of a plan for a real TPU. Raises topology.NoCompilerError."""
     mesh = meshes.build(plan, topology.devices(plan.world))
-    trainable = TrainProgram.of(job, plan, mesh)
+    program = TrainProgram.of(job, plan, mesh)
     batch = abstract_batch(job, plan)
     memory = _state_bytes(job, plan) | {"batch": _batch_bytes(batch, plan)}
     available = accelerators.parse(plan.world.accelerator).hbm_bytes
     assert available is not None
     began = time.perf_counter()
     try:
-        compiled = trainable.compiled_step(batch)
+        compiled = program.compiled_step(batch)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -98,7 +98,7 @@ def estimate(job: Job, plan: Plan) -> CompileReport:
     is_known = isinstance(job.model, Model)
     strategies = None if sent is None or not is_known else shares(sent, job, plan)
     verdict = CompileReport(True, needed, available, memory, compile_s, "", sent, strategies)
-    return _with_evaluation(verdict, trainable, batch) if job.eval else verdict
+    return _with_evaluation(verdict, program, batch) if job.eval else verdict
 
 
 def _refused(
@@ -116,17 +116,15 @@ def _refused(
     return CompileReport(False, needed, available, memory, compile_s, message)
 
 
-def _with_evaluation(
-    verdict: CompileReport, trainable: TrainProgram, batch: Batch
-) -> CompileReport:
+def _with_evaluation(verdict: CompileReport, program: TrainProgram, batch: Batch) -> CompileReport:
     """Adds an evaluation to the report.
 
     It runs in the same micro-batches, while the training state stays in memory.
     """
     began = time.perf_counter()
-    params = trainable.shapes().weights
-    with jax.set_mesh(trainable.mesh):
-        compiled = Evaluator(trainable).compiled(params, batch)
+    params = program.shapes().weights
+    with jax.set_mesh(program.mesh):
+        compiled = Evaluator(program).compiled(params, batch)
     found = compiled.memory_analysis()
     assert found is not None
     own = found.peak_memory_in_bytes + found.generated_code_size_in_bytes

@@ -30,16 +30,16 @@ class InitialState:
 
 
 def begin(
-    trainable: TrainProgram, plan: Plan, restorer: Restorer | None, report: Report, events: Events
+    program: TrainProgram, plan: Plan, restorer: Restorer | None, report: Report, events: Events
 ) -> InitialState:
     """Returns the state of the newest good checkpoint, or of step 0.
 
     Raises what `Restorer.newest` and `initial` raise.
     """
-    source = trainable.job.checkpoint and trainable.job.checkpoint.init_from
+    source = program.job.checkpoint and program.job.checkpoint.init_from
     if restorer:
         with events.phase("restore"):
-            restored = restorer.newest(trainable.shapes(), trainable.shardings)
+            restored = restorer.newest(program.shapes(), program.shardings)
         if restored:
             about = restored.about
             report.restored(about.step, about.examples, moved(about, plan.world, plan.mesh))
@@ -51,16 +51,16 @@ def begin(
                 is_same = about.job["checkpoint"]["init_from"] == source
                 place = about.base.source if is_same else source
                 with events.phase("restore"):
-                    model, base = initial(place, trainable, about.base)
+                    model, base = initial(place, program, about.base)
                 state = state._replace(frozen_params=model)
             return InitialState(state, about.step, about.examples, about.loss, base)
         report.say_if_resumed("no checkpoint was committed before: starting from step 1")
     if source is None:
-        return InitialState(trainable.initial_state())
+        return InitialState(program.initial_state())
     with events.phase("restore"):
-        params, base = initial(source, trainable)
-    if trainable.job.lora:
+        params, base = initial(source, program)
+    if program.job.lora:
         report.say(f"adapters are trained beside the weights from {base.source}")
-        return InitialState(trainable.fresh_state(params), base=base)
+        return InitialState(program.fresh_state(params), base=base)
     report.say(f"weights from {source}; the optimizer and the data begin anew")
-    return InitialState(trainable.fresh_state(params))
+    return InitialState(program.fresh_state(params))

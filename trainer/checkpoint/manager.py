@@ -61,7 +61,7 @@ class Checkpoints:
         return Restorer(self.folder, self.run.job, self.run.corpus_sha256, report)
 
     def saving(
-        self, feed: BatchLoader, base: Base | None, stop: StopSignal, report: Report
+        self, loader: BatchLoader, base: Base | None, stop: StopSignal, report: Report
     ) -> Saving:
         """Returns a Saving with the job's schedule; SIGTERM requests a save and the run's end."""
         job = self.run.job
@@ -69,15 +69,15 @@ class Checkpoints:
         first = jax.process_index() == 0
         schedule = Schedule(job.checkpoint, job.steps, stop, keeps_time=first)
         saver = Saver(self.folder, self.lease, replace(self.run, base=base), report)
-        return ScheduledSaving(schedule, saver, feed)
+        return ScheduledSaving(schedule, saver, loader)
 
 
 def saving_of(
     checkpoints: Checkpoints | None,
-    feed: BatchLoader,
+    loader: BatchLoader,
     base: Base | None,
     stop: StopSignal,
     report: Report,
 ) -> Saving:
     """Returns a run's Saving. `base` is the base model of a run that trains adapters."""
-    return checkpoints.saving(feed, base, stop, report) if checkpoints else NoSaving()
+    return checkpoints.saving(loader, base, stop, report) if checkpoints else NoSaving()

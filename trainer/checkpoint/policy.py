@@ -28,7 +28,7 @@ class Schedule:
         self._saved_step = 0
         self._agreed = (0, StopRequest.NOTHING)
 
-    def wish(self) -> StopRequest:
+    def request(self) -> StopRequest:
         """Returns this process's request for the step that it is about to run."""
         if self._stop.received:
             return StopRequest.STOP
@@ -37,9 +37,9 @@ class Schedule:
         due = self._keeps_time and minutes is not None and waited_s >= 60 * minutes
         return StopRequest.SAVE if due else StopRequest.NOTHING
 
-    def agree(self, step: int, wish: int) -> None:
+    def agree(self, step: int, request: int) -> None:
         """Records the largest request of all processes in `step`."""
-        self._agreed = (step, StopRequest(wish))
+        self._agreed = (step, StopRequest(request))
 
     @property
     def stops(self) -> bool:
@@ -50,8 +50,9 @@ class Schedule:
         every = self._policy.every_steps
         by_steps = step == self._last_step or (every is not None and step % every == 0)
         # The last save has already served any request made before it.
-        wished_in, wish = self._agreed
-        return by_steps or self.stops or (wish == StopRequest.SAVE and wished_in > self._saved_step)
+        requested_in, request = self._agreed
+        is_requested = request == StopRequest.SAVE and requested_in > self._saved_step
+        return by_steps or self.stops or is_requested
 
     def saved(self, step: int) -> None:
         """Records that a save of `step` has begun."""
@@ -62,15 +63,20 @@ class Saving(Protocol):
     """The loop's interface to saving; all processes must make the same calls after a step."""
 
     @property
+    def is_on(self) -> bool:
+        """Whether the job has checkpoints."""
+        ...
+
+    @property
     def stops(self) -> bool:
         """Whether the run ends after the save that is due."""
         ...
 
-    def wish(self) -> StopRequest:
+    def request(self) -> StopRequest:
         """Returns this process's request for the step that it is about to run."""
         ...
 
-    def agree(self, step: int, wish: int) -> None:
+    def agree(self, step: int, request: int) -> None:
         """Records the largest request of all processes in `step`."""
         ...
 
@@ -101,12 +107,12 @@ class Saving(Protocol):
 class NoSaving:
     """The Saving of a job with `checkpoint: null`, which does nothing."""
 
-    stops = is_under_way = False
+    is_on = stops = is_under_way = False
 
-    def wish(self) -> StopRequest:
+    def request(self) -> StopRequest:
         return StopRequest.NOTHING
 
-    def agree(self, step: int, wish: int) -> None: ...
+    def agree(self, step: int, request: int) -> None: ...
 
     def is_due(self, step: int) -> bool:
         return False
@@ -125,18 +131,20 @@ class NoSaving:
 class ScheduledSaving:
     """A Saving that follows the job's `checkpoint` section."""
 
-    def __init__(self, schedule: Schedule, saver: Saver, feed: BatchLoader) -> None:
-        self._schedule, self._saver, self._feed = schedule, saver, feed
+    is_on = True
+
+    def __init__(self, schedule: Schedule, saver: Saver, loader: BatchLoader) -> None:
+        self._schedule, self._saver, self._loader = schedule, saver, loader
 
     @property
     def stops(self) -> bool:
         return self._schedule.stops
 
-    def wish(self) -> StopRequest:
-        return self._schedule.wish()
+    def request(self) -> StopRequest:
+        return self._schedule.request()
 
-    def agree(self, step: int, wish: int) -> None:
-        self._schedule.agree(step, wish)
+    def agree(self, step: int, request: int) -> None:
+        self._schedule.agree(step, request)
 
     def is_due(self, step: int) -> bool:
         return self._schedule.is_due(step)
@@ -145,7 +153,7 @@ class ScheduledSaving:
         self, step: int, state: TrainState[jax.Array], loss: float, eval_loss: float | None
     ) -> None:
         self._schedule.saved(step)
-        self._saver.save(Progress(step, self._feed.examples(step), loss, eval_loss), state)
+        self._saver.save(Progress(step, self._loader.examples(step), loss, eval_loss), state)
 
     @property
     def is_under_way(self) -> bool:

@@ -45,20 +45,20 @@ class Initial(NamedTuple):
     """The source and the digests of the weights."""
 
 
-def initial(source: str, trainable: TrainProgram, known: Base | None = None) -> Initial:
+def initial(source: str, program: TrainProgram, known: Base | None = None) -> Initial:
     """Reads parameters from a run, its checkpoints, one checkpoint, or a Hugging Face folder.
 
     They get the shardings of the job's parameters, or of the base model of its adapters. Raises
     FolderError when they are missing, damaged, of another model, or not the `known` ones. Raises
     StorageError when the storage fails transiently. Both are raised on all processes alike.
     """
-    shapes, shardings = trainable.shapes(), trainable.shardings
+    shapes, shardings = program.shapes(), program.shardings
     wanted, lie = shapes.frozen_params or shapes.params, shardings.frozen_params or shardings.params
-    params, numbers, limit_s = {}, {}, trainable.job.deadlines.restore_s
+    params, numbers, limit_s = {}, {}, program.job.deadlines.restore_s
     with ExitStack() as stack:
         with _agreed("opened", limit_s):
-            found = stack.enter_context(opened(place(source), trainable.job))
-            if isinstance(trainable.job.model, OwnModel):
+            found = stack.enter_context(opened(place(source), program.job))
+            if isinstance(program.job.model, OwnModel):
                 found.check_shapes({name: like.shape for name, like in wanted.items()})
         for name, like in wanted.items():
             with _agreed(name, limit_s):
@@ -206,13 +206,13 @@ class Arrays(Mapping[str, np.ndarray]):
 
 
 def read_params(
-    folder: epath.Path, about: CheckpointMetadata, trainable: TrainProgram
+    folder: epath.Path, about: CheckpointMetadata, program: TrainProgram
 ) -> dict[str, jax.Array]:
     """Reads a checkpoint's weights, or its adapters' weights, in the shardings of a run.
 
     Raises BrokenError when they have changed since the save, and what Orbax raises.
     """
-    shardings, shapes = trainable.shardings.params, trainable.shapes().params
+    shardings, shapes = program.shardings.params, program.shapes().params
     prefix = weights_prefix(about)
     flat = read_arrays(
         folder,

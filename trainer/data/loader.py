@@ -96,7 +96,7 @@ class BatchLoader:
         """Name of each source -> its weight; one corpus has no name."""
         return dict(zip(self._tokens.names, self._tokens.weights, strict=True))
 
-    def held_out(self, batches: int, source: int = 0) -> Iterator[Batch]:
+    def validation(self, batches: int, source: int = 0) -> Iterator[Batch]:
         """Yields an evaluation's fixed batches, in micro-batches that fit in training's memory."""
         data, grad_accum_steps = self._job.data, self._split.grad_accum_steps
         tokens = self._tokens.parts[source]

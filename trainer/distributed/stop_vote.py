@@ -29,13 +29,13 @@ class StopVote:
         self._shape = (mesh.size,)
         self._arrays: dict[StopRequest, jax.Array] = {}
 
-    def array(self, wish: StopRequest) -> jax.Array:
+    def array(self, request: StopRequest) -> jax.Array:
         """Returns this process's part of the array of all requests, (devices,)."""
-        if wish not in self._arrays:
-            self._arrays[wish] = jax.make_array_from_callback(
-                self._shape, self._sharding, lambda index: np.full(1, wish, np.int32)
+        if request not in self._arrays:
+            self._arrays[request] = jax.make_array_from_callback(
+                self._shape, self._sharding, lambda index: np.full(1, request, np.int32)
             )
-        return self._arrays[wish]
+        return self._arrays[request]
 
 
 def sharding(mesh: Mesh) -> NamedSharding:

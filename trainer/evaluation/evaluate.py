@@ -38,14 +38,14 @@ def combined(found: Sequence[Evaluation | None], sources: Mapping[str, int]) -> 
 class Evaluator:
     """Computes validation loss. Compiles once, at first use; every process must call it."""
 
-    def __init__(self, trainable: TrainProgram):
-        whole = meshes.replicated(trainable.mesh)
-        self._network, self._deadlines = trainable.network, trainable.job.deadlines
+    def __init__(self, program: TrainProgram):
+        whole = meshes.replicated(program.mesh)
+        self._network, self._deadlines = program.network, program.job.deadlines
         self._add = jax.jit(
             self._sums,
             in_shardings=(
-                trainable.shardings.weights,
-                batch_shardings(trainable.mesh),
+                program.shardings.weights,
+                batch_shardings(program.mesh),
                 (whole, whole),
             ),
             out_shardings=(whole, whole),

@@ -23,18 +23,18 @@ class MultipleChoiceEvaluator:
     Every process must make the same calls. Raises DataError when hosts have different questions.
     """
 
-    def __init__(self, trainable: TrainProgram, questions: Questions) -> None:
-        self._network, self._questions = trainable.network, questions
-        self._deadlines = trainable.job.deadlines
-        whole = meshes.replicated(trainable.mesh)
-        places = (trainable.shardings.params, batch_shardings(trainable.mesh))
+    def __init__(self, program: TrainProgram, questions: Questions) -> None:
+        self._network, self._questions = program.network, questions
+        self._deadlines = program.job.deadlines
+        whole = meshes.replicated(program.mesh)
+        places = (program.shardings.params, batch_shardings(program.mesh))
         self._score = jax.jit(self._scores, in_shardings=places, out_shardings=(whole, whole))
         self._compiled: Callable[[Params, Batch], tuple[jax.Array, jax.Array]] | None = None
         _check_all_alike(questions)
 
-    def evaluate(self, params: Params, feed: BatchLoader) -> MultipleChoiceResult:
+    def evaluate(self, params: Params, loader: BatchLoader) -> MultipleChoiceResult:
         scores = np.zeros(len(self._questions.examples), np.float32)
-        for batch in feed.given(self._questions.examples):
+        for batch in loader.given(self._questions.examples):
             numbers, found = jax.device_get(self._ready(params, batch)(params, batch))
             is_real = numbers >= 0
             scores[numbers[is_real]] = found[is_real]

@@ -65,7 +65,7 @@ class StepMetrics(NamedTuple):
     examples: jax.Array
     """Digest of the example numbers, independent of their order."""
     finite: jax.Array
-    wish: jax.Array
+    request: jax.Array
     """Largest stop request of all processes: see trainer/distributed/stop_vote.py."""
 
 
@@ -139,8 +139,8 @@ class TrainProgram:
     def compiled_step(self, batch: Batch) -> jax.stages.Compiled:
         """Compiles the step for batches like `batch`, of which only shapes are used."""
         with jax.set_mesh(self.mesh):
-            wishes = jax.ShapeDtypeStruct((self.mesh.size,), jnp.int32)
-            lowered = self.step_function().lower(self.shapes(), batch, wishes)
+            requests = jax.ShapeDtypeStruct((self.mesh.size,), jnp.int32)
+            lowered = self.step_function().lower(self.shapes(), batch, requests)
             return compiler_options.compiled(lowered, self.mesh)
 
     def shapes(self) -> TrainState[jax.ShapeDtypeStruct]:
@@ -157,12 +157,12 @@ class TrainProgram:
         return TrainState(jnp.int32(0), params, self.rule.init(params), average, base)
 
     def step(
-        self, state: TrainState[jax.Array], batch: Batch, wishes: jax.Array
+        self, state: TrainState[jax.Array], batch: Batch, requests: jax.Array
     ) -> tuple[TrainState[jax.Array], StepMetrics]:
         """Returns the state after a global batch (M, B, S), and the step's metrics.
 
-        Skips an update whose loss or gradient is not finite. `wishes` are the stop requests of all
-        devices.
+        Skips an update whose loss or gradient is not finite. `requests` (devices,) are the stop
+        requests of all processes.
         """
         with scattering_by_rows(self.fsdp_rows):
             grads, loss, tokens = self._sums(state, batch)
@@ -179,10 +179,10 @@ class TrainProgram:
         new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state.trainable)
         # `never` is always 0. It orders the collectives below after the loop over micro-batches,
         # whose collectives they could overtake: see the model's parameters.py.
-        never = (grad_norm < -1).astype(wishes.dtype)
+        never = (grad_norm < -1).astype(requests.dtype)
         with jax.named_scope("bookkeeping"):
-            examples, wish = self._of_all_devices(batch.examples, wishes + never)
-        metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, finite, wish)
+            examples, request = self._of_all_devices(batch.examples, requests + never)
+        metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, finite, request)
         return new._replace(frozen_params=state.frozen_params), metrics
 
     def _moved(
@@ -222,7 +222,7 @@ class TrainProgram:
         return grads, loss, tokens
 
     def _of_all_devices(
-        self, examples: jax.Array, wishes: jax.Array
+        self, examples: jax.Array, requests: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Combines the digests of examples (M, B) and the stop requests in one collective.
 
@@ -231,21 +231,21 @@ class TrainProgram:
         axes = self.mesh.axis_names
         kinds = jnp.arange(len(stop_vote.StopRequest))
 
-        def total(examples: jax.Array, wishes: jax.Array) -> jax.Array:
+        def total(examples: jax.Array, requests: jax.Array) -> jax.Array:
             # Devices along the other axes have the same rows: one of them counts.
             others = [axis for axis in axes if axis not in sharding_rules.BATCH_AXES]
             counts = sum(jax.lax.axis_index(axis) for axis in others) == 0
             own = jnp.where(counts, digest(examples), 0)
-            wished = jnp.sum(wishes[:, None] == kinds, axis=0, dtype=own.dtype)
-            return jax.lax.psum(jnp.append(own, wished), axes)
+            requested = jnp.sum(requests[:, None] == kinds, axis=0, dtype=own.dtype)
+            return jax.lax.psum(jnp.append(own, requested), axes)
 
         specs = (
             batch_shardings(self.mesh).examples.spec,
             stop_vote.sharding(self.mesh).spec,
         )
         sums = jax.shard_map(total, mesh=self.mesh, in_specs=specs, out_specs=PartitionSpec())
-        digest_of_all, *wished = sums(examples, wishes)
-        return digest_of_all, jnp.max(jnp.where(jnp.stack(wished) > 0, kinds, 0))
+        digest_of_all, *requested = sums(examples, requests)
+        return digest_of_all, jnp.max(jnp.where(jnp.stack(requested) > 0, kinds, 0))
 
     def _placed(self, grads: Params) -> Params:
         """Shards gradients like their parameters, so that they are summed directly into shards."""

@@ -45,6 +45,19 @@ class MultipleChoiceResult:
     """Accuracy by log-likelihood per character, as `acc_norm` of lm-evaluation-harness."""
 
 
+@dataclass(frozen=True)
+class EvalResult:
+    """Results of one evaluation; None for a kind that the job or its data does not have."""
+
+    evaluation: Evaluation | None
+    choices: MultipleChoiceResult | None
+    seconds: float
+
+    @property
+    def eval_loss(self) -> float | None:
+        return self.evaluation.eval_loss if self.evaluation else None
+
+
 def peak_flops(world: World) -> float | None:
     """Returns the peak FLOP/s of all devices together in bfloat16, None when it is unknown.
 

@@ -8,7 +8,7 @@ from trainer.contract.config.job import Job
 from trainer.distributed.process_env import Environment
 
 
-class Profiling:
+class Profiler:
     """Traces the steps that the job names, on the processes that it names; else does nothing."""
 
     def __init__(self, job: Job, environment: Environment, run_dir: Path) -> None:

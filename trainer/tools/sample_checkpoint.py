@@ -61,13 +61,13 @@ def _write(folder: epath.Path, settings: Sample, seed: int | None) -> str:
     job = _on(world.devices, Job.model_validate(about.job, strict=False), seed)
     plan = resolve(job, world, Corpus(source=job.data.source, sha256=None))
     devices = mesh.build(plan)
-    trainable = TrainProgram.of(job, plan, devices)
+    program = TrainProgram.of(job, plan, devices)
     ours = tokenizer.of(job.data, checkpoint_metadata.trained_tokenizer(folder))
     with jax.set_mesh(devices):
-        weights = read_params(folder, about, trainable)
+        weights = read_params(folder, about, program)
         if about.base:
-            weights |= initial(about.base.source, trainable, about.base).params
-        return Sampler(trainable, settings, ours).sample(weights)
+            weights |= initial(about.base.source, program, about.base).params
+        return Sampler(program, settings, ours).sample(weights)
 
 
 def _on(devices: int, job: Job, seed: int | None) -> Job:

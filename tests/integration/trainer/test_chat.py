@@ -167,15 +167,15 @@ def test_losses_over_answers_are_the_same_on_every_mesh(pairs: str) -> None:
 
 def test_an_evaluation_counts_answers_alone(pairs: str) -> None:
     made = bench(job(pairs))
-    batches = list(made.feed.held_out(99))
+    batches = list(made.loader.validation(99))
     tokens = token_cache.load(job(pairs).data)
     weight = sum(float(batch.weights.sum()) for batch in batches)
     assert weight == np.sum(tokens.held_out[1:] >= 0) < len(tokens.held_out) - 1
-    with jax.set_mesh(made.trainable.mesh):
-        found = Evaluator(made.trainable).evaluate(made.initial().params, batches)
+    with jax.set_mesh(made.program.mesh):
+        found = Evaluator(made.program).evaluate(made.initial().params, batches)
         # What is only read could be anything.
         wrong = [b._replace(targets=np.where(b.weights, b.targets, 0)) for b in batches]
-        other = Evaluator(made.trainable).evaluate(made.initial().params, wrong)
+        other = Evaluator(made.program).evaluate(made.initial().params, wrong)
     assert found and found == other
 
 

@@ -92,7 +92,7 @@ def test_a_save_reports_what_it_has_written(tmp_path, monkeypatch):
 
 def test_the_error_of_the_last_save_is_raised_although_the_job_says_continue(tmp_path):
     kept = Kept.of(tmp_path)
-    assert kept.made.trainable.job.checkpoint
+    assert kept.made.program.job.checkpoint
     saving = ScheduledSaving(cast(Any, None), kept.saver, cast(Any, None))
     kept.save(1)
     saving.finish()

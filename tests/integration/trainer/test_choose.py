@@ -35,21 +35,21 @@ def job(folder: Path, asked: list[Any] = ASKED, **changes: Any) -> Job:
 
 
 def answered(made: Bench, params: Any = None) -> MultipleChoiceResult:
-    asked = load(made.trainable.job, BYTES)
+    asked = load(made.program.job, BYTES)
     assert asked
-    with jax.set_mesh(made.trainable.mesh):
-        chooser = MultipleChoiceEvaluator(made.trainable, asked)
-        return chooser.evaluate(params or made.initial().params, made.feed)
+    with jax.set_mesh(made.program.mesh):
+        evaluator = MultipleChoiceEvaluator(made.program, asked)
+        return evaluator.evaluate(params or made.initial().params, made.loader)
 
 
 def by_hand(made: Bench) -> list[list[float]]:
     """Log-likelihood of each choice: its bytes after what was before, one row at a time."""
     params, found = made.initial().params, []
-    seq_len = made.trainable.job.data.seq_len
+    seq_len = made.program.job.data.seq_len
 
     @jax.jit
     def logits_of(params: Any, row: jax.Array) -> jax.Array:
-        model = made.trainable.network.bind(params)
+        model = made.program.network.bind(params)
         features, _ = model.features(row, jnp.zeros_like(row), jnp.arange(seq_len)[None])
         return model.logits(features)[0]
 
@@ -68,7 +68,7 @@ def by_hand(made: Bench) -> list[list[float]]:
 
 def test_choices_are_those_of_a_reference(tmp_path: Path) -> None:
     made = bench(job(tmp_path))
-    with jax.set_mesh(made.trainable.mesh):
+    with jax.set_mesh(made.program.mesh):
         scores = by_hand(made)
     plain = [int(np.argmax(of_it)) for of_it in scores]
     by_length = [
@@ -78,13 +78,13 @@ def test_choices_are_those_of_a_reference(tmp_path: Path) -> None:
     right = [record["answer"] for record in ASKED]
     shares = [np.mean([a == b for a, b in zip(x, right, strict=True)]) for x in (plain, by_length)]
     assert answered(made) == MultipleChoiceResult(*map(float, shares))
-    asked = load(made.trainable.job, BYTES)
+    asked = load(made.program.job, BYTES)
     assert asked
-    with jax.set_mesh(made.trainable.mesh):
-        chooser = MultipleChoiceEvaluator(made.trainable, asked)
+    with jax.set_mesh(made.program.mesh):
+        evaluator = MultipleChoiceEvaluator(made.program, asked)
         (numbers, ours), (more, rest) = (
-            jax.device_get(chooser._score(made.initial().params, batch))
-            for batch in made.feed.given(asked.examples)
+            jax.device_get(evaluator._score(made.initial().params, batch))
+            for batch in made.loader.given(asked.examples)
         )
     assert [*numbers[0], *more[0]] == [*range(13), -1, -1, -1]
     np.testing.assert_allclose([*ours[0], *rest[0]][:13], list(itertools.chain(*scores)), rtol=1e-4)

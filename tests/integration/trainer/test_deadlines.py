@@ -44,9 +44,9 @@ def test_compilers_are_waited_for_as_long_as_the_job_says(
     job = job_of(deadlines={"compile_s": 77.0})
     made, said = bench(job), Said(job, tmp_path)
     params = made.initial().params
-    train._compiled(made.trainable, made.feed, said.events, said)
-    Evaluator(made.trainable).evaluate(params, [made.batch(1)])
-    Sampler(made.trainable, Sample(tokens=2), token_cache.load(job.data).tokenizer).sample(params)
+    train._compiled(made.program, made.loader, said.events, said)
+    Evaluator(made.program).evaluate(params, [made.batch(1)])
+    Sampler(made.program, Sample(tokens=2), token_cache.load(job.data).tokenizer).sample(params)
     assert coordinator.waits == dict.fromkeys(["first step", "first evaluation", "sample"], 77_000)
 
 
@@ -68,5 +68,5 @@ def test_a_restore_waits_for_the_others_as_long_as_the_job_says(
     monkeypatch.setattr(consensus, "agree", lambda *a: (limits.add(a[3]), agree(*a))[1])
     monkeypatch.setattr(consensus, "tell", lambda *a: (limits.add(a[2]), tell(*a))[1])
     assert kept.restore()
-    initial(str(kept.folder / "1"), kept.made.trainable)
+    initial(str(kept.folder / "1"), kept.made.program)
     assert limits == {77.0}

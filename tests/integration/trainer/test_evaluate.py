@@ -13,9 +13,9 @@ BATCHES = 2
 
 def evaluation(grad_accum_steps: int, devices: int = 2) -> Evaluation | None:
     made = bench(job_of(data={"grad_accum_steps": grad_accum_steps}), devices)
-    with jax.set_mesh(made.trainable.mesh):
+    with jax.set_mesh(made.program.mesh):
         params = made.initial().params
-        return Evaluator(made.trainable).evaluate(params, made.feed.held_out(BATCHES))
+        return Evaluator(made.program).evaluate(params, made.loader.validation(BATCHES))
 
 
 def test_micro_batches_change_nothing() -> None:
@@ -27,5 +27,5 @@ def test_micro_batches_change_nothing() -> None:
 
 def test_its_batches_are_cut_as_those_of_training_are() -> None:
     made = bench(job_of(data={"grad_accum_steps": 4}), 2)
-    (batch, *_) = made.feed.held_out(BATCHES)
+    (batch, *_) = made.loader.validation(BATCHES)
     assert batch.tokens.shape == made.batch(1).tokens.shape

@@ -40,7 +40,7 @@ MESHES = {"2x2": {"fsdp": 2, "tensor": 2}, "4x1": {"fsdp": 4}}
 SMALL = {"layers": 1, "d_model": 16, "heads": 2, "kv_heads": 2, "d_ff": 32}
 
 
-def _trainable(job: Job, devices: int = 1) -> TrainProgram:
+def _program(job: Job, devices: int = 1) -> TrainProgram:
     plan = resolve(job, world_of(1, devices), corpus_of(job))
     return TrainProgram.of(job, plan, meshes.build(plan, jax.devices()[:devices]))
 
@@ -98,7 +98,7 @@ def test_what_a_device_holds_is_what_the_plan_says(name, compute_dtype):
     changes = {"model": model, "optimizer": {"name": name}, "mesh": MESHES["2x2"]}
     job = job_of(**{**LORA, **changes})
     plan = resolve(job, world_of(1, 4), corpus_of(job))
-    state = _trainable(job, 4).initial_state()
+    state = _program(job, 4).initial_state()
 
     def held(tree: Any) -> int:
         return sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(tree) if x.ndim)
@@ -168,14 +168,14 @@ class Adapted:
         kept = Kept.of(run_dir, devices, attempt, **job)
         made = kept.made
         restorer = kept.checkpoints.restorer(kept.said)
-        with jax.set_mesh(made.trainable.mesh):
-            start = begin(made.trainable, made.plan, restorer, kept.said, kept.said.events)
+        with jax.set_mesh(made.program.mesh):
+            start = begin(made.program, made.plan, restorer, kept.said, kept.said.events)
         return cls(kept, start)
 
     def train(self, steps: int) -> tuple[Any, list[float]]:
         """The state after so many steps in all, and the losses on the way."""
         made, losses = self.kept.made, []
-        state, batches = self.start.state, made.feed.training(self.start.step + 1)
+        state, batches = self.start.state, made.loader.training(self.start.step + 1)
         for _ in range(self.start.step, steps):
             state, metrics = made.compiled(state, next(batches))
             losses.append(float(metrics.loss))
@@ -242,12 +242,12 @@ def test_another_base_is_refused_and_adapters_are_none(base, adapted):
     assert known
     name = "layers.attention.query.kernel"
     other = known.model_copy(update={"digests": {**known.digests, name: 1}})
-    trainable = _trainable(job_of(**LORA, model=SMALL))
-    assert initial(str(base), trainable, known).base == known
+    program = _program(job_of(**LORA, model=SMALL))
+    assert initial(str(base), program, known).base == known
     with pytest.raises(FolderError, match=rf"is not the model that the adapters .* {name} differ"):
-        initial(str(base), trainable, other)
+        initial(str(base), program, other)
     with pytest.raises(FolderError, match="holds adapters alone"):
-        initial(str(run_dir), trainable)
+        initial(str(run_dir), program)
 
 
 def test_a_run_goes_on_with_its_own_adapters_only(adapted):
@@ -267,10 +267,10 @@ def test_an_export_is_the_model_with_its_adapters(adapted, tmp_path, monkeypatch
     monkeypatch.setattr("sys.argv", ["export", str(folder), "--to", str(out)])
     assert export_checkpoint.main() == 0
     job = job_of(model=SMALL)
-    network = _trainable(job_of(**LORA, model=SMALL)).network
+    network = _program(job_of(**LORA, model=SMALL)).network
     tokens_BS = jnp.arange(16)[None]
     ours = logits_of(network, state.weights, tokens_BS)
-    theirs = logits_of(_trainable(job).network, loaded(out, job), tokens_BS)
+    theirs = logits_of(_program(job).network, loaded(out, job), tokens_BS)
     np.testing.assert_allclose(theirs, ours, atol=1e-5)
     without = {name: jnp.zeros_like(array) for name, array in state.params.items()}
     plain = logits_of(network, {**state.weights, **without}, tokens_BS)

@@ -37,7 +37,7 @@ def params(made):
 
 
 def _logits(made, params, batch: Batch):
-    return np.asarray(_logits_of(made.trainable.network, params, batch))
+    return np.asarray(_logits_of(made.program.network, params, batch))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -76,7 +76,7 @@ def test_no_position_sees_a_later_one(made, params):
 
     def one_logit(table, place):
         changed = {**params, "embedding.table": table}
-        model = made.trainable.network.bind(changed)
+        model = made.program.network.bind(changed)
         features = model(batch.tokens, batch.segments, batch.positions)
         return features[0, place].sum()
 
@@ -109,7 +109,7 @@ def test_initial_rows_do_not_depend_on_the_padding(name):
 
 def test_the_loss_in_chunks_is_the_loss_of_the_whole(made, params, monkeypatch):
     batch = _packed(b"a text of thirty-one characters")
-    model = made.trainable.network.bind(params)
+    model = made.program.network.bind(params)
     whole, whole_grads = _loss_and_gradient(made, params, batch)
     monkeypatch.setattr(losses, "LOGIT_BYTES", 8 * 384 * 4)
     assert losses.chunk_count(batch.tokens.size, model.vocabulary.padded) == 4
@@ -121,7 +121,7 @@ def test_the_loss_in_chunks_is_the_loss_of_the_whole(made, params, monkeypatch):
 def test_logits_are_multiplied_out_once_for_the_loss_and_its_gradient(made, params):
     """Of three products of the kernel's size, one for the loss and two for the gradients."""
     batch, vocab = _packed(b"a text of thirty-one characters"), made.plan.padded_vocab
-    loss = lambda params: losses.loss_sum(made.trainable.network.bind(params), batch)  # noqa: E731
+    loss = lambda params: losses.loss_sum(made.program.network.bind(params), batch)  # noqa: E731
     program = jax.make_jaxpr(jax.value_and_grad(loss))(params)
     products = [e for e in _equations(program.jaxpr) if e.primitive.name == "dot_general"]
     shapes = [{dim for var in (*e.invars, *e.outvars) for dim in var.aval.shape} for e in products]
@@ -150,13 +150,13 @@ def test_bfloat16_computes_close_to_float32_and_keeps_float32_parameters():
 
 def test_decoding_one_token_at_a_time_gives_the_logits_of_the_whole(made, params):
     batch = _packed(b"one document, seen bit by bit")
-    model = made.trainable.network.bind(params)
+    model = made.program.network.bind(params)
     length = batch.tokens.shape[1]
     cache, got = model.empty_cache(1, length), []
 
     @jax.jit
     def decode(params, token, place, cache):
-        return made.trainable.network.bind(params).decode(token, place, cache, length)
+        return made.program.network.bind(params).decode(token, place, cache, length)
 
     for place in range(length):
         token = batch.tokens[:, place : place + 1]
@@ -166,7 +166,7 @@ def test_decoding_one_token_at_a_time_gives_the_logits_of_the_whole(made, params
 
 
 def _loss_and_gradient(made, params, batch):
-    network = made.trainable.network
+    network = made.program.network
 
     def loss(params):
         return losses.loss_sum(network.bind(params), batch)

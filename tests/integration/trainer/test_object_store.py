@@ -284,7 +284,7 @@ def test_one_that_is_read_only_is_refused(tmp_path, storage, bucket):
 def test_weights_alone_are_read_and_checked(tmp_path, storage, monkeypatch, capsys):
     kept = Kept.of(tmp_path, storage=storage)
     state = kept.saved(1)
-    params = initial(f"{storage}/tiny", kept.made.trainable).params
+    params = initial(f"{storage}/tiny", kept.made.program).params
     assert _equal(params, state.params)
     monkeypatch.setattr(sys, "argv", ["verify", f"{storage}/{STEPS}/1"])
     assert verify_checkpoint.main() == 0

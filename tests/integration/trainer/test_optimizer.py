@@ -75,7 +75,7 @@ def test_a_checkpoint_has_the_state_and_another_mesh_takes_it_up(tmp_path, setti
     jax.tree.map(np.testing.assert_array_equal, restored.state, state)
 
 
-def _trainable(devices: int, **changes: Any) -> tuple[TrainProgram, Any]:
+def _program(devices: int, **changes: Any) -> tuple[TrainProgram, Any]:
     job = job_of(**changes)
     plan = resolve(job, world_of(1, devices), corpus_of(job))
     mesh = meshes.build(plan, jax.devices()[:devices])
@@ -93,8 +93,8 @@ def _trainable(devices: int, **changes: Any) -> tuple[TrainProgram, Any]:
 def test_the_state_on_a_device_is_as_large_as_planned(name, moments_dtype, ema_decay):
     settings = {"name": name, "moments_dtype": moments_dtype, "ema_decay": ema_decay}
     mesh = {"fsdp": 2, "tensor": 2}
-    trainable, plan = _trainable(4, mesh=mesh, optimizer=settings)
-    kept, lie = trainable.shapes(), trainable.shardings
+    program, plan = _program(4, mesh=mesh, optimizer=settings)
+    kept, lie = program.shapes(), program.shardings
     leaves = jax.tree.leaves((kept.optimizer, kept.average))
     shardings = jax.tree.leaves((lie.optimizer, lie.average))
     held = sum(
@@ -102,7 +102,7 @@ def test_the_state_on_a_device_is_as_large_as_planned(name, moments_dtype, ema_d
         for leaf, sharding in zip(leaves, shardings, strict=True)
         if leaf.ndim
     )
-    assert held == optimizer_state.bytes_per_device(trainable.job.optimizer, plan)
+    assert held == optimizer_state.bytes_per_device(program.job.optimizer, plan)
 
 
 @pytest.mark.parametrize("name", ["adamw", "lion", "muon"])
@@ -263,7 +263,7 @@ def test_the_mean_of_the_weights_follows_them_and_is_what_a_checkpoint_gives_awa
     for name, array in mean.items():
         np.testing.assert_allclose(saved.weights[name], array, atol=1e-6)
     folder = epath.Path(kept.folder / "3")
-    given = read_params(folder, checkpoint_metadata.read(folder), _trainable(1, model=SMALL)[0])
+    given = read_params(folder, checkpoint_metadata.read(folder), _program(1, model=SMALL)[0])
     jax.tree.map(np.testing.assert_array_equal, given, saved.average)
     assert not np.array_equal(given["embedding.table"], saved.params["embedding.table"])
     restored = kept.restore()

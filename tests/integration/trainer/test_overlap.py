@@ -27,8 +27,8 @@ def test_the_weights_of_layers_are_gathered_beside_other_work(accelerator: str) 
     world = slice_world(accelerator, 1)
     job = job_of(model=MODEL, data={"seq_len": 512, "global_batch": world.devices})
     plan = resolve(job, world, corpus_of(job))
-    trainable = TrainProgram.of(job, plan, meshes.build(plan, topology.devices(world)))
-    text = trainable.compiled_step(abstract_batch(job, plan)).as_text()
+    program = TrainProgram.of(job, plan, meshes.build(plan, topology.devices(world)))
+    text = program.compiled_step(abstract_batch(job, plan)).as_text()
     sent = collectives.of(text or "", plan)
     gathers = [one for one in sent if one.kind == "all-gather"]
     for part in ("attention", "mlp"):

@@ -127,7 +127,7 @@ def test_a_checkpoint_with_parameters_of_another_model_is_refused(tmp_path):
 
 def test_its_loss_is_what_is_evaluated():
     made = bench(example())
-    found = Evaluator(made.trainable).evaluate(made.initial().params, [made.batch(1)])
+    found = Evaluator(made.program).evaluate(made.initial().params, [made.batch(1)])
     assert found
     np.testing.assert_allclose(found.eval_loss, made.run(1)[1][0].loss, rtol=1e-6)
 

@@ -63,7 +63,7 @@ def test_it_lies_on_the_mesh_of_the_run_that_restores(tmp_path, devices, mesh):
     restored = kept.restore()
     assert restored
     for name, array in restored.state.params.items():
-        assert array.sharding == kept.made.trainable.shardings.params[name]
+        assert array.sharding == kept.made.program.shardings.params[name]
         rows = min(len(array), len(state.params[name]))
         np.testing.assert_array_equal(array[:rows], state.params[name][:rows])
         assert not np.any(array[rows:])

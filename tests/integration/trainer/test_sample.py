@@ -39,27 +39,27 @@ def _likeliest(network, params, tokens, last):
 
 def _without_cache(made, params, prompt: bytes, count: int) -> list[int]:
     """The last `seq_len` tokens are all that the next one sees."""
-    window = made.trainable.job.data.seq_len
+    window = made.program.job.data.seq_len
     tokens = [256, *prompt]
     for _ in range(count):
         seen = tokens[-window:]
         row = np.zeros(window, np.int32)
         row[: len(seen)] = seen
-        tokens.append(int(_likeliest(made.trainable.network, params, row, len(seen) - 1)))
+        tokens.append(int(_likeliest(made.program.network, params, row, len(seen) - 1)))
     return tokens
 
 
-def _with_cache(trainable, params, prompt: str, count: int, temperature=0.0) -> list[int]:
+def _with_cache(program, params, prompt: str, count: int, temperature=0.0) -> list[int]:
     settings = Sample(prompt=prompt, tokens=count, temperature=temperature)
-    with jax.set_mesh(trainable.mesh):
-        return Sampler(trainable, settings, BYTES).tokens(params).tolist()
+    with jax.set_mesh(program.mesh):
+        return Sampler(program, settings, BYTES).tokens(params).tolist()
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_the_cache_changes_no_token(prompt):
     made = bench(job_of())
     params, count = _params(made), 31 - len(prompt)
-    tokens = _with_cache(made.trainable, params, prompt, count)
+    tokens = _with_cache(made.program, params, prompt, count)
     assert tokens == _without_cache(made, params, prompt.encode(), count)
     assert len(set(tokens)) > 5
 
@@ -69,16 +69,16 @@ def test_nor_does_it_when_the_window_is_full(prompt):
     """Of one layer: in several, what was seen before the window still has a say."""
     made = bench(job_of(model={"layers": 1}, data={"seq_len": 8}))
     params = _params(made)
-    tokens = _with_cache(made.trainable, params, prompt, 30)
+    tokens = _with_cache(made.program, params, prompt, 30)
     assert tokens == _without_cache(made, params, prompt.encode(), 30)
 
 
 def test_the_seed_decides_what_is_drawn():
     made = bench(job_of())
-    other = replace(made.trainable, job=made.trainable.job.model_copy(update={"seed": 1}))
+    other = replace(made.program, job=made.program.job.model_copy(update={"seed": 1}))
     drawn = [
-        _with_cache(trainable, _params(made), "x", 20, temperature=1.0)
-        for trainable in (made.trainable, made.trainable, other)
+        _with_cache(program, _params(made), "x", 20, temperature=1.0)
+        for program in (made.program, made.program, other)
     ]
     assert drawn[0] == drawn[1] != drawn[2]
 
@@ -90,8 +90,8 @@ def test_it_is_compiled_once():
     def note(event: str, duration_secs: float, **_: str | int) -> None:
         events.append(event)
 
-    sampler = Sampler(made.trainable, Sample(tokens=3, temperature=0.0), BYTES)
-    with jax.set_mesh(made.trainable.mesh):
+    sampler = Sampler(made.program, Sample(tokens=3, temperature=0.0), BYTES)
+    with jax.set_mesh(made.program.mesh):
         first = sampler.sample(params)
         monitoring.register_event_duration_secs_listener(note)
         try:

@@ -67,7 +67,7 @@ def test_no_leaf_is_split_over_its_layers(stepped):
 def test_bytes_per_device_are_the_planned_ones(stepped):
     made, state = stepped
     planned = 3 * sum(array.bytes_per_device for array in made.plan.parameters)
-    for device in made.trainable.mesh.devices.flat:
+    for device in made.program.mesh.devices.flat:
         held = sum(
             shard.data.nbytes
             for leaf in jax.tree.leaves(state)
@@ -79,10 +79,10 @@ def test_bytes_per_device_are_the_planned_ones(stepped):
 
 def test_initialization_never_holds_a_whole_array_on_a_device():
     made = bench(job_of(mesh={"fsdp": 8}, model={**WIDE, "layers": 8}), devices=8)
-    trainable = made.trainable
-    with jax.set_mesh(trainable.mesh):
-        out = trainable.shardings.params
-        compiled = jax.jit(trainable.network.initial, out_shardings=out).lower().compile()
+    program = made.program
+    with jax.set_mesh(program.mesh):
+        out = program.shardings.params
+        compiled = jax.jit(program.network.initial, out_shardings=out).lower().compile()
     whole = max(4 * _size(array.shape) for array in made.plan.parameters)
     memory = compiled.memory_analysis()
     assert memory is not None

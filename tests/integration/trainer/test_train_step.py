@@ -28,19 +28,19 @@ def test_what_a_compiler_does_not_know_is_left_out_and_told(monkeypatch):
 
 def test_twenty_steps_compile_once():
     made = bench(job_of(steps=20, mesh={"fsdp": 2, "tensor": 2}), devices=4)
-    state, batches = made.initial(), made.feed.training(1)
+    state, batches = made.initial(), made.loader.training(1)
     ready = [next(batches) for _ in range(20)]
-    nothing = StopVote(made.trainable.mesh).array(StopRequest.NOTHING)
+    nothing = StopVote(made.program.mesh).array(StopRequest.NOTHING)
     compiled = []
 
     def count(event: str, duration_secs: float, **_: str | int) -> None:
         if event == "/jax/core/compile/backend_compile_duration":
             compiled.append(event)
 
-    step = made.trainable.step_function()
+    step = made.program.step_function()
     monitoring.register_event_duration_secs_listener(count)
     try:
-        with jax.set_mesh(made.trainable.mesh):
+        with jax.set_mesh(made.program.mesh):
             for batch in ready:
                 state, _ = step(state, batch, nothing)
             jax.block_until_ready(state)
@@ -90,15 +90,15 @@ def test_the_digest_of_examples_ignores_their_order():
 def test_a_step_says_the_largest_wish_of_any_device_and_all_examples_once(mesh):
     made = bench(job_of(mesh=mesh), 4)
     batch = made.batch(1)
-    wishes = jax.device_put(
+    requests = jax.device_put(
         jnp.array(
             [StopRequest.NOTHING, StopRequest.STOP, StopRequest.SAVE, StopRequest.NOTHING],
             jnp.int32,
         ),
-        stop_vote.sharding(made.trainable.mesh),
+        stop_vote.sharding(made.program.mesh),
     )
-    _, metrics = made.trainable.compiled_step(batch)(made.initial(), batch, wishes)
-    assert metrics.wish == StopRequest.STOP
+    _, metrics = made.program.compiled_step(batch)(made.initial(), batch, requests)
+    assert metrics.request == StopRequest.STOP
     assert metrics.examples == digest(jax.device_get(batch.examples))
 
 
@@ -106,7 +106,7 @@ def test_weight_decay_leaves_norms_out():
     made = bench(job_of(optimizer={"weight_decay": 0.5}))
     params = made.initial().params
     zeros = jax.tree.map(jnp.zeros_like, params)
-    rule = made.trainable.rule
+    rule = made.program.rule
     updates, _ = jax.jit(lambda p, z: rule.update(z, rule.init(p), p))(params, zeros)
     decayed = {name for name, update in updates.items() if np.any(np.asarray(update))}
     assert decayed == {name for name in params if not name.endswith("norm.scale")}

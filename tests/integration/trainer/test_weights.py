@@ -30,7 +30,7 @@ def _begin(source, run_dir, **changes):
     kept = Kept.of(run_dir, 4, checkpoint=policy, mesh={"tensor": 2}, **changes)
     made = kept.made
     restorer = kept.checkpoints.restorer(kept.said)
-    return begin(made.trainable, made.plan, restorer, kept.said, kept.said.events)
+    return begin(made.program, made.plan, restorer, kept.said, kept.said.events)
 
 
 @pytest.mark.parametrize("place", ["", "checkpoints", "checkpoints/2"])
@@ -65,7 +65,7 @@ def test_weights_of_another_model_are_refused(saved, tmp_path):
 def test_a_place_without_weights_is_refused(saved, tmp_path):
     kept, _, _ = saved
     with pytest.raises(FolderError, match="neither a checkpoint nor a folder with one"):
-        initial(str(tmp_path), kept.made.trainable)
+        initial(str(tmp_path), kept.made.program)
 
 
 def test_a_stale_handle_of_the_weights_is_a_crash_and_no_bad_configuration(
@@ -78,7 +78,7 @@ def test_a_stale_handle_of_the_weights_is_a_crash_and_no_bad_configuration(
 
     monkeypatch.setattr("trainer.checkpoint.weights.read_arrays", fail)
     with pytest.raises(StorageError, match=r"init_from: .*Stale file handle"):
-        initial(str(run_dir), kept.made.trainable)
+        initial(str(run_dir), kept.made.program)
 
 
 def test_verify_reads_every_byte(tmp_path, capsys, monkeypatch):

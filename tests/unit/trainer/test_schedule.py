@@ -1,4 +1,4 @@
-"""Which steps are saved: all processes decide the same, and nothing that was wished for is lost."""
+"""Which steps are saved: all processes decide the same, and nothing that was requested is lost."""
 
 import pytest
 from hypothesis import given
@@ -21,16 +21,16 @@ def _run(schedule: list[Schedule], steps, before_step=lambda step: None, stop_at
     saved, agreed, stops = [[] for _ in schedule], None, False
     for step in range(1, steps + 1):
         before_step(step)
-        wish = max(one.wish() for one in schedule)
+        request = max(one.request() for one in schedule)
         for one, mine in zip(schedule, saved, strict=True):
             if agreed:
                 one.agree(*agreed)
             stops = one.stops
             if one.is_due(step):
                 mine.append(step)
-                one.agree(step, wish)
+                one.agree(step, request)
                 one.saved(step)
-        agreed = (step, wish)
+        agreed = (step, request)
         if stops:
             break
     return saved
@@ -76,4 +76,4 @@ def test_a_stop_asked_of_any_process_saves_the_same_step_on_all(process, at, eve
 
 def test_without_a_stop_nothing_is_wished_for():
     (one,) = _of({"every_steps": 3}, 10)
-    assert one.wish() == StopRequest.NOTHING and not one.stops
+    assert one.request() == StopRequest.NOTHING and not one.stops

@@ -1,0 +1,117 @@
+"""What happens between the steps of the loop: evaluation, samples, traces, reports."""
+
+import time
+
+import jax
+
+from trainer.contract.config.job import Eval, Job, Sample
+from trainer.contract.planning.plan import Plan
+from trainer.data.loader import BatchLoader
+from trainer.evaluation.evaluate import Evaluator, combined
+from trainer.evaluation.generate import Sampler
+from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator
+from trainer.loop import Callback, StepResult
+from trainer.step.train_step import TrainState
+from trainer.telemetry.events import Events
+from trainer.telemetry.metrics import EvalResult, Rates, Report
+from trainer.telemetry.profiler import Profiler
+
+
+class ReportCallback(Callback):
+    """Reports every step with its rates, and every evaluation."""
+
+    def __init__(self, job: Job, plan: Plan, loader: BatchLoader, report: Report) -> None:
+        self._loader, self._report, self._rates = loader, report, Rates(job, plan)
+
+    def on_step_end(self, result: StepResult) -> None:
+        step, metrics = result.step, result.metrics
+        fields = {
+            "loss": float(metrics.loss),
+            "grad_norm": float(metrics.grad_norm),
+            "learning_rate": float(metrics.learning_rate),
+            **self._rates.of(self._loader.examples(step), result.step_time_s),
+            "data_wait_s": result.data_wait_s,
+            "epoch": self._loader.epoch(step),
+            "examples": f"{int(metrics.examples):08x}",
+        }
+        self._report.step(step, fields)
+
+    def on_eval(self, step: int, result: EvalResult) -> None:
+        self._report.evaluation(step, result.evaluation, result.seconds, result.choices)
+
+
+class ProfileCallback(Callback):
+    """Traces the steps that the job names; writing the trace is not part of any step's time."""
+
+    def __init__(self, profiler: Profiler, events: Events) -> None:
+        self._profiler, self._events = profiler, events
+
+    def before_step(self, step: int) -> None:
+        self._profiler.before(step)
+
+    def is_due(self, step: int) -> bool:
+        return self._profiler.ends_with(step)
+
+    def on_due(self, step: int, state: TrainState[jax.Array]) -> None:
+        self.on_stop()
+
+    def on_stop(self) -> None:
+        if self._profiler.is_on:
+            with self._events.phase("profile"):
+                self._profiler.end()
+
+
+class EvalCallback(Callback):
+    """Computes the validation loss of every source, and answers multiple-choice questions."""
+
+    def __init__(
+        self,
+        settings: Eval,
+        last_step: int,
+        loader: BatchLoader,
+        evaluator: Evaluator,
+        multiple_choice: MultipleChoiceEvaluator | None,
+        events: Events,
+    ) -> None:
+        self._settings, self._last_step, self._loader = settings, last_step, loader
+        self._evaluator, self._multiple_choice = evaluator, multiple_choice
+        self._events = events
+
+    def is_due(self, step: int) -> bool:
+        return step % self._settings.every_steps == 0 or step == self._last_step
+
+    def on_due(self, step: int, state: TrainState[jax.Array]) -> EvalResult | None:
+        begin = time.perf_counter()
+        sources = self._loader.sources
+        with self._events.phase("evaluate"):
+            found = [
+                self._evaluator.evaluate(
+                    state.weights, self._loader.validation(self._settings.batches, number)
+                )
+                for number in range(len(sources))
+            ]
+            evaluation = combined(found, sources)
+            choices = self._multiple_choice and self._multiple_choice.evaluate(
+                state.weights, self._loader
+            )
+        if not (evaluation or choices):
+            return None
+        return EvalResult(evaluation, choices, time.perf_counter() - begin)
+
+
+class SampleCallback(Callback):
+    """Generates text every few steps; the sample after the last step follows the loop."""
+
+    def __init__(
+        self, settings: Sample, last_step: int, sampler: Sampler, report: Report, events: Events
+    ) -> None:
+        self._every, self._last_step = settings.every_steps, last_step
+        self._sampler, self._report, self._events = sampler, report, events
+
+    def is_due(self, step: int) -> bool:
+        return bool(self._every) and step % self._every == 0 and step < self._last_step
+
+    def on_due(self, step: int, state: TrainState[jax.Array]) -> None:
+        with self._events.phase("sample"):
+            text = self._sampler.sample(state.weights)
+        self._report.sampled(step, text)
