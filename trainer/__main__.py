@@ -78,7 +78,7 @@ def _new_run_dir(job: Job) -> Path:
     """Creates runs/NAME in the working directory, with the resolved job, for a run by hand."""
     folder = Path("runs") / job.name
     if folder.exists():
-        raise ConfigError([f"{folder}: there is a run of this name already; say name=..."])
+        raise ConfigError([f"{folder} already exists. Choose another name with name=..."])
     folder.mkdir(parents=True)
     (folder / "job.yaml").write_text(dump(job), encoding="utf-8")
     return folder
@@ -87,7 +87,7 @@ def _new_run_dir(job: Job) -> Path:
 def _translate(error: BaseException, attempt: int = 1) -> tuple[ProgramExit, str, str | None]:
     """Returns the exit code, the message, and the kind of end when the launcher must know it."""
     if attempt > 1 and isinstance(error, DataError) and _is_of_storage(error):
-        return ProgramExit.FAILED, f"{error}. An attempt before this one could read it", None
+        return ProgramExit.FAILED, f"{error}. An earlier attempt could read it", None
     if isinstance(error, StoppedError):
         return ProgramExit.STOPPED, str(error), "stopped"
     if isinstance(error, StaleError):
@@ -102,7 +102,7 @@ def _translate(error: BaseException, attempt: int = 1) -> tuple[ProgramExit, str
         return ProgramExit.INTERRUPTED, "interrupted", None
     if isinstance(error, OSError) and error.errno in FULL:
         where = error.filename or "the run's folder"
-        return ProgramExit.FAILED, f"{where} cannot be written: {error.strerror}", None
+        return ProgramExit.FAILED, f"cannot write to {where}: {error.strerror}", None
     # Matched by name: importing its module would import jax.
     if type(error).__name__ == "PortTakenError":
         return ProgramExit.FAILED, str(error), "port_taken"
@@ -137,7 +137,7 @@ def _is_of_peers(error: BaseException) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trainer", description=__doc__)
     parser.add_argument("job", type=Path, help="the job file")
-    parser.add_argument("overrides", nargs="*", help="key.path=value")
+    parser.add_argument("overrides", nargs="*", help="KEY=VALUE pairs that override the job file")
     parser.add_argument("--check", action="store_true", help="check this host and its data only")
     return parser
 

@@ -68,9 +68,9 @@ def _open(folder: str) -> AnyPath:
     """Opens a folder. Only URLs need etils, so it is imported for them alone."""
     if not is_url(folder):
         return Path(folder).expanduser()
-    from trainer.contract.storage.paths import place
+    from trainer.contract.storage.paths import to_path
 
-    return place(folder)
+    return to_path(folder)
 
 
 def _entry(folder: AnyPath, step: int) -> Entry:

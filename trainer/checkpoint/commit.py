@@ -54,7 +54,7 @@ def temporary_path_class(
                 if is_url(folder) and not await asyncio.to_thread(folder.exists):
                     # The folder holds at least the lease. To create the folder again, gcsfs would
                     # create a new bucket.
-                    raise FileNotFoundError(f"{folder} is gone")
+                    raise FileNotFoundError(f"{folder} no longer exists")
                 return await super().create()
             except Exception as error:
                 self._creation_error = error

@@ -29,14 +29,14 @@ def judged(what: str, error: Exception) -> Exception:
         return StorageError(f"{what}: {reason(error)}")
     if is_memory(error):
         return RestoreError(
-            f"{what} does not fit into the memory here: {reason(error)}. "
-            "Nothing is moved; use more or larger devices, or another mesh"
+            f"{what} does not fit in memory: {reason(error)}. "
+            "Nothing was moved. Use more or larger devices, or another mesh"
         )
     if any(_is_proof(one) for one in chain(error)):
         return BrokenError(reason(error))
     return RestoreError(
         f"{what} cannot be read: {type(error).__name__}: {reason(error)}. "
-        "This is no proof of damage: nothing is moved"
+        "This does not prove damage, so nothing was moved"
     )
 
 

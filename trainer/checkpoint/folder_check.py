@@ -32,7 +32,7 @@ from trainer.distributed import consensus
 
 SEEN_DEADLINE_S = 10.0
 """Network file systems may show a new file late (NFS caches a folder for up to about 3 s)."""
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 DELETED = ".deleted"
 PROBE = ".probe-"
 KINDS = (FolderError, OtherRunError, StaleError, StorageError)
@@ -55,7 +55,7 @@ def prepare(
         except Exception as problem:  # from a file system, or from gcsfs and Google's libraries
             error = _explained(folder, problem, attempt)
     consensus.agree("checkpoints/made", error, KINDS)
-    text = consensus.tell("checkpoints/lease", json.dumps(asdict(lease)) if lease else None)
+    text = consensus.broadcast("checkpoints/lease", json.dumps(asdict(lease)) if lease else None)
     lease = Lease(**json.loads(text))
     consensus.agree("checkpoints/seen", _problem_here(folder, lease), KINDS)
     return lease
@@ -64,7 +64,7 @@ def prepare(
 def run_id(run_dir: Path) -> str:
     """Returns the run id of process 0's folder, on all processes."""
     is_first = jax.process_index() == 0
-    return consensus.tell("run_id", cache_dirs.run_id(run_dir) if is_first else None)
+    return consensus.broadcast("run_id", cache_dirs.run_id(run_dir) if is_first else None)
 
 
 def remove_unfinished(folder: epath.Path, lease: Lease) -> None:
@@ -122,11 +122,11 @@ def _take(
         folder.mkdir(parents=True, exist_ok=True)
     lease = Lease.take(folder, run_id, attempt, warn)
     remove_unfinished(folder, lease)
-    _check_room(folder, state_bytes)
+    _check_space(folder, state_bytes)
     return lease
 
 
-def _check_room(folder: epath.Path, state_bytes: int) -> None:
+def _check_space(folder: epath.Path, state_bytes: int) -> None:
     """Raises FolderError without space for two checkpoints: a save precedes any deletion."""
     if is_url(folder):
         return
@@ -134,8 +134,8 @@ def _check_room(folder: epath.Path, state_bytes: int) -> None:
     missing = max(1, 2 - len(steps(folder))) * state_bytes - free
     if missing > 0:
         raise FolderError(
-            f"{folder} has no room for two checkpoints of {state_bytes / 2**20:,.1f} MiB: "
-            f"{free / 2**20:,.1f} MiB are free. Make room, or say storage: for another place"
+            f"{folder} has no space for two checkpoints of {state_bytes / 2**20:,.1f} MiB: "
+            f"{free / 2**20:,.1f} MiB are free. Delete files, or set storage to another folder"
         )
 
 
@@ -145,7 +145,7 @@ def _problem_here(folder: epath.Path, lease: Lease) -> Exception | None:
         if not retried(str(folder), partial(_sees, folder, lease)):
             return FolderError(
                 f"{folder} is not the folder that host-0000 sees: the hosts do not share it. "
-                "Say storage: for a place that all of them reach"
+                "Set storage to a folder that all hosts share"
             )
         retried(str(folder), partial(_write_probe, folder, lease))
     except Exception as error:
@@ -169,7 +169,7 @@ def _sees(folder: epath.Path, lease: Lease) -> bool:
             pass
         if time.monotonic() > deadline:
             return False
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _explained(folder: epath.Path, error: Exception, attempt: int) -> Exception:
@@ -181,6 +181,6 @@ def _explained(folder: epath.Path, error: Exception, attempt: int) -> Exception:
         return error
     why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
     if is_url(folder) and isinstance(error, FileNotFoundError):
-        why = "there is no such bucket, or it is not shown to you"
+        why = "the bucket does not exist, or your credentials do not grant access to it"
     kind = FolderError if attempt == 1 else StorageError
-    return kind(f"{folder}: checkpoints cannot be written here: {why}")
+    return kind(f"{folder}: cannot write checkpoints: {why}")

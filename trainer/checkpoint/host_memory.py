@@ -11,7 +11,7 @@ SMALL_BYTES, LARGE_BYTES = 2**20, 32 * 2**20
 
 
 @contextmanager
-def given_back() -> Iterator[None]:
+def released() -> Iterator[None]:
     """Makes glibc return freed blocks of 1 MiB and more to the system immediately.
 
     glibc keeps freed blocks of up to 32 MiB for reuse. After many reads by many threads, they add

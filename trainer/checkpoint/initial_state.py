@@ -44,23 +44,23 @@ def begin(
             about = restored.about
             report.restored(about.step, about.examples, moved(about, plan.world, plan.mesh))
             for note in restored.notes:
-                report.say(f"changed since then: {note}")
+                report.say(f"changed since the checkpoint: {note}")
             state, base = restored.state, None
             if about.base and source:
                 # `source` may be a run that has a newer step by now: use the recorded step.
                 is_same = about.job["checkpoint"]["init_from"] == source
-                place = about.base.source if is_same else source
+                folder = about.base.source if is_same else source
                 with events.phase("restore"):
-                    model, base = initial(place, program, about.base)
+                    model, base = initial(folder, program, about.base)
                 state = state._replace(frozen_params=model)
             return InitialState(state, about.step, about.examples, about.loss, base)
-        report.say_if_resumed("no checkpoint was committed before: starting from step 1")
+        report.say_if_resumed("no checkpoint was committed: starting from step 1")
     if source is None:
         return InitialState(program.initial_state())
     with events.phase("restore"):
         params, base = initial(source, program)
     if program.job.lora:
-        report.say(f"adapters are trained beside the weights from {base.source}")
+        report.say(f"training adapters on the frozen weights from {base.source}")
         return InitialState(program.fresh_state(params), base=base)
-    report.say(f"weights from {source}; the optimizer and the data begin anew")
+    report.say(f"starting from the weights in {source}, with a new optimizer state and data order")
     return InitialState(program.fresh_state(params))

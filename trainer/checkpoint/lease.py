@@ -45,10 +45,10 @@ class Lease:
         while True:
             found = _find(folder)
             if found.problem:
-                warn(f"{folder / LEASE} {found.problem}: it counts as no lease, and is replaced")
+                warn(f"{folder / LEASE} {found.problem}: replacing it with a new lease")
             if found.holder and found.holder.run_id != run_id:
                 raise OtherRunError(
-                    f"{folder} holds the checkpoints of another run. Give this one another name "
+                    f"{folder} holds the checkpoints of another run. Choose another name "
                     "(name=...), or resume that run"
                 )
             if found.holder and found.holder.attempt > attempt:
@@ -90,8 +90,10 @@ class Lease:
 
     def _check(self, found: "_Found") -> None:
         if found.holder is None:
-            problem = found.problem or "is gone"
-            raise StaleError(f"{LEASE} {problem}: attempt {self.attempt} holds the folder no more")
+            problem = found.problem or "is missing"
+            raise StaleError(
+                f"{LEASE} {problem}: attempt {self.attempt} no longer holds the folder"
+            )
         if found.holder != self:
             newer = found.holder.attempt
             raise StaleError(f"attempt {newer} has taken over from attempt {self.attempt}")

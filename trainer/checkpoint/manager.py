@@ -15,7 +15,7 @@ from trainer.checkpoint.tree import flatten
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
 from trainer.contract.records.checkpoint_metadata import Base, folder_of
-from trainer.contract.storage.paths import place
+from trainer.contract.storage.paths import to_path
 from trainer.data.loader import BatchLoader
 from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
@@ -50,7 +50,7 @@ class Checkpoints:
         """
         if job.checkpoint is None:
             return None
-        folder = place(folder_of(job, run_dir))
+        folder = to_path(folder_of(job, run_dir))
         run_id = folders.run_id(run_dir)
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in flatten(shapes).values())
         lease = folders.prepare(folder, run_id, attempt, size, report.warn)

@@ -1,4 +1,8 @@
-"""A model with its LoRA adapters merged into its kernels."""
+"""A model with its LoRA adapters merged into its kernels.
+
+References:
+    LoRA: https://arxiv.org/abs/2106.09685
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +19,7 @@ from trainer.contract.config.job import Job
 from trainer.contract.planning.lora import KERNEL, A, B
 from trainer.contract.planning.parameter_shapes import parameters
 from trainer.contract.records.checkpoint_metadata import Base
-from trainer.contract.storage.paths import place
+from trainer.contract.storage.paths import to_path
 from trainer.contract.storage.tokenizer_info import vocab_size
 from trainer.model.lora import merged
 
@@ -35,7 +39,7 @@ class Merged(Mapping[str, np.ndarray]):
     @classmethod
     @contextmanager
     def opened(cls, job: Job, base: Base, adapters: Mapping[str, np.ndarray]) -> Iterator["Merged"]:
-        with opened(place(base.source), job) as source:
+        with opened(to_path(base.source), job) as source:
             yield cls(job, base, source, adapters)
 
     @property

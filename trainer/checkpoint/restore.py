@@ -108,7 +108,7 @@ class Restorer:
                 except Exception as problem:
                     error = judged(str(self._folder), problem)
             consensus.agree(f"{name}/seen", error, KINDS, self._limit_s)
-            text = consensus.tell(name, json.dumps(found), self._limit_s)
+            text = consensus.broadcast(name, json.dumps(found), self._limit_s)
             found = NewestStep(*json.loads(text))
             self._bad = found.bad
             if not found.problem:
@@ -263,7 +263,7 @@ def read_arrays(
         for name, leaf in like.items()
     }
     handler, flat = ocp.PyTreeCheckpointHandler(), {}
-    with host_memory.given_back():
+    with host_memory.released():
         for names in groups(like, shardings):
             some, how = {n: like[n] for n in names}, {n: arguments[n] for n in names}
             wanted: Any = ocp.args.PyTreeRestore(some, how, partial_restore=True)  # type: ignore[call-arg]

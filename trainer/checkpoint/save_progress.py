@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import tensorstore
 
-LOOK_S = 2.0
+POLL_INTERVAL_S = 2.0
 METRICS = "/tensorstore/kvstore/"
 
 
@@ -44,9 +44,9 @@ class Writing:
         and continues in a thread.
         """
         result = _in_a_thread(until_finished)
-        while not wait([result], LOOK_S).done:
-            self._look()
-        self._look()
+        while not wait([result], POLL_INTERVAL_S).done:
+            self._check()
+        self._check()
         result.result()
 
     @contextmanager
@@ -58,7 +58,7 @@ class Writing:
         finally:
             self._moved_s, self._is_waiting = time.monotonic(), False
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now, written = time.monotonic(), written_bytes() - self._before
         if written > self._written:
             self._written, self._moved_s = written, now
@@ -66,8 +66,8 @@ class Writing:
         if not self._is_waiting and now - self._moved_s > self._limit_s:
             self.is_given_up = True
             raise StalledError(
-                f"nothing was written for {self._limit_s:.0f} s, after {self._written:,} bytes "
-                "(deadlines.save_s)"
+                f"no bytes were written for {self._limit_s:.0f} s (deadlines.save_s), after "
+                f"{self._written:,} bytes"
             )
 
 

@@ -94,7 +94,11 @@ class Saver:
         return self._pending is not None
 
     def save(self, progress: Progress, state: TrainState[jax.Array]) -> None:
-        """Begins a save and returns when the arrays are copied. Raises SaveError, StaleError."""
+        """Begins a save and returns when the arrays are copied to host memory.
+
+        First waits for the previous save. Raises SaveError when that one failed and the job's
+        `on_save_error` is `stop`, and StaleError when a newer attempt holds the folder.
+        """
         self.poll(wait=True)
         began = time.perf_counter()
         flat = flatten(state)
@@ -189,7 +193,7 @@ class Saver:
         try:
             self._end(writing, error)
         except Exception as verdict:
-            self._tell_failure(step, verdict)
+            self._report_failure(step, verdict)
             return verdict
         assert self._about
         seconds = time.perf_counter() - began
@@ -217,7 +221,7 @@ class Saver:
                 )
         return error
 
-    def _tell_failure(self, step: int, error: Exception) -> None:
+    def _report_failure(self, step: int, error: Exception) -> None:
         if jax.process_index() != 0 or isinstance(error, StaleError):
             return
         lines = str(error).strip().splitlines()
@@ -244,7 +248,7 @@ class Saver:
     def _check_given_up(self, epoch: int) -> None:
         assert self._writing
         if epoch != self._epoch or self._writing.is_given_up:
-            raise SaveError("this save was given up")
+            raise SaveError("this save was abandoned")
 
     def _commit(self, epoch: int, written: epath.Path) -> None:
         """Commits the step, on process 0. Raises SaveError, StaleError."""
@@ -272,7 +276,7 @@ class Saver:
         """Writes about.json. Raises StaleError, and SaveError if the step is committed already."""
         self._lease.renew(self._folder)
         if not conditional.create(about, text):
-            raise SaveError(f"{about} is there already: another attempt has committed this step")
+            raise SaveError(f"{about} already exists: another attempt has committed this step")
 
     def _after_commit(self) -> None:
         """Deletes what the policy does not keep, on process 0. Raises StaleError."""
@@ -298,13 +302,15 @@ def _checkpointer(path_class: Any, barrier: Callable[..., None]) -> ocp.AsyncChe
     """
     # Orbax logs one failure with nine tracebacks. It also raises it, and Slipway reports that.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
-    everybody = ocp.options.MultiprocessingOptions(active_processes=set(range(jax.process_count())))
+    all_processes = ocp.options.MultiprocessingOptions(
+        active_processes=set(range(jax.process_count()))
+    )
     return ocp.AsyncCheckpointer(
-        ocp.PyTreeCheckpointHandler(use_compression=False, multiprocessing_options=everybody),
+        ocp.PyTreeCheckpointHandler(use_compression=False, multiprocessing_options=all_processes),
         async_options=ocp.AsyncOptions(timeout_secs=LONGEST_SAVE_S, barrier_sync_fn=barrier),
         # With named processes, Orbax synchronizes through the coordinator, with deadlines, instead
         # of through a collective on the devices.
-        multiprocessing_options=everybody,
+        multiprocessing_options=all_processes,
         temporary_path_class=path_class,
     )
 

@@ -46,18 +46,22 @@ def _name(path: KeyPath) -> str:
     return ".".join(parts)
 
 
-PLACES = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
-"""Primes of xxHash32, one per dim."""
+PRIMES = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
+"""Primes of xxHash32 (https://github.com/Cyan4973/xxHash), one per dim."""
 
 
 def digest(array: jax.Array) -> jax.Array:
-    """Returns the digest, a uint32 scalar, of an array of up to five dims and 4 bytes a number."""
+    """Returns the digest, a uint32 scalar, of an array of up to five dims and 4 bytes a number.
+
+    It is the sum modulo 2^32 of each element's bits times an odd hash of its position, both mixed
+    by the finalizer of MurmurHash3 (https://github.com/aappleby/smhasher).
+    """
     width = np.dtype(f"uint{8 * array.dtype.itemsize}")
     bits = jax.lax.bitcast_convert_type(array, width).astype(jnp.uint32)
-    place = jnp.zeros(array.shape, jnp.uint32)
-    for dim, prime in zip(range(array.ndim), PLACES, strict=False):
-        place += jax.lax.broadcasted_iota(jnp.uint32, array.shape, dim) * jnp.uint32(prime)
-    return jnp.sum(_mix(bits) * (_mix(place) | jnp.uint32(1)), dtype=jnp.uint32)
+    position = jnp.zeros(array.shape, jnp.uint32)
+    for dim, prime in zip(range(array.ndim), PRIMES, strict=False):
+        position += jax.lax.broadcasted_iota(jnp.uint32, array.shape, dim) * jnp.uint32(prime)
+    return jnp.sum(_mix(bits) * (_mix(position) | jnp.uint32(1)), dtype=jnp.uint32)
 
 
 def digests(arrays: Iterable[jax.Array]) -> list[int]:

@@ -28,7 +28,7 @@ from trainer.contract.records.checkpoint_metadata import (
     CheckpointMetadata,
 )
 from trainer.contract.records.compatibility import PARAMS, compare, other_parameters
-from trainer.contract.storage.paths import place
+from trainer.contract.storage.paths import to_path
 from trainer.contract.storage.retries import StorageError, is_transient
 from trainer.contract.storage.tokenizer_info import vocabulary
 from trainer.distributed import consensus
@@ -57,7 +57,7 @@ def initial(source: str, program: TrainProgram, known: Base | None = None) -> In
     params, numbers, limit_s = {}, {}, program.job.deadlines.restore_s
     with ExitStack() as stack:
         with _agreed("opened", limit_s):
-            found = stack.enter_context(opened(place(source), program.job))
+            found = stack.enter_context(opened(to_path(source), program.job))
             if isinstance(program.job.model, OwnModel):
                 found.check_shapes({name: like.shape for name, like in wanted.items()})
         for name, like in wanted.items():
@@ -115,8 +115,8 @@ class Source:
             raise BrokenError(f"{self.source}: the data of {wrong} has changed since it was saved")
         if known and (wrong := _differing(numbers, known.digests)):
             raise BrokenError(
-                f"{self.source} is not the model that the adapters were trained beside, which was "
-                f"in {known.source}: {wrong} differ"
+                f"{self.source} is not the base model of the adapters, which is in "
+                f"{known.source}: {wrong} differ"
             )
 
 
@@ -135,8 +135,8 @@ def opened(path: epath.Path, job: Job) -> Iterator[Source]:
     if about.base:
         raise ConfigError(
             [
-                f"{folder} holds adapters alone: start from what `launch checkpoints export` makes "
-                "of them"
+                f"{folder} contains only adapters. Export it with `launch checkpoints export`, and "
+                "start from the exported folder"
             ]
         )
     _check_model(_of_its_tokenizer(folder, about, job), job)
@@ -169,7 +169,7 @@ def newest(path: epath.Path) -> epath.Path:
             return folder / str(step)
         except BrokenError:
             continue
-    raise BrokenError(f"{path} is neither a checkpoint nor a folder with one")
+    raise BrokenError(f"{path} is neither a checkpoint nor a folder that contains one")
 
 
 def weights_prefix(about: CheckpointMetadata) -> str:
@@ -237,10 +237,7 @@ def _of_its_tokenizer(
         return about
     if hashlib.sha256(file.read_bytes()).hexdigest() != vocabulary(job.data).sha256:
         raise ConfigError(
-            [
-                f"the weights are of a tokenizer that was trained for them: say {file} "
-                "as data.tokenizer"
-            ]
+            [f"the weights have their own trained tokenizer. Set data.tokenizer to {file}"]
         )
     data = {**about.job["data"], "tokenizer": job.data.tokenizer}
     return about.model_copy(update={"job": {**about.job, "data": data}})

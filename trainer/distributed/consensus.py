@@ -17,7 +17,7 @@ from trainer.distributed.private import distributed as jax_distributed
 
 SLACK_S = 10.0
 """Extra seconds that other processes wait: process 0 must send them the verdict after a timeout."""
-HEARD_S = 10.0
+ACKNOWLEDGE_S = 10.0
 """Limit on process 0's wait until the other processes have read a failure: it holds the store."""
 
 
@@ -41,57 +41,58 @@ def agree(
         if error:
             raise error
         return
-    verdict = _verdict(client, f"slipway/{name}", _words(error), deadline_s)
+    verdict = _verdict(client, f"slipway/{name}", _encoded(error), deadline_s)
     if verdict:
         known = {kind.__name__: kind for kind in kinds}
         raise known.get(verdict["kind"], AgreementError)(verdict["text"])
 
 
-def tell(name: str, value: str | None, deadline_s: float = 300.0) -> str:
+def broadcast(name: str, value: str | None, deadline_s: float = 300.0) -> str:
     """Returns process 0's `value` on all processes. Raises AgreementError after the deadline."""
     client = jax_distributed.global_state.client
     if jax.process_index() == 0:
-        assert value is not None, "process 0 tells"
+        assert value is not None, "process 0 needs a value to broadcast"
         if client is not None:
             client.key_value_set(f"slipway/{name}", value)
         return value
     published = _get(client, f"slipway/{name}", deadline_s)
     if published is None:
-        raise AgreementError(f"host-0000 was not heard of in {deadline_s:.0f} s ({name})")
+        raise AgreementError(f"{_no_response(0, deadline_s)['text']} ({name})")
     return published
 
 
-def _words(error: Exception | None) -> str:
+def _encoded(error: Exception | None) -> str:
     return json.dumps({"kind": type(error).__name__, "text": str(error)} if error else None)
 
 
-def _verdict(client: Any, key: str, words: str, deadline_s: float) -> dict[str, str] | None:
+def _verdict(client: Any, key: str, report: str, deadline_s: float) -> dict[str, str] | None:
+    """Reports to process 0. Returns the problem of all processes, or None when none has one."""
     process = jax.process_index()
-    client.key_value_set(f"{key}/said/{process}", words)
+    client.key_value_set(f"{key}/reports/{process}", report)
     if process != 0:
         verdict = _get(client, f"{key}/verdict", deadline_s + SLACK_S)
         if verdict is None:
-            return _silent(0, deadline_s)
+            return _no_response(0, deadline_s)
         result = json.loads(verdict)
         if result:
             # Process 0 may end before this call returns.
             with contextlib.suppress(jax.errors.JaxRuntimeError):
-                client.key_value_set(f"{key}/heard/{process}", "")
+                client.key_value_set(f"{key}/acknowledged/{process}", "")
         return result
     problems = _collect(client, key, deadline_s)
     text = "; ".join(problem["text"] for problem in problems)
     result = {"kind": problems[0]["kind"], "text": text} if problems else None
     client.key_value_set(f"{key}/verdict", json.dumps(result))
-    client.key_value_delete(f"{key}/said/")
+    client.key_value_delete(f"{key}/reports/")
     if result:
-        _wait_until_heard(client, key)
+        _wait_for_acknowledgements(client, key)
     return result
 
 
-def _wait_until_heard(client: Any, key: str) -> None:
-    ends = time.monotonic() + HEARD_S
+def _wait_for_acknowledgements(client: Any, key: str) -> None:
+    ends = time.monotonic() + ACKNOWLEDGE_S
     for process in range(1, jax.process_count()):
-        _get(client, f"{key}/heard/{process}", max(0.1, ends - time.monotonic()))
+        _get(client, f"{key}/acknowledged/{process}", max(0.1, ends - time.monotonic()))
 
 
 def _collect(client: Any, key: str, deadline_s: float) -> list[dict[str, str]]:
@@ -99,8 +100,8 @@ def _collect(client: Any, key: str, deadline_s: float) -> list[dict[str, str]]:
     ends = time.monotonic() + deadline_s
     hosts: dict[tuple[str, str], list[str]] = {}
     for process in range(jax.process_count()):
-        said = _get(client, f"{key}/said/{process}", max(0.1, ends - time.monotonic()))
-        problem = _silent(process, deadline_s) if said is None else json.loads(said)
+        report = _get(client, f"{key}/reports/{process}", max(0.1, ends - time.monotonic()))
+        problem = _no_response(process, deadline_s) if report is None else json.loads(report)
         if problem:
             hosts.setdefault((problem["kind"], problem["text"]), []).append(f"host-{process:04d}")
     return [
@@ -109,8 +110,8 @@ def _collect(client: Any, key: str, deadline_s: float) -> list[dict[str, str]]:
     ]
 
 
-def _silent(process: int, deadline_s: float) -> dict[str, str]:
-    return {"kind": "", "text": f"host-{process:04d} was not heard of in {deadline_s:.0f} s"}
+def _no_response(process: int, deadline_s: float) -> dict[str, str]:
+    return {"kind": "", "text": f"no response from host-{process:04d} within {deadline_s:.0f} s"}
 
 
 def _get(client: Any, key: str, timeout_s: float) -> str | None:

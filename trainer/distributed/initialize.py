@@ -36,7 +36,7 @@ def start(environment: Environment, deadlines: Deadlines, *, on_cpu: bool) -> No
     """
     if environment.processes == 1:
         return
-    assert environment.coordinator, "several processes have a coordinator"
+    assert environment.coordinator, "several processes need a coordinator"
     if environment.process == 0:
         _check_port(environment.coordinator_bind or _everywhere(environment.coordinator))
     # JAX's service would catch SIGTERM. Without it, the signal reaches StopSignal or, in a job
@@ -87,7 +87,7 @@ def check_world(world: World, process: int) -> None:
     """
     if jax.process_index() != process:
         raise ValueError(
-            f"this is process {process} of the plan, but JAX counts it as {jax.process_index()}: "
+            f"process {process} of the plan is process {jax.process_index()} of JAX: "
             "the hosts are not in the order of the TPU's workers"
         )
     seen_and_planned = {
@@ -96,14 +96,14 @@ def check_world(world: World, process: int) -> None:
         "local devices": (jax.local_device_count(), world.devices_per_host),
     }
     wrong = [
-        f"{seen} {what}, planned {planned}"
+        f"found {seen} {what}, planned {planned}"
         for what, (seen, planned) in seen_and_planned.items()
         if seen != planned
     ]
     if wrong:
-        raise ValueError(f"this is not the planned world: {'; '.join(wrong)}")
+        raise ValueError(f"the hosts differ from the plan: {'; '.join(wrong)}")
     if jax.default_backend() != world.platform and not world.simulated:
-        raise ValueError(f"planned on {world.platform}, but JAX runs on {jax.default_backend()}")
+        raise ValueError(f"planned for {world.platform}, but JAX runs on {jax.default_backend()}")
 
 
 def barrier(name: str, deadline_s: float = BARRIER_S, key: str = "") -> None:
@@ -117,8 +117,8 @@ def barrier(name: str, deadline_s: float = BARRIER_S, key: str = "") -> None:
     try:
         client.wait_at_barrier(name, int(deadline_s * 1000))
     except jax.errors.JaxRuntimeError as error:
-        limit = f"{deadline_s:.0f} s: {key} of the job" if key else f"{deadline_s:.0f} s"
-        raise TimeoutError(f"waiting for all processes at '{name}' ({limit}): {error}") from error
+        limit = f"{deadline_s:.0f} s ({key})" if key else f"{deadline_s:.0f} s"
+        raise TimeoutError(f"not all processes reached '{name}' within {limit}: {error}") from error
 
 
 def wait_for_compilers(name: str, deadlines: Deadlines) -> None:
@@ -153,7 +153,7 @@ def _check_port(address: str) -> None:
             probe.bind(kind[4])
             probe.listen(1)
     except OSError as error:
-        raise PortTakenError(f"the coordinator's port {port} cannot be bound: {error}") from None
+        raise PortTakenError(f"cannot bind the coordinator's port {port}: {error}") from None
 
 
 def _bind_collectives(coordinator: str) -> None:

@@ -1,4 +1,4 @@
-"""The planned mesh over the devices that JAX sees, and the shardings of arrays on it."""
+"""The planned mesh over the devices that JAX finds, and the shardings of arrays on it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -39,7 +39,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def _numbered(world: World, devices: list[Device]) -> list[Device]:
     """Returns devices in the plan's order: by process, and by local order within a process."""
     if len(devices) != world.devices:
-        raise ValueError(f"the plan is for {world.devices} devices, here are {len(devices)}")
+        raise ValueError(f"the plan is for {world.devices} devices, but JAX found {len(devices)}")
     if devices[0].platform == "tpu" and world.topology:
         devices = _by_coordinates(world, devices)
     else:
@@ -55,22 +55,23 @@ def _numbered(world: World, devices: list[Device]) -> list[Device]:
 
 
 def _by_coordinates(world: World, devices: list[Device]) -> list[Device]:
-    """Returns TPU devices in the order that the plan gives to their places on the torus."""
-    found = {_place(world, device): device for device in devices}
+    """Returns TPU devices in the order that the plan gives to their positions on the torus."""
+    found = {_position(world, device): device for device in devices}
     planned = [
-        (number, place)
+        (number, coords)
         for number in range(world.slices)
-        for place in mesh_layout.device_coords(world)
+        for coords in mesh_layout.device_coords(world)
     ]
-    missing = [place for place in planned if place not in found]
+    missing = [position for position in planned if position not in found]
     if missing:
         raise ValueError(
-            f"the plan has a chip at slice, coordinates {missing[0]}; here are {sorted(found)}"
+            f"JAX found no chip at the planned (slice, coordinates) {missing[0]}, "
+            f"only at {sorted(found)}"
         )
-    return [found[place] for place in planned]
+    return [found[position] for position in planned]
 
 
-def _place(world: World, device: Device) -> tuple[int, tuple[int, ...]]:
+def _position(world: World, device: Device) -> tuple[int, tuple[int, ...]]:
     """Returns the slice of a TPU device, and its chip's coordinates and core."""
     assert world.topology
     coords = tuple(device.coords)[: len(world.topology)]

@@ -9,7 +9,7 @@ from trainer.contract.protocol import environment
 
 @dataclass(frozen=True)
 class Environment:
-    """This process's place in the attempt. Without the variables it runs alone on this machine."""
+    """This process's rank in the attempt. Without the variables it runs alone on this machine."""
 
     coordinator: str | None = None
     """host:port, JAX_COORDINATOR_ADDRESS; None for a single process."""
@@ -29,7 +29,7 @@ class Environment:
         if processes > 1 and not (coordinator and environment.PROCESS_ID in variables):
             raise ValueError(
                 f"{environment.NUM_PROCESSES} is {processes}, but {environment.PROCESS_ID} or "
-                f"{environment.JAX_COORDINATOR_ADDRESS} is missing"
+                f"{environment.JAX_COORDINATOR_ADDRESS} is not set"
             )
         run_dir = variables.get(environment.RUN_DIR)
         events_fd = variables.get(environment.EVENTS_FD)

@@ -15,6 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 class StopRequest(IntEnum):
+    """A process's request in a step. The largest of all processes counts."""
+
     NOTHING = 0
     SAVE = 1
     STOP = 2
@@ -30,7 +32,7 @@ class StopVote:
         self._arrays: dict[StopRequest, jax.Array] = {}
 
     def array(self, request: StopRequest) -> jax.Array:
-        """Returns this process's part of the array of all requests, (devices,)."""
+        """Returns the array of all requests, int32 (devices,), with this process's part filled."""
         if request not in self._arrays:
             self._arrays[request] = jax.make_array_from_callback(
                 self._shape, self._sharding, lambda index: np.full(1, request, np.int32)

@@ -79,7 +79,7 @@ def judged(questions: Sequence[Question], scores: np.ndarray) -> MultipleChoiceR
 
 def _check_all_alike(questions: Questions) -> None:
     own = questions.sha256
-    first = consensus.tell("questions", own if jax.process_index() == 0 else None)
+    first = consensus.broadcast("questions", own if jax.process_index() == 0 else None)
     error = None
     if own != first:
         error = DataError("eval.multiple_choice.path: not the file that host-0000 has")

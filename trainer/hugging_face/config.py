@@ -62,7 +62,7 @@ def _read(source: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError([f"{source}: not JSON: {error}"]) from None
     if not isinstance(config, dict):
-        raise ConfigError([f"{source}: expected keys and values, found {found(config)}"])
+        raise ConfigError([f"{source}: expected a JSON object, found {found(config)}"])
     return config
 
 
@@ -86,22 +86,22 @@ def _filled_in(ours: Family, config: dict[str, Any]) -> dict[str, Any]:
 def _differences(ours: Family, given: dict[str, Any], job: Job) -> Iterator[str]:
     kind = given.get("model_type")
     if kind != ours.kind:
-        yield f"model_type is {found(kind)}, the job's model is a {found(ours.kind)}"
+        yield f"model_type is {found(kind)}, but the job's model is a {found(ours.kind)}"
         return
     wanted = _shape(ours, job)
     for key, value in wanted.items():
         if given.get(key) != value:
             name = f"model.{ours.keys[key]}"
-            yield f"{key} is {found(given.get(key))}, the job's {name} is {found(value)}"
+            yield f"{key} is {found(given.get(key))}, but the job's {name} is {found(value)}"
     if "rope_theta" in wanted:
         for key, value in _rope(job.decoder).items():
             if given.get(key) != value:
                 name = f"model.rope_scaling.{ROPE_KEYS[key]}"
-                yield f"{key} is {found(given.get(key))}, the job's {name} is {found(value)}"
+                yield f"{key} is {found(given.get(key))}, but the job's {name} is {found(value)}"
     for key, known in ours.fixed.items():
         if given[key] not in known:
             only = " or ".join(map(found, known))
-            yield f"{key} is {found(given[key])}, this trainer knows {only}"
+            yield f"{key} is {found(given[key])}, but this trainer supports only {only}"
 
 
 def _shape(ours: Family, job: Job) -> dict[str, Any]:

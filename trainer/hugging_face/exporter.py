@@ -40,7 +40,9 @@ def export(
     config.json is written last: a folder without it is not recognized.
     """
     if isinstance(job.model, OwnModel):
-        raise ConfigError([f"model.module: `transformers` does not know {job.model.module}"])
+        raise ConfigError(
+            [f"model.module: `transformers` cannot load a custom model ({job.model.module})"]
+        )
     all_layouts = layouts(job.model, vocab_size(job))
     _check(all_layouts, params)
     _make_empty(to)
@@ -88,8 +90,8 @@ def _arrays(
 def _split(
     group: Group, arrays: list[np.ndarray], dtype: np.dtype
 ) -> Iterator[tuple[str, np.ndarray]]:
-    place, stack = group[0].place, group[0].stack
-    outputs = -1 if place.inputs_first or not place.inputs else 0
+    mapping, stack = group[0].mapping, group[0].stack
+    outputs = -1 if mapping.inputs_first or not mapping.inputs else 0
     for name, number in zip(group[0].tensors, np.ndindex(stack), strict=True):
         parts = [
             layout.to_tensor(array[number], dtype)
@@ -102,13 +104,16 @@ def _check(all_layouts: list[Layout], params: Mapping[str, Any]) -> None:
     names = {layout.name for layout in all_layouts}
     missing, unexpected = sorted(names - set(params)), sorted(set(params) - names)
     if missing or unexpected:
-        raise ValueError(f"not the job's model: missing {missing}, unexpected {unexpected}")
+        raise ValueError(
+            f"the parameters are not those of the job's model: missing {missing}, "
+            f"unexpected {unexpected}"
+        )
 
 
 def _make_empty(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
-        raise FileExistsError(f"{folder}: not empty; name a new folder")
+        raise FileExistsError(f"{folder} is not empty. Choose a new or an empty folder")
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

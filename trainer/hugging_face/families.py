@@ -6,7 +6,7 @@ from typing import Any
 
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import Model
-from trainer.hugging_face.tensor_map import GEMMA, GPT2, LLAMA, MIXTRAL, Places
+from trainer.hugging_face.tensor_map import GEMMA, GPT2, LLAMA, MIXTRAL, TensorMap
 
 PLAIN: dict[str, Any] = {
     "norm": "rms", "positions": "rotary", "mlp": "swiglu", "biases": "none",
@@ -46,7 +46,7 @@ class Family:
     """Values of keys that config.json omits."""
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: {**SILU, **NO_BIASES})
     """Values that this trainer supports; the first applies when config.json omits the key."""
-    places: Places = field(default_factory=lambda: LLAMA)
+    mappings: TensorMap = field(default_factory=lambda: LLAMA)
 
     def unlike(self, model: Model) -> list[str]:
         """Returns the traits in which a model differs from this family."""
@@ -92,7 +92,7 @@ FAMILIES = (
             "num_experts_per_tok": "moe.top_k",
         },
         fixed={**SILU, "sliding_window": (None,)},
-        places=MIXTRAL,
+        mappings=MIXTRAL,
     ),
     Family(
         "gemma",
@@ -101,7 +101,7 @@ FAMILIES = (
         defaults={**LLAMA_DEFAULTS, "tie_word_embeddings": True},
         # The first Gemma files have gelu, which transformers reads as gelu_pytorch_tanh.
         fixed={"hidden_act": ("gelu_pytorch_tanh", "gelu"), "attention_bias": (False,)},
-        places=GEMMA,
+        mappings=GEMMA,
     ),
     Family(
         "gpt2",
@@ -122,7 +122,7 @@ FAMILIES = (
             "scale_attn_by_inverse_layer_idx": (False,),
             "tie_word_embeddings": (True,),
         },
-        places=GPT2,
+        mappings=GPT2,
     ),
 )  # fmt: skip
 
@@ -132,7 +132,7 @@ def family(model: Model) -> Family:
     nearest = min(FAMILIES, key=lambda one: len(one.unlike(model)))
     if unlike := nearest.unlike(model):
         message = (
-            f"Hugging Face has no name for this model: the nearest is {nearest.kind}, which has"
+            f"Hugging Face has no model like this: the nearest is {nearest.kind}, which does not"
         )
-        raise ConfigError([f"{message} not {', '.join(unlike)}"])
+        raise ConfigError([f"{message} support {', '.join(unlike)}"])
     return nearest

@@ -76,8 +76,8 @@ def part_of(weights: Weights, layout: Layout, bounds: Bounds) -> np.ndarray:
     stacked = len(layout.stack)
     numbers = np.arange(len(layout.tensors)).reshape(layout.stack)
     wanted = numbers[tuple(slice(start, stop) for start, stop in bounds[:stacked])]
-    for place, number in np.ndenumerate(wanted):
-        _fill(part[place], weights, layout, layout.tensors[number], bounds[stacked:])
+    for index, number in np.ndenumerate(wanted):
+        _fill(part[index], weights, layout, layout.tensors[number], bounds[stacked:])
     return part
 
 
@@ -110,7 +110,7 @@ def _differences(weights: Weights, all_layouts: list[Layout]) -> Iterator[str]:
         if name not in found:
             yield f"{name} is missing"
         elif found[name] != shape:
-            yield f"{name} has the shape {found[name]}, the job's model {shape}"
+            yield f"{name} has shape {found[name]}, but the job's model has {shape}"
         elif weights.dtype(name) not in FLOATS:
-            yield f"{name} is of {weights.dtype(name)}, not of {', '.join(FLOATS)}"
+            yield f"{name} has dtype {weights.dtype(name)}, expected one of {', '.join(FLOATS)}"
     yield from (f"{name} is unexpected" for name in found if name not in wanted)

@@ -30,13 +30,13 @@ class Tensor:
 def files(tensors: Sequence[Tensor], shard_bytes: int) -> dict[str, list[Tensor]]:
     """Returns file name -> its tensors, in their order; a file holds at least one."""
     shards: list[list[Tensor]] = [[]]
-    room = shard_bytes
+    left = shard_bytes
     for tensor in tensors:
-        if shards[-1] and tensor.bytes > room:
+        if shards[-1] and tensor.bytes > left:
             shards.append([])
-            room = shard_bytes
+            left = shard_bytes
         shards[-1].append(tensor)
-        room -= tensor.bytes
+        left -= tensor.bytes
     if len(shards) == 1:
         return {SINGLE: shards[0]}
     count = len(shards)
@@ -105,7 +105,7 @@ def _paths(folder: Path) -> list[Path]:
     try:
         names = set(json.loads(source.read_text(encoding="utf-8"))["weight_map"].values())
     except FileNotFoundError:
-        raise ConfigError([f"{folder}: has neither {SINGLE} nor {INDEX}"]) from None
+        raise ConfigError([f"{folder} contains neither {SINGLE} nor {INDEX}"]) from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError([f"{source}: not an index of safetensors files: {error}"]) from None
     return [folder / name for name in sorted(names)]

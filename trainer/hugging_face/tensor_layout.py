@@ -37,34 +37,34 @@ class Layout:
     shape: tuple[int, ...]
     """Shape of its part of one tensor, without the stack and without padded tokens."""
     axes: tuple[str, ...]
-    place: TensorMapping
+    mapping: TensorMapping
 
     @property
     def tensor_shape(self) -> tuple[int, ...]:
         """Shape of a tensor, including the parts of other parameters."""
-        n, parts = self.place.inputs, self.place.parts
+        n, parts = self.mapping.inputs, self.mapping.parts
         inputs, outputs = math.prod(self.shape[:n]), parts * math.prod(self.shape[n:])
         if not n:
             return (outputs,)
-        return (inputs, outputs) if self.place.inputs_first else (outputs, inputs)
+        return (inputs, outputs) if self.mapping.inputs_first else (outputs, inputs)
 
     def to_tensor(self, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """Copies one element of the stack into its tensor's layout, without padded tokens."""
         sizes = zip(self.shape, self.axes, strict=True)
         real = array[tuple(slice(dim if axis == "vocab" else None) for dim, axis in sizes)]
         assert real.shape == self.shape, (self.name, array.shape)
-        real, n = real - np.float32(self.place.offset), self.place.inputs
+        real, n = real - np.float32(self.mapping.offset), self.mapping.inputs
         if not n:
             return real.reshape(-1).astype(dtype)
         inputs_outputs = real.reshape(math.prod(self.shape[:n]), -1)
-        if self.place.inputs_first:
+        if self.mapping.inputs_first:
             return inputs_outputs.astype(dtype)
         return _transposed(inputs_outputs, dtype)
 
     def strips(self, box: Box) -> Iterator[Box]:
         """Yields the pieces of a box to `read` one by one: a few rows of the tensor each."""
-        n = self.place.inputs
-        if not n or self.place.inputs_first:
+        n = self.mapping.inputs
+        if not n or self.mapping.inputs_first:
             yield box
             return
         cut = box[n]
@@ -75,20 +75,20 @@ class Layout:
 
     def read(self, tensor: Callable[[Box], np.ndarray], box: Box) -> np.ndarray:
         """Returns a box of one element of the stack; reads only what the box spans."""
-        n, shape, place = self.place.inputs, self.shape, self.place
-        before = place.part * math.prod(shape[n:])
+        n, shape, mapping = self.mapping.inputs, self.shape, self.mapping
+        before = mapping.part * math.prod(shape[n:])
         outputs = _span(shape[n:], box[n:], before)
         if not n:
             found, cut = tensor((outputs,)), {0}
         else:
             inputs = _span(shape[:n], box[:n])
-            places = (inputs, outputs) if place.inputs_first else (outputs, inputs)
-            found, cut = tensor(places), {0, n}
-            found = found if place.inputs_first else found.T
+            spans = (inputs, outputs) if mapping.inputs_first else (outputs, inputs)
+            found, cut = tensor(spans), {0, n}
+            found = found if mapping.inputs_first else found.T
         sizes = [_length(box[dim]) if dim in cut else shape[dim] for dim in range(len(shape))]
         inner = tuple(slice(None) if dim in cut else part for dim, part in enumerate(box))
         part = found.reshape(sizes)[inner]
-        return part + np.float32(place.offset) if place.offset else part
+        return part + np.float32(mapping.offset) if mapping.offset else part
 
 
 def layouts(model: Model, vocab_size: int) -> list[Layout]:
@@ -96,21 +96,21 @@ def layouts(model: Model, vocab_size: int) -> list[Layout]:
 
     Raises ConfigError when Hugging Face does not support the model.
     """
-    places = family(model).places
+    mappings = family(model).mappings
     return [
-        _layout(places[parameter.name], parameter) for parameter in parameters(model, vocab_size)
+        _layout(mappings[parameter.name], parameter) for parameter in parameters(model, vocab_size)
     ]
 
 
-def _layout(place: TensorMapping, parameter: Parameter) -> Layout:
+def _layout(mapping: TensorMapping, parameter: Parameter) -> Layout:
     stacked = sum(axis in STACKED for axis in parameter.axes)
     axes, stack = parameter.axes[:stacked], parameter.shape[:stacked]
     tensors = tuple(
-        place.tensor.format(**dict(zip(axes, numbers, strict=True)))
+        mapping.tensor.format(**dict(zip(axes, numbers, strict=True)))
         for numbers in itertools.product(*map(range, stack))
     )
     shape = parameter.shape[stacked:]
-    return Layout(parameter.name, stack, tensors, shape, parameter.axes[stacked:], place)
+    return Layout(parameter.name, stack, tensors, shape, parameter.axes[stacked:], mapping)
 
 
 def _transposed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:

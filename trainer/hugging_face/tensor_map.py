@@ -24,13 +24,13 @@ class TensorMapping:
     """Value to add to the tensor to get the parameter."""
 
 
-Places = Mapping[str, TensorMapping]
+TensorMap = Mapping[str, TensorMapping]
 """Mappings by the parameter's name."""
 
 
-def _llama() -> Places:
+def _llama() -> TensorMap:
     """Returns Llama's mappings, and those of other families: biases, query and key norms."""
-    places = {
+    mappings = {
         "embedding.table": TensorMapping("model.embed_tokens.weight", 1, inputs_first=True),
         "final_norm.scale": TensorMapping("model.norm.weight"),
         "output.kernel": TensorMapping("lm_head.weight", 1),
@@ -38,44 +38,44 @@ def _llama() -> Places:
     ours, theirs = "layers.", "model.layers.{layer}."
     norms = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
     for part, name in norms.items():
-        places[f"{ours}{part}.scale"] = TensorMapping(f"{theirs}{name}.weight")
+        mappings[f"{ours}{part}.scale"] = TensorMapping(f"{theirs}{name}.weight")
     for part, name in ATTENTION.items():
         inputs = 2 if part == "output" else 1
-        places[f"{ours}attention.{part}.kernel"] = TensorMapping(
+        mappings[f"{ours}attention.{part}.kernel"] = TensorMapping(
             f"{theirs}self_attn.{name}.weight", inputs
         )
-        places[f"{ours}attention.{part}.bias"] = TensorMapping(f"{theirs}self_attn.{name}.bias")
+        mappings[f"{ours}attention.{part}.bias"] = TensorMapping(f"{theirs}self_attn.{name}.bias")
     for part, name in {"query": "q_norm", "key": "k_norm"}.items():
-        places[f"{ours}attention.{part}_norm.scale"] = TensorMapping(
+        mappings[f"{ours}attention.{part}_norm.scale"] = TensorMapping(
             f"{theirs}self_attn.{name}.weight"
         )
     for part, name in MLP_KERNELS.items():
-        places[f"{ours}mlp.{part}.kernel"] = TensorMapping(f"{theirs}mlp.{name}.weight", 1)
-    return places
+        mappings[f"{ours}mlp.{part}.kernel"] = TensorMapping(f"{theirs}mlp.{name}.weight", 1)
+    return mappings
 
 
-def _mixtral() -> Places:
+def _mixtral() -> TensorMap:
     ours, theirs = "layers.mlp.", "model.layers.{layer}.block_sparse_moe."
-    places = {**LLAMA, f"{ours}router.kernel": TensorMapping(f"{theirs}gate.weight", 1)}
+    mappings = {**LLAMA, f"{ours}router.kernel": TensorMapping(f"{theirs}gate.weight", 1)}
     for part, name in EXPERT.items():
         tensor = f"{theirs}experts.{{expert}}.{name}.weight"
-        places[f"{ours}{part}.kernel"] = TensorMapping(tensor, 1)
-    return places
+        mappings[f"{ours}{part}.kernel"] = TensorMapping(tensor, 1)
+    return mappings
 
 
-def _gemma() -> Places:
+def _gemma() -> TensorMap:
     """Returns Gemma's mappings: its tensors store norm scales minus one."""
     return {
-        name: replace(place, offset=1.0) if name.endswith("_norm.scale") else place
-        for name, place in LLAMA.items()
+        name: replace(mapping, offset=1.0) if name.endswith("_norm.scale") else mapping
+        for name, mapping in LLAMA.items()
     }
 
 
-def _gpt2() -> Places:
+def _gpt2() -> TensorMap:
     """Returns GPT-2's mappings: inputs are first; queries, keys and values share a kernel."""
     prefix = "transformer."
     ours, theirs = "layers.", prefix + "h.{layer}."
-    places = {
+    mappings = {
         "embedding.table": TensorMapping(f"{prefix}wte.weight", 1, inputs_first=True),
         "positions.table": TensorMapping(f"{prefix}wpe.weight", 1, inputs_first=True),
     }
@@ -85,8 +85,8 @@ def _gpt2() -> Places:
         f"{ours}mlp_norm": f"{theirs}ln_2",
     }
     for name, tensor in norms.items():
-        places[f"{name}.scale"] = TensorMapping(f"{tensor}.weight")
-        places[f"{name}.bias"] = TensorMapping(f"{tensor}.bias")
+        mappings[f"{name}.scale"] = TensorMapping(f"{tensor}.weight")
+        mappings[f"{name}.bias"] = TensorMapping(f"{tensor}.bias")
     projections = {
         "attention.query": TensorMapping("attn.c_attn", 1, part=0, parts=3),
         "attention.key": TensorMapping("attn.c_attn", 1, part=1, parts=3),
@@ -95,13 +95,13 @@ def _gpt2() -> Places:
         "mlp.up": TensorMapping("mlp.c_fc", 1),
         "mlp.down": TensorMapping("mlp.c_proj", 1),
     }
-    for name, place in projections.items():
-        tensor = theirs + place.tensor
-        places[f"{ours}{name}.kernel"] = replace(
-            place, tensor=f"{tensor}.weight", inputs_first=True
+    for name, mapping in projections.items():
+        tensor = theirs + mapping.tensor
+        mappings[f"{ours}{name}.kernel"] = replace(
+            mapping, tensor=f"{tensor}.weight", inputs_first=True
         )
-        places[f"{ours}{name}.bias"] = replace(place, tensor=f"{tensor}.bias", inputs=0)
-    return places
+        mappings[f"{ours}{name}.bias"] = replace(mapping, tensor=f"{tensor}.bias", inputs=0)
+    return mappings
 
 
 LLAMA = _llama()

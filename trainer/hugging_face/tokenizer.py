@@ -17,12 +17,12 @@ EOS_ID, EOS_TOKEN = OF_BYTES.eos_id, OF_BYTES.eos_token
 def files(data: Data, trained: str = "") -> dict[str, dict[str, Any]]:
     """Returns file name -> content; the file of a given or trained tokenizer is unchanged."""
     if data.tokenizer == BYTES:
-        made = _tokenizer()
+        content = _tokenizer()
     elif isinstance(data.tokenizer, TrainTokenizer):
-        made = json.loads(trained)
+        content = json.loads(trained)
     else:
-        made = json.loads(Path(data.tokenizer).expanduser().read_text(encoding="utf-8"))
-    return {"tokenizer.json": made, "tokenizer_config.json": _settings(data)}
+        content = json.loads(Path(data.tokenizer).expanduser().read_text(encoding="utf-8"))
+    return {"tokenizer.json": content, "tokenizer_config.json": _settings(data)}
 
 
 def _settings(data: Data) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def _tokenizer() -> dict[str, Any]:
         "decoder": byte_level,
         "model": {
             "type": "BPE",
-            "vocab": {sign: byte for byte, sign in enumerate(_signs())},
+            "vocab": {character: byte for byte, character in enumerate(_characters())},
             "merges": [],
         },
     }
@@ -83,7 +83,7 @@ def _eos_first() -> dict[str, Any]:
     }
 
 
-def _signs() -> list[str]:
+def _characters() -> list[str]:
     """Returns each byte's character in byte-level vocabularies: a printable byte is its own."""
     own = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))

@@ -161,8 +161,10 @@ class TrainProgram:
     ) -> tuple[TrainState[jax.Array], StepMetrics]:
         """Returns the state after a global batch (M, B, S), and the step's metrics.
 
-        Skips an update whose loss or gradient is not finite. `requests` (devices,) are the stop
-        requests of all processes.
+        `requests` are the stop requests of all devices, int32 (devices,): see `StopVote`. The
+        gradient is that of the mean loss over all targets of the global batch, clipped to
+        `clip_norm`. When the loss or the gradient is not finite, the state stays unchanged, its
+        `step` included, and `metrics.finite` is False.
         """
         with scattering_by_rows(self.fsdp_rows):
             grads, loss, tokens = self._sums(state, batch)
@@ -236,16 +238,16 @@ class TrainProgram:
             others = [axis for axis in axes if axis not in sharding_rules.BATCH_AXES]
             counts = sum(jax.lax.axis_index(axis) for axis in others) == 0
             own = jnp.where(counts, digest(examples), 0)
-            requested = jnp.sum(requests[:, None] == kinds, axis=0, dtype=own.dtype)
-            return jax.lax.psum(jnp.append(own, requested), axes)
+            votes = jnp.sum(requests[:, None] == kinds, axis=0, dtype=own.dtype)
+            return jax.lax.psum(jnp.append(own, votes), axes)
 
         specs = (
             batch_shardings(self.mesh).examples.spec,
             stop_vote.sharding(self.mesh).spec,
         )
         sums = jax.shard_map(total, mesh=self.mesh, in_specs=specs, out_specs=PartitionSpec())
-        digest_of_all, *requested = sums(examples, requests)
-        return digest_of_all, jnp.max(jnp.where(jnp.stack(requested) > 0, kinds, 0))
+        digest_of_all, *votes = sums(examples, requests)
+        return digest_of_all, jnp.max(jnp.where(jnp.stack(votes) > 0, kinds, 0))
 
     def _placed(self, grads: Params) -> Params:
         """Shards gradients like their parameters, so that they are summed directly into shards."""

@@ -185,7 +185,7 @@ class Report:
         """Reports the text that the model wrote after a step before the last one."""
         self._samples.write({"step": step, "text": text, "attempt": self._attempt})
         self._show(step, {}, text)
-        self._tell("sampled", step=step, text=text[:EVENT_TEXT_CHARACTERS])
+        self._emit("sampled", step=step, text=text[:EVENT_TEXT_CHARACTERS])
         self.say(f"sample of step {step}:\n{text}")
 
     def finished(self, text: str | None) -> None:
@@ -206,15 +206,15 @@ class Report:
 
     def saved(self, step: int, size: int, seconds: float, blocked_s: float) -> None:
         """Reports a committed checkpoint; no step ran for `blocked_s` of its `seconds`."""
-        self._tell("checkpoint_saved", step=step, bytes=size, seconds=seconds, blocked_s=blocked_s)
+        self._emit("checkpoint_saved", step=step, bytes=size, seconds=seconds, blocked_s=blocked_s)
         self.say(f"checkpoint of step {step} saved: {size / 2**20:,.1f} MiB in {seconds:.1f} s")
 
     def save_failed(self, step: int, message: str) -> None:
-        self._tell("save_failed", step=step, message=message)
+        self._emit("save_failed", step=step, message=message)
         self.say(f"checkpoint of step {step} NOT saved: {message}")
 
     def restored(self, step: int, examples: int, message: str) -> None:
-        self._tell("restored", step=step, examples=examples, message=message)
+        self._emit("restored", step=step, examples=examples, message=message)
         self.say(message)
 
     def say_if_resumed(self, line: str) -> None:
@@ -222,10 +222,10 @@ class Report:
             self.say(line)
 
     def warn(self, message: str) -> None:
-        self._tell("warning", message=message)
+        self._emit("warning", message=message)
         self.say(f"warning: {message}")
 
-    def _tell(self, event: str, **fields: Any) -> None:
+    def _emit(self, event: str, **fields: Any) -> None:
         """Emits one event for the whole run, from process 0."""
         if self._is_first:
             self._events.emit(event, **fields)

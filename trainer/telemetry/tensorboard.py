@@ -69,6 +69,9 @@ def _library() -> Any:
     try:
         from tensorboardX.event_file_writer import EventsWriter  # lazy: most jobs do not need it
     except ImportError:
-        message = "tensorboard: the hosts lack tensorboardX: uv sync --extra tensorboard"
+        message = (
+            "tensorboard: tensorboardX is not installed on this host. Install it with "
+            "`uv sync --extra tensorboard`"
+        )
         raise ConfigError([message]) from None
     return EventsWriter

@@ -19,7 +19,7 @@ FINISH_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 20.0
 """Longer than each of the above, so that a run shorter than the first is still written."""
 FLUSH_EVERY_S = 2.0
-Told = Callable[[str], None]
+Print = Callable[[str], None]
 
 
 class WandbRun:
@@ -30,9 +30,14 @@ class WandbRun:
     with a warning. Steps that a later attempt repeats appear twice, with the same numbers.
     """
 
-    def __init__(self, job: Job, wandb: Wandb, run_dir: Path, say: Told, warn: Told):
+    def __init__(self, job: Job, wandb: Wandb, run_dir: Path, say: Print, warn: Print):
         if importlib.util.find_spec("wandb") is None:
-            raise ConfigError(["wandb: the hosts lack wandb: uv sync --extra wandb"])
+            raise ConfigError(
+                [
+                    "wandb: the library is not installed on this host. Install it with "
+                    "`uv sync --extra wandb`"
+                ]
+            )
         self._job, self._wandb, self._run_dir = job, wandb, run_dir
         self._say, self._warn = say, warn
         self._lines: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
@@ -60,20 +65,21 @@ class WandbRun:
     def _write(self) -> None:
         try:
             run = self._begin()
-            self._say(f"W&B: {run.url or f'offline, `wandb sync {Path(run.dir).parent}` sends it'}")
+            offline = f"offline; upload it with `wandb sync {Path(run.dir).parent}`"
+            self._say(f"W&B: {run.url or offline}")
             while (line := self._lines.get()) is not None:
                 run.log({name: _shown(value) for name, value in line.items()})
             run.finish()
             _end_service()
         except Exception as error:  # from W&B's library, server or account: training continues
-            self._warn(f"nothing more goes to W&B: {error}")
+            self._warn(f"logging to W&B has ended: {error}")
 
     def _begin(self) -> Any:
         wandb = _library()
         try:
             run = self._init(self._wandb.mode)
         except wandb.Error as error:
-            self._warn(f"W&B cannot be had, so the run is written offline: {error}")
+            self._warn(f"cannot reach W&B, logging offline: {error}")
             _end_service()  # it considers the run's id in use
             run = self._init("offline")
         run.define_metric("step")

@@ -15,7 +15,7 @@ from etils import epath
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.records import checkpoint_metadata
-from trainer.contract.storage.paths import place
+from trainer.contract.storage.paths import to_path
 
 
 def main() -> int:
@@ -24,10 +24,10 @@ def main() -> int:
         prog="python -m trainer.tools.export_checkpoint", description=__doc__
     )
     parser.add_argument("folder", metavar="STEP_FOLDER")
-    parser.add_argument("--to", type=Path, required=True, help="a folder that is new or empty")
+    parser.add_argument("--to", type=Path, required=True, help="a new or empty folder")
     options = parser.parse_args()
     try:
-        _export(place(options.folder), options.to)
+        _export(to_path(options.folder), options.to)
     except checkpoint_metadata.BrokenError as error:
         print(f"{options.folder}: {error}", file=sys.stderr)
         return 1
@@ -48,7 +48,7 @@ def _export(folder: epath.Path, to: Path) -> None:
     arrays = Arrays(folder, about, prefix)
     with Merged.opened(job, about.base, arrays) if about.base else nullcontext(arrays) as weights:
         hugging_face.export(job, weights, to, trained=trained)
-    print(f"step {about.step} of {job.name} is exported to {to}")
+    print(f"exported step {about.step} of {job.name} to {to}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from trainer.contract.planning.plan import Corpus
 from trainer.contract.planning.planner import PlanError, resolve
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.records.checkpoint_metadata import BrokenError, FormatError
-from trainer.contract.storage.paths import place
+from trainer.contract.storage.paths import to_path
 
 
 def main() -> int:
@@ -29,11 +29,11 @@ def main() -> int:
     parser.add_argument("--prompt", default=defaults.prompt)
     parser.add_argument("--tokens", type=int, default=defaults.tokens)
     parser.add_argument("--temperature", type=float, default=defaults.temperature)
-    parser.add_argument("--seed", type=int, help="another one than the job's")
+    parser.add_argument("--seed", type=int, help="random seed (default: the job's)")
     options = parser.parse_args()
     settings = Sample(prompt=options.prompt, tokens=options.tokens, temperature=options.temperature)
     try:
-        print(_write(place(options.folder), settings, options.seed))
+        print(_write(to_path(options.folder), settings, options.seed))
     except (BrokenError, FolderError) as error:
         print(f"{options.folder}: {error}", file=sys.stderr)
         return 1
@@ -46,7 +46,7 @@ def main() -> int:
 def _write(folder: epath.Path, settings: Sample, seed: int | None) -> str:
     about = checkpoint_metadata.read(folder)
     if "module" in about.job["model"]:
-        raise ConfigError(["model.module: a model of your own writes no text"])
+        raise ConfigError(["model.module: a custom model cannot generate text"])
     import jax
 
     from trainer.checkpoint.weights import initial, read_params

@@ -12,7 +12,7 @@ from etils import epath
 
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.records import checkpoint_metadata
-from trainer.contract.storage.paths import place
+from trainer.contract.storage.paths import to_path
 from trainer.contract.storage.retries import retried
 
 
@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("folders", nargs="+", metavar="STEP_FOLDER")
     names = parser.parse_args().folders
     try:
-        folders = [place(name) for name in names]
+        folders = [to_path(name) for name in names]
     except ConfigError as error:
         parser.error(str(error))
     problems = [_check(folder, name) for folder, name in zip(folders, names, strict=True)]

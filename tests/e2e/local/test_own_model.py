@@ -74,7 +74,7 @@ def test_it_trains_on_two_hosts_and_goes_on_with_one(folder: Path, traces: Trace
     other = ["resume", "own", "-c", "hosts-1.yaml", "steps=6"]
     refused = run_launcher(folder, traces.environment, *other, "model.args.hidden=32")
     assert refused.returncode == 2
-    assert "the weights of step 4 are of another model" in refused.stderr
+    assert "the weights of step 4 belong to another model" in refused.stderr
     resumed = run_launcher(folder, traces.environment, *other)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     by_hand = [sys.executable, "-m", "trainer", "job.yaml"]

@@ -89,8 +89,8 @@ def test_a_file_name_that_is_no_text_is_hashed_too(corpus):
     ("path", "message"),
     [
         (None, "source: text needs a glob"),
-        ("corpus/*.rst", r"nothing matches 'corpus/\*.rst'.*must be on every host"),
-        ("corpus", r"'corpus' is a folder; its files are 'corpus/\*'"),
+        ("corpus/*.rst", r"no file matches 'corpus/\*.rst'.*must exist on every host"),
+        ("corpus", r"'corpus' is a folder\. Use 'corpus/\*'"),
     ],
 )
 def test_a_corpus_without_files_is_an_error_with_the_remedy(corpus, path, message):

@@ -72,8 +72,8 @@ def test_changes_are_told_and_another_model_is_refused(folder: Path) -> None:
         "changed: optimizer.learning_rate: 0.0003 -> 0.001"
     ]
     found = problems(folder, "model.layers=3", "data.seq_len=8")
-    assert "model.layers: 1 -> 3: the weights of step 1 are of another model" in found[0]
-    assert "checkpoint.on_data_change=continue goes on with it" in found[1]
+    assert "model.layers: 1 -> 3: the weights of step 1 belong to another model" in found[0]
+    assert "set checkpoint.on_data_change=continue to resume with the new data" in found[1]
     allowed = resumed(folder, "data.seq_len=8", "checkpoint.on_data_change=continue")
     assert allowed.notes == ["changed: data.seq_len: 16 -> 8"]
 

@@ -153,7 +153,7 @@ def test_bad_records_are_told_while_it_trains(tmp_path: Path) -> None:
 
 def test_it_has_its_own_separator() -> None:
     job = job_of(data={"tokenizer": {"train": SIZE}, "eos_token": "</s>"})
-    with pytest.raises(PlanError, match=r"data\.eos_token: a trained tokenizer has its own"):
+    with pytest.raises(PlanError, match=r"data\.eos_token: a trained tokenizer has a fixed one"):
         resolve(job, world_of(), corpus_of(job))
 
 

@@ -116,7 +116,7 @@ def test_a_read_only_mount_is_refused(tmp_path):
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("no mount is allowed here")
     try:
-        with pytest.raises(FolderError, match="cannot be written here: Read-only file system"):
+        with pytest.raises(FolderError, match="cannot write checkpoints: Read-only file system"):
             Kept.of(tmp_path / "run", storage=str(disk))
     finally:
         subprocess.run(["umount", str(disk)], check=True)
@@ -168,7 +168,7 @@ def test_a_failed_save_ends_the_run_where_the_job_says_so(tmp_path, small_disk):
 
 def test_a_disk_without_room_for_two_is_refused(tmp_path, small_disk):
     (small_disk / "filler").write_bytes(b"x" * 2_600_000)
-    with pytest.raises(FolderError, match="no room for two checkpoints"):
+    with pytest.raises(FolderError, match="no space for two checkpoints"):
         Kept.of(tmp_path / "run", storage=str(small_disk))
 
 

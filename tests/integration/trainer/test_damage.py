@@ -100,7 +100,7 @@ NO_DAMAGE: dict[str, tuple[Exception, type[Exception], str]] = {
     ),
     "an error of the disk": (OSError(errno.EIO, "I/O error"), StorageError, "I/O error"),
     "no permission": (
-        ValueError("PERMISSION_DENIED: Failed to open"), RestoreError, "no proof of damage",
+        ValueError("PERMISSION_DENIED: Failed to open"), RestoreError, "does not prove damage",
     ),
     "no memory on the host": (MemoryError("cannot allocate"), RestoreError, "does not fit"),
     "no memory on the device": (
@@ -214,7 +214,7 @@ def test_trouble_in_the_second_look_ends_the_restore_and_moves_nothing(tmp_path,
         )
 
     monkeypatch.setattr(restore, "time", SimpleNamespace(sleep=storage_fails))
-    with pytest.raises(RestoreError, match=r"denied\. This is no proof of damage"):
+    with pytest.raises(RestoreError, match=r"denied\. This does not prove damage"):
         kept.restore()
     assert [path.name for path in kept.folder.glob("1*")] == ["1"]
 

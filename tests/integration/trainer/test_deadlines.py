@@ -64,9 +64,9 @@ def test_a_restore_waits_for_the_others_as_long_as_the_job_says(
 ) -> None:
     kept = Kept.of(tmp_path, deadlines={"restore_s": 77.0})
     kept.saved(1)
-    limits, agree, tell = set(), consensus.agree, consensus.tell
+    limits, agree, broadcast = set(), consensus.agree, consensus.broadcast
     monkeypatch.setattr(consensus, "agree", lambda *a: (limits.add(a[3]), agree(*a))[1])
-    monkeypatch.setattr(consensus, "tell", lambda *a: (limits.add(a[2]), tell(*a))[1])
+    monkeypatch.setattr(consensus, "broadcast", lambda *a: (limits.add(a[2]), broadcast(*a))[1])
     assert kept.restore()
     initial(str(kept.folder / "1"), kept.made.program)
     assert limits == {77.0}

@@ -127,7 +127,7 @@ def test_a_torn_lease_is_no_lease_and_is_reported(tmp_path, text):
     (kept.folder / "lease.json").write_text(text)
     again = Kept.of(tmp_path, attempt=2)
     (line,) = [line for line in again.said.lines if "lease.json" in line]
-    assert "it counts as no lease, and is replaced" in line
+    assert "replacing it with a new lease" in line
     again.checkpoints.lease.check(again.checkpoints.folder)
     with pytest.raises(StaleError):
         kept.checkpoints.lease.check(kept.checkpoints.folder)

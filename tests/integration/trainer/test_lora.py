@@ -244,7 +244,9 @@ def test_another_base_is_refused_and_adapters_are_none(base, adapted):
     other = known.model_copy(update={"digests": {**known.digests, name: 1}})
     program = _program(job_of(**LORA, model=SMALL))
     assert initial(str(base), program, known).base == known
-    with pytest.raises(FolderError, match=rf"is not the model that the adapters .* {name} differ"):
+    with pytest.raises(
+        FolderError, match=rf"is not the base model of the adapters.* {name} differ"
+    ):
         initial(str(base), program, other)
     with pytest.raises(FolderError, match="holds adapters alone"):
         initial(str(run_dir), program)
@@ -254,8 +256,9 @@ def test_a_run_goes_on_with_its_own_adapters_only(adapted):
     _, folder, *_ = adapted
     job = job_of(**{**LORA, "model": SMALL, "lora": {"rank": 2, "alpha": 8.0}})
     found = compare(checkpoint_metadata.read(folder), job, None)
-    assert found.errors == ["lora.rank: 4 -> 2: step 2 has not these adapters; a new run can have "
-                            "them"]  # fmt: skip
+    assert found.errors == [
+        "lora.rank: 4 -> 2: step 2 does not have these adapters; start a new run"
+    ]
     plain = compare(checkpoint_metadata.read(folder), job.model_copy(update={"lora": None}), None)
     assert "lora: " in plain.errors[0]
 

@@ -94,7 +94,9 @@ def test_an_object_is_known_by_its_content_and_not_read_for_it(storage, bucket):
 
 
 def test_what_cannot_be_had_is_told(storage, bucket):
-    with pytest.raises(DataError, match=r"nothing that is shown to you matches 'gs://bucket/.*"):
+    with pytest.raises(
+        DataError, match=r"no object that your credentials can list matches 'gs://bucket/.*"
+    ):
         digest(_data("text", f"{storage}/*.txt"))
     bucket.status = 403
     with pytest.raises(DataError, match=r"'gs://.*' cannot be listed: Forbidden"):

@@ -24,7 +24,7 @@ from trainer.checkpoint.folder_check import remove_unfinished
 from trainer.checkpoint.lease import Lease
 from trainer.checkpoint.weights import initial
 from trainer.contract.records import checkpoint_metadata
-from trainer.contract.storage.paths import place
+from trainer.contract.storage.paths import to_path
 from trainer.tools import verify_checkpoint
 
 pytestmark = pytest.mark.object_store
@@ -68,7 +68,7 @@ def test_two_hosts_save_and_one_goes_on(tmp_path, storage):
 
 
 def test_what_others_write_is_seen_at_once(storage, bucket):
-    folder = place(storage)
+    folder = to_path(storage)
     bucket.put(f"{storage.removeprefix('gs://bucket/')}/1/about.json", b"{}")
     assert checkpoint_metadata.steps(folder) == [1]
     bucket.put(f"{storage.removeprefix('gs://bucket/')}/2/about.json", b"{}")
@@ -197,7 +197,7 @@ def test_a_torn_lease_is_no_lease_and_is_reported(tmp_path, storage, bucket, tex
 
 def test_a_commit_whose_answer_was_lost_is_a_commit(storage, bucket):
     """The store has it, and refuses the same write when it is sent again."""
-    path = place(storage) / "about.json"
+    path = to_path(storage) / "about.json"
     assert conditional.create(path, "one")
     assert conditional.create(path, "one")
     assert not conditional.create(path, "another")
@@ -277,7 +277,7 @@ def test_a_bucket_that_is_not_there_is_refused(tmp_path, bucket):
 
 def test_one_that_is_read_only_is_refused(tmp_path, storage, bucket):
     bucket.writes_left = 0
-    with pytest.raises(FolderError, match=r"cannot be written here: .*PERMISSION_DENIED"):
+    with pytest.raises(FolderError, match=r"cannot write checkpoints: .*PERMISSION_DENIED"):
         Kept.of(tmp_path, storage=storage)
 
 

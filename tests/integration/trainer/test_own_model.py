@@ -120,7 +120,7 @@ def test_a_checkpoint_with_parameters_of_another_model_is_refused(tmp_path):
     about["arrays"][name]["shape"] = [3]
     path.write_text(json.dumps(about))
     with pytest.raises(
-        ConfigError, match=r"\(3,\) -> .*the weights of step 1 are of another model"
+        ConfigError, match=r"\(3,\) -> .*the weights of step 1 belong to another model"
     ):
         kept.restore()
 

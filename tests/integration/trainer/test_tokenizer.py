@@ -56,7 +56,7 @@ def test_the_separator_is_the_end_of_text_of_the_file_or_the_one_that_is_named(
     assert vocabulary(data(make(tmp_path))).eos_token == END
     path = make(tmp_path, "<|other|>")
     path = path.rename(tmp_path / "other.json")
-    with pytest.raises(VocabularyError, match="say which token stands between documents"):
+    with pytest.raises(VocabularyError, match="Set this key to the token that separates documents"):
         vocabulary(data(path))
     named = vocabulary(data(path, eos_id="<|other|>"))
     assert (named.eos_id, named.size) == (0, 270)
@@ -73,10 +73,10 @@ def test_unigram_models_list_their_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "changes", "key", "said"),
     [
-        (None, {}, "tokenizer", "cannot be read: No such file"),
-        ("{}", {}, "tokenizer", "is no tokenizer.json of Hugging Face"),
-        ("not JSON", {}, "tokenizer", "is no tokenizer.json of Hugging Face"),
-        (None, {"tokenizer": "bytes", "eos_token": "x"}, "eos_token", "has its own"),
+        (None, {}, "tokenizer", "No such file"),
+        ("{}", {}, "tokenizer", "is not a Hugging Face tokenizer.json"),
+        ("not JSON", {}, "tokenizer", "is not a Hugging Face tokenizer.json"),
+        (None, {"tokenizer": "bytes", "eos_token": "x"}, "eos_token", "has a fixed one"),
     ],
 )
 def test_a_tokenizer_that_cannot_serve_is_told_by_its_key(

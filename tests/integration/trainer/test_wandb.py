@@ -76,7 +76,7 @@ def test_without_a_network_it_is_written_here_and_the_next_attempt_goes_on(
         report = Report(job, environment, tmp_path, Events(environment))
         report.step(attempt, {"loss": 1.0, "learning_rate": 0.5, "tokens_per_s": 1.0})
         report.close()
-    assert "warning: W&B cannot be had, so the run is written offline" in capsys.readouterr().out
+    assert "warning: cannot reach W&B, logging offline" in capsys.readouterr().out
     runs = list(_runs(tmp_path))
     assert len({run.run_id for run, _ in runs}) == 1
     assert [[line["step"] for line in lines] for _, lines in runs] == [[1], [2]]

@@ -64,7 +64,7 @@ def test_weights_of_another_model_are_refused(saved, tmp_path):
 
 def test_a_place_without_weights_is_refused(saved, tmp_path):
     kept, _, _ = saved
-    with pytest.raises(FolderError, match="neither a checkpoint nor a folder with one"):
+    with pytest.raises(FolderError, match="neither a checkpoint nor a folder that contains one"):
         initial(str(tmp_path), kept.made.program)
 
 

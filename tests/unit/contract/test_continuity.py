@@ -77,9 +77,9 @@ def test_other_data_is_a_note_where_the_user_says_so(keys: set[str]) -> None:
 def test_messages_have_both_values() -> None:
     found = compare(about_of(BASE), changed(**{"model.layers": 7, "data.seq_len": 32}), None)
     assert found.errors == [
-        "model.layers: 2 -> 7: the weights of step 10 are of another model",
+        "model.layers: 2 -> 7: the weights of step 10 belong to another model",
         "data.seq_len: 64 -> 32: step 10 was trained on other data; "
-        "checkpoint.on_data_change=continue goes on with it",
+        "set checkpoint.on_data_change=continue to resume with the new data",
     ]
     found = compare(about_of(BASE), changed(eval=None), None)
     assert found.notes == ["eval: {every_steps: 100, batches: 8, multiple_choice: null} -> null"]
@@ -102,7 +102,7 @@ def test_a_mean_of_the_weights_can_be_given_up_but_not_begun_later() -> None:
     averaged = changed(**{"optimizer.ema_decay": 0.9})
     (error,) = compare(about_of(BASE), averaged, None).errors
     assert error.startswith(
-        "optimizer.ema_decay: null -> 0.9: step 10 has no mean of the weights; "
+        "optimizer.ema_decay: null -> 0.9: step 10 has no average of the weights; "
     )
     for now in (None, 0.99):
         found = compare(about_of(averaged), changed(**{"optimizer.ema_decay": now}), None)

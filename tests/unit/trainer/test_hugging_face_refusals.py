@@ -34,36 +34,42 @@ def test_every_key_that_differs_is_named_with_both_values(exported):
         loaded(folder, other)
     file = folder / "config.json"
     assert error.value.problems == [
-        f"{file}: hidden_size is 32, the job's model.d_model is 64",
-        f"{file}: intermediate_size is 64, the job's model.d_ff is 128",
-        f"{file}: num_hidden_layers is 2, the job's model.layers is 3",
-        f"{file}: num_attention_heads is 4, the job's model.heads is 8",
-        f"{file}: num_key_value_heads is 2, the job's model.kv_heads is 4",
-        f"{file}: head_dim is 8, the job's model.head_dim is 16",
-        f"{file}: vocab_size is 257, the job's model.vocab_size is 300",
-        f"{file}: rope_theta is 10000.0, the job's model.rope_theta is 500000.0",
-        f"{file}: rms_norm_eps is 1e-05, the job's model.norm_eps is 1e-06",
-        f"{file}: tie_word_embeddings is true, the job's model.tied_embeddings is false",
+        f"{file}: hidden_size is 32, but the job's model.d_model is 64",
+        f"{file}: intermediate_size is 64, but the job's model.d_ff is 128",
+        f"{file}: num_hidden_layers is 2, but the job's model.layers is 3",
+        f"{file}: num_attention_heads is 4, but the job's model.heads is 8",
+        f"{file}: num_key_value_heads is 2, but the job's model.kv_heads is 4",
+        f"{file}: head_dim is 8, but the job's model.head_dim is 16",
+        f"{file}: vocab_size is 257, but the job's model.vocab_size is 300",
+        f"{file}: rope_theta is 10000.0, but the job's model.rope_theta is 500000.0",
+        f"{file}: rms_norm_eps is 1e-05, but the job's model.norm_eps is 1e-06",
+        f"{file}: tie_word_embeddings is true, but the job's model.tied_embeddings is false",
     ]
 
 
 OTHER_KINDS = {
     "another family": ({"model_type": "qwen3"}, ["model_type is 'qwen3'"]),
     "biases": ({"attention_bias": True, "mlp_bias": True}, ["attention_bias", "mlp_bias"]),
-    "activation": ({"hidden_act": "gelu"}, ["hidden_act is 'gelu', this trainer knows 'silu'"]),
+    "activation": (
+        {"hidden_act": "gelu"},
+        ["hidden_act is 'gelu', but this trainer supports only 'silu'"],
+    ),
     "scaled positions": (
         {"rope_scaling": {"rope_type": "llama3", "factor": 32.0}},
-        ["rope_type is 'llama3', the job's model.rope_scaling.kind is 'default'"],
+        ["rope_type is 'llama3', but the job's model.rope_scaling.kind is 'default'"],
     ),
     "scaled positions, as they were": (
         {"rope_scaling": {"type": "linear", "factor": 2.0}},
-        ["rope_type is 'linear', the job's model.rope_scaling.kind is 'default'"],
+        ["rope_type is 'linear', but the job's model.rope_scaling.kind is 'default'"],
     ),
     "positions of transformers 5": (
         {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
-        ["rope_theta is 500000.0, the job's model.rope_theta is 10000.0"],
+        ["rope_theta is 500000.0, but the job's model.rope_theta is 10000.0"],
     ),
-    "nothing said": ({"hidden_size": None}, ["hidden_size is nothing, the job's model.d_model"]),
+    "nothing said": (
+        {"hidden_size": None},
+        ["hidden_size is nothing, but the job's model.d_model"],
+    ),
 }
 
 
@@ -99,11 +105,11 @@ def test_all_tensors_that_do_not_fit_are_named(exported):
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ConfigError) as error:
         loaded(folder, job)
-    shapes = "has the shape (256, 32), the job's model (257, 32)"
+    shapes = "has shape (256, 32), but the job's model has (257, 32)"
     assert sorted(problem.split(": ", 1)[1] for problem in error.value.problems) == [
         "lm_head.weight is unexpected",
         f"model.embed_tokens.weight {shapes}",
-        "model.layers.0.mlp.up_proj.weight is of I8, not of F32, BF16, F16",
+        "model.layers.0.mlp.up_proj.weight has dtype I8, expected one of F32, BF16, F16",
         "model.layers.1.mlp.up_proj.weight is missing",
         "model.norm.weight is missing",
     ]

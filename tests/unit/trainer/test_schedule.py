@@ -74,6 +74,6 @@ def test_a_stop_asked_of_any_process_saves_the_same_step_on_all(process, at, eve
     assert at < saved[0][-1] <= at + 1
 
 
-def test_without_a_stop_nothing_is_wished_for():
+def test_without_a_stop_nothing_is_requested():
     (one,) = _of({"every_steps": 3}, 10)
     assert one.request() == StopRequest.NOTHING and not one.stops

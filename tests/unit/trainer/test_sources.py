@@ -156,5 +156,5 @@ def test_the_dtype_is_a_part_of_the_corpus(tmp_path: Path) -> None:
 
 def test_no_tokenizer_is_trained_on_tokens() -> None:
     job = job_of(data={"source": "tokens", "path": "x", "tokenizer": {"train": 300}})
-    with pytest.raises(PlanError, match=r"data\.tokenizer: tokens are no text to train on"):
+    with pytest.raises(PlanError, match=r"data\.tokenizer: cannot be trained on source 'tokens'"):
         resolve(job, world_of(), corpus_of(job))

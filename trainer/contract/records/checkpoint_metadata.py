@@ -168,7 +168,7 @@ def read(folder: AnyPath) -> CheckpointMetadata:
         if name not in found:
             raise BrokenError(f"{name} is missing")
         if found[name] != size:
-            raise BrokenError(f"{name} has {found[name]:,} bytes of {size:,}")
+            raise BrokenError(f"{name} has {found[name]:,} bytes, expected {size:,}")
     return about
 
 

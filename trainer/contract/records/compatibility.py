@@ -52,8 +52,8 @@ PARAMS = "params."
 OPTIMIZER_KEYS = frozenset({"optimizer.name", "optimizer.moments_dtype"})
 EMA_KEY = "optimizer.ema_decay"
 ADAPTER_KEYS = frozenset({"lora", "lora.rank", "lora.alpha", "lora.targets"})
-INIT = "a new run starts from its weights (checkpoint.init_from)"
-ALLOW = "checkpoint.on_data_change=continue goes on with it"
+INIT = "a new run can start from its weights (checkpoint.init_from)"
+ALLOW = "set checkpoint.on_data_change=continue to resume with the new data"
 
 
 @dataclass(frozen=True)
@@ -76,20 +76,20 @@ def compare(about: CheckpointMetadata, job: Job, corpus_sha256: str | None) -> C
         if key == "corpus" and isinstance(job.data.tokenizer, TrainTokenizer):
             errors.append(
                 f"{change}: the tokenizer of step {about.step} was trained on other data, or by "
-                f"another version of `tokenizers`; its checkpoint has it as {TOKENIZER}"
+                f"another version of `tokenizers`; its checkpoint contains it as {TOKENIZER}"
             )
         elif key in MODEL_KEYS:
-            errors.append(f"{change}: the weights of step {about.step} are of another model")
+            errors.append(f"{change}: the weights of step {about.step} belong to another model")
         elif key in OPTIMIZER_KEYS:
             errors.append(
-                f"{change}: the moments of step {about.step} are of another optimizer; {INIT}"
+                f"{change}: the moments of step {about.step} belong to another optimizer; {INIT}"
             )
         elif key in ADAPTER_KEYS:
             errors.append(
-                f"{change}: step {about.step} has not these adapters; a new run can have them"
+                f"{change}: step {about.step} does not have these adapters; start a new run"
             )
         elif key == EMA_KEY and saved is None:
-            errors.append(f"{change}: step {about.step} has no mean of the weights; {INIT}")
+            errors.append(f"{change}: step {about.step} has no average of the weights; {INIT}")
         elif (key in DATA_KEYS or key == "corpus") and not is_allowed:
             errors.append(f"{change}: step {about.step} was trained on other data; {ALLOW}")
         elif not _is_silent(key):
@@ -111,7 +111,7 @@ def other_parameters(
     }
     return [
         f"model.module: {name}: {saved.get(name, 'none')} -> {shapes.get(name, 'none')}: the "
-        f"weights of step {about.step} are of another model"
+        f"weights of step {about.step} belong to another model"
         for name in {**saved, **shapes}
         if saved.get(name) != shapes.get(name)
     ]

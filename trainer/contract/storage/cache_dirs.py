@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainer.contract.config.loader import ConfigError
 
-WRITABLE = "to a folder that every host can write"
+REMEDY = "Set XDG_CACHE_HOME to a folder that every host can write to"
 NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 
 
@@ -21,7 +21,7 @@ def cache_folder() -> Path:
         return (Path(base) if base else Path.home() / ".cache") / "slipway"
     except RuntimeError:
         raise ConfigError(
-            [f"HOME is not set, and this user has no home: set XDG_CACHE_HOME {WRITABLE}"]
+            [f"HOME is not set, and this user has no home folder. {REMEDY}"]
         ) from None
 
 
@@ -35,9 +35,7 @@ def make_cache_folder(name: str) -> Path:
     except OSError as error:
         if error.errno not in NOT_WRITABLE:
             raise
-        raise ConfigError(
-            [f"{folder} cannot be written: {error.strerror}. Set XDG_CACHE_HOME {WRITABLE}"]
-        ) from None
+        raise ConfigError([f"cannot write to {folder}: {error.strerror}. {REMEDY}"]) from None
     return folder
 
 
@@ -45,7 +43,7 @@ def run_id(run_dir: Path) -> str:
     """Returns a run's random id, created if missing: a folder's name does not identify a run."""
     path = run_dir / "run_id"
     if not path.exists():
-        made = path.with_name(f".{path.name}")
-        made.write_text(secrets.token_hex(16), encoding="utf-8")
-        made.replace(path)
+        temporary = path.with_name(f".{path.name}")
+        temporary.write_text(secrets.token_hex(16), encoding="utf-8")
+        temporary.replace(path)
     return path.read_text(encoding="utf-8").strip()

@@ -37,7 +37,7 @@ def chat_template(data: Data) -> ChatTemplate | None:
         tokens = {name: _token(token) for name, token in given.items() if token}
     except (OSError, ValueError, AttributeError, LookupError, TypeError) as error:
         raise VocabularyError(
-            "tokenizer", f"{folder / SETTINGS} is none of Hugging Face: {error!r}"
+            "tokenizer", f"{folder / SETTINGS} is not a Hugging Face tokenizer config: {error!r}"
         ) from None
     return ChatTemplate(text, tokens) if text else None
 

@@ -53,7 +53,7 @@ def files(data: Data) -> list[File]:
       StorageError: when the storage does not recover.
     """
     find = _stdlib if data.source == "stdlib" else partial(_matching, data)
-    return retried("the files of the corpus", find)
+    return retried("listing the files of the corpus", find)
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def _stdlib() -> list[File]:
     found = [File(name, Path(root, name)) for name in sorted(_sources(root, ""))]
     if not found:
         raise DataError(
-            f"data.source: this Python has no source text in {root}. "
+            f"data.source: this Python has no source files in {root}. "
             "Use another Python, or data.source: text with data.path"
         )
     return found
@@ -158,7 +158,9 @@ def _sources(root: str, below: str) -> Iterator[str]:
 def _matching(data: Data) -> list[File]:
     pattern = data.path
     if not pattern:
-        raise DataError(f"data.path: missing; source: {data.source} needs a glob, as {EXAMPLE}")
+        raise DataError(
+            f"data.path: missing; source '{data.source}' needs a glob, such as {EXAMPLE}"
+        )
     if is_url(pattern):
         return _on_store(pattern)
     expanded = str(Path(pattern).expanduser())
@@ -180,11 +182,11 @@ def _on_store(pattern: str) -> list[File]:
         raise DataError(f"data.path: '{pattern}' cannot be listed: {error}") from error
     if not found:
         raise DataError(
-            f"data.path: nothing that is shown to you matches '{pattern}'; ** stands for folders "
-            "at any depth"
+            f"data.path: no object that your credentials can list matches '{pattern}'. "
+            "** matches folders at any depth"
         )
     if not any(one.size for one in found):
-        raise DataError(f"data.path: all that matches '{pattern}' is empty ({len(found)} objects)")
+        raise DataError(f"data.path: all {len(found)} objects that match '{pattern}' are empty")
     return [File(one.name, one.path, one.mark, one.size) for one in found]
 
 
@@ -198,10 +200,10 @@ def _fixed_part(pattern: str) -> Path:
 def _check_some(pattern: str, matched: set[Path], files: list[Path]) -> None:
     if not matched:
         raise DataError(
-            f"data.path: nothing matches '{pattern}', seen from {Path.cwd()}. The files must be on "
-            "every host; ** stands for folders at any depth"
+            f"data.path: no file matches '{pattern}' in {Path.cwd()}. The files must exist on "
+            "every host; ** matches folders at any depth"
         )
     if not files:
-        raise DataError(f"data.path: '{pattern}' is a folder; its files are '{pattern}/*'")
+        raise DataError(f"data.path: '{pattern}' is a folder. Use '{pattern}/*' for its files")
     if not any(path.stat().st_size for path in files):
-        raise DataError(f"data.path: all that matches '{pattern}' is empty ({len(files)} files)")
+        raise DataError(f"data.path: all {len(files)} files that match '{pattern}' are empty")

@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
-from trainer.contract.storage.paths import AnyPath, place
+from trainer.contract.storage.paths import AnyPath, to_path
 
 CONTENT = ("md5Hash", "crc32c", "generation")
 """Metadata keys that identify an object's content, the best first."""
@@ -31,17 +31,17 @@ def matching(pattern: str) -> list[Object]:
 
     Raises ConfigError when this machine cannot reach such a URL, and StoreError for store errors.
     """
-    place(pattern)
+    to_path(pattern)
     import fsspec  # imported late: it comes with an extra
 
-    with _told():
+    with _as_store_error():
         store, path = fsspec.url_to_fs(pattern)
         found: dict[str, Any] = store.glob(path, detail=True)
     fixed = _fixed_part(PurePosixPath(path))
     return [
         Object(
             PurePosixPath(name).relative_to(fixed).as_posix(),
-            place(f"gs://{name}"),
+            to_path(f"gs://{name}"),
             about["size"],
             next(f"{key} {about[key]}" for key in CONTENT if key in about),
         )
@@ -52,17 +52,19 @@ def matching(pattern: str) -> list[Object]:
 
 def opened(path: AnyPath) -> BinaryIO:
     """Opens an object for reading. Raises StoreError."""
-    with _told():
+    with _as_store_error():
         return path.open("rb")
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _as_store_error() -> Iterator[None]:
     """Converts all exceptions of gcsfs, Google's libraries and the network to StoreError."""
     try:
         yield
     except FileNotFoundError:
-        raise StoreError("there is no such object, or it is not shown to you") from None
+        raise StoreError(
+            "the object does not exist, or your credentials do not grant access to it"
+        ) from None
     except Exception as error:
         raise StoreError(" ".join(str(error).split())) from error
 

@@ -11,7 +11,7 @@ AnyPath = Any
 GCS = "gs://"
 
 
-def place(text: str) -> AnyPath:
+def to_path(text: str) -> AnyPath:
     """Returns a path or a gs:// URL as an epath.Path; `~` is the home of this process's user.
 
     Raises ConfigError for a URL that this machine cannot reach.
@@ -22,14 +22,14 @@ def place(text: str) -> AnyPath:
     if not is_url(text):
         return epath.Path(text).expanduser().resolve()
     if not text.startswith(GCS):
-        raise ConfigError([f"{text}: files are kept in folders and on {GCS}, nowhere else"])
+        raise ConfigError([f"{text}: unsupported URL. Use a folder or {GCS}BUCKET/FOLDER"])
     if not text.removeprefix(GCS).split("/")[0]:
-        raise ConfigError([f"{text} names no bucket: {GCS}BUCKET/FOLDER"])
+        raise ConfigError([f"{text} has no bucket. Use {GCS}BUCKET/FOLDER"])
     if importlib.util.find_spec("gcsfs") is None:
         raise ConfigError(
             [
-                f"{text} is reached through gcsfs, which is not installed here: "
-                "pip install 'slipway[gcs]', or uv sync --extra gcs"
+                f"{text} needs gcsfs, which is not installed on this machine. Install it with "
+                "`pip install 'slipway[gcs]'` or `uv sync --extra gcs`"
             ]
         )
     _never_remember_listings()

@@ -45,14 +45,19 @@ def vocabulary(data: Data) -> Vocabulary:
     """Returns the vocabulary. Raises VocabularyError for a bad file or an unknown separator."""
     if data.tokenizer == BYTES:
         if data.eos_token is not None:
-            raise VocabularyError("eos_token", "the bytes tokenizer has its own: leave this out")
+            raise VocabularyError(
+                "eos_token", "the bytes tokenizer has a fixed one. Remove this key"
+            )
         return OF_BYTES
     if isinstance(data.tokenizer, TrainTokenizer):
         if data.eos_token is not None:
-            raise VocabularyError("eos_token", "a trained tokenizer has its own: leave this out")
+            raise VocabularyError(
+                "eos_token", "a trained tokenizer has a fixed one. Remove this key"
+            )
         if any(part.source == "tokens" for part in data.parts):
             raise VocabularyError(
-                "tokenizer", "tokens are no text to train on: name the one that made them"
+                "tokenizer",
+                "cannot be trained on source 'tokens'. Set it to the tokenizer that made them",
             )
         return _trained(data.tokenizer.train)
     sha256, ids = _read(Path(data.tokenizer).expanduser())
@@ -61,12 +66,12 @@ def vocabulary(data: Data) -> Vocabulary:
     if eos_token is None:
         raise VocabularyError(
             "eos_token",
-            f"{data.tokenizer} has none of the usual ones ({', '.join(ENDS_OF_TEXT)}): say which "
-            "token stands between documents",
+            f"{data.tokenizer} has none of the usual ones ({', '.join(ENDS_OF_TEXT)}). "
+            "Set this key to the token that separates documents",
         )
     if eos_token not in ids:
         hint = suggest(eos_token, known)
-        raise VocabularyError("eos_token", f"{data.tokenizer} knows no token '{eos_token}'.{hint}")
+        raise VocabularyError("eos_token", f"{data.tokenizer} has no token '{eos_token}'.{hint}")
     return Vocabulary(1 + max(ids.values()), ids[eos_token], eos_token, sha256)
 
 
@@ -88,14 +93,17 @@ def _read(path: Path) -> tuple[str, dict[str, int]]:
     try:
         content = retried(str(path), path.read_bytes)
     except OSError as error:
-        why = f"{path} cannot be read: {error.strerror}; it is 'bytes' or a tokenizer.json"
+        why = (
+            f"cannot read {path}: {error.strerror}. Expected 'bytes' or the path of a "
+            "tokenizer.json"
+        )
         raise VocabularyError("tokenizer", why) from error
     try:
         found = json.loads(content)
         ids = _ids(found["model"]["vocab"]) | {t["content"]: t["id"] for t in found["added_tokens"]}
     except (ValueError, KeyError, TypeError) as error:
         raise VocabularyError(
-            "tokenizer", f"{path} is no tokenizer.json of Hugging Face: {error!r}"
+            "tokenizer", f"{path} is not a Hugging Face tokenizer.json: {error!r}"
         ) from None
     return hashlib.sha256(content).hexdigest(), ids
 
