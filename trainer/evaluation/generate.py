@@ -1,4 +1,7 @@
-"""Text generation: one token at a time with a key/value cache, in one compiled loop."""
+"""Text generation: one token at a time with a key/value cache, in one compiled loop.
+
+The letters of dims are those of trainer/model/__init__.py.
+"""
 
 from collections.abc import Callable
 

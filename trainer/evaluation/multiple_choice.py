@@ -1,4 +1,7 @@
-"""Multiple choice by likelihood: the answer is the choice that the model finds likeliest."""
+"""Multiple choice by likelihood: the answer is the choice that the model finds likeliest.
+
+The letters of dims are those of trainer/model/__init__.py.
+"""
 
 from collections.abc import Callable, Sequence
 

@@ -1,21 +1,29 @@
 """The model: a decoder-only transformer in Flax NNX.
 
-Letters in array names, here and wherever arrays are named by their dims:
+Array names end with a letter per dim: `query_BSHh` has rows, positions, heads and features. A
+letter means the same in every module of the trainer:
 
     B rows of a batch     S positions of a sequence    D d_model     V padded vocabulary
     H query heads         K key/value heads            h head_dim    F d_ff
     g query heads of a key/value head (H / K)          G rotary frequencies (h / 2)
     L layers              M micro-batches              P rows of the learned positions
-    W key positions: those of the sequence (S), or those of a decoding cache
+    W positions of the keys: those of the sequence (S), or of a decoding cache
     R token shards (over all axes that split tokens)   T tokens of one token shard
+    I chunks of a token shard, one per iteration of the loss
 
 Mixture of experts:
 
     E experts             k choices of a token (the experts that it uses)
-    N choices of a sequence (S k)
-    C capacity of an expert in a sequence, in slots    P slots of all experts (E C)
+    N choices of all tokens of a sequence, or of a device (k per token)
+    C capacity of an expert in a sequence, in slots    Q slots of all experts (E C)
 
-`trainer/step/loss.py` also uses C for chunks, and `trainer/step/muon.py` N for matrices.
+Muon:
+
+    Z stacked matrices    m rows of a matrix           n columns of a matrix
+
+Any array:
+
+    1 a dim of size 1     x any number of further dims
 """
 
 from trainer.contract.config.job import Job

@@ -1,4 +1,7 @@
-"""Causal grouped-query attention, for whole sequences and for one position at a time."""
+"""Causal grouped-query attention, for whole sequences and for one position at a time.
+
+The letters of dims are those of trainer/model/__init__.py.
+"""
 
 import math
 
@@ -15,9 +18,15 @@ KeyValue = tuple[jax.Array, jax.Array]
 
 
 class Attention(nnx.Module):
-    """Grouped-query attention (arXiv:2305.13245).
+    """Grouped-query attention: H / K query heads share one key/value head.
 
-    `heads / kv_heads` query heads share one key/value head.
+    Maps (B, S, D) to (B, S, D). Queries and keys are optionally normalized per head (`qk_norm`),
+    then rotated by their positions. `decode` extends a cache of keys and values (B, W, K, h) by one
+    position.
+
+    References:
+        Grouped-query attention: https://arxiv.org/abs/2305.13245
+        Query-key normalization: https://arxiv.org/abs/2010.04245
     """
 
     def __init__(self, rngs: nnx.Rngs, model: Model):
@@ -42,7 +51,11 @@ class Attention(nnx.Module):
             self.query_norm, self.key_norm = Norm(model, head), Norm(model, head)
 
     def __call__(self, x_BSD: jax.Array, positions_BS: jax.Array, attend: Attend) -> jax.Array:
-        """Returns the output (B, S, D); `attend` determines which positions each one attends to."""
+        """Returns the output (B, S, D).
+
+        `positions_BS` count from the start of each document. `attend` determines which positions
+        each one attends to: see attention_kernels.py.
+        """
         query_BSHh, key_BSKh, value_BSKh = self._project(x_BSD, positions_BS)
         key_BSKh, value_BSKh = (whole_sequences(x, "kv_heads") for x in (key_BSKh, value_BSKh))
         return self._mix(query_BSHh, key_BSKh, value_BSKh, attend)
@@ -54,7 +67,10 @@ class Attention(nnx.Module):
         mask_B11W: jax.Array,
         cache_BWKh: KeyValue,
     ) -> tuple[jax.Array, KeyValue]:
-        """Returns the output (B, 1, D) at `position`, and the cache with its key and value."""
+        """Returns the output (B, 1, D) at `position`, and the cache with its key and value.
+
+        `position` is a scalar, the same for all rows. `mask_B11W` is True where a key is visible.
+        """
         positions_B1 = jnp.full(x_B1D.shape[:2], position)
         query_B1Hh, *new = self._project(x_B1D, positions_B1)
         key_BWKh, value_BWKh = (
@@ -89,7 +105,14 @@ class Attention(nnx.Module):
 
 
 def residual_gain(model: Model) -> float:
-    """Returns the gain of initial output kernels, so that all layers add up to the size of one."""
+    """Returns the gain of initial output kernels, so that all layers add up to the size of one.
+
+    It is 1 / sqrt(2 L): each layer adds two products to the residual stream.
+
+    References:
+        GPT-2 (Radford et al., "Language models are unsupervised multitask learners", 2019),
+        section 2.3.
+    """
     return 1 / math.sqrt(2 * model.layers)
 
 

@@ -1,4 +1,11 @@
-"""Attention masks, the choice of a kernel, and the reference attention kernel."""
+"""Attention masks, the choice of a kernel, and the reference attention kernel.
+
+The letters of dims are those of trainer/model/__init__.py.
+
+References:
+    Sliding window: https://arxiv.org/abs/2004.05150, https://arxiv.org/abs/2310.06825
+    Soft cap of logits (Gemma 2): https://arxiv.org/abs/2408.00118
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +20,12 @@ Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 def attend(
     kind: str, segments_BS: jax.Array, window: int | None = None, softcap: float | None = None
 ) -> Attend:
-    """Returns causal attention inside the segments and the window; `kind` is the plan's."""
+    """Returns causal attention inside the segments and the window.
+
+    `kind` is the plan's `attention`: "splash" or "reference". `window` is the number of positions
+    that each one attends to, itself included; None: all earlier ones. `softcap` bounds the scores;
+    None: no bound.
+    """
     if kind == "splash":
         from trainer.model import splash_attention  # imported late: takes 0.4 s
 
@@ -22,7 +34,11 @@ def attend(
 
 
 def reference_attention(mask_B1SW: jax.Array, softcap: float | None) -> Attend:
-    """Returns attention of each query to the keys in its mask; `softcap` bounds the scores."""
+    """Returns attention of each query to the keys in its mask, with scores as whole arrays.
+
+    The mask is (B, 1, S, W), True where a query attends to a key. Scores are computed in float32;
+    `softcap` bounds them, None does not. The result has the dtype of the values.
+    """
     if softcap is None:
         return partial(jax.nn.dot_product_attention, mask=mask_B1SW)
 

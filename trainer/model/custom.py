@@ -9,6 +9,8 @@ name, and returns an `nnx.Module`
 - whose method `loss(batch, keys_B)` returns the loss of each target (B, S). `batch` is a
   `trainer.data.packing.Batch`. Slipway applies the targets' weights and takes the mean. `keys_B`
   are random keys, one per example, for dropout and other randomness; None disables randomness.
+
+The letters of dims are those of trainer/model/__init__.py.
 """
 
 import importlib
@@ -34,24 +36,26 @@ from trainer.contract.planning.validation import KEY, known
 from trainer.contract.storage.tokenizer_info import vocab_size
 from trainer.data.packing import Batch
 
-NOT_THEIRS = (f"{Path(__file__).parents[1]}/", f"{sysconfig.get_path('stdlib')}/", "<")
+NOT_USER_CODE = (f"{Path(__file__).parents[1]}/", f"{sysconfig.get_path('stdlib')}/", "<")
 PACKAGES = ("site-packages", "dist-packages")
-LONGEST = 500
+MAX_QUOTED = 500
 """Maximum number of characters that an error quotes from an exception."""
 
 
-def imported(own: OwnModel) -> Callable[..., Any]:
-    """Imports the function of a custom model.
+def import_builder(own: OwnModel) -> Callable[..., Any]:
+    """Imports the function that builds a custom model.
 
     Raises PlanError when the import fails or the function does not accept the job's arguments.
     """
     module, _, function = own.module.partition(":")
-    with telling(f"import of {module}"):
+    with user_code(f"import of {module}"):
         try:
             code = importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name and f"{module}.".startswith(f"{error.name}."):
-                raise problem(f"no module '{error.name}' in {Path.cwd()} or installed") from error
+                raise problem(
+                    f"no module '{error.name}', neither in {Path.cwd()} nor installed"
+                ) from error
             raise
     build = getattr(code, function, None)
     if not callable(build):
@@ -69,33 +73,33 @@ def problem(message: str) -> PlanError:
 
 
 @contextmanager
-def telling(what: str) -> Iterator[None]:
+def user_code(what: str) -> Iterator[None]:
     """Converts exceptions from the user's code to PlanError, with the line in that code."""
     try:
         yield
     except PlanError:
         raise
     except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split())[:LONGEST]
-        message = f"{what}: {_place(error)}{type(error).__name__}: {said}"
+        text = " ".join(str(error).split())[:MAX_QUOTED]
+        message = f"{what}: {_location(error)}{type(error).__name__}: {text}"
         raise problem(message) from error
 
 
-def _place(error: BaseException) -> str:
+def _location(error: BaseException) -> str:
     """Returns "my_pkg/my_model.py:12 in build: ", the innermost line of the user's code.
 
     Returns "" when the user's code is not in the traceback.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno}: "
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_theirs(f.filename)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_user_code(f.filename)]
     if not frames:
         return ""
     return f"{_shown(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name}: "
 
 
-def _is_theirs(file: str) -> bool:
-    return not file.startswith(NOT_THEIRS) and not any(name in file for name in PACKAGES)
+def _is_user_code(file: str) -> bool:
+    return not file.startswith(NOT_USER_CODE) and not any(name in file for name in PACKAGES)
 
 
 def _shown(file: str) -> str:
@@ -127,8 +131,8 @@ class CustomNetwork:
         Raises PlanError when it cannot be imported or built, or does not keep the contract.
         """
         own = _own(job)
-        build = imported(own)
-        with nnx.use_eager_sharding(False), telling(own.module):
+        build = import_builder(own)
+        with nnx.use_eager_sharding(False), user_code(own.module):
             module = nnx.eval_shape(lambda: _built(build, job))
         variables = _variables(module)
         parameters = [_parameter(name, variable) for name, (_, variable) in variables.items()]
@@ -150,13 +154,14 @@ class CustomNetwork:
 
     def check_planned(self, planned: Sequence[ArrayPlan]) -> None:
         """Raises PlanError when the parameters differ from those of the plan."""
-        there = {one.name: (one.shape, one.axes) for one in planned}
-        here = {one.name: (one.shape, one.axes) for one in self.parameters}
-        differing = [n for n in there | here if there.get(n) != here.get(n)]
+        expected = {one.name: (one.shape, one.axes) for one in planned}
+        found = {one.name: (one.shape, one.axes) for one in self.parameters}
+        differing = [n for n in expected | found if expected.get(n) != found.get(n)]
         if differing:
             raise problem(
-                f"{_own(self.job).module} has other parameters here than where it was planned: "
-                f"{', '.join(differing)}: this host has other code, or it has changed since"
+                f"the parameters of {_own(self.job).module} differ from the plan: "
+                f"{', '.join(differing)}. Use the same code on all hosts, and do not change it "
+                "after planning"
             )
 
     def _check_loss(self) -> None:
@@ -170,7 +175,7 @@ class CustomNetwork:
         keys_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
         params = jax.eval_shape(self.initial)
         for keys in (keys_B, None):
-            with telling(f"loss of {_own(self.job).module}"):
+            with user_code(f"loss of {_own(self.job).module}"):
                 found = jax.eval_shape(lambda p, b, k: self.bind(p).loss(b, k), params, batch, keys)
             _check_losses(found, tokens_BS.shape)
 
@@ -180,7 +185,7 @@ def parameters(job: Job) -> list[Parameter]:
     return CustomNetwork.of(job).parameters
 
 
-def own_losses(model: Any, batch: Batch, keys_B: jax.Array | None = None) -> jax.Array:
+def custom_losses(model: Any, batch: Batch, keys_B: jax.Array | None = None) -> jax.Array:
     """Returns the loss of each target times its weight, (B, S)."""
     return model.loss(batch, keys_B).astype(jnp.float32) * batch.weights
 
@@ -199,7 +204,7 @@ def _own(job: Job) -> OwnModel:
 
 def _check_kind(module: Any, own: OwnModel) -> None:
     if not isinstance(module, nnx.Module):
-        raise problem(f"{own.module} gives {type(module).__name__}, wanted an nnx.Module")
+        raise problem(f"{own.module} returns {type(module).__name__}, expected an nnx.Module")
     if not callable(getattr(module, "loss", None)):
         raise problem(f"{type(module).__name__} of {own.module} has no method loss(batch, keys_B)")
 
@@ -213,19 +218,23 @@ def _variables(module: nnx.Module) -> dict[str, tuple[tuple[Any, ...], Any]]:
 def _parameter(name: str, variable: Any) -> Parameter:
     if not isinstance(variable, nnx.Param):
         kind = type(variable).__name__
-        raise problem(f"{name} is {kind}: a model keeps nothing but parameters (nnx.Param)")
+        raise problem(f"{name} is a {kind}: all variables of a model must be nnx.Param")
     array = variable.get_value()
     if array.dtype != jnp.float32:
-        raise problem(f"{name} is {array.dtype}: parameters are float32; compute in another type")
+        raise problem(
+            f"{name} is {array.dtype}: parameters must be float32. Cast them where they are used"
+        )
     axes = variable.get_metadata().get("out_sharding")
     if array.ndim and not axes:
         raise problem(
-            f"{name} {array.shape} has no logical axes: say out_sharding=(...), a name for each "
+            f"{name} {array.shape} has no logical axes. Set out_sharding=(...) to a name for each "
             f"dim. {known()}"
         )
     axes = tuple(axes or ())
     if len(axes) != array.ndim or not all(isinstance(axis, str) for axis in axes):
-        raise problem(f"{name} {array.shape} has axes {axes}: each dim needs a name. {known()}")
+        raise problem(
+            f"{name} {array.shape} has the axes {axes}, but each dim needs a name. {known()}"
+        )
     return Parameter(name, array.shape, axes)
 
 
@@ -234,4 +243,6 @@ def _check_losses(found: Any, shape: tuple[int, ...]) -> None:
     if is_array and found.shape == shape and jnp.issubdtype(found.dtype, jnp.floating):
         return
     what = f"{found.dtype} {found.shape}" if is_array else type(found).__name__
-    raise problem(f"loss(batch, keys_B) gives {what}, wanted a loss for each target: {shape}")
+    raise problem(
+        f"loss(batch, keys_B) returns {what}, expected a float for each target, of shape {shape}"
+    )

@@ -1,4 +1,7 @@
-"""The decoder: embedding, a stack of layers, and logits."""
+"""The decoder: embedding, a stack of layers, and logits.
+
+The letters of dims are those of trainer/model/__init__.py.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +28,7 @@ EMBEDDING_DEVIATION = 0.02
 MASKED = -1e30
 """Logit of a padding token: finite, so that its gradient is exactly zero."""
 
+# Rematerialization: https://arxiv.org/abs/1604.06174
 REMAT_POLICIES: dict[str, Callable[..., Any] | None] = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": jax.checkpoint_policies.nothing_saveable,
@@ -66,15 +70,15 @@ class Layer(nnx.Module):
             normal_BSD = self.attention_norm(x_BSD)
         with jax.named_scope("attention"):
             mixed_BSD = self.attention(normal_BSD, positions_BS, attend)
-        place = dropout.ATTENTION
-        x_BSD = x_BSD + dropout.dropout(mixed_BSD, dropout_keys_B, number, place, self.rate)
+        site = dropout.ATTENTION
+        x_BSD = x_BSD + dropout.dropout(mixed_BSD, dropout_keys_B, number, site, self.rate)
         x_BSD = constrain(x_BSD, "batch", "sequence", None)
         with jax.named_scope("norm"):
             normal_BSD = self.mlp_norm(x_BSD)
         with jax.named_scope("mlp"):
             out_BSD, load_balance_loss_B = self._apply_mlp(normal_BSD)
-        place = dropout.MLP
-        x_BSD = x_BSD + dropout.dropout(out_BSD, dropout_keys_B, number, place, self.rate)
+        site = dropout.MLP
+        x_BSD = x_BSD + dropout.dropout(out_BSD, dropout_keys_B, number, site, self.rate)
         return constrain(x_BSD, "batch", "sequence", None), load_balance_loss_B
 
     def _apply_mlp(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array | None]:
@@ -129,9 +133,10 @@ class Output(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """Decoder-only transformer.
+    """Decoder-only transformer with pre-norm layers.
 
-    `__call__` maps tokens (B, S) to features (B, S, D), and `logits` maps those to (B, S, V).
+    Maps tokens, int32 (B, S), to normalized features (B, S, D) in the compute dtype; `logits` maps
+    features to logits, float32 (B, S, V). `decode` computes one position with a cache.
     """
 
     def __init__(
@@ -161,7 +166,11 @@ class Decoder(nnx.Module):
         positions_BS: jax.Array,
         dropout_keys_B: jax.Array | None = None,
     ) -> jax.Array:
-        """Returns normalized features (B, S, D). Attention is per segment; keys enable dropout."""
+        """Returns normalized features (B, S, D).
+
+        Attention stays inside the segments; `positions_BS` count from the start of each segment.
+        `dropout_keys_B` are one random key per row; None disables dropout.
+        """
         return self.features(tokens_BS, segments_BS, positions_BS, dropout_keys_B)[0]
 
     def features(
@@ -216,8 +225,9 @@ class Decoder(nnx.Module):
         return constrain(copies_RDV, "tokens", None, "vocab")
 
     def logits(self, x_BSD: jax.Array, kernel: jax.Array | None = None) -> jax.Array:
-        """Returns logits (B, S, V) in float32; those of padding tokens are MASKED.
+        """Returns logits (B, S, V) in float32, soft-capped if the model has a cap.
 
+        Logits of padding tokens are MASKED.
         `kernel` is a result of `output_kernels`: B is then R. It defaults to `output_kernel`.
         """
         split = ("batch", "sequence") if kernel is None else ("tokens", None)
@@ -252,8 +262,8 @@ class Decoder(nnx.Module):
         """
         x_B1D = self._embedded(tokens_B1, jnp.full(tokens_B1.shape, position))
         window = min(window, self.model.sliding_window or window)
-        places_W = jnp.arange(cache[0].shape[2])
-        seen_W = (places_W <= position) & (places_W > position - window)
+        positions_W = jnp.arange(cache[0].shape[2])
+        seen_W = (positions_W <= position) & (positions_W > position - window)
         graph, stacked = nnx.split(self.layers)
 
         def one_layer(x_B1D: jax.Array, layer: tuple[nnx.State, KeyValue]):

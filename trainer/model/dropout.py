@@ -1,7 +1,8 @@
 """Dropout whose mask depends on the example, not on the row or the process.
 
-Each row has a key derived from (seed, step, example id); layer and place in the layer are folded
-in. The same example in the same step has the same mask on every mesh.
+Each row has a key derived from (seed, step, example id); the layer and the site in the layer are
+folded in. The same example in the same step has the same mask on every mesh. The letters of dims
+are those of trainer/model/__init__.py.
 """
 
 import jax
@@ -17,14 +18,18 @@ def row_keys(seed: int, step: jax.Array, example_ids_B: jax.Array) -> jax.Array:
 
 
 def dropout(
-    x_BSD: jax.Array, keys_B: jax.Array | None, layer: jax.Array | int, place: int, rate: float
+    x_BSD: jax.Array, keys_B: jax.Array | None, layer: jax.Array | int, site: int, rate: float
 ) -> jax.Array:
-    """Drops features of `x` at `rate` and scales up the rest. Returns `x` itself without keys."""
+    """Drops features of `x` at `rate` and scales up the rest. Returns `x` itself without keys.
+
+    `layer` counts from 0. `site` is one of the constants above; it gives each use of a key in a
+    layer its own mask.
+    """
     if keys_B is None or rate == 0:
         return x_BSD
 
     def keep(key: jax.Array) -> jax.Array:
-        key = jax.random.fold_in(jax.random.fold_in(key, layer), place)
+        key = jax.random.fold_in(jax.random.fold_in(key, layer), site)
         return jax.random.bernoulli(key, 1 - rate, x_BSD.shape[1:])
 
     return jnp.where(jax.vmap(keep)(keys_B), x_BSD / (1 - rate), 0)

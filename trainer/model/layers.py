@@ -1,4 +1,7 @@
-"""The layers that the decoder is made of: norms, projections and rotary positions."""
+"""The layers that the decoder is made of: norms, projections and rotary positions.
+
+The letters of dims are those of trainer/model/__init__.py.
+"""
 
 import math
 from collections.abc import Sequence
@@ -17,6 +20,10 @@ class Norm(nnx.Module):
 
     `rms` divides by the root mean square. `layer` subtracts the mean, divides by the standard
     deviation, and adds a learned bias.
+
+    References:
+        RMSNorm: https://arxiv.org/abs/1910.07467
+        Layer normalization: https://arxiv.org/abs/1607.06450
     """
 
     def __init__(self, model: Model, width: int):
@@ -76,9 +83,13 @@ class Projection(nnx.Module):
 def rotate(
     x_BSHh: jax.Array, positions_BS: jax.Array, theta: float, scaling: RopeScaling | None = None
 ) -> jax.Array:
-    """Applies rotary positions (arXiv:2104.09864) in the half-split layout; same dtype.
+    """Applies rotary positions in the half-split layout; same shape and dtype.
 
-    Features i and i + h/2 are rotated by the angle position * theta^(-2i/h).
+    Features i and i + h/2 are rotated by the angle position * theta^(-2i/h), computed in float32.
+    `scaling` extends the positions beyond those of training; None: none.
+
+    References:
+        RoFormer: https://arxiv.org/abs/2104.09864
     """
     half = x_BSHh.shape[-1] // 2
     frequency_G = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
@@ -87,8 +98,8 @@ def rotate(
     angle_BS1G = positions_BS[:, :, None, None].astype(jnp.float32) * frequency_G
     cos, sin = jnp.cos(angle_BS1G), jnp.sin(angle_BS1G)
     first, second = x_BSHh[..., :half].astype(jnp.float32), x_BSHh[..., half:].astype(jnp.float32)
-    turned = [first * cos - second * sin, second * cos + first * sin]
-    return jnp.concatenate(turned, axis=-1).astype(x_BSHh.dtype)
+    rotated = [first * cos - second * sin, second * cos + first * sin]
+    return jnp.concatenate(rotated, axis=-1).astype(x_BSHh.dtype)
 
 
 def _scaled(frequency_G: jax.Array, scaling: RopeScaling) -> jax.Array:

@@ -15,9 +15,12 @@ from trainer.model.sharding import gathered
 
 
 class Adapter(nnx.Module):
-    """The product scale (x A) B (arXiv:2106.09685), with B initialized to zero.
+    """The product scale (x A) B, with B initialized to zero.
 
     Both matrices are stacked over all layers.
+
+    References:
+        LoRA: https://arxiv.org/abs/2106.09685
     """
 
     def __init__(self, rngs: nnx.Rngs, first: Parameter, second: Parameter, scale: float):

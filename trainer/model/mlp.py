@@ -1,4 +1,7 @@
-"""The feed-forward part of a layer."""
+"""The feed-forward part of a layer.
+
+The letters of dims are those of trainer/model/__init__.py.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +26,9 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 class MLP(nnx.Module):
     """Computes down(activation(gate(x)) * up(x)), or without a gate down(activation(up(x))).
 
-    SwiGLU and GEGLU are those of arXiv:2002.05202.
+    References:
+        SwiGLU and GEGLU: https://arxiv.org/abs/2002.05202
+        GELU: https://arxiv.org/abs/1606.08415
     """
 
     def __init__(self, rngs: nnx.Rngs, model: Model):

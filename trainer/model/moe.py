@@ -1,6 +1,6 @@
 """Mixture of experts: the router assigns each token to a few feed-forward parts.
 
-The letters of dims are those of `trainer/model/__init__.py`.
+The letters of dims are those of trainer/model/__init__.py.
 
 Capacity is counted per sequence, so the output of a token depends neither on the mesh nor on the
 other sequences of the batch. When capacity suffices for all tokens, moe_dropless.py needs no slots.
@@ -27,10 +27,19 @@ tokens of its experts from more rows."""
 
 
 class MoE(nnx.Module):
-    """A mixture of experts that replaces the feed-forward part of a layer."""
+    """A mixture of experts that replaces the feed-forward part of a layer.
+
+    Maps (B, S, D) to (B, S, D). Each token uses the `top_k` experts with the largest logits,
+    weighted by the softmax over those logits. With `capacity_factor`, an expert takes at most C
+    tokens of a sequence; later tokens skip it.
+
+    References:
+        Switch Transformers: https://arxiv.org/abs/2101.03961
+        GShard, for the capacity of an expert: https://arxiv.org/abs/2006.16668
+    """
 
     def __init__(self, rngs: nnx.Rngs, model: Model, kind: str = "capacity"):
-        """Builds router and experts; `kind` names the implementation, as in the plan."""
+        """Builds router and experts; `kind` is the plan's `moe`: "capacity" or "ragged"."""
         assert model.moe
         self.settings, self.by = model.moe, kind
         self.parts, self.kind = hidden_parts(model), model.mlp
@@ -65,13 +74,13 @@ class MoE(nnx.Module):
     ) -> jax.Array:
         slots = capacity(self.settings, x_BSD.shape[1])
         experts_BN = experts_BSk.reshape(len(x_BSD), -1)
-        of_slots, of_choices = _look_ups(experts_BN, self.settings.count, slots)
+        of_slots, of_choices = _gathers(experts_BN, self.settings.count, slots)
 
         repeated_BND = jnp.repeat(x_BSD, self.settings.top_k, axis=1)
-        slotted_BPD = taken(constrain(repeated_BND, "batch", None, None), of_slots, of_choices)
-        slotted_BECD = slotted_BPD.reshape(len(x_BSD), -1, slots, x_BSD.shape[-1])
+        slotted_BQD = taken(constrain(repeated_BND, "batch", None, None), of_slots, of_choices)
+        slotted_BECD = slotted_BQD.reshape(len(x_BSD), -1, slots, x_BSD.shape[-1])
         fed_BECD = _exchanged(self._apply_experts(_exchanged(slotted_BECD, *BY_EXPERTS)), *BY_ROWS)
-        back_BND = taken(fed_BECD.reshape(slotted_BPD.shape), of_choices, of_slots)
+        back_BND = taken(fed_BECD.reshape(slotted_BQD.shape), of_choices, of_slots)
 
         back_BSkD = back_BND.reshape(*weights_BSk.shape, -1)
         mixed_BSD = jnp.einsum("bskd,bsk->bsd", back_BSkD, weights_BSk)
@@ -108,8 +117,8 @@ class _Kernel(nnx.Module):
         return self.kernel[...].astype(dtype)
 
 
-def _look_ups(experts_BN: jax.Array, count: int, slots: int) -> tuple[LookUp, LookUp]:
-    """Returns the choice of each slot (B, P), and the slot of each choice (B, N).
+def _gathers(experts_BN: jax.Array, count: int, slots: int) -> tuple[LookUp, LookUp]:
+    """Returns the choice of each slot (B, Q), and the slot of each choice (B, N).
 
     Earlier choices get slots first. A choice beyond its expert's capacity gets none: the token
     skips that expert.
@@ -127,8 +136,8 @@ def _look_ups(experts_BN: jax.Array, count: int, slots: int) -> tuple[LookUp, Lo
     slots_C = jnp.arange(slots)
     is_taken_BEC = slots_C < counts_BE[:, :, None]
     ranked_BEC = jnp.where(is_taken_BEC, first_BE[:, :, None] + slots_C, 0)
-    is_taken_BP, ranked_BP = (x.reshape(len(x), -1) for x in (is_taken_BEC, ranked_BEC))
-    return LookUp(jnp.take_along_axis(order_BN, ranked_BP, axis=1), is_taken_BP), of_choices
+    is_taken_BQ, ranked_BQ = (x.reshape(len(x), -1) for x in (is_taken_BEC, ranked_BEC))
+    return LookUp(jnp.take_along_axis(order_BN, ranked_BQ, axis=1), is_taken_BQ), of_choices
 
 
 def _exchanged(x_BECD: jax.Array, *first: str | None) -> jax.Array:
@@ -144,8 +153,10 @@ def _exchanged(x_BECD: jax.Array, *first: str | None) -> jax.Array:
 def _load_balance_loss(logits_BSE: jax.Array, experts_BN: jax.Array) -> jax.Array:
     """Returns the load-balancing loss of each sequence (B,), 1 when the experts are used evenly.
 
-    It is E times the sum over experts of share of choices times mean probability: equation 4 of
-    the Switch Transformer (arXiv:2101.03961), for one sequence.
+    It is E times the sum over experts of share of choices times mean probability, for one sequence.
+
+    References:
+        Switch Transformers, equation 4: https://arxiv.org/abs/2101.03961
     """
     count = logits_BSE.shape[-1]
     share_BE = jnp.mean(experts_BN[:, :, None] == jnp.arange(count), axis=1, dtype=jnp.float32)

@@ -1,4 +1,4 @@
-"""Dropless mixture of experts (as in MegaBlocks, arXiv:2211.15841): a grouped product per matrix.
+"""Dropless mixture of experts: one grouped product per matrix, without a limit on tokens.
 
 `jax.lax.ragged_dot` multiplies the rows of each expert by its matrix. TPUs have a kernel that
 computes only these rows; other platforms compute all rows for every expert.
@@ -6,6 +6,9 @@ computes only these rows; other platforms compute all rows for every expert.
 A device gathers the tokens of the other devices along `expert` and applies its own experts to them.
 The sums are scattered back. The letters of dims are those of trainer/model/__init__.py, counted per
 device: E are its experts, and N the choices of its tokens.
+
+References:
+    MegaBlocks: https://arxiv.org/abs/2211.15841
 """
 
 from collections.abc import Callable
@@ -31,7 +34,7 @@ class LookUp(NamedTuple):
 def taken(x: jax.Array, look_up: LookUp, back: LookUp) -> jax.Array:
     """Returns the rows of `x` (..., rows, D) that `look_up` selects.
 
-    The gradient is a look-up by `back`, its inverse. JAX's own gradient adds rows one by one.
+    The gradient is a gather by `back`, its inverse. JAX's own gradient adds rows one by one.
     """
     rows = jnp.take_along_axis(x, look_up.row[..., None], axis=-2)
     return jnp.where(look_up.is_there[..., None], rows, 0)

@@ -1,4 +1,7 @@
-"""Shardings of activations and gathered weights, from the rules table of the parameters."""
+"""Shardings of activations and gathered weights, from the rules table of the parameters.
+
+The letters of dims are those of trainer/model/__init__.py.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,10 @@
-"""Attention on TPUs with JAX's splash kernel: block by block, without (S, S) scores in HBM."""
+"""Attention on TPUs with JAX's splash kernel: block by block, without (S, S) scores in HBM.
+
+The letters of dims are those of trainer/model/__init__.py.
+
+References:
+    FlashAttention: https://arxiv.org/abs/2205.14135
+"""
 
 import math
 from collections.abc import Callable

@@ -1,10 +1,13 @@
 """Adafactor: keeps only the row and column sums of a matrix's squared gradients.
 
-arXiv:1804.04235: algorithm 4 without momentum, with the decay of its section 7 and the clipping of
-its section 6. The learning rate is the job's, not one relative to the parameter's size.
+Algorithm 4 of the paper without momentum, with the decay of its section 7 and the clipping of its
+section 6. The learning rate is the job's, not one relative to the parameter's size.
 
 This code uses sums where the paper has means. Elements that have had no gradient do not count in
 the clipping. Rows that pad a vocabulary thus change nothing and stay zero, whatever their number.
+
+References:
+    Adafactor: https://arxiv.org/abs/1804.04235
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,9 +28,10 @@ TINY = 1e-30
 
 
 class AdafactorState(NamedTuple):
-    """Means of squared gradients by parameter name; summed dims have size 1.
+    """Moving means of squared gradients by parameter name, in float32; summed dims have size 1.
 
-    `rows` has all elements of a parameter that is not a matrix.
+    A matrix (m, n) has `rows` (m, 1) and `columns` (1, n). A parameter that is not a matrix has all
+    its elements in `rows`, and nothing in `columns`.
     """
 
     updates: jax.Array

@@ -16,14 +16,14 @@ GATHER = {
     # Otherwise all-reduces gather weights, twice the bytes: all weights from 4x4x4 chips on.
     "xla_tpu_prefer_async_allgather_to_allreduce": "true",
 }
-IN_PIECES = {
+FUSED_GATHERS = {
     "xla_tpu_enable_async_collective_fusion": "true",
     "xla_tpu_enable_async_collective_fusion_fuse_all_gather": "true",
     "xla_tpu_enable_async_collective_fusion_multiple_steps": "true",
     "xla_tpu_overlap_compute_collective_tc": "true",
 }
 """A v5e has only its core for gathers: pieces of them are fused into the products."""
-AS_A_WHOLE = {"xla_tpu_enable_async_collective_fusion": "false"}
+WHOLE_GATHERS = {"xla_tpu_enable_async_collective_fusion": "false"}
 """On any other chip, fused gathers give wrong numbers or hang, according to libtpu. From 0.0.50 on
 it refuses to compile them."""
 ON_SPARSE_CORES = {
@@ -38,9 +38,9 @@ ON_SPARSE_CORES = {
 """Without these options, gathers wait for the products. The compiler then scatters gradients by
 all-reduces, twice the bytes, on a v6e, and on a v5p from 4x4x4 chips on."""
 KINDS = {
-    "TPU v5 lite": IN_PIECES,
-    "TPU v5": AS_A_WHOLE | ON_SPARSE_CORES,
-    "TPU v6 lite": AS_A_WHOLE | ON_SPARSE_CORES,
+    "TPU v5 lite": FUSED_GATHERS,
+    "TPU v5": WHOLE_GATHERS | ON_SPARSE_CORES,
+    "TPU v6 lite": WHOLE_GATHERS | ON_SPARSE_CORES,
 }
 """Options by device kind."""
 UNKNOWN = re.compile(r"No such compile option: '(\w+)'")
@@ -51,7 +51,7 @@ def of_step(mesh: Mesh) -> dict[str, str]:
     device = mesh.devices.flat[0]
     if device.platform != "tpu":
         return {}
-    return GATHER | KINDS.get(device.device_kind, AS_A_WHOLE)
+    return GATHER | KINDS.get(device.device_kind, WHOLE_GATHERS)
 
 
 def compiled(lowered: jax.stages.Lowered, mesh: Mesh) -> jax.stages.Compiled:
@@ -68,5 +68,5 @@ def compiled(lowered: jax.stages.Lowered, mesh: Mesh) -> jax.stages.Compiled:
             unknown = UNKNOWN.search(str(error))
             if unknown is None or options.pop(unknown[1], None) is None:
                 raise
-            said = f"compiled without {unknown[1]}: this compiler has no such option"
-            warnings.warn(said, stacklevel=2)
+            message = f"compiling without {unknown[1]}: the compiler does not have this option"
+            warnings.warn(message, stacklevel=2)

@@ -1,4 +1,7 @@
-"""Next-token cross-entropy, in float32 and over chunks of the tokens (C in array names)."""
+"""Next-token cross-entropy, in float32 and over chunks of the tokens.
+
+The letters of dims are those of trainer/model/__init__.py.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +14,7 @@ from flax import nnx
 from trainer.contract.estimates.memory import LOGIT_BYTES
 from trainer.data.packing import Batch
 from trainer.model import Decoder
-from trainer.model.custom import own_losses
+from trainer.model.custom import custom_losses
 from trainer.model.sharding import constrain, row_shards, token_shards
 
 Rest = tuple[jax.Array, jax.Array]
@@ -24,11 +27,12 @@ def loss_sum(
 ) -> jax.Array:
     """Returns the sum over the targets of a batch (B, S) of weight times cross-entropy, in nats.
 
-    The load-balancing loss of experts and the term of `z_loss` affect only the gradient. A custom
-    model defines the loss of its targets itself. `keys_B` are the random keys of dropout.
+    `keys_B` are one random key per row for dropout; None disables dropout. `z_loss` is the weight
+    of the z-loss: see `cross_entropy`. It and the load-balancing loss of experts affect only the
+    gradient, not the value. A custom model defines the loss of its targets itself.
     """
     if not isinstance(model, Decoder):
-        return jnp.sum(own_losses(model, batch, keys_B))
+        return jnp.sum(custom_losses(model, batch, keys_B))
     features_BSD, load_balance_loss_B = model.features(
         batch.tokens, batch.segments, batch.positions, keys_B
     )
@@ -37,7 +41,7 @@ def loss_sum(
         # The barrier also holds in the backward pass: the kernel's whole gradient is reduced to the
         # device's shard before the gradient of the features continues into the layers.
         features_BSD, kernel_DV = jax.lax.optimization_barrier((features_BSD, model.output_kernel))
-        x_CRTD, rest = _chunks(model, features_BSD, batch)
+        x_IRTD, rest = _chunks(model, features_BSD, batch)
 
         def one_chunk(kernel_RDV: jax.Array, x_RTD: jax.Array, rest: Rest) -> jax.Array:
             targets_RT, weights_RT = rest
@@ -45,14 +49,17 @@ def loss_sum(
             return jnp.sum(losses_RT * weights_RT)
 
         kernel_RDV = model.output_kernels(kernel_DV)
-        total: jax.Array = _sum_of_chunks(one_chunk, _loop(model), kernel_RDV, x_CRTD, rest)
+        total: jax.Array = _sum_of_chunks(one_chunk, _loop(model), kernel_RDV, x_IRTD, rest)
         return balance + total
 
 
 def losses_by_row(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
-    """Returns the weighted sum of the token losses of each row (B,). Do not differentiate it."""
+    """Returns the sum over each row's targets of weight times cross-entropy, in nats, (B,).
+
+    For evaluation, without dropout. Do not differentiate it: it keeps no logits for a gradient.
+    """
     if not isinstance(model, Decoder):
-        return jnp.sum(own_losses(model, batch), axis=1)
+        return jnp.sum(custom_losses(model, batch), axis=1)
     features_BSD, _ = model.features(batch.tokens, batch.segments, batch.positions)
     with jax.named_scope("loss"):
         kernel_RDV = model.output_kernels(model.output_kernel)
@@ -61,8 +68,8 @@ def losses_by_row(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
             x_RTD, (targets_RT, weights_RT) = chunk
             return None, cross_entropy(model.logits(x_RTD, kernel_RDV), targets_RT) * weights_RT
 
-        _, losses_CRT = _loop(model)(one_chunk, None, _chunks(model, features_BSD, batch))
-        return jnp.sum(_by_row(losses_CRT, batch.tokens.shape), axis=1)
+        _, losses_IRT = _loop(model)(one_chunk, None, _chunks(model, features_BSD, batch))
+        return jnp.sum(_by_row(losses_IRT, batch.tokens.shape), axis=1)
 
 
 def _loop(model: Decoder) -> Callable[..., Any]:
@@ -70,7 +77,7 @@ def _loop(model: Decoder) -> Callable[..., Any]:
 
 
 def _chunks(model: Decoder, features_BSD: jax.Array, batch: Batch) -> tuple[jax.Array, Rest]:
-    """Returns the features, and targets and weights, in chunks (C, R, T, ...)."""
+    """Returns the features, and targets and weights, in chunks (I, R, T, ...)."""
     parts = jax.tree.map(_by_shard, (features_BSD, (batch.targets, batch.weights)))
     chunks = chunk_count(parts[0].shape[1], model.vocabulary.padded)
     return jax.tree.map(lambda x: _leading_chunks(x, chunks), parts)
@@ -78,7 +85,7 @@ def _chunks(model: Decoder, features_BSD: jax.Array, batch: Batch) -> tuple[jax.
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _sum_of_chunks(
-    one_chunk: Chunk, loop: Callable[..., Any], kernel_RDV: jax.Array, x_CRTD: jax.Array, rest: Rest
+    one_chunk: Chunk, loop: Callable[..., Any], kernel_RDV: jax.Array, x_IRTD: jax.Array, rest: Rest
 ) -> jax.Array:
     """Returns the sum over chunks of one_chunk(kernel_RDV, x_RTD, targets and weights).
 
@@ -89,11 +96,11 @@ def _sum_of_chunks(
     def body(total: jax.Array, chunk: tuple[jax.Array, Rest]) -> tuple[jax.Array, None]:
         return total + one_chunk(kernel_RDV, *chunk), None
 
-    return loop(body, jnp.float32(0), (x_CRTD, rest))[0]
+    return loop(body, jnp.float32(0), (x_IRTD, rest))[0]
 
 
 def _sum_and_gradients(
-    one_chunk: Chunk, loop: Callable[..., Any], kernel_RDV: jax.Array, x_CRTD: jax.Array, rest: Rest
+    one_chunk: Chunk, loop: Callable[..., Any], kernel_RDV: jax.Array, x_IRTD: jax.Array, rest: Rest
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     both = jax.value_and_grad(one_chunk, argnums=(0, 1))
 
@@ -102,8 +109,8 @@ def _sum_and_gradients(
         return (sums[0] + loss, sums[1] + kernel_gradient_RDV), x_gradient_RTD
 
     zeros = (jnp.float32(0), jnp.zeros_like(kernel_RDV))
-    (total, kernel_gradient_RDV), x_gradient_CRTD = loop(body, zeros, (x_CRTD, rest))
-    return total, (kernel_gradient_RDV, x_gradient_CRTD)
+    (total, kernel_gradient_RDV), x_gradient_IRTD = loop(body, zeros, (x_IRTD, rest))
+    return total, (kernel_gradient_RDV, x_gradient_IRTD)
 
 
 def _scaled(
@@ -112,10 +119,10 @@ def _scaled(
     gradients: tuple[jax.Array, jax.Array],
     factor: jax.Array,
 ) -> tuple[jax.Array, jax.Array, None]:
-    kernel_gradient_RDV, x_gradient_CRTD = (
+    kernel_gradient_RDV, x_gradient_IRTD = (
         (factor * gradient).astype(gradient.dtype) for gradient in gradients
     )
-    return kernel_gradient_RDV, x_gradient_CRTD, None
+    return kernel_gradient_RDV, x_gradient_IRTD, None
 
 
 _sum_of_chunks.defvjp(_sum_and_gradients, _scaled)
@@ -134,10 +141,14 @@ def _balance(
 
 
 def cross_entropy(logits_RTV: jax.Array, targets_RT: jax.Array, z_loss: float = 0.0) -> jax.Array:
-    """Returns nats per target (R, T). Targets are compared, not looked up: V may be split.
+    """Returns the cross-entropy of each target, in nats, (R, T).
 
-    The gradient includes `z_loss` times the squared log of the softmax's sum (arXiv:2204.02311),
+    R are token shards and T the tokens of one. Targets are compared, not looked up: V may be split
+    over devices. The gradient includes that of `z_loss` times the squared log of the softmax's sum,
     which keeps logits near zero. The value is the plain cross-entropy.
+
+    References:
+        z-loss: PaLM, section 5, https://arxiv.org/abs/2204.02311
     """
     is_target_RTV = jnp.arange(logits_RTV.shape[-1]) == targets_RT[:, :, None]
     target_RT = jnp.sum(jnp.where(is_target_RTV, logits_RTV, 0), axis=-1)
@@ -148,7 +159,7 @@ def cross_entropy(logits_RTV: jax.Array, targets_RT: jax.Array, z_loss: float = 
 
 
 def _gradient_only(x: jax.Array) -> jax.Array:
-    """Returns 0 with the gradient of `x`."""
+    """Returns 0 with the gradient of `x`: adds a term to the gradient, not to the reported loss."""
     return x - jax.lax.stop_gradient(x)
 
 
@@ -176,9 +187,9 @@ def _leading_chunks(x_RTx: jax.Array, chunks: int) -> jax.Array:
     return jnp.moveaxis(x_RTx.reshape(shards, chunks, tokens // chunks, *rest), 1, 0)
 
 
-def _by_row(x_CRT: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _by_row(x_IRT: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Inverts `_by_shard` and `_leading_chunks`: returns (B, S), which is `shape`."""
-    x_RT = jnp.moveaxis(x_CRT, 0, 1).reshape(token_shards(), -1)
+    x_RT = jnp.moveaxis(x_IRT, 0, 1).reshape(token_shards(), -1)
     (_, length), rows = shape, row_shards()
     parts = token_shards() // rows
     x_BS = x_RT.reshape(rows, parts, -1, length // parts).swapaxes(1, 2).reshape(shape)

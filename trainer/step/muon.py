@@ -2,8 +2,11 @@
 
 Applies only to the weights between a layer's features: see `matrix` in
 trainer/contract/planning/optimizer_state.py.
-The polynomial's coefficients and the size of an update are those of arXiv:2502.16982.
-In array names, N are matrices of m rows and n columns.
+The letters of dims are those of trainer/model/__init__.py.
+
+References:
+    Muon: https://kellerjordan.github.io/posts/muon/
+    The polynomial's coefficients and the size of an update: https://arxiv.org/abs/2502.16982
 """
 
 import math
@@ -29,7 +32,10 @@ RMS = 0.2
 def scale_by_muon(
     momentum: float, matrices: Mapping[str, tuple[str, ...]]
 ) -> optax.GradientTransformation:
-    """Returns the rule for the direction of `matrices`: parameter name -> logical axes."""
+    """Returns the rule for the direction of `matrices`: parameter name -> logical axes.
+
+    Nesterov momentum, orthogonalized, and scaled by 0.2 sqrt(max(m, n)).
+    """
 
     def orthogonal_steps(steps: Any, params: Any) -> Params:
         del params
@@ -38,17 +44,20 @@ def scale_by_muon(
     return optax.chain(optax.trace(momentum, nesterov=True), optax.stateless(orthogonal_steps))
 
 
-def orthogonal(x_Nmn: jax.Array) -> jax.Array:
-    """Returns matrices near the given ones, all of whose singular values are roughly 1."""
-    if x_Nmn.shape[1] > x_Nmn.shape[2]:
-        return orthogonal(x_Nmn.mT).mT
-    norms_N11 = jnp.sqrt(jnp.sum(x_Nmn**2, axis=(1, 2), keepdims=True))
-    x_Nmn = x_Nmn / (norms_N11 + 1e-8)
+def orthogonal(x_Zmn: jax.Array) -> jax.Array:
+    """Returns matrices near the given ones, all of whose singular values are roughly 1.
+
+    Five Newton-Schulz iterations of a quintic polynomial, in the dtype of the input.
+    """
+    if x_Zmn.shape[1] > x_Zmn.shape[2]:
+        return orthogonal(x_Zmn.mT).mT
+    norms_Z11 = jnp.sqrt(jnp.sum(x_Zmn**2, axis=(1, 2), keepdims=True))
+    x_Zmn = x_Zmn / (norms_Z11 + 1e-8)
     first, second, third = COEFFICIENTS
     for _ in range(ROUNDS):
-        gram_Nmm = x_Nmn @ x_Nmn.mT
-        x_Nmn = first * x_Nmn + (second * gram_Nmm + third * gram_Nmm @ gram_Nmm) @ x_Nmn
-    return x_Nmn
+        gram_Zmm = x_Zmn @ x_Zmn.mT
+        x_Zmn = first * x_Zmn + (second * gram_Zmm + third * gram_Zmm @ gram_Zmm) @ x_Zmn
+    return x_Zmn
 
 
 def _orthogonal_step(step: jax.Array, axes: tuple[str, ...]) -> jax.Array:
@@ -58,13 +67,13 @@ def _orthogonal_step(step: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     if not mesh:
         return _of_matrices(step, found)
     stored, layer = sharding_rules.partition(step.shape, axes, mesh), found.stacked[0]
-    dealt = _dealt(stored, layer) if step.shape[layer] % mesh["fsdp"] == 0 else stored
-    made = _of_matrices(jax.lax.with_sharding_constraint(step, PartitionSpec(*dealt)), found)
-    made = jax.lax.with_sharding_constraint(made, PartitionSpec(*dealt))
-    return jax.lax.with_sharding_constraint(made, PartitionSpec(*stored))
+    layout = _by_layers(stored, layer) if step.shape[layer] % mesh["fsdp"] == 0 else stored
+    update = _of_matrices(jax.lax.with_sharding_constraint(step, PartitionSpec(*layout)), found)
+    update = jax.lax.with_sharding_constraint(update, PartitionSpec(*layout))
+    return jax.lax.with_sharding_constraint(update, PartitionSpec(*stored))
 
 
-def _dealt(stored: tuple[str | None, ...], layer: int) -> tuple[str | None, ...]:
+def _by_layers(stored: tuple[str | None, ...], layer: int) -> tuple[str | None, ...]:
     """Returns a layout with whole layers per device, not shards of all: no work is duplicated."""
     whole = [None if axis == "fsdp" else axis for axis in stored]
     return (*whole[:layer], "fsdp", *whole[layer + 1 :])
@@ -72,7 +81,7 @@ def _dealt(stored: tuple[str | None, ...], layer: int) -> tuple[str | None, ...]
 
 def _of_matrices(step: jax.Array, found: Matrix) -> jax.Array:
     order = (*found.stacked, *found.rows, *found.columns)
-    turned = step.transpose(order)
+    matrices = step.transpose(order)
     rows, columns = (math.prod(step.shape[d] for d in dims) for dims in (found.rows, found.columns))
-    made_Nmn = orthogonal(turned.reshape(-1, rows, columns)) * RMS * max(rows, columns) ** 0.5
-    return made_Nmn.reshape(turned.shape).transpose([order.index(d) for d in range(step.ndim)])
+    update_Zmn = orthogonal(matrices.reshape(-1, rows, columns)) * RMS * max(rows, columns) ** 0.5
+    return update_Zmn.reshape(matrices.shape).transpose([order.index(d) for d in range(step.ndim)])

@@ -1,4 +1,10 @@
-"""AdamW, Lion, Muon or Adafactor with a schedule, from a job's `optimizer` section."""
+"""AdamW, Lion, Muon or Adafactor with a schedule, from a job's `optimizer` section.
+
+References:
+    AdamW: https://arxiv.org/abs/1711.05101
+    Lion: https://arxiv.org/abs/2302.06675
+    Muon and Adafactor: see muon.py and adafactor.py
+"""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
@@ -23,9 +29,14 @@ from trainer.step.muon import scale_by_muon
 def schedule(optimizer: Optimizer, steps: int) -> optax.Schedule:
     """Returns the schedule: updates done -> learning rate of the next one.
 
-    Warm-up reaches the full rate with update `warmup_steps`. The last update has `final_fraction`
-    of it (`constant`: all of it). `wsd` (arXiv:2404.06395) keeps the full rate until the last
-    `decay_steps`.
+    `steps` is the number of updates of the run. Warm-up is linear and reaches the full rate with
+    update `warmup_steps`. The last update has `final_fraction` of it (`constant`: all of it). `wsd`
+    (warm-up, stable, decay) keeps the full rate until the last `decay_steps`; by default these are
+    a tenth of the run.
+
+    References:
+        WSD: MiniCPM, section 4, https://arxiv.org/abs/2404.06395
+        Cosine: SGDR, https://arxiv.org/abs/1608.03983
     """
     rate, warmup = optimizer.learning_rate, optimizer.warmup_steps
     rest = max(1, steps - max(1, warmup))
@@ -142,14 +153,27 @@ def _pulled(pull: Pull, step: jax.Array, param: jax.Array) -> jax.Array:
 
 
 def clipping(optimizer: Optimizer, grad_norm: jax.Array) -> jax.Array:
-    """Returns the factor that clips gradients of this norm to `clip_norm`; 1 if they are below."""
+    """Returns the factor, a float32 scalar, that clips gradients of this norm to `clip_norm`.
+
+    It is 1 for smaller norms, and when the job sets no `clip_norm`.
+
+    References:
+        Clipping by the global norm: https://arxiv.org/abs/1211.5063
+    """
     if optimizer.clip_norm is None:
         return jnp.float32(1)
     return jnp.minimum(1.0, optimizer.clip_norm / grad_norm)
 
 
 def update_ema(optimizer: Optimizer, average: Params, params: Params, updates: jax.Array) -> Params:
-    """Adds `params` to the moving average; it forgets early ones, of fewer `updates`, faster."""
+    """Returns the exponential moving average after `updates` updates, with `params` added.
+
+    The decay is the smaller of `ema_decay` and (1 + updates) / (10 + updates): the average forgets
+    the first parameters faster.
+
+    References:
+        The ramp: `num_updates` of TensorFlow's tf.train.ExponentialMovingAverage.
+    """
     assert optimizer.ema_decay is not None
     kept = jnp.minimum(optimizer.ema_decay, (1 + updates) / (10 + updates))
     return jax.tree.map(lambda mean, param: mean + (1 - kept) * (param - mean), average, params)

@@ -90,9 +90,9 @@ class TrainProgram:
         """
         network = network_of(job, plan)
         rule = optimizer.make(job, plan.trained)
-        whole, lie = meshes.replicated(mesh), meshes.parameter_shardings(plan, mesh)
+        whole, placed = meshes.replicated(mesh), meshes.parameter_shardings(plan, mesh)
         kept_as = {one.name: jnp.dtype(one.dtype) for one in plan.parameters if not one.is_trained}
-        params, base = _parted(lie, kept_as)
+        params, base = _parted(placed, kept_as)
         shapes, _ = _parted(jax.eval_shape(network.initial), kept_as)
         moments = optimizer.shardings(rule, shapes, params, whole)
         average = None if job.optimizer.ema_decay is None else params
@@ -265,7 +265,10 @@ def _parted(
 def micro_batch_loss(
     network: AnyNetwork, params: Params, micro: Batch, step: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the loss of a micro-batch (B, S), summed over its targets, and their number."""
+    """Returns the loss of a micro-batch (B, S), summed over its targets in nats, and their weight.
+
+    `step` is the number of updates done, which seeds the dropout of the next one.
+    """
     keys = None
     if network.is_random:
         keys = row_keys(network.job.seed, step, micro.examples)
@@ -274,7 +277,10 @@ def micro_batch_loss(
 
 
 def digest(examples: jax.Array) -> jax.Array:
-    """Returns the sum modulo 2^32 of a hash of each number (the finalizer of MurmurHash3)."""
+    """Returns the sum modulo 2^32 of a hash of each number, a uint32 scalar.
+
+    The hash is the finalizer of MurmurHash3 (https://github.com/aappleby/smhasher).
+    """
     mixed = examples.astype(jnp.uint32) + jnp.uint32(0x9E3779B9)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)

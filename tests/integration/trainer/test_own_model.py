@@ -42,7 +42,7 @@ WRONG = {
         "    raise KeyError('width')",
         r"\w+\.py:12 in build: KeyError: 'width'",
     ),
-    "not a module": ("return Model(vocab_size, rngs)", "return 3", "gives int, wanted an nnx.Mod"),
+    "not a module": ("return Model(vocab_size, rngs)", "return 3", "returns int, expected an nnx"),
     "no loss": ("def loss", "def cost", r"Model of \S+ has no method loss\(batch, keys_B\)"),
     "no axes": ('out_sharding=("vocab", "embed")', "", r"table \(257, 4\) has no logical axes"),
     "too few axes": ('"vocab", "embed"', '"vocab",', "each dim needs a name"),
@@ -52,9 +52,9 @@ WRONG = {
     "a state of its own": (
         "out_sharding",
         "out_sharding=('vocab', 'embed')); self.seen = nnx.BatchStat(jnp.zeros(3), out_sharding",
-        "seen is BatchStat: a model keeps nothing but parameters",
+        "seen is a BatchStat: all variables of a model must be nnx.Param",
     ),
-    "a mean": ("sum(axis=-1)", "mean()", r"gives float32 \(\), wanted a loss for each target"),
+    "a mean": ("sum(axis=-1)", "mean()", r"returns float32 \(\), expected a float for each target"),
     "a loss that fails": (
         "batch.tokens]",
         "batch.tokens] @ batch",
@@ -151,7 +151,7 @@ def test_other_code_than_the_planned_one_is_told(written):
     job = written(GOOD)
     planned = plan_of(job).parameters
     changed = written(GOOD.replace("4)", "8)"))
-    with pytest.raises(PlanError, match=r"has other parameters here than .*: table"):
+    with pytest.raises(PlanError, match=r"differ from the plan: table"):
         custom.CustomNetwork.of(changed).check_planned(planned)
 
 

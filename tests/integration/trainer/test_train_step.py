@@ -18,7 +18,7 @@ def test_what_a_compiler_does_not_know_is_left_out_and_told(monkeypatch):
     options = {"xla_of_another_version": "true", "xla_backend_optimization_level": "0"}
     monkeypatch.setattr(compiler_options, "of_step", lambda _: options)
     mesh, lowered = jax.make_mesh((1,), ("fsdp",)), jax.jit(lambda x: x + 1).lower(1.0)
-    with pytest.warns(UserWarning, match="compiled without xla_of_another_version"):
+    with pytest.warns(UserWarning, match="compiling without xla_of_another_version"):
         assert compiler_options.compiled(lowered, mesh)(1.0) == 2.0
     options.update(xla_backend_optimization_level="low")
     del options["xla_of_another_version"]
