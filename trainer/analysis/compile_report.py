@@ -39,7 +39,10 @@ temporaries", but includes the arguments: 17.00G for x + 1, where x has 17 GiB a
 
 @dataclass(frozen=True)
 class CompileReport:
-    """Result of compiling a step: memory, time and collectives. Bytes are per device."""
+    """Result of compiling a step: whether it fits, its memory by part, time and collectives.
+
+    Bytes are per device.
+    """
 
     fits: bool
     hbm_needed_bytes: int | None
@@ -71,7 +74,11 @@ def main() -> int:
 
 
 def estimate(job: Job, plan: Plan) -> CompileReport:
-    """Compiles the training step of a plan for a real TPU. Raises topology.NoCompilerError."""
+    """Compiles the training step of a plan for a real TPU, and an evaluation if the job has one.
+
+    Raises topology.NoCompilerError when this machine has no compiler for the devices, and
+    JaxRuntimeError when the compiler fails for another reason than memory.
+    """
     mesh = meshes.build(plan, topology.devices(plan.world))
     program = TrainProgram.of(job, plan, mesh)
     batch = abstract_batch(job, plan)
@@ -85,7 +92,7 @@ def estimate(job: Job, plan: Plan) -> CompileReport:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         message = str(error).splitlines()[0]
-        return _refused(message, memory, available, time.perf_counter() - began)
+        return _too_large(message, memory, available, time.perf_counter() - began)
     compile_s = time.perf_counter() - began
     found = compiled.memory_analysis()
     assert found is not None
@@ -101,7 +108,7 @@ def estimate(job: Job, plan: Plan) -> CompileReport:
     return _with_evaluation(verdict, program, batch) if job.eval else verdict
 
 
-def _refused(
+def _too_large(
     message: str, memory: dict[str, int], available: int, compile_s: float
 ) -> CompileReport:
     """Returns the report of a step that does not fit.
@@ -137,7 +144,7 @@ def _with_evaluation(verdict: CompileReport, program: TrainProgram, batch: Batch
         hbm_needed_bytes=max(needed, verdict.hbm_needed_bytes),
         evaluation_bytes=needed,
         compile_s=verdict.compile_s + time.perf_counter() - began,
-        message="" if fits else "the training step fits, and an evaluation beside it does not",
+        message="" if fits else "the training step fits, but an evaluation beside it does not",
     )
 
 
@@ -149,7 +156,7 @@ def _collectives(text: str, plan: Plan) -> list[Collective] | None:
     try:
         return collectives.of(text, plan)
     except ValueError as error:
-        print(f"the program's collectives are not known: {error}", file=sys.stderr)
+        print(f"cannot analyze the program's collectives: {error}", file=sys.stderr)
         return None
 
 

@@ -88,7 +88,7 @@ def test_a_file_name_that_is_no_text_is_hashed_too(corpus):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        (None, "source: text needs a glob"),
+        (None, "source 'text' needs a glob"),
         ("corpus/*.rst", r"no file matches 'corpus/\*.rst'.*must exist on every host"),
         ("corpus", r"'corpus' is a folder\. Use 'corpus/\*'"),
     ],
@@ -100,7 +100,7 @@ def test_a_corpus_without_files_is_an_error_with_the_remedy(corpus, path, messag
 
 def test_a_corpus_of_empty_files_is_an_error(corpus):
     (corpus / "empty.log").touch()
-    with pytest.raises(DataError, match="is empty"):
+    with pytest.raises(DataError, match=r"all 1 files that match .* are empty"):
         files(text("corpus/*.log"))
 
 

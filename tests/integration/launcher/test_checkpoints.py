@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 def test_every_step_is_listed_with_what_is_wrong_with_it(folder: Path) -> None:
     assert [(entry.step, entry.problem) for entry in entries(str(folder))] == [
         (400, "about.json is missing"),
-        (300, "data has 999 bytes of 1,000"),
+        (300, "data has 999 bytes, expected 1,000"),
         (200, ""),
         (150, "moved aside as damaged"),
         (100, ""),
@@ -78,7 +78,7 @@ def test_json_has_one_object_per_step(folder: Path) -> None:
     listed = {entry["step"]: entry for entry in json.loads(as_json(list(entries(str(folder)))))}
     assert listed[200]["whole"]
     assert (listed[200]["bytes"], listed[200]["eval_loss"], listed[200]["hosts"]) == (1000, 2.25, 2)
-    assert listed[300]["problem"] == "data has 999 bytes of 1,000"
+    assert listed[300]["problem"] == "data has 999 bytes, expected 1,000"
 
 
 VERIFY = """

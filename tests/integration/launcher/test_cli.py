@@ -17,7 +17,7 @@ from tests.support.worlds import mesh_of
         (["missing.yaml"], "missing.yaml: no such file"),
         (["job.yaml", "optimizer.learning_rte=1"], "Did you mean 'learning_rate'?"),
         (["job.yaml", "steps=-3"], "override steps=-3: expected a whole number of at least 1"),
-        (["job.yaml", "data.global_batch=15"], "15 does not divide over data 1 x fsdp 2 = 2"),
+        (["job.yaml", "data.global_batch=15"], "15 is not divisible by data 1 x fsdp 2 = 2"),
         (["job.yaml", "mesh.tensor=3"], "tensor 3 does not divide the 2 devices"),
         (["job.yaml", "data.source=stdlibb"], "Did you mean 'stdlib'?"),
         (["job.yaml", "data.source=text"], "source 'text' needs a path"),

@@ -61,7 +61,7 @@ def test_as_json_every_alternative_that_may_fit_has_its_figures(folder: Path) ->
 def test_gpus_are_searched_by_arithmetic(folder: Path) -> None:
     result = launch(folder, "plan", "-c", "h200-16", "job.yaml", "--search")
     assert result.returncode == 0, result.stderr
-    assert "by arithmetic alone: h200-16: only for TPUs there is a compiler" in result.stdout
+    assert "by arithmetic alone: h200-16: only TPUs can be compiled for" in result.stdout
 
 
 def test_where_nothing_fits_it_ends_with_1(folder: Path) -> None:
@@ -75,8 +75,8 @@ def test_where_nothing_fits_it_ends_with_1(folder: Path) -> None:
     ("words", "why"),
     [
         (["-c", "local", "--search"], "it is for a real accelerator"),
-        (["-c", "v4-8", "--simulate", "--search"], "leave out --simulate"),
-        (["-c", "h200-16", "--search", "--compile"], "--compile: h200-16: only for TPUs"),
+        (["-c", "v4-8", "--simulate", "--search"], "without --simulate"),
+        (["-c", "h200-16", "--search", "--compile"], "--compile: h200-16: only TPUs"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(folder: Path, words: list[str], why: str) -> None:

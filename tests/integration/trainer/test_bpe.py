@@ -183,7 +183,7 @@ def test_a_checkpoint_has_it_and_an_export_takes_it_along(
 
 def test_whoever_starts_from_its_weights_names_the_file(run: Kept) -> None:
     made = run.made.program
-    with pytest.raises(FolderError, match=r"say .*1/tokenizer\.json as data\.tokenizer"):
+    with pytest.raises(FolderError, match=r"Set data\.tokenizer to .*1/tokenizer\.json"):
         initial(str(run.folder), made)
     file = str(run.folder / "1" / "tokenizer.json")
     data = made.job.data.model_copy(update={"tokenizer": file})

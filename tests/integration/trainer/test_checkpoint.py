@@ -74,7 +74,7 @@ def test_a_save_that_comes_no_further_is_given_up_and_never_committed(tmp_path, 
     kept = Kept.of(tmp_path, deadlines={"save_s": 0.5})
     kept.save(1)
     error = kept.saver.poll(wait=True)
-    assert "nothing was written for 0 s" in str(error) and "deadlines.save_s" in str(error)
+    assert "no bytes were written for 0 s" in str(error) and "deadlines.save_s" in str(error)
     stuck.set()
     assert passed.wait(60)
     kept.saved(2)
@@ -105,7 +105,7 @@ def test_the_error_of_the_last_save_is_raised_although_the_job_says_continue(tmp
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(FolderError, match="cannot be written here"):
+    with pytest.raises(FolderError, match="cannot write checkpoints"):
         Kept.of(tmp_path / "run", storage=str(tmp_path / "file"))
 
 

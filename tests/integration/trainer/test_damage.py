@@ -67,7 +67,7 @@ def _spoil_orbax_metadata(folder: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "truncated file": (_truncate, "bytes of"),
+    "truncated file": (_truncate, "bytes, expected"),
     "missing file": (_remove_a_file, "manifest.ocdbt is missing"),
     "flipped byte": (_flip_a_byte, ""),
     "empty folder": (_empty, "about.json is missing"),

@@ -54,7 +54,7 @@ def test_a_compiler_that_takes_too_long_is_named_with_the_key_of_the_limit(
     coordinator: Coordinator,
 ) -> None:
     coordinator.is_complete = False
-    said = r"at 'first step' \(77 s: deadlines\.compile_s of the job\): .*task 1 is absent"
+    said = r"reached 'first step' within 77 s \(deadlines\.compile_s\): .*task 1 is absent"
     with pytest.raises(TimeoutError, match=said):
         initialize.wait_for_compilers("first step", Deadlines(compile_s=77))
 

@@ -77,8 +77,11 @@ def test_two_slices_of_it_are_compiled_as_one_program(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["-c", "v4-8", "--simulate", "data.global_batch=4"], "leave out --simulate"),
-        (["-c", "h100-8", "data.global_batch=8"], "only for TPUs there is a compiler without one"),
+        (["-c", "v4-8", "--simulate", "data.global_batch=4"], "without --simulate"),
+        (
+            ["-c", "h100-8", "data.global_batch=8"],
+            "only TPUs can be compiled for without the hardware",
+        ),
     ],
 )
 def test_where_there_is_no_compiler_it_says_so(tmp_path: Path, words: list[str], why: str) -> None:

@@ -146,12 +146,17 @@ def test_the_label_of_a_lease_has_its_attempt_and_its_id():
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [(None, "is gone"), (" ", "is empty"), ("{", "cannot be parsed"), ("{}", "cannot be parsed")],
+    [
+        (None, "is missing"),
+        (" ", "is empty"),
+        ("{", "cannot be parsed"),
+        ("{}", "cannot be parsed"),
+    ],
 )
 def test_a_lease_that_is_lost_is_held_no_more_and_says_why(tmp_path, text, problem):
     lease = Lease.take(tmp_path, "run", 1, print)
     (tmp_path / LEASE).unlink() if text is None else (tmp_path / LEASE).write_text(text)
-    with pytest.raises(StaleError, match=f"lease.json {problem}: attempt 1 holds"):
+    with pytest.raises(StaleError, match=f"lease.json {problem}: attempt 1 no longer holds"):
         lease.check(tmp_path)
 
 

@@ -125,17 +125,17 @@ def test_a_frozen_weight_costs_two_products_and_a_trained_one_three():
 @pytest.mark.parametrize(
     ("changes", "key", "message"),
     [
-        ({"checkpoint": None}, "checkpoint.init_from", "adapters of a model that is there"),
+        ({"checkpoint": None}, "checkpoint.init_from", "lora needs a base model"),
         ({"lora": {"rank": 2, "targets": ["quary"]}}, "lora.targets.0", "Did you mean 'query'?"),
         (
             {"lora": {"rank": 2, "targets": ["*.query.*", "embedding.*"]}},
             "lora.targets.1",
-            "'embedding.*' matches embedding.table alone, which take no adapter. There",
+            "'embedding.*' matches only embedding.table, without support for adapters. Ker",
         ),
         (
             {"lora": {"rank": 2, "targets": ["*.up.*"]}, "model": {"moe": {"count": 2}}},
             "lora.targets.0",
-            "take no adapter",
+            "without support for adapters",
         ),
     ],
 )
@@ -248,7 +248,7 @@ def test_another_base_is_refused_and_adapters_are_none(base, adapted):
         FolderError, match=rf"is not the base model of the adapters.* {name} differ"
     ):
         initial(str(base), program, other)
-    with pytest.raises(FolderError, match="holds adapters alone"):
+    with pytest.raises(FolderError, match="contains only adapters"):
         initial(str(run_dir), program)
 
 

@@ -185,7 +185,7 @@ def test_a_source_that_is_too_small_is_named(corpora: list[dict[str, Any]], tmp_
     ("changes", "said"),
     [
         ({"path": None}, "data.mixture.1.path: source 'text' needs a path"),
-        ({"source": "stdlib"}, "data.mixture.1.path: source 'stdlib' takes no path"),
+        ({"source": "stdlib"}, "data.mixture.1.path: source 'stdlib' has no path"),
     ],
 )
 def test_a_wrong_path_of_a_source_is_told_by_its_key(

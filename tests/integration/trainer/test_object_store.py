@@ -191,7 +191,7 @@ def test_a_torn_lease_is_no_lease_and_is_reported(tmp_path, storage, bucket, tex
     (name,) = [name for name in bucket.names(tmp_path.name) if name.endswith("lease.json")]
     bucket.put(name, text)
     again = Kept.of(tmp_path, attempt=2, storage=storage)
-    assert any("counts as no lease" in line for line in again.said.lines)
+    assert any("replacing it with a new lease" in line for line in again.said.lines)
     again.saved(1)
 
 
@@ -271,7 +271,7 @@ def test_a_bucket_that_is_gone_fails_the_save_and_is_not_made_again(tmp_path, st
 
 
 def test_a_bucket_that_is_not_there_is_refused(tmp_path, bucket):
-    with pytest.raises(FolderError, match="no such bucket"):
+    with pytest.raises(FolderError, match="the bucket does not exist"):
         Kept.of(tmp_path, storage="gs://another/x")
 
 

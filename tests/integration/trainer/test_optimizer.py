@@ -173,8 +173,8 @@ def test_groups_have_their_own_learning_rate_and_decay_and_the_first_counts():
     ("param_groups", "message"),
     [
         ([{"pattern": "embeding.table"}], "matches no parameter. Did you mean 'embedding.table'?"),
-        ([{"pattern": "zzz*"}], "There are: embedding.table, layers.attention_norm.scale"),
-        ([{"pattern": "*"}, {"pattern": "*.scale"}], "is in earlier groups, and the first counts"),
+        ([{"pattern": "zzz*"}], "The parameters: embedding.table, layers.attention_norm.scale"),
+        ([{"pattern": "*"}, {"pattern": "*.scale"}], "is in earlier groups, which take precedence"),
     ],
 )
 def test_a_group_without_parameters_is_refused(param_groups, message):

@@ -46,8 +46,8 @@ WRONG = {
     "no loss": ("def loss", "def cost", r"Model of \S+ has no method loss\(batch, keys_B\)"),
     "no axes": ('out_sharding=("vocab", "embed")', "", r"table \(257, 4\) has no logical axes"),
     "too few axes": ('"vocab", "embed"', '"vocab",', "each dim needs a name"),
-    "an unknown axis": ('"embed"', '"embd"', "no axis is called 'embd'. Did you mean 'embed'?"),
-    "two dims for one mesh axis": ('"embed"', '"mlp"', "tensor can split one dim"),
+    "an unknown axis": ('"embed"', '"embd"', "unknown logical axis 'embd'. Did you mean 'embed'?"),
+    "two dims for one mesh axis": ('"embed"', '"mlp"', "tensor would split more than one dim"),
     "another type": ("(vocab_size, 4)", "(vocab_size, 4), 'bfloat16'", "table is bfloat16"),
     "a state of its own": (
         "out_sharding",

@@ -33,7 +33,7 @@ def test_the_named_steps_are_traced_on_the_named_processes_alone(tmp_path: Path)
 @pytest.mark.parametrize(
     ("profile", "said"),
     [
-        ({"steps": [2, 4]}, "profile.steps: the last is 4, and the run has 3"),
+        ({"steps": [2, 4]}, "profile.steps: the last step is 4, but the run has 3"),
         ({"steps": [1, 1], "processes": [0, 2]}, "profile.processes: found 2; with 2 hosts"),
     ],
 )

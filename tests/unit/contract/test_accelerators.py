@@ -124,9 +124,9 @@ def test_where_the_field_disagrees_eight_chips_are_one_host_or_two(name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("v4-30", "v4-30 does not exist. The nearest that do: v4-16 or v4-32"),
-        ("v5e-256000", "v5e-256000 does not exist. The nearest that do: v5e-256"),
-        ("h100-12", "h100-12 does not exist: a host has 8 GPUs. The nearest that do: h100-8 or"),
+        ("v4-30", "v4-30 does not exist. The nearest sizes: v4-16 or v4-32"),
+        ("v5e-256000", "v5e-256000 does not exist. The nearest sizes: v5e-256"),
+        ("h100-12", "h100-12 does not exist: a host has 8 GPUs. The nearest sizes: h100-8 or"),
         ("v4", "'v4' needs a size, such as v4-8"),
         ("h10-8", "Did you mean 'h100'?"),
     ],
@@ -140,10 +140,10 @@ def test_an_impossible_name_is_told_with_the_nearest_possible(name, message):
 @pytest.mark.parametrize(
     ("name", "wanted", "message"),
     [
-        ("v4-32", {"hosts": 3}, "v4-32 is 4 hosts x 4 devices, not 3 hosts"),
-        ("h100-8", {"hosts": 3}, "h100-8 is 1 host x 8 devices, not 3 hosts"),
-        ("h100-16", {"hosts": 1}, "h100-16 is 2 hosts x 8 devices, not 1 host"),
-        ("v6e-8", {"devices_per_host": 2}, "v6e-8 is 1 host x 8 devices, not 2 devices"),
+        ("v4-32", {"hosts": 3}, "v4-32 has 4 hosts x 4 devices, not 3 hosts"),
+        ("h100-8", {"hosts": 3}, "h100-8 has 1 host x 8 devices, not 3 hosts"),
+        ("h100-16", {"hosts": 1}, "h100-16 has 2 hosts x 8 devices, not 1 host"),
+        ("v6e-8", {"devices_per_host": 2}, "v6e-8 has 1 host x 8 devices, not 2 devices"),
     ],
 )
 def test_hosts_that_do_not_fit_the_name_are_refused(name, wanted, message):
@@ -167,7 +167,7 @@ def test_another_number_of_hosts_is_another_slice_of_the_same_hosts(name, hosts,
 
 
 def test_a_number_of_hosts_without_a_topology_names_the_nearest_with_one():
-    with pytest.raises(ValueError, match=r"3 hosts of 4 chips\. The nearest that exist: 2 or 4"):
+    with pytest.raises(ValueError, match=r"3 hosts of 4 chips\. The nearest host counts: 2 or 4"):
         with_hosts(parse("v4-32"), 3)
 
 

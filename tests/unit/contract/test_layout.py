@@ -93,7 +93,7 @@ def test_fsdp_crosses_slices_when_data_does_not() -> None:
 
 def test_slices_that_do_not_divide_are_refused() -> None:
     world = TWO_V5E_16.model_copy(update={"slices": 3})
-    with pytest.raises(ValueError, match="3 slices do not divide over data 2 and fsdp 16"):
+    with pytest.raises(ValueError, match="3 slices cannot be split over data 2 and fsdp 16"):
         device_order(world, mesh_of(data=2, fsdp=16))
 
 

@@ -24,9 +24,9 @@ def test_a_url_stays_as_it_is(monkeypatch):
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("gs://bucket/x", r"gs://bucket/x is reached through gcsfs.*pip install 'slipway\[gcs\]'"),
-        ("gs:///x", "names no bucket"),
-        ("s3://bucket/x", "nowhere else"),
+        ("gs://bucket/x", r"gs://bucket/x needs gcsfs.*pip install 'slipway\[gcs\]'"),
+        ("gs:///x", "has no bucket"),
+        ("s3://bucket/x", "unsupported URL"),
     ],
 )
 def test_a_url_that_cannot_be_reached_is_refused(monkeypatch, url, said):

@@ -50,8 +50,8 @@ def test_all_presets_of_published_models_are_compared() -> None:
 
 
 def test_learned_positions_need_their_number_and_rotary_ones_have_none() -> None:
-    assert "at least seq_len 64" in problems_of(positions="learned")["model.max_positions"]
-    assert "leave it out" in problems_of(max_positions=64)["model.max_positions"]
+    assert "at least seq_len (64)" in problems_of(positions="learned")["model.max_positions"]
+    assert "Remove this key" in problems_of(max_positions=64)["model.max_positions"]
     found = problems_of(positions="learned", max_positions=32)
     assert found == {"data.seq_len": "64 is more than the model's 32 learned positions"}
 

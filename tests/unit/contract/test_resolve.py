@@ -41,12 +41,13 @@ def test_two_free_axes_are_one_too_many() -> None:
 
 def test_a_batch_that_does_not_divide_names_the_nearest_that_does() -> None:
     message = problems_of(data=data(global_batch=24))["data.global_batch"]
-    assert message.endswith("= 16; the nearest that does: 16 or 32")
+    assert message.endswith("= 16. The nearest valid value: 16 or 32")
 
 
 def test_query_heads_must_divide_by_the_tensor_axis() -> None:
     assert (
-        "4 query heads do not divide by tensor 8" in problems_of(mesh={"tensor": 8})["mesh.tensor"]
+        "4 query heads are not divisible by tensor 8"
+        in problems_of(mesh={"tensor": 8})["mesh.tensor"]
     )
 
 
@@ -55,7 +56,7 @@ def test_key_value_heads_that_do_not_divide_are_replicated_with_a_warning() -> N
     key = next(p for p in plan.parameters if p.name == "layers.attention.key.kernel")
     assert key.spec == (None, "fsdp", None, None)
     (warning,) = plan.warnings
-    assert "kv_heads 2 does not divide by tensor 4" in warning
+    assert "kv_heads 2 is not divisible by tensor 4" in warning
     assert "MiB of parameters per device)" in warning
 
 
@@ -78,7 +79,7 @@ def test_every_problem_is_told_at_once() -> None:
 def test_tensor_groups_that_cut_hosts_apart_are_refused() -> None:
     job_sections = {"mesh": {"tensor": 2}, "data": data(global_batch=12)}
     message = problems_of(cpu_world(2, 3), **job_sections)["mesh.tensor"]
-    assert "would cover parts of hosts of 3 devices" in message
+    assert "would split hosts of 3 devices unevenly" in message
 
 
 def test_hosts_that_hold_the_same_rows_read_the_same_block() -> None:
@@ -96,20 +97,20 @@ def test_parts_of_a_row_are_read_as_a_whole_by_each_host_that_has_some() -> None
 def test_context_groups_that_cut_hosts_apart_are_refused() -> None:
     sections = {"mesh": {"context": 2}, "data": data(global_batch=12)}
     message = problems_of(cpu_world(2, 3), **sections)["mesh.context"]
-    assert message.startswith("context 2 x tensor 1 would cover parts of hosts of 3 devices")
+    assert message.startswith("context 2 x tensor 1 would split hosts of 3 devices unevenly")
 
 
 def test_a_sequence_that_does_not_divide_names_the_sizes_that_do() -> None:
     message = problems_of(mesh={"context": 16}, data=data(seq_len=40))["mesh.context"]
     assert message == (
-        "seq_len 40 does not divide by context 16; sizes that fit: 1, 2, 4, 5, 8, 10, 20, 40"
+        "seq_len 40 is not divisible by context 16. Valid sizes: 1, 2, 4, 5, 8, 10, 20, 40"
     )
 
 
 def test_the_room_of_experts_is_in_whole_sequences() -> None:
     model = {"preset": "tiny", "moe": {"count": 4, "capacity_factor": 1.25}}
     message = problems_of(mesh={"context": 2}, model=model)["mesh.context"]
-    assert message.endswith("leave it out, or say model.moe.capacity_factor=null")
+    assert message.endswith("Remove this key, or set model.moe.capacity_factor=null")
 
 
 @given(
@@ -142,10 +143,10 @@ def test_a_plan_survives_its_file() -> None:
 
 def test_only_wsd_has_last_steps_in_which_it_falls() -> None:
     found = problems_of(optimizer={"decay_steps": 3})["optimizer.decay_steps"]
-    assert found == "schedule 'cosine' has none: say schedule: wsd, or leave it out"
+    assert found == "schedule 'cosine' does not use this key. Remove it, or set schedule: wsd"
 
 
 def test_warm_up_and_fall_fit_into_the_run() -> None:
     settings = {"schedule": "wsd", "warmup_steps": 8, "decay_steps": 10**6}
     found = problems_of(optimizer=settings)["optimizer.decay_steps"]
-    assert found.startswith("1000000 and 8 of warm-up are more than the run's")
+    assert found.startswith("1000000 plus 8 steps of warm-up exceed the run's")

@@ -94,7 +94,7 @@ def test_an_unknown_cluster_is_told_with_the_known_ones_and_the_nearest(folder):
     assert "unknown cluster" in problem
     assert ", ".join(sorted(SHIPPED)) in problem
     assert "Did you mean 'tpu-v4-32'?" in problem
-    assert problem.endswith("v4-33 does not exist. The nearest that do: v4-32 or v4-64.")
+    assert problem.endswith("v4-33 does not exist. The nearest sizes: v4-32 or v4-64.")
 
 
 @pytest.mark.parametrize(("name", "hosts"), [("v5p-128", 16), ("tpu-v5p-128", 16), ("h200-16", 2)])
@@ -112,7 +112,7 @@ def test_whatever_is_no_cluster_is_a_config_error(name, folder):
 def test_every_problem_of_a_file_is_told_at_once(folder):
     text = "accelerator: v4-30\nhosts: 0\nslice: 2\nprovider: {kind: locl}\n"
     assert problems(text) == [
-        "c.yaml:1: accelerator: v4-30 does not exist. The nearest that do: v4-16 or v4-32",
+        "c.yaml:1: accelerator: v4-30 does not exist. The nearest sizes: v4-16 or v4-32",
         "c.yaml:2: hosts: expected a whole number of at least 1, or {min: 2, max: 4}, found 0",
         "c.yaml:3: slice: unknown key. Did you mean 'slices'?",
         "c.yaml:4: provider.kind: 'locl' is not one of local, attach, ssh, gcp, kubernetes, slurm."
@@ -129,7 +129,7 @@ def test_a_cpu_must_say_hosts_and_devices(folder):
 
 def test_hosts_that_do_not_fit_the_accelerator_are_refused(folder):
     assert problems("accelerator: v4-32\nhosts: 3\nprovider: {kind: local}\n") == [
-        "c.yaml:2: hosts: v4-32 is 4 hosts x 4 devices, not 3 hosts"
+        "c.yaml:2: hosts: v4-32 has 4 hosts x 4 devices, not 3 hosts"
     ]
 
 
@@ -223,7 +223,7 @@ def test_simulated_hosts_are_shared_by_the_slices(folder):
 @pytest.mark.parametrize(
     ("name", "hosts", "message"),
     [
-        ("tpu-v4-32", 3, "The nearest that exist: 2 or 4"),
+        ("tpu-v4-32", 3, "The nearest host counts: 2 or 4"),
         ("tpu-2x-v5e-16", 3, "do not divide into 2 slices. Take 2 or 4"),
     ],
 )

@@ -121,13 +121,13 @@ def _cut(folder):
 
 
 BROKEN = {
-    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "has neither"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "contains neither"),
     "a cut file": (_cut, "model.safetensors: cannot be read"),
     "a config that is no JSON": (
         lambda folder: (folder / "config.json").write_text("{"), "config.json: not JSON"
     ),
     "a config of a list": (
-        lambda folder: (folder / "config.json").write_text("[]"), "expected keys and values"
+        lambda folder: (folder / "config.json").write_text("[]"), "expected a JSON object"
     ),
 }  # fmt: skip
 

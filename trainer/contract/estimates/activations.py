@@ -1,4 +1,8 @@
-"""Activation memory of a layer: kept for the backward pass, and live while differentiated."""
+"""Activation memory of a layer: kept for the backward pass, and live while differentiated.
+
+References:
+    Rematerialization: https://arxiv.org/abs/1604.06174
+"""
 
 import math
 from dataclasses import dataclass
@@ -102,16 +106,16 @@ class _Activations:
         hidden = width * (model.d_ff // tensor if model.d_ff % tensor == 0 else model.d_ff)
         stream, key_value = width * model.d_model, width * 2 * kv_heads * model.head_dim
         if experts := model.moe:
-            places = experts.count * capacity(experts, job.data.seq_len) / job.data.seq_len
+            slots = experts.count * capacity(experts, job.data.seq_len) / job.data.seq_len
             if plan.moe == "ragged":
                 # Each device holds the rows of all devices along `expert`.
-                places = experts.top_k * plan.mesh["expert"]
-            chosen = places + experts.top_k
-            mlp = int(HIDDEN_ARRAYS[model.mlp] * hidden * places + stream * chosen)
+                slots = experts.top_k * plan.mesh["expert"]
+            chosen = slots + experts.top_k
+            mlp = int(HIDDEN_ARRAYS[model.mlp] * hidden * slots + stream * chosen)
         else:
             mlp = HIDDEN_ARRAYS[model.mlp] * hidden
         adapted = lora.targets(job.lora, parameter_shapes.parameters(model, plan.padded_vocab))
-        made = [_split(one, plan) for one in adapted if not one.name.endswith(".down.kernel")]
+        outputs = [_split(one, plan) for one in adapted if not one.name.endswith(".down.kernel")]
         return cls(
             stream=stream,
             norms=6 * FLOAT32_BYTES * model.d_model,
@@ -123,7 +127,7 @@ class _Activations:
             mlp=mlp,
             mlp_products=0 if experts else len(hidden_parts(model)) * hidden,
             adapters=width * job.lora.rank * len(adapted) if job.lora else 0,
-            adapted=width * sum(made),
+            adapted=width * sum(outputs),
         )
 
 

@@ -4,6 +4,10 @@ A step takes at least as long as each of three parts, even when they overlap per
 are its arithmetic at peak, its weights, moments and kept activations through HBM, and its
 collectives over all links together. Everything else that a program does (other activations through
 HBM, collectives that it waits for) makes it slower, never faster.
+
+References:
+    Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for multicore
+    architectures", CACM 52(4), 2009.
 """
 
 import math
@@ -26,7 +30,10 @@ LAST = (".down.kernel", f".down{lora.B}")
 EXCHANGES_PER_LAYER = 4
 """Exchanges of tokens with experts on other devices: there and back, in both passes."""
 ALL_REDUCES_PER_LAYER = 4
-"""All-reduces under tensor parallelism: after attention and feed-forward, in both passes."""
+"""All-reduces under tensor parallelism: after attention and feed-forward, in both passes.
+
+See Megatron-LM, section 3, https://arxiv.org/abs/1909.08053.
+"""
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,10 @@ def flops_per_token(job: Job, plan: Plan) -> float:
     Attention's two products over S positions are 12 L S H h. They are halved because a position
     attends only to earlier ones; a window reduces them further. Recomputation by rematerialization
     is not counted.
+
+    References:
+        PaLM, appendix B (without the causal half): https://arxiv.org/abs/2204.02311
+        Kaplan et al., section 2.1: https://arxiv.org/abs/2001.08361
     """
     kernels = _kernels(job, plan)
     frozen = [array for array in kernels if not array.is_trained]
@@ -182,6 +193,10 @@ def _ici_bytes(job: Job, plan: Plan) -> float:
 
     A ring over n devices moves (n - 1) / n of an array to gather or scatter it, and twice that to
     give all devices the sum.
+
+    References:
+        Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+        J. Parallel Distrib. Comput. 69(2), 2009.
     """
     islands_data, islands_fsdp = _islands(plan.world, plan.mesh)
     fsdp, data = plan.mesh["fsdp"] // islands_fsdp, plan.mesh["data"] // islands_data
@@ -211,8 +226,8 @@ def to_experts(job: Job, plan: Plan) -> float:
     if experts is None:
         return 0.0
     batch, width = plan.batch, job.decoder.d_model * DTYPE_BYTES[plan.compute_dtype]
-    places = batch.rows_per_device * experts.count * capacity(experts, length) / axis
-    sent = batch.tokens_per_device if plan.moe == "ragged" else places
+    slots = batch.rows_per_device * experts.count * capacity(experts, length) / axis
+    sent = batch.tokens_per_device if plan.moe == "ragged" else slots
     exchanges = EXCHANGES_PER_LAYER * job.decoder.layers * batch.grad_accum_steps
     return exchanges * sent * width * (axis - 1)
 

@@ -172,5 +172,5 @@ def rank(job: Job, plan: Plan) -> Ranking | None:
 
 def _candidate(alternative: Alternative) -> Candidate:
     best = bounds(alternative.job, alternative.plan)
-    assert best is not None, "known of one plan of a world, known of all"
+    assert best is not None, "the chip's specifications are known"
     return Candidate(alternative, best, footprint(alternative.job, alternative.plan))

@@ -99,7 +99,7 @@ def with_hosts(accelerator: Accelerator, hosts: int) -> Accelerator:
         near = _either(_nearest(hosts, _host_counts(accelerator)))
         raise ValueError(
             f"no {accelerator.generation} slice has {hosts} hosts of {per_host} chips. "
-            f"The nearest that exist: {near}"
+            f"The nearest host counts: {near}"
         )
     tpu = TPUS[accelerator.generation]
     return parse(f"{tpu.name}-{tpu.suffix(hosts * per_host)}", hosts=hosts)
@@ -122,7 +122,9 @@ def _split(name: str) -> tuple[str, int]:
     kind = _ALIASES.get(kind, kind)
     if kind not in known:
         hint = suggest(kind, [*known, *_ALIASES, "cpu"])
-        raise ValueError(f"'{name}' is not one of {', '.join(known)} with a size, nor cpu.{hint}")
+        raise ValueError(
+            f"unknown accelerator '{name}'. Use cpu, or a size of {', '.join(known)}.{hint}"
+        )
     if not match:
         raise ValueError(f"'{name}' needs a size, such as {_example(kind)}")
     return kind, int(match[2])
@@ -144,16 +146,26 @@ def _gpu(gpu: Gpu, size: int, hosts: int | None, devices_per_host: int | None) -
         down = size // gpu.per_host * gpu.per_host
         raise ValueError(
             f"{gpu.name}-{size} does not exist: a host has {gpu.per_host} GPUs. "
-            f"The nearest that do: {_either(_names(gpu.name, [down or 1, down + gpu.per_host]))}"
+            f"The nearest sizes: {_either(_names(gpu.name, [down or 1, down + gpu.per_host]))}"
         )
     per_host = devices_per_host or (size // hosts if hosts else min(size, gpu.per_host))
     return Accelerator(
-        name=f"{gpu.name}-{size}", platform="gpu", generation=gpu.name, chips=size,
-        hosts=size // (per_host or 1), devices_per_host=per_host, topology=None, host_bounds=None,
-        hbm_bytes=gpu.hbm, hbm_bytes_per_s=gpu.hbm_rate, peak_bf16_flops=gpu.peak,
-        ici_bytes_per_s=gpu.nvlink, dcn_bytes_per_s=gpu.network, ray_pod_type=None,
+        name=f"{gpu.name}-{size}",
+        platform="gpu",
+        generation=gpu.name,
+        chips=size,
+        hosts=size // (per_host or 1),
+        devices_per_host=per_host,
+        topology=None,
+        host_bounds=None,
+        hbm_bytes=gpu.hbm_bytes,
+        hbm_bytes_per_s=gpu.hbm_bytes_per_s,
+        peak_bf16_flops=gpu.peak_bf16_flops,
+        ici_bytes_per_s=gpu.nvlink_bytes_per_s,
+        dcn_bytes_per_s=gpu.network_bytes_per_s,
+        ray_pod_type=None,
         ray_generation=None,
-    )  # fmt: skip
+    )
 
 
 def _tpu(tpu: Tpu, size: int, hosts: int | None, devices_per_host: int | None) -> Accelerator:
@@ -162,19 +174,27 @@ def _tpu(tpu: Tpu, size: int, hosts: int | None, devices_per_host: int | None) -
         sizes = _nearest(size, [tpu.suffix(n) for n in tpu.topologies])
         raise ValueError(
             f"{tpu.name}-{size} does not exist. "
-            f"The nearest that do: {_either(_names(tpu.name, sizes))}"
+            f"The nearest sizes: {_either(_names(tpu.name, sizes))}"
         )
     per_host = _chips_per_host(tpu, chips, hosts, devices_per_host)
     topology = tpu.topologies[chips]
     return Accelerator(
-        name=f"{tpu.name}-{size}", platform="tpu", generation=tpu.name, chips=chips,
-        hosts=chips // per_host, devices_per_host=per_host * tpu.devices, topology=topology,
-        host_bounds=_HOST_BOUNDS[per_host][: len(topology)], hbm_bytes=tpu.hbm // tpu.devices,
-        hbm_bytes_per_s=tpu.hbm_rate / tpu.devices,
-        peak_bf16_flops=tpu.peak / tpu.devices, ici_bytes_per_s=tpu.ici / tpu.devices,
-        dcn_bytes_per_s=None if tpu.dcn is None else tpu.dcn * per_host,
-        ray_pod_type=f"{tpu.ray_name}-{size}", ray_generation=tpu.ray_name,
-    )  # fmt: skip
+        name=f"{tpu.name}-{size}",
+        platform="tpu",
+        generation=tpu.name,
+        chips=chips,
+        hosts=chips // per_host,
+        devices_per_host=per_host * tpu.devices,
+        topology=topology,
+        host_bounds=_HOST_BOUNDS[per_host][: len(topology)],
+        hbm_bytes=tpu.hbm_bytes // tpu.devices,
+        hbm_bytes_per_s=tpu.hbm_bytes_per_s / tpu.devices,
+        peak_bf16_flops=tpu.peak_bf16_flops / tpu.devices,
+        ici_bytes_per_s=tpu.ici_bytes_per_s / tpu.devices,
+        dcn_bytes_per_s=None if tpu.dcn_bytes_per_s is None else tpu.dcn_bytes_per_s * per_host,
+        ray_pod_type=f"{tpu.ray_name}-{size}",
+        ray_generation=tpu.ray_name,
+    )
 
 
 _HOST_BOUNDS: dict[int, Shape] = {1: (1, 1, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
@@ -207,11 +227,11 @@ def _check_layout(made: Accelerator, hosts: int | None, devices_per_host: int | 
         and made.devices_per_host <= usual.devices_per_host
     )
     if not fits:
-        wanted = " x ".join(
+        given = " x ".join(
             filter(None, [_count(hosts, "host"), _count(devices_per_host, "device")])
         )
-        is_ = f"{_count(usual.hosts, 'host')} x {_count(usual.devices_per_host, 'device')}"
-        raise ValueError(f"{made.name} is {is_}, not {wanted}")
+        has = f"{_count(usual.hosts, 'host')} x {_count(usual.devices_per_host, 'device')}"
+        raise ValueError(f"{made.name} has {has}, not {given}")
 
 
 def _count(n: int | None, noun: str) -> str:
@@ -228,16 +248,16 @@ def _names(kind: str, sizes: list[int]) -> list[str]:
     return [f"{kind}-{size}" for size in sizes]
 
 
-def _either(words: list[str] | list[int]) -> str:
-    return " or ".join(str(word) for word in words)
+def _either(values: list[str] | list[int]) -> str:
+    return " or ".join(map(str, values))
 
 
 def lacks_compiler(world: World) -> str:
     """Returns why this machine cannot compile for a world, with the remedy, or "" when it can."""
     if world.on_cpu:
-        return "it is for a real TPU: name one, and leave out --simulate"
+        return "only TPUs can be compiled for. Name a TPU, without --simulate"
     if world.platform != "tpu" or not (world.topology and world.host_bounds):
-        return f"{world.accelerator}: only for TPUs there is a compiler without one"
+        return f"{world.accelerator}: only TPUs can be compiled for without the hardware"
     if find_spec("libtpu") is None:
-        return "the TPU compiler is not installed: uv sync --extra tpu"
+        return "the TPU compiler is not installed. Install it with `uv sync --extra tpu`"
     return ""

@@ -7,36 +7,46 @@ Shape = tuple[int, ...]
 GiB = 1 << 30
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Tpu:
-    """A TPU generation; figures are per chip, in bytes, bytes/s and FLOP/s."""
+    """A TPU generation; figures are per chip."""
 
     name: str
     ray_name: str
+    """Ray's name of the generation."""
     cores: int
+    """TensorCores."""
     devices: int
-    hbm: int
-    hbm_rate: float
-    peak: float
-    ici: float
-    dcn: float | None
+    """JAX devices."""
+    hbm_bytes: int
+    hbm_bytes_per_s: float
+    peak_bf16_flops: float
+    """Peak FLOP/s in bfloat16, without sparsity."""
+    ici_bytes_per_s: float
+    """Send bandwidth over all links to other chips of the slice together, in one direction."""
+    dcn_bytes_per_s: float | None
+    """The chip's share of its host's send bandwidth to other slices; None: unknown."""
     topologies: dict[int, Shape]
     """Number of chips -> shape of the slice with that size."""
 
     def suffix(self, chips: int) -> int:
+        """Returns the number in the name of a slice with `chips` chips: its TensorCores."""
         return chips * self.cores
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """A GPU. `network` is a figure of the host, and None where vendors' hosts differ."""
+    """A GPU generation; figures are per GPU, except for `network_bytes_per_s`."""
 
     name: str
-    hbm: int
-    hbm_rate: float
-    peak: float
-    nvlink: float
-    network: float | None
+    hbm_bytes: int
+    hbm_bytes_per_s: float
+    peak_bf16_flops: float
+    """Peak FLOP/s in bfloat16, without sparsity."""
+    nvlink_bytes_per_s: float
+    """Send bandwidth to the other GPUs of the host, in one direction."""
+    network_bytes_per_s: float | None
+    """Send bandwidth of a host to other hosts; None where vendors' hosts differ."""
     per_host: int = 8
 
 
@@ -73,21 +83,98 @@ _V3 = _V2 | _shapes((16, 32), (32, 32))
 _TPUS = [
     # ICI: Jouppi et al., "A domain-specific supercomputer for training deep neural networks",
     # CACM 2020: 4 links of 496 Gbit/s.
-    Tpu("v2", "v2", 2, 2, 16 * GiB, 700e9, 45e12, 248e9, None, _V2),
+    Tpu(
+        name="v2",
+        ray_name="v2",
+        cores=2,
+        devices=2,
+        hbm_bytes=16 * GiB,
+        hbm_bytes_per_s=700e9,
+        peak_bf16_flops=45e12,
+        ici_bytes_per_s=248e9,
+        dcn_bytes_per_s=None,
+        topologies=_V2,
+    ),
     # ICI: Jouppi et al., "TPU v4", ISCA 2023, table of TPU v3 and v4: 4 links of 70 GB/s.
-    Tpu("v3", "v3", 2, 2, 32 * GiB, 900e9, 123e12, 280e9, None, _V3),
+    Tpu(
+        name="v3",
+        ray_name="v3",
+        cores=2,
+        devices=2,
+        hbm_bytes=32 * GiB,
+        hbm_bytes_per_s=900e9,
+        peak_bf16_flops=123e12,
+        ici_bytes_per_s=280e9,
+        dcn_bytes_per_s=None,
+        topologies=_V3,
+    ),
     # ICI: the same table: 6 links of 50 GB/s. 4096 chips are 64 cubes.
-    Tpu("v4", "v4", 2, 1, 32 * GiB, 1228e9, 275e12, 300e9, None, _cubes(64)),
+    Tpu(
+        name="v4",
+        ray_name="v4",
+        cores=2,
+        devices=1,
+        hbm_bytes=32 * GiB,
+        hbm_bytes_per_s=1228e9,
+        peak_bf16_flops=275e12,
+        ici_bytes_per_s=300e9,
+        dcn_bytes_per_s=None,
+        topologies=_cubes(64),
+    ),
     # ICI: "TPU v5e": 400 GB/s both ways. DCN: two NICs of 100 Gbit/s for 8 chips.
-    Tpu("v5e", "v5litepod", 1, 1, 16 * GiB, 819e9, 197e12, 200e9, 3.125e9, _FLAT),
+    Tpu(
+        name="v5e",
+        ray_name="v5litepod",
+        cores=1,
+        devices=1,
+        hbm_bytes=16 * GiB,
+        hbm_bytes_per_s=819e9,
+        peak_bf16_flops=197e12,
+        ici_bytes_per_s=200e9,
+        dcn_bytes_per_s=3.125e9,
+        topologies=_FLAT,
+    ),
     # ICI, DCN: "TPU7x", comparison table, v5p: 1200 GB/s both ways, 50 Gbit/s. "TPU v5p": at most
     # 96 cubes.
-    Tpu("v5p", "v5p", 2, 1, 95 * GiB, 2765e9, 459e12, 600e9, 6.25e9, _cubes(96)),
+    Tpu(
+        name="v5p",
+        ray_name="v5p",
+        cores=2,
+        devices=1,
+        hbm_bytes=95 * GiB,
+        hbm_bytes_per_s=2765e9,
+        peak_bf16_flops=459e12,
+        ici_bytes_per_s=600e9,
+        dcn_bytes_per_s=6.25e9,
+        topologies=_cubes(96),
+    ),
     # ICI, DCN: "TPU7x", comparison table, v6e: 800 GB/s both ways, 100 Gbit/s.
-    Tpu("v6e", "v6e", 1, 1, 32 * GiB, 1640e9, 918e12, 400e9, 12.5e9, _FLAT),
+    Tpu(
+        name="v6e",
+        ray_name="v6e",
+        cores=1,
+        devices=1,
+        hbm_bytes=32 * GiB,
+        hbm_bytes_per_s=1640e9,
+        peak_bf16_flops=918e12,
+        ici_bytes_per_s=400e9,
+        dcn_bytes_per_s=12.5e9,
+        topologies=_FLAT,
+    ),
     # "TPU7x (Ironwood)": 1200 GB/s both ways, 100 Gbit/s; each of its two chiplets is a JAX device
     # with half the HBM. 9216 chips are 144 cubes.
-    Tpu("v7x", "v7x", 2, 2, 192 * GiB, 7380e9, 2307e12, 600e9, 12.5e9, _cubes(144)),
+    Tpu(
+        name="v7x",
+        ray_name="v7x",
+        cores=2,
+        devices=2,
+        hbm_bytes=192 * GiB,
+        hbm_bytes_per_s=7380e9,
+        peak_bf16_flops=2307e12,
+        ici_bytes_per_s=600e9,
+        dcn_bytes_per_s=12.5e9,
+        topologies=_cubes(144),
+    ),
 ]
 TPUS = {tpu.name: tpu for tpu in _TPUS}
 
@@ -95,13 +182,56 @@ TPUS = {tpu.name: tpu for tpu in _TPUS}
 # figure with sparsity; NVLink, which is half the figure for both directions. The network is
 # 8 x 400 Gbit/s where every vendor's machine with that GPU has it.
 _GPUS = [
-    Gpu("a100", 40 * GiB, 1555e9, 312e12, 300e9, None),
-    Gpu("a100-80gb", 80 * GiB, 2039e9, 312e12, 300e9, None),
-    Gpu("h100", 80 * GiB, 3350e9, 989.4e12, 450e9, None),
-    Gpu("h200", 141 * GiB, 4800e9, 989.4e12, 450e9, 400e9),
+    Gpu(
+        name="a100",
+        hbm_bytes=40 * GiB,
+        hbm_bytes_per_s=1555e9,
+        peak_bf16_flops=312e12,
+        nvlink_bytes_per_s=300e9,
+        network_bytes_per_s=None,
+    ),
+    Gpu(
+        name="a100-80gb",
+        hbm_bytes=80 * GiB,
+        hbm_bytes_per_s=2039e9,
+        peak_bf16_flops=312e12,
+        nvlink_bytes_per_s=300e9,
+        network_bytes_per_s=None,
+    ),
+    Gpu(
+        name="h100",
+        hbm_bytes=80 * GiB,
+        hbm_bytes_per_s=3350e9,
+        peak_bf16_flops=989.4e12,
+        nvlink_bytes_per_s=450e9,
+        network_bytes_per_s=None,
+    ),
+    Gpu(
+        name="h200",
+        hbm_bytes=141 * GiB,
+        hbm_bytes_per_s=4800e9,
+        peak_bf16_flops=989.4e12,
+        nvlink_bytes_per_s=450e9,
+        network_bytes_per_s=400e9,
+    ),
     # "DGX B200": 180 GB and 4.5 PFLOP/s with sparsity for each of 8.
-    Gpu("b200", 180 * GiB, 8000e9, 2250e12, 900e9, 400e9),
+    Gpu(
+        name="b200",
+        hbm_bytes=180 * GiB,
+        hbm_bytes_per_s=8000e9,
+        peak_bf16_flops=2250e12,
+        nvlink_bytes_per_s=900e9,
+        network_bytes_per_s=400e9,
+    ),
     # "GB200 NVL72": 5 PFLOP/s with sparsity, 186 GB; hosts of 4 with a NIC of 400 Gbit/s each.
-    Gpu("gb200", 185 * GiB, 8000e9, 2500e12, 900e9, 200e9, per_host=4),
+    Gpu(
+        name="gb200",
+        hbm_bytes=185 * GiB,
+        hbm_bytes_per_s=8000e9,
+        peak_bf16_flops=2500e12,
+        nvlink_bytes_per_s=900e9,
+        network_bytes_per_s=200e9,
+        per_host=4,
+    ),
 ]
 GPUS = {gpu.name: gpu for gpu in _GPUS}

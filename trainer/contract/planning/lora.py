@@ -1,7 +1,10 @@
-"""The parameters of LoRA adapters: low-rank matrices beside frozen kernels (arXiv:2106.09685).
+"""The parameters of LoRA adapters: low-rank matrices beside frozen kernels.
 
 A kernel W that maps x to y gets an adapter of two matrices: y = x W + alpha / rank (x A) B. B is
 initialized to zero, so the model initially equals its base.
+
+References:
+    LoRA: https://arxiv.org/abs/2106.09685
 """
 
 from collections.abc import Iterator, Sequence
@@ -67,8 +70,7 @@ def problems(
     if base is None:
         yield (
             "checkpoint.init_from",
-            "lora trains adapters of a model that is there: say which, a run, a checkpoint or a "
-            "Hugging Face folder",
+            "lora needs a base model. Set this key to a run, a checkpoint or a Hugging Face folder",
         )
     able = [one.name for one in parameters if _takes_one(one)]
     for number, pattern in enumerate(lora.targets or ()):
@@ -78,11 +80,13 @@ def problems(
 
 def _no_target(pattern: str, able: Sequence[str], parameters: Sequence[Parameter]) -> str:
     others = [one.name for one in parameters if fnmatchcase(one.name, pattern)]
-    known = f"There are: {', '.join(able)}"
+    known = f"Kernels that support adapters: {', '.join(able)}"
     if others:
-        return f"'{pattern}' matches {', '.join(others)} alone, which take no adapter. {known}"
-    words = [word for name in able for word in (name, name.split(".")[-2])]
-    meant = suggest(pattern.strip("*."), words)
+        return (
+            f"'{pattern}' matches only {', '.join(others)}, without support for adapters. {known}"
+        )
+    names = [part for name in able for part in (name, name.split(".")[-2])]
+    meant = suggest(pattern.strip("*."), names)
     return f"'{pattern}' matches no kernel.{meant} {known}"
 
 

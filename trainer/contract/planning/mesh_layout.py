@@ -26,7 +26,7 @@ def device_coords(world: World) -> list[tuple[int, ...]]:
     The first coordinate varies fastest, over hosts and over the chips inside a host. libtpu numbers
     workers and chips in the same way.
     """
-    assert world.topology and world.host_bounds, "only a torus has coordinates"
+    assert world.topology and world.host_bounds, "only devices of a torus have coordinates"
     hosts = tuple(t // h for t, h in zip(world.topology, world.host_bounds, strict=True))
     cores = range(world.devices_per_host // math.prod(world.host_bounds))
     return [
@@ -73,18 +73,21 @@ def _order(world: World, data: int, fsdp: int, inside: Shape) -> tuple[int, ...]
     slices_data = math.gcd(data, world.slices)
     slices_fsdp = world.slices // slices_data
     if fsdp % slices_fsdp:
-        raise ValueError(f"{world.slices} slices do not divide over data {data} and fsdp {fsdp}")
+        raise ValueError(
+            f"{world.slices} slices cannot be split over data {data} and fsdp {fsdp}. "
+            "Make data * fsdp a multiple of the number of slices"
+        )
     rows, columns = data // slices_data, fsdp // slices_fsdp
     one_slice = _slice_order(world, (rows, columns, *inside))
     per_slice, per_column = len(one_slice), math.prod(inside)
     return tuple(
         (slice_data * slices_fsdp + slice_fsdp) * per_slice
-        + one_slice[(row * columns + column) * per_column + place]
+        + one_slice[(row * columns + column) * per_column + position]
         for slice_data in range(slices_data)
         for row in range(rows)
         for slice_fsdp in range(slices_fsdp)
         for column in range(columns)
-        for place in range(per_column)
+        for position in range(per_column)
     )
 
 
@@ -93,7 +96,7 @@ def _slice_order(world: World, mesh_shape: Shape) -> list[int]:
     if not world.topology:
         return list(range(math.prod(mesh_shape)))
     coords = device_coords(world)
-    number = {place: device for device, place in enumerate(coords)}
+    number = {position: device for device, position in enumerate(coords)}
     physical = tuple(max(c[dim] for c in coords) + 1 for dim in range(len(coords[0])))
     host = (*(world.host_bounds or ()), physical[-1])
     # From the innermost axis outwards: each axis takes a box of what the inner axes left over.
@@ -104,13 +107,13 @@ def _slice_order(world: World, mesh_shape: Shape) -> list[int]:
         boxes.insert(0, box)
         grid = tuple(g // b for g, b in zip(grid, box, strict=True))
         host_left = tuple(max(1, h // b) for h, b in zip(host_left, box, strict=True))
-    turns = not _scatters_by_rows(world, mesh_shape[1])
-    walks = [_walk(box, turns=turns) for box in boxes]
-    return [number[_place(steps, boxes)] for steps in itertools.product(*walks)]
+    reverses = not _scatters_by_rows(world, mesh_shape[1])
+    walks = [_walk(box, reverses=reverses) for box in boxes]
+    return [number[_position(steps, boxes)] for steps in itertools.product(*walks)]
 
 
 def _best_box(size: int, grid: Shape, host: Shape) -> Shape:
-    """Returns the box of `size` places with the fewest hosts, then with the shortest sides."""
+    """Returns the box of `size` positions with the fewest hosts, then with the shortest sides."""
 
     def cost(box: Shape) -> tuple[object, ...]:
         hosts = math.prod(-(-b // h) for b, h in zip(box, host, strict=True))
@@ -120,7 +123,7 @@ def _best_box(size: int, grid: Shape, host: Shape) -> Shape:
 
 
 def _boxes(size: int, grid: Shape) -> Iterator[Shape]:
-    """Yields every box of `size` places whose sides divide the sides of `grid`."""
+    """Yields every box of `size` positions whose sides divide the sides of `grid`."""
     if not grid:
         if size == 1:
             yield ()
@@ -131,29 +134,29 @@ def _boxes(size: int, grid: Shape) -> Iterator[Shape]:
                 yield (side, *rest)
 
 
-def _walk(box: Shape, *, turns: bool) -> list[Shape]:
-    """Returns all places of a box, back and forth along its long sides, each next to the last one.
+def _walk(box: Shape, *, reverses: bool) -> list[Shape]:
+    """Returns all positions of a box, back and forth along its long sides, each beside the last.
 
-    Short sides change slowest, so a box of 2 x n closes into a ring. Without `turns` every row
+    Short sides change slowest, so a box of 2 x n closes into a ring. Without `reverses`, every row
     runs in the same direction.
     """
     dims = sorted(range(len(box)), key=lambda dim: box[dim])
-    places: list[list[int]] = [[0] * len(box)]
+    positions: list[list[int]] = [[0] * len(box)]
     for dim in reversed(dims):
-        there_and_back: list[list[int]] = []
+        longer: list[list[int]] = []
         for step in range(box[dim]):
-            for place in reversed(places) if turns and step % 2 else places:
-                there_and_back.append([*place[:dim], step, *place[dim + 1 :]])
-        places = there_and_back
-    return [tuple(place) for place in places]
+            for position in reversed(positions) if reverses and step % 2 else positions:
+                longer.append([*position[:dim], step, *position[dim + 1 :]])
+        positions = longer
+    return [tuple(position) for position in positions]
 
 
-def _place(steps: Sequence[Shape], boxes: Sequence[Shape]) -> Shape:
-    """Returns the physical place of a mesh position: outer boxes count in units of inner ones."""
-    place = (0,) * len(boxes[0])
+def _position(steps: Sequence[Shape], boxes: Sequence[Shape]) -> Shape:
+    """Returns the physical position of a mesh index: outer boxes count in units of inner ones."""
+    position = (0,) * len(boxes[0])
     for step, box in zip(steps, boxes, strict=True):
-        place = tuple(p * b + s for p, b, s in zip(place, box, step, strict=True))
-    return place
+        position = tuple(p * b + s for p, b, s in zip(position, box, step, strict=True))
+    return position
 
 
 def _first_fastest(shape: Shape) -> list[Shape]:

@@ -25,8 +25,8 @@ def pull(optimizer: Optimizer, name: str, axes: Collection[str]) -> Pull:
     decay = optimizer.weight_decay if is_weight else 0.0
     for group in optimizer.param_groups:
         if fnmatchcase(name, group.pattern):
-            own = decay if group.weight_decay is None else group.weight_decay
-            return Pull(group.learning_rate_factor, own)
+            overrides = group.weight_decay is not None
+            return Pull(group.learning_rate_factor, group.weight_decay if overrides else decay)
     return Pull(1.0, decay)
 
 
@@ -37,8 +37,11 @@ def problems(optimizer: Optimizer, names: Collection[str]) -> Iterator[tuple[str
         matched = {name for name in names if fnmatchcase(name, group.pattern)}
         key = f"optimizer.param_groups.{number}.pattern"
         if not matched:
-            hint = suggest(group.pattern, names) or f" There are: {', '.join(names)}"
+            hint = suggest(group.pattern, names) or f" The parameters: {', '.join(names)}"
             yield key, f"'{group.pattern}' matches no parameter.{hint}"
         elif matched <= seen:
-            yield key, f"what '{group.pattern}' matches is in earlier groups, and the first counts"
+            yield (
+                key,
+                f"all that '{group.pattern}' matches is in earlier groups, which take precedence",
+            )
         seen |= matched

@@ -54,7 +54,7 @@ class _Problems:
 
 
 def resolve(job: Job, world: World, corpus: Corpus, build: Build | None = None) -> Plan:
-    """Returns the plan of a job on a world. Raises PlanError with every problem found.
+    """Returns the plan of a job on a world. Raises PlanError with all problems found.
 
     `build` is called only for a custom model, after the job, mesh and batch have passed all checks.
     """
@@ -114,7 +114,7 @@ def _mesh_sizes(asked: MeshSizes, world: World, problems: _Problems) -> dict[str
     free = [axis for axis, size in sizes.items() if size == -1]
     for axis, size in sizes.items():
         problems.check(
-            size != 0, f"mesh.{axis}", "0 devices: an axis has 1 or more, or -1 for the rest"
+            size != 0, f"mesh.{axis}", "must be at least 1, or -1 for the remaining devices"
         )
     problems.check(len(free) <= 1, "mesh", f"only one axis can be -1, found {' and '.join(free)}")
     if 0 in sizes.values() or len(free) > 1:
@@ -149,15 +149,15 @@ def _batch_split(
         if axis not in sharding_rules.BATCH_AXES
     }
     rows_of: list[set[int]] = [set() for _ in range(world.processes)]
-    for place, device in enumerate(order):
-        rows_of[device // world.devices_per_host].add(place // math.prod(alike.values()))
+    for position, device in enumerate(order):
+        rows_of[device // world.devices_per_host].add(position // math.prod(alike.values()))
     block_of = [frozenset(rows) for rows in rows_of]
     blocks = {block: number for number, block in enumerate(dict.fromkeys(block_of))}
     problems.check(
         sum(len(block) for block in blocks) == shards,
         "mesh.tensor" if mesh["context"] == 1 else "mesh.context",
-        f"{sharding_rules.mesh_text(alike)} would cover parts of hosts of "
-        f"{world.devices_per_host} devices; take a divisor or a multiple of that",
+        f"{sharding_rules.mesh_text(alike)} would split hosts of {world.devices_per_host} devices "
+        "unevenly. Use a divisor or a multiple of that number",
     )
     rows_per_shard = job.data.global_batch // shards
     return BatchSplit(
@@ -229,14 +229,17 @@ def _warnings(
     warnings = _replicated(mesh, parameters)
     if world.platform == "gpu" and mesh["tensor"] > world.devices_per_host:
         warnings.append(
-            f"tensor {mesh['tensor']} leaves the host ({world.devices_per_host} GPUs): "
+            f"tensor {mesh['tensor']} spans several hosts of {world.devices_per_host} GPUs: "
             "its collectives cross the network in every layer"
         )
     if job.optimizer.warmup_steps >= job.steps:
-        warnings.append(f"the run of {job.steps} steps ends inside its warm-up")
+        warnings.append(
+            f"the run ends during warm-up: {job.steps} steps, "
+            f"optimizer.warmup_steps {job.optimizer.warmup_steps}"
+        )
     if mesh["data"] % world.slices:
         warnings.append(
-            f"fsdp crosses {world.slices // math.gcd(mesh['data'], world.slices)} slices: "
+            f"fsdp spans {world.slices // math.gcd(mesh['data'], world.slices)} slices: "
             "parameters are gathered over the data-center network in every layer"
         )
     return warnings

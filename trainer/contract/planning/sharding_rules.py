@@ -73,7 +73,7 @@ def partition(
 def reasons(shape: tuple[int, ...], axes: tuple[str, ...], mesh: Mapping[str, int]) -> list[str]:
     """Returns why dims that have a rule stay whole, one text each."""
     return [
-        f"{name} {dim} does not divide by {axis} {mesh[axis]}"
+        f"{name} {dim} is not divisible by {axis} {mesh[axis]}"
         for dim, name in zip(shape, axes, strict=True)
         if (axis := RULES[name]) is not None and dim % mesh[axis]
     ]

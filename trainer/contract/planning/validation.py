@@ -28,20 +28,21 @@ def problems(job: Job) -> Iterator[tuple[str, str]]:
     if not isinstance(job.model, OwnModel):
         return
     if job.sample:
-        yield "sample", "a model of your own (model.module) writes no text: leave it out"
+        yield "sample", "a custom model (model.module) cannot generate text. Remove this section"
     if job.lora:
-        yield "lora", "a model of your own (model.module) has no adapters: leave it out"
+        yield "lora", "a custom model (model.module) does not support adapters. Remove this section"
     source = job.checkpoint and job.checkpoint.init_from
     if source and (Path(source).expanduser() / HUGGING_FACE).is_file():
         yield (
             "checkpoint.init_from",
-            f"{source} is of Hugging Face, and no weights of your own model (model.module): name "
-            "a run of it",
+            f"a custom model (model.module) cannot start from a Hugging Face folder ({source}). "
+            "Set this key to one of its runs",
         )
     if job.optimizer.z_loss:
         yield (
             "optimizer.z_loss",
-            "the loss is that of your own model (model.module): leave it out, or add it there",
+            "a custom model (model.module) computes its own loss. Remove this key, or add the "
+            "term in the model",
         )
 
 
@@ -52,13 +53,13 @@ def axis_problems(parameters: Sequence[Parameter]) -> Iterator[tuple[str, str]]:
         unknown = [name for name in dict.fromkeys(one.axes) if name not in sharding_rules.RULES]
         for name in unknown:
             meant = suggest(name, sharding_rules.RULES)
-            yield KEY, f"{what}: no axis is called '{name}'.{meant} {known()}"
+            yield KEY, f"{what}: unknown logical axis '{name}'.{meant} {known()}"
         split = (
             [] if unknown else [axis for name in one.axes if (axis := sharding_rules.RULES[name])]
         )
         for axis in dict.fromkeys(split):
             if split.count(axis) > 1:
-                yield KEY, f"{what}: {axis} can split one dim, and its axes are {one.axes}"
+                yield KEY, f"{what}: {axis} would split more than one dim of {one.axes}"
 
 
 def known() -> str:
@@ -67,7 +68,7 @@ def known() -> str:
     for name, axis in sharding_rules.RULES.items():
         names.setdefault(axis, []).append(name)
     split = [f"{', '.join(of)} (split by {axis})" for axis, of in names.items() if axis]
-    return f"There are: {'; '.join(split)}; {', '.join(names[None])} (not split)"
+    return f"Logical axes: {'; '.join(split)}; {', '.join(names[None])} (not split)"
 
 
 Problems = Iterator[tuple[str, str]]
@@ -93,7 +94,7 @@ def mesh_problems(job: Job, mesh: Mapping[str, int]) -> Problems:
     if length % parts:
         yield (
             "mesh.context",
-            f"seq_len {length} does not divide by context {parts}; sizes that fit: "
+            f"seq_len {length} is not divisible by context {parts}. Valid sizes: "
             f"{sizes_text(length)}",
         )
     yield from _batch(job.data, mesh)
@@ -113,36 +114,36 @@ def _model(model: Model, seq_len: int) -> Problems:
     if model.heads % model.kv_heads:
         yield (
             "model.kv_heads",
-            f"{model.heads} query heads do not divide by {model.kv_heads} key/value heads",
+            f"{model.heads} query heads are not divisible by {model.kv_heads} key/value heads",
         )
     yield from _positions(model, seq_len)
     if experts := model.moe:
         if experts.top_k > experts.count:
             yield (
                 "model.moe.top_k",
-                f"found {experts.top_k}, and there are {experts.count} experts",
+                f"{experts.top_k} is more than the number of experts, {experts.count}",
             )
         if model.biases == "all":
-            yield "model.biases", "experts have none: say qkv or none"
+            yield "model.biases", "experts do not support biases. Set this key to qkv or none"
 
 
 def _positions(model: Model, seq_len: int) -> Problems:
     rows = model.max_positions
     if model.positions == "rotary":
         if model.head_dim % 2:
-            yield "model.head_dim", f"rotary positions turn pairs: {model.head_dim} is odd"
+            yield "model.head_dim", f"must be even for rotary positions, found {model.head_dim}"
         if rows is not None:
             yield (
                 "model.max_positions",
-                "rotary positions need none: leave it out, or say positions: learned",
+                "applies only to learned positions. Remove this key, or set positions: learned",
             )
         return
     if model.rope_scaling is not None:
-        yield "model.rope_scaling", "it is of positions: rotary, and the model's are learned"
+        yield "model.rope_scaling", "applies only to rotary positions. Remove this key"
     if rows is None:
         yield (
             "model.max_positions",
-            f"learned positions need it: say how many there are, at least seq_len {seq_len}",
+            f"learned positions need this key. Set it to at least seq_len ({seq_len})",
         )
     elif seq_len > rows:
         yield "data.seq_len", f"{seq_len} is more than the model's {rows} learned positions"
@@ -155,18 +156,18 @@ def _vocabulary(job: Job) -> Problems:
         yield f"data.{error.key}", str(error)
         return
     if size < tokens:
-        yield "model.vocab_size", f"the tokenizer has {tokens} tokens, found {size}"
+        yield "model.vocab_size", f"{size} is less than the tokenizer's {tokens} tokens"
 
 
 def _paths(data: Data) -> Problems:
     for number, part in enumerate(data.parts):
         key = f"{_key_of(data, number)}.path"
         if part.source == "stdlib" and part.path is not None:
-            yield key, "source 'stdlib' takes no path: leave it out, or say source: text"
+            yield key, "source 'stdlib' has no path. Remove this key, or set source: text"
         if part.source != "stdlib" and part.path is None:
             yield key, f"source '{part.source}' needs a path, such as {EXAMPLE}"
     if data.mixture is not None and data.path is not None:
-        yield "data.path", "the sources of a mixture have their own: leave this out"
+        yield "data.path", "each source of a mixture has its own path. Remove this key"
 
 
 def _chats(data: Data) -> Problems:
@@ -182,7 +183,7 @@ def _chats(data: Data) -> Problems:
             yield (
                 f"{_key_of(data, number)}.fields",
                 "messages need a chat template, and the tokenizer has none (chat_template in the "
-                "tokenizer_config.json beside it): say which fields are prompt and answer",
+                "tokenizer_config.json beside it). Set the fields prompt and answer instead",
             )
 
 
@@ -198,12 +199,14 @@ def _schedule(settings: Optimizer, steps: int) -> Problems:
     if settings.schedule != "wsd":
         yield (
             "optimizer.decay_steps",
-            f"schedule '{settings.schedule}' has none: say schedule: wsd, or leave it out",
+            f"schedule '{settings.schedule}' does not use this key. Remove it, or set "
+            "schedule: wsd",
         )
     if settings.warmup_steps + falling > steps:
         yield (
             "optimizer.decay_steps",
-            f"{falling} and {settings.warmup_steps} of warm-up are more than the run's {steps}",
+            f"{falling} plus {settings.warmup_steps} steps of warm-up exceed the run's {steps} "
+            "steps",
         )
 
 
@@ -212,11 +215,11 @@ def _profile(job: Job, world: World) -> Problems:
         return
     last, most = job.profile.steps[1], max(job.profile.processes, default=0)
     if last > job.steps:
-        yield "profile.steps", f"the last is {last}, and the run has {job.steps}"
+        yield "profile.steps", f"the last step is {last}, but the run has {job.steps} steps"
     if most >= world.processes:
         yield (
             "profile.processes",
-            f"found {most}; with {world.processes} hosts they count from 0 to "
+            f"found {most}, but the processes of {world.processes} hosts are 0 to "
             f"{world.processes - 1}",
         )
 
@@ -226,7 +229,7 @@ def _heads_and_experts(model: Model, mesh: Mapping[str, int]) -> Problems:
     if heads % tensor:
         yield (
             "mesh.tensor",
-            f"{heads} query heads do not divide by tensor {tensor}; sizes that fit: "
+            f"{heads} query heads are not divisible by tensor {tensor}. Valid sizes: "
             f"{sizes_text(heads)}",
         )
     experts, parts = model.moe, mesh["expert"]
@@ -234,20 +237,20 @@ def _heads_and_experts(model: Model, mesh: Mapping[str, int]) -> Problems:
         if parts > 1:
             yield (
                 "mesh.expert",
-                f"found {parts}, and the model has no experts (model.moe): leave it out",
+                f"found {parts}, but the model has no experts (model.moe). Remove this key",
             )
         return
     if experts.count % parts:
         yield (
             "mesh.expert",
-            f"{experts.count} experts do not divide by {parts}; sizes that fit: "
+            f"{experts.count} experts are not divisible by {parts}. Valid sizes: "
             f"{sizes_text(experts.count)}",
         )
     if mesh["context"] > 1 and experts.capacity_factor is not None:
         yield (
             "mesh.context",
-            f"found {mesh['context']}, and room of the model's experts is counted in whole "
-            "sequences: leave it out, or say model.moe.capacity_factor=null",
+            f"found {mesh['context']}, but the capacity of experts is counted in whole "
+            "sequences. Remove this key, or set model.moe.capacity_factor=null",
         )
 
 
@@ -262,6 +265,6 @@ def _batch(data: Data, mesh: Mapping[str, int]) -> Problems:
         axes += f" x {data.grad_accum_steps} micro-batches"
     yield (
         "data.global_batch",
-        f"{data.global_batch} does not divide over {axes} = {unit}; the nearest that does: "
+        f"{data.global_batch} is not divisible by {axes} = {unit}. The nearest valid value: "
         f"{nearest}",
     )
