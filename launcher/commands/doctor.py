@@ -109,9 +109,9 @@ def _cells(one: Seen) -> list[str]:
     return [
         look.address,
         str(look.chips),
-        format_bytes(look.memory),
-        "" if look.shared_memory is None else format_bytes(look.shared_memory),
-        format_bytes(look.room),
+        format_bytes(look.memory_bytes),
+        "" if look.shared_memory_bytes is None else format_bytes(look.shared_memory_bytes),
+        format_bytes(look.disk_bytes),
         str(look.open_files),
         f"{one.clock_ahead_s:+.1f} s",
     ]

@@ -38,7 +38,7 @@ def check_equipment(reservation: Reservation) -> None:
     problems = []
     for process, call in enumerate(calls):
         try:
-            lacks = [f"no answer in {TIMEOUT_S:.0f} s"] if call in late else ray.get(call)
+            lacks = [f"no response within {TIMEOUT_S:.0f} s"] if call in late else ray.get(call)
         except RayError as error:
             lacks = [first_line(error)]
         if lacks:

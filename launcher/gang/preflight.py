@@ -38,7 +38,7 @@ class Problem:
 class Seen:
     """The result of a host's preflight checks."""
 
-    look: HostReport
+    report: HostReport
     clock_ahead_s: float
     """Least lead over this machine's clock; negative: it is behind."""
     unreachable: str
@@ -68,86 +68,93 @@ def needs_of(launch: LaunchSpec) -> Needs:
 
 def judge(seen: Mapping[int, Seen], needs: Needs) -> list[Problem]:
     """Returns the problems of all hosts, by process; none when they can serve the run."""
-    machines = {one.look.machine for one in seen.values()}
+    machines = {one.report.machine for one in seen.values()}
     return [
         problem
         for process, one in sorted(seen.items())
         for problem in (
-            *_addresses(process, one, machines, seen[0].look.address),
-            *_storage(process, one.look, needs),
-            *_accelerators(process, one.look, needs),
+            *_addresses(process, one, machines, seen[0].report.address),
+            *_storage(process, one.report, needs),
+            *_accelerators(process, one.report, needs),
             *_limits(process, one, needs),
         )
     ]
 
 
 def _addresses(process: int, one: Seen, machines: set[str], first: str) -> Iterator[Problem]:
-    address = one.look.address
+    address = one.report.address
     if is_ipv6(address):
         yield Problem(process, f"its address is {address}: {NEEDED}")
     if len(machines) > 1 and ipaddress.ip_address(address).is_loopback:
         yield Problem(
             process,
-            f"its address is {address}, where no other machine reaches it: give its name another "
-            "address in /etc/hosts, or start Ray there with --node-ip-address",
+            f"its address is {address}, which no other machine can reach. Give its name another "
+            "address in /etc/hosts, or start Ray on it with --node-ip-address",
         )
     if one.unreachable:
         yield Problem(
             process,
-            f"cannot connect to {host_name(0)} at {first}: {one.unreachable}. All hosts must reach "
-            "all ports of the first one: look at its firewall",
+            f"cannot connect to {host_name(0)} at {first}: {one.unreachable}. Check its firewall: "
+            "all hosts must reach all ports of the first one",
         )
 
 
-def _storage(process: int, look: HostReport, needs: Needs) -> Iterator[Problem]:
-    if look.unwritable:
-        yield Problem(process, f"the run's folder cannot be written: {look.unwritable}")
-    elif process == 0 and look.room < needs.checkpoint_bytes:
+def _storage(process: int, report: HostReport, needs: Needs) -> Iterator[Problem]:
+    if report.unwritable:
+        yield Problem(process, f"cannot write to the run's folder: {report.unwritable}")
+    elif process == 0 and report.disk_bytes < needs.checkpoint_bytes:
         yield Problem(
             process,
-            f"{format_bytes(look.room)} of disk are free, and a checkpoint takes "
-            f"{format_bytes(needs.checkpoint_bytes)}: make room, or keep checkpoints in `storage:`",
+            f"{format_bytes(report.disk_bytes)} of disk space are free, but a checkpoint takes "
+            f"{format_bytes(needs.checkpoint_bytes)}. Delete files, or set storage to another "
+            "folder",
         )
 
 
-def _accelerators(process: int, look: HostReport, needs: Needs) -> Iterator[Problem]:
+def _accelerators(process: int, report: HostReport, needs: Needs) -> Iterator[Problem]:
     world = needs.world
     if world.on_cpu:
         return
     planned = _chips_of_a_host(world)
-    if look.chips != planned:
+    if report.chips != planned:
         yield Problem(
             process,
-            f"{look.chips} of {planned} {world.platform.upper()}s are there: is it the planned "
-            "accelerator, is its driver loaded, does a container hide them?",
+            f"found {report.chips} of {planned} {world.platform.upper()}s. Check the accelerator "
+            "type, the driver, and the container's device access",
             is_fatal=needs.accelerators,
         )
-    for holder in look.holders:
+    for holder in report.holders:
         command = holder.command[:COMMAND_CHARACTERS]
         yield Problem(
             process,
-            f"{holder.device} is held by process {holder.pid} of {holder.owner} ({command}): "
-            f"end it there with `kill {holder.pid}`",
+            f"process {holder.pid} of {holder.owner} ({command}) has {holder.device} open. "
+            f"End it on that host with `kill {holder.pid}`",
             # A TPU serves one process; monitors, including Ray's own, also hold GPUs open.
             is_fatal=needs.accelerators and world.platform == "tpu",
         )
 
 
 def _limits(process: int, one: Seen, needs: Needs) -> Iterator[Problem]:
-    look = one.look
+    report = one.report
     if abs(one.clock_ahead_s) > CLOCKS_S:
         which = "ahead of" if one.clock_ahead_s > 0 else "behind"
-        text = f"its clock is {abs(one.clock_ahead_s):.0f} s {which} this machine's: set it by NTP"
-        yield Problem(process, text, is_fatal=False)
-    if look.open_files < OPEN_FILES:
-        text = f"a process may open {look.open_files} files: ulimit -n {OPEN_FILES}"
-        yield Problem(process, text, is_fatal=False)
-    if look.shared_memory is not None and look.shared_memory < SHARED_MEMORY:
-        text = f"{format_bytes(look.shared_memory)} of /dev/shm are free: data is loaded through it"
-        yield Problem(process, text, is_fatal=False)
-    if look.memory < needs.state_bytes:
         text = (
-            f"{format_bytes(look.memory)} of memory are free, and a save copies "
+            f"its clock is {abs(one.clock_ahead_s):.0f} s {which} this machine's. "
+            "Synchronize it with NTP"
+        )
+        yield Problem(process, text, is_fatal=False)
+    if report.open_files < OPEN_FILES:
+        text = f"open-file limit is {report.open_files}; raise it with `ulimit -n {OPEN_FILES}`"
+        yield Problem(process, text, is_fatal=False)
+    if report.shared_memory_bytes is not None and report.shared_memory_bytes < SHARED_MEMORY:
+        text = (
+            f"{format_bytes(report.shared_memory_bytes)} of /dev/shm are free; data loaders need "
+            f"{format_bytes(SHARED_MEMORY)}"
+        )
+        yield Problem(process, text, is_fatal=False)
+    if report.memory_bytes < needs.state_bytes:
+        text = (
+            f"{format_bytes(report.memory_bytes)} of memory are free, but a save copies "
             f"{format_bytes(needs.state_bytes)} to the host"
         )
         yield Problem(process, text, is_fatal=False)

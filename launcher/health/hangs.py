@@ -48,7 +48,7 @@ RECENT, ENOUGH = 100, 3
 """Number of times without progress kept per host and phase, and number needed to predict one."""
 QUIET_S = 5.0
 """Seconds after which two heartbeats are missing."""
-LONGEST_LOOK_S = 2.0
+LONGEST_INTERVAL_S = 2.0
 """Most seconds that count between two polls: a driver that was itself stopped saw nothing."""
 
 
@@ -148,17 +148,17 @@ class HangDetector:
 
     def _tick(self, now: float) -> None:
         if self._seen_at is not None:
-            self._watched_s += min(max(0.0, now - self._seen_at), LONGEST_LOOK_S)
+            self._watched_s += min(max(0.0, now - self._seen_at), LONGEST_INTERVAL_S)
         self._seen_at = now
 
     def _quiet_s(self, host: "_Host") -> float:
-        return self._watched_s - host.heard_s if host.beats else 0.0
+        return self._watched_s - host.last_event_s if host.beats else 0.0
 
     def _silence(self, quiet: "Mapping[int, _Host]") -> Hang | None:
         silent = {p: host for p, host in quiet.items() if self._quiet_s(host) > host.silence_s}
         if not silent:
             return None
-        behind = [self._behind(process, host.heard_s) for process, host in silent.items()]
+        behind = [self._behind(process, host.last_event_s) for process, host in silent.items()]
         limit_s = min(host.silence_s for host in silent.values())
         return self._hang(behind, silent=True, deadline_s=limit_s)
 
@@ -176,9 +176,9 @@ class HangDetector:
         return replace(hang, key=slowest.key)
 
     def _hang(self, behind: list[StalledHost], *, silent: bool, deadline_s: float) -> Hang:
-        everybody = len(behind) == len(self._hosts)
+        is_all = len(behind) == len(self._hosts)
         behind = sorted(behind, key=lambda one: one.process)
-        return Hang(tuple(behind), silent, deadline_s, everybody)
+        return Hang(tuple(behind), silent, deadline_s, is_all)
 
     def _behind(self, process: int, since_s: float) -> StalledHost:
         host = self._hosts[process]
@@ -195,7 +195,7 @@ class _Host:
         """Whether it makes steps: waits for data between them are then part of a step."""
         self.beats = False
         """Whether it sends heartbeats, so that silence means something."""
-        self.heard_s = self.moved_s = now_s
+        self.last_event_s = self.moved_s = now_s
         self._times_s = {name: deque[float](maxlen=RECENT) for name in limits.learned_floor_s}
 
     @property
@@ -205,7 +205,7 @@ class _Host:
         return self.step, PHASES.index(known)
 
     def on_event(self, event: Event, now_s: float) -> None:
-        self.heard_s = now_s
+        self.last_event_s = now_s
         kind, before = event.get("event"), (self._timed, self.step)
         if kind == "heartbeat":
             self.beats = True

@@ -3,7 +3,7 @@
 SILENCE_S = 10.0
 """Seconds of silence after which a host is lost. Agents answer polls once a second. Ray itself
 takes 20 to 65 s to notice a host that is cut off; the hang detector would report it after 12 s."""
-LONGEST_LOOK_S = 2.0
+LONGEST_INTERVAL_S = 2.0
 """Most seconds that count between two polls: a driver that was itself stopped received nothing."""
 
 
@@ -12,7 +12,7 @@ class LostHostDetector:
 
     def __init__(self, processes: int, now: float) -> None:
         self._silent_s = dict.fromkeys(range(processes), 0.0)
-        self._looked_at = now
+        self._polled_at = now
 
     def answered(self, process: int) -> None:
         """Records an answer of the agent of `process`."""
@@ -24,8 +24,8 @@ class LostHostDetector:
 
     def lost(self, now: float) -> list[int]:
         """Returns the processes whose hosts are silent for too long; call it in every iteration."""
-        passed_s = min(now - self._looked_at, LONGEST_LOOK_S)
-        self._looked_at = now
+        passed_s = min(now - self._polled_at, LONGEST_INTERVAL_S)
+        self._polled_at = now
         for process in self._silent_s:
             self._silent_s[process] += passed_s
         return [process for process, silent_s in self._silent_s.items() if silent_s > SILENCE_S]

@@ -5,12 +5,12 @@ from pathlib import Path
 
 
 def lacking(python: str, code: str, working: str) -> list[str]:
-    """Describes what this host lacks: the launcher's Python, its code, its working directory."""
+    """Returns a text for each thing that this host lacks: Python, Slipway, the working folder."""
     problems = []
     if not os.access(python, os.X_OK):
         problems.append(f"no Python at {python}")
     if not Path(code, "gang", "agent.py").exists():
         problems.append(f"no Slipway at {code}")
     if not Path(working).is_dir():
-        problems.append(f"no folder {working}")
+        problems.append(f"no working folder {working}")
     return problems

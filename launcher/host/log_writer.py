@@ -79,7 +79,7 @@ class Relay:
         try:
             file = self._open()
             if self._left_out_bytes:
-                os.write(file, f"\n[{self._left_out_bytes} bytes are left out here]\n".encode())
+                os.write(file, f"\n[{self._left_out_bytes} bytes are missing here]\n".encode())
                 self._left_out_bytes = 0
             while chunk:
                 chunk = chunk[os.write(file, chunk) :]
@@ -117,7 +117,7 @@ class Relay:
         if self._has_warned:
             return
         self._has_warned = True
-        text = f"the program's output cannot be written to {self._log}: {error.strerror}"
+        text = f"cannot write the program's output to {self._log}: {error.strerror}"
         try:
             os.write(1, json.dumps({"warning": text}).encode() + b"\n")
         except OSError:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 LATELY_S = 60.0
 """Seconds for which a kill is recent: a large process takes a while to end."""
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 GROUPS = Path("/sys/fs/cgroup")
 GROUP_FILES = (
     ("memory.max", "memory.peak", "memory.current"),
@@ -23,21 +23,22 @@ class MemoryKills:
 
     def __init__(self) -> None:
         self._count = _count()
-        self._looked_at, self._seen_at = time.monotonic(), float("-inf")
+        self._polled_at, self._seen_at = time.monotonic(), float("-inf")
         self._groups: list[Path] = []
         """Control groups of the program, as last read while it lived."""
         self._used_of_host = 0
 
-    def look(self, program: int | None) -> None:
+    def poll(self, program: int | None) -> None:
         """Updates the count and the memory use; called often. `program` is a process id."""
-        if time.monotonic() - self._looked_at >= LOOK_S:
-            self._look()
+        if time.monotonic() - self._polled_at >= POLL_INTERVAL_S:
+            self._count_kills()
             self._groups = (program and _groups_of(program)) or self._groups
             used, _ = _host_memory()
             self._used_of_host = max(self._used_of_host, used)
 
     def lately(self) -> bool:
-        self._look()
+        """Returns whether the kernel has ended a process in the last LATELY_S seconds."""
+        self._count_kills()
         return time.monotonic() - self._seen_at < LATELY_S
 
     def figures(self) -> str:
@@ -49,11 +50,11 @@ class MemoryKills:
             return f"{_gib(used)} of {_gib(limit)} in its control group"
         return f"{_gib(self._used_of_host)} of {_gib(total)} on the host"
 
-    def _look(self) -> None:
+    def _count_kills(self) -> None:
         now, count = time.monotonic(), _count()
         if count > self._count:
             self._seen_at = now
-        self._count, self._looked_at = count, now
+        self._count, self._polled_at = count, now
 
 
 def _count() -> int:

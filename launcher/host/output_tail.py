@@ -11,7 +11,7 @@ READ_BYTES = 4 << 20
 LONGEST_LINE = 4000
 MOST_LINES, WINDOW_S = 1000, 1.0
 """Maximum number of lines returned per window, and its seconds: more than a user can read."""
-LEFT_OUT = "[{} lines are left out here: the log has them]"
+LEFT_OUT = "[{} lines are omitted here; they are in the log]"
 TAIL_LINES = 30
 
 
@@ -23,10 +23,10 @@ class OutputLines:
         self._log, self._lines = LogFile(log, tail=0), Lines()
         self._waiting: deque[str] = deque()
         self._left_out = 0
-        self._window_ends_at, self._room = 0.0, MOST_LINES
+        self._window_ends_at, self._lines_left = 0.0, MOST_LINES
 
     def read(self, last: bool) -> tuple[list[str], bool]:
-        """Returns new lines, long ones in pieces, and whether the log has no more now.
+        """Returns new lines, long ones in parts, and whether the log has no more now.
 
         If there are too many, the oldest are left out, and the first line gives their number.
         `last`: nothing will follow, so that nothing is held back.
@@ -35,7 +35,7 @@ class OutputLines:
         last = last and is_all
         if last:
             lines += self._lines.rest()
-        self._take([piece for line in lines for piece in _pieces(line)])
+        self._take([part for line in lines for part in _parts(line)])
         return self._hand_over(last), is_all
 
     def close(self) -> None:
@@ -64,9 +64,9 @@ class OutputLines:
         self._lines = Lines()
         return chunk[begin + 1 :]
 
-    def _take(self, pieces: list[str]) -> None:
-        self.tail.extend(pieces)
-        self._waiting.extend(pieces)
+    def _take(self, parts: list[str]) -> None:
+        self.tail.extend(parts)
+        self._waiting.extend(parts)
         while len(self._waiting) > MOST_LINES:
             self._waiting.popleft()
             self._left_out += 1
@@ -75,10 +75,10 @@ class OutputLines:
         """Returns all waiting lines, or nothing until they fit in the window."""
         now = time.monotonic()
         if now >= self._window_ends_at:
-            self._window_ends_at, self._room = now + WINDOW_S, MOST_LINES
-        if len(self._waiting) > self._room and not last:
+            self._window_ends_at, self._lines_left = now + WINDOW_S, MOST_LINES
+        if len(self._waiting) > self._lines_left and not last:
             return []
-        self._room -= len(self._waiting)
+        self._lines_left -= len(self._waiting)
         lines = list(self._waiting)
         if self._left_out:
             lines.insert(0, LEFT_OUT.format(self._left_out))
@@ -87,5 +87,5 @@ class OutputLines:
         return lines
 
 
-def _pieces(text: str) -> list[str]:
+def _parts(text: str) -> list[str]:
     return [text[i : i + LONGEST_LINE] for i in range(0, max(1, len(text)), LONGEST_LINE)]

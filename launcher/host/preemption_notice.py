@@ -15,9 +15,9 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 SERVER, SERVER_VARIABLE = "metadata.google.internal", "GCE_METADATA_HOST"
 PRODUCT, GOOGLES = Path("/sys/class/dmi/id/product_name"), "Google Compute Engine"
-SAYS = {"maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE", "preempted": "TRUE"}
+TERMINATIONS = {"maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE", "preempted": "TRUE"}
 """Metadata keys of the machine, and the value of each that announces its termination."""
-WAIT_S, ANSWER_TIMEOUT_S, AGAIN_S = 60, 90.0, 10.0
+WAIT_S, ANSWER_TIMEOUT_S, RETRY_S = 60, 90.0, 10.0
 
 
 class Notices:
@@ -26,12 +26,12 @@ class Notices:
     def __init__(self) -> None:
         self._come: queue.SimpleQueue[str] = queue.SimpleQueue()
         if server := _server():
-            for key in SAYS:
+            for key in TERMINATIONS:
                 listen = threading.Thread(target=self._listen, args=[server, key], daemon=True)
                 listen.start()
 
     def take(self) -> list[str]:
-        """Returns the notices since the last call, in Google's words."""
+        """Returns the notices since the last call, as Google's "key: value"."""
         return [self._come.get() for _ in range(self._come.qsize())]
 
     def _listen(self, server: str, key: str) -> None:
@@ -40,9 +40,9 @@ class Notices:
             try:
                 value, etag = _value(server, key, etag)
             except (OSError, HTTPException):
-                time.sleep(AGAIN_S)
+                time.sleep(RETRY_S)
                 continue
-            if before not in (None, value) and value == SAYS[key]:
+            if before not in (None, value) and value == TERMINATIONS[key]:
                 self._come.put(f"{key}: {value}")
             before = value
 

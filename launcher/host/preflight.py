@@ -42,9 +42,10 @@ class HostReport:
     time_s: float
     open_files: int
     """Number of open files that a process may have."""
-    memory: int
-    shared_memory: int | None
-    room: int
+    memory_bytes: int
+    shared_memory_bytes: int | None
+    """Of /dev/shm; None without it."""
+    disk_bytes: int
     """Free disk space where the run's folder is, or will be."""
     unwritable: str
     """Why the run's folder cannot be written; "" when it can."""
@@ -57,16 +58,16 @@ def run_preflight(
 ) -> HostReport:
     """Inspects this host; `platform` is that of the accelerators it should have."""
     chips, count = _chips(platform, dev)
-    place = _nearest(folder)
+    existing = _nearest(folder)
     return HostReport(
         address=address,
         machine=BOOT_ID.read_text().strip() if BOOT_ID.exists() else socket.gethostname(),
         time_s=time.time(),
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        memory=_available_memory(),
-        shared_memory=shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None,
-        room=shutil.disk_usage(place).free,
-        unwritable=_unwritable(place),
+        memory_bytes=_available_memory(),
+        shared_memory_bytes=_free_bytes(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None,
+        disk_bytes=_free_bytes(existing),
+        unwritable=_unwritable(existing),
         chips=count,
         holders=list(_holders(chips)),
     )
@@ -105,9 +106,13 @@ def unreachable(address: str, port: int) -> str:
     return ""
 
 
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
 def _nearest(folder: Path) -> Path:
     """Returns the folder, or its nearest parent that exists."""
-    return next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
+    return next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
 
 
 def _unwritable(folder: Path) -> str:
@@ -137,10 +142,10 @@ def _chips(platform: str, dev: Path) -> tuple[list[Path], int]:
     files = [dev / match[0] for name in _names(dev) if (match := re.fullmatch(pattern, name))]
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if platform == "gpu" and allowed is not None:
-        named = [word.strip() for word in allowed.split(",") if word.strip() not in ("", "-1")]
-        seen = [file for file in files if file.name in {f"nvidia{word}" for word in named}]
-        by_number = all(word.isdecimal() for word in named)
-        return seen, len(seen) if by_number else min(len(named), len(files))
+        ids = [part.strip() for part in allowed.split(",") if part.strip() not in ("", "-1")]
+        seen = [file for file in files if file.name in {f"nvidia{one}" for one in ids}]
+        by_number = all(one.isdecimal() for one in ids)
+        return seen, len(seen) if by_number else min(len(ids), len(files))
     return files, len(files)
 
 

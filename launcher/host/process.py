@@ -23,10 +23,10 @@ from launcher.host.stack_dump import dump_stacks
 from trainer.contract.protocol.environment import EVENTS_FD
 
 EVENTS_PIPE_BYTES = 1 << 20  # about 4000 events, by which the driver may be late
-LOOK_S, GATHER_S = 0.05, 0.03
+POLL_INTERVAL_S, GATHER_S = 0.05, 0.03
 SEARCH_PATHS = ("PATH", "PYTHONPATH")
 """Search paths: a program's entries precede the host's, so installed software stays reachable."""
-REAPER_KILLED = "the reaper that guards its processes was killed, so all of them were ended"
+REAPER_KILLED = "the reaper that guards its processes was killed, so all of them ended"
 NOT_STARTED = 127 << 8
 """The wait status that a shell returns for a program that it does not find."""
 KILLED_IN_A_SHELL = (128 + signal.SIGKILL) << 8
@@ -96,10 +96,10 @@ class HostProcess:
     def poll(self, wait_s: float) -> OutputUpdate:
         """Returns the next update; waits up to `wait_s` for it, and a moment for what follows."""
         deadline = time.monotonic() + wait_s
-        batch = self._read(min(LOOK_S, wait_s))
-        while not _is_news(batch) and time.monotonic() < deadline:
-            batch = self._read(LOOK_S)
-        return batch
+        update = self._read(min(POLL_INTERVAL_S, wait_s))
+        while not _is_news(update) and time.monotonic() < deadline:
+            update = self._read(POLL_INTERVAL_S)
+        return update
 
     def stop(self, grace_s: float | None = None) -> None:
         """Ends the program; `poll` reports when it is over.
@@ -133,7 +133,7 @@ class HostProcess:
             return replace(self._result, ended_ago_s=self._ended_ago_s())
         if not self._gone:
             self._wait(wait_s)
-            self._memory_kills.look(self._pid)
+            self._memory_kills.poll(self._pid)
             self._read_answers()
         gone = self._gone
         events = self._read_events()
@@ -145,11 +145,11 @@ class HostProcess:
     def _finish(self) -> list[str]:
         """Marks the update as over; returns a last line that is not the program's own."""
         failed = self._failed_to_start
-        last_word = [f"could not start: {failed}"] if failed else []
-        self._result.over, self._result.tail = True, [*self._lines.tail, *last_word]
+        last_line = [f"could not start the program: {failed}"] if failed else []
+        self._result.over, self._result.tail = True, [*self._lines.tail, *last_line]
         self._lines.close()
         os.close(self._events)
-        return last_word
+        return last_line
 
     def _wait(self, wait_s: float) -> None:
         """Waits for an event, and a moment for those that follow; an end is not delayed."""
@@ -184,7 +184,7 @@ class HostProcess:
         was_killed = status in (signal.SIGKILL, KILLED_IN_A_SHELL) and not self._result.stopped
         if not was_killed or not self._memory_kills.lately():
             return ""
-        return f"by the kernel, for want of memory: {self._memory_kills.figures()}"
+        return f"by the kernel, out of memory: {self._memory_kills.figures()}"
 
     def _ended_ago_s(self) -> float | None:
         ended = self._ended_monotonic_s
@@ -201,8 +201,8 @@ class HostProcess:
         return warnings + [event for line in lines if (event := _parse_event(line)) is not None]
 
 
-def _is_news(batch: OutputUpdate) -> bool:
-    return bool(batch.events or batch.lines or batch.over)
+def _is_news(update: OutputUpdate) -> bool:
+    return bool(update.events or update.lines or update.over)
 
 
 def _parse_event(line: bytes) -> dict[str, Any] | None:

@@ -47,7 +47,7 @@ class ProcessTree:
         self._ended = False
         # It forks: the reaper is not a child of this process, so that no exit hook ends it.
         if code := process.wait():
-            raise ReaperError(f"the reaper process did not start: exit code {code}")
+            raise ReaperError(f"the reaper process failed to start: exit code {code}")
         self._ask(
             folders=[str(folder) for folder in folders],
             setup=[list(command) for command in setup],

@@ -19,7 +19,7 @@ from pathlib import Path
 from launcher.host.log_reader import LogFile
 from launcher.host.reaper import descendants
 
-ANSWER_S, LOOK_S = 2.0, 0.02
+ANSWER_S, POLL_INTERVAL_S = 2.0, 0.02
 QUIET_S = 0.5
 """Seconds without more output after which an answer is complete. The main thread's stack, which
 shows what the program does, comes last, and a busy machine may halt the program in between."""
@@ -56,7 +56,7 @@ def _answer(ask: Callable[[], None], log: Path, wait_s: float) -> str:
         deadline, ends_at = now + wait_s, now + wait_s
         while (now := time.monotonic()) < min(deadline, ends_at):
             if not (chunk := reader.read()):
-                time.sleep(LOOK_S)
+                time.sleep(POLL_INTERVAL_S)
             *lines, rest = (rest + chunk).split(b"\n")
             if found := _stack_lines(lines):
                 stacks += found
@@ -114,10 +114,10 @@ def _status(pid: int) -> dict[str, str]:
 
 def _command(pid: int) -> str:
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return ""
-    return b" ".join(words).decode(errors="replace").strip()
+    return b" ".join(arguments).decode(errors="replace").strip()
 
 
 def _append(log: Path, text: str) -> None:

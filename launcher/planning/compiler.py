@@ -20,11 +20,10 @@ TIMEOUT_S = 1800.0
 
 
 def compilation(launch: LaunchSpec, timeout_s: float = TIMEOUT_S) -> TrainerProcess:
-    """Starts the TPU compiler on the launch's step.
+    """Starts the TPU compiler on the launch's step, for at most `timeout_s` seconds.
 
-    Its answer has the fields of `trainer.analysis.compile_report.CompileReport`.
-
-    Raises TrainerProcessError when there is no compiler for it.
+    The result has the fields of `trainer.analysis.compile_report.CompileReport`. Raises
+    TrainerProcessError when this machine has no compiler for the accelerator.
     """
     training = of_training(launch)
     if lack := lacks_compiler(training.plan.world):
@@ -35,7 +34,7 @@ def compilation(launch: LaunchSpec, timeout_s: float = TIMEOUT_S) -> TrainerProc
 def of_training(launch: LaunchSpec) -> TrainingLaunch:
     """Returns a launch that the trainer can analyze. Raises TrainerProcessError for a command."""
     if not isinstance(launch, TrainingLaunch):
-        raise TrainerProcessError("what a command runs is not known")
+        raise TrainerProcessError("a job with a `command` cannot be analyzed")
     return launch
 
 
@@ -89,8 +88,8 @@ def ask_about_the_best(
 
 def at_once() -> int:
     """Returns how many compiler processes fit this machine's cores and memory, at least one."""
-    room = available_bytes() // COMPILER_BYTES
-    return max(1, min(len(os.sched_getaffinity(0)), room))
+    fitting = available_bytes() // COMPILER_BYTES
+    return max(1, min(len(os.sched_getaffinity(0)), fitting))
 
 
 def next_to_ask(
@@ -103,8 +102,8 @@ def next_to_ask(
     enough = sum(one.fits is True for one in findings) + running >= WANTED
     if enough or len(findings) + running >= MOST:
         return None
-    refused = (one.candidate.footprint.total for one in findings if one.fits is False)
-    limit = min(refused, default=math.inf)
+    too_large = (one.candidate.footprint.total for one in findings if one.fits is False)
+    limit = min(too_large, default=math.inf)
     while waiting:
         if (one := waiting.popleft()).footprint.total < limit:
             return one

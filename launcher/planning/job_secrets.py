@@ -16,7 +16,8 @@ def values(job: BaseJob) -> dict[str, str]:
 def missing(job: BaseJob) -> list[str]:
     """Returns a problem for each secret that is not set."""
     return [
-        f"secrets: {name} is not set here: export {name}=..., or leave it out of the job"
+        f"secrets: the environment variable {name} is not set. Export it with {name}=..., or "
+        "remove it from the job"
         for name in job.secrets
         if name not in os.environ
     ]

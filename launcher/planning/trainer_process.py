@@ -25,7 +25,7 @@ POLL_S = 0.05
 
 
 class TrainerProcessError(Exception):
-    """The trainer cannot be queried, or did not answer; the message gives the reason."""
+    """The trainer's process failed or did not finish; the message gives the reason."""
 
 
 class TrainerProcess:
@@ -65,12 +65,12 @@ class TrainerProcess:
         code = self._process.returncode
         if code is None:
             self._process.kill()
-            raise TrainerProcessError(f"not done within {self._timeout_s / 60:.0f} minutes")
+            raise TrainerProcessError(f"did not finish within {self._timeout_s / 60:.0f} minutes")
         if code:
             # Libraries print much to standard error; the error that ended the process is last.
-            said = self._said("stderr").strip().splitlines()[-1:]
-            raise TrainerProcessError(": ".join([f"exit code {code}", *said]))
-        return json.loads(self._said("stdout"))
+            last_line = self._output("stderr").strip().splitlines()[-1:]
+            raise TrainerProcessError(": ".join([f"exit code {code}", *last_line]))
+        return json.loads(self._output("stdout"))
 
     def _start(self, module: str, files: list[str]) -> subprocess.Popen[bytes]:
         with (
@@ -86,7 +86,7 @@ class TrainerProcess:
                 preexec_fn=die_with_parent(os.getpid()),
             )
 
-    def _said(self, stream: str) -> str:
+    def _output(self, stream: str) -> str:
         return (self._folder / stream).read_text(encoding="utf-8", errors="replace")
 
 
@@ -102,7 +102,7 @@ def parameters(job: Job) -> list[Parameter]:
         with TrainerProcess("trainer.analysis.describe_model", job, None, TIMEOUT_S) as call:
             found = call.answer()
     except TrainerProcessError as error:
-        raise PlanError([(KEY, f"importing and building it: {error}")]) from None
+        raise PlanError([(KEY, f"cannot import or build the model: {error}")]) from None
     if "problems" in found:
         raise PlanError([(key, message) for key, message in found["problems"]])
     return [

@@ -66,5 +66,5 @@ def test_a_kill_by_the_kernel_for_want_of_memory_is_a_failure_with_the_figures(
     assert run.wait() == 1
     assert attempts(run) == ["crash"]
     last = run.output.strip().splitlines()[-1]
-    assert "by the kernel, for want of memory: 0.06 GiB of 0.06 GiB in its control group" in last
+    assert "by the kernel, out of memory: 0.06 GiB of 0.06 GiB in its control group" in last
     traces.assert_nothing_left(timeout_s=5.0)

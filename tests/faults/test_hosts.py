@@ -119,7 +119,7 @@ def test_a_disk_without_room_for_a_checkpoint_is_named(launch: Launcher, traces:
         run = launch.on(launch.cluster_file("small"), "small", ["model.layers=16"])
         assert run.wait() == 1
         assert "the hosts cannot serve this run" in run.output
-        assert "of disk are free, and a checkpoint takes" in run.output
+        assert "of disk space are free, but a checkpoint takes" in run.output
         assert not (runs / "small" / "logs" / "host-0000.log").exists()
         traces.assert_nothing_left(timeout_s=1.0)
     finally:

@@ -134,7 +134,10 @@ def test_secrets_that_are_not_set_are_all_told_and_nothing_is_started(
         tmp_path, traces.environment, "-c", "two.yaml", "any.yaml", "secrets=[NOT_SET, NOR_THIS]"
     )
     assert ended.returncode == 2
-    assert "secrets: NOT_SET is not set here: export NOT_SET=" in ended.stderr
+    assert (
+        "secrets: the environment variable NOT_SET is not set. Export it with NOT_SET="
+        in ended.stderr
+    )
     assert "secrets: NOR_THIS is not set here" in ended.stderr
     assert not (tmp_path / "runs").exists()
 

@@ -202,7 +202,7 @@ def test_a_flood_is_in_the_log_and_a_bounded_part_is_handed_over(tmp_path: Path)
         most = max(most, len(batches[-1].lines))
     assert most <= MOST_LINES + 1
     lines = [line for batch in batches for line in batch.lines]
-    left_out = [int(m[1]) for line in lines if (m := re.match(r"\[(\d+) lines are left", line))]
+    left_out = [int(m[1]) for line in lines if (m := re.match(r"\[(\d+) lines are omitted", line))]
     assert len(lines) - len(left_out) + sum(left_out) == 200_000
     assert lines[-1].startswith("0199999")
     flooded = [event for batch in batches for event in batch.events]
@@ -247,7 +247,7 @@ print("there is room again")
     assert batch.status == 0
     assert [event for event in batch.events if event["event"] == "warning"] == []
     text = log.read_text()
-    left_out = re.search(r"\[(\d+) bytes are left out here\]\n", text)
+    left_out = re.search(r"\[(\d+) bytes are missing here\]\n", text)
     assert left_out and text.endswith("there is room again\n")
     assert (
         text.count("z") + text[: left_out.start()].count("\n") - 1 + int(left_out[1]) == 5_000_000

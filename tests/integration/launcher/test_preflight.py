@@ -23,9 +23,9 @@ GOOD = HostReport(
     machine="first",
     time_s=0.0,
     open_files=20_000,
-    memory=64 << 30,
-    shared_memory=32 << 30,
-    room=100 << 30,
+    memory_bytes=64 << 30,
+    shared_memory_bytes=32 << 30,
+    disk_bytes=100 << 30,
     unwritable="",
     chips=4,
     holders=[],
@@ -73,8 +73,10 @@ def test_a_folder_that_cannot_be_written_is_named() -> None:
 
 
 def test_a_disk_without_room_for_a_checkpoint_is_named() -> None:
-    (problem,) = judge(seen(replace(GOOD, room=1 << 30)), Needs(TPU, checkpoint_bytes=2 << 30))
-    assert "1 GiB of disk are free, and a checkpoint takes 2 GiB" in str(problem)
+    (problem,) = judge(
+        seen(replace(GOOD, disk_bytes=1 << 30)), Needs(TPU, checkpoint_bytes=2 << 30)
+    )
+    assert "1 GiB of disk space are free, but a checkpoint takes 2 GiB" in str(problem)
 
 
 def test_the_wrong_number_of_chips_is_named() -> None:
@@ -89,7 +91,7 @@ def test_any_program_may_do_without_them() -> None:
 def test_who_holds_a_chip_is_named() -> None:
     holder = Holder(4711, "eve", "python train.py", "/dev/accel0")
     found = only(problems(replace(GOOD, holders=[holder])))
-    assert "/dev/accel0 is held by process 4711 of eve (python train.py)" in found
+    assert "process 4711 of eve (python train.py) has /dev/accel0 open" in found
     assert "kill 4711" in found
 
 
@@ -105,7 +107,7 @@ def test_a_clock_that_is_wrong_is_told_and_nothing_ends() -> None:
 
 @pytest.mark.parametrize(
     ("change", "word"),
-    [({"open_files": 256}, "ulimit -n"), ({"shared_memory": 1 << 20}, "/dev/shm")],
+    [({"open_files": 256}, "ulimit -n"), ({"shared_memory_bytes": 1 << 20}, "/dev/shm")],
 )
 def test_limits_that_are_low_are_told_and_nothing_ends(change: dict, word: str) -> None:
     (problem,) = problems(replace(GOOD, **change))

@@ -116,7 +116,7 @@ def test_a_program_that_the_kernel_killed_for_want_of_memory_is_known(
     batch = collect(start(tmp_path, f"{join}\n{wait}\n{grow}"))
     assert batch.status == signal.SIGKILL
     figures = "0.06 GiB of 0.06 GiB in its control group"
-    assert batch.cause == f"by the kernel, for want of memory: {figures}"
+    assert batch.cause == f"by the kernel, out of memory: {figures}"
 
 
 def test_a_program_that_sigkill_ended_says_nothing_of_memory(tmp_path: Path) -> None:

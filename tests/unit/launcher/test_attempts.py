@@ -114,7 +114,7 @@ def test_hosts_that_stay_unfit_end_the_run_with_what_is_wrong(play: Play) -> Non
 def test_a_host_whose_chips_are_still_held_in_a_later_attempt_is_waited_for(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = Problem(0, "/dev/accel0 is held by process 7")
+    held = Problem(0, "process 7 has /dev/accel0 open")
     found = [[], [held], [held], []]
     monkeypatch.setattr(controller, "judge", lambda *_: found.pop(0))
     monkeypatch.setattr(controller, "HELD_LOOK_S", 0.0)

@@ -55,7 +55,7 @@ def test_a_stop_after_a_notice_of_the_platform_is_explained() -> None:
 
 
 def test_a_program_that_the_kernel_killed_for_want_of_memory_is_a_crash_with_the_figures() -> None:
-    cause = "by the kernel, for want of memory: 5.90 GiB of 6.00 GiB on the host"
+    cause = "by the kernel, out of memory: 5.90 GiB of 6.00 GiB on the host"
     ending = classify(outcome(ProcessExit(signal.SIGKILL, 1.0, cause=cause)), None, {})
     assert ending.kind is EndReason.CRASH
     assert ending.reason == f"host-0000 was killed by SIGKILL ({cause})"

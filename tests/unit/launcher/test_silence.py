@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.health.lost_hosts import LONGEST_LOOK_S, SILENCE_S, LostHostDetector
+from launcher.health.lost_hosts import LONGEST_INTERVAL_S, SILENCE_S, LostHostDetector
 
-LOOKS = st.lists(st.floats(0.0, LONGEST_LOOK_S), max_size=50)
+LOOKS = st.lists(st.floats(0.0, LONGEST_INTERVAL_S), max_size=50)
 
 
 @given(LOOKS)

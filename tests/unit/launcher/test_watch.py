@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.results import Hang
-from launcher.health.hangs import KEYS, LONGEST_LOOK_S, PHASES, PROGRESS, HangDetector, Limits
+from launcher.health.hangs import KEYS, LONGEST_INTERVAL_S, PHASES, PROGRESS, HangDetector, Limits
 from trainer.contract.config.job import Deadlines
 
 LIMITS = Limits()
@@ -350,9 +350,11 @@ def test_whatever_was_said_a_host_that_lives_and_speaks_has_a_deadline(history) 
                 speaking.add(said["process"])
         watch.poll(now)
         watch.stragglers(now)
-    learned_s = max(limits.learned_floor_s.values()) + limits.factor * LONGEST_LOOK_S * len(history)
-    looks = range(int((60.0 + learned_s) / LONGEST_LOOK_S) + 2)
-    hangs = (watch.poll(now + LONGEST_LOOK_S * (look + 1)) for look in looks)
+    learned_s = max(limits.learned_floor_s.values()) + limits.factor * LONGEST_INTERVAL_S * len(
+        history
+    )
+    looks = range(int((60.0 + learned_s) / LONGEST_INTERVAL_S) + 2)
+    hangs = (watch.poll(now + LONGEST_INTERVAL_S * (look + 1)) for look in looks)
     assert any(hangs) == bool((speaking - ended) & set(range(4)))
 
 
