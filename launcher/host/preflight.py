@@ -44,7 +44,7 @@ class HostReport:
     """Number of open files that a process may have."""
     memory_bytes: int
     shared_memory_bytes: int | None
-    """Of /dev/shm; None without it."""
+    """Free bytes of /dev/shm; None without it."""
     disk_bytes: int
     """Free disk space where the run's folder is, or will be."""
     unwritable: str
