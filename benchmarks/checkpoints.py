@@ -1,14 +1,14 @@
-"""Saving and restoring beside what bare Orbax, `dd` and the size of the shards allow.
+"""Compares saving and restoring with bare Orbax, `dd` and the size of the shards.
 
     python benchmarks/checkpoints.py [--mib 512] [--hosts 2] [--rounds 7] [--folder DIR]
 
-Makes a state of about that size and saves it, in turns, with Slipway's saver and with an
-`ocp.AsyncCheckpointer` of Orbax's own settings; then restores it on that many hosts, each a fresh
+Creates a state of about that size. Saves it alternately with Slipway's saver and with an
+`ocp.AsyncCheckpointer` with default settings. Then restores it on that many hosts, each a new
 process. Prints, as medians over the rounds with ratios:
 
 - how long a save blocks the steps, Slipway's without its digest, and the digest's time
-- bytes a second that the hosts restore together, with and without the check of the digest, beside
-  `dd` of the same files; as root both begin with empty caches
+- bytes per second that the hosts restore together, with and without the check of the digest, beside
+  `dd` of the same files; as root, both start with empty caches
 - the peak memory of a restoring host beyond that of a process that only initialized JAX, beside
   the bytes of the shards that it restores (the worst round)
 """
@@ -31,13 +31,13 @@ ROOT = Path(__file__).parents[1]
 MIB_PER_LAYER = 192
 """Three times 16.8 million numbers of 4 bytes: parameters and AdamW's moments."""
 SAVES = 3
-"""Of each kind in a round: they block for milliseconds, and those vary."""
+"""Saves of each kind per round: they block for milliseconds, which vary."""
 CACHES = Path("/proc/sys/vm/drop_caches")
 Numbers = dict[str, float]
 
 
 def main() -> None:
-    """Each part in processes of its own, so that none sees another's memory."""
+    """Runs each part in separate processes, so that none uses another's memory."""
     options = _options()
     if options.part != "all":
         print(json.dumps(PARTS[options.part](options)))
@@ -94,7 +94,7 @@ def _start(options: argparse.Namespace, part: str) -> list[Any]:
 
 
 class Setting:
-    """A run of one attempt, as the trainer sets it up."""
+    """Sets up a run of one attempt, as the trainer does."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         import jax
@@ -130,7 +130,7 @@ class Setting:
         from trainer.telemetry.metrics import Report
 
         class Quiet(Report):
-            """Keeps how long a save blocked."""
+            """Records how long a save blocked."""
 
             blocked_s = 0.0
 
@@ -167,7 +167,7 @@ def _world(hosts: int, devices: int) -> Any:
 
 
 def _save(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds that saves of both kinds block, in turns; the first round warms up."""
+    """Returns the seconds for which alternating saves of both kinds block; round 1 warms up."""
     import orbax.checkpoint as ocp
 
     from trainer.checkpoint.saver import Progress, Saver
@@ -242,7 +242,7 @@ def _restore(options: argparse.Namespace) -> Numbers:
 
 
 def _baseline(options: argparse.Namespace) -> Numbers:
-    """A process that has imported what a restore needs and met the others; nothing more."""
+    """Measures a process that has only imported the modules of a restore and connected."""
     import jax
     import orbax.checkpoint  # noqa: F401
 
@@ -262,7 +262,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], Any]] = {
 
 
 def _peak() -> int:
-    """Bytes of memory that this process ever held at once."""
+    """Returns the peak memory of this process, in bytes."""
     status = Path("/proc/self/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
     return 1024 * int(line.split()[1])
@@ -273,7 +273,7 @@ def _data(folder: Path) -> Iterator[Path]:
 
 
 def _drop_caches() -> bool:
-    """Whether files must now come from the disk; only root can make it so."""
+    """Drops the page cache. Returns whether it was dropped, which only root can do."""
     os.sync()
     try:
         CACHES.write_text("3")
@@ -283,7 +283,7 @@ def _drop_caches() -> bool:
 
 
 def _dd(options: argparse.Namespace) -> float:
-    """Seconds in which `dd` reads the files of the checkpoint, one after the other."""
+    """Returns the seconds that `dd` takes to read the files of the checkpoint one by one."""
     (folder,) = (path for path in (options.folder / "checkpoints").iterdir() if path.is_dir())
     files = list(_data(folder))
     _drop_caches()

@@ -1,9 +1,9 @@
-"""How fast the command answers: `launch --help` and `launch plan`, beside a bare Python.
+"""Measures the start-up time of `launch --help` and `launch plan` against a bare Python.
 
     python benchmarks/cli_start.py
 
-Prints the median wall time of each and its ratio to starting Python alone, in the same run. Python
-keeps compiled modules, as it does unless it is told not to: the first round fills that cache.
+Prints the median wall time of each and its ratio to starting Python alone, in the same run. The
+first round fills Python's cache of compiled modules.
 """
 
 import os
@@ -29,7 +29,7 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Rounds of all commands in turn, so that a busy moment hits each alike."""
+    """Runs all commands in each round, so that a busy moment affects all alike."""
     seconds: dict[str, list[float]] = {name: [] for name in COMMANDS}
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": cache}

@@ -1,4 +1,4 @@
-"""How large events.jsonl gets, and how long `launch status` takes on a large one.
+"""Measures the size of events.jsonl, and the time of `launch status` on a large one.
 
     uv run python benchmarks/events_file.py --megabytes 1000
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _compare_sizes() -> None:
-    """Bytes of a host's step, and of a day."""
+    """Prints the bytes per host and step, and per day."""
     events = [event for host in range(HOSTS) for event in _of_a_second(host, 1)]
     every = sum(len(json.dumps(event)) + 1 for event in events)
     kept = sum(len(json.dumps(event)) + 1 for event in events if is_kept(event))

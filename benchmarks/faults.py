@@ -1,4 +1,4 @@
-"""What recovery.py and soak.py have in common: faults, and how a run tells that it got over one."""
+"""Faults, and the detection of a run's recovery from one, for recovery.py and soak.py."""
 
 import json
 import os
@@ -18,15 +18,15 @@ from tests.support.programs import agent_of, node_of, trainer_of
 
 Event = dict[str, Any]
 Fire = Callable[[Traces, int], float]
-"""Hits a process of the run, by its number; returns when, in seconds since the epoch."""
+"""Function that hits a process of the run, by its number; returns the time since the epoch in s."""
 Victim = Callable[[Traces, int], int]
-LOOK_S = 0.01
+POLL_INTERVAL_S = 0.01
 DEADLINE_S = 300.0
 
 
 @contextmanager
 def workplace() -> Iterator[tuple[Path, Traces]]:
-    """A folder, and an environment for what is started; both are gone on the way out."""
+    """Yields a folder, and an environment for processes; removes the folder and ends them."""
     traces = Traces()
 
     def end_all() -> bool:
@@ -44,7 +44,7 @@ def workplace() -> Iterator[tuple[Path, Traces]]:
 
 
 def faults(flag: Path, trainer_of: Victim = trainer_of) -> dict[str, Fire]:
-    """Every fault by its name; `flag` is what the cluster's sabotage looks at, see `sleeps_at`."""
+    """Returns every fault by its name; `flag` is the file of the sabotage: see `sleeps_at`."""
     return {
         "SIGKILL of a trainer": _by_signal(trainer_of, signal.SIGKILL),
         "SIGKILL of an agent": _by_signal(agent_of, signal.SIGKILL),
@@ -57,7 +57,7 @@ def faults(flag: Path, trainer_of: Victim = trainer_of) -> dict[str, Fire]:
 
 
 def sleeps_at(flag: Path) -> str:
-    """The code of a sabotage that sleeps once when it finds the flag, and takes it away."""
+    """Returns code of a sabotage that sleeps once when it finds the flag, which it removes."""
     return f"os.path.exists({str(flag)!r}) and (os.unlink({str(flag)!r}), time.sleep(9999))"
 
 
@@ -72,7 +72,7 @@ def _by_signal(victim_of: Victim, number: signal.Signals) -> Fire:
 
 
 def _by_sleep(flag: Path) -> Fire:
-    """On the host that is sabotaged, whatever process is asked for."""
+    """Returns a fault of the host that is sabotaged; it ignores the requested process."""
 
     def fire(_: Traces, process: int) -> float:
         flag.touch()
@@ -84,22 +84,22 @@ def _by_sleep(flag: Path) -> Fire:
 
 @dataclass(frozen=True)
 class Recovery:
-    """From a fault to where the run was before."""
+    """A recovery from a fault, in seconds since the fault."""
 
     kind: str
-    """What the launcher took the fault for."""
+    """The launcher's classification of the fault."""
     first_s: float
-    """To the first step of the attempt that follows."""
+    """Until the first step of the next attempt."""
     new_s: float
-    """To a step that no attempt had made before."""
+    """Until the first step that no attempt had made before."""
 
 
 class NotRecoveredError(Exception):
-    """The run did not go on; says what it printed."""
+    """The run did not recover; the message contains its output."""
 
 
 class Run(Protocol):
-    """What writes the events of a run."""
+    """A run whose events are followed."""
 
     run_dir: Path
 
@@ -111,51 +111,51 @@ class Run(Protocol):
 
 
 class Story:
-    """What the events of a run tell, read as they are written."""
+    """The state of a run, from its events as they are written."""
 
     def __init__(self, run: Run) -> None:
         self._run, self._events = run, _follow(run.run_dir / "events.jsonl")
         self.attempt, self.step = 1, 0
-        """The highest so far."""
+        """The highest attempt and step so far."""
 
     def wait_for(self, condition: Callable[[Event], bool], limit_s: float = DEADLINE_S) -> Event:
-        """The next event that is meant; told of before it is counted in `attempt` and `step`.
+        """Returns the next event that meets `condition`, which sees `attempt` and `step` before it.
 
-        Raises NotRecoveredError where the run ends before, or it does not come within `limit_s`.
+        Raises NotRecoveredError when the run ends first, or no such event comes within `limit_s`.
         """
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             event = next(self._events)
             if event is None:
                 if self._run.process.poll() is not None:
-                    raise NotRecoveredError(f"it ended early:\n{self._run.output}")
-                time.sleep(LOOK_S)
+                    raise NotRecoveredError(f"the run ended early:\n{self._run.output}")
+                time.sleep(POLL_INTERVAL_S)
                 continue
-            is_meant = condition(event)
-            self._note(event)
-            if is_meant:
+            is_met = condition(event)
+            self._record(event)
+            if is_met:
                 return event
-        raise NotRecoveredError(f"not within {limit_s:.0f} s:\n{self._run.output}")
+        raise NotRecoveredError(f"no recovery within {limit_s:.0f} s:\n{self._run.output}")
 
     def catch_up(self) -> None:
-        """With all that is told by now."""
+        """Reads all events that are written by now."""
         while event := next(self._events):
-            self._note(event)
+            self._record(event)
 
     def wait_for_steps(self, count: int) -> None:
-        """So many new ones."""
+        """Waits for `count` new steps."""
         wanted = self.step + count
         self.wait_for(lambda event: event["event"] == "step" and event["step"] >= wanted)
 
     def wait_for_phase(self, name: str) -> None:
-        """Until host 0 begins one; `start` is the beginning of its program."""
+        """Waits until host 0 begins a phase; `start` is the beginning of its program."""
         phase = {"event": "phase", "name": name, "edge": "begin"}
         about = {"event": "started"} if name == "start" else phase
         wanted = {**about, "process": 0}.items()
         self.wait_for(lambda event: wanted <= event.items())
 
     def recovery(self, fired: float, limit_s: float = DEADLINE_S) -> Recovery:
-        """Of a fault that was fired in the attempt that runs. Raises NotRecoveredError."""
+        """Waits for the recovery from a fault in the current attempt. Raises NotRecoveredError."""
         hit, kind = self.attempt, ""
         first: Event = {}
 
@@ -171,14 +171,14 @@ class Story:
         new = self.wait_for(is_new, limit_s)
         return Recovery(kind, first["time"] - fired, new["time"] - fired)
 
-    def _note(self, event: Event) -> None:
+    def _record(self, event: Event) -> None:
         self.attempt = max(self.attempt, event.get("attempt") or 0)
         if event["event"] == "step":
             self.step = max(self.step, event["step"])
 
 
 def _follow(path: Path) -> Iterator[Event | None]:
-    """Every event; None where there is no more for now, as often as it is asked."""
+    """Yields every event, and None whenever no more is written yet."""
     while not path.exists():
         yield None
     half = ""

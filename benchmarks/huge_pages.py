@@ -1,9 +1,9 @@
-"""What GLIBC_TUNABLES=glibc.malloc.hugetlb=1, which CPU hosts get, saves of a training step.
+"""Measures the effect of GLIBC_TUNABLES=glibc.malloc.hugetlb=1 on a training step of a CPU host.
 
     python benchmarks/huge_pages.py [--d-model 256] [--devices 2] [--rounds 5] [--steps 10]
 
-The same job runs in processes with and without it, in turns: first one, then the other. Prints the
-median step time of each and the median of the rounds' ratios.
+Runs the same job alternately in processes with and without it. Prints the median step time of each
+and the median of the rounds' ratios.
 """
 
 import argparse
@@ -21,7 +21,7 @@ LEFT_OUT_STEPS = 2
 
 
 def main() -> None:
-    """Rounds of two processes; every second round begins with the other one."""
+    """Runs rounds of two processes; every second round starts with the other one."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("d-model", 256), ("devices", 2), ("rounds", 5), ("steps", 10)):
         parser.add_argument(f"--{name}", type=int, default=default)

@@ -1,12 +1,12 @@
-"""What a process reads of its corpus: packed tokens per second, and how long a step waits for them.
+"""Measures the input pipeline: packed tokens per second, and how long a step waits for them.
 
     python benchmarks/input_pipeline.py [--rounds 20] [--batches 50] [--steps 100]
 
-In turns, on the same examples in the same order: batches as a trainer gets them (shuffled, packed,
-with segments and positions), and bare windows of the same array that numpy stacks. Prints tokens
-per second of both, and the median and the quartiles of the ratios of neighbouring rounds. Then the
-quickstart runs on this machine, and the time that its steps waited for data is set against all of
-their time.
+Alternates between batches as a trainer gets them (shuffled, packed, with segments and positions)
+and plain windows of the same array that numpy stacks, with the same examples in the same order.
+Prints tokens per second of both, and the median and the quartiles of the ratios of neighbouring
+rounds. Then runs the quickstart on this machine, and prints the share of its steps' time that they
+waited for data.
 """
 
 import argparse
@@ -33,7 +33,7 @@ SEED = 0
 
 
 def main() -> None:
-    """Measure both, print both."""
+    """Measures and prints both."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("rounds", 20), ("batches", 50), ("steps", 100)):
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -58,7 +58,7 @@ def _rates(rounds: int, batches: int) -> None:
 
 
 def _windows(tokens: Tokens) -> Iterator[np.ndarray]:
-    """The same examples as arrays (rows, seq_len + 1), and nothing besides."""
+    """Yields only the same examples, as arrays (rows, seq_len + 1)."""
     order: Any = pipeline.example_order(tokens.sequences(DATA.seq_len), SEED)
     for batch in count():
         first = batch * DATA.global_batch
@@ -67,7 +67,7 @@ def _windows(tokens: Tokens) -> Iterator[np.ndarray]:
 
 
 def _rate(batches: int, following: Callable[[], object]) -> float:
-    """Tokens per second."""
+    """Returns the tokens per second."""
     begin = time.perf_counter()
     for _ in range(batches):
         following()
@@ -76,11 +76,11 @@ def _rate(batches: int, following: Callable[[], object]) -> float:
 
 def _waits(steps: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        words = ["name=waits", f"steps={steps}", "eval=null", "sample=null", "checkpoint=null"]
+        overrides = ["name=waits", f"steps={steps}", "eval=null", "sample=null", "checkpoint=null"]
         job = str(ROOT / "jobs" / "quickstart.yaml")
         launch = [sys.executable, "-m", "launcher", "--cluster", "local", job]
         subprocess.run(
-            [*launch, *words, "--runs", folder], cwd=ROOT, check=True, stdout=subprocess.DEVNULL
+            [*launch, *overrides, "--runs", folder], cwd=ROOT, check=True, stdout=subprocess.DEVNULL
         )
         file = Path(folder) / "waits" / "metrics.jsonl"
         lines = [json.loads(line) for line in file.read_text().splitlines()]

@@ -1,16 +1,17 @@
-"""Large models compiled for pods that are not there: time, memory, and what crosses the wires.
+"""Compiles large models for absent pods: time, memory, and bytes between the devices.
 
     uv run --extra tpu python benchmarks/large_models.py [NAME ...]
 
-For each case: how long the arithmetic plan and the compiled one take, the memory of this machine
-that the compiler needed, the memory of a device, and for each kind of parallelism the bytes that
-the program sends in a step over those that it must; `others` is the share of all bytes that no kind
-of parallelism needs, with what `data` sends beyond a sum of gradients. Exit code 1 where `fsdp` or
-`tensor` is off by more than LIMIT, or others are above OTHERS.
+Prints for each case the seconds of the plan with and without the compiler, the memory of this
+machine that the compiler needed, and the memory of a device. For each kind of parallelism, prints
+the bytes that the program sends in a step as a multiple of the necessary ones. `others` is the
+share of all bytes that no kind of parallelism needs, with those that `data` sends beyond a sum of
+gradients. Exits with 1 when `fsdp` or `tensor` is off by more than LIMIT, or `others` exceeds
+OTHERS.
 
-Two cases are held against MaxText 0.2.5: the same model, mesh, batch and rematerialization compiled
-for the same pod by its own `train_compile`, on the same two cores with libtpu 0.0.52. Of both it is
-the most that is alive at once (`memory_analysis().peak_memory_in_bytes`).
+Two cases are compared with MaxText 0.2.5: the same model, mesh, batch and rematerialization,
+compiled for the same pod by its `train_compile`, on the same two cores with libtpu 0.0.52. The
+figure of both is the peak memory (`memory_analysis().peak_memory_in_bytes`).
 """
 
 import json
@@ -30,11 +31,11 @@ DOES_NOT_FIT = 1
 
 @dataclass(frozen=True)
 class Case:
-    """A model on a cluster: `words` are overrides of the job."""
+    """A model on a cluster, with overrides of the job."""
 
     model: str
     cluster: str
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     maxtext_gb: float | None = None
     """Per device, at the moment when it needs the most."""
 
@@ -60,7 +61,7 @@ TWO_SLICES = "{accelerator: v5e-256, slices: 2, provider: {kind: gcp}}"
 
 
 def main() -> int:
-    """Compiles each case in processes of its own, and prints a line for each."""
+    """Compiles each case in separate processes, and prints a line for each."""
     kept = True
     for name in sys.argv[1:] or CASES:
         with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +70,7 @@ def main() -> int:
 
 
 def show(name: str, case: Case, folder: Path) -> bool:
-    """Prints what was found; returns whether the limits hold."""
+    """Prints the figures; returns whether the limits hold."""
     (folder / "job.yaml").write_text(JOB.format(model=case.model))
     (folder / "two.yaml").write_text(TWO_SLICES)
     command = [
@@ -80,14 +81,14 @@ def show(name: str, case: Case, folder: Path) -> bool:
         "job.yaml",
         "-c",
         case.cluster,
-        *case.words,
+        *case.overrides,
     ]
     plan_s, _, _ = run(command, folder)
     compiled_s, peak_bytes, output = run([*command, "--compile", "-o", "json"], folder)
     found = json.loads(output)
     memory = sum(found["memory"][part] for part in ("parameters", "optimizer", "temporaries"))
     print(
-        f"{name}: plan {plan_s:.2f} s; compiled and told in {compiled_s:.0f} s with "
+        f"{name}: plan {plan_s:.2f} s; compiled plan {compiled_s:.0f} s with "
         f"{peak_bytes / 2**30:.1f} GiB; {'fits' if found['fits'] else 'does not fit'}"
     )
     print(f"  per device {memory / GB:.2f} GB: {parts(found['memory'])}")
@@ -99,7 +100,7 @@ def show(name: str, case: Case, folder: Path) -> bool:
 
 
 def run(command: list[str], folder: Path) -> tuple[float, int, str]:
-    """Wall time, the most memory that a process of it held, and standard output."""
+    """Returns the wall time in seconds, the peak memory of a process in bytes, and the output."""
     began = time.perf_counter()
     with (folder / "output").open("w+") as output:
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
@@ -107,7 +108,7 @@ def run(command: list[str], folder: Path) -> tuple[float, int, str]:
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode not in (0, DOES_NOT_FIT):
-            sys.exit(child.returncode)  # it said why
+            sys.exit(child.returncode)  # it has printed the reason
         output.seek(0)
         return time.perf_counter() - began, usage.ru_maxrss * 1024, output.read()
 

@@ -1,19 +1,19 @@
-"""From a fault to the next new step: `launch` beside Ray Train's JaxTrainer.
+"""Measures the time from a fault to the next new step: `launch` and Ray Train's JaxTrainer.
 
     python benchmarks/recovery.py [--faults NAME ...] [--rounds 3] [--limit-s 180]
 
-On two simulated hosts of this machine, with a warm compile cache. Each fault is fired two steps
-after a checkpoint was told of: a step takes 0.1 s, so that what is done again weighs little.
-Prints, as medians over the rounds, the seconds from the fault to the first step of the next attempt
-and to a step that no attempt had made before, beside what Slipway aims at.
+Runs on two simulated hosts of this machine, with a warm compile cache. Each fault is injected two
+steps after a checkpoint was reported. A step takes 0.1 s, so repeated steps cost little. Prints, as
+medians over the rounds, the seconds from the fault to the first step of the next attempt and to the
+first new step, beside Slipway's target.
 
-JaxTrainer takes its turn after each fault where `ray.train` can be imported:
+After each fault, JaxTrainer runs too if `ray.train` can be imported:
 
     uv run --with "ray[train]==2.60.*" python benchmarks/recovery.py
 
-There the program is a plain data-parallel loop (recovery_jax_trainer.py) of the same pace, with as
-many steps between checkpoints; it has no agents. What is not over within the limit is told as such,
-and its rounds end there.
+Its program is a plain data-parallel loop (recovery_jax_trainer.py) of the same pace, with as many
+steps between checkpoints; it has no agents. A recovery that exceeds the limit is printed as such
+and ends its rounds.
 """
 
 import argparse
@@ -56,7 +56,7 @@ checkpoint: {{every_steps: {EVERY_STEPS}}}
 
 @dataclass(frozen=True)
 class Case:
-    """A fault, the host that it hits, and the seconds that Slipway aims at."""
+    """A fault, the host that it hits, and Slipway's target in seconds."""
 
     fault: str
     process: int
@@ -75,7 +75,7 @@ CASES = {
 
 @dataclass
 class JaxTrainer:
-    """A run under Ray Train, as a process of its own."""
+    """A run under Ray Train, in a separate process."""
 
     run_dir: Path
     process: subprocess.Popen[bytes]
@@ -86,7 +86,7 @@ class JaxTrainer:
 
 
 def main() -> None:
-    """Fault by fault, each way in a cluster of its own."""
+    """Measures fault by fault, each launcher in its own cluster."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--faults", nargs="*", choices=list(CASES), default=list(CASES))
     parser.add_argument("--rounds", type=int, default=3)
@@ -149,7 +149,7 @@ def _jax_trainer(
 def _rounds(
     case: Case, fire: Fire, story: Story, traces: Traces, options: argparse.Namespace
 ) -> Iterator[Recovery]:
-    """One fault after the other, until one is not recovered from."""
+    """Yields the recovery from one fault after the other, until one fails."""
     story.wait_for_steps(1)
     for _ in range(options.rounds):
         story.catch_up()

@@ -1,4 +1,4 @@
-"""What recovery.py runs under Ray Train: a data-parallel loop with checkpoints, on two hosts.
+"""The program of recovery.py under Ray Train: a data-parallel loop with checkpoints, on two hosts.
 
     recovery_jax_trainer.py FOLDER EVERY_STEPS STEP_S
 
@@ -17,7 +17,7 @@ REPLACE_S = 0.2
 
 
 def main() -> None:
-    """Until somebody ends it."""
+    """Runs until the process is ended."""
     from launcher.cluster.schema import find_cluster
     from launcher.core.events import Listener
     from launcher.gang.connect import connected
@@ -62,7 +62,7 @@ def _fit(config: dict[str, Any]) -> None:
 
 
 def train(config: dict[str, Any]) -> None:
-    """On each host: steps with a mean over all hosts, and a checkpoint now and then."""
+    """Runs on each host: steps with a mean over all hosts, and periodic checkpoints."""
     import json
     import tempfile
 
@@ -76,7 +76,7 @@ def train(config: dict[str, Any]) -> None:
     events = folder / "events.jsonl"
     attempt = 1 + (events.read_text().count('"started"') if events.exists() else 0)
 
-    def tell(event: str, **fields: Any) -> None:
+    def emit(event: str, **fields: Any) -> None:
         if rank == 0:
             line = {"event": event, "time": time.time(), "attempt": attempt, **fields}
             with events.open("a") as file:
@@ -84,7 +84,7 @@ def train(config: dict[str, Any]) -> None:
 
     assert jax.process_count() == 2
     (folder / f"rank-{rank}").write_text(str(os.getpid()))
-    tell("started")
+    emit("started")
     mesh = jax.make_mesh((jax.device_count(),), ("data",))
     batches = NamedSharding(mesh, PartitionSpec("data"))
 
@@ -94,8 +94,8 @@ def train(config: dict[str, Any]) -> None:
 
     done, weights = 0, jnp.ones((256, 256))
     if saved := ray.train.get_checkpoint():
-        with saved.as_directory() as place:
-            file = np.load(Path(place) / "state.npz")
+        with saved.as_directory() as folder:
+            file = np.load(Path(folder) / "state.npz")
             done, weights = int(file["step"]), jnp.asarray(file["weights"])
     weights = jax.device_put(weights, NamedSharding(mesh, PartitionSpec()))
     flag = folder / "sleep"
@@ -107,15 +107,15 @@ def train(config: dict[str, Any]) -> None:
         done += 1
         batch = jax.make_array_from_process_local_data(batches, np.ones((8, 256), np.float32))
         weights = jax.block_until_ready(update(weights, batch))
-        tell("step", step=done)
+        emit("step", step=done)
         if done % config["every_steps"] == 0:
-            with tempfile.TemporaryDirectory() as place:
+            with tempfile.TemporaryDirectory() as folder:
                 checkpoint = None
                 if rank == 0:
-                    np.savez(Path(place) / "state.npz", step=done, weights=np.asarray(weights))
-                    checkpoint = ray.train.Checkpoint.from_directory(place)
+                    np.savez(Path(folder) / "state.npz", step=done, weights=np.asarray(weights))
+                    checkpoint = ray.train.Checkpoint.from_directory(folder)
                 ray.train.report({"step": done}, checkpoint=checkpoint)
-            tell("checkpoint_saved", step=done)
+            emit("checkpoint_saved", step=done)
 
 
 if __name__ == "__main__":

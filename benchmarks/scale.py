@@ -1,28 +1,27 @@
-"""How start-up and the supervising process's work grow with the number of hosts, on this machine.
+"""Measures how start-up and the driver's work grow with the number of hosts, on this machine.
 
     python benchmarks/scale.py [--real 1 4 16 64] [--fed 1 16 64 256 1024 4096]
                                [--seconds 20] [--step-s 1]
 
-First real agents, on Ray nodes of this machine (up to 16; more agents share them), each with a stub
-program in place of the trainer. The start, in seconds, each figure after the one before: until all
-Ray nodes are up, until all agents are, until all programs have met at process 0, and until all have
-been heard in their loop. That grows with the hosts, since they share the machine's cores: on real
-hosts the agents start side by side.
+Starts with real agents, on Ray nodes of this machine (up to 16; more agents share them), each with
+a stub program in place of the trainer. Prints the seconds of the start, each counted from the one
+before: until all Ray nodes are up, all agents are up, all programs have connected to process 0
+(`met`), and the driver has received an event from the loop of each (`heard`). They grow with the
+hosts, which share the machine's cores; real hosts start side by side.
 
-Then the supervising process while the programs run: what it takes of a processor for each event,
-and how long each is in `RunController.on_event` by the wall clock (the run's folder, the panel, the
-watch for hangs and slow hosts), both also against the first row of the same kind. A host sends a
-step each `--step-s` seconds, all hosts at once, and a heartbeat every 2 s. With few hosts most of
-an event's price is that of a call into Ray and of turns in which nothing comes; the more there are,
-the more come with one look. `load` is the part of one processor that is used, `late` how long after
-it was said an event is handled: the median, and what 99 % are below.
+Then measures the driver while the programs run: CPU time per event, and wall time per event in
+`RunController.on_event` (the run's folder, the panel, the detectors of hangs and stragglers), both
+also as a ratio to the first row of the same kind. All hosts send a step every `--step-s` seconds,
+at the same moment, and a heartbeat every 2 s. With few hosts, an event costs mostly its call into
+Ray and polls without events; with more hosts, a poll returns more events. `load` is the share of
+one processor, `late` the delay from an event to its handling: the median, and the quantile 0.99.
 
-Last "fed" hosts: agents that only send events. A few actors answer for all of them, so that nothing
-starts and no program runs, but every host is polled through Ray by a call of its own, and what
-comes goes the same way. These actors share the cores with what is measured: where `load` comes near
-1, events wait for each other, and none may wait so long that its host looks silent (10 s).
+Ends with "fed" hosts, whose agents only send events. A few actors answer for all of them, so
+nothing starts and no program runs, but each host is polled through Ray by a separate call. These
+actors share the cores with the driver: with a `load` near 1, events wait for each other, and none
+may wait so long that its host counts as silent (10 s).
 
-Each row is of a process of its own.
+Each row is measured in a separate process.
 """
 
 import argparse
@@ -39,7 +38,7 @@ TIMEOUT_S = 600.0
 
 
 def main() -> None:
-    """Row by row, as they are measured."""
+    """Prints row by row, as they are measured."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -60,9 +59,9 @@ def main() -> None:
 
 def _measure(kind: str, hosts: int, options: argparse.Namespace) -> dict[str, Any]:
     with workplace() as (folder, traces):
-        words = [kind, hosts, options.seconds, options.step_s, folder]
+        arguments = [kind, hosts, options.seconds, options.step_s, folder]
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.scale_worker", *map(str, words)],
+            [sys.executable, "-m", "benchmarks.scale_worker", *map(str, arguments)],
             cwd=ROOT,
             env={**traces.environment, "XDG_STATE_HOME": f"{folder}/state"},
             stdout=subprocess.PIPE,
@@ -90,7 +89,7 @@ def _events(row: dict[str, Any], first: dict[str, Any]) -> str:
 
 
 def _each(row: dict[str, Any], first: dict[str, Any], name: str) -> str:
-    """Milliseconds an event, and the ratio to the first row's."""
+    """Returns the milliseconds per event, and the ratio to the first row's, as text."""
     each, of_first = (1000 * one[name] / one["events"] for one in (row, first))
     return f"{each:5.2f} ms {each / of_first:4.2f}x"
 

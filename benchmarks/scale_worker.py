@@ -1,9 +1,9 @@
-"""One supervising process and its hosts, for scale.py: prints what they took as one JSON object.
+"""One driver and its hosts, for scale.py: prints their figures as one JSON object.
 
     python -m benchmarks.scale_worker real|fed HOSTS SECONDS STEP_S FOLDER
 
-What runs here is a run's own: RunController with its monitor, its run folder and the panel of a
-terminal, over the Gang and its polls through Ray. Only how hosts are got is not.
+Uses the parts of a real run: RunController with its monitor, its run folder and the panel of a
+terminal, over the Gang and its polls through Ray. Only the allocation of hosts differs.
 """
 
 import json
@@ -36,30 +36,30 @@ from trainer.contract.planning.plan import World
 
 Event = dict[str, Any]
 SETTLE_S = 3.0
-"""From when all hosts have been heard until the measurement: starts are over."""
+"""Seconds from the last host's first event to the measurement: starts are over."""
 
 
 @dataclass
 class Figures:
-    """Of one supervising process. Seconds of a start are those after the one before."""
+    """Figures of one driver. Each time of the start is counted from the one before."""
 
     nodes_s: float = 0.0
     agents_s: float = 0.0
     met_s: float = 0.0
     reported_s: float = 0.0
     events: int = 0
-    """That were handled while it was measured."""
+    """Events that were handled during the measurement."""
     measured_s: float = 0.0
     cpu_s: float = 0.0
-    """Of all threads of the process, Ray's among them."""
+    """CPU time of all threads of the process, including Ray's."""
     handling_s: float = 0.0
-    """In `RunController.on_event`, by the wall clock."""
+    """Wall time in `RunController.on_event`."""
     late_s: list[float] = field(default_factory=list)
-    """From when a host said something until it was handled; one in each 16."""
+    """Delays from an event to its handling; every 16th is kept."""
 
 
 class Measured(RunController):
-    """A run's attempts that end themselves once they have been measured."""
+    """Attempts of a run that end after the measurement."""
 
     def __init__(
         self, launch: LaunchSpec, run: RunDir, display: RunDisplay, seconds: float, figures: Figures
@@ -73,16 +73,16 @@ class Measured(RunController):
         self._programs_began = self._all_met = 0.0
         self._begins = self._ends = float("inf")
         self._first = self._cpu_s = 0.0
-        """When the first measured event came, and what the process had used by then."""
+        """Time of the first measured event, and CPU time of the process until then."""
 
     def run_on(self, held: "Held") -> None:
-        """Until it has ended itself."""
+        """Runs until the attempt has ended itself."""
         self._hosting = held
         self._programs_began = time.monotonic()
         try:
             self.run()
         except KeyboardInterrupt:
-            pass  # our own
+            pass  # raised by this object
 
     def on_event(self, event: Event) -> None:
         began = time.perf_counter()
@@ -122,7 +122,7 @@ class Measured(RunController):
 
 
 class Held(HostPool):
-    """Hosts and agents that are there already."""
+    """Hosts and agents that exist already."""
 
     def __init__(self, listener: Listener, hosts: HostCluster, gang: Gang) -> None:
         super().__init__(listener)
@@ -141,7 +141,7 @@ class Held(HostPool):
 
 
 def measure(kind: str, processes: int, seconds: float, step_s: float, folder: Path) -> Figures:
-    """From the start of the nodes until the run has been measured and has ended."""
+    """Starts the nodes, measures the run, and waits for its end."""
     figures = Figures()
     cluster = folder / "cluster.yaml"
     cluster.write_text(

@@ -1,19 +1,19 @@
-"""One run that is hit again and again: it must end as if nothing had been.
+"""Injects many faults into one run, which must end as if none had happened.
 
     python benchmarks/soak.py [--faults 50] [--seed 0]
 
-Runs a small job on two simulated hosts, first undisturbed, then in the foreground of a terminal
-with so many random faults, each a random moment after the run recovered from the last one: SIGKILL
-of a trainer in a random phase, of an agent, of a Ray node; SIGTERM of a trainer, of a node; SIGSTOP
-of a trainer; a data loader that sleeps; a trainer that the kernel kills for want of memory;
+Runs a small job on two simulated hosts, first without faults, then in the foreground of a terminal
+with that many random faults. Each comes at a random moment after the recovery from the last one:
+SIGKILL of a trainer in a random phase, of an agent, of a Ray node; SIGTERM of a trainer, of a node;
+SIGSTOP of a trainer; a data loader that sleeps; a trainer that the kernel kills for lack of memory;
 checkpoints that cannot be read for some seconds after a kill (ESTALE); checkpoints that are slow to
 write; a terminal that closes, after which the run is resumed in another one.
 
-Prints a line for each fault, and what holds at the end: every step is in the curve once, with the
-examples of the undisturbed run; there were not many more attempts than faults; the parts of the
-goodput add up to the wall time; no process and no file is left. The exit code is 1 where one of
-these does not hold. Fifty faults take about 20 minutes. Memory kills need root and a memory cgroup;
-without them they are left out, with a line that says so.
+Prints a line for each fault, and checks at the end that every step is in the curve once, with the
+examples of the run without faults; that there were not many more attempts than faults; that the
+parts of the goodput add up to the wall time; and that no process and no file is left. Exits with 1
+when one of these does not hold. Fifty faults take about 20 minutes. Memory kills need root and a
+memory cgroup; without them they are skipped, and a line says so.
 """
 
 import argparse
@@ -59,7 +59,7 @@ checkpoint: {{every_steps: 10, keep: 3}}
 retries: {{failures: 10}}
 """
 STEPS_PER_FAULT = 30
-"""More than there are between two of them, so that the run does not end before the last one."""
+"""More steps than between two faults, so that the run does not end before the last one."""
 STEP_S = 0.05
 LONGEST_PAUSE_S = 1.0
 IN_LOOP, IN_START = ("train", "save", "evaluate"), ("start", "restore", "compile")
@@ -68,23 +68,23 @@ STORAGE_ERRORS, SLOW_STORAGE = "storage errors", "slow storage"
 HANGUP, HANGUP_TIMEOUT_S = "closed terminal", 120.0
 INTERRUPTED = 130
 ATTEMPTS_PER_FAULT = 2
-"""At most, on average: a fault that hits while a program starts can cost one more."""
+"""Maximum on average: a fault that hits while a program starts can cost one more attempt."""
 WALL_TOLERANCE, COMMAND_S = 0.01, 2.0
-"""Of the wall time; what the command takes before there is a run and after it."""
+"""Share of the wall time, and seconds of the command before and after the run."""
 
 
 @dataclass(frozen=True)
 class Shot:
-    """One fault, before it is fired."""
+    """One planned fault."""
 
     fault: str
     process: int
     phase: str
     """The phase of host 0 that the fault hits. In a start it follows a fault of the same kind."""
     steps: int
-    """New ones since the last recovery."""
+    """New steps to wait for since the last recovery."""
     pause_s: float
-    """After these."""
+    """Pause after these steps."""
 
     def __str__(self) -> str:
         return f"{self.fault} ({self.phase}, host {self.process})"
@@ -111,7 +111,7 @@ class Session:
     def hang_up(self) -> float:
         """Closes the terminal and resumes the run; returns the time of the close.
 
-        Raises NotRecoveredError where the command does not end as an interrupted one.
+        Raises NotRecoveredError when the command does not end as an interrupted one.
         """
         fired = time.time()
         self._terminal.close()
@@ -127,18 +127,18 @@ class Session:
         self._terminal = self._open("resume", NAME)
         return fired
 
-    def _open(self, *words: str) -> Terminal:
-        command = [sys.executable, "-m", "launcher", *words]
+    def _open(self, *arguments: str) -> Terminal:
+        command = [sys.executable, "-m", "launcher", *arguments]
         return Terminal(command, self._launcher.folder, self._launcher.traces.environment)
 
 
 class Soak:
-    """Draws and fires the faults."""
+    """Chooses and injects the faults."""
 
-    def __init__(self, session: Session, launcher: Launcher, dice: random.Random) -> None:
+    def __init__(self, session: Session, launcher: Launcher, rng: random.Random) -> None:
         self.attempts = 1
-        """How many the run has had."""
-        self._session, self._launcher, self._dice = session, launcher, dice
+        """Number of attempts of the run so far."""
+        self._session, self._launcher, self._rng = session, launcher, rng
         self._story = Story(session)
         self._fires: dict[str, Fire] = faults(launcher.folder / "sleep")
         self._fires[HANGUP] = lambda traces, process: session.hang_up()
@@ -147,7 +147,7 @@ class Soak:
         self._fires[name] = fire
 
     def recoveries(self, count: int) -> Iterator[tuple[Shot, Recovery]]:
-        """Fires one fault after the other, and prints how long the run took to recover."""
+        """Injects one fault after the other, and prints how long the run took to recover."""
         began = time.time()
         self._story.wait_for_steps(1)
         for number in range(1, count + 1):
@@ -160,14 +160,14 @@ class Soak:
             yield shot, recovery
 
     def _draw(self) -> Shot:
-        dice = self._dice
-        fault = dice.choice(list(self._fires))
-        phase = dice.choice(IN_LOOP + IN_START) if fault == BY_PHASE else "train"
-        pause_s = LONGEST_PAUSE_S * dice.random()
-        return Shot(fault, dice.randrange(2), phase, dice.randint(1, 10), pause_s)
+        rng = self._rng
+        fault = rng.choice(list(self._fires))
+        phase = rng.choice(IN_LOOP + IN_START) if fault == BY_PHASE else "train"
+        pause_s = LONGEST_PAUSE_S * rng.random()
+        return Shot(fault, rng.randrange(2), phase, rng.randint(1, 10), pause_s)
 
     def _fire(self, shot: Shot) -> float:
-        """Returns when it hit."""
+        """Injects a fault; returns its time."""
         fire, story, traces = self._fires[shot.fault], self._story, self._launcher.traces
         story.wait_for_steps(shot.steps)
         time.sleep(shot.pause_s)
@@ -179,7 +179,7 @@ class Soak:
         return fire(traces, shot.process)
 
     def _recover(self, shot: Shot, fired: float) -> Recovery:
-        """Slow storage ends no attempt: a save has to come to its end, and steps go on after it."""
+        """Slow storage must end no attempt: a save completes, and steps continue after it."""
         if shot.fault != SLOW_STORAGE:
             return self._story.recovery(fired)
         self._story.wait_for(lambda event: event["event"] == "checkpoint_saved")
@@ -189,7 +189,7 @@ class Soak:
 
 
 def main() -> None:
-    """Both runs, and what holds of them."""
+    """Runs both runs, and checks them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--faults", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
@@ -201,15 +201,15 @@ def main() -> None:
         (launcher.folder / "job.yaml").write_text(job)
         undisturbed = launcher.on(_one_host(launcher), "undisturbed")
         undisturbed.wait()
-        dice = random.Random(options.seed)
+        rng = random.Random(options.seed)
         storage = FaultyStorage(folder, f"/runs/{NAME}/checkpoints/")
         os.environ.update(storage.environment)
         began = time.monotonic()
         slow = f"time.sleep({STEP_S}); {sleeps_at(launcher.folder / 'sleep')}"
         cluster = launcher.cluster_file("soak-cluster", sabotage(launcher.folder, slow))
         session = Session(launcher, cluster)
-        soak = Soak(session, launcher, dice)
-        soak.add(STORAGE_ERRORS, storage_errors(storage, dice))
+        soak = Soak(session, launcher, rng)
+        soak.add(STORAGE_ERRORS, storage_errors(storage, rng))
         soak.add(SLOW_STORAGE, slow_storage(storage))
         try:
             soak.add(MEMORY_KILL, stack.enter_context(memory_kills()))
@@ -235,14 +235,14 @@ def main() -> None:
 
 
 def _one_host(launcher: Launcher) -> Path:
-    """A cluster whose runs have the same examples, and are done sooner."""
+    """Writes a cluster file whose runs have the same examples, and end sooner."""
     cluster = launcher.cluster_file("one-host")
     cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: 1"))
     return cluster
 
 
 def _print_recoveries(recoveries: list[tuple[Shot, Recovery]]) -> None:
-    """The longest of each kind of fault."""
+    """Prints the longest recovery of each kind of fault."""
     for fault in sorted({shot.fault for shot, _ in recoveries}):
         took_s = [recovery.new_s for shot, recovery in recoveries if shot.fault == fault]
         print(f"{fault:24} {len(took_s):3} times, to a new step {max(took_s):5.1f} s at most")
@@ -268,7 +268,7 @@ def _check_attempts(attempts: int, count: int) -> tuple[bool, str]:
 
 
 def _check_goodput(launcher: Launcher, wall_s: float) -> tuple[bool, str]:
-    """What `launch status` tells, beside the clock of this program."""
+    """Compares the goodput of `launch status` with the clock of this program."""
     status = subprocess.run(
         [sys.executable, "-m", "launcher", "status", "soak", "-o", "json"],
         cwd=launcher.folder,
@@ -276,10 +276,10 @@ def _check_goodput(launcher: Launcher, wall_s: float) -> tuple[bool, str]:
         check=True,
         capture_output=True,
     )
-    told = json.loads(status.stdout)["goodput"]
-    whole_s = sum(told["parts_s"].values())
-    parts = ", ".join(f"{name} {s:.0f}" for name, s in told["parts_s"].items() if s >= 0.5)
-    text = f"goodput {100 * told['goodput']:.1f} %: {whole_s:.1f} s of {wall_s:.1f} s ({parts})"
+    report = json.loads(status.stdout)["goodput"]
+    whole_s = sum(report["parts_s"].values())
+    parts = ", ".join(f"{name} {s:.0f}" for name, s in report["parts_s"].items() if s >= 0.5)
+    text = f"goodput {100 * report['goodput']:.1f} %: {whole_s:.1f} s of {wall_s:.1f} s ({parts})"
     return abs(whole_s - wall_s) <= COMMAND_S + WALL_TOLERANCE * wall_s, text
 
 

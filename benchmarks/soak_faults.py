@@ -1,4 +1,4 @@
-"""Faults of the soak that the benchmark of recovery does not have: of memory and of storage."""
+"""Faults of memory and of storage for soak.py."""
 
 import os
 import random
@@ -17,12 +17,12 @@ from tests.support.processes import wait_until
 from tests.support.programs import trainer_of
 
 MEMORY_LIMIT_BYTES = 256 << 10
-"""So little that a program's next allocations exceed it."""
+"""A limit that a program's next allocations exceed."""
 CGROUPS = (
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
     (Path("/sys/fs/cgroup"), "memory.max"),
 )
-"""Where the memory controller of version 1 and 2 is, and its limit."""
+"""Folder of the memory controller, versions 1 and 2, and the file of its limit."""
 STORAGE_FAILS_S = (5.0, 15.0)
 STORAGE_IS_SLOW_S, SLOW_OPEN_S = 10.0, 1.0
 
@@ -33,7 +33,7 @@ class NoMemoryCgroupError(Exception):
 
 @contextmanager
 def memory_kills() -> Iterator[Fire]:
-    """Yields a fault that makes the kernel kill a trainer for want of memory.
+    """Yields a fault that makes the kernel kill a trainer for lack of memory.
 
     Raises NoMemoryCgroupError.
     """
@@ -57,7 +57,7 @@ def memory_kills() -> Iterator[Fire]:
 
 
 def storage_errors(storage: FaultyStorage, dice: random.Random) -> Fire:
-    """A trainer is killed, and for a while its successors cannot read their checkpoints."""
+    """Kills a trainer, and makes checkpoints unreadable for its successors for a while."""
 
     def fire(traces: Traces, process: int) -> float:
         storage.fail()
@@ -70,7 +70,7 @@ def storage_errors(storage: FaultyStorage, dice: random.Random) -> Fire:
 
 
 def slow_storage(storage: FaultyStorage) -> Fire:
-    """For a while every file of a checkpoint takes longer to write."""
+    """Makes every file of a checkpoint slow to write for a while."""
 
     def fire(_: Traces, process: int) -> float:
         storage.slow_down(SLOW_OPEN_S)
@@ -81,7 +81,7 @@ def slow_storage(storage: FaultyStorage) -> Fire:
 
 
 def _new_cgroup() -> tuple[Path, str]:
-    """An empty memory cgroup, and the file of its limit."""
+    """Yields an empty memory cgroup, and the file of its limit."""
     for root, limit in CGROUPS:
         folder = root / f"slipway-soak-{secrets.token_hex(4)}"
         with suppress(OSError):
@@ -93,7 +93,7 @@ def _new_cgroup() -> tuple[Path, str]:
 
 
 def _remove(folder: Path) -> None:
-    """Waits until the kernel has let go of what was in it."""
+    """Removes a cgroup, once the kernel has released its processes."""
 
     def is_removed() -> bool:
         with suppress(OSError):

@@ -1,11 +1,11 @@
-"""What Slipway adds to a training step: its loop beside a hand-written one, in the same processes.
+"""Measures the overhead of Slipway's loop over a hand-written one, in the same processes.
 
     python benchmarks/step_overhead.py [--hosts 2] [--devices 2] [--rounds 40] [--steps 7]
 
-Starts one process per host through the launcher's own gang. In each, Slipway's loop runs (data
-pipeline, metrics, events and all), and every few steps a plain jitted loop over the same model and
-batch has its turn (step_overhead_worker.py). Prints the median step time of both, and the median
-and the quartiles of the ratios of neighbouring rounds: single rounds differ by a tenth.
+Starts one process per host through the launcher's gang. In each, Slipway's loop runs, with data
+pipeline, metrics and events. Every few steps, a plain jitted loop over the same model and batch
+runs instead (step_overhead_worker.py). Prints the median step time of both, and the median and the
+quartiles of the ratios of neighbouring rounds: single rounds differ by a tenth.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Worker:
 
 
 def main() -> None:
-    """Launch the workers and print what process 0 measured."""
+    """Launches the workers, and prints the figures of process 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("hosts", 2), ("devices", 2), ("rounds", 40), ("steps", 7)):
         parser.add_argument(f"--{name}", type=int, default=default)

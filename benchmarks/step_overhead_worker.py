@@ -1,4 +1,4 @@
-"""One process of step_overhead.py: Slipway's loop and a hand-written one take turns."""
+"""One process of step_overhead.py, which alternates Slipway's loop with a hand-written one."""
 
 import json
 import os
@@ -66,14 +66,14 @@ def main() -> None:
 
 
 class Turns:
-    """Slipway's step; every few steps its loop is held back while the plain one makes as many."""
+    """Slipway's step. Every few steps it blocks its loop while the plain loop makes as many."""
 
     def __init__(self, program: TrainProgram, step: Step, batch: Batch, rounds: int):
         self._step, self._plain, self._batch = step, PlainLoop(program), batch
         self._steps = program.job.steps // rounds
         self._calls = 0
         self.plain_times: list[float] = []
-        """Seconds a step, round by round."""
+        """Seconds per step, by round."""
 
     def __call__(
         self, state: TrainState[jax.Array], batch: Batch, requests: jax.Array
@@ -86,7 +86,7 @@ class Turns:
 
 
 def _round_times(metrics_file: Path, rounds: int) -> list[float]:
-    """Seconds a step in Slipway's own metrics, round by round.
+    """Returns the seconds per step in Slipway's metrics, by round.
 
     Left out are the first step of a round, as in the plain loop's, and the last one, whose time
     holds the plain loop's next turn.
@@ -97,7 +97,7 @@ def _round_times(metrics_file: Path, rounds: int) -> list[float]:
 
 
 class PlainLoop:
-    """What one writes by hand: gradient and clipped AdamW in one jit, over one fixed batch."""
+    """A hand-written loop: gradient and clipped AdamW in one jit, over one fixed batch."""
 
     def __init__(self, program: TrainProgram):
         settings = program.job.optimizer
@@ -111,7 +111,7 @@ class PlainLoop:
         self._moments = jax.jit(self._rule.init)(self._params)
 
     def run(self, batch: Batch, steps: int) -> float:
-        """Seconds a step, from the end of the first one to that of the last."""
+        """Returns the seconds per step, from the end of the first one to that of the last."""
         self._make(batch, 1)
         began = time.perf_counter()
         self._make(batch, steps - 1)

@@ -1,4 +1,4 @@
-"""From the command to the first step: `launch` beside the same processes started by hand.
+"""Measures the time to the first step: `launch`, and the same processes started by hand.
 
     python benchmarks/time_to_first_step.py [--hosts 1 2 4] [--devices 2]
 
@@ -24,7 +24,7 @@ DEADLINE_S = 600
 
 
 def main() -> None:
-    """Cold, then warm, for each number of hosts; the two ways take turns."""
+    """Measures both ways alternately, cold and then warm, for each number of hosts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hosts", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--devices", type=int, default=2)
@@ -60,7 +60,7 @@ def _measure(folder: Path, hosts: int, devices: int) -> None:
 
 
 def _environment(folder: Path, way: str, cache: str) -> dict[str, str]:
-    """Each way has a cache of its own, so that neither warms the other's."""
+    """Both ways, with separate caches, so that neither warms the other's."""
     caches = folder / f"cache-{way}"
     if cache == "cold":
         shutil.rmtree(caches, ignore_errors=True)
@@ -71,7 +71,7 @@ def _launch(folder: Path, cache: str) -> float:
     runs = folder / f"runs-{cache}"
     command = [sys.executable, "-m", "launcher", "--cluster", str(folder / "cluster.yaml")]
     command += ["--runs", str(runs), str(ROOT / "jobs" / "quickstart.yaml")]
-    # No checkpoint: the processes by hand would find it, and go on from there.
+    # No checkpoint: the processes by hand would find it and resume from it.
     command += ["steps=2", "eval=null", "sample=null", "checkpoint=null"]
     began = time.time()
     environment = _environment(folder, "launch", cache)
@@ -82,7 +82,7 @@ def _launch(folder: Path, cache: str) -> float:
 
 
 def _by_hand(folder: Path, hosts: int, devices: int, cache: str) -> float:
-    """The run's own job and plan, one process per host, started from this loop."""
+    """Starts one process per host with the run's job and plan, without the launcher."""
     run_dir = folder / f"runs-{cache}" / "quickstart"
     (run_dir / "metrics.jsonl").unlink()
     with socket.socket() as probe:

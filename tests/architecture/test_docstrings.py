@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted([*ROOT.glob("launcher/**/*.py"), *ROOT.glob("trainer/**/*.py")])
+FOLDERS = ("launcher", "trainer", "benchmarks")
+FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("**/*.py"))
 FRAGMENT = re.compile(r"(Of|By|With|As)\b")
 """A docstring that begins so continues the name that it documents."""
 UNCLEAR = re.compile(r"\b(tells?|told|telling|nobody|somebody|whoever)\b", re.IGNORECASE)
