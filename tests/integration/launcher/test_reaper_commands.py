@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -157,6 +158,9 @@ def test_a_killed_relay_is_replaced_and_one_that_has_ended_is_not(tmp_path: Path
         gate.touch()
         wait_until(lambda: log.read_text() == "one\ntwo\n", TIMEOUT_S)
         wait_until(lambda: not relays_of(reaped), TIMEOUT_S)
+        for _ in range(20):
+            assert not relays_of(reaped), "it is not started again"
+            time.sleep(0.02)
 
 
 def test_a_command_does_not_wait_for_a_log_that_is_nearly_a_mebibyte_behind(
