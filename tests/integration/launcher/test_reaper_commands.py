@@ -379,12 +379,14 @@ def test_a_signal_does_not_interrupt_the_cleanup_after_a_killed_reaper(tmp_path:
 
 def test_a_process_that_has_just_ended_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither from a look at /proc nor from a signal."""
-    gone = subprocess.Popen(["true"])
+    gone, alive = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "1000"])
     gone.wait()
-    with subprocess.Popen(["sleep", "1000"]) as alive:
-        real = os.listdir
-        monkeypatch.setattr(os, "listdir", lambda folder: [str(gone.pid), *real(folder)])
-        found = reaper.descendants(os.getpid())
+    real = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda folder: [str(gone.pid), *real(folder)])
+    try:
+        assert alive.pid in reaper.descendants(os.getpid())
         reaper.signal_all([gone.pid, alive.pid], signal.SIGKILL)
-        assert alive.pid in found
         assert alive.wait(TIMEOUT_S) == -signal.SIGKILL
+    finally:
+        alive.kill()
+        alive.wait()
