@@ -1,9 +1,12 @@
 """What a person reads when a job file is wrong, and what a right one becomes."""
 
+import re
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
+from trainer.contract.config.command import CommandJob
 from trainer.contract.config.data import TrainTokenizer
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError, dump, load
@@ -103,7 +106,9 @@ def test_a_key_in_the_wrong_section_names_the_right_one():
 
 
 def test_a_key_that_stands_twice_is_refused_with_both_lines():
-    assert problems(GOOD + "steps: 20\n") == ["job.yaml:7: steps: stands twice, first on line 2"]
+    assert problems(GOOD + "steps: 20\n") == [
+        "job.yaml:7: steps: duplicate key, first set on line 2"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -281,3 +286,17 @@ def test_a_mixture_is_a_source():
     )
     Path("again.yaml").write_text(dump(job))
     assert load(Path("again.yaml"), Job).value == job
+
+
+@pytest.mark.parametrize("schema", [Job, CommandJob])
+def test_every_key_has_a_description_that_is_a_sentence(schema: type[BaseModel]) -> None:
+    """Descriptions become the reference page and the hover texts of editors."""
+    whole = schema.model_json_schema()
+    sections = [whole, *whole["$defs"].values()]
+    described = [
+        (f"{one['title']}.{key}", facts.get("description", ""))
+        for one in sections
+        for key, facts in one.get("properties", {}).items()
+    ]
+    assert described
+    assert [pair for pair in described if not re.fullmatch(r"[A-Z`].*\.", pair[1])] == []

@@ -42,7 +42,7 @@ def test_every_key_and_item_has_the_line_on_which_it_starts():
 
 def test_a_key_that_stands_twice_is_a_problem_with_both_lines():
     tree = parse("a: {b: 1}\nc: 2\na: 3\n")
-    assert tree.problems == [(("a",), 3, "stands twice, first on line 1")]
+    assert tree.problems == [(("a",), 3, "duplicate key, first set on line 1")]
 
 
 def test_the_same_key_in_two_sections_is_no_problem():

@@ -125,8 +125,8 @@ def _bounds(bounds: dict[str, Any]) -> str:
         "ge": "of at least {}", "gt": "above {}", "le": "of at most {}", "lt": "below {}",
         "pattern": "that matches {}", "min_length": "of at least {} characters",
     }  # fmt: skip
-    said = [words[name].format(bound) for name, bound in bounds.items() if name in words]
-    return " " + " and ".join(said) if said else ""
+    texts = [words[name].format(bound) for name, bound in bounds.items() if name in words]
+    return " " + " and ".join(texts) if texts else ""
 
 
 def _locate(schema: type[BaseModel], loc: KeyPath) -> tuple[KeyPath, Any]:
@@ -245,8 +245,8 @@ def _tags(annotation: Any) -> list[str]:
 def _unknown(schema: type[BaseModel], path: KeyPath, loc: KeyPath) -> str:
     """Returns the message for an unknown key: the section's own message, else a suggestion."""
     _, owner = _locate(schema, loc[:-1])
-    said = [getattr(section, "not_here", {}).get(path[-1]) for section in _sections(owner)]
-    known = next(filter(None, said), "")
+    explained = [getattr(section, "not_here", {}).get(path[-1]) for section in _sections(owner)]
+    known = next(filter(None, explained), "")
     return known or ("unknown key." + _meant(schema, path, loc)).removesuffix(".")
 
 

@@ -231,8 +231,7 @@ class BaseJob(Section):
     )
     retries: Retries = Field(default=Retries(), description="Limits on automatic restarts.")
     deadlines: Deadlines = Field(
-        default=Deadlines(),
-        description="Seconds without progress after which a host counts as hung.",
+        default=Deadlines(), description="Deadlines after which a host counts as hung."
     )
     secrets: tuple[VariableName, ...] = Field(
         default=(),

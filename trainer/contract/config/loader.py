@@ -100,7 +100,9 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from None
     if len(data) > _LARGEST_BYTES:
-        raise ConfigError([f"{path}: larger than {_LARGEST_BYTES} bytes; not a file of this kind"])
+        raise ConfigError(
+            [f"{path}: larger than {_LARGEST_BYTES} bytes, the limit of a configuration file"]
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -184,18 +186,20 @@ class _Draft:
         return None
 
     def _explain(self, schema: type[BaseModel], errors: list[Any]) -> None:
-        said = [problem for error in errors for problem in explain(schema, error)]
+        explained = [problem for error in errors for problem in explain(schema, error)]
         # A value that a validator derived from a wrong one is wrong too; the user did not write it.
-        written = [(p, m) for p, m in said if p in self.places or m.startswith(MISSING) or not p]
-        for path, message in written or said:
+        written = [
+            (p, m) for p, m in explained if p in self.places or m.startswith(MISSING) or not p
+        ]
+        for path, message in written or explained:
             self._complain(path, message)
 
     def _complain(self, path: KeyPath, message: str) -> None:
         is_missing = message.startswith(MISSING)
         known = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in self.places), ())
         place = self.source if is_missing else self.places.get(known, self.source)
-        says_the_key = place.startswith(f"override {_dotted(path)}=")
-        text = message if says_the_key or not path else f"{_dotted(path)}: {message}"
+        names_the_key = place.startswith(f"override {_dotted(path)}=")
+        text = message if names_the_key or not path else f"{_dotted(path)}: {message}"
         rank = _MISSING_RANK if is_missing else self._lines.get(known, _OVERRIDE_RANK)
         self.problems.append(_Problem(place, rank, text))
 

@@ -108,9 +108,9 @@ class _Builder:
         if id(node) in self._open:
             raise NotYamlError(_line(node), "an alias (*name) that contains itself")
         if self._count > _MOST_VALUES:
-            raise NotYamlError(None, f"more than {_MOST_VALUES} values, aliases counted")
+            raise NotYamlError(None, f"more than {_MOST_VALUES} values after aliases are expanded")
         if node.tag and not str(node.tag).startswith(_CORE_TAG):
-            problem = f"the tag {node.tag} has no meaning here"
+            problem = f"the tag {node.tag} is not supported"
             self.tree.problems.append((path, _line(node), problem))
 
     def _list(self, node: Node, path: KeyPath) -> list[Any]:
@@ -125,9 +125,9 @@ class _Builder:
             line = _line(key_node)
             key = self._value(key_node, path)
             if isinstance(key, list | dict):
-                self.tree.problems.append((path, line, "a key must be a word or a number"))
+                self.tree.problems.append((path, line, "a key must be text or a number"))
             elif key in first_lines:
-                problem = f"stands twice, first on line {first_lines[key]}"
+                problem = f"duplicate key, first set on line {first_lines[key]}"
                 self.tree.problems.append(((*path, key), line, problem))
             else:
                 first_lines[key] = self.tree.lines[*path, key] = line
