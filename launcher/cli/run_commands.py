@@ -185,12 +185,12 @@ def _job_in_queue(folder: Path, *, or_late: bool = False) -> "SlurmJob | None":
 @contextmanager
 def _refusals() -> Iterator[None]:
     """Ends the command with a message when a run is not found or cannot be used in this way."""
-    from launcher.core.errors import ProviderError
+    from launcher.core.errors import HostError
     from launcher.runs.directory import RunFolderError
 
     try:
         yield
     except RunFolderError as error:
         refuse(str(error), BAD_USAGE)
-    except ProviderError as error:
+    except HostError as error:
         refuse(str(error), NO_CLUSTER)

@@ -11,7 +11,7 @@ from rich.text import Text
 from launcher.cluster.schema import Cluster, cluster_key
 from launcher.commands.down import ToEnd, to_end
 from launcher.commands.held_slices import held_lines
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, NO_CLUSTER, OK, fail
 from launcher.core.formatting import pluralize
 from launcher.core.signals import ending_on_signals
@@ -34,7 +34,7 @@ def keep_warm(found: Loaded[Cluster], given: str, simulate_hosts: int | None) ->
     try:
         with warm.locked(name):
             is_new = _keep_warm(name, cluster, world, cluster_key(given), console)
-    except ProviderError as error:
+    except HostError as error:
         return fail(errors, str(error), NO_CLUSTER)
     except KeyboardInterrupt:
         return fail(errors, "interrupted; everything is ended", INTERRUPTED)
@@ -44,7 +44,7 @@ def keep_warm(found: Loaded[Cluster], given: str, simulate_hosts: int | None) ->
 
 
 def _keep_warm(name: str, cluster: Cluster, world: World, key: str, console: Console) -> bool:
-    """Starts the cluster. Returns False when it is already up. Raises ProviderError."""
+    """Starts the cluster. Returns False when it is already up. Raises HostError."""
     settings = cluster.provider.simulation
     fingerprint = warm.settings_of(world, settings)
     if warm.find(name, fingerprint):
@@ -64,7 +64,7 @@ def end(given: str, *, agreed: bool) -> int:
     try:
         with warm.locked(Path(given).stem):
             return _end(given, agreed, errors)
-    except ProviderError as error:
+    except HostError as error:
         return fail(errors, str(error), NO_CLUSTER)
     except KeyboardInterrupt:
         return fail(errors, "interrupted", INTERRUPTED)
@@ -110,7 +110,7 @@ def _end_all(found: Sequence[ToEnd], console: Console) -> list[str]:
         try:
             with console.status(f"ending {thing.name}"):
                 said = thing.end(console)
-        except ProviderError as error:
+        except HostError as error:
             problems.append(f"{thing.name}: {error}")
             continue
         console.print(Text(said), soft_wrap=True)

@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from launcher.commands.search import Advice, advise
+from launcher.core.errors import JobError
 from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, JOB_FAILED, OK, fail
 from launcher.core.files import NoStateFolderError, make_state_folder, replace_file, state_folder
 from launcher.core.formatting import format_bytes, format_seconds
@@ -115,7 +116,7 @@ VERDICTS = "verdicts"
 SKIP = "--no-compile-check"
 
 
-class DoesNotFitError(Exception):
+class DoesNotFitError(JobError):
     """Raised when the step of a launch exceeds device memory, with its size and a remedy."""
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from launcher.cluster.schema import ClusterRef, find_cluster
 from launcher.commands.held_slices import print_held
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
 from launcher.core.formatting import format_bytes, host_name, pluralize
@@ -42,7 +42,7 @@ def examine(words: ClusterRef, *, as_json: bool) -> int:
                 seen, looked_s = _look(launch, status)
         except ConfigError as error:
             return fail(errors, str(error), BAD_USAGE)
-        except (ProviderError, GangError) as error:
+        except (HostError, GangError) as error:
             return fail(errors, str(error), NO_CLUSTER)
         except KeyboardInterrupt:
             return fail(errors, "interrupted; everything is ended", INTERRUPTED)
@@ -58,7 +58,7 @@ def examine(words: ClusterRef, *, as_json: bool) -> int:
 
 
 def _visit(words: ClusterRef, folder: Path) -> LaunchSpec:
-    """Returns a launch without a program, to hold the hosts. Raises ConfigError, ProviderError."""
+    """Returns a launch without a program, to hold the hosts. Raises ConfigError, HostError."""
     job = CommandJob(name="doctor", command=["true"])
     cluster = find_cluster(words.name)
     launch = make_launch(Loaded(job, "doctor", {}), cluster, folder, words)

@@ -10,9 +10,8 @@ from rich.console import Console
 from launcher.cluster.schema import Cluster, cluster_key, find_cluster, is_path
 from launcher.commands.held_slices import describe
 from launcher.commands.stop import stop_run
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError, MissingClientError
 from launcher.executors.gcp import give_up, start_keeper
-from launcher.providers.gcp.client import NoClientError
 from launcher.providers.gcp.pod import (
     LATE,
     TpuSliceRequest,
@@ -41,7 +40,7 @@ class ToEnd(Protocol):
         ...
 
     def end(self, console: Console) -> str:
-        """Ends it, waits until it is gone, and returns the text to print. Raises ProviderError."""
+        """Ends it, waits until it is gone, and returns the text to print. Raises HostError."""
         ...
 
 
@@ -60,9 +59,9 @@ class WarmCluster:
             try:
                 stop_run(run, now=False)
             except RunFolderError as error:
-                raise ProviderError(str(error)) from None
+                raise HostError(str(error)) from None
             if is_alive(run):
-                raise ProviderError(f"the run {run} has not ended; the cluster stays up")
+                raise HostError(f"the run {run} has not ended; the cluster stays up")
         warm.end(self.name)
         return f"the cluster {self.name} is ended"
 
@@ -186,9 +185,9 @@ def _labelled(cluster: Cluster, key: str, tell: Tell) -> set[str]:
     """Returns the names of the slices that carry the cluster's label."""
     try:
         return set(labelled(cluster, key))
-    except NoClientError:
+    except MissingClientError:
         return set()  # without the client, no slices were requested
-    except ProviderError as error:
+    except HostError as error:
         tell(f"warning: slices were not looked for by their label: {error}")
         return set()
 
@@ -206,5 +205,5 @@ def _where(cluster: Cluster | None) -> Where | None:
     """Returns None when the project or the zone is not known now."""
     try:
         return None if cluster is None else wanted(cluster).where
-    except ProviderError:
+    except HostError:
         return None

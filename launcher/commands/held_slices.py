@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.files import NoStateFolderError, is_locked
 from launcher.core.formatting import format_seconds
 from launcher.providers.gcp.failures import trouble_of
@@ -51,7 +51,7 @@ def describe(note: SliceRecord) -> str:
     """
     try:
         slices = wanted(note.cluster)
-    except ProviderError:
+    except HostError:
         return f"{note.resource_id}: run {note.run}"
     line = f"{note.resource_id}: {slices}, {note.stage}"
     if note.active_at is None:

@@ -16,7 +16,7 @@ from launcher.cluster.schema import Attach
 from launcher.commands import status
 from launcher.commands.compile import DoesNotFitError, refuse_unless_it_fits
 from launcher.controller.controller import RunController
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
 from launcher.core.output import report_failures, unfailing_output
 from launcher.core.results import GangResult
@@ -37,7 +37,7 @@ from launcher.runs.directory import RunDir, RunFolderError, find_run, resume_com
 from launcher.ui.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
 from trainer.contract.config.loader import ConfigError
 
-REFUSALS = (ConfigError, RunFolderError, ProviderError, DoesNotFitError)
+REFUSALS = (ConfigError, RunFolderError, HostError, DoesNotFitError)
 
 
 @unfailing_output()
@@ -174,7 +174,7 @@ def _run(launch: LaunchSpec, run: RunDir, saved: LastCheckpoint | None, console:
                 over = attempts.run()
         except KeyboardInterrupt:
             return _tell_stop(errors, launch, run, display, interrupts)
-        except ProviderError as error:
+        except HostError as error:
             run.set_state("failed", reason=str(error), **_position(display))
             return fail(errors, _with_way_on(str(error), run, display), NO_CLUSTER)
         except GangError as error:
@@ -294,6 +294,6 @@ def _tell_disk(error: OSError, folder: Path) -> int:
 
 
 def _tell_refusal(error: Exception) -> int:
-    codes = ((ProviderError, NO_CLUSTER), (DoesNotFitError, JOB_FAILED))
+    codes = ((HostError, NO_CLUSTER), (DoesNotFitError, JOB_FAILED))
     code = next((code for kind, code in codes if isinstance(error, kind)), BAD_USAGE)
     return fail(Console(stderr=True), str(error), code)

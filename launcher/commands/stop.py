@@ -30,7 +30,7 @@ def stop_run(folder: Path, *, now: bool, aside: bool = False) -> int:
     """Ends a run, with a checkpoint or immediately; returns the exit code of `launch`.
 
     `aside` prints messages on standard error. Raises RunFolderError when the run's process cannot
-    be signalled from here, and ProviderError when leftovers of a dead run cannot be deleted.
+    be signalled from here, and HostError when leftovers of a dead run cannot be deleted.
     """
     console, errors = Console(stderr=aside), Console(stderr=True)
     if not is_alive(folder):

@@ -14,7 +14,7 @@ from launcher.controller.supervisor import (
     Supervisor,
     Wait,
 )
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.core.formatting import host_name
 from launcher.core.results import AttemptResult, EndReason, GangResult, Hang
@@ -73,7 +73,7 @@ class RunController(Listener):
     def run(self) -> RunEnded:
         """Runs attempts until the supervisor ends the run.
 
-        Raises ProviderError when no hosts are available at the start or the whole cluster is lost.
+        Raises HostError when no hosts are available at the start or the whole cluster is lost.
         Raises GangError when the hosts cannot run the job, KeyboardInterrupt outside an attempt.
         """
         with self._hosting:
@@ -104,7 +104,7 @@ class RunController(Listener):
         return self._supervisor.wants_to_grow(self._alive())
 
     def check_hosts(self) -> None:
-        """Raises ProviderError when the cluster itself is gone."""
+        """Raises HostError when the cluster itself is gone."""
         self._hosting.check_head()
 
     def on_straggler(self, straggler: Straggler) -> None:
@@ -162,7 +162,7 @@ class RunController(Listener):
     def _run_attempt(self, launch: LaunchSpec) -> AttemptResult:
         """Runs an attempt. An error that keeps the programs from running ends the attempt.
 
-        Raises ProviderError and GangError when hosts are missing or unfit for the first attempt.
+        Raises HostError and GangError when hosts are missing or unfit for the first attempt.
         """
         self.outcome = None
         try:
@@ -177,7 +177,7 @@ class RunController(Listener):
                 raise
             self._hosting.dismiss(error.suspects)
             return AttemptResult(EndReason.CRASH, str(error), "hosts that cannot serve the run")
-        except ProviderError as error:
+        except HostError as error:
             self._hosting.check_head()
             if self._is_first(launch):
                 raise

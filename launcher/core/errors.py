@@ -1,5 +1,38 @@
-"""The error that every provider raises."""
+"""The errors that `launch` prints: the base and its kinds, and those of several providers."""
+
+from trainer.contract.errors import HostError, InternalError, JobError, SlipwayError, UsageError
+
+__all__ = [
+    "HostError",
+    "InternalError",
+    "InterruptError",
+    "JobError",
+    "MissingClientError",
+    "RefusedError",
+    "SlipwayError",
+    "UnconfirmedError",
+    "UnreachableError",
+    "UsageError",
+]
 
 
-class ProviderError(Exception):
-    """Raised when hosts cannot be obtained or are lost, with the reason and a remedy."""
+class InterruptError(SlipwayError):
+    """Raised when a signal ended a command, once everything that it started has ended."""
+
+    exit_code = 130
+
+
+class UnreachableError(HostError):
+    """Raised when a service or a storage does not answer. It may have carried out the request."""
+
+
+class RefusedError(HostError):
+    """Raised when a service has answered and refused a request."""
+
+
+class UnconfirmedError(HostError):
+    """Raised when it is unknown whether a queue has accepted a job."""
+
+
+class MissingClientError(HostError):
+    """Raised when the Python package of a provider's client is not installed."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from launcher.core.errors import UsageError
 from trainer.contract.storage import durable_files
 
 LOCK_TIMEOUT_S = 0.5
@@ -19,14 +20,14 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 """Errors of file systems without flock: Lustre without `-o flock`, NFS without its lock daemon."""
 
 
-class NoLocksError(OSError):
+class NoLocksError(UsageError, OSError):
     """Raised when a file system has no locks, so a lock by another process cannot be detected."""
 
     def __str__(self) -> str:
         return f"{self.filename}: its file system has no locks (flock: {self.strerror})"
 
 
-class NoStateFolderError(OSError):
+class NoStateFolderError(UsageError, OSError):
     """Raised when state cannot be kept between commands; names the variable for its folder."""
 
 

@@ -2,7 +2,7 @@
 
 from ipaddress import IPv6Address
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 
 NEEDED = "IPv6 is not supported: all hosts need IPv4 addresses"
 
@@ -17,6 +17,6 @@ def is_ipv6(address: str) -> bool:
 
 
 def check_ipv4(address: str, whose: str) -> None:
-    """Raises ProviderError when the address is an IPv6 address."""
+    """Raises HostError when the address is an IPv6 address."""
     if is_ipv6(address):
-        raise ProviderError(f"the address of {whose} is {address}. {NEEDED}")
+        raise HostError(f"the address of {whose} is {address}. {NEEDED}")

@@ -15,7 +15,7 @@ from rich.prompt import Confirm
 
 import launcher
 from launcher.cluster.schema import Ssh
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.exit_codes import INTERRUPTED, OK
 from launcher.core.files import read_object, replace_file
 from launcher.core.formatting import format_seconds
@@ -69,11 +69,11 @@ class GcpExecutor:
         return self.go(self._after_loss(begin))
 
     def _after_loss(self, begin: RunRequest) -> RunRequest:
-        """Returns the request that resumes the run. Raises ProviderError after too many losses."""
+        """Returns the request that resumes the run. Raises HostError after too many losses."""
         self._losses += 1
         most = begin.job.retries.preemptions
         if most is not None and self._losses > most:
-            raise ProviderError(f"the hosts were preempted (retries.preemptions: {most} is spent)")
+            raise HostError(f"the hosts were preempted (retries.preemptions: {most} is spent)")
         if not self._remotely.has_begun:
             return begin
         return replace(begin, text=None, overrides=(), fresh=False)
@@ -100,7 +100,7 @@ class GcpExecutor:
             return self._remotely.submit(begin, settings, watch)
         except HostsLostError:
             pass
-        except ProviderError:
+        except HostError:
             if not watch.are_lost():
                 raise
         self._tell("the hosts were preempted: they are given back, and others are asked for")
@@ -177,11 +177,11 @@ class SliceMonitor(HostMonitor):
             self._copy_at = now + max(COPY_S, COPY_SHARE * (now - began))
 
     def are_lost(self) -> bool:
-        """Returns whether slices are lost. Raises ProviderError if `launch down` released them."""
+        """Returns whether slices are lost. Raises HostError if `launch down` released them."""
         self._refuse_unwanted()
         try:
             return self._pod.is_lost()
-        except ProviderError:
+        except HostError:
             return False  # the API does not answer now
 
     @property
@@ -199,7 +199,7 @@ class SliceMonitor(HostMonitor):
             shutil.copytree(copy, folder, dirs_exist_ok=True)
         try:
             run = RemoteRun.read(folder)
-        except (ValueError, ProviderError):  # unreadable: the slices' record has the same fields
+        except (ValueError, HostError):  # unreadable: the slices' record has the same fields
             note = self._pod.note
             localize_copy(folder, note.words, note.launched_in)
             return
@@ -208,13 +208,13 @@ class SliceMonitor(HostMonitor):
 
     def _refuse_unwanted(self) -> None:
         if not self._pod.is_wanted:
-            raise ProviderError(UNWANTED)
+            raise HostError(UNWANTED)
 
     def take_copy(self, run: RemoteRun) -> None:
         """Copies the run's folder, or keeps the previous copy. `last_copy` is always complete."""
         new = self.copy.with_name("copy.new")
         shutil.rmtree(new, ignore_errors=True)
-        with suppress(ProviderError):
+        with suppress(HostError):
             run.copy(new)
             if self.copy.is_dir():
                 shutil.rmtree(self._older, ignore_errors=True)
@@ -223,7 +223,7 @@ class SliceMonitor(HostMonitor):
             shutil.rmtree(self._older, ignore_errors=True)
 
 
-class OverTimeError(ProviderError):
+class OverTimeError(HostError):
     """Slices have been held for longer than provider.max_hours."""
 
 
@@ -236,7 +236,7 @@ def give_up(pod: TpuSliceRequest, tell: Callable[[str], None], why: str = "") ->
     """Stops the run on the slices, copies its folder here if possible, and deletes the slices.
 
     `why` becomes the run's reason. Returns False when the slices may still appear, see
-    `TpuSliceRequest.delete`. Raises ProviderError when slices are still held, or when they are
+    `TpuSliceRequest.delete`. Raises HostError when slices are still held, or when they are
     deleted but the last copy cannot be moved into the run's folder.
     """
     with suppress(OSError):  # a full disk must not keep slices
@@ -259,7 +259,7 @@ def _save(pod: TpuSliceRequest, watch: SliceMonitor, tell: Callable[[str], None]
     folder = Path(pod.note.run)
     try:
         run = RemoteRun.read(folder)
-    except (ValueError, ProviderError, OSError) as error:
+    except (ValueError, HostError, OSError) as error:
         tell(f"warning: {folder / REMOTE} cannot be read: {' '.join(str(error).split())[:200]}")
         return True
     if run is None or str(pod.folder) not in (run.settings.config or ""):
@@ -273,13 +273,13 @@ def _save(pod: TpuSliceRequest, watch: SliceMonitor, tell: Callable[[str], None]
 
 
 def _bring_home(watch: SliceMonitor, folder: Path, why: str) -> None:
-    """Restores the run's folder. On failure, raises ProviderError with the last copy's path."""
+    """Restores the run's folder. On failure, raises HostError with the last copy's path."""
     try:
         watch.fetch(folder)
         if why:
             add_to_state(folder, reason=why)
     except (OSError, shutil.Error) as error:
-        raise ProviderError(
+        raise HostError(
             f"the slices are gone, but the run's folder could not be copied to {folder}: {error}. "
             f"The last copy is in {watch.last_copy}"
         ) from None
@@ -318,14 +318,14 @@ def release(pod: TpuSliceRequest, code: int | None, tell: Callable[[str], None])
 def wait_until_they_answer(hosts: Sequence[Host]) -> None:
     """Waits until all hosts accept SSH: a slice is ready before its hosts have created their user.
 
-    Raises ProviderError with the hosts that do not accept it within five minutes.
+    Raises HostError with the hosts that do not accept it within five minutes.
     """
     deadline = time.monotonic() + ANSWER_TIMEOUT_S
     while True:
         try:
             everywhere(hosts, lambda number: hosts[number].run("true", ANSWER_S))
             return
-        except ProviderError:
+        except HostError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(LOOK_S)

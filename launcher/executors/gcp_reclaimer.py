@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.files import lock
 from launcher.executors.gcp import (
     ASK_S,
@@ -108,7 +108,7 @@ class Keeper:
         try:
             self._follow(pod)
         except Exception as error:
-            can_pass = isinstance(error, ProviderError) and not isinstance(error, RunRecordError)
+            can_pass = isinstance(error, HostError) and not isinstance(error, RunRecordError)
             if can_pass or self._unexpected.add() < MOST_FAILURES:
                 raise
             kind = type(error).__name__
@@ -127,7 +127,7 @@ class Keeper:
             why = self._wait_for_end(run, watch, pod)
         except HostsLostError:
             self._replace(pod, run, watch)
-        except ProviderError as error:
+        except HostError as error:
             if watch.are_lost():
                 self._replace(pod, run, watch)
             else:
@@ -138,7 +138,7 @@ class Keeper:
     def _wait_for_end(self, run: RemoteRun, watch: SliceMonitor, pod: TpuSliceRequest) -> str:
         """Waits for the end of the run. Returns the reason if the keeper stopped it, else "".
 
-        Raises HostsLostError, ProviderError.
+        Raises HostsLostError, HostError.
         """
         while not run.is_over():
             self._unanswered.clear()
@@ -154,7 +154,7 @@ class Keeper:
         self._unanswered.clear()
         return ""
 
-    def _bear(self, pod: TpuSliceRequest, error: ProviderError) -> None:
+    def _bear(self, pod: TpuSliceRequest, error: HostError) -> None:
         """Releases slices whose host has not answered for provider.unreachable_minutes.
 
         Past provider.max_hours, releases them immediately. Otherwise raises `error`.
@@ -175,14 +175,12 @@ class Keeper:
         folder, minutes = Path(pod.note.run), pod.wanted.settings.autostop_minutes
         try:
             run.fetch(folder)
-        except (ProviderError, OSError) as error:
+        except (HostError, OSError) as error:
             if watch.are_lost():
                 self._replace(pod, run, watch)
                 return
             if self._uncopied.lasting_s() < 60 * minutes:
-                raise ProviderError(
-                    f"the run is over, and cannot be copied here: {error}"
-                ) from None
+                raise HostError(f"the run is over, and cannot be copied here: {error}") from None
             why = f"the run is over, and could not be copied for {minutes:g} minutes: {error}"
             self._give_up(pod, why)
             return
@@ -191,7 +189,7 @@ class Keeper:
         release(pod, read_status(folder).exit_code, say)
 
     def _give_up(self, pod: TpuSliceRequest, why: str) -> None:
-        """Releases the slices, and does nothing else from now on. Raises ProviderError."""
+        """Releases the slices, and does nothing else from now on. Raises HostError."""
         self._why = why
         say(f"giving {pod.note.resource_id} back: {why}")
         give_up(pod, say, f"the slices were given back: {why}")
@@ -216,7 +214,7 @@ class Keeper:
 
     def _report(self, error: Exception) -> None:
         """Logs an error and records it for `launch list`, `status` and `doctor`."""
-        kind = "" if isinstance(error, ProviderError) else f"{type(error).__name__}: "
+        kind = "" if isinstance(error, HostError) else f"{type(error).__name__}: "
         say(f"{kind}{error}")
         self._trouble.add(f"{kind}{error}")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from launcher.cluster.schema import Gcp, Slurm, Ssh, cluster_key
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.formatting import pluralize
 from launcher.gang.preflight import Seen
 from launcher.planning.spec import LaunchSpec
@@ -26,7 +26,7 @@ Tell = Callable[[str], None]
 
 
 def look_there(launch: LaunchSpec, on_status: Tell) -> dict[int, Seen]:
-    """Inspects every host and returns its report, by process. Raises ProviderError, ConfigError."""
+    """Inspects every host and returns its report, by process. Raises HostError, ConfigError."""
     provider = launch.cluster.provider
     if isinstance(provider, Ssh):
         said = _by_ssh(launch, provider, on_status)
@@ -35,7 +35,7 @@ def look_there(launch: LaunchSpec, on_status: Tell) -> dict[int, Seen]:
     elif isinstance(provider, Slurm):
         said = _in_queue(launch, provider, on_status)
     else:
-        raise ProviderError(
+        raise HostError(
             "hosts behind a Jobs API are looked at by a launch, before its program starts; for "
             "them alone type `launch doctor` on a node of that cluster, with address: auto"
         )
@@ -59,13 +59,13 @@ def _by_ssh(launch: LaunchSpec, settings: Ssh, on_status: Tell) -> str:
 def _held(launch: LaunchSpec, on_status: Tell) -> Ssh:
     """Returns the SSH settings of slices that are held for a run. Requests no new slices.
 
-    Raises ProviderError when none are held.
+    Raises HostError when none are held.
     """
     key = cluster_key(launch.cluster_ref.name)
     for folder, note in list_slices():
         if note.cluster_key == key and note.stage in ("running", "kept"):
             return TpuSliceRequest(folder, note).wait(on_status)
-    raise ProviderError(
+    raise HostError(
         f"no slices of {launch.cluster_name} are held, and the doctor asks for none: a launch "
         "looks at its hosts before its program starts, and after a run that failed they stay for "
         "provider.autostop_minutes"
@@ -80,10 +80,10 @@ def _in_queue(launch: LaunchSpec, settings: Slurm, on_status: Tell) -> str:
 
 
 def _read(said: str) -> dict[int, Seen]:
-    """Parses the doctor's output. Raises ProviderError with output that has no report."""
+    """Parses the doctor's output. Raises HostError with output that has no report."""
     try:
         parsed = json.loads(said[said.index("{\n") :])
     except ValueError:
-        raise ProviderError(f"the doctor could not look at the hosts:\n{said.strip()}") from None
+        raise HostError(f"the doctor could not look at the hosts:\n{said.strip()}") from None
     seen = TypeAdapter(Seen)
     return {host.pop("process"): seen.validate_python(host) for host in parsed["hosts"]}

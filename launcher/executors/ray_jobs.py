@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from launcher.cluster.schema import Attach
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError, UnconfirmedError
 from launcher.core.exit_codes import INTERRUPTED, OK
 from launcher.executors.ssh import RunRequest, SshExecutor
 from launcher.providers.ray.code_bundle import pack
-from launcher.providers.ray_jobs.run_handle import DoubtError, Following, RayJob
+from launcher.providers.ray_jobs.run_handle import Following, RayJob
 
 
 def go(remotely: SshExecutor, begin: RunRequest, settings: Attach) -> int:
@@ -15,7 +15,7 @@ def go(remotely: SshExecutor, begin: RunRequest, settings: Attach) -> int:
 
     Returns the exit code of `launch`.
 
-    Raises ProviderError, ConfigError, and KeyboardInterrupt before the run has begun.
+    Raises HostError, ConfigError, and KeyboardInterrupt before the run has begun.
     """
     folder, tell = remotely.folder, remotely.tell
     code = pack(Path.cwd())
@@ -38,7 +38,7 @@ def go(remotely: SshExecutor, begin: RunRequest, settings: Attach) -> int:
 
 
 def _begin(run: RayJob, remotely: SshExecutor, begin: RunRequest) -> None:
-    """Submits the job. Raises ProviderError.
+    """Submits the job. Raises HostError.
 
     The run counts as remote, unless the cluster rejects the job.
     """
@@ -46,9 +46,9 @@ def _begin(run: RayJob, remotely: SshExecutor, begin: RunRequest) -> None:
     remotely.has_begun = remotely.is_there = True
     try:
         run.begin(work, remotely.folder)
-    except DoubtError:
+    except UnconfirmedError:
         raise
-    except ProviderError:
+    except HostError:
         remotely.has_begun = remotely.is_there = False
         raise
     finally:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.cluster.schema import Attach, Cluster, ClusterRef, Ssh, find_cluster
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.files import read_object
 from launcher.executors import new_secrets, ray_jobs
 from launcher.executors.gcp import GcpExecutor
@@ -96,7 +96,7 @@ def still_there(folder: Path) -> RemoteRunHandle | None:
         if run is not None and run.is_over():
             run.fetch(folder)
             return None
-    except ProviderError as error:
+    except HostError as error:
         raise RunFolderError(f"{folder}: {error}") from None
     return run
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher.cluster.schema import ClusterRef, is_path
+from launcher.core.errors import UnreachableError
 from launcher.planning.command import CommandLaunch
 from launcher.planning.planner import TrainingLaunch, prepare
 from launcher.planning.spec import LaunchSpec
-from launcher.runs.checkpoints import UnreachableError, newest
+from launcher.runs.checkpoints import newest
 from launcher.runs.directory import RunDir
 from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.config.job import BaseJob, Job

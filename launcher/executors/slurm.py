@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from launcher.cluster.schema import Slurm
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError, UnconfirmedError
 from launcher.core.exit_codes import INTERRUPTED, JOB_FAILED, NO_CLUSTER, OK, fail
 from launcher.core.files import read_object
 from launcher.core.formatting import pluralize
@@ -18,7 +18,7 @@ from launcher.executors.options import OutputOptions
 from launcher.planning import job_secrets
 from launcher.planning.spec import LaunchSpec
 from launcher.providers.slurm import job_environment
-from launcher.providers.slurm.submit import DoubtError, submit
+from launcher.providers.slurm.submit import submit
 from launcher.runs.directory import POSITION, QUEUED, RunDir, is_alive, run_word
 from launcher.runs.host_logs import FOLLOWED_TAIL
 from launcher.runs.slurm_job import Queued, SlurmJob
@@ -35,9 +35,9 @@ def hand_over_new(launch: LaunchSpec, *, fresh: bool, shown: OutputOptions) -> i
     run = RunDir.make(launch, fresh=fresh)
     try:
         job = _submit(run, launch, [])
-    except DoubtError as error:
+    except UnconfirmedError as error:
         return _tell_doubt(run, error)
-    except ProviderError:
+    except HostError:
         shutil.rmtree(run.folder)
         raise
     return _show(run.folder, job, launch, shown)
@@ -48,14 +48,14 @@ def hand_over(
 ) -> int:
     """Submits a run that no process runs as a Slurm job; returns the exit code of `launch`.
 
-    Raises ProviderError when Slurm rejects it.
+    Raises HostError when Slurm rejects it.
     """
     before = run.state
     try:
         job = _submit(run, launch, overrides)
-    except DoubtError as error:
+    except UnconfirmedError as error:
         return _tell_doubt(run, error)
-    except ProviderError:
+    except HostError:
         with RunDir.open(run.folder) as again:
             again.set_state(before.get("state", "stopped"), **{n: before.get(n) for n in POSITION})
         raise
@@ -73,7 +73,7 @@ def _submit(run: RunDir, launch: LaunchSpec, overrides: Sequence[str]) -> SlurmJ
     return submit(run.folder, world, settings, grace_s, overrides, secrets)
 
 
-def _tell_doubt(run: RunDir, error: DoubtError) -> int:
+def _tell_doubt(run: RunDir, error: UnconfirmedError) -> int:
     word = run_word(run.folder)
     ways = f"Ask again: launch status {word}. Do without it: launch stop {word}"
     return fail(Console(stderr=True), f"{error}. {ways}", NO_CLUSTER)
@@ -113,7 +113,7 @@ def follow(folder: Path, job: SlurmJob, shown: OutputOptions) -> int:
 
 
 def stop_job(folder: Path, job: SlurmJob, *, now: bool, aside: bool) -> int:
-    """Stops a job: with a checkpoint, immediately, or before it has begun. Raises ProviderError."""
+    """Stops a job: with a checkpoint, immediately, or before it has begun. Raises HostError."""
     console, errors = Console(stderr=aside), Console(stderr=True)
     job.model_copy(update={"is_to_end": True}).write(folder)  # a job accepted late ends by itself
     found = job.queue_status()
@@ -148,7 +148,7 @@ def _look(folder: Path, job: SlurmJob) -> Queued | None:
     while True:
         try:
             return job.queue_status()
-        except ProviderError:
+        except HostError:
             if not is_alive(folder):
                 time.sleep(LOOK_AT_QUEUE_S)
 

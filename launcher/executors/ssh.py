@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from launcher.cluster.schema import Cluster, ClusterRef, Ssh
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, NO_CLUSTER, OK, fail
 from launcher.core.files import replace_file
 from launcher.core.printable import plain
@@ -48,7 +48,7 @@ class RunRequest:
     fresh: bool = False
 
 
-class HostsLostError(Exception):
+class HostsLostError(HostError):
     """The hosts were taken away while the run was on them."""
 
 
@@ -94,7 +94,7 @@ class SshExecutor:
                 return go()
         except (ConfigError, RunFolderError) as error:
             return fail(errors, str(error), BAD_USAGE)
-        except (ProviderError, KeyboardInterrupt) as error:
+        except (HostError, KeyboardInterrupt) as error:
             interrupted = isinstance(error, KeyboardInterrupt)
             message = "interrupted" if interrupted else str(error)
             if self.has_begun:
@@ -106,7 +106,7 @@ class SshExecutor:
     def submit(self, begin: RunRequest, settings: Ssh, watch: HostMonitor) -> int:
         """Starts the run on existing hosts and displays it; returns the exit code of `launch`.
 
-        Raises ProviderError, ConfigError, and KeyboardInterrupt before the run has begun. Raises
+        Raises HostError, ConfigError, and KeyboardInterrupt before the run has begun. Raises
         HostsLostError when `watch` reports that the hosts are gone.
         """
         tell, hosts, world = self.tell, hosts_of(settings), self._world
@@ -178,7 +178,7 @@ class SshExecutor:
         self.is_there = False
         try:
             sessions.end()
-        except ProviderError as error:
+        except HostError as error:
             self.tell(f"warning: {error}")
         return code
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.gang.environment_check import check_equipment
 from launcher.gang.gang import Gang
@@ -55,7 +55,7 @@ def gather(
 
 @contextmanager
 def connected(hosts: HostCluster, run_dir: Path, listener: Listener) -> Iterator[None]:
-    """Connects to the hosts' Ray cluster as a driver. Raises ProviderError when that fails."""
+    """Connects to the hosts' Ray cluster as a driver. Raises HostError when that fails."""
     import_ray(hosts)
     with _keeping_logs(hosts, run_dir):
         listener.on_status("connecting to Ray")
@@ -77,7 +77,7 @@ def assembled(
 ) -> Iterator[Gang]:
     """Reserves the world's hosts and starts an agent on each; releases everything on exit.
 
-    Raises ProviderError when hosts are missing or busy, or Ray is stuck. Ray's logs are then kept
+    Raises HostError when hosts are missing or busy, or Ray is stuck. Ray's logs are then kept
     in the run's folder.
     """
     reservation: Reservation | None = None
@@ -113,7 +113,7 @@ def assembled(
 def _leave(hosts: HostCluster, call: Callable[[], None]) -> None:
     """Runs `call`. If Ray is stuck or gone, the end of this process releases everything instead."""
     if not hosts.head_is_down:
-        with suppress(ProviderError):
+        with suppress(HostError):
             hosts.call_ray("leaving", LEAVE_TIMEOUT_S, call)
 
 
@@ -128,11 +128,11 @@ def _keeping_logs(hosts: HostCluster, run_dir: Path) -> Iterator[None]:
     """Copies Ray's logs, which are deleted with the hosts, on an error, and adds the path to it."""
     try:
         yield
-    except ProviderError as error:
+    except HostError as error:
         target = run_dir / "logs" / "ray"
         if not logs.keep(hosts.folder, target):
             raise
-        raise ProviderError(f"{error}. Ray's own logs: {target}") from error
+        raise HostError(f"{error}. Ray's own logs: {target}") from error
 
 
 def import_ray(hosts: HostCluster) -> None:
@@ -160,4 +160,4 @@ def _connect(hosts: HostCluster) -> None:
             configure_logging=False,
         )
     except (ConnectionError, RuntimeError) as error:
-        raise ProviderError(f"no connection to Ray at {hosts.address}: {error}") from error
+        raise HostError(f"no connection to Ray at {hosts.address}: {error}") from error

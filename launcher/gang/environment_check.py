@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import launcher
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.formatting import host_name
 from launcher.gang.reservation import Reservation
 from launcher.host import environment_check
@@ -21,7 +21,7 @@ REMEDY = (
 
 
 def check_equipment(reservation: Reservation) -> None:
-    """Raises ProviderError with every host that lacks something or does not answer."""
+    """Raises HostError with every host that lacks something or does not answer."""
     import ray
     from ray import cloudpickle
     from ray.exceptions import RayError
@@ -47,7 +47,7 @@ def check_equipment(reservation: Reservation) -> None:
     for call in late:
         ray.cancel(call, force=True)
     if problems:
-        raise ProviderError(f"{'; '.join(problems)}. {REMEDY}")
+        raise HostError(f"{'; '.join(problems)}. {REMEDY}")
 
 
 def _look(reservation: Reservation, process: int) -> Any:

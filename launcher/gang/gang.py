@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from launcher.core.errors import JobError
 from launcher.core.events import Listener
 from launcher.core.formatting import host_name
 from launcher.core.results import (
@@ -44,7 +45,7 @@ PORT_ATTEMPTS = 5
 COMPARED = ("versions", "code", "corpus_sha256")
 
 
-class GangError(Exception):
+class GangError(JobError):
     """The hosts cannot run the program together; the message names the host and the reason."""
 
     def __init__(self, message: str, suspects: Collection[int] = ()) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager, ExitStack
 from typing import Self
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.gang.connect import assembled, connected
 from launcher.gang.gang import Gang
@@ -32,7 +32,7 @@ class HostPool:
     def gang(self, launch: LaunchSpec) -> Gang:
         """Returns a gang of agents on the hosts of an attempt.
 
-        Raises ProviderError when hosts are too few for it, or none can be acquired.
+        Raises HostError when hosts are too few for it, or none can be acquired.
         """
         if self._gang is not None and self._gang.size == launch.plan.world.processes:
             return self._gang
@@ -67,7 +67,7 @@ class HostPool:
     def available_hosts(self, world: World) -> int:
         """Returns the number of hosts for an attempt now; replaces lost ones as far as possible.
 
-        Raises ProviderError when the cluster itself is gone.
+        Raises HostError when the cluster itself is gone.
         """
         if self._hosts is None:
             return world.processes
@@ -78,11 +78,9 @@ class HostPool:
         )
 
     def check_head(self) -> None:
-        """Raises ProviderError when the head of the cluster has ended."""
+        """Raises HostError when the head of the cluster has ended."""
         if self._hosts is not None and self._hosts.head_is_down:
-            raise ProviderError(
-                "the head of the Ray cluster has ended: all its hosts are lost with it"
-            )
+            raise HostError("the head of the Ray cluster has ended: all its hosts are lost with it")
 
     def __enter__(self) -> Self:
         return self

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.formatting import host_name
 from launcher.core.results import missing_workers
 from launcher.gang.host_selection import (
@@ -72,14 +72,14 @@ class Reservation:
         return frozenset(self._node_of_bundle().values())
 
     def check_order(self) -> None:
-        """Raises ProviderError when Ray placed a bundle on a node other than the requested one.
+        """Raises HostError when Ray placed a bundle on a node other than the requested one.
 
         On TPU, `jax.process_index()` comes from the slice, not from the number that is passed.
         """
         nodes = self._node_of_bundle()
         for process, host in enumerate(self.hosts):
             if nodes.get(process) != host.node_id:
-                raise ProviderError(
+                raise HostError(
                     f"Ray put {host_name(process)} on node {nodes.get(process)}, not on "
                     f"{host.node_id}: processes would not be in the order of the TPU's workers"
                 )
@@ -98,7 +98,7 @@ def reserve(world: World, hosts: HostCluster, timeout_s: float) -> Reservation:
     """Waits until enough of the world's hosts are alive and idle, and takes all of them together.
 
     If Ray does not place the group in time, other hosts are preferred from then on. Raises
-    ProviderError after `timeout_s`, naming the hosts that are missing or busy.
+    HostError after `timeout_s`, naming the hosts that are missing or busy.
     """
     deadline = time.monotonic() + timeout_s
     failed = ""
@@ -117,7 +117,7 @@ def reserve(world: World, hosts: HostCluster, timeout_s: float) -> Reservation:
             failed += missing(world, hosts) or "a host is stuck, or another run was faster"
         if time.monotonic() >= deadline:
             why = "; ".join(filter(None, [failed, problem]))
-            raise ProviderError(f"after {timeout_s:.0f} s, {why}{described(world, hosts)}")
+            raise HostError(f"after {timeout_s:.0f} s, {why}{described(world, hosts)}")
         time.sleep(LOOK_S)
 
 

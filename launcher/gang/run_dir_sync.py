@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.formatting import host_name
 from launcher.providers.ray.client import bounded, first_line
 
@@ -31,7 +31,7 @@ def log_of(process: int) -> str:
 def not_sharing(agents: Sequence[Any], run_dir: Path) -> list[int]:
     """Returns the processes whose hosts do not see the run's folder.
 
-    Looks for a new file: copies of earlier attempts have all other files. Raises ProviderError when
+    Looks for a new file: copies of earlier attempts have all other files. Raises HostError when
     an agent does not answer.
     """
     import ray
@@ -43,7 +43,7 @@ def not_sharing(agents: Sequence[Any], run_dir: Path) -> list[int]:
         calls = [agent.sees.remote(str(seen_by)) for agent in agents]
         sees = bounded("looking for the run's folder", LAST_TIMEOUT_S, lambda: ray.get(calls))
     except RayError as error:
-        raise ProviderError(f"an agent ended right after its start: {first_line(error)}") from error
+        raise HostError(f"an agent ended right after its start: {first_line(error)}") from error
     finally:
         seen_by.unlink()
     return [process for process, is_there in enumerate(sees) if not is_there]

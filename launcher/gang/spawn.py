@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.formatting import host_name
 from launcher.gang.reservation import Reservation, lost
 from launcher.providers.ray.client import answered, first_line
@@ -46,7 +46,7 @@ def start_agents(
 
     `python`: the interpreter that runs them; None: the one that runs the hosts' Ray.
 
-    An agent that does not answer is killed and started again in its bundle. Raises ProviderError
+    An agent that does not answer is killed and started again in its bundle. Raises HostError
     with the hosts whose agents never answer.
     """
     start = _Start(world, reservation, on_warning, patience, python)
@@ -94,7 +94,7 @@ class _Start:
         if ready:
             return
         if gone := lost(self._world, self._reservation):
-            raise ProviderError(f"a host was lost: {gone}")
+            raise HostError(f"a host was lost: {gone}")
         now = time.monotonic()
         if now - self._began > self._patience.total_s:
             _give_up(self.awaited.values(), now - self._began)
@@ -148,12 +148,12 @@ def _check_answer(call: Any, process: int) -> None:
     try:
         ray.get(call)
     except RayError as error:
-        raise ProviderError(f"no agent on {host_name(process)}: {first_line(error)}") from error
+        raise HostError(f"no agent on {host_name(process)}: {first_line(error)}") from error
 
 
 def _give_up(awaited: Any, waited_s: float) -> None:
     names = ", ".join(host_name(process) for process in sorted(a.process for a in awaited))
-    raise ProviderError(f"no agent came up on {names} in {waited_s:.0f} s")
+    raise HostError(f"no agent came up on {names} in {waited_s:.0f} s")
 
 
 def _kill(agents: Sequence[Any]) -> None:

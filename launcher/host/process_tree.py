@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.core.errors import InternalError
+
 REAPER = Path(__file__).with_name("reaper.py")
 READY_TIMEOUT_S = 20.0
 
 
-class ReaperError(Exception):
+class ReaperError(InternalError):
     """The reaper failed to set up or start something, or ended itself."""
 
 

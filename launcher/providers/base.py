@@ -15,7 +15,7 @@ class HostProvider(Protocol):
     """
 
     def check(self, spec: LaunchSpec) -> None:
-        """Raises ProviderError for problems that are known before anything is created.
+        """Raises HostError for problems that are known before anything is created.
 
         Raises ConfigError when the job itself cannot run on these hosts.
         """
@@ -30,6 +30,6 @@ class HostProvider(Protocol):
     def allocate(self, spec: LaunchSpec, listener: Listener) -> AbstractContextManager[HostCluster]:
         """Returns a context manager that gets the hosts on entry and releases them on exit.
 
-        Both raise ProviderError: the entry names the missing hosts, the exit what is left.
+        Both raise HostError: the entry names the missing hosts, the exit what is left.
         """
         ...

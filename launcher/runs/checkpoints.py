@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from launcher.core.errors import UnreachableError
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.records.checkpoint_metadata import (
     DAMAGED,
@@ -16,10 +17,6 @@ from trainer.contract.records.checkpoint_metadata import (
 )
 from trainer.contract.storage.paths import AnyPath, is_url
 from trainer.contract.storage.retries import retried
-
-
-class UnreachableError(Exception):
-    """A folder of checkpoints cannot be read from this machine; the message gives the reason."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from launcher.cluster.schema import ClusterRef
+from launcher.core.errors import UsageError
 from launcher.core.files import (
     LOCK_TIMEOUT_S,
     NoLocksError,
@@ -48,7 +49,7 @@ LEFT = (REMOTE, KubernetesRecord.FILE)
 REQUEUED_LOCK_TIMEOUT_S = 300.0
 
 
-class RunFolderError(ValueError):
+class RunFolderError(UsageError):
     """The run's folder cannot be used as requested; the message gives the reason and a remedy."""
 
 
@@ -101,7 +102,7 @@ class RunDir:
                 if earlier:
                     storage.move_aside(launch, earlier)
                     earlier.rename(free_name(earlier))
-        except storage.StorageError as error:
+        except storage.CheckpointFolderError as error:
             raise RunFolderError(str(error)) from None
         run.folder = folder
         return run

@@ -9,6 +9,8 @@ import tarfile
 import zlib
 from pathlib import Path, PurePosixPath
 
+from launcher.core.errors import HostError
+
 KNOWN = re.compile(
     r"(events|metrics|samples)\.jsonl(\.\d+)?|events_summary\.json|hosts\.json|sample\.txt|state\.json|plans/\d{4,6}\.json"
     r"|(logs|tensorboard|profile|wandb/(offline-)?run-[^/]+)/.+",
@@ -18,7 +20,7 @@ KNOWN = re.compile(
 LARGEST_BYTES, MOST_ENTRIES = 64 << 30, 200_000
 
 
-class UnpackError(Exception):
+class UnpackError(HostError):
     """An archive cannot be unpacked; the message gives the reason."""
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 
 from pydantic import BaseModel, ValidationError
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.files import replace_file
 
 
@@ -19,7 +19,7 @@ class RunRecord(BaseModel):
     def read(cls, folder: Path) -> Self | None:
         """Reads the record of the run in `folder`. Returns None when there is none of this kind.
 
-        Raises RunRecordError for a file without a valid record, ProviderError for a file that
+        Raises RunRecordError for a file without a valid record, HostError for a file that
         cannot be read now.
         """
         path = folder / cls.FILE
@@ -32,7 +32,7 @@ class RunRecord(BaseModel):
             raise RunRecordError(f"{path} cannot be read: {why}. {cls.REMEDY}") from None
         except OSError as error:
             why = error.strerror
-            raise ProviderError(f"{path} cannot be read: {why}. {cls.REMEDY}") from None
+            raise HostError(f"{path} cannot be read: {why}. {cls.REMEDY}") from None
 
     def write(self, folder: Path) -> None:
         """Writes the record, in place of a previous one."""
@@ -58,5 +58,5 @@ class KubernetesRecord(RunRecord):
     context: str | None
 
 
-class RunRecordError(ProviderError):
+class RunRecordError(HostError):
     """A file has no valid record; reading it again does not help."""

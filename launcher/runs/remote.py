@@ -44,13 +44,13 @@ class RemoteRunHandle(RunRecord, ABC):
 
     @abstractmethod
     def is_over(self) -> bool:
-        """Returns whether no process runs the run. Raises ProviderError when that is unknown."""
+        """Returns whether no process runs the run. Raises HostError when that is unknown."""
 
     @abstractmethod
     def fetch(self, folder: Path) -> None:
         """Copies the displayed files (see fetched_files.py), and makes the copy a local run.
 
-        Raises ProviderError when that fails.
+        Raises HostError when that fails.
         """
 
     def localize(self, folder: Path) -> None:

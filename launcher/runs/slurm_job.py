@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError, UnreachableError
 from launcher.runs.records import RunRecord
 from trainer.contract.protocol.environment import SLURM_JOB
 
@@ -18,10 +18,6 @@ NO_ANSWER = re.compile(
     r"timed out|Zero Bytes|receive failure|send failure|Communication|Unexpected message", re.I
 )
 """Matches errors of Slurm's commands after which the controller may have the request."""
-
-
-class NoAnswerError(ProviderError):
-    """Slurm did not answer; it may have carried out the request."""
 
 
 @dataclass(frozen=True)
@@ -59,27 +55,27 @@ class SlurmJob(RunRecord):
     def queue_status(self) -> Queued | None:
         """Returns the job's status, or None when it is not in the queue.
 
-        Raises ProviderError when Slurm does not answer.
+        Raises HostError when Slurm does not answer.
         """
         chosen = f"--jobs={self.job_id}" if self.job_id else f"--name={self.name}"
         try:
             answer = command("squeue", "-h", chosen, "-o", "%T|%r|%S|%A").strip()
-        except ProviderError as error:
+        except HostError as error:
             if "Invalid job id" in str(error):
                 return None
             raise
         return Queued(*answer.splitlines()[0].split("|", 3)) if answer else None
 
     def ask_to_stop(self) -> None:
-        """Sends SIGTERM to the batch script, which forwards it. Raises ProviderError."""
+        """Sends SIGTERM to the batch script, which forwards it. Raises HostError."""
         command("scancel", "--batch", "--signal=TERM", self._chosen)
 
     def cancel(self) -> None:
-        """Ends the job immediately, or before it starts. Raises ProviderError."""
+        """Ends the job immediately, or before it starts. Raises HostError."""
         command("scancel", self._chosen)
 
     def requeue(self) -> None:
-        """Requeues the job. Raises ProviderError when that is impossible: it was cancelled."""
+        """Requeues the job. Raises HostError when that is impossible: it was cancelled."""
         command("scontrol", "requeue", self.job_id)
 
     @property
@@ -98,7 +94,7 @@ def queued(folder: Path) -> Queued | None:
 def command(*words: str, env: Mapping[str, str] | None = None) -> str:
     """Runs a Slurm command and returns what it prints.
 
-    Raises NoAnswerError when Slurm does not answer in time, ProviderError when the command fails or
+    Raises UnreachableError when Slurm does not answer in time, HostError when the command fails or
     is not installed.
     """
     try:
@@ -107,13 +103,13 @@ def command(*words: str, env: Mapping[str, str] | None = None) -> str:
             timeout=COMMAND_TIMEOUT_S,
         )  # fmt: skip
     except FileNotFoundError:
-        raise ProviderError(
+        raise HostError(
             f"{words[0]} is not on this machine: type the command where Slurm's jobs are submitted"
         ) from None
     except subprocess.TimeoutExpired:
-        raise NoAnswerError(f"{words[0]} did not answer in {COMMAND_TIMEOUT_S:.0f} s") from None
+        raise UnreachableError(f"{words[0]} did not answer in {COMMAND_TIMEOUT_S:.0f} s") from None
     if ended.returncode and NO_ANSWER.search(ended.stderr):
-        raise NoAnswerError(f"{words[0]}: {ended.stderr.strip()}")
+        raise UnreachableError(f"{words[0]}: {ended.stderr.strip()}")
     if ended.returncode:
-        raise ProviderError(f"{words[0]}: {ended.stderr.strip() or ended.returncode}")
+        raise HostError(f"{words[0]}: {ended.stderr.strip() or ended.returncode}")
     return ended.stdout

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.exit_codes import INTERRUPTED, JOB_FAILED, OK
 from launcher.core.files import last_object, read_object
 from launcher.core.printable import plain
@@ -184,7 +184,7 @@ def _is_queued(folder: Path, state: str) -> bool:
     """
     try:
         job = queued(folder)
-    except ProviderError:
+    except HostError:
         return state == QUEUED
     return job is not None and (state == QUEUED or job.state == "PENDING")
 

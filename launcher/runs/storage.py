@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from launcher.core.errors import UsageError
 from launcher.core.files import free_name, read_object, replace_file
 from launcher.planning.spec import LaunchSpec
 from trainer.contract.config.command import load_job
@@ -17,7 +18,7 @@ L = TypeVar("L", bound=LaunchSpec)
 LEASE = "lease.json"
 
 
-class StorageError(Exception):
+class CheckpointFolderError(UsageError):
     """The folder of checkpoints cannot be used; the message gives the reason and a remedy."""
 
 
@@ -37,14 +38,14 @@ def apart_from_earlier(launch: L) -> L:
 
 
 def refuse_others(launch: LaunchSpec, earlier: Path | None) -> None:
-    """Raises StorageError for checkpoints of another run than the one in `earlier`."""
+    """Raises CheckpointFolderError for checkpoints of another run than the one in `earlier`."""
     checkpoints = _visible(launch)
     if checkpoints is None:
         return
     holder = read_object(checkpoints / LEASE).get("run_id")
     if holder and (earlier is None or holder != _run_id(earlier)):
         saved = checkpoints.parent
-        raise StorageError(
+        raise CheckpointFolderError(
             f"{checkpoints} holds the checkpoints of another run. Give this run another name "
             f"(name=...), or move them aside (mv {saved} {free_name(saved)})"
         )
@@ -53,7 +54,7 @@ def refuse_others(launch: LaunchSpec, earlier: Path | None) -> None:
 def move_aside(launch: LaunchSpec, earlier: Path) -> None:
     """Moves STORAGE/NAME of the run in `earlier` to STORAGE/NAME.1/NAME, or .2, ...
 
-    That run's job.yaml gets the new storage. Raises StorageError.
+    That run's job.yaml gets the new storage. Raises CheckpointFolderError.
     """
     checkpoints = _visible(launch)
     if checkpoints is None or not (checkpoints / LEASE).exists():
@@ -64,7 +65,7 @@ def move_aside(launch: LaunchSpec, earlier: Path) -> None:
         storage.mkdir()
         saved.rename(storage / saved.name)
     except OSError as error:
-        raise StorageError(
+        raise CheckpointFolderError(
             f"{saved} cannot be moved aside: {error.strerror}. Give this run another name "
             "(name=...)"
         ) from None

@@ -13,6 +13,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from launcher.core.errors import UsageError
 from launcher.ui.plan_view import host_color
 from trainer.contract.planning.plan import ArrayPlan, Plan
 
@@ -22,7 +23,7 @@ SHOWN = 8
 """Maximum number of devices named per part."""
 
 
-class NoSuchArrayError(ValueError):
+class NoSuchArrayError(UsageError):
     """Raised when no array has the given name, with similar names."""
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from launcher.cluster.schema import ClusterRef, find_cluster
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.providers.gcp.pod import TpuSliceRequest
 from launcher.providers.gcp.request import Where
 from launcher.providers.gcp.slice_records import write_where
@@ -51,7 +51,7 @@ class MemoryApi:
     def create(self, name: str, resource: Any, what: str) -> None:
         """The answer is lost; the resource appears later."""
         self.late = name
-        raise ProviderError(f"Cloud TPU, {what}: DeadlineExceeded")
+        raise HostError(f"Cloud TPU, {what}: DeadlineExceeded")
 
     def delete(self, name: str) -> bool:
         self._count()
@@ -70,7 +70,7 @@ class MemoryApi:
     def _count(self) -> None:
         if self.failures:
             self.failures -= 1
-            raise ProviderError("Cloud TPU: ServiceUnavailable")
+            raise HostError("Cloud TPU: ServiceUnavailable")
 
 
 @dataclass

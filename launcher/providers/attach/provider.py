@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from launcher.cluster.providers import Attach, is_address
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.core.ipv4 import check_ipv4
 from launcher.planning.spec import LaunchSpec
@@ -35,7 +35,7 @@ class AttachProvider(HostProvider):
         self._settings = settings
 
     def check(self, spec: LaunchSpec) -> None:
-        """Raises ProviderError when the cluster cannot be reached or its token cannot be read.
+        """Raises HostError when the cluster cannot be reached or its token cannot be read.
 
         Raises ConfigError when other users could read the job's secrets.
         """
@@ -64,7 +64,7 @@ def _refuse_readable_secrets(job: BaseJob, settings: Attach) -> None:
 
 
 def check(settings: Attach) -> None:
-    """Raises ProviderError when the settings cannot work, before anything is created."""
+    """Raises HostError when the settings cannot work, before anything is created."""
     ray_variables(settings)
     _reachable_address(settings)
 
@@ -72,7 +72,7 @@ def check(settings: Attach) -> None:
 def is_open(settings: Attach) -> bool:
     """Returns whether the cluster accepts tasks from any process, which can read what it is sent.
 
-    Raises ProviderError when the head is unreachable.
+    Raises HostError when the head is unreachable.
     """
     if settings.own:
         return False
@@ -89,7 +89,7 @@ def is_open(settings: Attach) -> bool:
 def join(settings: Attach, listener: Listener) -> HostCluster:
     """Returns the cluster at that address, once it has granted access.
 
-    Raises ProviderError with the failed attempt and the remedy.
+    Raises HostError with the failed attempt and the remedy.
     """
     variables = ray_variables(settings)
     address = _reachable_address(settings)
@@ -100,11 +100,11 @@ def join(settings: Attach, listener: Listener) -> HostCluster:
 
 
 def _reachable_address(settings: Attach) -> str:
-    """Returns the head's address. Raises ProviderError when it is not unique or nothing listens."""
+    """Returns the head's address. Raises HostError when it is not unique or nothing listens."""
     address = settings.address if settings.address != "auto" else _address_found()
     check_ipv4(address.rpartition(":")[0], "the Ray head")
     if why := unreachable(address, CONNECT_TIMEOUT_S):
-        raise ProviderError(
+        raise HostError(
             f"nobody answers at {address} ({why}; waited {CONNECT_TIMEOUT_S:.0f} s at most): "
             f"{RAY_FIRST}"
         )
@@ -114,22 +114,22 @@ def _reachable_address(settings: Attach) -> str:
 def _address_found() -> str:
     """Returns the address in RAY_ADDRESS, or of the one cluster that this machine is a node of.
 
-    Raises ProviderError when neither gives an address.
+    Raises HostError when neither gives an address.
     """
     named = os.environ.get("RAY_ADDRESS", "")
     if named not in ("", "auto"):
         if not is_address(named):
-            raise ProviderError(f"RAY_ADDRESS: expected HOST:PORT of a Ray head, found {named!r}")
+            raise HostError(f"RAY_ADDRESS: expected HOST:PORT of a Ray head, found {named!r}")
         return named
     found = sorted(_of_raylets("--gcs-address="))
     if len(found) == 1:
         return found[0]
     if found:
-        raise ProviderError(
+        raise HostError(
             f"provider.address: auto: this machine is a node of several Ray clusters; name one "
             f"of them: {', '.join(found)}"
         )
-    raise ProviderError(f"provider.address: auto: no Ray runs on this machine: {RAY_FIRST}")
+    raise HostError(f"provider.address: auto: no Ray runs on this machine: {RAY_FIRST}")
 
 
 def _of_raylets(flag: str) -> set[str]:
@@ -145,13 +145,13 @@ def _of_raylets(flag: str) -> set[str]:
 def _node_here(address: str, answer: Mapping[str, Any]) -> str:
     """Returns the address of this machine's node: the head, if it is one of several.
 
-    Raises ProviderError when this machine has no node of the cluster.
+    Raises HostError when this machine has no node of the cluster.
     """
     ours = _of_raylets("--node_id=")
     here = [node for node in answer["nodes"] if node["id"] in ours]
     if not here:
         there = ", ".join(node["address"] for node in answer["nodes"])
-        raise ProviderError(
+        raise HostError(
             f"this machine is no node of the Ray cluster at {address}: type the command on one "
             f"of its nodes ({there})"
         )

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError, MissingClientError, RefusedError
 from launcher.providers.gcp.request import CREATED_BY, OF_CLUSTER, Where
 
 if TYPE_CHECKING:
@@ -36,26 +36,18 @@ NOTHING_MADE = ("ResourceExhausted", "PermissionDenied", "Unauthenticated", "Una
 """Errors of a create request after which the resource certainly does not exist."""
 
 
-class RefusedError(ProviderError):
-    """The API refused the request and created nothing."""
-
-
-class NoClientError(ProviderError):
-    """Google's client library is not installed."""
-
-
 class Api:
     """The Cloud TPU API in one project and zone."""
 
     def __init__(self, where: Where) -> None:
-        """Raises ProviderError when the client is not installed or has no credentials."""
+        """Raises HostError when the client is not installed or has no credentials."""
         self._where = where
         self._client = _client(where)
 
     def create(self, resource_id: str, resource: "tpu_v2.QueuedResource", what: str) -> None:
         """Requests the resource without waiting for its slices; `what` names it in errors.
 
-        Raises RefusedError when the API refused it, ProviderError when the result is unknown.
+        Raises RefusedError when the API refused it, HostError when the result is unknown.
         """
         request = {
             "parent": self._where.parent,
@@ -66,12 +58,12 @@ class Api:
         try:
             operation.result(timeout=CALL_TIMEOUT_S)
         except Exception as error:
-            raise ProviderError(str(self._explained(what, error))) from None
+            raise HostError(str(self._explained(what, error))) from None
 
     def labelled(self, cluster_label: str) -> list[str]:
         """Returns the names of the queued resources with Slipway's label and this one.
 
-        Raises ProviderError when the API cannot be queried.
+        Raises HostError when the API cannot be queried.
         """
         what = f"what is held in {self._where}"
         request = {"parent": self._where.parent}
@@ -88,7 +80,7 @@ class Api:
     def state(self, resource_id: str) -> tuple[str, str]:
         """Returns a queued resource's state and, if it failed, the reason; "GONE" if it is gone.
 
-        Raises ProviderError when the API cannot be queried.
+        Raises HostError when the API cannot be queried.
         """
         what = f"how {resource_id} stands"
         found = self._unless_gone(what, self._client.get_queued_resource, self._name(resource_id))
@@ -97,14 +89,14 @@ class Api:
         return found.state.state.name, found.state.failed_data.error.message
 
     def node(self, node_id: str) -> "tpu_v2.Node | None":
-        """Returns a slice, None when it does not exist. Raises ProviderError on API errors."""
+        """Returns a slice, None when it does not exist. Raises HostError on API errors."""
         name = f"{self._where.parent}/nodes/{node_id}"
         return self._unless_gone(f"slice {node_id}", self._client.get_node, name)
 
     def delete(self, resource_id: str) -> bool:
         """Deletes a queued resource with its slices and waits until it is gone.
 
-        Returns False when it did not exist. Raises ProviderError when it still exists after ten
+        Returns False when it did not exist. Raises HostError when it still exists after ten
         minutes.
         """
         deadline = time.monotonic() + DELETION_TIMEOUT_S
@@ -112,7 +104,7 @@ class Api:
         while (state := self.state(resource_id)[0]) != "GONE":
             is_seen = True
             if time.monotonic() > deadline:
-                raise ProviderError(
+                raise HostError(
                     f"{what}: it is still there ({state}) after {DELETION_TIMEOUT_S:.0f} s"
                 )
             if state != "DELETING":
@@ -158,7 +150,7 @@ class Api:
         kind = type(error).__name__
         said = getattr(error, "message", "") or str(error)
         remedy = REMEDIES.get(kind, "see the message")
-        refused = RefusedError if kind in NOTHING_MADE else ProviderError
+        refused = RefusedError if kind in NOTHING_MADE else HostError
         return refused(f"Cloud TPU, {what}: {kind}: {said}\n  {remedy}")
 
 
@@ -172,7 +164,7 @@ def _client(where: Where) -> Any:
         from google.auth.exceptions import GoogleAuthError
         from google.cloud import tpu_v2
     except ImportError:
-        raise NoClientError(
+        raise MissingClientError(
             "provider gcp needs Google's client: uv run --extra gcp launch ..., or "
             "pip install google-cloud-tpu"
         ) from None
@@ -185,6 +177,6 @@ def _client(where: Where) -> Any:
     try:
         return tpu_v2.TpuClient(client_options=ClientOptions(quota_project_id=where.project))
     except GoogleAuthError as error:
-        raise ProviderError(
+        raise HostError(
             f"Cloud TPU, {where}: no credentials: {error}\n  {REMEDIES['Unauthenticated']}"
         ) from None

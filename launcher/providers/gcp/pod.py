@@ -15,10 +15,10 @@ from typing import IO, Any, Self, TypeVar
 
 from launcher.cluster.providers import Gcp, Ssh
 from launcher.cluster.schema import Cluster, ClusterRef, cluster_key
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError, RefusedError
 from launcher.core.files import is_locked, lock, replace_file
 from launcher.core.formatting import format_seconds
-from launcher.providers.gcp.client import LOST_NODE, OVER, Api, RefusedError
+from launcher.providers.gcp.client import LOST_NODE, OVER, Api
 from launcher.providers.gcp.request import (
     TpuRequest,
     cluster_label,
@@ -68,7 +68,7 @@ class TpuSliceRequest:
     """One request for a run's slices. After a preemption a new request replaces it."""
 
     def __init__(self, folder: Path, note: SliceRecord) -> None:
-        """Raises ProviderError when the API is unusable, or project or zone are unknown."""
+        """Raises HostError when the API is unusable, or project or zone are unknown."""
         self.folder, self.note = folder, note
         self.wanted: TpuRequest = wanted(note.cluster)
         self._api = Api(self.wanted.where)
@@ -76,7 +76,7 @@ class TpuSliceRequest:
 
     @classmethod
     def of(cls, cluster: Cluster, words: ClusterRef, run: Path, losses: int) -> Self:
-        """Returns a request that is not sent yet. Raises ProviderError as the constructor does."""
+        """Returns a request that is not sent yet. Raises HostError as the constructor does."""
         resource_id, found = new_id(run.name), wanted(cluster)
         place = {"project": found.project, "zone": found.zone}
         provider = found.settings.model_copy(update=place)
@@ -102,9 +102,9 @@ class TpuSliceRequest:
         return note is not None and note.stage != "ending"
 
     def set(self, stage: Stage, delete_at: float | None = None) -> None:
-        """Records the stage. Raises ProviderError when `launch down` has ended the slices."""
+        """Records the stage. Raises HostError when `launch down` has ended the slices."""
         if stage != "ending" and not self.is_wanted:
-            raise ProviderError(UNWANTED)
+            raise HostError(UNWANTED)
         self._write(stage=stage, delete_at=delete_at)
 
     def _write(self, **changes: Any) -> None:
@@ -112,7 +112,7 @@ class TpuSliceRequest:
         try:
             replace_file(self.folder / STATE, self.note.model_dump_json(indent=2))
         except FileNotFoundError:
-            raise ProviderError(UNWANTED) from None
+            raise HostError(UNWANTED) from None
 
     def note_it(self) -> None:
         """Writes key and record before the request: recorded slices can always be released."""
@@ -122,33 +122,31 @@ class TpuSliceRequest:
             subprocess.run([*key, "-f", str(self.folder / "key")], check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError) as error:
             shutil.rmtree(self.folder)
-            raise ProviderError(f"ssh-keygen failed; it makes the hosts' key: {error}") from None
+            raise HostError(f"ssh-keygen failed; it makes the hosts' key: {error}") from None
         write_where(self.folder, self.wanted.where)
         self._write(stage="asked", asked_at=time.time())
 
     def ask(self) -> None:
-        """Sends the request. Raises ProviderError with the API's error."""
+        """Sends the request. Raises HostError with the API's error."""
         name, note = self.note.resource_id, self.note
         try:
             key = self._public_key.read_text(encoding="utf-8").strip()
         except OSError as error:
             self.forget()
-            raise ProviderError(
-                f"provider.ssh_key: its public key cannot be read: {error}"
-            ) from None
+            raise HostError(f"provider.ssh_key: its public key cannot be read: {error}") from None
         asked = request(self.wanted, name, key, labels(note.cluster_key, Path(note.run).name))
         try:
             self._api.create(name, asked, str(self.wanted))
         except RefusedError:
             self.forget()
             raise
-        except ProviderError as error:
-            raise ProviderError(f"{error}\n  {name}: {LATE}") from None
+        except HostError as error:
+            raise HostError(f"{error}\n  {name}: {LATE}") from None
 
     def wait(self, on_status: Callable[[str], None]) -> Ssh:
         """Waits until all slices are ready and returns the SSH settings of their hosts.
 
-        The wait in a queue may take days. Raises ProviderError when the slices can no longer come,
+        The wait in a queue may take days. Raises HostError when the slices can no longer come,
         their hosts stay unreachable, or the API does not answer.
         """
         began, said, said_at = time.monotonic(), "", 0.0
@@ -170,7 +168,7 @@ class TpuSliceRequest:
             time.sleep(LOOK_S)
 
     def is_lost(self) -> bool:
-        """Returns whether any slice was lost. Raises ProviderError when the API fails."""
+        """Returns whether any slice was lost. Raises HostError when the API fails."""
         if self._api.state(self.note.resource_id)[0] != "ACTIVE":
             return True
         nodes = map(self._api.node, self._node_ids)
@@ -206,14 +204,14 @@ class TpuSliceRequest:
     def delete(self) -> bool:
         """Deletes all slices. Returns False when they were never seen and may still appear.
 
-        Raises ProviderError when they still exist.
+        Raises HostError when they still exist.
         """
         return self._api.delete(self.note.resource_id) or self.note.is_seen
 
     def release(self) -> bool:
         """Deletes all slices and their record.
 
-        Returns False when `delete` does; the keeper then tries again. Raises ProviderError when the
+        Returns False when `delete` does; the keeper then tries again. Raises HostError when the
         slices still exist.
         """
         if not is_noted(self.folder):
@@ -249,10 +247,10 @@ class TpuSliceRequest:
             self._write(active_at=time.time())
 
     def _refuse_unreachable(self) -> None:
-        """Raises ProviderError when slices cost money but their hosts have not come up in time."""
+        """Raises HostError when slices cost money but their hosts have not come up in time."""
         minutes, since = self._settings.unreachable_minutes, self.note.active_at
         if since is not None and time.time() > since + 60 * minutes:
-            raise ProviderError(
+            raise HostError(
                 f"Cloud TPU: {self.wanted}: active for {minutes:g} minutes, and its hosts are not "
                 "ready (provider.unreachable_minutes)"
             )
@@ -278,7 +276,7 @@ class TpuSliceRequest:
             if node is None or node.state.name != "READY":
                 return []
             if len(node.network_endpoints) != self.wanted.hosts_per_slice:
-                raise ProviderError(
+                raise HostError(
                     f"{node_id} has {len(node.network_endpoints)} hosts, and the plan is for "
                     f"{self.wanted.hosts_per_slice} a slice: say hosts: in the cluster file"
                 )
@@ -311,9 +309,9 @@ class TpuSliceRequest:
             remote_dir=settings.remote_dir,
         )
 
-    def _refused(self, state: str, why: str) -> ProviderError:
+    def _refused(self, state: str, why: str) -> HostError:
         came = f"{state}: {why}" if why else state
-        return ProviderError(
+        return HostError(
             f"Cloud TPU has not given {self.wanted}: {came}\n"
             "  ask for another zone, fewer chips, or another tier (provider.spot, "
             "provider.reservation)"
@@ -321,21 +319,21 @@ class TpuSliceRequest:
 
 
 def _patiently(ask: Callable[[], T]) -> T:
-    """Returns the API's answer; retries for SILENT_S without one. Raises ProviderError."""
+    """Returns the API's answer; retries for SILENT_S without one. Raises HostError."""
     deadline = time.monotonic() + SILENT_S
     while True:
         try:
             return ask()
         except RefusedError:
             raise
-        except ProviderError:
+        except HostError:
             if time.monotonic() > deadline:
                 raise
         time.sleep(LOOK_S)
 
 
 def release_unreadable(folder: Path) -> None:
-    """Deletes the slices of an unreadable record. Raises ProviderError when they still exist.
+    """Deletes the slices of an unreadable record. Raises HostError when they still exist.
 
     A copy of the run stays in the folder: only the record names the run.
     """
@@ -349,13 +347,13 @@ def release_unreadable(folder: Path) -> None:
 def labelled(cluster: Cluster, key: str) -> list[str]:
     """Returns the slices that this user and machine requested with a cluster, recorded or not.
 
-    Raises ProviderError when the API cannot be queried.
+    Raises HostError when the API cannot be queried.
     """
     return Api(wanted(cluster).where).labelled(cluster_label(key))
 
 
 def release_unrecorded(cluster: Cluster, resource_id: str) -> None:
-    """Deletes slices that have no record. Raises ProviderError when they still exist."""
+    """Deletes slices that have no record. Raises HostError when they still exist."""
     Api(wanted(cluster).where).delete(resource_id)
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from launcher.cluster.providers import Gcp
 from launcher.cluster.schema import Cluster
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 
 if TYPE_CHECKING:
     from google.cloud import tpu_v2
@@ -84,7 +84,7 @@ class TpuRequest:
 def wanted(cluster: Cluster) -> TpuRequest:
     """Returns the request of a cluster file with a `gcp` section.
 
-    Raises ProviderError with all settings that are missing.
+    Raises HostError with all settings that are missing.
     """
     settings = cast(Gcp, cluster.provider)
     gcloud = _Gcloud()
@@ -102,7 +102,7 @@ def wanted(cluster: Cluster) -> TpuRequest:
         ) if not value
     ]  # fmt: skip
     if problems:
-        raise ProviderError("\n  ".join(["Cloud TPU: this is said nowhere:", *problems]))
+        raise HostError("\n  ".join(["Cloud TPU: this is said nowhere:", *problems]))
     return TpuRequest(
         project=project or "",
         zone=zone or "",

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from launcher.cluster.schema import Cluster, ClusterRef
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.files import read_object, state_folder
 from launcher.providers.gcp.request import Where
 
@@ -19,7 +19,7 @@ STATE, WHERE = "state.json", "where.json"
 Stage = Literal["asked", "running", "kept", "ending"]
 
 
-class UnreadableNoteError(ProviderError):
+class UnreadableNoteError(HostError):
     """A record cannot be read. Its slices may still exist."""
 
 

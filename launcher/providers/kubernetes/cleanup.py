@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError, RefusedError, UnreachableError
 from launcher.providers.kubernetes.client import Api
-from launcher.providers.kubernetes.errors import RefusedError, UnreachableError
 from launcher.runs.records import KubernetesRecord
 
 ENDING_TIMEOUT_S, UNREACHABLE_TIMEOUT_S = 120.0, 30.0
@@ -23,7 +22,7 @@ LOOK_S = 0.5
 def release(folder: Path, on_status: Callable[[str], None] = lambda text: None) -> bool:
     """Deletes a run's Kubernetes objects and waits until they are gone.
 
-    Returns False when it had none. Raises ProviderError when that fails; the record in the run's
+    Returns False when it had none. Raises HostError when that fails; the record in the run's
     folder is then kept.
     """
     made = KubernetesRecord.read(folder)
@@ -47,16 +46,14 @@ def release(folder: Path, on_status: Callable[[str], None] = lambda text: None) 
 def _is_gone(api: Api, name: str, give_up_at: float) -> bool:
     """Deletes a RayCluster and its Secret; returns whether they are gone.
 
-    Returns False while the server is unreachable. Raises ProviderError for that after `give_up_at`.
+    Returns False while the server is unreachable. Raises HostError for that after `give_up_at`.
     """
     try:
         api.delete(name)
         return api.ray_cluster(name) is None and not api.pods(name)
     except UnreachableError as error:
         if time.monotonic() > give_up_at:
-            raise ProviderError(
-                f"{error}. RayCluster and Secret {name} may still be there"
-            ) from None
+            raise HostError(f"{error}. RayCluster and Secret {name} may still be there") from None
         return False
 
 

@@ -7,11 +7,10 @@ from importlib import import_module
 from typing import Any
 
 from launcher.cluster.providers import Kubernetes
+from launcher.core.errors import MissingClientError, UnreachableError
 from launcher.providers.kubernetes.errors import (
     CONNECTION_REMEDY,
-    MissingClientError,
     NoKubeconfigError,
-    UnreachableError,
     is_unknown_kind,
     refusal,
 )
@@ -24,7 +23,7 @@ Object = dict[str, Any]
 
 
 class Api:
-    """Client of one namespace. Methods raise ProviderError with request, server and answer."""
+    """Client of one namespace. Methods raise HostError with request, server and answer."""
 
     def __init__(self, namespace: str, context: str | None) -> None:
         """Uses the user's kubeconfig or, inside a pod, its service account."""
@@ -120,7 +119,7 @@ class Api:
 
 
 def api_of(settings: Kubernetes) -> Api:
-    """Returns a client. Raises ProviderError when its library or a known cluster is missing."""
+    """Returns a client. Raises HostError when its library or a known cluster is missing."""
     return Api(settings.namespace, settings.context)
 
 

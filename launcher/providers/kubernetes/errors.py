@@ -3,44 +3,32 @@
 import json
 from typing import Any
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError, RefusedError
 
 CONNECTION_REMEDY = "is the cluster up, and is it the one of this context (kubectl cluster-info)?"
 
 
-class MissingClientError(ProviderError):
-    """The Kubernetes client library is not installed."""
-
-
-class NoKubeconfigError(ProviderError):
+class NoKubeconfigError(HostError):
     """No configuration names a Kubernetes cluster and credentials."""
 
 
-class UnreachableError(ProviderError):
-    """The API server does not answer."""
-
-
-class ForbiddenError(ProviderError):
+class ForbiddenError(RefusedError):
     """The API server rejects the credentials, or the user lacks a permission."""
 
 
-class QuotaError(ProviderError):
+class QuotaError(RefusedError):
     """The request exceeds a quota."""
 
 
-class NoKubeRayError(ProviderError):
+class NoKubeRayError(RefusedError):
     """The cluster has no RayCluster resource."""
 
 
-class RefusedError(ProviderError):
-    """The API server rejects the request."""
-
-
-class PodsError(ProviderError):
+class PodsError(HostError):
     """The pods of a RayCluster did not come up."""
 
 
-def refusal(status: int, body: str, asked: str, where: str) -> ProviderError:
+def refusal(status: int, body: str, asked: str, where: str) -> HostError:
     """Returns the exception for an error response with an HTTP status and a body."""
     said = _message(body) or f"HTTP {status}"
     what = f"{where}: {asked}: {said}"

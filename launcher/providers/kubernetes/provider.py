@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 
 from launcher.cluster.providers import Kubernetes
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError, UnreachableError
 from launcher.core.events import Listener
 from launcher.core.formatting import pluralize
 from launcher.core.ipv4 import check_ipv4
@@ -20,7 +20,7 @@ from launcher.providers.base import HostProvider
 from launcher.providers.kubernetes import pod_status
 from launcher.providers.kubernetes.cleanup import LOG, release
 from launcher.providers.kubernetes.client import Api, api_of
-from launcher.providers.kubernetes.errors import PodsError, QuotaError, UnreachableError
+from launcher.providers.kubernetes.errors import PodsError, QuotaError
 from launcher.providers.kubernetes.manifest import (
     GCS_PORT,
     GCS_PORT_NAME,
@@ -61,7 +61,7 @@ class KubernetesProvider(HostProvider):
         self._settings = settings
 
     def check(self, spec: LaunchSpec) -> None:
-        """Raises ProviderError when the API server denies access or KubeRay is not installed."""
+        """Raises HostError when the API server denies access or KubeRay is not installed."""
         del spec
         api_of(self._settings).ray_cluster("slipway")  # any name: checks access and the kind
 
@@ -79,7 +79,7 @@ class KubernetesProvider(HostProvider):
     ) -> AbstractContextManager[ExternalCluster]:
         """Creates a RayCluster for the run, yields its hosts, and deletes everything on exit.
 
-        If this process dies, the reaper deletes what is left. Raises ProviderError with the pods
+        If this process dies, the reaper deletes what is left. Raises HostError with the pods
         that are missing, and the reason.
         """
         return _hosts_of_ray_cluster(spec.plan.world, self._settings, spec.run_dir, listener)
@@ -106,14 +106,14 @@ def _hosts_of_ray_cluster(
 
 
 def _end(run_dir: Path, reaped: ProcessTree, listener: Listener) -> None:
-    """Deletes everything. Raises ProviderError when the reaper has to retry."""
+    """Deletes everything. Raises HostError when the reaper has to retry."""
     timeout_s = ENDING_TIMEOUT_S
     try:
         release(run_dir, listener.on_status)
-    except ProviderError as error:
+    except HostError as error:
         timeout_s = NODE_TIMEOUT_S
         log = run_dir / "logs" / LOG
-        raise ProviderError(f"{error}. A process in the background tries again: {log}") from None
+        raise HostError(f"{error}. A process in the background tries again: {log}") from None
     finally:
         reaped.close(timeout_s)
 
@@ -122,7 +122,7 @@ def _head_of(api: Api, name: str, world: World, settings: Kubernetes, listener: 
     """Waits until all pods are ready; returns the head's address "ip:port".
 
     A queue may hold the cluster back indefinitely; the time for the pods counts from its release.
-    Raises ProviderError when the pods do not come up.
+    Raises HostError when the pods do not come up.
     """
     total = 1 + world.processes
     deadline = time.monotonic() + settings.start_timeout_s
@@ -172,7 +172,7 @@ def _port(cluster: dict) -> int:
 def _joined(
     address: str, token_path: Path, folder: Path, reaped: ProcessTree, listener: Listener
 ) -> ExternalCluster:
-    """Starts a node here, for this process to be a driver. Raises ProviderError."""
+    """Starts a node here, for this process to be a driver. Raises HostError."""
     check_ipv4(address.rpartition(":")[0], "the head's pod")
     if why := unreachable(address, CONNECT_TIMEOUT_S):
         raise PodsError(

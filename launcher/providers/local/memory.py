@@ -1,6 +1,6 @@
 """Checks that a simulated world fits into this machine's memory, before anything starts."""
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.memory import available_bytes
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import World
@@ -15,7 +15,7 @@ TRAINER_BYTES = 704 * MIB
 
 
 def refuse_if_too_large(world: World, state_bytes: int) -> None:
-    """Raises ProviderError unless the hosts and `state_bytes` of training state fit.
+    """Raises HostError unless the hosts and `state_bytes` of training state fit.
 
     `state_bytes` covers parameters, optimizer and gradients on all devices together.
     """
@@ -30,7 +30,7 @@ def refuse_if_too_large(world: World, state_bytes: int) -> None:
         if most >= 1
         else "not even one host fits: make the model smaller or free memory"
     )
-    raise ProviderError(
+    raise HostError(
         f"simulating {world.processes} hosts needs about {_gib(needed)} GiB of memory "
         f"({_gib(HEAD_BYTES)} for Ray's head, {_gib(per_host)} per host, {_gib(state_bytes)} of "
         f"training state); this machine has {_gib(available)} GiB available. {remedy}."

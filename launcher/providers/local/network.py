@@ -7,7 +7,7 @@ import socket
 import subprocess
 from dataclasses import dataclass
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,15 @@ class Network:
 def plan_network(hosts: int) -> Network:
     """Returns a network with a free subnet and unused names.
 
-    Raises ProviderError when it cannot be created.
+    Raises HostError when it cannot be created.
     """
     if os.geteuid() != 0 or shutil.which("ip") is None:
-        raise ProviderError(
+        raise HostError(
             "provider.netns: true puts every host into a network namespace, which needs root and "
             "the `ip` command: run as root, or set netns to false"
         )
     if hosts > 253:
-        raise ProviderError(f"provider.netns: {hosts} hosts, but one network holds 253 at most")
+        raise HostError(f"provider.netns: {hosts} hosts, but one network holds 253 at most")
     routes = subprocess.run(["ip", "-4", "address"], capture_output=True, text=True).stdout
     while f"{(subnet := _random_subnet())}." in routes:
         pass

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from launcher.cluster.providers import Local
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.core.formatting import pluralize
 from launcher.host.process_tree import ProcessTree, ReaperError
@@ -33,7 +33,7 @@ class LocalProvider(HostProvider):
         self._settings = settings
 
     def check(self, spec: LaunchSpec) -> None:
-        """Raises ProviderError when this machine cannot be the hosts, or has too little memory."""
+        """Raises HostError when this machine cannot be the hosts, or has too little memory."""
         world = spec.plan.world
         _refuse_other_machines(world)
         # Accelerators have their own memory.
@@ -53,9 +53,9 @@ class LocalProvider(HostProvider):
 
 
 def _refuse_other_machines(world: World) -> None:
-    """Raises ProviderError for accelerators of several hosts, which this machine cannot be."""
+    """Raises HostError for accelerators of several hosts, which this machine cannot be."""
     if not world.simulated and not world.on_cpu and world.processes > 1:
-        raise ProviderError(
+        raise HostError(
             f"{world.accelerator} has {world.processes} hosts, and this machine is at most one of "
             "them. Set `provider` in a cluster file, or simulate the hosts here with --simulate"
         )
@@ -68,7 +68,7 @@ def start(
 ) -> OwnedCluster:
     """Starts a Ray head and a node per host, and waits until all are up.
 
-    Raises ProviderError with the missing hosts and the end of a log when some do not come up.
+    Raises HostError with the missing hosts and the end of a log when some do not come up.
     """
     settings = settings or Local()
     folder = private_folder()
@@ -80,7 +80,7 @@ def start(
             cleanup=network.cleanup() if network else [],
         )
     except ReaperError as error:
-        raise ProviderError(f"the hosts could not be started: {error}") from error
+        raise HostError(f"the hosts could not be started: {error}") from error
     try:
         return _start_nodes(world, settings, reaped, folder, network, on_status)
     except BaseException:

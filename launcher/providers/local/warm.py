@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from launcher.cluster.providers import Local
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.files import is_locked, lock, make_state_folder, replace_file, state_folder
 from launcher.host.process_tree import start_time
 from launcher.providers.ray.host_cluster import OwnedCluster, WarmCluster
@@ -37,7 +37,7 @@ def settings_of(world: World, settings: Local) -> Any:
 def locked(name: str) -> Iterator[None]:
     """Locks the cluster of that name: one command at a time inspects, starts or ends it.
 
-    Raises ProviderError when another command still holds the lock after LOCKED_TIMEOUT_S.
+    Raises HostError when another command still holds the lock after LOCKED_TIMEOUT_S.
     """
     make_state_folder("clusters")
     path = _path(name, "lock")
@@ -45,7 +45,7 @@ def locked(name: str) -> Iterator[None]:
     with path.open("w") as file:
         while not lock(file):
             if time.monotonic() > deadline:
-                raise ProviderError(
+                raise HostError(
                     f"another `launch up` or `launch down` of {name} has not ended after "
                     f"{LOCKED_TIMEOUT_S:.0f} s"
                 )
@@ -77,13 +77,13 @@ def keep(name: str, settings: Any, hosts: OwnedCluster, source: str = "") -> War
 def find(name: str, settings: Any) -> WarmCluster | None:
     """Returns the warm cluster of that name. Returns None when none is up.
 
-    Raises ProviderError when its hosts differ from the requested ones.
+    Raises HostError when its hosts differ from the requested ones.
     """
     record = _read(name)
     if record is None:
         return None
     if record["settings"] != settings:
-        raise ProviderError(
+        raise HostError(
             f"the cluster {name} that is kept warm has other hosts than this run needs: use the "
             f"options that it was started with, or end it with `launch down {name}`"
         )
@@ -121,7 +121,7 @@ def users(name: str) -> list[Path]:
 def end(name: str) -> bool:
     """Ends the warm cluster of that name and waits until it is gone.
 
-    Returns False when none is up. Raises ProviderError when the cluster does not end.
+    Returns False when none is up. Raises HostError when the cluster does not end.
     """
     record = _read(name)
     if record is None:
@@ -130,9 +130,7 @@ def end(name: str) -> bool:
         with reaper:
             reaper.send(signal.SIGTERM)
             if not reaper.ends_within(ENDING_TIMEOUT_S):
-                raise ProviderError(
-                    f"cluster {name} did not end; its reaper is process {reaper.pid}"
-                )
+                raise HostError(f"cluster {name} did not end; its reaper is process {reaper.pid}")
     _path(name).unlink(missing_ok=True)
     shutil.rmtree(_users(name), ignore_errors=True)
     return True

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ def bounded(
 ) -> T:
     """Returns or raises the result of `call`, which runs in a thread.
 
-    Nothing else ends a wait inside Ray's C++. Raises ProviderError when no result arrives within
+    Nothing else ends a wait inside Ray's C++. Raises HostError when no result arrives within
     `limit_s`, or as soon as the head is gone. A call that needs a lost head waits for it until Ray
     ends this process after 60 s. The thread is left running.
     """
@@ -62,9 +62,9 @@ def bounded(
                 answer, error = answers.get(timeout=min(LOOK_S, left_s))
                 break
             if head_is_down is not None and head_is_down():
-                raise ProviderError(f"{what}: the head of the Ray cluster has ended")
+                raise HostError(f"{what}: the head of the Ray cluster has ended")
         else:
-            raise ProviderError(f"{what}: Ray did not answer in {limit_s:.0f} s")
+            raise HostError(f"{what}: Ray did not answer in {limit_s:.0f} s")
     except KeyboardInterrupt:
         thread.join(INTERRUPTED_WAIT_S)  # most calls end immediately and leave Ray consistent
         raise

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.cluster.providers import Attach
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.providers.ray.workspace import token_variables
 
@@ -24,7 +24,7 @@ NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
 def ask(address: str, variables: Mapping[str, str], listener: Listener) -> dict[str, Any]:
     """Returns the nodes and versions of a Ray cluster, see probe.py; `variables` give access.
 
-    Raises ProviderError when the cluster denies access, does not answer or has other versions.
+    Raises HostError when the cluster denies access, does not answer or has other versions.
     """
     listener.on_status(f"asking the Ray cluster at {address} who is there")
     anonymous = Probe(address, NO_TOKEN)
@@ -58,13 +58,13 @@ class Probe:
         self._said: dict[str, Any] | None = None
 
     def answer(self) -> dict[str, Any]:
-        """Returns the answer. Raises ProviderError when access is denied or no answer comes."""
+        """Returns the answer. Raises HostError when access is denied or no answer comes."""
         said = self._wait()
         if "error" not in said:
             return said
         if said["error"] == "AuthenticationError":
-            raise ProviderError(self._refused())
-        raise ProviderError(
+            raise HostError(self._refused())
+        raise HostError(
             f"the Ray cluster at {self._address} gave no answer in {PROBE_TIMEOUT_S:.0f} s at "
             f"most ({said['error']}: {said['message']}): is it the address of a Ray head, and of "
             "the same Ray version as here?"
@@ -109,7 +109,7 @@ class Probe:
 def ray_variables(settings: Attach) -> dict[str, str]:
     """Returns the credentials: the cluster file's token, else the one that Ray itself would find.
 
-    Raises ProviderError when the token file cannot be read or is empty.
+    Raises HostError when the token file cannot be read or is empty.
     """
     if settings.token_path is None and os.environ.get("RAY_AUTH_TOKEN"):
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.environ["RAY_AUTH_TOKEN"]}
@@ -122,16 +122,16 @@ def ray_variables(settings: Attach) -> dict[str, str]:
         empty = not path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise ProviderError(f"{where}: the token cannot be read from {path}: {why}") from None
+        raise HostError(f"{where}: the token cannot be read from {path}: {why}") from None
     if empty:
-        raise ProviderError(f"{where}: {path} is empty: it must hold the cluster's token")
+        raise HostError(f"{where}: {path} is empty: it must hold the cluster's token")
     return token_variables(path)
 
 
 def _check_versions(address: str, answer: Mapping[str, Any]) -> None:
     here, there = answer["here"], answer["there"]
     if here != there:
-        raise ProviderError(
+        raise HostError(
             f"the Ray cluster at {address} runs {_versions(there)}, this command "
             f"{_versions(here)}: they must be the same. Start Ray from this environment, or "
             "install its versions here"

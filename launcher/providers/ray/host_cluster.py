@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self, TypeVar
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.host.process_tree import ProcessTree
 from launcher.providers.ray.client import bounded
 from launcher.providers.ray.head_monitor import HeadWatch
@@ -65,7 +65,7 @@ class HostCluster(ABC):
     def call_ray(self, what: str, limit_s: float, call: Callable[[], T]) -> T:
         """Returns the result of a call into Ray.
 
-        Raises ProviderError after `limit_s`, or once the head is gone.
+        Raises HostError after `limit_s`, or once the head is gone.
         """
         return bounded(what, limit_s, call, lambda: self.head_is_down)
 
@@ -139,9 +139,9 @@ class OwnedCluster(HostCluster):
         self.nodes.replace_lost(now_s)
 
     def close(self) -> None:
-        """Ends all nodes. Raises ProviderError when some processes cannot be ended."""
+        """Ends all nodes. Raises HostError when some processes cannot be ended."""
         if not self.reaped.close():
-            raise ProviderError(
+            raise HostError(
                 f"some processes of the cluster at {self.address} could not be ended; "
                 f"their reaper is process {self.reaped.pid}"
             )

@@ -23,7 +23,7 @@ class Node:
     """The Ray node of this host. It ends with this object and with this process."""
 
     def __init__(self, order: Order) -> None:
-        """Starts the node and waits until it is up. Raises ProviderError or ReaperError."""
+        """Starts the node and waits until it is up. Raises HostError or ReaperError."""
         self.folder = private_folder()
         self.reaped = ProcessTree(folders=[self.folder])
         self._is_up = threading.Event()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.host.process_tree import ProcessTree
 
 Node = dict[str, Any]
@@ -78,7 +78,7 @@ class Nodes:
         """Waits until all nodes are up.
 
         A host's node that ends before it is up is started once more. Ray's fixed timeouts for some
-        of its own processes are too short on a busy machine. Raises ProviderError with the missing
+        of its own processes are too short on a busy machine. Raises HostError with the missing
         nodes and the end of the log of one of them.
         """
         total = len(self._all)
@@ -92,13 +92,13 @@ class Nodes:
                 on_status(f"{up} of {total} Ray nodes are up")
             self._note_exits(LOOK_S)
             if self._is_over:
-                raise ProviderError(self._missing(waiting, "and will not: the nodes ended"))
+                raise HostError(self._missing(waiting, "and will not: the nodes ended"))
             for node in filter(self._has_ended, waiting):
                 if not self._start_again(node):
-                    raise ProviderError(self._missing(waiting, "and will not: a Ray node ended"))
+                    raise HostError(self._missing(waiting, "and will not: a Ray node ended"))
                 on_status(f"the Ray node of {node['name']} ended while starting: started again")
             if waiting and time.monotonic() > deadline:
-                raise ProviderError(self._missing(waiting, f"within {limit_s:.0f} s"))
+                raise HostError(self._missing(waiting, f"within {limit_s:.0f} s"))
 
     def _note_exits(self, wait_s: float) -> None:
         """Records which starters have ended, or that everything has."""

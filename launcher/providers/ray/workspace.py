@@ -5,7 +5,7 @@ import socket
 import tempfile
 from pathlib import Path
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.ipv4 import check_ipv4
 from launcher.providers.ray.abandoned import remove_abandoned
 
@@ -46,7 +46,7 @@ def token_variables(path: Path) -> dict[str, str]:
 def free_port(ip: str) -> int:
     """Returns a port below the ephemeral range, so that no outgoing connection can take it.
 
-    Raises ProviderError when no port is free, or the address is an IPv6 address.
+    Raises HostError when no port is free, or the address is an IPv6 address.
     """
     check_ipv4(ip, "this host")
     for _ in range(100):
@@ -57,4 +57,4 @@ def free_port(ip: str) -> int:
                 return port
             except OSError:
                 continue
-    raise ProviderError(f"no free port between 20000 and 30000 at {ip}")
+    raise HostError(f"no free port between 20000 and 30000 at {ip}")

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 from launcher.cluster.providers import Attach
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError, UnreachableError
 from launcher.providers.ray.existing_cluster import ray_variables
 
 TIMEOUT_S, UPLOAD_TIMEOUT_S = 30.0, 600.0
@@ -26,15 +26,11 @@ REFUSED = {
 }
 
 
-class UnreachableError(ProviderError):
-    """The cluster does not answer now, but may have executed the request."""
-
-
 class JobsApi:
-    """Client of one cluster. All methods raise ProviderError with the cluster's answer."""
+    """Client of one cluster. All methods raise HostError with the cluster's answer."""
 
     def __init__(self, settings: Attach) -> None:
-        """Raises ProviderError when the token cannot be read."""
+        """Raises HostError when the token cannot be read."""
         self.address = settings.address.rstrip("/")
         variables = ray_variables(settings)
         path = variables.get("RAY_AUTH_TOKEN_PATH")
@@ -60,7 +56,7 @@ class JobsApi:
             self._ask("POST", "/api/jobs/", json.dumps(job).encode())
         except UnreachableError:
             raise
-        except ProviderError as error:
+        except HostError as error:
             if KNOWN_ALREADY not in str(error):
                 raise
 
@@ -93,7 +89,7 @@ class JobsApi:
         except HTTPError as error:
             if may_lack and error.code == NOT_THERE:
                 return None
-            kind = UnreachableError if error.code in BEFORE_IT else ProviderError
+            kind = UnreachableError if error.code in BEFORE_IT else HostError
             raise kind(self._refused(error)) from None
         except (URLError, OSError, http.client.HTTPException) as error:
             why = getattr(error, "reason", error)
@@ -102,7 +98,7 @@ class JobsApi:
                 "dashboard (http://HEAD:8265), and reachable from here?"
             ) from None
         except ValueError:
-            raise ProviderError(f"{self.address}{path} is no Jobs API of Ray's") from None
+            raise HostError(f"{self.address}{path} is no Jobs API of Ray's") from None
 
     def _refused(self, error: HTTPError) -> str:
         head = f"the Ray cluster at {self.address} "

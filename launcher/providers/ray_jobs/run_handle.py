@@ -16,12 +16,12 @@ from pydantic import computed_field
 
 from launcher.cluster.providers import Attach
 from launcher.cluster.schema import ClusterRef
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError, UnconfirmedError, UnreachableError
 from launcher.core.exit_codes import INTERRUPTED
 from launcher.core.printable import plain
 from launcher.providers.ray.code_bundle import Code
 from launcher.providers.ray.host_protocol import RunOrder
-from launcher.providers.ray_jobs.client import JobsApi, UnreachableError
+from launcher.providers.ray_jobs.client import JobsApi
 from launcher.providers.ray_jobs.entrypoint import BEGINS, FOLDER
 from launcher.runs.fetched_files import UnpackError, unpack
 from launcher.runs.remote import RemoteRunHandle, runs_below
@@ -40,10 +40,6 @@ ORDER_BYTES = 96 << 10
 """Size limit of an order in bytes. Linux accepts 128 KiB as one argument of a command."""
 TAIL_LINES = 10
 FIRST_DATE = (1980, 1, 1, 0, 0, 0)
-
-
-class DoubtError(ProviderError):
-    """It is unknown whether the cluster has accepted a job."""
 
 
 class RayJob(RemoteRunHandle):
@@ -78,22 +74,22 @@ class RayJob(RemoteRunHandle):
         return self.settings.address
 
     def send(self, code: Code) -> None:
-        """Uploads the code if the cluster does not have it yet. Raises ProviderError."""
+        """Uploads the code if the cluster does not have it yet. Raises HostError."""
         if not self._api.has_package(self.package):
             self._api.send_package(self.package, _zipped(code))
 
     def begin(self, work: RunOrder, folder: Path) -> None:
         """Submits the job, after writing its record to `folder`.
 
-        Raises DoubtError when the cluster may have accepted the job. After any other ProviderError
+        Raises UnconfirmedError when the cluster may have accepted the job. After another HostError
         neither the job nor its record exists.
         """
         self.write(folder)
         try:
             self._submit(self.submission_id, work=work.model_dump(mode="json"))
-        except DoubtError:
+        except UnconfirmedError:
             raise
-        except ProviderError:
+        except HostError:
             self.forget(folder)
             raise
         self._confirm(folder)
@@ -101,7 +97,7 @@ class RayJob(RemoteRunHandle):
     def is_known(self, folder: Path) -> bool:
         """Returns whether the cluster has accepted the job, as confirmed before or queried now.
 
-        Raises ProviderError when the cluster does not answer.
+        Raises HostError when the cluster does not answer.
         """
         if not self.is_accepted and self._api.job(self.submission_id) is not None:
             self._confirm(folder)
@@ -112,11 +108,11 @@ class RayJob(RemoteRunHandle):
         self.write(folder)
 
     def stop(self) -> None:
-        """Requests that the run saves and ends. Raises ProviderError."""
+        """Requests that the run saves and ends. Raises HostError."""
         self._api.stop(self.submission_id)
 
     def launch(self, verb: str, *words: str, terminal: bool) -> int:
-        """Runs `launch` as a separate job; returns its exit code. Raises ProviderError."""
+        """Runs `launch` as a separate job; returns its exit code. Raises HostError."""
         del terminal  # a job has no terminal
         name = _new_id(verb)
         self._submit(name, words=[verb, self.name, *words])
@@ -141,7 +137,7 @@ class RayJob(RemoteRunHandle):
     def _submit(self, name: str, **order: Any) -> None:
         """Submits a job under a name chosen here; retries while no answer arrives.
 
-        Raises DoubtError when no answer arrives in LOST_S, ProviderError when the job is refused.
+        Raises UnconfirmedError when no answer arrives in LOST_S, HostError when the job is refused.
         """
         typed = _packed({"below": self.below, "runs": self.runs, **order})
         job = {
@@ -155,7 +151,7 @@ class RayJob(RemoteRunHandle):
         asked_at = time.monotonic()
         while not self._accepts(name, job):
             if time.monotonic() - asked_at > LOST_S:
-                raise DoubtError(
+                raise UnconfirmedError(
                     f"{self.settings.address} has not answered for {LOST_S:.0f} s and may have "
                     f"accepted the job {name}"
                 )
@@ -168,7 +164,7 @@ class RayJob(RemoteRunHandle):
                 self._api.submit(job)
             except UnreachableError:
                 return self._api.job(name) is not None
-            except ProviderError:
+            except HostError:
                 if self._api.job(name) is None:
                     raise
             return True
@@ -193,7 +189,7 @@ class Following:
     def until_over(self, on_line: Callable[[str], None]) -> None:
         """Passes new lines to `on_line` until the job is over.
 
-        Raises ProviderError when the job is unknown or did not begin, or the cluster is silent.
+        Raises HostError when the job is unknown or did not begin, or the cluster is silent.
         """
         answered_at = time.monotonic()
         while self._job.get("status") not in OVER:
@@ -208,7 +204,7 @@ class Following:
         if not self.has_begun:
             said = "\n".join(f"  {line}" for line in self._before[-TAIL_LINES:])
             why = self._job.get("message") or "no reason is given"
-            raise ProviderError(f"the job did not begin on {self._api.address}: {why}\n{said}")
+            raise HostError(f"the job did not begin on {self._api.address}: {why}\n{said}")
 
     @property
     def exit_code(self) -> int:
@@ -222,13 +218,13 @@ class Following:
         return bool(self._packed)
 
     def unpack(self, folder: Path) -> None:
-        """Writes the known files of the run's folder into a folder. Raises ProviderError."""
+        """Writes the known files of the run's folder into a folder. Raises HostError."""
         try:
             packed = io.BytesIO(base64.b64decode(self._packed, validate=True))
             with tarfile.open(fileobj=packed, mode="r:gz") as archive:
                 unpack(archive, folder)
         except (UnpackError, tarfile.TarError, EOFError, OSError, ValueError) as error:
-            raise ProviderError(
+            raise HostError(
                 f"the job {self._id} on {self._api.address} has ended without handing over the "
                 f"run's folder: {error}"
             ) from None
@@ -236,7 +232,7 @@ class Following:
     def _look(self, on_line: Callable[[str], None]) -> None:
         job = self._api.job(self._id)  # before its log, so that the last lines are not missed
         if job is None:
-            raise ProviderError(f"{self._api.address} knows no job {self._id} any more")
+            raise HostError(f"{self._api.address} knows no job {self._id} any more")
         log = self._api.log(self._id)
         end = log.rfind("\n") + 1
         new, self._seen = log[self._seen : end], end
@@ -253,15 +249,15 @@ class Following:
 
 
 def check(settings: Attach) -> None:
-    """Raises ProviderError when the cluster does not answer or denies access."""
+    """Raises HostError when the cluster does not answer or denies access."""
     JobsApi(settings).version()
 
 
 def _packed(order: dict[str, Any]) -> str:
-    """Returns an order as one shell word. Raises ProviderError when it is too long."""
+    """Returns an order as one shell word. Raises HostError when it is too long."""
     packed = base64.b64encode(zlib.compress(json.dumps(order).encode())).decode()
     if len(packed) > ORDER_BYTES:
-        raise ProviderError(
+        raise HostError(
             f"the job is too large for Ray's Jobs API: {len(packed) >> 10} KiB compressed, at most "
             f"{ORDER_BYTES >> 10} KiB: shorten the job file"
         )

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.exit_codes import INTERRUPTED, OK
 from launcher.providers.slurm import job_environment
 from launcher.runs.directory import POSITION, QUEUED, RunDir
@@ -64,7 +64,7 @@ def _requeue(folder: Path, job: SlurmJob) -> bool:
     """Requeues the job; returns whether Slurm will end this script and restart it later."""
     try:
         job.requeue()
-    except ProviderError as error:
+    except HostError as error:
         print(f"not requeued: {error}", flush=True)
         return False
     with RunDir.open(folder) as run:

@@ -11,7 +11,7 @@ import socket
 import sys
 from typing import Any
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.ipv4 import NEEDED, check_ipv4
 from launcher.host.process_tree import ReaperError
 from launcher.providers.ray.host_daemon import Node, serve_node
@@ -31,7 +31,7 @@ def main() -> int:
         node = Node(Order(**common, process=process, ip=ip, head=head))
     except EOFError:
         return 1
-    except (ProviderError, ReaperError, OSError) as error:
+    except (HostError, ReaperError, OSError) as error:
         tell(failed=str(error))
         return 1
     try:
@@ -43,14 +43,14 @@ def main() -> int:
 
 
 def own_address(node: str) -> str:
-    """Returns the address by which Slurm reaches this host. Raises ProviderError, OSError."""
+    """Returns the address by which Slurm reaches this host. Raises HostError, OSError."""
     found = re.search(r"\bNodeAddr=(\S+)", command("scontrol", "show", "node", node, "-o"))
     name = found[1] if found else node
     check_ipv4(name, f"node {node}")
     try:
         return socket.gethostbyname(name)
     except socket.gaierror as error:
-        raise ProviderError(f"{name} has no IPv4 address ({error.strerror}). {NEEDED}") from None
+        raise HostError(f"{name} has no IPv4 address ({error.strerror}). {NEEDED}") from None
 
 
 class _Orders(Orders):

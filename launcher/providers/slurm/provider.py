@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from launcher.cluster.providers import Slurm
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.core.files import parse_object
 from launcher.core.formatting import host_name
@@ -46,7 +46,7 @@ class SlurmProvider(HostProvider):
     def allocate(self, spec: LaunchSpec, listener: Listener) -> Iterator[WarmCluster]:
         """Yields the hosts of this job; stops their Ray nodes on exit.
 
-        Raises ProviderError with the hosts that are missing.
+        Raises HostError with the hosts that are missing.
         """
         listener.on_status("starting Ray on the hosts of this job")
         folder = private_folder()
@@ -82,7 +82,7 @@ class _Step:
         threading.Thread(target=self._listen, args=[self._srun.stdout], daemon=True).start()
 
     def start(self, token: str, on_status: Callable[[str], None]) -> tuple[str, int]:
-        """Starts all Ray nodes; returns the head's address and port. Raises ProviderError."""
+        """Starts all Ray nodes; returns the head's address and port. Raises HostError."""
         total = self._world.processes
         limit_s = START_TIMEOUT_S + START_TIMEOUT_PER_HOST_S * total
         deadline = time.monotonic() + limit_s
@@ -101,7 +101,7 @@ class _Step:
                 up.add(process)
                 on_status(f"{len(up)} of {total} Ray nodes are up")
             elif "failed" in answer:
-                raise ProviderError(f"{host_name(process)}: {answer['failed']}")
+                raise HostError(f"{host_name(process)}: {answer['failed']}")
         return addresses[0], port
 
     def __enter__(self) -> "_Step":
@@ -121,15 +121,15 @@ class _Step:
             self._orders.write(json.dumps(order).encode() + b"\n")
             self._orders.flush()
         except OSError:
-            raise ProviderError(self._missing(set(), "srun has ended")) from None
+            raise HostError(self._missing(set(), "srun has ended")) from None
 
     def _next(self, deadline: float, limit_s: float, up: set[int]) -> tuple[int, dict[str, Any]]:
         try:
             answer = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            raise ProviderError(self._missing(up, f"not within {limit_s:.0f} s")) from None
+            raise HostError(self._missing(up, f"not within {limit_s:.0f} s")) from None
         if answer is None:
-            raise ProviderError(self._missing(up, "srun has ended"))
+            raise HostError(self._missing(up, "srun has ended"))
         return answer
 
     def _missing(self, up: set[int], why: str) -> str:

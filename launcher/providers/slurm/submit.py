@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.cluster.providers import Slurm
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError, UnconfirmedError, UnreachableError
 from launcher.providers.slurm import job_environment
-from launcher.runs.slurm_job import NoAnswerError, Queued, SlurmJob, command
+from launcher.runs.slurm_job import Queued, SlurmJob, command
 from trainer.contract.planning.plan import World
 from trainer.contract.protocol.environment import SLURM_JOB
 
@@ -20,10 +20,6 @@ FIND_S = 60.0
 BATCH = "launcher.providers.slurm.job_entrypoint"
 ENDING_S = 60.0
 """Seconds before the job's time limit, beyond the program's grace period for saving."""
-
-
-class DoubtError(ProviderError):
-    """It is unknown whether Slurm has accepted a job."""
 
 
 def submit(
@@ -36,7 +32,7 @@ def submit(
 ) -> SlurmJob:
     """Submits a job that resumes the run in `folder`, and records it there before calling `sbatch`.
 
-    Raises DoubtError when Slurm may have accepted the job. After any other ProviderError neither
+    Raises UnconfirmedError when Slurm may have accepted the job. After any other HostError neither
     the job nor its record exists.
     """
     job = SlurmJob(name=f"{folder.name}-{uuid.uuid4().hex[:8]}")
@@ -45,9 +41,9 @@ def submit(
     try:
         words = sbatch_words(job.name, folder, world, settings, grace_s, overrides)
         job.job_id = _accepted(job, words, job_environment.without_secrets(secrets))
-    except DoubtError:
+    except UnconfirmedError:
         raise
-    except ProviderError:
+    except HostError:
         job.forget(folder)
         job_environment.forget(folder)
         raise
@@ -59,10 +55,10 @@ def _accepted(job: SlurmJob, words: Sequence[str], environment: Mapping[str, str
     """Returns the id of the submitted job; queries the queue if `sbatch` does not answer."""
     try:
         return command(*words, env=environment).strip().partition(";")[0]
-    except NoAnswerError as error:
+    except UnreachableError as error:
         if found := _find(job):
             return found.job_id
-        raise DoubtError(
+        raise UnconfirmedError(
             f"{error}. Slurm may have accepted the job {job.name}; it is not in the queue yet"
         ) from None
 
@@ -74,7 +70,7 @@ def _find(job: SlurmJob) -> Queued | None:
         try:
             if found := job.queue_status():
                 return found
-        except ProviderError:
+        except HostError:
             pass  # retried
         if time.monotonic() > deadline:
             return None
@@ -82,7 +78,7 @@ def _find(job: SlurmJob) -> Queued | None:
 
 
 def look(folder: Path, cluster: str, world: World, settings: Slurm) -> str:
-    """Returns what `launch doctor` prints in a separate job. Raises ProviderError.
+    """Returns what `launch doctor` prints in a separate job. Raises HostError.
 
     `folder` must be shared by the hosts. Waits in the queue without a time limit.
     """

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from launcher.cluster.providers import Ssh
+from launcher.core.errors import HostError
 from launcher.core.files import parse_object
 from launcher.runs.fetched_files import UnpackError, unpack
 
@@ -45,7 +46,7 @@ REMEDIES = (
 )  # fmt: skip
 
 
-class HostError(Exception):
+class SshError(HostError):
     """Raised when one host cannot be used; gives the reason and the remedy."""
 
 
@@ -65,7 +66,7 @@ class Host:
     def run(self, command: str, timeout_s: float, data: bytes = b"") -> str:
         """Returns the output of a command; `data` is its standard input.
 
-        Raises HostError when the command fails or exceeds `timeout_s`.
+        Raises SshError when the command fails or exceeds `timeout_s`.
         """
         with Connection(self, command) as connection:
             return connection.finish(timeout_s, data)
@@ -73,21 +74,21 @@ class Host:
     def fetch(self, command: str, folder: Path, timeout_s: float) -> None:
         """Writes the known files of the compressed tar file that a command prints into a folder.
 
-        Raises HostError when the command fails or exceeds `timeout_s`.
+        Raises SshError when the command fails or exceeds `timeout_s`.
         """
         with Connection(self, command) as connection:
             connection.unpack(folder, timeout_s)
 
-    def explained(self, status: int | None, error: str) -> HostError:
+    def explained(self, status: int | None, error: str) -> SshError:
         """Returns the error for a command that failed on this host, with the remedy."""
         last_lines = "\n".join(f"    {line}" for line in error.strip().splitlines()[-TAIL_LINES:])
         if status != SSH_FAILED:
-            return HostError(f"a command failed there with exit code {status}:\n{last_lines}")
+            return SshError(f"a command failed there with exit code {status}:\n{last_lines}")
         typed = " ".join(["ssh", *self._who(), self.name])
         for words, remedy in REMEDIES:
             if words in error:
-                return HostError(f"{remedy.format(ssh=typed, host=self.name)}\n{last_lines}")
-        return HostError(f"no connection; what does `{typed}` say?\n{last_lines}")
+                return SshError(f"{remedy.format(ssh=typed, host=self.name)}\n{last_lines}")
+        return SshError(f"no connection; what does `{typed}` say?\n{last_lines}")
 
     def _options(self) -> list[str]:
         return [
@@ -135,7 +136,7 @@ class Connection:
                 start_new_session=True,  # this program handles Ctrl-C
             )
         except FileNotFoundError:
-            raise HostError("ssh: not found on this machine: install OpenSSH's client") from None
+            raise SshError("ssh: not found on this machine: install OpenSSH's client") from None
         self._running.add(self)
         if self._are_over:
             self._process.kill()
@@ -145,7 +146,7 @@ class Connection:
         try:
             output, error = self._process.communicate(data, timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            raise HostError(f"no end of a command after {timeout_s:.0f} s") from None
+            raise SshError(f"no end of a command after {timeout_s:.0f} s") from None
         if self._process.returncode:
             raise self.host.explained(self._process.returncode, error.decode(errors="replace"))
         return output.decode(errors="replace")
@@ -159,12 +160,12 @@ class Connection:
                 unpack(archive, folder)
         except (UnpackError, tarfile.TarError, EOFError, OSError) as error:
             self._process.kill()
-            raise HostError(f"its files could not be fetched: {error}") from None
+            raise SshError(f"its files could not be fetched: {error}") from None
         finally:
             limit.cancel()
 
     def tell(self, **message: object) -> None:
-        """Sends one JSON object to the command. Raises HostError when the command has ended."""
+        """Sends one JSON object to the command. Raises SshError when the command has ended."""
         assert self._process.stdin
         try:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
@@ -175,7 +176,7 @@ class Connection:
     def answer(self, *keys: str, timeout_s: float) -> dict[str, Any]:
         """Returns the next JSON object with one of `keys` that the command prints.
 
-        Raises HostError when the command ends first, none arrives in time, or an object has the key
+        Raises SshError when the command ends first, none arrives in time, or an object has the key
         "failed" and `keys` does not include it.
         """
         deadline = time.monotonic() + timeout_s
@@ -183,11 +184,11 @@ class Connection:
             while self._told:
                 message = self._told.popleft()
                 if "failed" in message and "failed" not in keys:
-                    raise HostError(str(message["failed"]))
+                    raise SshError(str(message["failed"]))
                 if not message.keys().isdisjoint(keys):
                     return message
             if (left_s := deadline - time.monotonic()) <= 0:
-                raise HostError(f"no answer ({' or '.join(keys)}) after {timeout_s:.0f} s")
+                raise SshError(f"no answer ({' or '.join(keys)}) after {timeout_s:.0f} s")
             self._listen(left_s)
 
     def _listen(self, timeout_s: float) -> None:
@@ -201,7 +202,7 @@ class Connection:
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         self._told.extend(message for line in lines if (message := parse_object(line)) is not None)
 
-    def _ended(self) -> HostError:
+    def _ended(self) -> SshError:
         assert self._process.stderr
         error = self._process.stderr.read().decode(errors="replace")
         return self.host.explained(self._process.wait(), error)

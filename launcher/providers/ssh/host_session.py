@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.host.process_tree import ReaperError
 from launcher.providers.ray.host_daemon import LOOK_S, Node, exits, serve_node
 from launcher.providers.ray.host_protocol import DoctorOrder, Order, Orders, RunOrder, tell
@@ -102,7 +102,7 @@ def main() -> int:
     order = Order.model_validate(first[0]["node"])
     try:
         node = Node(order)
-    except (ProviderError, ReaperError) as error:
+    except (HostError, ReaperError) as error:
         tell(failed=str(error))
         return 1
     try:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.formatting import pluralize
-from launcher.providers.ssh.connection import Connection, Host, HostError
+from launcher.providers.ssh.connection import Connection, Host, SshError
 
 T = TypeVar("T")
 AT_ONCE = 64
@@ -15,7 +15,7 @@ AT_ONCE = 64
 def everywhere(hosts: Sequence[Host], what: Callable[[int], T]) -> list[T]:
     """Calls `what(number)` for every host in parallel; returns the results in the order of hosts.
 
-    Each call has its own deadline. Raises ProviderError with every host that cannot be used.
+    Each call has its own deadline. Raises HostError with every host that cannot be used.
     """
     with ThreadPoolExecutor(min(AT_ONCE, len(hosts))) as pool:
         calls = [pool.submit(what, number) for number in range(len(hosts))]
@@ -27,11 +27,11 @@ def everywhere(hosts: Sequence[Host], what: Callable[[int], T]) -> list[T]:
             raise
     problems = []
     for host, failure in zip(hosts, failures, strict=True):
-        if isinstance(failure, HostError):
+        if isinstance(failure, SshError):
             problems.append(f"  {host.name}: {failure}")
         elif failure is not None:
             raise failure
     if problems:
         how_many = f"{len(problems)} of {pluralize(len(hosts), 'host')} cannot be used"
-        raise ProviderError("\n".join([f"{how_many}:", *problems]))
+        raise HostError("\n".join([f"{how_many}:", *problems]))
     return [call.result() for call in calls]

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.formatting import pluralize
 from launcher.core.ipv4 import NEEDED, is_ipv6
 from launcher.providers.ray.code_bundle import Code
-from launcher.providers.ssh.connection import Host, HostError
+from launcher.providers.ssh.connection import Host, SshError
 from launcher.providers.ssh.parallel import everywhere
 from launcher.providers.ssh.uv_binary import Uv
 
@@ -107,12 +107,12 @@ class _Provisioning:
             if mark == "slipway":
                 values.setdefault(key, []).append(value)
         if not {"base", "machine", "address"} <= set(values):
-            raise HostError("its shell does not answer; it must understand `sh -c '...'`")
+            raise SshError("its shell does not answer; it must understand `sh -c '...'`")
         (base,), (machine,), (address,) = values["base"], values["machine"], values["address"]
         if machine != self._uv.machine:
-            raise HostError(f"it is a {machine}, and this machine's uv is for {self._uv.machine}")
+            raise SshError(f"it is a {machine}, and this machine's uv is for {self._uv.machine}")
         if is_ipv6(address):
-            raise HostError(f"it is reached at {address}. {NEEDED}")
+            raise SshError(f"it is reached at {address}. {NEEDED}")
         return _Look(PurePosixPath(base), machine, address, frozenset(values.get("there", ())))
 
     def describe(self, looks: Sequence[_Look]) -> str:
@@ -163,7 +163,7 @@ def provision(
     on_status: Callable[[str], None],
     storage: str | None,
 ) -> Provisioned:
-    """Provisions all hosts in parallel. Raises ProviderError with each host that fails."""
+    """Provisions all hosts in parallel. Raises HostError with each host that fails."""
     work = _Provisioning(hosts, code, uv, _extras(code, platform, storage or ""))
     on_status("looking at the hosts")
     looks = everywhere(hosts, work.look)
@@ -181,7 +181,7 @@ def provision(
 
 
 def _refuse_unlike(hosts: Sequence[Host], looks: Sequence[_Look]) -> None:
-    """Raises ProviderError when the hosts' folders differ or an address is unusable or duplicate.
+    """Raises HostError when the hosts' folders differ or an address is unusable or duplicate.
 
     With equal folders, a path that the head reports is valid on all hosts.
     """
@@ -191,16 +191,16 @@ def _refuse_unlike(hosts: Sequence[Host], looks: Sequence[_Look]) -> None:
             problems.append(f"  {host.name}: its folder is {look.base}, not {first.base}")
     if problems:
         remedy = "Set provider.remote_dir to a folder that can have the same path on all hosts"
-        raise ProviderError("\n".join(["the hosts' folders differ:", *problems, remedy]))
+        raise HostError("\n".join(["the hosts' folders differ:", *problems, remedy]))
     seen: dict[str, str] = {}
     for host, look in zip(hosts, looks, strict=True):
         if len(hosts) > 1 and ip_address(look.address).is_loopback:
-            raise ProviderError(
+            raise HostError(
                 f"{host.name}: it is reached at {look.address}, where other hosts cannot reach it: "
                 "name it in provider.hosts by an address of its own"
             )
         if other := seen.get(look.address):
-            raise ProviderError(f"{other} and {host.name} are the same machine, {look.address}")
+            raise HostError(f"{other} and {host.name} are the same machine, {look.address}")
         seen[look.address] = host.name
 
 

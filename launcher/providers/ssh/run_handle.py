@@ -11,7 +11,7 @@ from pydantic import computed_field
 
 from launcher.cluster.providers import Ssh
 from launcher.cluster.schema import ClusterRef
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.files import parse_object
 from launcher.providers.ssh.connection import Host, hosts_of
 from launcher.providers.ssh.parallel import everywhere
@@ -67,7 +67,7 @@ class RemoteRun(RemoteRunHandle):
         (answer,) = everywhere([self.head], lambda _: self.head.run(command, ASK_TIMEOUT_S))
         status = parse_object(answer[answer.find("{") :]) or {}
         if not isinstance(status.get("alive"), bool):
-            raise ProviderError(f"{self.head_name}: `launch status` there printed no status")
+            raise HostError(f"{self.head_name}: `launch status` there printed no status")
         return not status["alive"]
 
     def fetch(self, folder: Path) -> None:
@@ -77,7 +77,7 @@ class RemoteRun(RemoteRunHandle):
     def copy(self, folder: Path) -> None:
         """Copies the run's folder from the head, without its checkpoints.
 
-        Raises ProviderError when that fails.
+        Raises HostError when that fails.
         """
         command = _packing(f"{self.runs}/{self.name}")
         everywhere([self.head], lambda _: self.head.fetch(command, folder, COPY_TIMEOUT_S))
@@ -85,7 +85,7 @@ class RemoteRun(RemoteRunHandle):
     def send(self, folder: Path) -> None:
         """Sends a copy made by `copy` to a head that does not have it; the run resumes from it.
 
-        Raises ProviderError when that fails.
+        Raises HostError when that fails.
         """
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.formatting import pluralize
 from launcher.providers.ray.host_protocol import DoctorOrder, Order, RunOrder
 from launcher.providers.ray.node_group import START_TIMEOUT_PER_HOST_S, START_TIMEOUT_S
 from launcher.providers.ray.workspace import new_token
-from launcher.providers.ssh.connection import Connection, Host, HostError
+from launcher.providers.ssh.connection import Connection, Host, SshError
 from launcher.providers.ssh.parallel import everywhere
 from launcher.providers.ssh.provision import Provisioned
 from trainer.contract.planning.plan import World
@@ -31,7 +31,7 @@ class Sessions:
         self._connections: dict[int, Connection] = {}
 
     def start(self, world: World, on_status: Callable[[str], None]) -> None:
-        """Starts a Ray node on every host. Raises ProviderError with the hosts that have none."""
+        """Starts a Ray node on every host. Raises HostError with the hosts that have none."""
         on_status(f"starting Ray on {pluralize(len(self._hosts), 'host')}")
         token = new_token()
         up_timeout_s = START_TIMEOUT_S + START_TIMEOUT_PER_HOST_S * len(self._hosts)
@@ -60,30 +60,30 @@ class Sessions:
         """Starts the run on the head, where it then continues without this process.
 
         Returns the head's answer: `running`, or `ended` with the exit code and the output when
-        `launch` refuses the run. Raises ProviderError when the head fails or does not answer.
+        `launch` refuses the run. Raises HostError when the head fails or does not answer.
         """
         head = self._connections[0]
         try:
             head.tell(run=work.model_dump(mode="json"))
             answer = head.answer("running", "ended", timeout_s=BEGIN_TIMEOUT_S)
-        except HostError as error:
-            raise ProviderError(f"{self._hosts[0].name}: {error}") from None
+        except SshError as error:
+            raise HostError(f"{self._hosts[0].name}: {error}") from None
         for number in range(1, len(self._hosts)) if "running" in answer else ():
-            with suppress(HostError):  # the run handles a host that is lost now
+            with suppress(SshError):  # the run handles a host that is lost now
                 self._connections[number].tell(begun=True)
         return answer
 
     def look(self, place: DoctorOrder) -> dict[str, Any]:
         """Returns the head's answer for `launch doctor`: `ended`, with its exit code and output.
 
-        Raises ProviderError when the head fails or does not answer.
+        Raises HostError when the head fails or does not answer.
         """
         head = self._connections[0]
         try:
             head.tell(look=place.model_dump(mode="json"))
             return head.answer("ended", timeout_s=BEGIN_TIMEOUT_S)
-        except HostError as error:
-            raise ProviderError(f"{self._hosts[0].name}: {error}") from None
+        except SshError as error:
+            raise HostError(f"{self._hosts[0].name}: {error}") from None
 
     def ended(self, timeout_s: float) -> dict[str, Any] | None:
         """Returns the head's answer on the end of the run.
@@ -92,19 +92,19 @@ class Sessions:
         """
         try:
             return self._connections[0].answer("ended", timeout_s=timeout_s)
-        except HostError:
+        except SshError:
             return None
 
     def end(self) -> None:
         """Ends every host's node immediately.
 
-        Raises ProviderError with the hosts that do not confirm the end.
+        Raises HostError with the hosts that do not confirm the end.
         """
 
         def end(number: int) -> None:
             connection = self._connections[number]
             if number:
-                with suppress(HostError):  # its node may have ended with the head's
+                with suppress(SshError):  # its node may have ended with the head's
                     connection.tell(end=True)
             while "gone" not in connection.answer("gone", "failed", timeout_s=ENDING_TIMEOUT_S):
                 pass

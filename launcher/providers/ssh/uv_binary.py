@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 
 ELF = b"\x7fELF"
 ASK_TIMEOUT_S = 30.0
@@ -35,12 +35,12 @@ class Uv:
 def find_uv() -> Uv:
     """Returns the uv that runs `launch`, else the one on the search path.
 
-    Raises ProviderError when there is none.
+    Raises HostError when there is none.
     """
     for given in (os.environ.get("UV"), shutil.which("uv")):
         if given and (path := _program(given)):
             return Uv(path)
-    raise ProviderError("uv: not found; it makes the environments on the hosts: pip install uv")
+    raise HostError("uv: not found; it makes the environments on the hosts: pip install uv")
 
 
 def _program(given: str) -> Path | None:

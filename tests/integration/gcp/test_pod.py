@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from launcher.cluster.schema import ClusterRef, find_cluster
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.providers.gcp import client, pod
 from launcher.providers.gcp.pod import TpuSliceRequest
 from launcher.providers.gcp.slice_records import is_noted, list_slices
@@ -77,7 +77,7 @@ def test_a_resource_that_is_made_after_the_client_gave_up_is_given_back(
         return create(request, context)
 
     monkeypatch.setattr(cloud, "create", slow)
-    with pytest.raises(ProviderError, match=r"DeadlineExceeded(.|\n)*must stay on until then"):
+    with pytest.raises(HostError, match=r"DeadlineExceeded(.|\n)*must stay on until then"):
         a_pod.ask()
     assert not a_pod.release()
     ((_, note),) = list_slices()
@@ -125,7 +125,7 @@ def test_active_slices_whose_hosts_never_come_up_are_given_up(
     doubtful = TpuSliceRequest(a_pod.folder, a_pod.note.model_copy(update={"cluster": cluster}))
     doubtful.ask()
     monkeypatch.setattr(doubtful, "_addresses", list)
-    with pytest.raises(ProviderError, match=r"active for 0\.001 minutes, and its hosts are not"):
+    with pytest.raises(HostError, match=r"active for 0\.001 minutes, and its hosts are not"):
         doubtful.wait(lambda text: None)
 
 
@@ -151,7 +151,7 @@ def test_a_refusal_says_what_was_asked_where_what_came_back_and_what_to_do(
     status: grpc.StatusCode, said: str, remedy: str, a_pod: TpuSliceRequest, cloud: StandIn
 ) -> None:
     cloud.refuse_with = (status, said)
-    with pytest.raises(ProviderError) as caught:
+    with pytest.raises(HostError) as caught:
         a_pod.ask()
     message = str(caught.value)
     assert "v4-16 (on demand) in us-central2-b, project mine" in message
@@ -163,7 +163,7 @@ def test_an_answer_that_does_not_come_leaves_it_to_be_given_back(
     a_pod: TpuSliceRequest, cloud: StandIn
 ) -> None:
     cloud.refuse_with = (grpc.StatusCode.UNAVAILABLE, "try later")
-    with pytest.raises(ProviderError, match="can this machine reach the API"):
+    with pytest.raises(HostError, match="can this machine reach the API"):
         a_pod.ask()
     assert list(list_slices())
 
@@ -171,7 +171,7 @@ def test_an_answer_that_does_not_come_leaves_it_to_be_given_back(
 def test_without_capacity_in_time_the_wait_ends(a_pod: TpuSliceRequest, cloud: StandIn) -> None:
     cloud.fail_with = "valid_until expired"
     a_pod.ask()
-    with pytest.raises(ProviderError, match="FAILED: valid_until expired\n  ask for another zone"):
+    with pytest.raises(HostError, match="FAILED: valid_until expired\n  ask for another zone"):
         a_pod.wait(lambda text: None)
 
 
@@ -188,7 +188,7 @@ def test_hosts_that_are_not_those_of_the_plan_are_refused(
 ) -> None:
     cloud.free = [0]
     a_pod.ask()
-    with pytest.raises(ProviderError, match="1 hosts, and the plan is for 2 a slice"):
+    with pytest.raises(HostError, match="1 hosts, and the plan is for 2 a slice"):
         a_pod.wait(lambda text: None)
 
 
@@ -201,5 +201,5 @@ def test_without_credentials_it_says_how_to_log_in(
     cluster = find_cluster(str(cluster_file(tmp_path, cloud))).value
     real = cluster.provider.model_copy(update={"endpoint": None})
     cluster = cluster.model_copy(update={"provider": real})
-    with pytest.raises(ProviderError, match="gcloud auth application-default login"):
+    with pytest.raises(HostError, match="gcloud auth application-default login"):
         TpuSliceRequest.of(cluster, ClusterRef(name="pod"), tmp_path, losses=0)

@@ -6,7 +6,7 @@ import pytest
 from google.cloud import tpu_v2
 
 from launcher.cluster.schema import Cluster, Gcp
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.providers.gcp.prices import cost_line, limit_line
 from launcher.providers.gcp.request import TpuRequest, labels, new_id, node_ids, request, wanted
 
@@ -65,7 +65,7 @@ def test_a_runtime_version_that_is_named_counts():
 
 
 def test_of_a_generation_that_this_api_does_not_have_it_must_be_named():
-    with pytest.raises(ProviderError, match="runtime_version: none is known for v7x-8"):
+    with pytest.raises(HostError, match="runtime_version: none is known for v7x-8"):
         wanted_of("v7x-8")
 
 
@@ -116,7 +116,7 @@ def test_all_that_is_said_nowhere_is_told_at_once(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.delenv("CLOUDSDK_CORE_PROJECT", raising=False)
     monkeypatch.delenv("CLOUDSDK_COMPUTE_ZONE", raising=False)
-    with pytest.raises(ProviderError) as caught:
+    with pytest.raises(HostError) as caught:
         wanted_of(project=None, zone=None)
     assert "project: say provider.project" in str(caught.value)
     assert "zone: say provider.zone" in str(caught.value)

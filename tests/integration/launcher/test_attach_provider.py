@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cluster.schema import Attach
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.core.exit_codes import BAD_USAGE
 from launcher.providers.attach import provider as attach
@@ -46,13 +46,13 @@ def unused_address() -> str:
 
 def test_an_address_where_nobody_listens_is_told_with_the_remedy() -> None:
     address = unused_address()
-    with pytest.raises(ProviderError, match=rf"nobody answers at {address}.*ray start --head"):
+    with pytest.raises(HostError, match=rf"nobody answers at {address}.*ray start --head"):
         attach.check(settings(address))
 
 
 def test_auto_takes_the_address_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", unused_address())
-    with pytest.raises(ProviderError, match="nobody answers at 127"):
+    with pytest.raises(HostError, match="nobody answers at 127"):
         attach.check(settings("auto"))
 
 
@@ -60,30 +60,30 @@ def test_an_address_of_the_environment_that_is_none_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
-    with pytest.raises(ProviderError, match="RAY_ADDRESS: expected HOST:PORT"):
+    with pytest.raises(HostError, match="RAY_ADDRESS: expected HOST:PORT"):
         attach.check(settings("auto"))
 
 
 def test_auto_names_the_clusters_where_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attach, "_of_raylets", lambda flag: {"10.0.0.1:6379", "10.0.0.2:6379"})
-    with pytest.raises(ProviderError, match=r"several .* 10\.0\.0\.1:6379, 10\.0\.0\.2:6379"):
+    with pytest.raises(HostError, match=r"several .* 10\.0\.0\.1:6379, 10\.0\.0\.2:6379"):
         attach.check(settings("auto"))
 
 
 def test_auto_without_any_ray_says_how_one_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attach, "_of_raylets", lambda flag: set())
-    with pytest.raises(ProviderError, match=r"no Ray runs on this machine.*ray start --head"):
+    with pytest.raises(HostError, match=r"no Ray runs on this machine.*ray start --head"):
         attach.check(settings("auto"))
 
 
 def test_a_token_that_cannot_be_read_is_told_with_its_key(silent: str, tmp_path: Path) -> None:
-    with pytest.raises(ProviderError, match=r"provider\.token_path: .*No such file"):
+    with pytest.raises(HostError, match=r"provider\.token_path: .*No such file"):
         attach.check(settings(silent, tmp_path / "no-token"))
 
 
 def test_an_empty_token_is_told(silent: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("\n")
-    with pytest.raises(ProviderError, match="is empty"):
+    with pytest.raises(HostError, match="is empty"):
         attach.check(settings(silent, tmp_path / "token"))
 
 
@@ -91,7 +91,7 @@ def test_a_token_of_rays_own_variables_is_told_with_its_name(
     silent: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "no-token"))
-    with pytest.raises(ProviderError, match="RAY_AUTH_TOKEN_PATH: the token cannot be read"):
+    with pytest.raises(HostError, match="RAY_AUTH_TOKEN_PATH: the token cannot be read"):
         attach.check(settings(silent))
 
 
@@ -135,5 +135,5 @@ def test_who_listens_and_is_no_ray_is_not_waited_for_for_ever(
     silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(existing_cluster, "PROBE_TIMEOUT_S", 0.5)
-    with pytest.raises(ProviderError, match="is it the address of a Ray head"):
+    with pytest.raises(HostError, match="is it the address of a Ray head"):
         attach.join(settings(silent), Listener())

@@ -13,11 +13,11 @@ from typing import Any, cast
 import pytest
 
 from launcher.cluster.schema import Ssh
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.providers.ray_jobs.client import JobsApi
 from launcher.providers.ray_jobs.entrypoint import BEGINS, FOLDER
 from launcher.providers.ray_jobs.run_handle import Following
-from launcher.providers.ssh.connection import Host, HostError
+from launcher.providers.ssh.connection import Host, SshError
 from launcher.runs import fetched_files
 from tests.support.run_archives import entry, packed
 
@@ -141,11 +141,11 @@ def test_an_archive_beyond_a_limit_is_an_error(
     fetch: Fetch, folder: Path, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetched_files, limit, 3)
-    with pytest.raises((HostError, ProviderError), match="it has more than"):
+    with pytest.raises((SshError, HostError), match="it has more than"):
         fetch(packed(*(entry(f"logs/{number}", "ab") for number in range(4))), folder)
 
 
 def test_an_archive_that_is_cut_off_is_an_error(fetch: Fetch, folder: Path) -> None:
     noise = base64.b64encode(os.urandom(90_000)).decode()
-    with pytest.raises((HostError, ProviderError)):
+    with pytest.raises((SshError, HostError)):
         fetch(packed(entry("logs/a", noise))[:50_000], folder)

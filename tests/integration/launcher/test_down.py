@@ -11,7 +11,7 @@ import pytest
 from launcher.cluster.schema import find_cluster
 from launcher.commands import clusters, down
 from launcher.commands.clusters import end, keep_warm
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, NO_CLUSTER, OK
 from launcher.providers.gcp import pod, slice_records
 from launcher.providers.gcp.pod import TpuSliceRequest
@@ -224,7 +224,7 @@ def test_a_command_that_holds_the_cluster_for_too_long_is_named(
     monkeypatch.setattr(warm, "LOCKED_TIMEOUT_S", 0.0)
     with (
         warm.locked("pod"),
-        pytest.raises(ProviderError, match="another `launch up` or `launch down` of pod"),
+        pytest.raises(HostError, match="another `launch up` or `launch down` of pod"),
         warm.locked("pod"),
     ):
         pass

@@ -313,7 +313,7 @@ import json, sys
 from pathlib import Path
 from launcher.gang.connect import gather
 from launcher.core.events import Listener
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.providers.ray.host_cluster import WarmCluster
 from trainer.contract.planning.plan import World
 address, ip, token, world = sys.argv[1:]
@@ -322,7 +322,7 @@ try:
     world = World.model_validate_json(world)
     with gather(hosts, world, Path("/nowhere"), reserve_timeout_s=2.0):
         pass
-except ProviderError as error:
+except HostError as error:
     sys.exit(str(error))
 """
 

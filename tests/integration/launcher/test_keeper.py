@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.commands.held_slices import held_lines
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.executors import gcp, gcp_reclaimer
 from launcher.executors.gcp_reclaimer import Keeper
 from launcher.executors.ssh import RunRequest
@@ -148,7 +148,7 @@ def test_slices_whose_host_never_answers_are_given_back_with_the_last_copy_of_th
     api: MemoryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = held_pod(api, tmp_path, ", unreachable_minutes: 0.001")
-    run = PlayedRun(held, lambda: refuse(ProviderError("worker-0: no answer")))
+    run = PlayedRun(held, lambda: refuse(HostError("worker-0: no answer")))
     play(monkeypatch, run)
     run.copy(held.folder / "copy")
     assert ended(Keeper(held.folder).keep)
@@ -164,7 +164,7 @@ def test_a_run_that_is_over_and_cannot_be_copied_keeps_the_slices_for_autostop_m
 
     def brings() -> None:
         tries.append(1)
-        raise ProviderError("No space left on device")
+        raise HostError("No space left on device")
 
     play(monkeypatch, PlayedRun(held, lambda: True, brings))
     assert ended(Keeper(held.folder).keep)
@@ -176,7 +176,7 @@ def test_a_copy_that_works_in_the_end_is_the_run(
     api: MemoryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = held_pod(api, tmp_path)
-    problems = [ProviderError("full"), OSError(28, "full")]
+    problems = [HostError("full"), OSError(28, "full")]
     run = PlayedRun(held, lambda: True, lambda: problems and refuse(problems.pop()))
     run.state = "finished"
     play(monkeypatch, run)
@@ -224,7 +224,7 @@ def test_max_hours_ends_slices_whose_host_does_not_answer(
     api: MemoryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = held_pod(api, tmp_path, ", max_hours: 0.000001")
-    play(monkeypatch, PlayedRun(held, lambda: refuse(ProviderError("no answer"))))
+    play(monkeypatch, PlayedRun(held, lambda: refuse(HostError("no answer"))))
     assert ended(Keeper(held.folder).keep)
     assert "and it does not answer: no answer" in reason(held)
 
@@ -253,7 +253,7 @@ def test_slices_that_appear_after_a_request_without_an_answer_are_given_back(
     api.appears_after, name = 5, asked.note.resource_id
     (asked.folder / "key.pub").touch()
     monkeypatch.setattr(pod, "request", lambda *given: None)
-    with pytest.raises(ProviderError, match="slices that appear within 10 minutes are given back"):
+    with pytest.raises(HostError, match="slices that appear within 10 minutes are given back"):
         asked.ask()
     assert not asked.release()
     assert is_noted(asked.folder) and not api.deleted
@@ -278,7 +278,7 @@ def test_a_keeper_in_trouble_is_seen_with_the_cost_so_far(
     held = held_pod(api, tmp_path)
     held.note = held.note.model_copy(update={"active_at": time.time() - 7200})
     held.set("running")
-    play(monkeypatch, PlayedRun(held, lambda: refuse(ProviderError("no answer"))))
+    play(monkeypatch, PlayedRun(held, lambda: refuse(HostError("no answer"))))
     watched = started(Keeper(held.folder).keep)
     wait_until(lambda: trouble_of(held.folder))
     (line,) = held_lines(Path(held.note.run))

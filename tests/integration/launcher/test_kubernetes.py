@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from launcher.cluster.schema import Cluster, Kubernetes
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError, RefusedError
 from launcher.core.events import Listener
 from launcher.core.exit_codes import NO_CLUSTER
 from launcher.providers.kubernetes import cleanup, pod_status
@@ -24,7 +24,6 @@ from launcher.providers.kubernetes.errors import (
     NoKubeRayError,
     PodsError,
     QuotaError,
-    RefusedError,
     refusal,
 )
 from launcher.providers.kubernetes.manifest import new_name, ray_cluster, token_secret
@@ -285,12 +284,12 @@ def test_a_pod_that_stays_stuck_ends_a_launch_with_its_reason(
 def test_what_could_not_be_deleted_is_deleted_later_and_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = [ProviderError("no answer"), ProviderError("no answer"), True]
+    answers = [HostError("no answer"), HostError("no answer"), True]
     waits_s: list[float] = []
 
     def release(folder: Path) -> bool:
         answer = answers.pop(0)
-        if isinstance(answer, ProviderError):
+        if isinstance(answer, HostError):
             raise answer
         return answer
 
@@ -301,7 +300,7 @@ def test_what_could_not_be_deleted_is_deleted_later_and_logged(
     assert cleanup.main(tmp_path) == 0
     assert waits_s == [1.0, 2.0]
     first, _, last = (tmp_path / "logs" / cleanup.LOG).read_text().splitlines()
-    assert "tries again in 1 s: ProviderError: no answer" in first
+    assert "tries again in 1 s: HostError: no answer" in first
     assert "deleted what the run had left" in last
 
 
@@ -309,7 +308,7 @@ def test_a_reaper_that_cannot_delete_gives_up_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def release(folder: Path) -> bool:
-        raise ProviderError("no answer")
+        raise HostError("no answer")
 
     monkeypatch.setattr(cleanup, "release", release)
     monkeypatch.setattr(cleanup, "LONGEST_S", -1.0)

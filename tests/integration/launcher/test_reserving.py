@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.gang import reservation
 from launcher.gang.connect import connected
@@ -50,7 +50,7 @@ def test_processes_on_other_hosts_than_reserved_for_them_are_refused(
         swapped = Reservation(
             held.cluster, held.placement_group, held.bundle, held.hosts[::-1], lambda: None
         )
-        with pytest.raises(ProviderError, match="not be in the order of the TPU's workers"):
+        with pytest.raises(HostError, match="not be in the order of the TPU's workers"):
             swapped.check_order()
     finally:
         held.release()
@@ -61,7 +61,7 @@ def test_hosts_that_ray_does_not_hand_over_in_time_are_given_up_and_can_be_had_l
 ) -> None:
     wait_until(lambda: len(places(pod_world, hosts, ours=())) == 2, 30.0)
     monkeypatch.setattr(reservation, "TAKE_TIMEOUT_S", 1.0)
-    with stopped_raylet(hosts.folder, 1), pytest.raises(ProviderError, match="could not be reserv"):
+    with stopped_raylet(hosts.folder, 1), pytest.raises(HostError, match="could not be reserv"):
         reserve(pod_world, hosts, 2.0)
     assert hosts.avoided
     monkeypatch.undo()

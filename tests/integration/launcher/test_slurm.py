@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from launcher.cli.app import app
 from launcher.cluster.schema import Cluster, Slurm, find_cluster
 from launcher.core import files
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.exit_codes import NO_CLUSTER, OK
 from launcher.executors.options import OutputOptions
 from launcher.executors.slurm import hand_over_new
@@ -244,7 +244,7 @@ def test_a_job_that_comes_too_late_runs_nothing(
 def test_a_refused_job_leaves_no_run(queue: Queue, tmp_path: Path) -> None:
     queue.sbatch("echo 'sbatch: error: invalid partition specified: absent' >&2", "exit 1")
     launch = slurm_launch(tmp_path)
-    with pytest.raises(ProviderError, match="invalid partition"):
+    with pytest.raises(HostError, match="invalid partition"):
         hand_over(launch)
     assert not launch.run_dir.exists()
     assert list(launch.run_dir.parent.iterdir()) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cluster.schema import Local
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.providers.local import warm
 from launcher.providers.ray.host_cluster import OwnedCluster
 from tests.support.processes import wait_until
@@ -45,7 +45,7 @@ def test_a_kept_cluster_is_found_until_it_is_ended(hosts: OwnedCluster, tmp_path
 def test_other_hosts_than_the_kept_ones_are_refused(hosts: OwnedCluster) -> None:
     warm.keep("pod", SETTINGS, hosts)
     other = warm.settings_of(cpu_world(3, 1), Local())
-    with pytest.raises(ProviderError, match="launch down pod"):
+    with pytest.raises(HostError, match="launch down pod"):
         warm.find("pod", other)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.cluster.schema import Attach
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.core.ipv4 import NEEDED
 from launcher.providers.attach import provider as attach
@@ -19,12 +19,12 @@ def test_a_cluster_file_with_an_address_of_ipv6_is_refused() -> None:
 
 def test_a_ray_head_that_is_found_at_ipv6_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "[fd00::2]:6379")
-    with pytest.raises(ProviderError, match=r"the Ray head is \[fd00::2\]\. " + NEEDED):
+    with pytest.raises(HostError, match=r"the Ray head is \[fd00::2\]\. " + NEEDED):
         attach.check(Attach(kind="attach", address="auto"))
 
 
 def test_no_port_of_an_address_of_ipv6_is_tried() -> None:
-    with pytest.raises(ProviderError, match=f"this host is ::1. {NEEDED}"):
+    with pytest.raises(HostError, match=f"this host is ::1. {NEEDED}"):
         free_port("::1")
 
 
@@ -35,11 +35,11 @@ def test_a_slurm_node_without_ipv4_is_refused(
     monkeypatch.setattr(
         node_entrypoint, "command", lambda *_: f"NodeName=n1 NodeAddr={address} State=IDLE"
     )
-    with pytest.raises(ProviderError, match=NEEDED):
+    with pytest.raises(HostError, match=NEEDED):
         node_entrypoint.own_address("n1")
 
 
 def test_a_pod_of_ipv6_is_refused_before_it_is_asked(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(kubernetes, "ask", lambda *_: pytest.fail("it was asked"))
-    with pytest.raises(ProviderError, match=f"the head's pod is fd00::2. {NEEDED}"):
+    with pytest.raises(HostError, match=f"the head's pod is fd00::2. {NEEDED}"):
         kubernetes._joined("fd00::2:6379", tmp_path, tmp_path, None, Listener())  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from launcher.cluster.schema import Attach, Cluster, ClusterRef
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError, UnconfirmedError
 from launcher.core.exit_codes import NO_CLUSTER
 from launcher.executors import ray_jobs
 from launcher.executors.options import OutputOptions
@@ -24,7 +24,7 @@ from launcher.providers.ray.host_protocol import RunOrder
 from launcher.providers.ray_jobs import run_handle as jobs
 from launcher.providers.ray_jobs.client import JobsApi
 from launcher.providers.ray_jobs.entrypoint import unpacked
-from launcher.providers.ray_jobs.run_handle import DoubtError, RayJob
+from launcher.providers.ray_jobs.run_handle import RayJob
 from launcher.runs import registry
 from launcher.runs.directory import RunFolderError
 from tests.support.launch_plans import command_launch
@@ -157,7 +157,7 @@ def test_a_redirect_is_refused_and_its_target_never_sees_the_token(head: Head) -
     with serving() as other:
         head.answer = lambda request: (302, "elsewhere")
         head.headers["Location"] = f"{other.address}/api/version"
-        with pytest.raises(ProviderError, match="answers /api/version with 302"):
+        with pytest.raises(HostError, match="answers /api/version with 302"):
             api(head).version()
     assert other.seen == []
 
@@ -165,7 +165,7 @@ def test_a_redirect_is_refused_and_its_target_never_sees_the_token(head: Head) -
 def test_a_proxy_of_the_cluster_file_gets_a_tunnel_and_no_token(head: Head) -> None:
     settings = Attach(kind="attach", address="https://ray.example:8265", proxy=head.address)
     head.answer = lambda request: (403, "no")
-    with pytest.raises(ProviderError):
+    with pytest.raises(HostError):
         JobsApi(settings).version()
     assert head.seen == [("CONNECT", "ray.example:8265", None)]
 
@@ -226,7 +226,7 @@ def test_a_job_without_any_answer_stays_recorded_and_is_found_later(
         return accepts(request) if request.command == "POST" and not head.jobs else None
 
     head.answer = answer
-    with pytest.raises(DoubtError, match=f"may have accepted the job {run.submission_id}"):
+    with pytest.raises(UnconfirmedError, match=f"may have accepted the job {run.submission_id}"):
         run.begin(work(), folder)
     head.answer = accepts
     there = still_there(folder)
@@ -264,7 +264,7 @@ def test_a_job_that_the_cluster_never_got_is_forgotten_once_it_says_so(
     run = ray_job(head, folder)
     monkeypatch.setattr(jobs, "LOST_S", 0.1)
     head.unheard = 1 << 30
-    with pytest.raises(DoubtError):
+    with pytest.raises(UnconfirmedError):
         run.begin(work(), folder)
     head.unheard = 0
     with pytest.raises(RunFolderError, match=r"has not accepted the job .* --fresh"):
@@ -280,7 +280,7 @@ def test_a_refused_job_leaves_no_record(head: Head, tmp_path: Path) -> None:
         return (500, "no room") if request.command == "POST" else (404, "unknown")
 
     head.answer = answer
-    with pytest.raises(ProviderError, match=r"500 Internal Server Error: .*no room"):
+    with pytest.raises(HostError, match=r"500 Internal Server Error: .*no room"):
         run.begin(work(), tmp_path / "small")
     assert RayJob.read(tmp_path / "small") is None
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from launcher.cluster.schema import ClusterRef, find_cluster
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError, RefusedError
 from launcher.providers.gcp import pod
-from launcher.providers.gcp.client import RefusedError
 from launcher.providers.gcp.pod import TpuSliceRequest
 from launcher.providers.gcp.slice_records import STATE, is_noted
 from tests.support.tpu_slices import MemoryApi, cluster_file, make_pod
@@ -130,7 +129,7 @@ def test_what_the_api_has_shown_is_written_down(
 def test_a_resource_that_was_never_there_is_not_seen(api: PlayedApi, tmp_path: Path) -> None:
     found = made(api, tmp_path)
     api.held.clear()
-    with pytest.raises(ProviderError, match=r"has not given v4-16 .*: GONE\n"):
+    with pytest.raises(HostError, match=r"has not given v4-16 .*: GONE\n"):
         found.wait(lambda text: None)
     assert not found.note.is_seen
 
@@ -140,7 +139,7 @@ def test_slices_whose_hosts_are_not_ready_in_time_are_given_up_and_not_before(
 ) -> None:
     api.ready_after_s = 1e6
     found = made(api, tmp_path, ", unreachable_minutes: 2")
-    with pytest.raises(ProviderError, match="active for 2 minutes"):
+    with pytest.raises(HostError, match="active for 2 minutes"):
         found.wait(lambda text: None)
     assert clock.now == START_S + 121.0
 
@@ -149,7 +148,7 @@ def test_an_api_without_an_answer_is_asked_again_for_ten_minutes(
     api: PlayedApi, clock: Clock, tmp_path: Path
 ) -> None:
     api.failures = 10_000
-    with pytest.raises(ProviderError, match="ServiceUnavailable"):
+    with pytest.raises(HostError, match="ServiceUnavailable"):
         made(api, tmp_path).wait(lambda text: None)
     assert clock.now == START_S + 601.0
 
@@ -196,7 +195,7 @@ def test_slices_are_wanted_until_launch_down_says_otherwise(api: PlayedApi, tmp_
     assert found.is_wanted, "a torn note says nothing"
     found.set("ending")
     assert not found.is_wanted
-    with pytest.raises(ProviderError, match="given back by `launch down`"):
+    with pytest.raises(HostError, match="given back by `launch down`"):
         found.set("running")
     found.forget()
     assert not found.is_wanted
@@ -206,7 +205,7 @@ def test_a_key_without_its_public_half_is_refused_before_anything_is_asked(
     api: PlayedApi, tmp_path: Path
 ) -> None:
     found = made(api, tmp_path, f", ssh_key: {tmp_path / 'absent'}")
-    with pytest.raises(ProviderError, match=r"provider\.ssh_key: its public key cannot be read"):
+    with pytest.raises(HostError, match=r"provider\.ssh_key: its public key cannot be read"):
         found.ask()
     assert not is_noted(found.folder) and not api.late
 
@@ -270,7 +269,7 @@ def test_without_a_key_for_the_hosts_nothing_is_written_down(
         find_cluster(str(cluster_file(tmp_path))).value,
         ClusterRef(name="pod"), tmp_path / "runs" / "small", losses=0,
     )  # fmt: skip
-    with pytest.raises(ProviderError, match="ssh-keygen failed"):
+    with pytest.raises(HostError, match="ssh-keygen failed"):
         found.note_it()
     assert not found.folder.exists()
 
@@ -284,6 +283,6 @@ def test_slices_that_another_process_has_given_back_are_not_ended_or_written_dow
     found.forget()
     with found.ending() as is_ours:
         assert not is_ours
-    with pytest.raises(ProviderError, match="given back by `launch down`"):
+    with pytest.raises(HostError, match="given back by `launch down`"):
         found.set("ending")
     assert not found.folder.exists()

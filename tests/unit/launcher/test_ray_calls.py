@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.providers.ray import logs
 from launcher.providers.ray.client import bounded
 
@@ -18,14 +18,14 @@ def test_a_call_in_time_gives_what_it_returns_or_raises() -> None:
 
 def test_a_call_that_hangs_is_named() -> None:
     over = threading.Event()
-    with pytest.raises(ProviderError, match="connecting: Ray did not answer in 0 s"):
+    with pytest.raises(HostError, match="connecting: Ray did not answer in 0 s"):
         bounded("connecting", 0.01, over.wait)
     over.set()
 
 
 def test_a_call_does_not_wait_for_a_head_that_is_gone() -> None:
     over = threading.Event()
-    with pytest.raises(ProviderError, match="looking: the head of the Ray cluster has ended"):
+    with pytest.raises(HostError, match="looking: the head of the Ray cluster has ended"):
         bounded("looking", 3600.0, over.wait, head_is_down=lambda: True)
     over.set()
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from launcher.commands import run as command
 from launcher.controller.controller import RunController
 from launcher.controller.supervisor import RunEnded
-from launcher.core.errors import ProviderError
+from launcher.core.errors import HostError
 from launcher.gang.gang import GangError
 from launcher.runs.directory import RunDir
 from launcher.ui.progress import LastCheckpoint
@@ -35,7 +35,7 @@ def end_of(folder: Path, end: Exception | RunEnded, monkeypatch: pytest.MonkeyPa
 def test_a_lost_cluster_ends_with_3_and_the_way_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lost = ProviderError("the head of the Ray cluster has ended")
+    lost = HostError("the head of the Ray cluster has ended")
     assert end_of(tmp_path, lost, monkeypatch) == 3
     assert WAY_ON in capsys.readouterr().err
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from trainer.contract.config import yaml
 from trainer.contract.config.errors import MISSING, explain, found, suggest
 from trainer.contract.config.yaml import KeyPath
+from trainer.contract.errors import UsageError
 
 T = TypeVar("T", bound=BaseModel)
 T_co = TypeVar("T_co", bound=BaseModel, covariant=True)
@@ -19,7 +20,7 @@ _LONGEST_OVERRIDE = 100
 _OVERRIDE_RANK, _MISSING_RANK = _LARGEST_BYTES + 1, _LARGEST_BYTES + 2
 
 
-class ConfigError(Exception):
+class ConfigError(UsageError):
     """Raised for an invalid file, with one printable line per problem."""
 
     def __init__(self, problems: Sequence[str]):
