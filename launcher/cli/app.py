@@ -4,7 +4,6 @@ Exit codes: 0 ok; 1 the job failed; 2 usage or configuration; 3 the cluster cann
 provisioned; 130 interrupted.
 """
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +13,12 @@ from typer.core import TyperGroup
 from launcher.cli import checkpoint_commands, file_commands, run_commands
 from launcher.cli.options import (
     Agreed,
+    ClusterName,
     CompileCheck,
     Detach,
+    Fresh,
+    JobFile,
+    OtherCluster,
     Output,
     OutputOption,
     Overrides,
@@ -23,26 +26,29 @@ from launcher.cli.options import (
     Runs,
     Simulate,
     SimulateHosts,
-    refuse,
 )
-from launcher.core.exit_codes import BAD_USAGE
-from launcher.core.files import NoLocksError, NoStateFolderError
+from launcher.core.errors import SlipwayError, UsageError
+from launcher.core.exit_codes import print_error
 from launcher.core.output import prepare
 from trainer.contract.config.errors import suggest
 
 if TYPE_CHECKING:
-    from launcher.cluster.schema import Cluster
-    from launcher.planning.planner import LaunchSpec
-    from trainer.contract.config.loader import Loaded
+    from launcher.planning.spec import LaunchSpec
 
 
 class DefaultToRun(TyperGroup):
     """`launch --cluster C job.yaml` is `launch run --cluster C job.yaml`."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Prepares the standard streams: closed ones, or their encoding, fail no command."""
+        """Runs a command; prints its error, if there is one, and exits with the error's code.
+
+        Prepares the standard streams first: closed ones, or their encoding, fail no command.
+        """
         prepare()
-        return super().main(*args, **options)
+        try:
+            return super().main(*args, **options)
+        except SlipwayError as error:
+            raise SystemExit(print_error(error)) from None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own_options = {"--help", "-h", "--install-completion", "--show-completion"}
@@ -50,18 +56,9 @@ class DefaultToRun(TyperGroup):
             verb = args[0]
             if not verb.startswith("-") and _looks_like_a_verb(verb):
                 hint = suggest(verb, sorted(self.commands))
-                refuse(f"launch: '{verb}' is neither a command nor a job file.{hint}", BAD_USAGE)
+                raise UsageError(f"launch: '{verb}' is neither a command nor a job file.{hint}")
             args = ["run", *args]
         return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Runs a command; prints one line when no state can be kept between commands."""
-        try:
-            return super().invoke(ctx)
-        except NoStateFolderError as error:
-            refuse(str(error), BAD_USAGE)
-        except NoLocksError as error:
-            refuse(f"{error}. Set XDG_STATE_HOME to a folder of another one", BAD_USAGE)
 
 
 def _looks_like_a_verb(word: str) -> bool:
@@ -89,22 +86,6 @@ app = typer.Typer(
 )
 
 
-JobFile = Annotated[Path, typer.Argument(help="the job file, such as jobs/quickstart.yaml")]
-ClusterName = Annotated[
-    str,
-    typer.Option("--cluster", "-c", help="a name in clusters/, a path, or an accelerator: v4-64"),
-]
-
-
-class Check(StrEnum):
-    """A property of the training step to check."""
-
-    explicit = "explicit"
-
-
-Shardings = Annotated[bool, typer.Option("--shardings", help="list the layout of every parameter")]
-
-
 @app.command()
 def run(
     job: JobFile,
@@ -113,12 +94,7 @@ def run(
     simulate: Simulate = False,
     simulate_hosts: SimulateHosts = None,
     runs: Runs = Path("runs"),
-    fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh", help="move an existing run of this name aside and start from scratch"
-        ),
-    ] = False,
+    fresh: Fresh = False,
     detach: Detach = False,
     yes: Agreed = False,
     compile_check: CompileCheck = True,
@@ -132,25 +108,28 @@ def run(
 
     launch --cluster local jobs/quickstart.yaml --detach
     """
-    launch = _prepare(job, overrides, cluster, simulate, simulate_hosts, runs)
-    if dry_run:
-        _print_dry_run(launch, output)
-        return
-    from launcher.commands.run import run_job
-    from launcher.executors.options import OutputOptions
+    from launcher.executors.options import LaunchOptions
 
-    shown = OutputOptions(detach, output is Output.json, yes)
-    code = run_job(launch, fresh=fresh, shown=shown, compiled=compile_check)
-    raise typer.Exit(code)
+    options = LaunchOptions(
+        fresh=fresh, detach=detach, assume_yes=yes, compile_check=compile_check,
+        as_json=output is Output.json,
+    )  # fmt: skip
+    spec = _plan(job, overrides, cluster, simulate, simulate_hosts, runs)
+    if dry_run:
+        from launcher.commands.plan import show_dry_run
+
+        show_dry_run(spec, as_json=options.as_json)
+        return
+    from launcher.commands.run import run as run_spec
+
+    run_spec(spec, options)
 
 
 @app.command()
 def resume(
     run: RunName,
     overrides: Overrides = None,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", "-c", help="another cluster than before")
-    ] = None,
+    cluster: OtherCluster = None,
     simulate: Simulate = False,
     simulate_hosts: SimulateHosts = None,
     detach: Detach = False,
@@ -163,20 +142,14 @@ def resume(
 
     launch resume quickstart --detach steps=600
     """
-    from launcher.commands.run import resume_run
-    from launcher.executors.options import OutputOptions
+    from launcher.commands.run import resume as resume_run
+    from launcher.executors.options import LaunchOptions
 
-    code = resume_run(
-        run,
-        overrides or (),
-        runs,
-        cluster=cluster,
-        simulate=simulate,
-        simulate_hosts=simulate_hosts,
-        shown=OutputOptions(detach, output is Output.json, yes),
-        compiled=compile_check,
-    )
-    raise typer.Exit(code)
+    options = LaunchOptions(
+        overrides=overrides or (), detach=detach, assume_yes=yes, compile_check=compile_check,
+        as_json=output is Output.json,
+    )  # fmt: skip
+    resume_run(run, runs, (cluster, simulate, simulate_hosts), options)
 
 
 run_commands.add_to(app)
@@ -191,7 +164,9 @@ def plan(
     simulate: Simulate = False,
     simulate_hosts: SimulateHosts = None,
     runs: Runs = Path("runs"),
-    shardings: Shardings = False,
+    shardings: Annotated[
+        bool, typer.Option("--shardings", help="list the layout of every parameter")
+    ] = False,
     compiled: Annotated[
         bool | None,
         typer.Option("--compile/--no-compile", help="ask the TPU compiler whether the step fits"),
@@ -200,10 +175,12 @@ def plan(
         bool,
         typer.Option("--search", help="rank alternative meshes, remat policies and micro-batches"),
     ] = False,
-    check: Annotated[
-        Check | None,
-        typer.Option("--check", help="list ambiguous shardings and operations that reshard"),
-    ] = None,
+    check_sharding: Annotated[
+        bool,
+        typer.Option(
+            "--check-sharding", help="list ambiguous shardings and operations that reshard"
+        ),
+    ] = False,
     draw: Annotated[
         str | None,
         typer.Option(
@@ -216,47 +193,18 @@ def plan(
 
     launch plan --cluster tpu-v4-32 job.yaml --compile
 
-    launch plan --cluster tpu-v4-32 job.yaml --check explicit
+    launch plan --cluster tpu-v4-32 job.yaml --check-sharding
 
     launch plan --cluster tpu-v4-32 job.yaml --search
     """
-    if check and compiled:
-        refuse("--check and --compile: one of them at a time", BAD_USAGE)
-    if draw and output is Output.json:
-        refuse("--draw: a picture is no JSON", BAD_USAGE)
-    launch = _prepare(job, overrides, cluster, simulate, simulate_hosts, runs)
-    if draw:
-        _draw(launch, draw)
-        return
-    if check:
-        from launcher.commands.check_explicit import tell
+    from launcher.commands.plan import PlanOptions, show_plan
 
-        raise typer.Exit(tell(launch, shardings=shardings, as_json=output is Output.json))
-    if searched:
-        from launcher.commands.search import search
-
-        raise typer.Exit(search(launch, compiled=compiled, as_json=output is Output.json))
-    if compiled:
-        from launcher.commands.compile import tell
-
-        raise typer.Exit(tell(launch, shardings=shardings, as_json=output is Output.json))
-    _print_plan(launch, output, shardings=shardings)
-
-
-def _draw(launch: "LaunchSpec", pattern: str) -> None:
-    from rich.console import Console
-
-    from launcher.planning.planner import TrainingLaunch
-    from launcher.ui import sharding_view
-
-    if not isinstance(launch, TrainingLaunch):
-        refuse("--draw: a job with `command` has no arrays that are planned", BAD_USAGE)
-    try:
-        arrays = sharding_view.matching(launch.plan, pattern)
-    except sharding_view.NoSuchArrayError as error:
-        refuse(f"--draw {error}", BAD_USAGE)
-    for array in arrays:
-        Console().print(sharding_view.picture(array, launch.plan))
+    options = PlanOptions(
+        shardings=shardings, compiled=compiled, searched=searched, check_sharding=check_sharding,
+        draw=draw, as_json=output is Output.json,
+    )  # fmt: skip
+    options.check()
+    show_plan(_plan(job, overrides, cluster, simulate, simulate_hosts, runs), options)
 
 
 app.add_typer(checkpoint_commands.app, name="checkpoints")
@@ -277,8 +225,8 @@ def doctor(
     from launcher.cluster.schema import ClusterRef
     from launcher.commands.doctor import examine
 
-    words = ClusterRef(name=cluster, simulate=simulate, simulate_hosts=simulate_hosts)
-    raise typer.Exit(examine(words, as_json=output is Output.json))
+    cluster_ref = ClusterRef(name=cluster, simulate=simulate, simulate_hosts=simulate_hosts)
+    examine(cluster_ref, as_json=output is Output.json)
 
 
 @app.command()
@@ -289,7 +237,7 @@ def up(
     """Start a simulated cluster and keep it warm for later runs."""
     from launcher.commands.clusters import keep_warm
 
-    raise typer.Exit(keep_warm(_find_cluster(cluster), cluster, simulate_hosts))
+    keep_warm(cluster, simulate_hosts)
 
 
 @app.command()
@@ -310,60 +258,21 @@ def down(
     """
     from launcher.commands.clusters import end
 
-    raise typer.Exit(end(cluster, agreed=yes))
+    end(cluster, agreed=yes)
 
 
-def _prepare(
-    job_file: Path,
+def _plan(
+    job: Path,
     overrides: list[str] | None,
-    cluster_name: str,
+    cluster: str,
     simulate: bool,
     simulate_hosts: int | None,
     runs: Path,
 ) -> "LaunchSpec":
-    """Loads and plans a job; ends the command with all problems at once."""
-    from launcher.cluster.schema import ClusterRef
-    from launcher.planning.planner import prepare
-    from trainer.contract.config.loader import ConfigError
+    """Plans a job from the options that `run` and `plan` share. Raises ConfigError."""
+    from launcher import api
 
-    words = ClusterRef(name=cluster_name, simulate=simulate, simulate_hosts=simulate_hosts)
-    try:
-        return prepare(job_file, overrides or (), words, runs)
-    except ConfigError as error:
-        refuse(str(error), BAD_USAGE)
-
-
-def _find_cluster(name: str) -> "Loaded[Cluster]":
-    from launcher.cluster.schema import find_cluster
-    from trainer.contract.config.loader import ConfigError
-
-    try:
-        return find_cluster(name)
-    except ConfigError as error:
-        refuse(str(error), BAD_USAGE)
-
-
-def _print_dry_run(launch: "LaunchSpec", output: Output) -> None:
-    if output is Output.text and (created := _what_is_created(launch)):
-        print(created, end="")
-    else:
-        _print_plan(launch, output, shardings=False)
-
-
-def _what_is_created(launch: "LaunchSpec") -> str:
-    from launcher.providers.registry import provider_for
-
-    if launch.is_remote:
-        return ""
-    return provider_for(launch.cluster, launch.plan.world.simulated).describe(launch)
-
-
-def _print_plan(launch: "LaunchSpec", output: Output, *, shardings: bool) -> None:
-    from launcher.ui import plan_view
-
-    if output is Output.json:
-        print(plan_view.plan_as_json(launch))
-        return
-    from rich.console import Console
-
-    plan_view.print_plan(Console(), launch, shardings=shardings)
+    return api.plan(
+        job, cluster=cluster, simulate=simulate, simulate_hosts=simulate_hosts,
+        overrides=overrides or (), runs=runs,
+    )  # fmt: skip

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from launcher.cli.options import Output, OutputOption, Runs, refuse
-from launcher.core.exit_codes import BAD_USAGE, JOB_FAILED, NO_CLUSTER
+from launcher.cli.options import Output, OutputOption, Runs
+from launcher.core.exit_codes import JOB_FAILED
 
 if TYPE_CHECKING:
     from launcher.runs.checkpoints import Entry
@@ -73,13 +73,9 @@ def export_checkpoint(
 ) -> None:
     """Export the weights of a checkpoint for other programs."""
     from launcher.commands.checkpoints import export, pick
-    from launcher.runs.directory import RunFolderError
 
     folder, found = _checkpoints_of(run, runs)
-    try:
-        entry = pick(found, folder, step)
-    except RunFolderError as error:
-        refuse(str(error), BAD_USAGE)
+    entry = pick(found, folder, step)
     raise typer.Exit(export(entry, to))
 
 
@@ -104,27 +100,16 @@ def sample(
     """
     from launcher.commands.checkpoints import pick
     from launcher.commands.sample import SampleRequest, folder_of_paths, write
-    from launcher.runs.directory import RunFolderError
 
     folder, found = _checkpoints_of(run, runs)
-    try:
-        entry = pick(found, folder, step)
-    except RunFolderError as error:
-        refuse(str(error), BAD_USAGE)
+    entry = pick(found, folder, step)
     wish = SampleRequest(prompt, tokens, temperature, seed)
     raise typer.Exit(write(entry, wish, folder_of_paths(run, runs)))
 
 
 def _checkpoints_of(run: str, runs: Path) -> "tuple[str, list[Entry]]":
     from launcher.commands.checkpoints import find_folder
-    from launcher.runs.checkpoints import UnreachableError, entries
-    from launcher.runs.directory import RunFolderError
-    from trainer.contract.config.loader import ConfigError
+    from launcher.runs.checkpoints import entries
 
-    try:
-        folder = find_folder(run, runs)
-        return folder, list(entries(folder))
-    except (ConfigError, RunFolderError) as error:
-        refuse(str(error), BAD_USAGE)
-    except UnreachableError as error:
-        refuse(str(error), NO_CLUSTER)
+    folder = find_folder(run, runs)
+    return folder, list(entries(folder))

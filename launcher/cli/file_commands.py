@@ -6,9 +6,6 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.options import refuse
-from launcher.core.exit_codes import OK
-
 
 class FileKind(StrEnum):
     job = "job"
@@ -32,10 +29,8 @@ def init(
     """
     from launcher.commands.init import write_job
 
-    code, message = write_job(path)
-    if code != OK:
-        refuse(message, code)
-    print(message)
+    write_job(path)
+    print(f"wrote {path}. Run it with: launch {path}")
 
 
 def schema(

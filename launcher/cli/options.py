@@ -1,9 +1,8 @@
-"""Options that the commands of `launch` share, and how a command ends with an error."""
+"""Options that the commands of `launch` share."""
 
-import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -13,6 +12,14 @@ class Output(StrEnum):
     json = "json"
 
 
+JobFile = Annotated[Path, typer.Argument(help="the job file, such as jobs/quickstart.yaml")]
+ClusterName = Annotated[
+    str,
+    typer.Option("--cluster", "-c", help="a name in clusters/, a path, or an accelerator: v4-64"),
+]
+OtherCluster = Annotated[
+    str | None, typer.Option("--cluster", "-c", help="another cluster than before")
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="changes to the job: steps=20 mesh.tensor=2"),
@@ -24,10 +31,16 @@ SimulateHosts = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="simulate N hosts of the same kind (implies --simulate)"),
 ]
+Fresh = Annotated[
+    bool,
+    typer.Option("--fresh", help="move an existing run of this name aside and start from scratch"),
+]
 Detach = Annotated[
     bool,
     typer.Option(
-        "--detach", "-d", help="return once the run has started; keep it running in the background"
+        "--detach",
+        "-d",
+        help="return as soon as the run has started and keep it running in the background",
     ),
 ]
 Agreed = Annotated[
@@ -46,9 +59,3 @@ RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="the name of a run, or the path of its folder")
 ]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="the format of the output")]
-
-
-def refuse(message: str, code: int) -> NoReturn:
-    """Ends the command with a message on standard error."""
-    print(message, file=sys.stderr)
-    raise SystemExit(code)

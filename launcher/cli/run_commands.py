@@ -1,25 +1,23 @@
 """The commands of `launch` that find a run again: from any terminal, in any folder."""
 
+import json
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import Output, OutputOption, RunName, Runs, refuse
-from launcher.core.exit_codes import BAD_USAGE, NO_CLUSTER
+from launcher.cli.options import Output, OutputOption, RunName, Runs
 
 if TYPE_CHECKING:
-    from launcher.runs.slurm_job import SlurmJob
+    from launcher.executors.handle import RunHandle
 
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands to `launch`."""
     app.command("list")(list_runs)
-    for command in (status, logs, attach, stop):
+    for command in (status, logs, events, attach, stop):
         app.command()(command)
 
 
@@ -31,11 +29,11 @@ def list_runs(runs: Runs = Path("runs"), output: OutputOption = Output.text) -> 
 
     launch list -o json | jq -r '.[] | select(.alive) | .name'
     """
+    from launcher import api
     from launcher.commands.held_slices import print_held
     from launcher.commands.list_runs import as_json, show
-    from launcher.runs.status import take_all
 
-    found = take_all(runs)
+    found = api.list_runs(runs)
     if output is Output.json:
         print(as_json(found))
     else:
@@ -52,11 +50,8 @@ def status(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Outpu
     from launcher.commands.status import as_json, read, show
     from launcher.runs.directory import find_run
 
-    with _refusals():
-        folder = find_run(run, runs)
-        print_held(folder)
-        _if_elsewhere(folder, "status", *_asked(output))
-        found = read(folder)
+    print_held(find_run(run, runs))
+    found = read(_find(run, runs, "status", *_json(output)).folder)
     if output is Output.json:
         print(as_json(found))
     else:
@@ -66,14 +61,14 @@ def status(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Outpu
 def logs(
     run: RunName,
     host: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="of this host alone, without a prefix")
+        int | None, typer.Option(metavar="N", min=0, help="only host N, without a prefix")
     ] = None,
     tail: Annotated[
         int | None,
         typer.Option(metavar="N", min=0, help="the last N lines of each host (-f: 10; else all)"),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="go on until the run is over; Ctrl-C lets go")
+        bool, typer.Option("--follow", "-f", help="continue until the run ends; Ctrl-C detaches")
     ] = False,
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
@@ -85,16 +80,23 @@ def logs(
     launch logs quickstart --host 3 --tail 100
     """
     from launcher.commands.logs import show_logs
-    from launcher.runs.directory import find_run
 
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `launch logs RUN | head` ends in silence
     as_json = output is Output.json
-    with _refusals():
-        folder = find_run(run, runs)
-        words = [f"--host={host}"] * (host is not None) + [f"--tail={tail}"] * (tail is not None)
-        _if_elsewhere(folder, "logs", *words, *["-f"] * follow, *_asked(output))
-        code = show_logs(folder, host=host, tail=tail, follow=follow, as_json=as_json)
-    raise typer.Exit(code)
+    words = [f"--host={host}"] * (host is not None) + [f"--tail={tail}"] * (tail is not None)
+    handle = _find(run, runs, "logs", *words, *["-f"] * follow, *_json(output))
+    show_logs(handle.folder, host=host, tail=tail, follow=follow, as_json=as_json)
+
+
+def events(run: RunName, runs: Runs = Path("runs")) -> None:
+    """Print the events of a run as JSON lines, until it ends.
+
+    launch events quickstart | jq -c 'select(.event == "checkpoint_saved")'
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for event in _find(run, runs, "events").events():
+        print(json.dumps(event), flush=True)
 
 
 def attach(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
@@ -104,28 +106,23 @@ def attach(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Outpu
 
     launch attach quickstart
     """
-    from launcher.executors.follow import attach_run
-    from launcher.runs.directory import find_run
+    from launcher.commands.run import print_status, status_after_errors
+    from launcher.executors.options import LaunchOptions
 
-    with _refusals():
-        folder = find_run(run, runs)
-        _if_elsewhere(folder, "attach", *_asked(output))
-        if job := _job_in_queue(folder):
-            from launcher.executors.options import OutputOptions
-            from launcher.executors.slurm import follow
-
-            code = follow(folder, job, OutputOptions(detached=False, as_json=output is Output.json))
-        else:
-            code = attach_run(folder, aside=output is Output.json)
-    _end(folder, code, output)
+    options = LaunchOptions(as_json=output is Output.json)
+    handle = _find(run, runs, "attach", *_json(output))
+    with status_after_errors(as_json=options.as_json):
+        found = handle.follow(options)
+    print_status(handle, as_json=options.as_json)
+    raise typer.Exit(found.exit_code)
 
 
 def stop(
     run: RunName,
     runs: Runs = Path("runs"),
-    now: Annotated[
+    force: Annotated[
         bool,
-        typer.Option("--now", help="end it immediately; steps after the last checkpoint are lost"),
+        typer.Option("--force", help="end it immediately; steps since the last save are lost"),
     ] = False,
     output: OutputOption = Output.text,
 ) -> None:
@@ -134,63 +131,25 @@ def stop(
     launch stop quickstart
     """
     from launcher.commands.stop import stop_run
-    from launcher.runs.directory import find_run
 
-    with _refusals():
-        folder = find_run(run, runs)
-        _if_elsewhere(folder, "stop", *["--now"] * now, *_asked(output))
-        if job := _job_in_queue(folder, or_late=True):
-            from launcher.executors.slurm import stop_job
-
-            code = stop_job(folder, job, now=now, aside=output is Output.json)
-        else:
-            code = stop_run(folder, now=now, aside=output is Output.json)
-    _end(folder, code, output)
+    handle = _find(run, runs, "stop", *["--force"] * force, *_json(output))
+    stop_run(handle, force=force, as_json=output is Output.json)
 
 
-def _end(folder: Path, code: int, output: Output) -> NoReturn:
-    """Ends the command, after the status of the run when JSON is requested."""
-    from launcher.commands.status import as_json, read
-
-    if output is Output.json:
-        print(as_json(read(folder)))
-    raise typer.Exit(code)
-
-
-def _asked(output: Output) -> list[str]:
+def _json(output: Output) -> list[str]:
     return ["-o", "json"] if output is Output.json else []
 
 
-def _if_elsewhere(folder: Path, *words: str) -> None:
-    """Runs the command on the machine that has the run, and ends with its exit code."""
-    from launcher.runs.directory import REMOTE
+def _find(run: str, runs: Path, *command: str) -> "RunHandle":
+    """Returns the handle of a run of this machine.
 
-    if not (folder / REMOTE).exists():
-        return
-    from launcher.executors.remote import still_there
+    For a run that another machine has, runs the command there and exits with its exit code. Raises
+    RunFolderError when there is no such run.
+    """
+    from launcher import api
 
-    if there := still_there(folder):
-        raise typer.Exit(there.launch(*words, terminal=sys.stdout.isatty()))
-
-
-def _job_in_queue(folder: Path, *, or_late: bool = False) -> "SlurmJob | None":
-    """Returns a run's Slurm job unless it has ended; `or_late`: also one that may yet appear."""
-    from launcher.runs.slurm_job import SlurmJob
-
-    job = SlurmJob.read(folder)
-    is_late = job is not None and not job.job_id and not job.is_to_end
-    return job if job and ((or_late and is_late) or job.queue_status()) else None
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Ends the command with a message when a run is not found or cannot be used in this way."""
-    from launcher.core.errors import HostError
-    from launcher.runs.directory import RunFolderError
-
-    try:
-        yield
-    except RunFolderError as error:
-        refuse(str(error), BAD_USAGE)
-    except HostError as error:
-        refuse(str(error), NO_CLUSTER)
+    handle = api.find_run(run, runs)
+    code = handle.forward(*command, terminal=sys.stdout.isatty())
+    if code is not None:
+        raise typer.Exit(code)
+    return handle

@@ -50,8 +50,6 @@ class ProviderSection(Section):
 
     is_on_this_machine: ClassVar[bool] = False
     """Whether hosts are on this machine even when they are not simulated."""
-    is_queued: ClassVar[bool] = False
-    """Whether a run waits in the provider's queue as a job, and is driven inside that job."""
     rents_slices: ClassVar[bool] = False
     """Whether hosts are requested for a run, cost money, and have to be released."""
 
@@ -373,8 +371,6 @@ class Kubernetes(ProviderSection):
 
 class Slurm(ProviderSection):
     """Hosts of a Slurm cluster, one task on each. They share the run's folder."""
-
-    is_queued: ClassVar[bool] = True
 
     kind: Literal["slurm"]
     partition: str | None = Field(

@@ -8,39 +8,35 @@ from rich.console import Console
 from rich.prompt import Confirm
 from rich.text import Text
 
-from launcher.cluster.schema import Cluster, cluster_key
+from launcher.cluster.schema import Cluster, cluster_key, find_cluster
 from launcher.commands.down import ToEnd, to_end
 from launcher.commands.held_slices import held_lines
-from launcher.core.errors import HostError
-from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, NO_CLUSTER, OK, fail
+from launcher.core.errors import HostError, InterruptError, UsageError
 from launcher.core.formatting import pluralize
 from launcher.core.signals import ending_on_signals
 from launcher.providers.local import memory, provider, warm
-from trainer.contract.config.loader import Loaded
 from trainer.contract.planning.plan import World
 
 
-def keep_warm(found: Loaded[Cluster], given: str, simulate_hosts: int | None) -> int:
-    """Starts a simulated cluster that outlives this command; returns the exit code of `launch`.
+def keep_warm(name_or_path: str, simulate_hosts: int | None) -> None:
+    """Starts a simulated cluster that outlives this command.
 
-    `given` is the name or path that the user typed.
+    Raises ConfigError for an unknown cluster or a size that it cannot have, HostError when the
+    cluster does not start.
     """
-    console, errors, cluster = Console(), Console(stderr=True), found.value
-    name = Path(found.source).stem
+    console, found = Console(), find_cluster(name_or_path)
+    cluster, name = found.value, Path(found.source).stem
     try:
         world = cluster.world(not cluster.provider.is_on_this_machine, simulate_hosts)
     except ValueError as error:
-        return fail(errors, f"--simulate-hosts {simulate_hosts}: {error}", BAD_USAGE)
+        raise UsageError(f"--simulate-hosts {simulate_hosts}: {error}") from None
     try:
         with warm.locked(name):
-            is_new = _keep_warm(name, cluster, world, cluster_key(given), console)
-    except HostError as error:
-        return fail(errors, str(error), NO_CLUSTER)
+            is_new = _keep_warm(name, cluster, world, cluster_key(name_or_path), console)
     except KeyboardInterrupt:
-        return fail(errors, "interrupted; everything is ended", INTERRUPTED)
+        raise InterruptError("interrupted; everything has ended") from None
     up = f"is up: {pluralize(world.processes, 'host')}. End it with `launch down {name}`"
     console.print(f"{name} {up if is_new else 'is up already'}")
-    return OK
 
 
 def _keep_warm(name: str, cluster: Cluster, world: World, key: str, console: Console) -> bool:
@@ -55,52 +51,44 @@ def _keep_warm(name: str, cluster: Cluster, world: World, key: str, console: Con
     return True
 
 
-def end(given: str, *, agreed: bool) -> int:
-    """Ends what `keep_warm` started, or releases slices; returns the exit code of `launch`.
+def end(given: str, *, agreed: bool) -> None:
+    """Ends what `keep_warm` started, or releases slices.
 
     `given` is the name or path of a cluster, or the name of slices. `agreed` skips confirmation.
+
+    Raises UsageError without a confirmation, HostError for what could not be ended.
     """
-    errors = Console(stderr=True)
     try:
         with warm.locked(Path(given).stem):
-            return _end(given, agreed, errors)
-    except HostError as error:
-        return fail(errors, str(error), NO_CLUSTER)
+            _end(given, agreed, Console(stderr=True))
     except KeyboardInterrupt:
-        return fail(errors, "interrupted", INTERRUPTED)
+        raise InterruptError("interrupted") from None
 
 
-def _end(given: str, agreed: bool, errors: Console) -> int:
+def _end(given: str, agreed: bool, errors: Console) -> None:
     console = Console()
     found = to_end(given, lambda text: errors.print(Text(text), soft_wrap=True))
     if not found:
         console.print(f"{Path(given).stem} was not up")
         _print_others(errors)
-        return OK
+        return
     asked = [thing for thing in found if thing.is_asked]
-    if asked and not agreed and not _is_agreed(asked, errors):
-        return BAD_USAGE
-    problems = _end_all(found, console)
-    if problems:
-        return fail(errors, "\n".join(problems), NO_CLUSTER)
+    if asked and not agreed:
+        _confirm(asked, errors)
+    if problems := _end_all(found, console):
+        raise HostError("\n".join(problems))
     console.print(f"{Path(given).stem} is down")
-    return OK
 
 
-def _is_agreed(asked: Sequence[ToEnd], errors: Console) -> bool:
-    """Returns whether the user confirms; False without a terminal.
-
-    Raises KeyboardInterrupt when the user declines.
-    """
+def _confirm(asked: Sequence[ToEnd], errors: Console) -> None:
+    """Asks the user. Raises KeyboardInterrupt for a no, UsageError without a terminal."""
     errors.print(Text("launch down ends:"))
     for thing in asked:
         errors.print(Text(f"  {thing}"), soft_wrap=True)
     if not sys.stdin.isatty():
-        fail(errors, "nothing is ended: say --yes, or type this on a terminal", BAD_USAGE)
-        return False
-    if not Confirm.ask("go on?", default=False, console=errors):
+        raise UsageError("nothing was ended: pass --yes, or run this command on a terminal")
+    if not Confirm.ask("continue?", default=False, console=errors):
         raise KeyboardInterrupt
-    return True
 
 
 def _end_all(found: Sequence[ToEnd], console: Console) -> list[str]:

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from launcher.cluster.schema import Cluster, cluster_key, find_cluster, is_path
 from launcher.commands.held_slices import describe
-from launcher.commands.stop import stop_run
-from launcher.core.errors import HostError, MissingClientError
+from launcher.core.errors import HostError, MissingClientError, SlipwayError
 from launcher.executors.gcp import give_up, start_keeper
+from launcher.executors.local_run import LocalRunHandle
 from launcher.providers.gcp.pod import (
     LATE,
     TpuSliceRequest,
@@ -22,7 +22,7 @@ from launcher.providers.gcp.pod import (
 from launcher.providers.gcp.request import Where, wanted
 from launcher.providers.gcp.slice_records import SliceRecord, list_slices, list_unreadable_slices
 from launcher.providers.local import warm
-from launcher.runs.directory import RunFolderError, is_alive
+from launcher.runs.directory import is_alive
 from trainer.contract.config.loader import ConfigError
 
 Tell = Callable[[str], None]
@@ -57,11 +57,9 @@ class WarmCluster:
     def end(self, console: Console) -> str:
         for run in self._runs:
             try:
-                stop_run(run, now=False)
-            except RunFolderError as error:
-                raise HostError(str(error)) from None
-            if is_alive(run):
-                raise HostError(f"the run {run} has not ended; the cluster stays up")
+                LocalRunHandle(run).stop()
+            except SlipwayError as error:
+                raise HostError(f"{error}; the cluster stays up") from None
         warm.end(self.name)
         return f"the cluster {self.name} is ended"
 

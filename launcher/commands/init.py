@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from launcher.core.exit_codes import BAD_USAGE, OK
+from launcher.core.errors import UsageError
 
 TEMPLATE = """\
 # A training job.
@@ -35,17 +35,16 @@ checkpoint: {{every_steps: 100, keep: 3}}     # `launch resume {name}` continues
 """
 
 
-def write_job(path: Path) -> tuple[int, str]:
-    """Writes a job file named after `path`; returns an exit code and what to print.
+def write_job(path: Path) -> None:
+    """Writes a job file whose job is named after `path`.
 
-    A file that exists is not overwritten.
+    Raises UsageError when the file exists already or cannot be written.
     """
     name = re.sub(r"[^A-Za-z0-9]+", "-", path.stem).strip("-")[:100] or "job"
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(TEMPLATE.format(path=path, name=name))
     except FileExistsError:
-        return BAD_USAGE, f"{path} exists already: name another file, or delete it first"
+        raise UsageError(f"{path} exists already: name another file, or delete it first") from None
     except OSError as error:
-        return BAD_USAGE, f"{path} cannot be written: {error.strerror}"
-    return OK, f"wrote {path}. Run it with: launch {path}"
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None

@@ -8,9 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from launcher.core.exit_codes import INTERRUPTED, OK
 from launcher.core.printable import coloured
-from launcher.executors.follow import _tell, tell_let_go
+from launcher.executors.follow import detached
 from launcher.runs.directory import RunFolderError, is_alive
 from launcher.runs.host_logs import FOLLOWED_TAIL, LOOK_S, HostLogs, OnLine
 from launcher.runs.status import describe, read_status
@@ -19,10 +18,10 @@ from launcher.ui.plan_view import host_color
 
 def show_logs(
     folder: Path, *, host: int | None, tail: int | None, follow: bool, as_json: bool
-) -> int:
-    """Prints logs, and with `follow` new lines until the run ends; returns the exit code.
+) -> None:
+    """Prints logs, and with `follow` new lines until the run ends.
 
-    Raises RunFolderError for a host that has no log.
+    Raises RunFolderError for a host that has no log, and InterruptError after Ctrl-C.
     """
     logs = HostLogs(folder, FOLLOWED_TAIL if follow and tail is None else tail, host)
     if host is not None and host not in logs.hosts and not (follow and is_alive(folder)):
@@ -33,12 +32,10 @@ def show_logs(
         _copy(logs, folder, print_line, follow)
     except KeyboardInterrupt:
         logs.finish(print_line)
-        tell_let_go(folder)
-        return INTERRUPTED
+        raise detached(folder) from None
     logs.finish(print_line)
     if follow:
-        _tell(describe(read_status(folder)))
-    return OK
+        print(describe(read_status(folder)), file=sys.stderr)
 
 
 def _copy(logs: HostLogs, folder: Path, on_line: OnLine, follow: bool) -> None:

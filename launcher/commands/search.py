@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, JOB_FAILED, OK, fail
+from launcher.core.errors import InterruptError, JobError, UsageError
 from launcher.core.formatting import format_bytes
 from launcher.core.signals import ending_on_signals
 from launcher.planning.compiler import MOST, CompiledCandidate, ask_about_the_best
@@ -96,39 +96,40 @@ def _scale(ranking: Ranking, verdict: Mapping[str, Any]) -> float:
 ROWS = 10
 
 
-def search(launch: LaunchSpec, *, compiled: bool | None, as_json: bool) -> int:
-    """Ranks the alternatives of the job on its cluster; returns the exit code of `launch`.
+def search(launch: LaunchSpec, *, compiled: bool | None, as_json: bool) -> None:
+    """Ranks the alternatives of the job on its cluster, and prints them.
 
     `compiled`: whether the compiler checks the best ones; None: if there is a compiler.
+
+    Raises JobError when nothing is likely to fit, UsageError for a job that cannot be ranked.
     """
-    errors = Console(stderr=True)
     if not isinstance(launch, TrainingLaunch):
-        return fail(errors, "--search: what a command runs is not known", BAD_USAGE)
+        raise UsageError("--search: what a command runs is not known")
     if isinstance(launch.job.model, OwnModel):
-        message = "--search: of the decoder alone; of your own model (model.module): --compile"
-        return fail(errors, message, BAD_USAGE)
+        raise UsageError(
+            "--search supports only the built-in decoder. For a custom model, use --compile"
+        )
     ranking = rank(launch.job, launch.plan)
     if ranking is None:
-        message = "--search: it is for a real accelerator: name one, and leave out --simulate"
-        return fail(errors, message, BAD_USAGE)
+        raise UsageError("--search needs a real accelerator: name one, and leave out --simulate")
     lack = lacks_compiler(launch.plan.world) if compiled is not False else "--no-compile"
     try:
-        asked = [] if lack and not compiled else _compile(errors, launch, ranking)
+        asked = [] if lack and not compiled else _compile(launch, ranking)
     except TrainerProcessError as error:
-        return fail(errors, f"--compile: {error}", BAD_USAGE)
+        raise UsageError(f"--compile: {error}") from None
     except KeyboardInterrupt:
-        return fail(errors, "interrupted; the compiler is ended", INTERRUPTED)
+        raise InterruptError("interrupted; the compiler has ended") from None
     findings = _in_order(ranking, asked)
     if as_json:
         print(json.dumps(_as_json(launch, ranking, findings, lack), indent=2))
     else:
         _print(Console(), launch, ranking, findings, lack)
-    likely = [one for one in findings if _is_likely(one, ranking)]
-    return OK if likely else fail(errors, nothing_fits(ranking), JOB_FAILED)
+    if not any(_is_likely(one, ranking) for one in findings):
+        raise JobError(nothing_fits(ranking))
 
 
-def _compile(errors: Console, launch: TrainingLaunch, ranking: Ranking) -> list[CompiledCandidate]:
-    with ending_on_signals(), _progress(errors) as progress:
+def _compile(launch: TrainingLaunch, ranking: Ranking) -> list[CompiledCandidate]:
+    with ending_on_signals(), _progress(Console(stderr=True)) as progress:
         task = progress.add_task("compiling the likely best", total=MOST)
         return ask_about_the_best(launch, ranking, lambda: progress.advance(task))
 

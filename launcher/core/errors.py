@@ -1,5 +1,7 @@
 """The errors that `launch` prints: the base and its kinds, and those of several providers."""
 
+from pathlib import Path
+
 from trainer.contract.errors import HostError, InternalError, JobError, SlipwayError, UsageError
 
 __all__ = [
@@ -13,6 +15,7 @@ __all__ = [
     "UnconfirmedError",
     "UnreachableError",
     "UsageError",
+    "error_of",
 ]
 
 
@@ -36,3 +39,10 @@ class UnconfirmedError(HostError):
 
 class MissingClientError(HostError):
     """Raised when the Python package of a provider's client is not installed."""
+
+
+def error_of(exit_code: int, message: str, *, run_dir: Path | None = None) -> SlipwayError:
+    """Returns the kind of error that ends `launch` with an exit code other than 0."""
+    kinds = (UsageError, HostError, InterruptError)
+    kind = next((kind for kind in kinds if kind.exit_code == exit_code), JobError)
+    return kind(message, run_dir=run_dir)

@@ -74,10 +74,6 @@ class Output(io.TextIOBase):
         if failure:
             on_failure(failure)
 
-    def reopen(self) -> None:
-        """Resumes writing after another file was put behind the descriptor."""
-        self.failure, self._on_failure = "", None
-
     def settle(self) -> None:
         """Waits until everything is written, and ends the thread. Ctrl-C ends the wait."""
         thread, self._thread = self._thread, None
@@ -172,18 +168,6 @@ def report_failures(on_failure: OnFailure) -> None:
     """Calls `on_failure` with each error that switches standard output or standard error off."""
     for stream in _outputs():
         stream.report_to(on_failure)
-
-
-def settle() -> None:
-    """Waits until standard output and standard error are written, before a fork."""
-    for stream in _outputs():
-        stream.settle()
-
-
-def reopen() -> None:
-    """Resumes writing after other files were put behind the descriptors."""
-    for stream in _outputs():
-        stream.reopen()
 
 
 def prepare() -> None:

@@ -1,17 +1,19 @@
-"""`launch attach`: displays a run of another process, from the files in the run's folder."""
+"""Displays a run of another process, from the files in the run's folder."""
 
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from launcher.core.exit_codes import INTERRUPTED, OK, fail
+from launcher.core.errors import InterruptError, error_of
+from launcher.core.exit_codes import OK
 from launcher.core.files import parse_object
 from launcher.core.results import AttemptResult, EndReason
+from launcher.executors.options import LaunchOptions
 from launcher.host.log_reader import Lines, LogFile
 from launcher.planning.spec import AttemptInfo
 from launcher.runs import live, summary
@@ -28,30 +30,86 @@ NEWEST_EVENTS = 2000
 """Past events that are replayed. The checkpoint and earlier attempts come from the summary."""
 
 
-def attach_run(folder: Path, *, aside: bool, tail: int = FOLLOWED_TAIL) -> int:
-    """Displays a run until it ends, and returns the exit code that `launch run` ends with.
+def follow_run(folder: Path, options: LaunchOptions, tail: int = FOLLOWED_TAIL) -> RunStatus:
+    """Displays a run of another process until it ends, and returns its last status.
 
-    `aside`: displays on standard error. `tail`: past lines to print per host. Ctrl-C detaches; the
-    run continues. Raises RunFolderError when the run's job, plan or lock cannot be read.
+    `tail`: past lines to print per host.
+
+    Raises RunFolderError when the run's job, plan or lock cannot be read, the error that
+    `launch run` ends with when the run does not finish, and InterruptError after Ctrl-C: the
+    command detaches, and the run continues.
     """
-    console, errors = Console(stderr=aside), Console(stderr=True)
-    found = read_status(folder)
+    console, found = options.console, read_status(folder)
     if not found.is_alive:
         console.print(Text(f"not running: {describe(found)}"), soft_wrap=True)
-        return found.exit_code
+        return found
     attached = _Attached(found, console, tail)
     try:
         attached.follow()
     except KeyboardInterrupt:
-        tell_let_go(folder)
-        return INTERRUPTED
+        raise detached(folder) from None
     found = read_status(folder)
-    if found.state == QUEUED:
-        return OK
     if found.exit_code != OK:
-        return fail(errors, describe(found), found.exit_code)
-    print_summary(console, attached.planned, attached.display, attached.elapsed_s)
-    return OK
+        raise error_of(found.exit_code, describe(found), run_dir=folder)
+    if found.state != QUEUED:
+        print_summary(console, attached.planned, attached.display, attached.elapsed_s)
+    return found
+
+
+def detached(folder: Path) -> InterruptError:
+    """Returns the error after Ctrl-C in a command that only follows a run."""
+    return InterruptError(
+        f"detached: {folder.name} continues",
+        hint=f"Stop it, with a checkpoint: launch stop {run_word(folder)}",
+        run_dir=folder,
+    )
+
+
+def print_follow_hints(console: Console, folder: Path, where: str) -> None:
+    """Prints where a run is, and the commands that follow, query and stop it."""
+    word = run_word(folder)
+    console.print(Text(where), soft_wrap=True)
+    for what, command in (
+        ("follow it", f"launch attach {word}"),
+        ("follow its hosts' output", f"launch logs {word} -f"),
+        ("show its status", f"launch status {word}"),
+        ("stop it, with a checkpoint", f"launch stop {word}"),
+    ):
+        console.print(Text(f"  {what:28}{command}"), soft_wrap=True)
+
+
+def new_events(folder: Path) -> Iterator[Event]:
+    """Yields the events of a run, the past ones first, until no process runs it."""
+    with closing(_events(folder / "events.jsonl", newest=None)) as events:
+        while True:
+            alive = is_alive(folder)  # before the reads, so that no last event is missed
+            while event := next(events):
+                yield event
+            if not alive:
+                return
+            time.sleep(LOOK_S)
+
+
+def new_lines(folder: Path, host: int | None) -> Iterator[str]:
+    """Yields the output of one host, or of all with their names, until no process runs the run."""
+    logs = HostLogs(folder, None, host)
+    lines: list[str] = []
+
+    def add(process: int, line: str) -> None:
+        lines.append(line if host is not None else f"host {process} {line}")
+
+    with closing(logs):
+        while True:
+            alive = is_alive(folder)
+            found = logs.read(add)
+            if not found and not alive:
+                logs.finish(add)
+            yield from lines
+            lines.clear()
+            if not found and not alive:
+                return
+            if not found:
+                time.sleep(LOOK_S)
 
 
 class _Attached:
@@ -106,13 +164,17 @@ class _Attached:
                 self.display.on_event(event)
 
 
-def _events(path: Path) -> Iterator[Event | None]:
-    """Yields the newest past events, then each new one; None while there is no new event."""
-    log, lines = LogFile(path, NEWEST_EVENTS), Lines()
-    while True:
-        while chunk := log.read():
-            yield from filter(None, map(parse_object, lines.add(chunk)))
-        yield None
+def _events(path: Path, newest: int | None = NEWEST_EVENTS) -> Generator[Event | None]:
+    """Yields the newest past events, then each new one; None while there is no new event.
+
+    `newest`: the number of past events; None for all.
+    """
+    log, lines = LogFile(path, newest), Lines()
+    with closing(log):
+        while True:
+            while chunk := log.read():
+                yield from filter(None, map(parse_object, lines.add(chunk)))
+            yield None
 
 
 def _planned(folder: Path, attempt: int) -> AttemptInfo:
@@ -134,14 +196,3 @@ def _plan_path(folder: Path, attempt: int) -> Path:
 def _status(event: Event) -> str:
     state, reason = str(event["state"]).replace("_", " "), event.get("reason")
     return f"{state}: {reason}" if reason else state
-
-
-def tell_let_go(folder: Path) -> None:
-    """Prints how to stop the run, after Ctrl-C in a command that only follows it."""
-    word = run_word(folder)
-    _tell(f"let go: {folder.name} runs on. To stop it, with a checkpoint: launch stop {word}")
-
-
-def _tell(message: str) -> None:
-    """Prints to standard error, apart from the run's output."""
-    print(message, file=sys.stderr)

@@ -1,25 +1,33 @@
 """Runs on Cloud TPU slices: requests them, replaces preempted ones, releases them."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from rich.prompt import Confirm
 
-import launcher
-from launcher.cluster.schema import Ssh
+from launcher.cluster.schema import Ssh, cluster_key
+from launcher.core.environment import child_environment
 from launcher.core.errors import HostError
 from launcher.core.exit_codes import INTERRUPTED, OK
 from launcher.core.files import read_object, replace_file
 from launcher.core.formatting import format_seconds
-from launcher.executors.ssh import HostMonitor, HostsLostError, RunRequest, SshExecutor
+from launcher.executors.inspect_hosts import inspect_by_ssh
+from launcher.executors.ssh import (
+    HostMonitor,
+    HostsLostError,
+    RemoteExecutor,
+    RemoteSubmission,
+    RunRequest,
+)
+from launcher.gang.preflight import Seen
+from launcher.planning.spec import LaunchSpec
 from launcher.providers.gcp.pod import LATE, UNWANTED, TpuSliceRequest
 from launcher.providers.gcp.prices import cost_line, dollars_per_hour, limit_line
 from launcher.providers.gcp.slice_records import list_slices
@@ -38,19 +46,19 @@ STOP_TIMEOUT_S = 600.0
 """Seconds for a run to save a checkpoint before its hosts are released."""
 
 
-class GcpExecutor:
+class SliceSubmission:
     """Runs a job on TPU slices, and requests new slices after each preemption."""
 
-    def __init__(self, remotely: SshExecutor, *, losses: int = 0) -> None:
+    def __init__(self, remotely: RemoteSubmission, *, losses: int = 0) -> None:
         """`losses`: number of times that the run's hosts were preempted before."""
-        self._remotely, self._tell, self._folder = remotely, remotely.tell, remotely.folder
-        self._agreed = remotely.shown.assume_yes
+        self._remotely, self._print, self._folder = remotely, remotely.print, remotely.folder
+        self._agreed = remotely.options.assume_yes
         self._losses = losses
 
     def go(self, begin: RunRequest) -> int:
         """Runs the job to its end and returns the exit code of `launch`.
 
-        Raises what `SshExecutor.submit` raises, except HostsLostError.
+        Raises what `RemoteSubmission.submit` raises, except HostsLostError.
 
         All requested slices are released, however this process ends: the keeper process releases
         those that remain.
@@ -92,7 +100,7 @@ class GcpExecutor:
             return code
         finally:
             if not self._remotely.is_there:  # else the keeper manages both
-                release(pod, code, self._tell)
+                release(pod, code or self._remotely.refusal_code, self._print)
 
     def _drive(self, settings: Ssh, watch: "SliceMonitor", begin: RunRequest) -> int:
         """Submits the run. After a preemption, copies its folder here and raises HostsLostError."""
@@ -103,7 +111,7 @@ class GcpExecutor:
         except HostError:
             if not watch.are_lost():
                 raise
-        self._tell("the hosts were preempted: they are given back, and others are asked for")
+        self._print("the hosts were preempted: releasing them and requesting others")
         watch.fetch(self._folder)
         self._remotely.is_there = False
         raise HostsLostError
@@ -114,16 +122,16 @@ class GcpExecutor:
         Raises KeyboardInterrupt when the user does not confirm the cost.
         """
         remotely = self._remotely
-        pod = TpuSliceRequest.of(remotely.cluster, remotely.words, self._folder, self._losses)
-        self._tell(cost_line(pod.wanted))
-        self._tell(limit_line(pod.wanted))
-        if not self._agreed and sys.stdin.isatty() and not Confirm.ask("go on?", default=False):
+        pod = TpuSliceRequest.of(remotely.cluster, remotely.cluster_ref, self._folder, self._losses)
+        self._print(cost_line(pod.wanted))
+        self._print(limit_line(pod.wanted))
+        if not self._agreed and sys.stdin.isatty() and not Confirm.ask("continue?", default=False):
             raise KeyboardInterrupt
         self._agreed = True
         pod.note_it()
         pod.hold()
         start_keeper(pod.folder)
-        self._tell(f"asking for {pod.note.resource_id}")
+        self._print(f"requesting {pod.note.resource_id}")
         pod.ask()
         return pod
 
@@ -133,8 +141,8 @@ class GcpExecutor:
         A run that has begun has the state `waiting_for_hosts` meanwhile.
         """
         with self._waiting():
-            settings = pod.wait(self._tell)
-            self._tell("waiting for the hosts to let us in")
+            settings = pod.wait(self._print)
+            self._print("waiting for the hosts to accept SSH")
             wait_until_they_answer(hosts_of(settings))
             return settings
 
@@ -144,6 +152,34 @@ class GcpExecutor:
         run = RunDir.open(self._folder)
         run.set_state("waiting_for_hosts", reason="the hosts were preempted")
         return run
+
+
+class GcpExecutor(RemoteExecutor):
+    """Starts runs on Cloud TPU slices."""
+
+    def _start(self, submission: RemoteSubmission, begin: RunRequest) -> int:
+        return SliceSubmission(submission).go(begin)
+
+    def inspect_hosts(
+        self, spec: LaunchSpec, on_status: Callable[[str], None]
+    ) -> Mapping[int, Seen]:
+        return inspect_by_ssh(spec, _held_slices(spec, on_status), on_status)
+
+
+def _held_slices(spec: LaunchSpec, on_status: Callable[[str], None]) -> Ssh:
+    """Returns the SSH settings of slices that are held for a run. Requests no new slices.
+
+    Raises HostError when none are held.
+    """
+    key = cluster_key(spec.cluster_ref.name)
+    for folder, note in list_slices():
+        if note.cluster_key == key and note.stage in ("running", "kept"):
+            return TpuSliceRequest(folder, note).wait(on_status)
+    raise HostError(
+        f"no slices of {spec.cluster_name} are allocated, and the doctor never requests new ones",
+        hint="A launch inspects its hosts before its program starts. After a run that failed, its "
+        "slices are kept for provider.autostop_minutes",
+    )
 
 
 class SliceMonitor(HostMonitor):
@@ -232,7 +268,7 @@ def over_time(pod: TpuSliceRequest) -> str:
     return f"{pod.note.resource_id} is held for provider.max_hours: {_max_hours(pod):g}"
 
 
-def give_up(pod: TpuSliceRequest, tell: Callable[[str], None], why: str = "") -> bool:
+def give_up(pod: TpuSliceRequest, on_status: Callable[[str], None], why: str = "") -> bool:
     """Stops the run on the slices, copies its folder here if possible, and deletes the slices.
 
     `why` becomes the run's reason. Returns False when the slices may still appear, see
@@ -245,7 +281,7 @@ def give_up(pod: TpuSliceRequest, tell: Callable[[str], None], why: str = "") ->
         if not is_noted:
             return True
         watch = SliceMonitor(pod)
-        is_on_it = _save(pod, watch, tell)
+        is_on_it = _save(pod, watch, on_status)
         if not pod.delete():
             return False
         if is_on_it:
@@ -254,13 +290,14 @@ def give_up(pod: TpuSliceRequest, tell: Callable[[str], None], why: str = "") ->
         return True
 
 
-def _save(pod: TpuSliceRequest, watch: SliceMonitor, tell: Callable[[str], None]) -> bool:
+def _save(pod: TpuSliceRequest, watch: SliceMonitor, on_status: Callable[[str], None]) -> bool:
     """Stops and copies the run. Returns whether it is on these slices, as far as known."""
     folder = Path(pod.note.run)
     try:
         run = RemoteRun.read(folder)
     except (ValueError, HostError, OSError) as error:
-        tell(f"warning: {folder / REMOTE} cannot be read: {' '.join(str(error).split())[:200]}")
+        problem = " ".join(str(error).split())[:200]
+        on_status(f"warning: {folder / REMOTE} cannot be read: {problem}")
         return True
     if run is None or str(pod.folder) not in (run.settings.config or ""):
         return False
@@ -268,7 +305,7 @@ def _save(pod: TpuSliceRequest, watch: SliceMonitor, tell: Callable[[str], None]
         stop_in_order(run)
         watch.take_copy(run)
     except Exception as error:  # the slices are deleted in any case
-        tell(f"warning: the run could not be stopped and copied: {error}")
+        on_status(f"warning: the run could not be stopped and copied: {error}")
     return True
 
 
@@ -300,19 +337,19 @@ def add_to_state(folder: Path, **fields: object) -> None:
     replace_file(path, json.dumps({**read_object(path), **fields}))
 
 
-def release(pod: TpuSliceRequest, code: int | None, tell: Callable[[str], None]) -> None:
+def release(pod: TpuSliceRequest, code: int | None, on_status: Callable[[str], None]) -> None:
     """Releases the slices, or keeps them for provider.autostop_minutes after a run that failed.
 
     `code`: exit code of `launch`; None when no run was started.
     """
     minutes = pod.wanted.settings.autostop_minutes
     if code in (None, OK, INTERRUPTED) or not minutes:
-        tell(f"giving {pod.note.resource_id} back")
+        on_status(f"giving {pod.note.resource_id} back")
         if not pod.release():
-            tell(f"the API has not shown {pod.note.resource_id} yet: {LATE}")
+            on_status(f"the API has not shown {pod.note.resource_id} yet: {LATE}")
         return
     pod.set("kept", time.time() + 60 * minutes)
-    tell(_kept_line(pod, minutes))
+    on_status(_kept_line(pod, minutes))
 
 
 def wait_until_they_answer(hosts: Sequence[Host]) -> None:
@@ -333,8 +370,6 @@ def wait_until_they_answer(hosts: Sequence[Host]) -> None:
 
 def start_keeper(pod: Path) -> None:
     """Starts the keeper process, which no terminal ends: it releases slices that are left over."""
-    package = Path(launcher.__file__).parents[1]
-    paths = [str(package), os.environ.get("PYTHONPATH", "")]
     with (pod / "keeper.log").open("ab") as log:
         subprocess.Popen(
             [sys.executable, "-m", KEEPER, str(pod)],
@@ -342,7 +377,7 @@ def start_keeper(pod: Path) -> None:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            env=child_environment(),
         )
 
 

@@ -11,21 +11,22 @@ import sys
 import time
 from pathlib import Path
 
-from launcher.core.errors import HostError
+from launcher.core.errors import HostError, SlipwayError
+from launcher.core.exit_codes import print_error
 from launcher.core.files import lock
 from launcher.executors.gcp import (
     ASK_S,
-    GcpExecutor,
     OverTimeError,
     SliceMonitor,
+    SliceSubmission,
     add_to_state,
     give_up,
     over_time,
     release,
     stop_in_order,
 )
-from launcher.executors.options import OutputOptions
-from launcher.executors.ssh import HostsLostError, RunRequest, SshExecutor
+from launcher.executors.options import LaunchOptions
+from launcher.executors.ssh import HostsLostError, RemoteSubmission, RunRequest
 from launcher.providers.gcp import pod as pods
 from launcher.providers.gcp.failures import Failures, Trouble
 from launcher.providers.gcp.pod import TpuSliceRequest
@@ -201,16 +202,16 @@ class Keeper:
         pod.release()
         if Path(run.launched_in).is_dir():
             os.chdir(run.launched_in)
-        shown = OutputOptions(detached=True, as_json=False, assume_yes=True)
+        options = LaunchOptions(detach=True, assume_yes=True)
         words, cluster = pod.note.words, pod.note.cluster
-        remotely = SshExecutor(folder, cluster, Path(words.name).stem, words, shown)
+        remotely = RemoteSubmission(folder, cluster, Path(words.name).stem, words, options)
         remotely.has_begun = True
-
-        def go() -> int:
-            begin = RunRequest(load_job(folder / "job.yaml").value, None)
-            return GcpExecutor(remotely, losses=pod.note.losses).replaced(begin)
-
-        remotely.report_errors(go)
+        try:
+            with remotely.reporting():
+                begin = RunRequest(load_job(folder / "job.yaml").value, None)
+                SliceSubmission(remotely, losses=pod.note.losses).replaced(begin)
+        except SlipwayError as error:
+            print_error(error)
 
     def _report(self, error: Exception) -> None:
         """Logs an error and records it for `launch list`, `status` and `doctor`."""

@@ -1,87 +1,80 @@
-"""`--detach`: the run continues in a separate process, which no terminal can end.
+"""Runs that this machine drives: in this process, or in a background process with `--detach`."""
 
-The command forks after all checks, once the run's folder is created and locked. The fork inherits
-the lock, so that a process holds the run at every moment.
-"""
+from collections.abc import Callable, Mapping
 
-import os
-from pathlib import Path
-
-from rich.console import Console
-
-from launcher.core import output
-from launcher.core.exit_codes import JOB_FAILED
-from launcher.runs.directory import RunDir, RunFolderError, run_word
-
-HELD = "held"
-
-
-def detach(run: RunDir, console: Console) -> bool:
-    """Returns True in the process that continues the run, False in the command's own process.
-
-    The command's process prints how to find the run again. It raises RunFolderError when the other
-    process could not start.
-    """
-    output.settle()
-    reading, writing = os.pipe()
-    if os.fork():
-        os.close(writing)
-        with os.fdopen(reading) as pipe:
-            answer = pipe.read()
-        if answer != HELD:
-            raise RunFolderError(f"{run.folder}: the run could not be detached: {answer}")
-        _tell(run.folder, console)
-        return False
-    os.close(reading)
-    try:
-        _leave_terminal(run.folder / "logs" / "launch.log")
-        output.reopen()
-        run.hold()
-        answer = HELD
-    except OSError as error:
-        answer = str(error)
-    os.write(writing, answer.encode())
-    os.close(writing)
-    if answer != HELD:
-        os._exit(JOB_FAILED)  # the command's own process reports the reason
-    return True
+from launcher.cluster.schema import ClusterRef
+from launcher.core.events import Listener
+from launcher.core.formatting import pluralize
+from launcher.executors import driver
+from launcher.executors.base import Executor
+from launcher.executors.drive import drive
+from launcher.executors.driver import DriverOrder
+from launcher.executors.follow import print_follow_hints
+from launcher.executors.local_run import LocalRunHandle
+from launcher.executors.options import LaunchOptions
+from launcher.executors.resume_point import prepare_resume
+from launcher.gang.host_pool import HostPool
+from launcher.gang.preflight import Seen
+from launcher.planning.spec import LaunchSpec
+from launcher.providers.registry import provider_for
+from launcher.runs.directory import RunDir
 
 
-def _tell(folder: Path, console: Console) -> None:
-    word = run_word(folder)
-    console.print(
-        f"{folder.name} runs on its own. What it prints: {folder}/logs/launch.log",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
-    for what, command in (
-        ("follow it", f"launch attach {word}"),
-        ("follow what its hosts print", f"launch logs {word} -f"),
-        ("see how it stands", f"launch status {word}"),
-        ("stop it, with a checkpoint", f"launch stop {word}"),
-    ):
-        console.print(f"  {what:30}{command}", highlight=False, markup=False, soft_wrap=True)
+class LocalExecutor(Executor):
+    """Drives runs in a process of this machine, on the hosts that a provider gives to it."""
+
+    def check(self, spec: LaunchSpec) -> None:
+        super().check(spec)
+        provider_for(spec.cluster, spec.plan.world.simulated).check(spec)
+
+    def describe(self, spec: LaunchSpec) -> str:
+        return provider_for(spec.cluster, spec.plan.world.simulated).describe(spec)
+
+    def submit(self, spec: LaunchSpec, options: LaunchOptions) -> LocalRunHandle:
+        if options.detach:
+            return _detach(DriverOrder(spec, is_new=True, fresh=options.fresh), options)
+        with RunDir.create(spec, fresh=options.fresh) as run:
+            drive(spec, run, None, options.console)
+        return LocalRunHandle(spec.run_dir)
+
+    def resume(
+        self, run: RunDir, cluster_ref: ClusterRef, options: LaunchOptions
+    ) -> LocalRunHandle:
+        point = prepare_resume(run, cluster_ref, options)
+        if point.is_complete:
+            return LocalRunHandle(run.folder)
+        self.check(point.launch)
+        if point.launch.attempt > 1:
+            point.print_start(options.console)
+        if options.detach:
+            run.close()  # the driver takes the lock
+            return _detach(DriverOrder(point.launch, is_new=False, saved=point.saved), options)
+        run.begin(point.launch)
+        drive(point.launch, run, point.saved, options.console)
+        return LocalRunHandle(run.folder)
+
+    def inspect_hosts(
+        self, spec: LaunchSpec, on_status: Callable[[str], None]
+    ) -> Mapping[int, Seen]:
+        with HostPool(_StatusListener(on_status)) as hosts:
+            gang = hosts.gang(spec)
+            on_status(f"inspecting {pluralize(gang.size, 'host')}")
+            return gang.look(spec.plan.world.platform)
 
 
-def _leave_terminal(log: Path) -> None:
-    """Starts a new session, closes inherited descriptors, and redirects output to a file."""
-    os.setsid()
-    _close_inherited()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    log_file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for source, number in ((nothing, 0), (log_file, 1), (log_file, 2)):
-        os.dup2(source, number)
-    os.close(nothing)
-    os.close(log_file)
+class _StatusListener(Listener):
+    """Passes on what the launcher does."""
+
+    def __init__(self, on_status: Callable[[str], None]) -> None:
+        self._on_status = on_status
+
+    def on_status(self, text: str) -> None:
+        self._on_status(text)
 
 
-def _close_inherited() -> None:
-    """Closes descriptors that the caller's shell passed on; Python's own are not inheritable.
-
-    Otherwise a pipe or a lock of the caller would stay open as long as the run.
-    """
-    for number in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
-        try:
-            if number > 2 and os.get_inheritable(number):
-                os.close(number)
-        except OSError:
-            continue  # the descriptor of the listing itself
+def _detach(order: DriverOrder, options: LaunchOptions) -> LocalRunHandle:
+    folder = order.spec.run_dir
+    driver.start(order)
+    where = f"{folder.name} runs in the background. Its output: {folder}/logs/launch.log"
+    print_follow_hints(options.console, folder, where)
+    return LocalRunHandle(folder)

@@ -1,19 +1,31 @@
-"""Output options of the commands that start, resume or follow a run."""
+"""How a run is started, resumed or followed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 
 
-@dataclass(frozen=True)
-class OutputOptions:
-    """Whether to return once the run has started, and whether standard output is only JSON."""
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """The options of `launch run` and `launch resume` that do not change the plan."""
 
-    detached: bool
-    as_json: bool
+    fresh: bool = False
+    """Whether an existing run of the same name is moved aside."""
+    detach: bool = False
+    """Whether to return as soon as the run has started, and keep it running in the background."""
     assume_yes: bool = False
     """Whether costs are accepted without asking the user."""
+    compile_check: bool = True
+    """Whether the TPU compiler first checks that the step fits, on real TPUs."""
+    as_json: bool = False
+    """Whether standard output is only for JSON, so that progress goes to standard error."""
+    quiet: bool = False
+    """Whether no progress is shown."""
+    overrides: Sequence[str] = ()
+    """Changes to the job of a resumed run, as KEY=VALUE."""
 
     @property
     def console(self) -> Console:
-        return Console(stderr=self.as_json)
+        """The console for progress. In a notebook it prints plain lines, without a live panel."""
+        return Console(stderr=self.as_json, quiet=self.quiet)

@@ -5,13 +5,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
 from launcher.cluster.schema import ClusterRef, is_path
 from launcher.core.errors import UnreachableError
+from launcher.executors import new_secrets
+from launcher.executors.compile_check import require_fit
+from launcher.executors.options import LaunchOptions
 from launcher.planning.command import CommandLaunch
 from launcher.planning.planner import TrainingLaunch, prepare
 from launcher.planning.spec import LaunchSpec
 from launcher.runs.checkpoints import newest
-from launcher.runs.directory import RunDir
+from launcher.runs.directory import RunDir, resume_command
+from launcher.runs.history import LastCheckpoint
 from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.config.job import BaseJob, Job
 from trainer.contract.config.loader import ConfigError
@@ -30,6 +37,43 @@ class Resumed:
     notes: list[str]
     is_complete: bool
 
+    @property
+    def saved(self) -> LastCheckpoint | None:
+        """The checkpoint to resume from, as the display shows it."""
+        return LastCheckpoint(self.newest.step, self.newest.time) if self.newest else None
+
+    def print_start(self, console: Console) -> None:
+        """Prints which attempt follows, and what is different in it."""
+        where = f" after step {self.newest.step}" if self.newest else ""
+        text = f"{self.launch.job.name} continues{where}: attempt {self.launch.attempt}"
+        for line in (text, *self.notes):
+            console.print(Text(line), soft_wrap=True)
+
+
+def prepare_resume(run: RunDir, cluster_ref: ClusterRef, options: LaunchOptions) -> Resumed:
+    """Plans a run's next attempt, and makes the checks that need the user or the compiler.
+
+    Says so when the run is complete. Raises ConfigError with every reason against the attempt,
+    DoesNotFitError, and InterruptError when a signal ends the check.
+    """
+    point = plan_resume(run, options.overrides, cluster_ref)
+    new_secrets.confirm(point.launch.job, run.folder, options.overrides)
+    if point.is_complete:
+        options.console.print(Text(_complete(point)), soft_wrap=True)
+    elif options.compile_check:
+        require_fit(point.launch)
+    return point
+
+
+def _complete(point: Resumed) -> str:
+    launch = point.launch
+    message = f"{launch.job.name} is complete"
+    if not launch.steps:
+        return message
+    done = max(launch.steps, point.newest.step if point.newest else 0)
+    more = f"{resume_command(launch.run_dir)} steps={2 * launch.steps}"
+    return f"{message}: {done} steps are done. To train further: {more}"
+
 
 def plan_resume(run: RunDir, overrides: Sequence[str], words: ClusterRef) -> Resumed:
     """Plans a run's next attempt. Raises ConfigError with every reason against it."""
@@ -43,9 +87,9 @@ def plan_resume(run: RunDir, overrides: Sequence[str], words: ClusterRef) -> Res
     try:
         about = newest(folder_of(planned.job, run.folder))
         problems += [] if about else _left_behind(before, planned.job, run.folder)
-        notes += [] if about else ["no checkpoint yet: it starts at the first step"]
+        notes += [] if about else ["no checkpoint yet: the run starts at the first step"]
     except UnreachableError as error:
-        notes.append(f"{error}. The hosts look for themselves")
+        notes.append(f"{error}. The hosts look for it themselves")
     found = _compare(about, planned)
     _refuse(path, problems + found.errors)
     attempt = 1 + max(run.last_attempt, about.attempt if about else 0)
@@ -63,7 +107,7 @@ def _plan_command(run: RunDir, before: BaseJob, planned: LaunchSpec) -> Resumed:
     return Resumed(
         launch=replace(planned, run_dir=run.folder, attempt=1 + run.last_attempt),
         newest=None,
-        notes=["where it goes on is up to its command"],
+        notes=["the command itself decides where to resume"],
         is_complete=run.state.get("state") == "finished",
     )
 
@@ -73,7 +117,7 @@ def _refuse(path: Path, problems: Sequence[str]) -> None:
         raise ConfigError([f"{path}: {problem}" for problem in problems])
 
 
-def cluster_words(
+def new_cluster_ref(
     before: ClusterRef, cluster: str | None, simulate: bool, simulate_hosts: int | None
 ) -> ClusterRef:
     """Returns a reference to `cluster` with its options, or to the previous cluster.

@@ -1,21 +1,37 @@
-"""A run on remote hosts, from provisioning the hosts to copying the run's folder here."""
+"""Runs on remote hosts: the first host drives the run.
 
+This machine provisions the hosts and starts Ray. Then `launch` starts on the head, where a lost
+connection does not end it. This machine displays the run as `launch attach` does. At the end, it
+copies the run's folder here, and the hosts keep only what the next launch can use.
+"""
+
+import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from launcher.cluster.schema import Cluster, ClusterRef, Ssh
-from launcher.core.errors import HostError
-from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, NO_CLUSTER, OK, fail
+from launcher.cluster.schema import Cluster, ClusterRef, Ssh, find_cluster
+from launcher.core.errors import HostError, InterruptError, error_of
+from launcher.core.exit_codes import INTERRUPTED, OK
 from launcher.core.files import replace_file
 from launcher.core.printable import plain
 from launcher.core.signals import ending_on_signals
-from launcher.executors.options import OutputOptions
+from launcher.executors import new_secrets
+from launcher.executors.base import Executor
+from launcher.executors.follow import detached, print_follow_hints
+from launcher.executors.handle import RunHandle
+from launcher.executors.handles import handle_of
+from launcher.executors.inspect_hosts import inspect_by_ssh
+from launcher.executors.options import LaunchOptions
+from launcher.gang.preflight import Seen
 from launcher.planning import job_secrets
+from launcher.planning.spec import LaunchSpec
 from launcher.providers.ray.code_bundle import pack
 from launcher.providers.ray.host_protocol import RunOrder
 from launcher.providers.ssh.connection import SSH_FAILED, hosts_of
@@ -24,8 +40,10 @@ from launcher.providers.ssh.run_handle import RemoteRun
 from launcher.providers.ssh.sessions import Sessions
 from launcher.providers.ssh.uv_binary import find_uv
 from launcher.runs import registry
-from launcher.runs.directory import RunFolderError, run_word
-from launcher.runs.remote import RemoteRunHandle
+from launcher.runs.directory import RunDir, make_folder, run_word
+from launcher.runs.remote import RemoteRunRecord
+from launcher.runs.status import describe, read_status
+from trainer.contract.config.command import load_job
 from trainer.contract.config.job import BaseJob
 from trainer.contract.config.loader import ConfigError, dump
 from trainer.contract.storage.cache_dirs import run_id
@@ -69,68 +87,78 @@ class HostMonitor:
         return False
 
 
-class SshExecutor:
-    """Drives one run on existing hosts, up to its copy in `folder`."""
+class RemoteSubmission:
+    """One run on remote hosts, from its submission to its copy in `folder`."""
 
     def __init__(
         self,
         folder: Path,
         cluster: Cluster,
         cluster_name: str,
-        words: ClusterRef,
-        shown: OutputOptions,
+        cluster_ref: ClusterRef,
+        options: LaunchOptions,
     ) -> None:
         self.has_begun = False
         self.is_there = False
         """Whether the run may still be on its hosts, as far as this machine knows."""
-        self.folder, self.cluster, self.words, self.shown = folder, cluster, words, shown
+        self.refusal_code: int | None = None
+        """Exit code of `launch` on the head when it refused the run."""
+        self.folder, self.cluster, self.options = folder, cluster, options
+        self.cluster_ref = cluster_ref
         self._cluster_name, self._world = cluster_name, cluster.world(simulated=False)
 
-    def report_errors(self, go: Callable[[], int]) -> int:
-        """Calls `go`, prints any error of it, and returns the exit code."""
-        errors, where = Console(stderr=True), ""
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Ends on signals, and adds to each error whether the run continues on its hosts.
+
+        Raises InterruptError for Ctrl-C and signals.
+        """
         try:
             with ending_on_signals():
-                return go()
-        except (ConfigError, RunFolderError) as error:
-            return fail(errors, str(error), BAD_USAGE)
-        except (HostError, KeyboardInterrupt) as error:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            message = "interrupted" if interrupted else str(error)
-            if self.has_begun:
-                where = f". The run is not lost: launch status {run_word(self.folder)}"
-            elif interrupted:
-                where = "; everything is ended"
-            return fail(errors, message + where, INTERRUPTED if interrupted else NO_CLUSTER)
+                yield
+        except HostError as error:
+            error.hint = error.hint or self._where
+            raise
+        except KeyboardInterrupt:
+            where = None if self.has_begun else "Everything has ended"
+            raise InterruptError("interrupted", hint=self._where or where) from None
+
+    @property
+    def _where(self) -> str | None:
+        word = run_word(self.folder)
+        return f"The run is not lost: launch status {word}" if self.has_begun else None
 
     def submit(self, begin: RunRequest, settings: Ssh, watch: HostMonitor) -> int:
         """Starts the run on existing hosts and displays it; returns the exit code of `launch`.
 
-        Raises HostError, ConfigError, and KeyboardInterrupt before the run has begun. Raises
-        HostsLostError when `watch` reports that the hosts are gone.
+        With `options.detach`, returns OK once the run has begun.
+
+        Raises HostError, and KeyboardInterrupt before the run has begun; the error of `launch` on
+        the head when it refuses the run; HostsLostError when `watch` reports that the hosts are
+        gone; InterruptError when the user detaches.
         """
-        tell, hosts, world = self.tell, hosts_of(settings), self._world
+        hosts, world, report = hosts_of(settings), self._world, self.print
         code = pack(Path.cwd())
-        provisioned = provision(hosts, code, find_uv(), world.platform, tell, begin.job.storage)
-        run = RemoteRun.of(self.folder, settings, provisioned, self.words)
+        provisioned = provision(hosts, code, find_uv(), world.platform, report, begin.job.storage)
+        run = RemoteRun.of(self.folder, settings, provisioned, self.cluster_ref)
         if begin.text is None and watch.takes_the_run_along:
             run.send(self.folder)
         work = self.run_order(begin, run.runs, job_secrets.values(begin.job))
         with Sessions(hosts, provisioned) as sessions:
-            sessions.start(world, tell)
-            tell(f"starting the run on {run.head.name}")
+            sessions.start(world, report)
+            report(f"starting the run on {run.head.name}")
             answer = sessions.begin(work)
             if "ended" in answer:
-                self._console.print(Text(plain(str(answer["output"]).strip())), soft_wrap=True)
-                return answer["ended"]
+                self.refusal_code = answer["ended"]
+                raise error_of(answer["ended"], str(answer["output"]).strip())
             self.has_begun = self.is_there = True
             run.write(self.folder)
             self.record(begin)
             watch.began()
-            if not self.shown.detached:
+            if not self.options.detach:
                 return self._follow(run, sessions, watch)
-        self.tell_where(run)
-        return run.launch("status", "-o", "json", terminal=False) if self.shown.as_json else OK
+        self.print_hints(run)
+        return OK
 
     def run_order(self, begin: RunRequest, runs: str, secrets: dict[str, str]) -> RunOrder:
         """Returns the request as an order for the head, where `runs` contains the run's folder."""
@@ -157,34 +185,32 @@ class SshExecutor:
 
     def _follow(self, run: RemoteRun, sessions: Sessions, watch: HostMonitor) -> int:
         """Displays the run until it ends, then copies its folder. Ctrl-C only detaches."""
-        said = "let go of the run"
         try:
             shown = self._show(run, watch)
-            said = "the connection was lost" if shown == SSH_FAILED else ""
-            let_go = shown in (INTERRUPTED, SSH_FAILED)
-            ended = sessions.ended(ALIVE_S if let_go else LAST_WORD_TIMEOUT_S)
+            has_left = shown in (INTERRUPTED, SSH_FAILED)
+            ended = sessions.ended(ALIVE_S if has_left else LAST_WORD_TIMEOUT_S)
         except KeyboardInterrupt:
             shown, ended = INTERRUPTED, None
         code = ended["ended"] if ended else shown
         if code != OK and (ended or code != INTERRUPTED) and watch.are_lost():
             raise HostsLostError
         if ended is None:
-            if said:
-                self.tell(said)
-            self.tell_where(run)
-            return NO_CLUSTER if shown == SSH_FAILED else INTERRUPTED
-        self.tell(f"copying the run's folder to {self.folder}")
+            self.print_hints(run)
+            if shown == SSH_FAILED:
+                raise HostError("the connection was lost", run_dir=self.folder)
+            raise detached(self.folder)
+        self.print(f"copying the run's folder to {self.folder}")
         run.fetch(self.folder)
         self.is_there = False
         try:
             sessions.end()
         except HostError as error:
-            self.tell(f"warning: {error}")
+            self.print(f"warning: {error}")
         return code
 
     def _show(self, run: RemoteRun, watch: HostMonitor) -> int:
         """Runs `launch attach` on the head, and returns its exit code."""
-        words = ["attach", *(["-o", "json"] if self.shown.as_json else [])]
+        words = ["attach", *(["-o", "json"] if self.options.as_json else [])]
         with run.start(*words, terminal=self._console.is_terminal) as process:
             try:
                 while True:
@@ -198,15 +224,79 @@ class SshExecutor:
 
     @property
     def _console(self) -> Console:
-        return self.shown.console
+        return self.options.console
 
-    def tell(self, text: str) -> None:
+    def print(self, text: str) -> None:
+        """Shows what this machine is doing."""
         self._console.print(Text(plain(text)), soft_wrap=True)
 
-    def tell_where(self, run: RemoteRunHandle) -> None:
-        """Prints how to find the run again."""
-        word = run_word(self.folder)
-        self.tell(f"{run.name} runs on {run.head_name}, in {run.runs}/{run.name}")
-        self.tell(f"  follow it                     launch attach {word}")
-        self.tell(f"  see how it stands             launch status {word}")
-        self.tell(f"  stop it, with a checkpoint    launch stop {word}")
+    def print_hints(self, run: RemoteRunRecord) -> None:
+        """Prints where the run is, and how to find it again."""
+        where = f"{run.name} runs on {run.head_name}, in {run.runs}/{run.name}"
+        print_follow_hints(self._console, self.folder, where)
+
+
+class RemoteExecutor(Executor):
+    """Starts runs that a remote host drives."""
+
+    def submit(self, spec: LaunchSpec, options: LaunchOptions) -> RunHandle:
+        folder, text = spec.run_dir, dump(spec.job)
+        submission = RemoteSubmission(
+            folder, spec.cluster, spec.cluster_name, spec.cluster_ref, options
+        )
+        with submission.reporting():
+            make_folder(folder, text, fresh=options.fresh)
+            try:
+                code = self._start(submission, RunRequest(spec.job, text, fresh=options.fresh))
+            finally:
+                if not submission.has_begun:
+                    shutil.rmtree(folder)
+        return _handle(submission, code)
+
+    def resume(self, run: RunDir, cluster_ref: ClusterRef, options: LaunchOptions) -> RunHandle:
+        """Resumes a run with this machine's copy of the job."""
+        found = find_cluster(cluster_ref.name)
+        submission = RemoteSubmission(
+            run.folder, found.value, Path(found.source).stem, cluster_ref, options
+        )
+        with submission.reporting():
+            job = load_job(run.folder / "job.yaml", options.overrides).value
+            self._check_secrets(job, run.folder, options)
+            code = self._start(submission, RunRequest(job, None, options.overrides))
+        return _handle(submission, code)
+
+    def _check_secrets(self, job: BaseJob, folder: Path, options: LaunchOptions) -> None:
+        """Raises ConfigError for secrets that are missing here, or that the user rejects."""
+        new_secrets.confirm(job, folder, options.overrides)
+        if problems := self.missing_secrets(job):
+            raise ConfigError(problems)
+
+    @abstractmethod
+    def _start(self, submission: RemoteSubmission, begin: RunRequest) -> int:
+        """Runs the job, as far as `options.detach` allows; returns the exit code of `launch`."""
+
+
+class SshExecutor(RemoteExecutor):
+    """Starts runs on the hosts that a cluster file names."""
+
+    def __init__(self, settings: Ssh) -> None:
+        self._settings = settings
+
+    def _start(self, submission: RemoteSubmission, begin: RunRequest) -> int:
+        return submission.submit(begin, self._settings, HostMonitor())
+
+    def inspect_hosts(
+        self, spec: LaunchSpec, on_status: Callable[[str], None]
+    ) -> Mapping[int, Seen]:
+        return inspect_by_ssh(spec, self._settings, on_status)
+
+
+def _handle(submission: RemoteSubmission, code: int) -> RunHandle:
+    """Returns the handle of a run. Raises the error of a run that ended with another code than 0.
+
+    The display on the head has shown the reason already.
+    """
+    folder = submission.folder
+    if code != OK:
+        raise error_of(code, describe(read_status(folder)), run_dir=folder)
+    return handle_of(folder)

@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import launcher
 from launcher.core.errors import HostError
 from launcher.core.formatting import host_name
 from launcher.gang.reservation import Reservation
@@ -13,7 +12,7 @@ from launcher.providers.ray.client import first_line
 
 TIMEOUT_S = 60.0
 """Seconds for Ray to start a process on every host, and for that process to check the disk."""
-CODE = Path(launcher.__file__).parent
+CODE = Path(__file__).parents[1]
 REMEDY = (
     "every host needs the launcher's Python, with Slipway, and the folder that it is started in, "
     "at the same paths: a shared home, or one image"

@@ -18,7 +18,6 @@ from trainer.contract.protocol.environment import (
     NUM_PROCESSES,
     PROCESS_ID,
     RUN_DIR,
-    SLURM_JOB,
     XLA_FLAGS,
 )
 
@@ -66,12 +65,6 @@ class LaunchSpec(AttemptInfo, ABC):
     def is_remote(self) -> bool:
         """Whether the hosts are remote, so that the first of them drives the run."""
         return self.cluster.is_elsewhere and not self.plan.world.simulated
-
-    @property
-    def is_queued(self) -> bool:
-        """Whether the run must become a job in Slurm's queue; False inside that job."""
-        is_queued = self.cluster.provider.is_queued and not self.plan.world.simulated
-        return is_queued and SLURM_JOB not in os.environ
 
     @abstractmethod
     def command(self, process: int) -> list[str]:

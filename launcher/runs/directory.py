@@ -203,10 +203,6 @@ class RunDir:
         event = {"event": "attempt_ended", "time": time.time(), **about, "step": ending.step}
         self.add_event({**event, "attempt": self._kept["attempt"]})
 
-    def hold(self) -> None:
-        """Records that this process, a fork of the previous one, now runs the run."""
-        self.set_state(**self.state)
-
     def close(self) -> None:
         self._live.close()
         with suppress(OSError):  # a full disk was reported by the write itself

@@ -41,9 +41,14 @@ class HostLogs:
 
     def finish(self, on_line: OnLine) -> None:
         """Passes last lines without a newline to `on_line`, and closes the logs."""
-        for host, (log, lines) in self._open.items():
+        for host, (_, lines) in self._open.items():
             for line in lines.rest():
                 on_line(host, line)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the logs."""
+        for log, _ in self._open.values():
             log.close()
 
     def _log(self, host: int) -> tuple[LogFile, Lines]:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,8 +19,8 @@ NOT_FETCHED = ("checkpoints", ".*")
 """Files that are only of use on the remote machine."""
 
 
-class RemoteRunHandle(RunRecord, ABC):
-    """A handle of a remote run, stored beside the run's local copy."""
+class RemoteRunRecord(RunRecord, ABC):
+    """The record of a remote run, stored beside the run's local copy."""
 
     FILE: ClassVar = REMOTE
 
@@ -43,6 +43,13 @@ class RemoteRunHandle(RunRecord, ABC):
         """Runs a `launch` command for this run on the remote machine; returns its exit code."""
 
     @abstractmethod
+    def lines(self, verb: str, *words: str) -> Iterator[str]:
+        """Runs a `launch` command for this run on the remote machine; yields its output lines.
+
+        Raises HostError when the remote machine does not answer.
+        """
+
+    @abstractmethod
     def is_over(self) -> bool:
         """Returns whether no process runs the run. Raises HostError when that is unknown."""
 
@@ -62,7 +69,7 @@ class RemoteRunHandle(RunRecord, ABC):
 
 
 def localize_copy(folder: Path, words: ClusterRef, launched_in: str) -> None:
-    """Makes a copy a local run, see `RemoteRunHandle.localize`."""
+    """Makes a copy a local run, see `RemoteRunRecord.localize`."""
     here = {"cluster": words.model_dump(), "launched_in": launched_in}
     state = _CopiedState.of(read_object(folder / "state.json"))
     replace_file(folder / "state.json", json.dumps({**state, **here}))

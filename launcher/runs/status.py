@@ -1,7 +1,7 @@
 """The current status of a run, from its folder. Cheap enough to read for many runs."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,21 @@ class RunStatus:
     loss: float | None
     changed_at: float
     """When its files last changed, in seconds since the epoch."""
+
+    @classmethod
+    def of_json(cls, folder: Path, found: Mapping[str, Any]) -> "RunStatus":
+        """Returns the status that `launch status -o json` has printed on another machine."""
+        names = ("attempt", "steps", "cluster", "reason")
+        checkpoint = (found.get("checkpoint") or {}).get("step")
+        return cls(
+            folder=folder,
+            state=str(found.get("state")),
+            is_alive=bool(found.get("alive")),
+            about={name: found.get(name) for name in names} | {"checkpoint": checkpoint},
+            step=found.get("step"),
+            loss=found.get("loss"),
+            changed_at=found.get("changed") or 0.0,
+        )
 
     @property
     def name(self) -> str:

@@ -7,15 +7,16 @@ base model. Exits with 1 when the checkpoint is incomplete or damaged, with 2 wh
 import argparse
 import os
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from etils import epath
+import numpy as np
 
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.records import checkpoint_metadata
-from trainer.contract.storage.paths import to_path
+from trainer.contract.storage.paths import AnyPath, to_path
 
 
 def main() -> int:
@@ -27,28 +28,62 @@ def main() -> int:
     parser.add_argument("--to", type=Path, required=True, help="a new or empty folder")
     options = parser.parse_args()
     try:
-        _export(to_path(options.folder), options.to)
+        export_hugging_face(options.folder, options.to)
+        about = checkpoint_metadata.read_about(to_path(options.folder))
     except checkpoint_metadata.BrokenError as error:
         print(f"{options.folder}: {error}", file=sys.stderr)
         return 1
     except (FileExistsError, ConfigError, checkpoint_metadata.FormatError) as error:
         print(error, file=sys.stderr)
         return 2
+    print(f"step {about.step} of {about.job['name']} is exported to {options.to}")
     return 0
 
 
-def _export(folder: epath.Path, to: Path) -> None:
+def export_hugging_face(checkpoint: AnyPath | str, to: Path) -> None:
+    """Exports the weights of a checkpoint as files that `transformers` loads.
+
+    Args:
+      checkpoint: the folder of one saved step, which may be in a bucket.
+      to: a folder that is new or empty.
+
+    Raises:
+      BrokenError: when the checkpoint is incomplete or damaged.
+      FileExistsError: when `to` is not empty.
+      ConfigError: when Hugging Face does not support the model.
+    """
     from trainer import hugging_face
+
+    folder = to_path(str(checkpoint))
+    trained = checkpoint_metadata.trained_tokenizer(folder)
+    with _opened(folder) as (job, weights):
+        hugging_face.export(job, weights, to, trained=trained)
+
+
+def load_weights(checkpoint: AnyPath | str) -> dict[str, np.ndarray]:
+    """Returns the parameters of a checkpoint by name, in host memory; adapters are merged.
+
+    Args:
+      checkpoint: the folder of one saved step, which may be in a bucket.
+
+    Raises:
+      BrokenError: when the checkpoint is incomplete or damaged.
+    """
+    with _opened(to_path(str(checkpoint))) as (_, weights):
+        return dict(weights)
+
+
+@contextmanager
+def _opened(folder: AnyPath) -> Iterator[tuple[Job, Mapping[str, np.ndarray]]]:
+    """Yields the job and the parameters of a checkpoint, which are read when they are accessed."""
     from trainer.checkpoint.merge_lora import Merged
     from trainer.checkpoint.weights import Arrays, weights_prefix
 
     about = checkpoint_metadata.read(folder)
     job = Job.model_validate(about.job, strict=False)
-    prefix, trained = weights_prefix(about), checkpoint_metadata.trained_tokenizer(folder)
-    arrays = Arrays(folder, about, prefix)
+    arrays = Arrays(folder, about, weights_prefix(about))
     with Merged.opened(job, about.base, arrays) if about.base else nullcontext(arrays) as weights:
-        hugging_face.export(job, weights, to, trained=trained)
-    print(f"exported step {about.step} of {job.name} to {to}")
+        yield job, weights
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import time
 import uuid
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +24,7 @@ from launcher.providers.ray.host_protocol import RunOrder
 from launcher.providers.ray_jobs.client import JobsApi
 from launcher.providers.ray_jobs.entrypoint import BEGINS, FOLDER
 from launcher.runs.fetched_files import UnpackError, unpack
-from launcher.runs.remote import RemoteRunHandle, runs_below
+from launcher.runs.remote import RemoteRunRecord, runs_below
 
 BASE = "~/.cache/slipway"
 """Folder of runs on the head."""
@@ -42,7 +42,7 @@ TAIL_LINES = 10
 FIRST_DATE = (1980, 1, 1, 0, 0, 0)
 
 
-class RayJob(RemoteRunHandle):
+class RayJob(RemoteRunRecord):
     """The record of a run on a cluster that is reached only over HTTP."""
 
     settings: Attach
@@ -114,11 +114,18 @@ class RayJob(RemoteRunHandle):
     def launch(self, verb: str, *words: str, terminal: bool) -> int:
         """Runs `launch` as a separate job; returns its exit code. Raises HostError."""
         del terminal  # a job has no terminal
-        name = _new_id(verb)
-        self._submit(name, words=[verb, self.name, *words])
-        following = Following(self._api, name)
+        following = self._command(verb, *words)
         following.until_over(lambda line: print(plain(line)))
         return following.exit_code
+
+    def lines(self, verb: str, *words: str) -> Iterator[str]:
+        return self._command(verb, *words).lines()
+
+    def _command(self, verb: str, *words: str) -> "Following":
+        """Submits a command of `launch` as a job, and returns a reader of its log."""
+        name = _new_id(verb)
+        self._submit(name, words=[verb, self.name, *words])
+        return Following(self._api, name)
 
     def following(self) -> "Following":
         """Returns a reader of the run's log, from the beginning."""
@@ -187,7 +194,12 @@ class Following:
         self._before: list[str] = []
 
     def until_over(self, on_line: Callable[[str], None]) -> None:
-        """Passes new lines to `on_line` until the job is over.
+        """Passes new lines to `on_line` until the job is over; raises as `lines` does."""
+        for line in self.lines():
+            on_line(line)
+
+    def lines(self) -> Iterator[str]:
+        """Yields new lines until the job is over.
 
         Raises HostError when the job is unknown or did not begin, or the cluster is silent.
         """
@@ -195,7 +207,7 @@ class Following:
         while self._job.get("status") not in OVER:
             began = time.monotonic()
             try:
-                self._look(on_line)
+                yield from self._read()
                 answered_at = time.monotonic()
             except UnreachableError:
                 if time.monotonic() - answered_at > LOST_S:
@@ -229,23 +241,26 @@ class Following:
                 f"run's folder: {error}"
             ) from None
 
-    def _look(self, on_line: Callable[[str], None]) -> None:
+    def _read(self) -> list[str]:
+        """Returns the lines that were printed since the last call."""
         job = self._api.job(self._id)  # before its log, so that the last lines are not missed
         if job is None:
             raise HostError(f"{self._api.address} knows no job {self._id} any more")
         log = self._api.log(self._id)
         end = log.rfind("\n") + 1
         new, self._seen = log[self._seen : end], end
+        lines: list[str] = []
         for line in new.splitlines():
             if line.startswith(FOLDER):
                 self._packed = line.removeprefix(FOLDER)
             elif self.has_begun:
-                on_line(line)
+                lines.append(line)
             elif line == BEGINS:
                 self.has_begun = True
             else:
                 self._before.append(line)
         self._job = job
+        return lines
 
 
 def check(settings: Attach) -> None:

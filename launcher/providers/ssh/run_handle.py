@@ -4,6 +4,7 @@ import io
 import shlex
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Self
 
@@ -13,16 +14,16 @@ from launcher.cluster.providers import Ssh
 from launcher.cluster.schema import ClusterRef
 from launcher.core.errors import HostError
 from launcher.core.files import parse_object
-from launcher.providers.ssh.connection import Host, hosts_of
+from launcher.providers.ssh.connection import SSH_FAILED, Host, hosts_of
 from launcher.providers.ssh.parallel import everywhere
 from launcher.providers.ssh.provision import Provisioned, shell
 from launcher.runs.directory import REMOTE
-from launcher.runs.remote import NOT_FETCHED, RemoteRunHandle, runs_below
+from launcher.runs.remote import NOT_FETCHED, RemoteRunRecord, runs_below
 
 ASK_TIMEOUT_S, COPY_TIMEOUT_S = 60.0, 600.0
 
 
-class RemoteRun(RemoteRunHandle):
+class RemoteRun(RemoteRunRecord):
     """The location of a run, and the `launch` commands on its head."""
 
     settings: Ssh
@@ -61,6 +62,22 @@ class RemoteRun(RemoteRunHandle):
         """Starts the command of `launch`, without waiting for its end."""
         typed = self._command(verb, *words)
         return subprocess.Popen(self.head.words(typed, terminal=terminal))
+
+    def lines(self, verb: str, *words: str) -> Iterator[str]:
+        with subprocess.Popen(
+            self.head.words(self._command(verb, *words)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    yield line.removesuffix("\n")
+            finally:
+                process.kill()
+        if process.returncode == SSH_FAILED:
+            raise HostError(f"{self.head_name}: the connection was lost")
 
     def is_over(self) -> bool:
         command = self._command("status", "-o", "json")

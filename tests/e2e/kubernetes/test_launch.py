@@ -121,6 +121,8 @@ def test_what_a_lost_machine_has_left_is_deleted_by_stop(
     secret = {"metadata": {"name": "slipway-lost-1"}, "stringData": {"auth_token": "t"}}
     cluster.create("secrets", secret)
     stopped = run_launcher(project, traces.environment, "stop", "lost")
-    assert "what it had left in Kubernetes is deleted" in stopped.stdout, stopped.stderr
+    assert "the Kubernetes resources that the run had left are deleted" in stopped.stdout, (
+        stopped.stderr
+    )
     assert cluster.names() == []
     assert not (run.run_dir / KubernetesRecord.FILE).exists()

@@ -140,7 +140,7 @@ def test_ctrl_c_lets_go_of_a_run_that_goes_on(alone: Alone, traces: Traces) -> N
         assert "launch stop" in said
     before = alone.steps()
     alone.wait_for(lambda: alone.steps() > before + 20)
-    assert alone("stop", "small", "--now").returncode == 0
+    assert alone("stop", "small", "--force").returncode == 0
     assert alone.state() == "stopped"
     traces.assert_nothing_left()
 

@@ -1,4 +1,4 @@
-"""`launch plan --check explicit`, as a person and a program meet it."""
+"""`launch plan --check-sharding`, as a person and a program meet it."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.support.launch_plans import COMMAND_JOB
 from tests.support.worlds import mesh_of
 
 __all__ = ["folder"]
-WORDS = ["plan", "-c", "tpu-v4-32", "job.yaml", "mesh.tensor=2", "--check", "explicit"]
+WORDS = ["plan", "-c", "tpu-v4-32", "job.yaml", "mesh.tensor=2", "--check-sharding"]
 
 
 def test_places_are_ranked_under_the_plan_and_counted(folder: Path) -> None:
@@ -43,9 +43,8 @@ def test_a_program_gets_the_same_as_json(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["plan", "command.yaml", "--check", "explicit"], "what a command runs is not known"),
-        (["plan", "job.yaml", "--check", "explicit", "--compile"], "one of them at a time"),
-        (["plan", "job.yaml", "--check", "implicit"], "implicit"),
+        (["plan", "command.yaml", "--check-sharding"], "what a command runs is not known"),
+        (["plan", "job.yaml", "--check-sharding", "--compile"], "one of them at a time"),
     ],
 )
 def test_what_cannot_be_checked_is_refused(folder: Path, words: list[str], message: str) -> None:

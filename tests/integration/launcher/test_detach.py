@@ -12,26 +12,18 @@ import pytest
 
 from launcher.host.process_tree import start_time
 from launcher.runs.directory import RunDir, is_alive
+from tests.support.assert_no_leftovers import Traces
 from tests.support.cli import JOB, launch
-from tests.support.processes import wait_until
+from tests.support.processes import LAUNCH_TIMEOUT_S, wait_until
 from tests.support.run_folders import make_run
 
-RUNS_ON = """\
-import sys, time
-from pathlib import Path
-from rich.console import Console
-from launcher.executors.local import detach
-from launcher.runs.directory import RunDir
-
-with RunDir.open(Path(sys.argv[1])) as run:
-    if not detach(run, Console()):
-        sys.exit()
-    print("detached", flush=True)
-    while not (run.folder / "end").exists():
-        time.sleep(0.05)
-    run.set_state("finished")
+WAITING_JOB = """\
+name: small
+command: [sh, -c, "echo begun; while [ ! -e end ]; do sleep 0.1; done"]
+grace_s: 1
 """
-"""A launcher whose run ends when it is told to by a file."""
+"""A program that ends once there is a file `end`."""
+ONE_HOST = "{accelerator: cpu, hosts: 1, devices_per_host: 1, provider: {kind: local}}"
 
 
 def test_a_run_that_exists_is_refused(tmp_path: Path) -> None:
@@ -62,38 +54,42 @@ def test_an_error_of_the_new_process_reaches_the_user(tmp_path: Path) -> None:
 
 
 class Detached:
-    """A run that a process of its own holds, begun by a command that has returned."""
+    """A run of a background process, begun by a command that has returned."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, traces: Traces) -> None:
+        self._folder, self.folder = folder, folder / "runs" / "small"
+        (folder / "job.yaml").write_text(WAITING_JOB)
+        (folder / "one.yaml").write_text(ONE_HOST)
         reading, writing = os.pipe()
         self.begun = subprocess.run(
-            [sys.executable, "-c", RUNS_ON, str(folder)],
+            [sys.executable, "-m", "launcher", "-c", "one.yaml", "job.yaml", "--detach"],
+            cwd=folder,
+            env=traces.environment,
             capture_output=True,
             text=True,
             pass_fds=[writing],
-            timeout=60,
+            timeout=LAUNCH_TIMEOUT_S,
         )
         os.close(writing)
         with os.fdopen(reading) as pipe:
-            self.kept = pipe.read()  # comes back as soon as nobody has the other end
+            self.kept = pipe.read()  # returns as soon as no process has the other end
 
     @property
     def pid(self) -> int:
         return json.loads((self.folder / "state.json").read_text())["pid"]
 
     def end(self) -> None:
-        (self.folder / "end").touch()
-        wait_until(lambda: not is_alive(self.folder), timeout_s=30.0)
+        (self._folder / "end").touch()
+        wait_until(lambda: not is_alive(self.folder))
 
 
-@pytest.fixture
-def detached(tmp_path: Path) -> Iterator[Detached]:
-    with make_run(tmp_path) as run:
-        pass
-    detached = Detached(run.folder)
+@pytest.fixture(scope="module")
+def detached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Detached]:
+    traces = Traces()
+    detached = Detached(tmp_path_factory.mktemp("detached"), traces)
     yield detached
     detached.end()
+    traces.remove()
 
 
 def test_the_run_is_held_when_the_command_returns(detached: Detached) -> None:
@@ -115,8 +111,8 @@ def test_it_is_in_a_session_of_its_own_without_a_terminal(detached: Detached) ->
 
 def test_its_output_goes_into_the_log(detached: Detached) -> None:
     log = detached.folder / "logs" / "launch.log"
-    wait_until(lambda: log.read_text() == "detached\n", timeout_s=30.0)
-    assert "detached" not in detached.begun.stdout
+    wait_until(lambda: "host 0 begun" in log.read_text())
+    assert "begun" not in detached.begun.stdout
 
 
 def test_nothing_that_the_caller_had_open_is_kept(detached: Detached) -> None:
@@ -125,14 +121,23 @@ def test_nothing_that_the_caller_had_open_is_kept(detached: Detached) -> None:
     assert is_alive(detached.folder)
 
 
-def test_the_state_is_no_change_and_ends_as_the_process_says(detached: Detached) -> None:
-    detached.end()
-    events = (detached.folder / "events.jsonl").read_text().splitlines()
-    states = [e["state"] for e in map(json.loads, events) if e["event"] == "state"]
-    assert states == ["provisioning", "provisioning", "finished"]
+def test_a_second_command_for_a_detached_run_is_refused(detached: Detached) -> None:
+    refused = launch(detached.folder.parents[1], "resume", "small", "--detach")
+    assert refused.returncode == 2
+    assert "this run is running now" in refused.stderr
 
 
 def test_the_end_of_the_process_frees_the_run(detached: Detached) -> None:
     os.kill(detached.pid, signal.SIGKILL)
-    wait_until(lambda: not is_alive(detached.folder), timeout_s=30.0)
+    wait_until(lambda: not is_alive(detached.folder))
     RunDir.open(detached.folder).close()
+
+
+def test_a_detached_run_resumes_in_the_background_and_ends_as_its_program_does(
+    detached: Detached,
+) -> None:
+    resumed = launch(detached.folder.parents[1], "resume", "small", "--detach")
+    assert resumed.returncode == 0, resumed.stderr
+    assert is_alive(detached.folder)
+    detached.end()
+    assert json.loads((detached.folder / "state.json").read_text())["state"] == "finished"

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster.schema import find_cluster
 from launcher.commands import clusters, down
-from launcher.commands.clusters import end, keep_warm
-from launcher.core.errors import HostError
+from launcher.commands.clusters import keep_warm
+from launcher.core.errors import HostError, JobError
 from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, NO_CLUSTER, OK
+from launcher.executors.local_run import LocalRunHandle
 from launcher.providers.gcp import pod, slice_records
 from launcher.providers.gcp.pod import TpuSliceRequest
 from launcher.providers.gcp.request import cluster_label
 from launcher.providers.local import provider, warm
 from launcher.providers.ray.host_cluster import OwnedCluster
+from tests.support.exits import exit_code
 from tests.support.run_folders import make_run
 from tests.support.tpu_slices import MemoryApi, cluster_file, ended, make_pod
 from tests.support.warm_clusters import SETTINGS, hosts
@@ -49,6 +50,10 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
     monkeypatch.setattr(clusters.Confirm, "ask", lambda *given, **named: answer)
 
 
+def end(given: str, *, agreed: bool) -> int:
+    return exit_code(lambda: clusters.end(given, agreed=agreed))
+
+
 def test_down_gives_back_the_slices_of_its_own_cluster_file_and_of_no_namesake(
     api: MemoryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +82,7 @@ def test_without_a_terminal_down_deletes_nothing_and_lists_run_and_folder(
     said = capsys.readouterr().err
     assert held.note.resource_id in said and str(tmp_path / "alice/runs/alice") in said
     assert "v4-16 (on demand) in us-central2-b, project mine" in said
-    assert "nothing is ended: say --yes, or type this on a terminal" in said
+    assert "nothing was ended: pass --yes, or run this command on a terminal" in said
     assert not api.deleted and slice_records.is_noted(held.folder)
 
 
@@ -98,7 +103,7 @@ def test_an_unreadable_note_is_named_and_keeps_no_other_slices(
     (torn.folder / slice_records.STATE).write_text("")
     assert end(str(tmp_path / "bob" / "pod.yaml"), agreed=True) == OK
     assert api.deleted == [whole.note.resource_id]
-    said = capsys.readouterr().err.replace("\n", " ")
+    said = capsys.readouterr().err.reto_path("\n", " ")
     assert "state.json cannot be read: it is empty: skipped" in said
     assert f"launch down {torn.folder.name} gives its slices back" in said
     assert end("local", agreed=True) == OK
@@ -204,7 +209,7 @@ def test_two_ups_at_once_start_one_cluster(
 
     def up() -> None:
         both.wait()
-        codes.append(keep_warm(find_cluster(str(file)), str(file), None))
+        codes.append(exit_code(lambda: keep_warm(str(file), None)))
 
     monkeypatch.setattr(clusters, "ending_on_signals", nullcontext)
     threads = [threading.Thread(target=up) for _ in range(2)]
@@ -242,16 +247,15 @@ def test_a_warm_cluster_with_a_live_run_is_not_ended_without_an_answer(
         warm.keep("pod", SETTINGS, hosts)
         with warm.use("pod", run.folder):
             assert end("pod", agreed=False) == BAD_USAGE
-            assert str(run.folder) in capsys.readouterr().err.replace("\n", "")
+            assert str(run.folder) in capsys.readouterr().err.reto_path("\n", "")
             assert warm.is_up("pod")
 
-            def stop(folder: Path, *, now: bool) -> int:
-                assert not now and warm.is_up("pod")
-                stopped.append(folder)
+            def stop(handle: LocalRunHandle) -> None:
+                assert warm.is_up("pod")
+                stopped.append(handle.folder)
                 run.close()
-                return OK
 
-            monkeypatch.setattr(down, "stop_run", stop)
+            monkeypatch.setattr(LocalRunHandle, "stop", stop)
             assert end("pod", agreed=True) == OK
     assert stopped == [run.folder] and not warm.is_up("pod")
 
@@ -260,7 +264,11 @@ def test_a_run_that_does_not_stop_keeps_its_warm_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: OwnedCluster
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(down, "stop_run", lambda folder, now: 1)
+
+    def stop(handle: LocalRunHandle) -> None:
+        raise JobError(f"{handle.folder} still runs")
+
+    monkeypatch.setattr(LocalRunHandle, "stop", stop)
     with make_run(tmp_path) as run:
         warm.keep("pod", SETTINGS, hosts)
         with warm.use("pod", run.folder):

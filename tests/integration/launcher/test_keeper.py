@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -54,9 +55,9 @@ def replacements(monkeypatch: pytest.MonkeyPatch) -> list[RunRequest]:
     """The runs that were to go on with other slices."""
     found: list[RunRequest] = []
     # No handlers of signals.
-    monkeypatch.setattr(gcp_reclaimer.SshExecutor, "report_errors", lambda self, go: go())
+    monkeypatch.setattr(gcp_reclaimer.RemoteSubmission, "reporting", lambda self: nullcontext())
     monkeypatch.setattr(
-        gcp_reclaimer.GcpExecutor, "replaced", lambda self, begin: found.append(begin) or 0
+        gcp_reclaimer.SliceSubmission, "replaced", lambda self, begin: found.append(begin) or 0
     )
     return found
 

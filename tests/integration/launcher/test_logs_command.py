@@ -162,5 +162,5 @@ def test_ctrl_c_lets_go_and_says_how_to_stop(run: RunDir, follow) -> None:
     following.process.send_signal(signal.SIGINT)
     code, said = following.end()
     assert code == 130
-    assert "small runs on" in said
+    assert "small continues" in said
     assert "launch stop " in said

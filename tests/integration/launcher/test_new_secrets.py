@@ -12,9 +12,9 @@ import pytest
 from launcher.cluster.schema import ClusterRef, Ssh, find_cluster
 from launcher.core.exit_codes import BAD_USAGE
 from launcher.executors import new_secrets
-from launcher.executors.options import OutputOptions
-from launcher.executors.remote import still_there
-from launcher.executors.ssh import RunRequest, SshExecutor
+from launcher.executors.options import LaunchOptions
+from launcher.executors.remote_run import locate
+from launcher.executors.ssh import RemoteSubmission, RunRequest
 from launcher.providers.ray.host_protocol import RunOrder
 from launcher.providers.ssh.provision import Provisioned
 from launcher.providers.ssh.run_handle import RemoteRun
@@ -125,8 +125,7 @@ def test_a_head_resumes_with_the_secrets_that_the_launching_machine_names(tmp_pa
 
 def test_the_job_that_was_sent_is_recorded_here_with_its_secrets(folder: Path) -> None:
     cluster = find_cluster("local").value
-    console = OutputOptions(detached=False, as_json=False)
-    remotely = SshExecutor(folder, cluster, "c", ClusterRef(name="c"), console)
+    remotely = RemoteSubmission(folder, cluster, "c", ClusterRef(name="c"), LaunchOptions())
     remotely.record(RunRequest(job("NEW"), None))
     assert load_job(folder / "job.yaml").value.secrets == ("NEW",)
     assert registry.secrets_of(folder) == ["NEW"]
@@ -154,7 +153,7 @@ def test_a_run_that_comes_home_keeps_the_job_and_the_id_that_this_machine_wrote(
 ) -> None:
     before = (folder / "run_id").read_text()
     remote_run(folder, {"state": "stopped", "step": 7}, monkeypatch)
-    assert still_there(folder) is None
+    assert locate(folder) is None
     assert load_job(folder / "job.yaml").value.secrets == ("NAMED",)
     assert (folder / "run_id").read_text() == before
 
@@ -162,7 +161,7 @@ def test_a_run_that_comes_home_keeps_the_job_and_the_id_that_this_machine_wrote(
 def test_a_torn_record_of_a_remote_run_is_an_error_that_names_the_file(folder: Path) -> None:
     (folder / REMOTE).write_text("")
     with pytest.raises(RunFolderError, match=r"remote\.json cannot be read"):
-        still_there(folder)
+        locate(folder)
 
 
 def test_the_state_that_comes_home_says_neither_process_nor_cluster_nor_folder(
@@ -170,7 +169,7 @@ def test_the_state_that_comes_home_says_neither_process_nor_cluster_nor_folder(
 ) -> None:
     evil = {"pid": 1, "start_time": 1, "launched_in": "/evil", "cluster": {"name": "evil.yaml"}}
     remote_run(folder, {"state": "stopped", "step": 7, **evil}, monkeypatch)
-    assert still_there(folder) is None
+    assert locate(folder) is None
     state = json.loads((folder / "state.json").read_text())
     assert state == {
         "state": "stopped", "step": 7, "launched_in": str(folder.parents[1]),

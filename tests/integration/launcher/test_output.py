@@ -124,20 +124,6 @@ def test_a_stream_without_a_descriptor_is_written_to() -> None:
     assert stream.getvalue() == "text"
 
 
-def test_a_descriptor_with_another_file_behind_it_is_written_to_again(
-    pipe: Pipe, tmp_path: Path
-) -> None:
-    pipe.stop_reading()
-    print("lost", file=pipe.output)
-    pipe.output.settle()
-    with (tmp_path / "log").open("w") as log:
-        os.dup2(log.fileno(), pipe.stream.fileno())
-    pipe.output.reopen()
-    print("written", file=pipe.output)
-    pipe.output.settle()
-    assert (tmp_path / "log").read_text() == "written\n"
-
-
 PRINTING = """\
 import sys
 from launcher.core.output import unfailing_output

@@ -1,15 +1,14 @@
 """What a program printed reaches the terminal as text, and never as an order to it."""
 
-import io
 import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
-from launcher.core.exit_codes import fail
+from launcher.core.errors import JobError
+from launcher.core.exit_codes import print_error
 from launcher.core.printable import coloured, plain
 from tests.support.cli import launch
 from tests.support.run_folders import add_events, add_log, make_run
@@ -39,10 +38,13 @@ def test_of_escape_sequences_only_colours_are_left_and_end_with_the_line() -> No
     assert coloured(f"\x1b[31mred{MOVE}") == "\x1b[31mred[2J[1A\x1b[0m"
 
 
-def test_an_error_message_gives_the_terminal_no_order() -> None:
-    text = io.StringIO()
-    fail(Console(file=text), f"why{ORDERS}", 1)
-    assert not controls(text.getvalue())
+def test_an_error_message_gives_the_terminal_no_order(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = JobError(f"why{ORDERS}", details=[f"line{ORDERS}"], hint=f"hint{ORDERS}")
+    assert print_error(error) == 1
+    assert not controls(text := capsys.readouterr().err)
+    assert all(word in text for word in ("why", "line", "hint"))
 
 
 @pytest.mark.parametrize("words", [[], ["--host", "0"], ["--tail", "1"]])

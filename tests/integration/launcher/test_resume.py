@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cluster.schema import ClusterRef
-from launcher.executors.resume_point import Resumed, cluster_words, plan_resume
+from launcher.executors.resume_point import Resumed, new_cluster_ref, plan_resume
 from launcher.runs.directory import RunDir, find_run, resume_command
 from tests.support.checkpoint_metadata_builders import about_of
 from tests.support.cli import launch
@@ -87,7 +87,7 @@ def test_a_run_keeps_its_name_and_its_checkpoints(folder: Path, tmp_path: Path) 
 def test_without_a_checkpoint_it_starts_at_the_first_step(folder: Path) -> None:
     (folder / "checkpoints" / "1" / "about.json").unlink()
     (note,) = resumed(folder).notes
-    assert note.endswith("it starts at the first step")
+    assert note.endswith("the run starts at the first step")
 
 
 def test_checkpoints_that_cannot_be_seen_from_here_are_left_to_the_hosts(folder: Path) -> None:
@@ -122,9 +122,9 @@ def test_torn_lines_do_not_take_the_next_one_with_them(folder: Path) -> None:
 
 def test_it_runs_where_it_ran_unless_told_otherwise() -> None:
     before = ClusterRef(name="tpu-v4-32", simulate=True)
-    assert cluster_words(before, None, False, None) == before
-    assert cluster_words(before, None, False, 2).simulate_hosts == 2
-    assert cluster_words(before, "local", False, None) == ClusterRef(name="local")
+    assert new_cluster_ref(before, None, False, None) == before
+    assert new_cluster_ref(before, None, False, 2).simulate_hosts == 2
+    assert new_cluster_ref(before, "local", False, None) == ClusterRef(name="local")
 
 
 def test_a_run_is_found_by_name_or_path(folder: Path, monkeypatch) -> None:
@@ -206,5 +206,7 @@ def test_its_relative_paths_start_where_it_was_launched(
 
 def test_a_cluster_file_that_is_named_is_one_of_the_folder_it_is_typed_in() -> None:
     before = ClusterRef(name="local")
-    assert cluster_words(before, "pods/a.yaml", False, None).name == str(Path.cwd() / "pods/a.yaml")
-    assert cluster_words(before, "tpu-v4-8", False, None).name == "tpu-v4-8"
+    assert new_cluster_ref(before, "pods/a.yaml", False, None).name == str(
+        Path.cwd() / "pods/a.yaml"
+    )
+    assert new_cluster_ref(before, "tpu-v4-8", False, None).name == "tpu-v4-8"

@@ -74,8 +74,8 @@ def test_where_nothing_fits_it_ends_with_1(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["-c", "local", "--search"], "it is for a real accelerator"),
-        (["-c", "v4-8", "--simulate", "--search"], "without --simulate"),
+        (["-c", "local", "--search"], "needs a real accelerator"),
+        (["-c", "v4-8", "--simulate", "--search"], "leave out --simulate"),
         (["-c", "h200-16", "--search", "--compile"], "--compile: h200-16: only TPUs"),
     ],
 )

@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 from launcher.cli.app import app
 from launcher.cluster.schema import Cluster, Slurm, find_cluster
 from launcher.core import files
+from launcher.core.environment import INSIDE
 from launcher.core.errors import HostError
 from launcher.core.exit_codes import NO_CLUSTER, OK
-from launcher.executors.options import OutputOptions
-from launcher.executors.slurm import hand_over_new
+from launcher.executors.options import LaunchOptions
+from launcher.executors.registry import executor_for
 from launcher.planning.command import CommandLaunch
 from launcher.providers.slurm import job_entrypoint, job_environment
 from launcher.providers.slurm import submit as submitting
@@ -26,9 +27,9 @@ from launcher.runs.directory import QUEUED, RunDir, RunFolderError
 from launcher.runs.slurm_job import Queued, SlurmJob
 from launcher.runs.status import read_status
 from tests.support.assert_no_leftovers import Traces
+from tests.support.exits import exit_code
 from tests.support.launch_plans import COMMAND_JOB, command_launch
 from tests.support.processes import run_launcher
-from trainer.contract.protocol.environment import SLURM_JOB
 
 JOB_ID, NAME = "4711", "small-1a2b3c4d"
 
@@ -179,8 +180,8 @@ def slurm_launch(folder: Path, job: str = COMMAND_JOB) -> CommandLaunch:
     return command_launch(folder, job, str(folder / "slurm.yaml"))
 
 
-def hand_over(launch: CommandLaunch) -> int:
-    return hand_over_new(launch, fresh=False, shown=OutputOptions(detached=True, as_json=False))
+def hand_over(launch: CommandLaunch) -> None:
+    executor_for(launch.cluster, simulated=False).submit(launch, LaunchOptions(detach=True))
 
 
 @pytest.mark.parametrize("answer", ["late", "lost"])
@@ -191,7 +192,7 @@ def test_a_job_that_sbatch_does_not_confirm_is_found_in_the_queue(
     queue.sbatch(ACCEPTS, *(late if answer == "late" else LOSES_THE_ANSWER))
     monkeypatch.setattr(slurm_job, "COMMAND_TIMEOUT_S", 1.0)
     launch = slurm_launch(tmp_path)
-    assert hand_over(launch) == OK
+    hand_over(launch)
     noted = SlurmJob.read(launch.run_dir)
     assert noted is not None
     assert noted.job_id == JOB_ID
@@ -207,10 +208,10 @@ def test_a_job_that_may_come_yet_stays_recorded_and_is_stopped_by_its_name(
     queue.sbatch(*LOSES_THE_ANSWER)
     monkeypatch.setattr(submitting, "FIND_S", 0.05)
     launch = slurm_launch(tmp_path)
-    assert hand_over(launch) == NO_CLUSTER
+    assert exit_code(lambda: hand_over(launch)) == NO_CLUSTER
     said = capsys.readouterr().err
     assert "Socket timed out" in said
-    assert "Do without it: launch stop any" in said
+    assert "Do without the job: launch stop any" in said
     noted = SlurmJob.read(launch.run_dir)
     assert noted is not None
     assert f"may have accepted the job {noted.name}" in said
@@ -258,7 +259,7 @@ def test_secrets_do_not_go_to_slurms_controller_and_the_job_finds_them(
     for name, value in {**values, "PLAIN": "1414"}.items():
         monkeypatch.setenv(name, value)
     launch = slurm_launch(tmp_path, COMMAND_JOB + "secrets: [MY_LOGIN]\n")
-    assert hand_over(launch) == OK
+    hand_over(launch)
     sent = (queue.folder / "environment").read_text().splitlines()
     assert "PLAIN=1414" in sent
     assert [line for line in sent if line.partition("=")[0] in values] == []
@@ -273,7 +274,7 @@ def test_secrets_are_deleted_when_the_job_is_taken_out_of_the_queue(
     queue.sbatch(ACCEPTS, "echo 4711")
     monkeypatch.setenv("MY_LOGIN", "3141")
     launch = slurm_launch(tmp_path, COMMAND_JOB + "secrets: [MY_LOGIN]\n")
-    assert hand_over(launch) == OK
+    hand_over(launch)
     queue.write("scancel", 'rm "$QUEUE"')
     assert CliRunner().invoke(app, ["stop", "any"]).exit_code == OK
     assert not (launch.run_dir / job_environment.FILE).exists()
@@ -283,7 +284,7 @@ def test_a_requeued_job_waits_for_the_lock_of_a_dead_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = queued_run(tmp_path)
-    monkeypatch.setenv(SLURM_JOB, NAME)
+    monkeypatch.setenv(INSIDE, NAME)
     monkeypatch.setattr(files, "LOCK_TIMEOUT_S", 0.0)
     held = (run / "events.jsonl").open("a")
     assert files.lock(held)

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.commands import stop
+from launcher.core.events import Listener
+from launcher.executors import local_run
+from launcher.executors.local_run import stop_run
 from launcher.host.process_tree import start_time
 from launcher.runs.directory import RunDir, RunFolderError
 from tests.support.cli import launch
+from tests.support.exits import exit_code
 from tests.support.run_folders import add_events, add_steps, make_run
 
 HOLDS = """\
@@ -101,10 +104,12 @@ def test_a_run_that_fails_while_it_stops_is_told(folder: Path, hold) -> None:
 
 
 @pytest.mark.parametrize("signals", [2, pytest.param(1000, marks=pytest.mark.slow)])
-def test_now_ends_what_does_not_end_and_writes_the_state(folder: Path, hold, signals: int) -> None:
+def test_force_ends_what_does_not_end_and_writes_the_state(
+    folder: Path, hold, signals: int
+) -> None:
     """With the second SIGTERM; or, where that is not heard, with SIGKILL."""
     holding = hold(signals, "running")
-    done = launch(folder.parents[1], "stop", "small", "--now")
+    done = launch(folder.parents[1], "stop", "small", "--force")
     assert done.returncode == 0, done.stderr
     assert holding.process.wait(timeout=10) is not None
     about = state(folder)
@@ -116,9 +121,11 @@ def test_a_run_that_does_not_end_in_time_goes_on(
     folder: Path, hold, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     holding = hold(signals=2)
-    monkeypatch.setattr(stop, "ENDING_TIMEOUT_S", -1e9)
-    assert stop.stop_run(folder, now=False) == 1
-    assert "small still runs. To end it at once: launch stop" in capsys.readouterr().err
+    monkeypatch.setattr(local_run, "ENDING_TIMEOUT_S", -1e9)
+    assert exit_code(lambda: stop_run(folder, force=False, listener=Listener())) == 1
+    told = capsys.readouterr().err
+    assert "small is still running" in told
+    assert "End it immediately: launch stop" in told
     assert holding.process.poll() is None
 
 
@@ -132,14 +139,14 @@ def test_a_run_that_is_not_running_is_no_error(folder: Path) -> None:
 def test_another_process_of_the_same_id_is_never_signalled(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stop, "OWNER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(local_run, "OWNER_TIMEOUT_S", 0.1)
     other = subprocess.Popen(["sleep", "60"])
     try:
         with RunDir.open(folder) as run:
             about = run.state | {"pid": other.pid, "start_time": 1 + (start_time(other.pid) or 0)}
             (folder / "state.json").write_text(json.dumps(about))
             with pytest.raises(RunFolderError, match="none of this machine"):
-                stop.stop_run(folder, now=True)
+                stop_run(folder, force=True, listener=Listener())
         assert other.poll() is None
     finally:
         other.kill()

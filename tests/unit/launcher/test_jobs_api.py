@@ -1,6 +1,6 @@
 """The Jobs API as this machine speaks to it: to its address alone, and with answers that are lost.
 
-Runs on a real cluster: tests/e2e/ray_jobs.
+Runs on a real cluster: tests/jobs_api.
 """
 
 import http.server
@@ -17,8 +17,9 @@ from launcher.cluster.schema import Attach, Cluster, ClusterRef
 from launcher.core.errors import HostError, UnconfirmedError
 from launcher.core.exit_codes import NO_CLUSTER
 from launcher.executors import ray_jobs
-from launcher.executors.options import OutputOptions
-from launcher.executors.remote import run_remotely, still_there
+from launcher.executors.options import LaunchOptions
+from launcher.executors.registry import executor_for
+from launcher.executors.remote_run import locate
 from launcher.providers.ray.code_bundle import Code
 from launcher.providers.ray.host_protocol import RunOrder
 from launcher.providers.ray_jobs import run_handle as jobs
@@ -27,6 +28,7 @@ from launcher.providers.ray_jobs.entrypoint import unpacked
 from launcher.providers.ray_jobs.run_handle import RayJob
 from launcher.runs import registry
 from launcher.runs.directory import RunFolderError
+from tests.support.exits import exit_code
 from tests.support.launch_plans import command_launch
 from trainer.contract.config.loader import ConfigError, load
 
@@ -229,7 +231,7 @@ def test_a_job_without_any_answer_stays_recorded_and_is_found_later(
     with pytest.raises(UnconfirmedError, match=f"may have accepted the job {run.submission_id}"):
         run.begin(work(), folder)
     head.answer = accepts
-    there = still_there(folder)
+    there = locate(folder)
     assert isinstance(there, RayJob)
     assert there.submission_id == run.submission_id
 
@@ -248,8 +250,8 @@ def test_a_new_run_that_may_have_been_accepted_keeps_its_folder(
     (tmp_path / "cluster.yaml").write_text(text)
     launch = command_launch(tmp_path, cluster=str(tmp_path / "cluster.yaml"))
     head.answer = lambda request: None if "/api/jobs/" in request.path else (200, {})
-    shown = OutputOptions(detached=True, as_json=False)
-    assert run_remotely(launch, fresh=False, shown=shown) == NO_CLUSTER
+    executor, options = executor_for(launch.cluster, simulated=False), LaunchOptions(detach=True)
+    assert exit_code(lambda: executor.submit(launch, options)) == NO_CLUSTER
     assert "may have accepted the job slipway-any-" in (said := capsys.readouterr().err)
     assert "The run is not lost: launch status any" in said
     noted = RayJob.read(launch.run_dir)
@@ -268,7 +270,7 @@ def test_a_job_that_the_cluster_never_got_is_forgotten_once_it_says_so(
         run.begin(work(), folder)
     head.unheard = 0
     with pytest.raises(RunFolderError, match=r"has not accepted the job .* --fresh"):
-        still_there(folder)
+        locate(folder)
     assert RayJob.read(folder) is None
     assert (folder / "job.yaml").exists()
 

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from launcher.commands import run as command
 from launcher.controller.controller import RunController
 from launcher.controller.supervisor import RunEnded
 from launcher.core.errors import HostError
+from launcher.executors.drive import drive
 from launcher.gang.gang import GangError
 from launcher.runs.directory import RunDir
 from launcher.ui.progress import LastCheckpoint
+from tests.support.exits import exit_code
 from tests.support.launch_plans import small_launch
 
 WAY_ON = "Continue from step 40: launch resume small"
@@ -29,7 +30,8 @@ def end_of(folder: Path, end: Exception | RunEnded, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(RunController, "run", run)
     launch = small_launch(folder)
     with RunDir.create(launch) as made:
-        return command._run(launch, made, LastCheckpoint(40, None), Console(stderr=True))
+        saved, console = LastCheckpoint(40, None), Console(stderr=True)
+        return exit_code(lambda: drive(launch, made, saved, console))
 
 
 def test_a_lost_cluster_ends_with_3_and_the_way_on(

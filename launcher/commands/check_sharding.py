@@ -1,4 +1,4 @@
-"""`launch plan --check explicit`: where the step's shardings are ambiguous or would change."""
+"""`launch plan --check-sharding`: where the step's shardings are ambiguous or would change."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from launcher.core.exit_codes import BAD_USAGE, INTERRUPTED, OK, fail
+from launcher.core.errors import InterruptError, UsageError
 from launcher.core.formatting import format_bytes, pluralize
 from launcher.core.signals import ending_on_signals
 from launcher.planning.compiler import of_training
@@ -20,8 +20,8 @@ CALLERS = 2
 STYLES = {"ambiguous": "bold red", "reshard": "yellow", "constraint": "dim"}
 
 
-def tell(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> int:
-    """Prints the plan with the findings; returns the exit code of `launch`."""
+def check_sharding(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> None:
+    """Prints the plan with the findings. Raises UsageError when the step cannot be traced."""
     errors = Console(stderr=True)
     if not as_json:
         print_plan(Console(), launch, shardings=shardings)
@@ -30,9 +30,9 @@ def tell(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> int:
         with status, ending_on_signals():
             report = ask(launch)
     except TrainerProcessError as error:
-        return fail(errors, f"--check explicit: {error}", BAD_USAGE)
+        raise UsageError(f"--check-sharding: {error}") from None
     except KeyboardInterrupt:
-        return fail(errors, "interrupted; the trace is ended", INTERRUPTED)
+        raise InterruptError("interrupted; the trace has ended") from None
     if as_json:
         content = json.loads(plan_as_json(launch))
         print(json.dumps(content | {"explicit": report["explicit"]}, indent=2))
@@ -41,7 +41,6 @@ def tell(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> int:
     if report["stopped"]:
         why = f"warning: the backward pass is not in it: {report['stopped']}"
         errors.print(Text(why, style="yellow"), soft_wrap=True)
-    return OK
 
 
 def ask(launch: LaunchSpec) -> dict[str, Any]:

@@ -1,0 +1,139 @@
+"""Drives a run in this process, from its first attempt to its end."""
+
+import errno
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from launcher.controller.controller import RunController
+from launcher.core.errors import HostError, InterruptError, JobError
+from launcher.core.output import report_failures
+from launcher.core.results import GangResult
+from launcher.core.signals import Interrupts, ending_on_signals, refusing_suspension
+from launcher.planning.spec import LaunchSpec
+from launcher.runs import summary
+from launcher.runs.directory import RunDir, resume_command
+from launcher.runs.history import LastCheckpoint
+from launcher.ui.progress import RunDisplay, describe_stop, print_summary
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
+
+def drive(spec: LaunchSpec, run: RunDir, saved: LastCheckpoint | None, console: Console) -> None:
+    """Runs attempts until the run ends, then records and prints the end.
+
+    `saved` is the checkpoint to resume from.
+
+    Raises JobError, HostError or InterruptError, with the run's directory, unless the run finishes.
+    """
+    display = RunDisplay(console, spec, saved)
+    report_failures(_recorder(run))
+    errors = Console(stderr=True, quiet=console.quiet)
+    for warning in spec.plan.warnings:
+        errors.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
+    began = time.monotonic()
+    with ending_on_signals() as interrupts, refusing_suspension():
+        controller = RunController(spec, run, display, interrupts)
+        try:
+            with display:
+                over = controller.run()
+        except KeyboardInterrupt:
+            raise _stopped(spec, run, display, interrupts) from None
+        except (HostError, JobError) as error:
+            run.set_state("failed", reason=str(error), **_position(display))
+            error.run_dir, error.hint = run.folder, _next_action(run, display)
+            raise
+    if over.state == "stopped":
+        cut_off = controller.outcome.cut_off if controller.outcome else ""
+        raise _stopped(spec, run, display, interrupts, cut_off)
+    if over.state == "failed":
+        run.set_state("failed", reason=over.reason, **_position(display))
+        raise _failed(run, display, over.reason, controller.outcome)
+    _finish(console, spec, run, display, time.monotonic() - began)
+
+
+@contextmanager
+def reporting_disk_errors(folder: Path) -> Iterator[None]:
+    """Raises JobError for the error of a disk that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        raise JobError(
+            f"{folder} cannot be written: {error.strerror}; everything has ended",
+            hint=f"Make room, then continue: {resume_command(folder)}",
+        ) from error
+
+
+def _recorder(run: RunDir) -> Callable[[str], None]:
+    """Returns a function that records the first error of the output in events.jsonl."""
+    recorded = threading.Lock()
+
+    def record(failure: str) -> None:
+        if recorded.acquire(blocking=False):
+            event = {"event": "display_off", "time": time.time(), "reason": failure}
+            with suppress(OSError, ValueError):  # a full disk stops the run itself, or it is over
+                run.add_event(event)
+
+    return record
+
+
+def _finish(
+    console: Console, spec: LaunchSpec, run: RunDir, display: RunDisplay, elapsed_s: float
+) -> None:
+    """Records the end; prints the summary and the goodput."""
+    done = {"step": spec.steps} if spec.steps else {}
+    run.set_state("finished", **{**_position(display), **done})
+    print_summary(console, spec, display, elapsed_s)
+    goodput = summary.read(run.folder).goodput(None)
+    console.print(Text(str(goodput), style="dim"), soft_wrap=True)
+
+
+def _failed(run: RunDir, display: RunDisplay, reason: str, outcome: GangResult | None) -> JobError:
+    """Returns the error of a run that failed, with the last lines of the first host that failed."""
+    return JobError(
+        f"{reason}; all other hosts were ended. Logs: {run.folder}/logs",
+        details=outcome.tail if outcome else (),
+        hint=_next_action(run, display),
+        run_dir=run.folder,
+    )
+
+
+def _stopped(
+    spec: LaunchSpec, run: RunDir, display: RunDisplay, interrupts: Interrupts, cut_off: str = ""
+) -> InterruptError:
+    """Records that a signal ended the run early, and returns the error that reports it.
+
+    `launch stop` sends SIGTERM.
+    """
+    on_request = interrupts.signal == signal.SIGTERM
+    run.set_state("stopped" if on_request else "interrupted", **_position(display))
+    how = "stopped on request" if on_request else "interrupted"
+    return InterruptError(
+        f"{how}; everything has ended. Logs: {run.folder}/logs",
+        details=[f"{cut_off}, before it had stopped in order"] if cut_off else (),
+        hint=describe_stop(spec, display),
+        run_dir=run.folder,
+    )
+
+
+def _next_action(run: RunDir, display: RunDisplay) -> str | None:
+    if display.checkpoint is None:
+        return None
+    return f"Continue from step {display.checkpoint.step}: {resume_command(run.folder)}"
+
+
+def _position(display: RunDisplay) -> dict[str, int | None]:
+    """Returns the last step and checkpoint of the run, for state.json."""
+    checkpoint = display.checkpoint
+    return {
+        "step": display.last_step.get("step"),
+        "checkpoint": checkpoint.step if checkpoint else None,
+    }

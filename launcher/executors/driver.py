@@ -1,0 +1,128 @@
+"""The process that drives a detached run: `python -m launcher.executors.driver`.
+
+It reads a pickled DriverOrder from standard input, and answers once it holds the run's lock. It is
+in its own session, so that no terminal ends it.
+"""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from launcher.core.environment import child_environment
+from launcher.core.errors import InternalError, SlipwayError, error_of
+from launcher.core.exit_codes import OK, print_error
+from launcher.core.files import parse_object
+from launcher.core.output import unfailing_output
+from launcher.planning.spec import LaunchSpec
+from launcher.runs.directory import RunDir, RunFolderError
+from launcher.runs.history import LastCheckpoint
+
+MODULE = "launcher.executors.driver"
+
+
+@dataclass(frozen=True)
+class DriverOrder:
+    """A run that a driver process starts or resumes."""
+
+    spec: LaunchSpec
+    is_new: bool
+    """Whether the driver creates the run's directory; it opens an existing one otherwise."""
+    fresh: bool = False
+    """Whether an existing run of the same name is moved aside."""
+    saved: LastCheckpoint | None = None
+    """Checkpoint that the run resumes from."""
+
+    def open(self) -> RunDir:
+        """Returns the run's directory, locked by this process. Raises RunFolderError."""
+        if self.is_new:
+            return RunDir.create(self.spec, fresh=self.fresh)
+        run = RunDir.open(self.spec.run_dir)
+        run.begin(self.spec)
+        return run
+
+
+def start(order: DriverOrder) -> None:
+    """Starts a driver, and returns once it holds the run.
+
+    Raises SlipwayError with the reason when the driver could not take the run.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-m", MODULE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=child_environment(),
+    ) as process:
+        answer = parse_object(process.communicate(pickle.dumps(order))[0])
+    if answer is None:
+        raise InternalError("the process that drives the run ended without an answer")
+    if "message" in answer:
+        raise error_of(answer["exit_code"], answer["message"])
+
+
+def main() -> int:
+    """Serves one order, in a process that this process's parent does not wait for."""
+    order: DriverOrder = pickle.load(sys.stdin.buffer)
+    if os.fork():
+        os._exit(OK)
+    os.setsid()
+    answers = os.dup(1)
+    try:
+        with _taken(order) as run:
+            _answer(answers, {"held": True})
+            return _drive(order, run)
+    except SlipwayError as error:
+        _answer(answers, {"message": str(error), "exit_code": error.exit_code})
+        return error.exit_code
+
+
+@contextmanager
+def _taken(order: DriverOrder) -> Iterator[RunDir]:
+    """Locks the run, and redirects the standard streams. Raises RunFolderError."""
+    with order.open() as run:
+        try:
+            _redirect(run.folder / "logs" / "launch.log")
+        except OSError as error:
+            raise RunFolderError(f"{run.folder}: the run could not be detached: {error}") from None
+        yield run
+
+
+def _redirect(log: Path) -> None:
+    """Connects standard input to nothing, and the other standard streams to a file."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for source, number in ((nothing, 0), (file, 1), (file, 2)):
+        os.dup2(source, number)
+    os.close(nothing)
+    os.close(file)
+
+
+def _answer(descriptor: int, answer: Mapping[str, object]) -> None:
+    """Sends an answer and ends the connection to the command."""
+    with suppress(BrokenPipeError), os.fdopen(descriptor, "w") as answers:
+        answers.write(json.dumps(answer))
+
+
+@unfailing_output()
+def _drive(order: DriverOrder, run: RunDir) -> int:
+    from launcher.executors.drive import drive, reporting_disk_errors  # imports Ray: slow
+
+    try:
+        with reporting_disk_errors(run.folder):
+            drive(order.spec, run, order.saved, Console())
+    except SlipwayError as error:
+        return print_error(error)
+    return OK
+
+
+if __name__ == "__main__":
+    from launcher.executors import driver  # the class that was pickled is the module's
+
+    sys.exit(driver.main())

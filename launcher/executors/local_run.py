@@ -1,0 +1,174 @@
+"""The handle of a run that a process of this machine drives, or that has ended."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from launcher.core.errors import InterruptError, JobError
+from launcher.core.events import Listener
+from launcher.core.files import read_object
+from launcher.core.formatting import format_seconds
+from launcher.executors.follow import follow_run, new_events, new_lines
+from launcher.executors.handle import Event, RunHandle
+from launcher.executors.options import LaunchOptions
+from launcher.providers.kubernetes.cleanup import release
+from launcher.runs import summary
+from launcher.runs.directory import RunDir, RunFolderError, is_alive, run_word
+from launcher.runs.known_process import KnownProcess
+from launcher.runs.status import RunStatus, read_status
+
+ENDING_TIMEOUT_S = 60.0
+"""Seconds to wait beyond the time that the programs have to save."""
+OWNER_TIMEOUT_S = 10.0
+"""Seconds to wait until a run that has just begun has recorded its process."""
+SIGNALS_TIMEOUT_S, KILLED_TIMEOUT_S = 5.0, 30.0
+LOOK_S = 0.1
+
+
+class LocalRunHandle(RunHandle):
+    """A run whose driver shares this machine's processes and files, or that has ended."""
+
+    def status(self) -> RunStatus:
+        return read_status(self.folder)
+
+    def events(self) -> Iterator[Event]:
+        return new_events(self.folder)
+
+    def logs(self, host: int | None = None) -> Iterator[str]:
+        return new_lines(self.folder, host)
+
+    def wait(self, listener: Listener | None = None) -> RunStatus:
+        for event in self.events():
+            if listener:
+                listener.on_event(event)
+        return self.status()
+
+    def follow(self, options: LaunchOptions) -> RunStatus:
+        return follow_run(self.folder, options)
+
+    def stop(self, *, force: bool = False, listener: Listener | None = None) -> None:
+        stop_run(self.folder, force=force, listener=listener or Listener())
+
+    def fetch(self) -> Path:
+        return self.folder
+
+
+def stop_run(folder: Path, *, force: bool, listener: Listener) -> None:
+    """Ends a run, with a checkpoint or immediately, and waits for its end.
+
+    Deletes what a run that has ended has left in Kubernetes.
+
+    Raises RunFolderError when the run's process cannot be signalled from here, HostError when
+    leftovers cannot be deleted, JobError when the run does not end, and InterruptError after
+    Ctrl-C: the run continues to stop.
+    """
+    if not is_alive(folder):
+        if release(folder):
+            listener.on_status("the Kubernetes resources that the run had left are deleted")
+        return
+    try:
+        with _owner(folder) as owner:
+            ended = _end_at_once(folder, owner) if force else _stop(folder, owner, listener)
+    except KeyboardInterrupt:
+        raise InterruptError(
+            f"no longer waiting: {folder.name} continues to stop", run_dir=folder
+        ) from None
+    if not ended:
+        raise JobError(
+            f"{folder.name} is still running",
+            hint=f"End it immediately: {_command(folder)} --force",
+            run_dir=folder,
+        )
+
+
+def _stop(folder: Path, owner: KnownProcess | None, listener: Listener) -> bool:
+    """Stops the run in order, which takes as long as a checkpoint.
+
+    Returns False when the run still runs after the deadline.
+    """
+    grace_s = read_object(folder / "state.json").get("grace_s") or 0.0
+    timeout_s = grace_s + ENDING_TIMEOUT_S
+    _send(owner, signal.SIGTERM)
+    text = f"stopping {folder.name}, with a checkpoint (immediately: {_command(folder)} --force)"
+    listener.on_status(text)
+
+    def show(waited_s: float) -> None:
+        listener.on_status(f"{text}: {format_seconds(waited_s)} of {format_seconds(timeout_s)}")
+
+    return _wait(lambda: not is_alive(folder), timeout_s, show)
+
+
+def _end_at_once(folder: Path, owner: KnownProcess | None) -> bool:
+    """Ends the launcher immediately by a second SIGTERM; its reapers end all that it started.
+
+    Sends SIGKILL when that has no effect. Returns whether the run has ended.
+    """
+
+    def is_over() -> bool:
+        _send(owner, signal.SIGTERM)
+        return not is_alive(folder)
+
+    if not _wait(is_over, SIGNALS_TIMEOUT_S):
+        _send(owner, signal.SIGKILL)
+    ended = _wait(lambda: not is_alive(folder), KILLED_TIMEOUT_S)
+    if ended:
+        _note_stop(folder)
+    return ended
+
+
+def _note_stop(folder: Path) -> None:
+    """Records the stop of a run that was ended before it could record it."""
+    found = read_status(folder)
+    if found.state != "died":
+        return
+    saved = summary.read(folder).story.checkpoint
+    with RunDir.open(folder) as run:
+        run.set_state("stopped", step=found.step, checkpoint=saved and saved.step)
+
+
+@contextmanager
+def _owner(folder: Path) -> Iterator[KnownProcess | None]:
+    """Yields the process that runs this run, or None when it has just ended.
+
+    Raises RunFolderError when the process is not on this machine, or is another user's.
+    """
+    owner: KnownProcess | None = None
+
+    def is_found() -> bool:
+        nonlocal owner
+        about = read_object(folder / "state.json")
+        owner = KnownProcess.find(about.get("pid"), about.get("start_time"))
+        return owner is not None or not is_alive(folder)
+
+    if not _wait(is_found, OWNER_TIMEOUT_S):
+        raise RunFolderError(
+            f"{folder}: this run is running, but its process is none of this machine, or another "
+            "user's. Stop it there"
+        )
+    with owner or nullcontext():
+        yield owner
+
+
+def _send(owner: KnownProcess | None, number: signal.Signals) -> None:
+    if owner is not None:
+        owner.send(number)
+
+
+def _wait(
+    is_over: Callable[[], bool], timeout_s: float, show: Callable[[float], None] = lambda _: None
+) -> bool:
+    """Returns whether a condition held before the deadline; `show` receives the seconds so far."""
+    began = time.monotonic()
+    while not is_over():
+        waited_s = time.monotonic() - began
+        if waited_s > timeout_s:
+            return False
+        show(waited_s)
+        time.sleep(LOOK_S)
+    return True
+
+
+def _command(folder: Path) -> str:
+    return f"launch stop {run_word(folder)}"
