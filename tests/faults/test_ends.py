@@ -91,7 +91,10 @@ def waiting_for_hosts(start: Callable[..., Launch], traces: Traces, folder: Path
     return run
 
 
-@pytest.mark.parametrize("state", [backing_off, waiting_for_hosts])
+STATES = {state.__name__: state for state in (backing_off, waiting_for_hosts)}
+
+
+@pytest.mark.parametrize("state", sampled(STATES, ("waiting_for_hosts",)))
 def test_kill_9_between_two_attempts_leaves_nothing_and_a_resume_goes_on(
     state: Callable[..., Launch],
     start: Callable[..., Launch],
@@ -109,6 +112,7 @@ def test_kill_9_between_two_attempts_leaves_nothing_and_a_resume_goes_on(
     assert_finished(launch.resume("faulty"), unbroken, traces)
 
 
+@pytest.mark.full
 def test_ctrl_c_while_hosts_are_waited_for_ends_everything(
     start: Callable[..., Launch], traces: Traces, tmp_path: Path
 ) -> None:

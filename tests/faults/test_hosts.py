@@ -13,6 +13,7 @@ import pytest
 from tests.support.assert_no_leftovers import Traces
 from tests.support.launches import Launcher
 from tests.support.programs import trainer_of
+from tests.support.sampling import sampled
 
 pytestmark = pytest.mark.faults
 
@@ -140,7 +141,7 @@ sys.meta_path.insert(0, Hang())
 """
 
 
-@pytest.mark.parametrize("module", ["ray", "launcher.gang.agent"])
+@pytest.mark.parametrize("module", sampled(("ray", "launcher.gang.agent"), ("ray",)))
 def test_an_agent_that_hangs_while_it_starts_is_made_anew(
     launch: Launcher, traces: Traces, tmp_path: Path, module: str
 ) -> None:

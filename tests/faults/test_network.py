@@ -31,6 +31,7 @@ def _no_namespace_is_left(traces: Traces) -> None:
     traces.watch_namespaces()
 
 
+@pytest.mark.full
 def test_hosts_in_network_namespaces_train_together(launch: Launcher, traces: Traces) -> None:
     run = launch(provider=", netns: true")
     run.wait_for_step()

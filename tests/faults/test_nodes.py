@@ -72,6 +72,7 @@ def test_a_host_that_cannot_serve_a_later_attempt_is_a_crash_and_tried_again(
     assert set(kinds[2:]) <= {"crash"}, "while it was still away"
 
 
+@pytest.mark.full
 def test_a_preempted_node_beyond_the_budget(start: Callable[..., Launch], traces: Traces) -> None:
     run = start("faulty", "", "", "retries.preemptions=0", "steps=100000")
     run.wait_for_event("step", step=35)
@@ -127,6 +128,7 @@ def test_a_host_that_is_lost_for_good_and_one_that_comes_later(
     assert [plan["world"]["hosts_per_slice"] for plan in plans] == [4, 3, 4]
 
 
+@pytest.mark.full
 def test_a_slice_that_is_lost_for_good_and_one_that_comes_later(
     launch: Launcher, start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
 ) -> None:

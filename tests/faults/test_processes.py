@@ -15,6 +15,7 @@ from tests.support.fault_matrix import JOB, assert_finished, ends
 from tests.support.launches import Launch, Launcher
 from tests.support.processes import wait_until
 from tests.support.programs import agent_of, trainer_of
+from tests.support.sampling import sampled
 from trainer.checkpoint.commit import TEMPORARY
 
 pytestmark = pytest.mark.faults
@@ -28,7 +29,7 @@ MOMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", sampled(MOMENTS.keys(), ("in_compile", "in_evaluation")))
 def test_kill_9_of_a_trainer(
     start: Callable[..., Launch], unbroken: list, traces: Traces, moment: str
 ) -> None:
@@ -57,6 +58,7 @@ def test_kill_9_of_a_trainer_in_a_save_commits_nothing(
     assert not unfinished.exists()
 
 
+@pytest.mark.full
 def test_kill_9_of_all_trainers(
     start: Callable[..., Launch], unbroken: list, traces: Traces
 ) -> None:

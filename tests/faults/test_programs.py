@@ -32,6 +32,7 @@ def test_a_trainer_that_sleeps_is_a_hang_though_its_heart_beats(
     assert "sitecustomize.py" in run.log(1), "the stacks are in the host's log"
 
 
+@pytest.mark.full
 def test_hosts_that_are_half_a_minute_apart_in_compile_and_save_do_no_harm(
     start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
 ) -> None:

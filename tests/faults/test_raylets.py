@@ -10,8 +10,10 @@ import pytest
 from launcher.cluster.schema import find_cluster
 from launcher.providers.local import provider
 from tests.support.processes import wait_until
+from tests.support.sampling import sampled
 
 pytestmark = pytest.mark.faults
+SIGNALS = {number.name: number for number in (signal.SIGKILL, signal.SIGTERM)}
 
 
 def raylet(reaper: int) -> int:
@@ -22,7 +24,7 @@ def raylet(reaper: int) -> int:
     raise LookupError("no raylet")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
+@pytest.mark.parametrize("number", sampled(SIGNALS, ("SIGKILL",)))
 def test_a_node_whose_raylet_ended_is_replaced(number: signal.Signals) -> None:
     """Also one that ends in order, for which `ray start --block` would wait on."""
     world = find_cluster("local").value.world(simulated=False)

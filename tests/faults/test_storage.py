@@ -11,11 +11,12 @@ from tests.support.fault_matrix import assert_finished, ends
 from tests.support.faulty_storage import FaultyStorage
 from tests.support.launches import Launch, Launcher
 from tests.support.programs import trainer_of
+from tests.support.sampling import sampled
 
 pytestmark = pytest.mark.faults
 
 
-@pytest.mark.parametrize("what", ["checkpoints", "corpus"])
+@pytest.mark.parametrize("what", sampled(("checkpoints", "corpus"), ("checkpoints",)))
 def test_stale_handles_at_the_start_of_an_attempt_are_retried_and_nothing_is_damaged(
     launch: Launcher, start: Callable[..., Launch], unbroken: list, traces: Traces, what: str
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_run_that_goes_well_is_left_alone_from_start_to_end(tmp_path: Path) ->
         assert run.named == []
 
 
+@pytest.mark.full
 def test_a_stopped_trainer_is_named(tmp_path: Path) -> None:
     with trainers(tmp_path) as run:
         run.wait_for(10)
@@ -141,6 +142,7 @@ def test_a_trainer_asleep_in_its_data_loader_is_named_and_shows_where(tmp_path: 
         assert innermost(run.log(0))[0].startswith("trainer/loop.py:")
 
 
+@pytest.mark.full
 def test_a_host_with_slow_data_is_named_and_lives_on(tmp_path: Path) -> None:
     with trainers(tmp_path, SLOW_DATA.format(after=0, sleep_s=0.05)) as run:
         wait_until(lambda: run.look() or run.named, DEADLINE_S)
