@@ -36,7 +36,7 @@ def test_ray_has_the_private_symbol(module: str, name: str) -> None:
     assert hasattr(getattr(ray_private, module)(), name)
 
 
-def test_ray_tells_the_free_resources_of_nodes() -> None:
+def test_ray_reports_free_resources_of_nodes() -> None:
     assert callable(ray_private.available_resources_per_node())
 
 

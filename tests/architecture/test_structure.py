@@ -50,7 +50,7 @@ def test_files_of_a_folder_are_one_room(tmp_path: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_a_package_has_no_cycle_no_back_edge_and_only_entry_points_at_its_root(name: str) -> None:
+def test_package_has_no_cycle_or_back_edge_and_only_entry_points_at_root(name: str) -> None:
     found = Structure.read(ROOT / name)
     assert not found.cycles and not found.back_edges
     assert root_files(ROOT / name) == []

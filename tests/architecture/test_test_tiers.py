@@ -1,4 +1,4 @@
-"""Tests share helpers through tests/support, and unit tests start no process."""
+"""Tests share helpers through tests/support, unit tests start no process, and names are plain."""
 
 import ast
 from collections.abc import Iterator
@@ -14,6 +14,8 @@ STARTS_PROCESSES = {
     "tests.support.host_programs", "tests.support.launches", "tests.support.processes",
     "tests.support.ray_clusters",
 }  # fmt: skip
+LONGEST_NAME = 70
+NOT_PLAIN = {"anew", "tell", "tells", "told", "who", "whoever"}
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -42,3 +44,13 @@ def test_tiers_have_the_tests() -> None:
     tiers = {"architecture", "docs", "e2e", "faults", "integration", "scale", "unit"}
     folders = {name.split("/")[0] for name in FILES if "/test_" in f"/{name}"}
     assert folders == tiers
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if "/test_" in f"/{name}"])
+def test_names_of_tests_are_short_and_plain(name: str) -> None:
+    tree = ast.parse(FILES[name].read_text(encoding="utf-8"))
+    tests = [n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    named = [test for test in tests if test.startswith("test_")]
+    assert not [
+        test for test in named if len(test) > LONGEST_NAME or NOT_PLAIN & {*test.split("_")}
+    ]

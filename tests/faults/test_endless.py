@@ -57,7 +57,7 @@ def test_a_kill_by_rays_memory_monitor_is_a_failure_with_the_figures(
     traces.assert_nothing_left(timeout_s=5.0)
 
 
-def test_a_kill_by_the_kernel_for_want_of_memory_is_a_failure_with_the_figures(
+def test_out_of_memory_kill_is_a_failure_with_figures(
     launch: Launcher, traces: Traces, small_memory: Path
 ) -> None:
     join = f"import os, time; open('{small_memory}/cgroup.procs', 'w').write(str(os.getpid()))"

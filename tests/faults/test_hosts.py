@@ -142,7 +142,7 @@ sys.meta_path.insert(0, Hang())
 
 
 @pytest.mark.parametrize("module", sampled(("ray", "launcher.gang.agent"), ("ray",)))
-def test_an_agent_that_hangs_while_it_starts_is_made_anew(
+def test_agent_hanging_at_start_is_recreated(
     launch: Launcher, traces: Traces, tmp_path: Path, module: str
 ) -> None:
     """Before it is known to its node, which starts another; and after, when only we can."""

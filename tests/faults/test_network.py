@@ -42,7 +42,7 @@ def test_hosts_in_network_namespaces_train_together(launch: Launcher, traces: Tr
     traces.assert_nothing_left()
 
 
-def test_a_host_that_is_cut_off_is_lost_and_the_run_goes_on_when_it_is_back(
+def test_cut_off_host_is_lost_and_run_continues_when_it_returns(
     start: Callable[..., Launch], unbroken: list, traces: Traces
 ) -> None:
     run = start("faulty", ", netns: true")
@@ -57,7 +57,7 @@ def test_a_host_that_is_cut_off_is_lost_and_the_run_goes_on_when_it_is_back(
     assert [end["kind"] for end in ends(run)] == ["lost"]
 
 
-def test_a_host_of_which_nothing_arrives_ends_itself_while_the_others_go_on(
+def test_silenced_host_ends_itself_and_others_continue(
     launch: Launcher, start: Callable[..., Launch], traces: Traces
 ) -> None:
     cluster = launch.cluster_file("elastic", ", netns: true", "wait_for_hosts_s: 2")

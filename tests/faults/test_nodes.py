@@ -55,7 +55,7 @@ def test_a_preempted_node(
     assert again == list(range(newest + 1, STEPS + 1))
 
 
-def test_a_host_that_cannot_serve_a_later_attempt_is_a_crash_and_tried_again(
+def test_host_unfit_for_later_attempt_is_a_crash_and_retried(
     start: Callable[..., Launch], launch: Launcher, unbroken: list, traces: Traces
 ) -> None:
     """Its corpus is away while the new host is checked, as storage that is not mounted yet."""
@@ -82,7 +82,7 @@ def test_a_preempted_node_beyond_the_budget(start: Callable[..., Launch], traces
     traces.assert_nothing_left(timeout_s=5.0)
 
 
-def test_the_end_of_the_ray_head_is_told_and_a_resume_works(
+def test_head_loss_exits_3_and_run_resumes(
     start: Callable[..., Launch], launch: Launcher, unbroken: list, traces: Traces
 ) -> None:
     run = start()

@@ -124,7 +124,7 @@ def test_two_runs_of_one_name_at_once(
     assert_finished(first if first.wait() == 0 else second, unbroken, traces)
 
 
-def test_a_second_live_run_on_the_same_storage_is_refused_and_the_first_goes_on(
+def test_second_live_run_on_same_storage_is_refused_first_continues(
     start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
 ) -> None:
     """The second one is launched in another folder, where nothing of the first is known."""

@@ -112,7 +112,7 @@ def test_a_killed_child_of_a_trainer_changes_nothing_else(
     assert int(status.read_text()) == signal.SIGKILL
 
 
-def test_after_kill_9_in_a_compilation_nothing_is_compiled_anew(
+def test_kill_9_during_compilation_needs_no_recompilation(
     start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
 ) -> None:
     """Attempt 1 has compiled all of it, attempt 2 is killed while it does so again."""

@@ -50,7 +50,7 @@ def test_a_last_save_that_moves_may_take_longer_than_its_limit(
     traces.assert_nothing_left(timeout_s=5.0)
 
 
-def test_a_last_save_that_hangs_ends_with_its_host_and_the_key_of_its_limit(
+def test_hanging_last_save_names_host_and_key_of_its_limit(
     save_once: Callable[..., Launch], traces: Traces
 ) -> None:
     run = save_once("moment == 'written' and time.sleep(999)", "deadlines.save_s=2")

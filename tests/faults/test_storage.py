@@ -17,7 +17,7 @@ pytestmark = pytest.mark.faults
 
 
 @pytest.mark.parametrize("what", sampled(("checkpoints", "corpus"), ("checkpoints",)))
-def test_stale_handles_at_the_start_of_an_attempt_are_retried_and_nothing_is_damaged(
+def test_stale_handles_at_attempt_start_are_retried_without_damage(
     launch: Launcher, start: Callable[..., Launch], unbroken: list, traces: Traces, what: str
 ) -> None:
     storage = FaultyStorage(launch.folder, f"{what}/")

@@ -1,4 +1,4 @@
-"""Events of runs, told by hand: for the tests of the goodput."""
+"""Builds the events of runs by hand."""
 
 from typing import Any, Self
 
@@ -10,11 +10,11 @@ BEGIN_S = 1.8e9
 HOUR_S, DAY_S = 3600.0, 86400.0
 
 
-class Story:
-    """The events of a run, told in the order in which they come."""
+class RunEvents:
+    """Builds the events of a run in the order in which they arrive."""
 
     def __init__(self, *, clock_s: float = 0.0) -> None:
-        """Process 0's clock is ahead by `clock_s`; what it says arrives at once."""
+        """Process 0's clock is ahead by `clock_s`; its events arrive at once."""
         self.events: list[dict[str, Any]] = []
         self.clock_s = clock_s
         self.now, self._attempt = BEGIN_S, 1

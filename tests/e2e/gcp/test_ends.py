@@ -33,7 +33,7 @@ def wait_in_queue(run: Launch) -> None:
 
 
 @pytest.mark.parametrize("queued", [False, True])
-def test_hosts_that_are_refused_at_once_or_in_the_queue_end_with_exit_code_3(
+def test_hosts_refused_at_once_or_in_queue_exit_3(
     queued: bool, cloud: StandIn, project: Path, traces: Traces
 ) -> None:
     if queued:

@@ -71,7 +71,7 @@ def is_server(pid: str) -> bool:
         return True
 
 
-def test_a_run_on_a_pod_has_the_curve_of_simulated_hosts_and_the_pod_is_given_back(
+def test_run_on_pod_has_curve_of_simulated_hosts_and_returns_pod(
     pods: tuple[StandIn, Machines], project: Path, traces: Traces
 ) -> None:
     stand_in, found = pods
@@ -92,7 +92,7 @@ def test_a_run_on_a_pod_has_the_curve_of_simulated_hosts_and_the_pod_is_given_ba
     assert json.loads((run.run_dir / "state.json").read_text())["state"] == "finished"
 
 
-def test_a_preempted_pod_is_replaced_and_its_keeper_sees_to_a_run_that_was_let_go_of(
+def test_preempted_pod_is_replaced_and_reclaimer_watches_detached_run(
     pods: tuple[StandIn, Machines], project: Path, traces: Traces, tmp_path: Path
 ) -> None:
     stand_in, found = pods
@@ -118,7 +118,7 @@ def test_a_preempted_pod_is_replaced_and_its_keeper_sees_to_a_run_that_was_let_g
     assert restored and all(step >= 20 for step in restored)
 
 
-def test_two_slices_know_each_other_and_stay_for_a_while_after_a_run_that_failed(
+def test_two_slices_find_each_other_and_stay_after_failed_run(
     pods: tuple[StandIn, Machines], project: Path, traces: Traces, tmp_path: Path
 ) -> None:
     stand_in, found = pods

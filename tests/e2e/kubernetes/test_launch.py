@@ -38,7 +38,7 @@ def queued(project: Path) -> None:
     file.write_text(file.read_text().replace("jobs,", "jobs, queue: team,"))
 
 
-def test_a_run_waits_its_turn_has_the_curve_of_simulated_hosts_and_leaves_nothing(
+def test_queued_run_has_curve_of_simulated_hosts_and_leaves_nothing(
     project: Path, cluster: Cluster, kuberay: KubeRay, traces: Traces
 ) -> None:
     queued(project)
@@ -80,7 +80,7 @@ def test_ctrl_c_and_kill_9_of_the_launch_leave_no_pods(
     traces.assert_nothing_left()
 
 
-def test_an_api_server_that_is_away_at_the_end_is_asked_again_until_nothing_is_left(
+def test_cleanup_retries_absent_api_server_until_nothing_is_left(
     project: Path, cluster: Cluster, kuberay: KubeRay, traces: Traces
 ) -> None:
     (project / "job.yaml").write_text(WAITS)
@@ -98,7 +98,7 @@ def test_an_api_server_that_is_away_at_the_end_is_asked_again_until_nothing_is_l
     traces.assert_nothing_left()
 
 
-def test_a_pod_that_cannot_come_up_is_told_and_nothing_is_left(
+def test_pod_that_cannot_start_is_reported_and_leaves_nothing(
     project: Path, cluster: Cluster, kuberay: KubeRay, traces: Traces
 ) -> None:
     kuberay.unpullable = 1

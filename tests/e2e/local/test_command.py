@@ -74,7 +74,7 @@ def test_the_example_finds_all_devices_on_every_host(tmp_path: Path, traces: Tra
     traces.assert_nothing_left()
 
 
-def test_the_exit_code_and_last_lines_of_the_first_failure_are_told(
+def test_first_failure_is_reported_with_exit_code_and_last_lines(
     tmp_path: Path, traces: Traces
 ) -> None:
     (tmp_path / "fails.py").write_text(FAILS_ON_ONE_HOST)
@@ -88,9 +88,7 @@ def test_the_exit_code_and_last_lines_of_the_first_failure_are_told(
     traces.assert_nothing_left()
 
 
-def test_a_program_that_one_host_lacks_is_told_with_the_host(
-    tmp_path: Path, traces: Traces
-) -> None:
+def test_program_missing_on_one_host_is_reported_with_host(tmp_path: Path, traces: Traces) -> None:
     tool = tmp_path / "bin" / "only-here"
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\nexec sleep 600\n")
@@ -126,9 +124,7 @@ def test_a_secret_reaches_every_host_and_nothing_that_is_written(
     assert [path for path in written if secret.encode() in path.read_bytes()] == []
 
 
-def test_secrets_that_are_not_set_are_all_told_and_nothing_is_started(
-    tmp_path: Path, traces: Traces
-) -> None:
+def test_unset_secrets_are_all_reported_and_nothing_starts(tmp_path: Path, traces: Traces) -> None:
     write(tmp_path, ["true"])
     ended = run_launcher(
         tmp_path, traces.environment, "-c", "two.yaml", "any.yaml", "secrets=[NOT_SET, NOR_THIS]"

@@ -57,7 +57,7 @@ def test_its_memory_is_planned(folder: Path, traces: Traces) -> None:
     assert arrays["up"]["bytes_per_device"] == 4 * 8 * 16 * 4 / 2
 
 
-def test_what_is_wrong_with_it_is_told_with_both_lines(folder: Path, traces: Traces) -> None:
+def test_wrong_custom_model_is_reported_with_both_lines(folder: Path, traces: Traces) -> None:
     (folder / "mine" / "broken.py").write_text("import jax\n\nraise OSError('no such table')\n")
     words = ["-c", "hosts-2.yaml", "job.yaml", "model.module=mine.broken:build"]
     refused = run_launcher(folder, traces.environment, *words)

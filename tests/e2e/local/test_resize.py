@@ -147,7 +147,9 @@ def _digest(examples: range) -> int:
     return total % 2**32
 
 
-def test_a_run_without_a_good_checkpoint_is_not_started_anew(place: Place, whole: Path) -> None:
+def test_run_without_whole_checkpoint_does_not_start_from_scratch(
+    place: Place, whole: Path
+) -> None:
     run = place.folder / "runs" / "spoiled"
     shutil.copytree(whole, run)
     for about in (run / "checkpoints").glob("*/about.json"):

@@ -133,7 +133,7 @@ def test_slices_are_in_order_and_a_failed_job_leaves_nothing(
     assert_as_it_was(cluster, traces)
 
 
-def test_a_busy_cluster_is_told_with_what_it_has_and_kill_9_gives_everything_back(
+def test_busy_cluster_is_reported_and_kill_9_returns_everything(
     launch: Launcher, cluster: RayCluster, traces: Traces
 ) -> None:
     runs_program(launch, "time.sleep(600)")
@@ -150,7 +150,7 @@ def test_a_busy_cluster_is_told_with_what_it_has_and_kill_9_gives_everything_bac
     assert_as_it_was(cluster, traces)
 
 
-def test_who_is_not_let_in_is_told_why(
+def test_refused_client_gets_the_reason(
     launch: Launcher, cluster: RayCluster, traces: Traces, tmp_path: Path
 ) -> None:
     wrong = tmp_path / "wrong-token"
@@ -205,7 +205,7 @@ def test_a_lost_slice_is_replaced_by_another_and_a_missing_worker_is_named(
     assert_as_it_was(cluster, traces)
 
 
-def test_a_cluster_without_a_token_is_used_with_a_warning_and_the_end_of_its_head_is_told(
+def test_cluster_without_token_warns_and_its_head_loss_exits_3(
     launch: Launcher,
     open_cluster: RayCluster,
     traces: Traces,

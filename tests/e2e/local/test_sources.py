@@ -105,7 +105,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Launch, Da
 
 
 @pytest.mark.slow
-def test_a_run_trains_on_every_source_and_tells_the_loss_of_each(
+def test_run_trains_on_every_source_and_reports_loss_of_each(
     mixed: tuple[Launch, Data],
 ) -> None:
     lines = metrics(mixed[0])
@@ -153,7 +153,7 @@ def test_a_run_with_a_tokenizer_of_a_file(
 
 
 @pytest.mark.slow
-def test_a_record_that_is_bad_on_one_host_alone_ends_the_run_before_its_first_step(
+def test_record_bad_on_one_host_ends_run_before_first_step(
     launch: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
@@ -181,7 +181,7 @@ def test_a_run_on_parquet(
 
 
 @pytest.mark.slow
-def test_hosts_train_the_same_tokenizer_and_the_run_goes_on_and_is_exported(
+def test_hosts_train_same_tokenizer_and_run_resumes_and_exports(
     launch: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = [tmp_path / f"cache-{host}" for host in range(2)]

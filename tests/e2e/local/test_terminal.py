@@ -95,7 +95,7 @@ def test_ctrl_z_does_not_suspend_a_run_and_a_second_ctrl_c_ends_it_at_once(
     traces.assert_nothing_left(timeout_s=30.0)
 
 
-def test_a_program_runs_to_its_end_although_its_reader_goes_and_ascii_lacks_what_it_prints(
+def test_program_finishes_without_reader_and_with_non_ascii_output(
     launch: Launcher, traces: Traces
 ) -> None:
     (launch.folder / "job.yaml").write_text(

@@ -24,7 +24,7 @@ def no_trainer(traces: Traces) -> bool:
     return not any("-m trainer" in c for c in traces.processes().values())
 
 
-def test_a_warm_cluster_survives_its_runs_and_ends_when_told(
+def test_warm_cluster_survives_its_runs_and_ends_on_command(
     launch: Launcher, traces: Traces, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

@@ -148,7 +148,7 @@ def test_a_run_that_waits_in_the_queue_is_shown_and_can_be_taken_out(
         busy.wait()
 
 
-def test_what_slurm_refuses_is_told_and_nothing_is_left(project: Path, traces: Traces) -> None:
+def test_slurm_refusal_is_reported_and_leaves_nothing(project: Path, traces: Traces) -> None:
     cluster = project / "slurm.yaml"
     cluster.write_text(cluster.read_text().replace("low", "absent"))
     run = start(project, traces, "refused")
@@ -192,7 +192,7 @@ def test_kill_9_of_the_launch_in_a_job_leaves_nothing(project: Path, traces: Tra
     assert job_of(run).queue_status() is None
 
 
-def test_a_host_that_fails_while_ray_starts_is_told_and_leaves_nothing(
+def test_host_failing_while_ray_starts_is_reported_and_leaves_nothing(
     project: Path, traces: Traces
 ) -> None:
     run = start(project, traces, "halfway")

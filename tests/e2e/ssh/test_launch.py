@@ -96,7 +96,7 @@ def test_a_host_without_python_is_named_and_what_the_others_have_got_stays(
     assert secret not in run.output
 
 
-def test_the_doctor_looks_at_hosts_also_through_a_jump_and_leaves_them_as_they_were(
+def test_doctor_inspects_hosts_through_jump_and_changes_nothing(
     two: Machines, project: Path, traces: Traces
 ) -> None:
     def doctor(more: str = "") -> subprocess.CompletedProcess[str]:
@@ -124,7 +124,7 @@ def test_kill_9_of_the_command_before_the_run_has_begun_leaves_nothing(
     traces.assert_nothing_left()
 
 
-def test_a_run_goes_on_without_the_command_and_is_found_stopped_and_resumed(
+def test_run_continues_without_command_and_is_found_stopped_resumed(
     two: Machines, project: Path, traces: Traces, tmp_path: Path
 ) -> None:
     words = [f"storage={tmp_path}", "checkpoint={every_steps: 20, keep: 2}", "steps=100000"]

@@ -13,7 +13,7 @@ WORDS = ("data.global_batch=20", "checkpoint=null")
 pytestmark = pytest.mark.skipif(not NEEDED, reason=WHY_NOT)
 
 
-def test_all_hosts_that_cannot_be_used_are_told_at_once(
+def test_all_unusable_hosts_are_reported_at_once(
     tmp_path: Path, project: Path, traces: Traces
 ) -> None:
     with machines(tmp_path, ["a", "b"], traces) as found:

@@ -68,7 +68,7 @@ def test_the_digest_does_not_depend_on_where_the_corpus_lies(corpus, tmp_path):
 
 
 @pytest.mark.parametrize("change", ["content", "name", "boundary"])
-def test_the_digest_tells_corpora_apart(corpus, change):
+def test_digest_differs_between_corpora(corpus, change):
     before = digest(text("corpus/*.txt"))
     if change == "content":
         (corpus / "a.txt").write_text("text of A.txt")

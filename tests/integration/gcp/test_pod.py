@@ -102,7 +102,7 @@ def test_slices_are_found_by_the_label_of_their_cluster_alone(
     assert cloud.deleted == [name]
 
 
-def test_the_project_of_slices_stays_when_gcloud_is_configured_anew(
+def test_project_of_slices_stays_when_gcloud_is_reconfigured(
     cloud: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

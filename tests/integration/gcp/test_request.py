@@ -78,7 +78,7 @@ def test_spot_and_reserved_and_on_demand_are_tiers_of_the_request():
     assert reserved.tpu.node_spec[0].node.scheduling_config.reserved
 
 
-def test_network_service_account_labels_and_a_limit_of_waiting_are_passed_on():
+def test_network_service_account_labels_and_queue_limit_are_sent():
     resource = asked(
         network="net", subnetwork="sub", internal_ips=True, labels={"team": "a"},
         service_account="a@b", queue_timeout_min=90,
@@ -112,7 +112,7 @@ def test_project_and_zone_that_are_not_said_are_those_of_gcloud(tmp_path: Path, 
     assert wanted_of(project=None, zone=None).project == "other"
 
 
-def test_all_that_is_said_nowhere_is_told_at_once(tmp_path: Path, monkeypatch):
+def test_all_missing_settings_are_reported_at_once(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.delenv("CLOUDSDK_CORE_PROJECT", raising=False)
     monkeypatch.delenv("CLOUDSDK_COMPUTE_ZONE", raising=False)

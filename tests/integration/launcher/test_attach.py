@@ -106,7 +106,7 @@ def test_of_earlier_attempts_only_the_checkpoint_is_known(run: RunDir, tmp_path:
 @pytest.mark.parametrize(
     ("state", "code"), [("finished", 0), ("failed", 1), ("stopped", 130), ("interrupted", 130)]
 )
-def test_a_run_that_is_over_is_told_with_its_exit_code(
+def test_attach_to_ended_run_returns_its_exit_code(
     run: RunDir, tmp_path: Path, state: str, code: int
 ) -> None:
     run.set_state(state)

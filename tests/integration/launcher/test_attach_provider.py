@@ -44,7 +44,7 @@ def unused_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def test_an_address_where_nobody_listens_is_told_with_the_remedy() -> None:
+def test_address_without_listener_is_reported_with_remedy() -> None:
     address = unused_address()
     with pytest.raises(HostError, match=rf"nobody answers at {address}.*ray start --head"):
         attach.check(settings(address))
@@ -56,7 +56,7 @@ def test_auto_takes_the_address_of_the_environment(monkeypatch: pytest.MonkeyPat
         attach.check(settings("auto"))
 
 
-def test_an_address_of_the_environment_that_is_none_is_told(
+def test_invalid_address_in_environment_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
@@ -76,18 +76,18 @@ def test_auto_without_any_ray_says_how_one_is_started(monkeypatch: pytest.Monkey
         attach.check(settings("auto"))
 
 
-def test_a_token_that_cannot_be_read_is_told_with_its_key(silent: str, tmp_path: Path) -> None:
+def test_unreadable_token_is_reported_with_key(silent: str, tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"provider\.token_path: .*No such file"):
         attach.check(settings(silent, tmp_path / "no-token"))
 
 
-def test_an_empty_token_is_told(silent: str, tmp_path: Path) -> None:
+def test_empty_token_is_reported(silent: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("\n")
     with pytest.raises(HostError, match="is empty"):
         attach.check(settings(silent, tmp_path / "token"))
 
 
-def test_a_token_of_rays_own_variables_is_told_with_its_name(
+def test_token_from_ray_variable_is_reported_by_variable_name(
     silent: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "no-token"))
@@ -131,7 +131,7 @@ def test_a_cluster_that_refuses_strangers_is_not_open(
     assert not attach.is_open(settings(silent, token))
 
 
-def test_who_listens_and_is_no_ray_is_not_waited_for_for_ever(
+def test_wait_for_listener_other_than_ray_ends(
     silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(existing_cluster, "PROBE_TIMEOUT_S", 0.5)

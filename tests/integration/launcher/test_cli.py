@@ -35,7 +35,7 @@ def test_bad_input_is_explained_and_starts_nothing(folder: Path, arguments, mess
     assert [path.name for path in folder.iterdir()] == ["job.yaml"]
 
 
-def test_problems_of_the_job_and_the_cluster_are_told_together(folder: Path) -> None:
+def test_problems_of_job_and_cluster_are_reported_together(folder: Path) -> None:
     result = launch(folder, "-c", "nowhere", "job.yaml", "seed=x", "data.seq_len=0")
     assert result.returncode == 2
     for problem in ("--cluster nowhere", "override seed=x", "override data.seq_len=0"):
@@ -111,7 +111,7 @@ def test_the_plan_lists_every_parameter_on_request(folder: Path) -> None:
     assert "64 embed=fsdp" in result.stdout
 
 
-def test_one_array_is_drawn_and_names_near_an_unknown_one_are_told(folder: Path) -> None:
+def test_one_array_is_drawn_and_unknown_name_lists_nearest(folder: Path) -> None:
     words = ["plan", "-c", "tpu-v4-32", "--simulate", "job.yaml", "mesh.tensor=2", "--draw"]
     drawn = launch(folder, *words, "layers.mlp.gate.kernel").stdout
     assert "layers.mlp.gate.kernel" in drawn and "16 parts" in drawn

@@ -54,7 +54,7 @@ def end(given: str, *, agreed: bool) -> int:
     return exit_code(lambda: clusters.end(given, agreed=agreed))
 
 
-def test_down_gives_back_the_slices_of_its_own_cluster_file_and_of_no_namesake(
+def test_down_deletes_slices_of_own_cluster_file_not_of_namesake(
     api: MemoryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice, bob = (held_pod(api, tmp_path / name) for name in ("alice", "bob"))
@@ -134,7 +134,7 @@ def test_slices_without_a_note_are_found_by_their_label(
     assert api.deleted == ["slipway-lost-1"]
 
 
-def test_slices_in_a_project_that_the_file_does_not_name_any_more_stay_and_are_named(
+def test_slices_in_project_no_longer_in_file_stay_and_are_named(
     api: MemoryApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     held = held_pod(api, tmp_path, project="first")
@@ -182,7 +182,7 @@ def test_slices_that_the_api_has_not_shown_are_left_to_a_keeper(
     assert "which must stay on until then" in " ".join(capsys.readouterr().out.split())
 
 
-def test_what_is_not_up_is_told_with_what_else_is_held(
+def test_down_of_absent_cluster_lists_held_ones(
     api: MemoryApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     held = held_pod(api, tmp_path)

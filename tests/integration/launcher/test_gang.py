@@ -226,7 +226,7 @@ def test_a_host_that_fails_in_a_stop_ends_the_others_at_once(crew: Gang, seen: S
     assert "host-0001 exited with code 1" in outcome.cut_off
 
 
-def test_a_program_that_is_killed_is_told_by_its_signal(crew: Gang) -> None:
+def test_killed_program_is_reported_with_signal(crew: Gang) -> None:
     outcome = crew.run(Script("os.kill(os.getpid(), 9 * process)"))
     assert "host-0001 was killed by SIGKILL" in outcome.reason
 
@@ -365,7 +365,7 @@ def test_rays_memory_monitor_is_off_on_nodes_of_ours(crew: Gang, pod: OwnedClust
     assert b"RAY_memory_monitor_refresh_ms=0" in environment
 
 
-def test_an_error_of_an_agent_itself_is_told_in_one_line(crew: Gang) -> None:
+def test_agent_error_is_reported_in_one_line(crew: Gang) -> None:
     import ray
     from ray.exceptions import RayTaskError
 

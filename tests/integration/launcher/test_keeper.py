@@ -77,7 +77,7 @@ def refuse(error: Exception) -> bool:
     raise error
 
 
-def test_an_unexpected_error_of_a_run_ends_no_keeper_and_many_give_the_slices_back(
+def test_reclaimer_survives_one_error_and_deletes_slices_after_many(
     api: MemoryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, tries = held_pod(api, tmp_path), []
@@ -145,7 +145,7 @@ def test_a_preemption_is_believed_though_the_api_is_silent_afterwards(
     assert len(replaced) == 1 and api.deleted == [held.note.resource_id]
 
 
-def test_slices_whose_host_never_answers_are_given_back_with_the_last_copy_of_the_run(
+def test_slices_with_silent_host_are_deleted_with_last_copy_of_run(
     api: MemoryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = held_pod(api, tmp_path, ", unreachable_minutes: 0.001")
@@ -158,7 +158,7 @@ def test_slices_whose_host_never_answers_are_given_back_with_the_last_copy_of_th
     assert read_status(Path(held.note.run)).step == 7
 
 
-def test_a_run_that_is_over_and_cannot_be_copied_keeps_the_slices_for_autostop_minutes_only(
+def test_ended_run_that_cannot_be_copied_keeps_slices_for_autostop_only(
     api: MemoryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, tries = held_pod(api, tmp_path, ", autostop_minutes: 0.001"), []
@@ -247,7 +247,7 @@ def test_slices_of_an_unreadable_note_are_given_back(
     assert api.deleted == [held.note.resource_id] and not held.folder.exists()
 
 
-def test_slices_that_appear_after_a_request_without_an_answer_are_given_back(
+def test_slices_appearing_after_unanswered_request_are_deleted(
     api: MemoryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = make_pod(cluster_file(tmp_path), tmp_path / "runs" / "small")

@@ -105,7 +105,7 @@ def test_a_queue_is_named_and_lets_the_cluster_in() -> None:
     assert "suspend" not in asked_for("v4-16")["spec"]
 
 
-def test_what_the_cluster_file_says_of_pods_is_said_of_all_of_them() -> None:
+def test_pod_settings_of_cluster_file_apply_to_all_pods() -> None:
     made = asked_for("cpu", service_account="trainer", volume_claims={"/shared": "disk"})
     for template in (made["spec"]["headGroupSpec"]["template"], group_of(made)["template"]):
         pod = template["spec"]
@@ -191,7 +191,7 @@ def test_the_head_is_known_once_it_is_ready() -> None:
     assert pod_status.waiting([worker, head]) == []
 
 
-def test_of_a_pod_that_waits_its_reason_is_told() -> None:
+def test_waiting_pod_is_reported_with_reason() -> None:
     unschedulable = {
         "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
         "message": "0/4 nodes are available: 4 Insufficient google.com/tpu.",
@@ -209,7 +209,7 @@ def test_of_a_pod_that_waits_its_reason_is_told() -> None:
     assert pod_status.hopeless({}, found) == "", "nodes may come, images may be pulled"
 
 
-def test_what_no_waiting_ends_is_told_at_once() -> None:
+def test_permanent_pod_failure_is_reported_at_once() -> None:
     broken = pod("a", phase="Pending", containerStatuses=waits("InvalidImageName", "a b"))
     assert pod_status.hopeless({}, [broken]) == "a: InvalidImageName: a b"
     said = 'pods "a" is forbidden: exceeded quota: small'
@@ -335,7 +335,7 @@ def test_a_torn_note_ends_stop_with_a_message_that_says_what_to_look_for(
 
 
 @pytest.mark.parametrize("verb", [["status", "small"], ["list"]])
-def test_a_ray_cluster_that_was_left_is_named_with_the_command_that_deletes_it(
+def test_leftover_ray_cluster_is_named_with_delete_command(
     project: Path, traces: Traces, verb: list[str]
 ) -> None:
     left(project, json.dumps({"name": "slipway-small-1", "namespace": "a", "context": None}))

@@ -300,7 +300,7 @@ while True:
 
 
 @pytest.mark.parametrize("victim", ["owner", "reaper", "program"])
-def test_what_was_printed_is_in_the_log_whoever_is_killed(tmp_path: Path, victim: str) -> None:
+def test_output_is_in_log_after_any_process_is_killed(tmp_path: Path, victim: str) -> None:
     traces, told = Traces(), tmp_path / "told"
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)],

@@ -66,7 +66,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_resume_of_a_job_that_names_another_secret_is_refused_with_the_words_that_allow_it(
+def test_resume_with_new_secret_is_refused_and_names_allowing_option(
     folder: Path,
 ) -> None:
     (folder / "job.yaml").write_text(EVIL)
@@ -148,7 +148,7 @@ def remote_run(folder: Path, state: dict[str, Any], monkeypatch: pytest.MonkeyPa
     run_on_head(folder).write(folder)
 
 
-def test_a_run_that_comes_home_keeps_the_job_and_the_id_that_this_machine_wrote(
+def test_fetched_run_keeps_job_and_id_written_on_this_machine(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = (folder / "run_id").read_text()
@@ -164,7 +164,7 @@ def test_a_torn_record_of_a_remote_run_is_an_error_that_names_the_file(folder: P
         locate(folder)
 
 
-def test_the_state_that_comes_home_says_neither_process_nor_cluster_nor_folder(
+def test_fetched_state_has_no_process_cluster_or_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evil = {"pid": 1, "start_time": 1, "launched_in": "/evil", "cluster": {"name": "evil.yaml"}}

@@ -79,7 +79,7 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_a_run_on_a_file_system_without_locks_is_refused_and_leaves_nothing(
+def test_run_on_file_system_without_locks_is_refused_leaves_nothing(
     tmp_path: Path,
 ) -> None:
     launch = small_launch(tmp_path)
@@ -88,7 +88,7 @@ def test_a_run_on_a_file_system_without_locks_is_refused_and_leaves_nothing(
     assert list(launch.run_dir.parent.iterdir()) == []
 
 
-def test_fresh_moves_no_run_of_which_it_cannot_be_known_whether_it_is_alive(
+def test_fresh_moves_no_run_that_may_be_alive(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     launch = small_launch(tmp_path)

@@ -72,7 +72,7 @@ def test_a_failure_before_the_report_is_asked_for_is_reported(pipe: Pipe) -> Non
     assert late == ["[Errno 32] Broken pipe"]
 
 
-def test_a_reader_that_does_not_read_holds_up_nothing_and_gets_the_newest_text(
+def test_stuck_reader_delays_nothing_and_gets_newest_text(
     pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "PENDING_LIMIT", 1000)
@@ -86,7 +86,7 @@ def test_a_reader_that_does_not_read_holds_up_nothing_and_gets_the_newest_text(
     assert b"characters were dropped: nothing read them]" in seen
 
 
-def test_at_the_end_a_reader_that_does_not_read_is_waited_for_no_longer_than_the_limit(
+def test_exit_waits_for_stuck_reader_up_to_limit(
     pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "STALLED_S", 0.01)

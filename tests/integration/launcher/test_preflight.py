@@ -88,7 +88,7 @@ def test_any_program_may_do_without_them() -> None:
     assert not problem.is_fatal
 
 
-def test_who_holds_a_chip_is_named() -> None:
+def test_process_holding_a_chip_is_named() -> None:
     holder = Holder(4711, "eve", "python train.py", "/dev/accel0")
     found = only(problems(replace(GOOD, holders=[holder])))
     assert "process 4711 of eve (python train.py) has /dev/accel0 open" in found
@@ -99,7 +99,7 @@ def test_hosts_on_cpus_need_no_chips() -> None:
     assert problems(replace(GOOD, chips=0), world=world_of(1, 1)) == []
 
 
-def test_a_clock_that_is_wrong_is_told_and_nothing_ends() -> None:
+def test_wrong_clock_warns_and_run_continues() -> None:
     (problem,) = problems(GOOD, GOOD, ahead_s=-60.0)
     assert "its clock is 60 s behind this machine's" in str(problem)
     assert not problem.is_fatal
@@ -109,13 +109,13 @@ def test_a_clock_that_is_wrong_is_told_and_nothing_ends() -> None:
     ("change", "word"),
     [({"open_files": 256}, "ulimit -n"), ({"shared_memory_bytes": 1 << 20}, "/dev/shm")],
 )
-def test_limits_that_are_low_are_told_and_nothing_ends(change: dict, word: str) -> None:
+def test_low_limits_warn_and_run_continues(change: dict, word: str) -> None:
     (problem,) = problems(replace(GOOD, **change))
     assert word in str(problem)
     assert not problem.is_fatal
 
 
-def test_all_problems_of_all_hosts_are_told_at_once() -> None:
+def test_all_problems_of_all_hosts_are_reported_at_once() -> None:
     bad = replace(GOOD, chips=0, unwritable="Permission denied", open_files=100)
     assert [problem.process for problem in problems(bad, bad)] == [0, 0, 0, 1, 1, 1]
 
@@ -157,7 +157,7 @@ def test_of_gpus_only_those_count_that_may_be_seen(
 
 
 @pytest.mark.parametrize(("visible", "held"), [("0,1", 0), ("2,3", 1)])
-def test_who_holds_a_gpu_that_may_not_be_seen_does_not_matter(
+def test_process_holding_an_invisible_gpu_is_ignored(
     dev: Path, monkeypatch: pytest.MonkeyPatch, visible: str, held: int
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -191,7 +191,7 @@ def test_a_folder_that_is_not_there_yet_is_judged_by_its_parent(tmp_path: Path) 
     assert not (tmp_path / "runs").exists()
 
 
-def test_who_listens_is_reached_and_who_does_not_is_not() -> None:
+def test_only_listening_hosts_are_reachable() -> None:
     port = preflight.listen("127.0.0.1", seconds=5.0)
     assert preflight.unreachable("127.0.0.1", port) == ""
     with socket.socket() as free:

@@ -51,7 +51,7 @@ def test_what_a_program_leaves_behind_ends_with_it(tmp_path: Path) -> None:
     assert time.monotonic() - began < 30.0
 
 
-def test_a_killed_reaper_is_the_reason_once_what_the_program_started_is_gone(
+def test_killed_reaper_is_the_reason_after_its_processes_ended(
     tmp_path: Path,
 ) -> None:
     code = """
@@ -128,7 +128,7 @@ def test_nested_brackets_that_no_parser_follows_are_passed_over(tmp_path: Path) 
     assert collect(start(tmp_path, f"{junk}; say(event='a')")).events == [{"event": "a"}]
 
 
-def test_how_long_ago_it_ended_is_told_whatever_the_clock_says(tmp_path: Path) -> None:
+def test_time_since_end_is_reported_under_any_clock(tmp_path: Path) -> None:
     program = start(tmp_path, "say(event='last', monotonic_s=__import__('time').monotonic())")
     batch = collect(program)
     again, now = program.poll(0.0), time.monotonic()

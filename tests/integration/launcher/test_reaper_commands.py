@@ -132,7 +132,7 @@ def test_a_command_that_does_not_exist_is_reported_and_ends_the_others(tmp_path:
     assert failed == {"failed": f"[Errno 2] No such file or directory: '{missing}'"}
 
 
-def test_exit_statuses_are_told_in_words(tmp_path: Path) -> None:
+def test_exit_statuses_are_described_in_words(tmp_path: Path) -> None:
     with closed(ProcessTree()) as reaped:
         reaped.start("shell", ["sh", "-c", "kill -9 $$"], dict(os.environ), tmp_path / "log")
         _, exited = wait_for_answers(reaped, 2)
@@ -163,7 +163,7 @@ def test_a_killed_relay_is_replaced_and_one_that_has_ended_is_not(tmp_path: Path
             time.sleep(0.02)
 
 
-def test_a_command_does_not_wait_for_a_log_that_is_nearly_a_mebibyte_behind(
+def test_command_does_not_wait_for_log_almost_a_mebibyte_behind(
     tmp_path: Path,
 ) -> None:
     gate, log = tmp_path / "gate", tmp_path / "log"
@@ -312,7 +312,7 @@ def test_a_reaper_that_is_asked_to_end_does_so_in_order(tmp_path: Path, number: 
     assert gone.exists()
 
 
-def test_a_request_that_cannot_be_read_ends_all_and_is_told(tmp_path: Path) -> None:
+def test_unreadable_request_ends_all_and_is_reported(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     first = {"folders": [], "setup": [], "cleanup": [["touch", str(gone)]], "grace_s": 0.0}
     command = [sys.executable, "-I", "-S", str(REAPER)]

@@ -56,7 +56,7 @@ def test_processes_on_other_hosts_than_reserved_for_them_are_refused(
         held.release()
 
 
-def test_hosts_that_ray_does_not_hand_over_in_time_are_given_up_and_can_be_had_later(
+def test_hosts_not_reserved_in_time_are_released_and_reservable(
     hosts: OwnedCluster, pod_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait_until(lambda: len(places(pod_world, hosts, ours=())) == 2, 30.0)

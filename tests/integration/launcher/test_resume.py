@@ -67,7 +67,7 @@ def test_an_attempt_is_written_beside_the_earlier_ones(folder: Path) -> None:
     assert len(run_id.strip()) == 32
 
 
-def test_changes_are_told_and_another_model_is_refused(folder: Path) -> None:
+def test_changes_are_printed_and_another_model_is_refused(folder: Path) -> None:
     assert resumed(folder, "optimizer.learning_rate=1e-3").notes == [
         "changed: optimizer.learning_rate: 0.0003 -> 0.001"
     ]
@@ -120,7 +120,7 @@ def test_torn_lines_do_not_take_the_next_one_with_them(folder: Path) -> None:
     assert (folder / "metrics.jsonl").read_text() == '{"step": 1}\n'
 
 
-def test_it_runs_where_it_ran_unless_told_otherwise() -> None:
+def test_resume_uses_earlier_cluster_by_default() -> None:
     before = ClusterRef(name="tpu-v4-32", simulate=True)
     assert new_cluster_ref(before, None, False, None) == before
     assert new_cluster_ref(before, None, False, 2).simulate_hosts == 2
@@ -180,7 +180,7 @@ def test_a_complete_run_says_so_and_starts_nothing(folder: Path) -> None:
     assert not (folder / "plans" / "0002.json").exists()
 
 
-def test_as_json_a_complete_run_is_told_as_its_status(folder: Path) -> None:
+def test_complete_run_as_json_prints_its_status(folder: Path) -> None:
     finish(folder)
     result = launch(folder.parent.parent, "resume", "small", "-o", "json")
     found = json.loads(result.stdout)

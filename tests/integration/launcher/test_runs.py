@@ -54,7 +54,7 @@ def test_a_run_that_is_alive_is_not_moved_aside(tmp_path: Path) -> None:
         create(tmp_path / "run", fresh=True)
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_uncreatable_run_folder_is_reported(tmp_path: Path) -> None:
     launch = small_launch(tmp_path)
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(RunFolderError, match="cannot be made"):
@@ -116,7 +116,7 @@ def test_every_change_of_the_state_is_an_event(tmp_path: Path) -> None:
     ]
 
 
-def test_a_run_that_is_opened_again_keeps_what_its_state_says_of_the_attempt(
+def test_reopened_run_keeps_attempt_of_its_state(
     tmp_path: Path,
 ) -> None:
     create(tmp_path / "run").close()

@@ -32,7 +32,7 @@ def searched(folder: Path, *words: str) -> dict[str, Any]:
     return json.loads(result.stdout)
 
 
-def test_the_best_is_told_as_overrides_to_paste(folder: Path) -> None:
+def test_best_plan_is_printed_as_overrides_to_paste(folder: Path) -> None:
     result = launch(folder, "plan", "-c", "tpu-v4-32", "job.yaml", "--search", "--no-compile")
     assert result.returncode == 0, result.stderr
     best = result.stdout.splitlines()[-1].removeprefix("the best: ")

@@ -55,7 +55,7 @@ def test_a_job_that_loses_a_host_is_put_back_into_the_queue() -> None:
     assert "--requeue" in words("h100-16")
 
 
-def test_it_is_told_before_its_time_is_over_with_time_left_to_save() -> None:
+def test_job_gets_notice_before_time_limit_with_time_to_save() -> None:
     assert "--signal=B:TERM@180" in words("h100-16", time_limit="1:00:00")
 
 
@@ -77,7 +77,7 @@ def test_what_the_cluster_file_says_is_passed_on() -> None:
         (Queued("RUNNING", "None", "2026-01-02T03:04:05"), "running"),
     ],
 )  # fmt: skip
-def test_how_a_job_stands_is_told_in_words(queued: Queued, text: str) -> None:
+def test_job_state_is_described_in_words(queued: Queued, text: str) -> None:
     assert str(queued) == text
 
 

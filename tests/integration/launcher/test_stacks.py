@@ -46,7 +46,7 @@ def log(tmp_path: Path) -> Iterator[Path]:
         program.wait()
 
 
-def test_the_innermost_frames_of_the_programs_own_code_are_told(
+def test_innermost_frames_of_own_code_are_shown(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -126,5 +126,5 @@ Thread 0x00007f132afbeb80 (most recent call first):
 @pytest.mark.parametrize(
     "text", ["", "hello\n", "Thread 1 (idle)", "Thread 0x00 (most recent call first):"]
 )
-def test_a_log_without_stacks_tells_nothing(text: str) -> None:
+def test_log_without_stacks_gives_nothing(text: str) -> None:
     assert innermost(text) == []

@@ -68,7 +68,7 @@ def test_a_run_that_died_and_is_resumed_has_lived_until_its_last_heartbeat(tmp_p
     assert parts_s["lost"] == pytest.approx(600, abs=1)
 
 
-def test_what_happened_is_told_in_order(tmp_path: Path) -> None:
+def test_status_lists_events_in_order(tmp_path: Path) -> None:
     slow = {"event": "straggler", "process": 1, "message": "host-0001 is slow"}
     failed = {"event": "save_failed", "step": 10, "message": "disk full", "process": 0}
     hang = {"event": "hang", "reason": "host-0000 is behind: at step 14 in data for 31 s"}
@@ -109,7 +109,7 @@ def test_a_run_that_is_over_says_how_it_goes_on(
     assert status_as_json(tmp_path)["command"] == command
 
 
-def test_why_a_run_failed_is_told(tmp_path: Path) -> None:
+def test_status_shows_reason_of_failed_run(tmp_path: Path) -> None:
     with make_run(tmp_path) as run:
         run.set_state("failed", reason="retries.failures: 3 is spent")
     assert "retries.failures: 3 is spent" in status(tmp_path)

@@ -96,7 +96,7 @@ def test_as_json_it_prints_the_status_and_nothing_else(folder: Path, hold) -> No
     assert "small was stopped at step 2" in done.stderr
 
 
-def test_a_run_that_fails_while_it_stops_is_told(folder: Path, hold) -> None:
+def test_run_that_fails_while_stopping_is_reported(folder: Path, hold) -> None:
     hold(state="failed")
     done = launch(folder.parents[1], "stop", "small")
     assert done.returncode == 1

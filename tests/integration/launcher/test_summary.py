@@ -11,7 +11,7 @@ from launcher.runs import goodput as goodputs
 from launcher.runs import live, summary
 from launcher.runs.goodput import goodput
 from tests.support.cli import status, status_as_json
-from tests.support.run_builders import Story, parts
+from tests.support.run_builders import RunEvents, parts
 from tests.support.run_folders import add_events, make_run
 
 
@@ -20,9 +20,9 @@ def append(folder: Path, events: Sequence[dict[str, Any]]) -> None:
         file.writelines(json.dumps(event) + "\n" for event in events)
 
 
-def long_story() -> Story:
+def long_story() -> RunEvents:
     """Saves every 40 steps. Attempt 1 ends 20 steps after a save, attempt 2 after step 500."""
-    story = Story().training()
+    story = RunEvents().training()
     for first in range(1, 400, 40):
         story.steps(first, first + 38).steps(first + 39, first + 39, 3.0, data_wait_s=2.5)
         story.phase("save", 2).host("checkpoint_saved", step=first + 39)
@@ -69,7 +69,7 @@ def test_a_summary_does_not_grow_with_the_number_of_steps(
 ) -> None:
     monkeypatch.setattr(goodputs, "FOLDED_STEPS", 10)
     monkeypatch.setattr(summary, "MOST_READ_BYTES", 1 << 30)
-    append(tmp_path, Story().training().steps(1, 20_000, 0.01).events)
+    append(tmp_path, RunEvents().training().steps(1, 20_000, 0.01).events)
     summary.write(tmp_path)
     assert (tmp_path / summary.NAME).stat().st_size < 500_000
 
@@ -107,7 +107,7 @@ def test_a_summary_that_is_not_of_this_file_is_left_out(tmp_path: Path, text: st
 
 
 def test_a_line_that_is_being_written_is_read_the_next_time(tmp_path: Path) -> None:
-    append(tmp_path, Story().training().events)
+    append(tmp_path, RunEvents().training().events)
     whole = (tmp_path / "events.jsonl").stat().st_size
     with (tmp_path / "events.jsonl").open("a") as file:
         file.write('{"event": "st')

@@ -145,7 +145,7 @@ def test_a_corpus_that_is_too_small_says_how_many_tokens_it_gives(tmp_path: Path
     assert token_cache.load(data(asked.path or "", fewer)).tokenizer.eos_id == 0
 
 
-def test_bad_records_are_told_while_it_trains(tmp_path: Path) -> None:
+def test_bad_records_are_reported_while_bpe_trains(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{}\n')
     with pytest.raises(DataError, match=r"a\.jsonl:2: no field 'text'"):
         token_cache.load(data(str(tmp_path / "a.jsonl"), source="jsonl"))
@@ -181,7 +181,7 @@ def test_a_checkpoint_has_it_and_an_export_takes_it_along(
     assert json.loads((out / "config.json").read_text())["vocab_size"] == SIZE
 
 
-def test_whoever_starts_from_its_weights_names_the_file(run: Kept) -> None:
+def test_start_from_weights_names_tokenizer_file(run: Kept) -> None:
     made = run.made.program
     with pytest.raises(FolderError, match=r"Set data\.tokenizer to .*1/tokenizer\.json"):
         initial(str(run.folder), made)

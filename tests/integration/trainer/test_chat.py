@@ -31,7 +31,7 @@ def learned(asked: Data) -> list[tuple[str, list[str]]]:
     ]
 
 
-def test_a_prompt_and_its_answer_follow_each_other_and_the_answer_is_learned(
+def test_prompt_precedes_answer_and_only_answer_is_learned(
     tmp_path: Path,
 ) -> None:
     path = write(tmp_path / "a.jsonl", {"ask": "1+1=", "reply": "2"}, {"ask": "ü?", "reply": "ö"})
@@ -110,7 +110,7 @@ def test_another_template_or_field_is_another_corpus(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_bad_conversation_is_told_with_file_and_line(
+def test_bad_conversation_is_reported_with_file_and_line(
     tmp_path: Path, record: Any, why: str
 ) -> None:
     template = (
@@ -125,7 +125,7 @@ def test_a_bad_conversation_is_told_with_file_and_line(
     assert len(learned(asked.model_copy(update={"max_bad_records": 1}))) == 1
 
 
-def test_a_template_that_is_no_jinja_is_told(tmp_path: Path) -> None:
+def test_template_with_invalid_jinja_is_reported(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", conversation("a", "b"))
     with pytest.raises(DataError, match=r"data\.tokenizer: invalid chat template, line 1: "):
         learned(data(path, tokenizer=tokenizer(tmp_path, "{% for %}")))

@@ -90,7 +90,7 @@ def test_a_save_reports_what_it_has_written(tmp_path, monkeypatch):
     assert step == 1 and 0.9 * total < written < 1.5 * total
 
 
-def test_the_error_of_the_last_save_is_raised_although_the_job_says_continue(tmp_path):
+def test_error_of_last_save_is_raised_although_job_says_continue(tmp_path):
     kept = Kept.of(tmp_path)
     assert kept.made.program.job.checkpoint
     saving = ScheduledSaving(cast(Any, None), kept.saver, cast(Any, None))
@@ -142,7 +142,7 @@ def _fill(disk: Path) -> None:
             file.write(b"x" * 4096)
 
 
-def test_a_full_disk_fails_one_save_and_the_next_succeeds_when_there_is_room(tmp_path, small_disk):
+def test_full_disk_fails_one_save_and_next_succeeds_with_room(tmp_path, small_disk):
     kept = Kept.of(tmp_path / "run", storage=str(small_disk))
     kept.saved(1)
     _fill(small_disk)

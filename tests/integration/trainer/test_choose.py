@@ -96,7 +96,7 @@ def test_the_number_is_the_same_on_a_mesh_and_in_micro_batches(tmp_path: Path) -
     assert answered(made) == answered(bench(job(tmp_path)))
 
 
-def test_the_likeliest_choice_and_the_likeliest_for_its_length_are_told_apart() -> None:
+def test_likeliest_choice_and_likeliest_for_its_length_differ() -> None:
     asked = [Question("", ("ab", "abcd"), 1), Question("", ("a", "b", "c"), 2)]
     assert judged(asked, np.array([-2.0, -3.0, -1.0, -1.0, -0.5])) == MultipleChoiceResult(0.5, 1.0)
 
@@ -116,7 +116,7 @@ def test_the_likeliest_choice_and_the_likeliest_for_its_length_are_told_apart() 
         ({"question": "q", "choices": ["a", "b" * 40], "answer": 1}, "longer than data.seq_len"),
     ],
 )
-def test_a_bad_question_is_told_with_file_and_line(tmp_path: Path, record: Any, why: str) -> None:
+def test_bad_question_is_reported_with_file_and_line(tmp_path: Path, record: Any, why: str) -> None:
     with pytest.raises(DataError) as told:
         load(job(tmp_path, [ASKED[0], record]), BYTES)
     assert "questions.jsonl:2: " in str(told.value) and why in str(told.value)
@@ -125,7 +125,7 @@ def test_a_bad_question_is_told_with_file_and_line(tmp_path: Path, record: Any, 
     assert found and len(found.every) == len(found.bad.found) == 1
 
 
-def test_a_file_that_is_not_there_or_has_no_question_is_told(tmp_path: Path) -> None:
+def test_missing_file_or_file_without_question_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"multiple_choice\.path: .* contains no question"):
         load(job(tmp_path, []), BYTES)
     wanted = job(tmp_path)

@@ -126,7 +126,7 @@ def test_trouble_in_a_read_that_stays_ends_the_restore_and_moves_nothing(
     assert sorted(path.name for path in kept.folder.iterdir()) == before
 
 
-def test_a_stale_handle_that_passes_is_retried_and_the_newest_checkpoint_used(
+def test_transient_stale_handle_is_retried_and_newest_checkpoint_used(
     tmp_path, monkeypatch, caplog
 ):
     kept = Kept.of(tmp_path)
@@ -322,7 +322,7 @@ def test_an_array_that_is_not_as_saved_is_named(tmp_path, change, said):
         kept.restore()
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_never_starts_anew(tmp_path):
+def test_run_with_only_damaged_checkpoints_never_starts_from_scratch(tmp_path):
     kept = Kept.of(tmp_path)
     kept.saved(1)
     _truncate(kept.folder / "1")

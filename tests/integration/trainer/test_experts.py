@@ -112,7 +112,7 @@ def test_a_sequence_does_not_depend_on_those_beside_it(x_BSD):
     np.testing.assert_allclose(module(x_BSD)[0][1:2], module(x_BSD[1:2])[0], atol=1e-6)
 
 
-def test_unevenness_is_one_where_all_experts_are_alike_and_more_where_one_has_all(x_BSD):
+def test_unevenness_is_1_for_equal_experts_and_higher_for_one_with_all(x_BSD):
     module = experts_of(model_of(top_k=1))
     module.router.kernel[...] = jnp.zeros((32, EXPERTS))
     np.testing.assert_allclose(module(x_BSD)[1], 1.0)  # equal probabilities, whoever is chosen
@@ -120,7 +120,7 @@ def test_unevenness_is_one_where_all_experts_are_alike_and_more_where_one_has_al
     np.testing.assert_allclose(module(jnp.abs(x_BSD))[1], EXPERTS, rtol=1e-4)
 
 
-def test_balancing_moves_the_router_and_is_not_in_the_loss_that_is_told():
+def test_balancing_moves_router_and_is_not_in_reported_loss():
     found = [_loss_and_gradient(balance) for balance in (0.0, 1.0)]
     (loss, without), (same, balanced) = found
     np.testing.assert_allclose(loss, same, rtol=1e-6)

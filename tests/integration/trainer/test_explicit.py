@@ -83,7 +83,7 @@ def test_every_place_is_reported_not_the_first_alone() -> None:
     assert {line_of(one) for one in found} == {"once = weights + x", "return once.T + x.T"}
 
 
-def test_the_models_own_constraints_are_told_apart() -> None:
+def test_models_own_constraints_are_distinguished() -> None:
     def constrained(x: jax.Array) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, P(None, "tensor"))
 
@@ -123,7 +123,7 @@ def test_what_is_recomputed_for_the_backward_pass_is_moved_again() -> None:
     assert sorted(passes(jax.checkpoint(product))) == ["backward", "forward"]
 
 
-def test_the_same_line_is_one_place_whoever_calls_a_jitted_function_first() -> None:
+def test_same_line_is_one_place_for_any_first_caller() -> None:
     @jax.jit
     def inner(weights: jax.Array, x: jax.Array) -> jax.Array:
         return weights + x

@@ -115,7 +115,7 @@ def test_losses_are_the_same_on_every_mesh(kind):
 
 
 @pytest.mark.slow
-def test_experts_elsewhere_get_their_tokens_and_nothing_else_is_sent_for_them():
+def test_remote_experts_get_their_tokens_and_nothing_else():
     job = {"steps": 20, "model": FAMILIES["mixtral"]}
     devices, mesh = MESHES[True][1]
     job = job_of(**job, mesh=mesh)

@@ -133,7 +133,7 @@ def test_a_torn_lease_is_no_lease_and_is_reported(tmp_path, text):
         kept.checkpoints.lease.check(kept.checkpoints.folder)
 
 
-def test_an_attempt_may_take_its_own_lease_again_and_its_first_process_is_stale(tmp_path):
+def test_attempt_retakes_own_lease_and_its_first_process_is_stale(tmp_path):
     first = Lease.take(tmp_path, "run", 1, print)
     Lease.take(tmp_path, "run", 1, print).check(tmp_path)
     with pytest.raises(StaleError, match="attempt 1 has taken over"):
@@ -167,7 +167,7 @@ def test_a_lease_of_a_folder_is_renewed_without_a_write(tmp_path):
     assert (tmp_path / LEASE).stat() == before
 
 
-def test_a_lease_of_an_object_store_is_written_anew_when_it_is_renewed(store):
+def test_renewed_lease_of_object_store_is_rewritten(store):
     lease = Lease.take(store, "run", 1, print)
     before = conditional.read(store / LEASE)
     lease.renew(store)
@@ -185,9 +185,7 @@ def test_a_lease_of_an_object_store_is_of_the_newest_attempt(store):
 
 
 @pytest.mark.parametrize("act", ["take", "renew"])
-def test_an_older_attempt_whose_write_comes_second_has_lost_the_object_store(
-    store, monkeypatch, act
-):
+def test_older_attempt_writing_second_loses_object_store(store, monkeypatch, act):
     """The newer attempt writes between the older one's look and its write."""
     lease, write = Lease.take(store, "run", 1, print), conditional.write
 

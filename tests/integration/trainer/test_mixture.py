@@ -132,7 +132,7 @@ def test_a_step_far_away_is_that_of_a_run_that_came_there() -> None:
     assert read(tokens, 4, 10**8, 1)
 
 
-def test_the_loss_of_a_mixture_is_the_mean_by_weight_of_those_that_have_one() -> None:
+def test_mixture_loss_is_weighted_mean_of_sources_that_have_one() -> None:
     found = combined([Evaluation(1.0), None, Evaluation(3.0)], {"a": 3, "b": 5, "c": 1})
     assert found == Evaluation(1.5, {"a": 1.0, "c": 3.0})
     assert combined([None, None], {"a": 1, "b": 1}) is None
@@ -188,7 +188,7 @@ def test_a_source_that_is_too_small_is_named(corpora: list[dict[str, Any]], tmp_
         ({"source": "stdlib"}, "data.mixture.1.path: source 'stdlib' has no path"),
     ],
 )
-def test_a_wrong_path_of_a_source_is_told_by_its_key(
+def test_wrong_path_of_source_is_reported_with_key(
     corpora: list[dict[str, Any]], changes: dict[str, Any], said: str
 ) -> None:
     wrong = job([corpora[0], {**corpora[1], **changes}])
@@ -197,7 +197,7 @@ def test_a_wrong_path_of_a_source_is_told_by_its_key(
 
 
 @pytest.mark.slow
-def test_two_hosts_train_on_a_mixture_and_tell_the_loss_of_each_source(
+def test_two_hosts_train_on_mixture_and_report_loss_of_each_source(
     corpora: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     wanted = job(corpora, steps=2, eval={"every_steps": 2, "batches": 1})

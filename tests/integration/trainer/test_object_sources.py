@@ -93,7 +93,7 @@ def test_an_object_is_known_by_its_content_and_not_read_for_it(storage, bucket):
     assert digest(asked) != first
 
 
-def test_what_cannot_be_had_is_told(storage, bucket):
+def test_unavailable_object_is_reported(storage, bucket):
     with pytest.raises(
         DataError, match=r"no object that your credentials can list matches 'gs://bucket/.*"
     ):

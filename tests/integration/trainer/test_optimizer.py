@@ -155,7 +155,7 @@ def _pulled(*groups: dict[str, Any]) -> dict[str, float]:
     return {name: float(step.ravel()[0]) for name, step in direction.items()}
 
 
-def test_groups_have_their_own_learning_rate_and_decay_and_the_first_counts():
+def test_group_has_own_learning_rate_and_decay_first_match_counts():
     pulled = _pulled(
         {"pattern": "embedding.*", "learning_rate_factor": 0.5},
         {"pattern": "layers.*_norm.scale", "weight_decay": 0.25},
@@ -224,7 +224,7 @@ def test_adafactor_gives_a_matrix_the_direction_of_optax():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), one, other)
 
 
-def test_rows_that_only_pad_change_nothing_of_adafactors_steps_and_stay_zero():
+def test_padding_rows_do_not_change_adafactor_steps_and_stay_zero():
     rule = adafactor.scale_by_adafactor({"w": ("vocab", "embed")})
     array = jax.random.normal(jax.random.key(0), (12, 8))
     (step, padded) = (
@@ -252,7 +252,7 @@ def test_another_type_of_moments_is_refused(tmp_path):
     assert "optimizer.moments_dtype: float32 -> bfloat16: the moments of step 1" in str(error.value)
 
 
-def test_the_mean_of_the_weights_follows_them_and_is_what_a_checkpoint_gives_away(tmp_path):
+def test_mean_of_weights_follows_them_and_is_exported(tmp_path):
     changes = {"steps": STEPS, "mesh": MESHES["2x2"], **_changes(ema_decay=0.9)}
     kept = Kept.of(tmp_path, 4, **changes)
     mean = jax.device_get(kept.made.initial().params)

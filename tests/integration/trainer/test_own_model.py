@@ -133,21 +133,21 @@ def test_its_loss_is_what_is_evaluated():
 
 
 @pytest.mark.parametrize(("good", "wrong", "said"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_with_it_is_told(written, good, wrong, said):
+def test_wrong_custom_model_is_reported(written, good, wrong, said):
     assert plan_of(written(GOOD)).parameters
     with pytest.raises(PlanError, match=said) as error:
         plan_of(written(GOOD.replace(good, wrong, 1)))
     assert [key for key, _ in error.value.problems] == ["model.module"]
 
 
-def test_an_argument_that_its_function_does_not_take_is_told(written):
+def test_argument_unknown_to_function_is_reported(written):
     job = written(GOOD)
     other = job.model.model_copy(update={"args": {"depth": 3}})
     with pytest.raises(PlanError, match=r"model\.args: .* unexpected keyword argument 'depth'"):
         plan_of(job.model_copy(update={"model": other}))
 
 
-def test_other_code_than_the_planned_one_is_told(written):
+def test_code_other_than_planned_is_reported(written):
     job = written(GOOD)
     planned = plan_of(job).parameters
     changed = written(GOOD.replace("4)", "8)"))

@@ -145,7 +145,7 @@ def test_a_world_that_is_not_the_planned_one_is_refused(tmp_path):
     assert "2 devices, planned 4" in ended.outputs[0]
 
 
-def test_a_taken_coordinator_port_is_told_so_that_another_can_be_tried(tmp_path, events):
+def test_taken_coordinator_port_is_reported_for_retry_on_another(tmp_path, events):
     writer, read = events
     world = world_of(2, 1)
     gang.write(job_of(), world, tmp_path)

@@ -91,7 +91,7 @@ def test_its_first_line_says_what_was_restored_and_where(half):
     )
 
 
-def test_with_another_batch_size_every_example_is_used_once_from_the_first_on(tmp_path):
+def test_another_batch_size_uses_every_example_once(tmp_path):
     """Each step's digest of example numbers, against the one order of all examples."""
     policy = {"every_steps": 3, "on_data_change": "continue"}
     job = job_of(steps=3, checkpoint=policy)

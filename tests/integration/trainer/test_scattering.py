@@ -32,7 +32,7 @@ def loss(weights: tuple[jax.Array, jax.Array], x_BSD: jax.Array) -> jax.Array:
     return jnp.sum(fed_BSD.astype(jnp.float32) ** 2)
 
 
-def test_parts_whose_size_does_not_suit_the_sparse_core_are_scattered_there_too() -> None:
+def test_parts_of_unsuitable_size_are_scattered_on_sparse_core() -> None:
     """Those of llama3-70b, 28,672 = 7 * 4,096: by default XLA sums these gradients whole,
     twice the bytes."""
     world = slice_world("v5p-512", 1)

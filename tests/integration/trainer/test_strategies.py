@@ -63,7 +63,7 @@ def test_only_replicas_cross_slices(found: Any) -> None:
     assert bool(crossing) == (found["plan"]["world"]["slices"] > 1)
 
 
-def test_what_is_gathered_while_something_is_computed_is_told(found: Any) -> None:
+def test_gathers_overlapped_by_computation_are_reported(found: Any) -> None:
     gathers = [
         one for one in found["collectives"] if one["kind"] == "all-gather" and one["part"] == "mlp"
     ]

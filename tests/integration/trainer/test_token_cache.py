@@ -130,7 +130,7 @@ def test_the_size_of_shards_changes_no_byte(
     assert found[0] == found[1] == found[2]
 
 
-def test_who_waits_is_told_who_makes_it_and_how_far_it_is(
+def test_waiting_process_reports_maker_and_progress(
     tmp_path: Path, caches: Callable[[str], Path]
 ) -> None:
     caches("cache")
@@ -149,7 +149,7 @@ def test_who_waits_is_told_who_makes_it_and_how_far_it_is(
     assert len(tokens.held_in) > 1000
 
 
-def test_when_the_maker_is_killed_one_who_waits_takes_over(
+def test_waiting_process_takes_over_from_killed_maker(
     tmp_path: Path, caches: Callable[[str], Path]
 ) -> None:
     tokens = caches("cache")
@@ -167,7 +167,7 @@ def test_when_the_maker_is_killed_one_who_waits_takes_over(
     assert set(content(tokens)) == {"held_in.npy", "held_out.npy", "bad_records.json"}
 
 
-def test_who_waits_for_one_that_comes_no_further_gives_up_and_names_it(
+def test_wait_for_stuck_maker_ends_and_names_it(
     tmp_path: Path, caches: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caches("cache")
@@ -207,7 +207,7 @@ def test_what_is_unchanged_is_read_again_wherever_it_lies(
 @pytest.mark.parametrize(
     "change", ["text_field", "validation_fraction", "eos_token", "file", "tokenizer"]
 )
-def test_what_is_changed_is_made_anew(
+def test_changed_entry_is_recreated(
     tmp_path: Path, caches: Callable[[str], Path], change: str
 ) -> None:
     caches("cache")

@@ -50,7 +50,7 @@ def test_large_vocabularies_have_wider_tokens(tmp_path: Path) -> None:
     assert tokenizer.of(data(path)).dtype == np.uint32
 
 
-def test_the_separator_is_the_end_of_text_of_the_file_or_the_one_that_is_named(
+def test_separator_is_end_of_text_of_file_or_named_token(
     tmp_path: Path,
 ) -> None:
     assert vocabulary(data(make(tmp_path))).eos_token == END
@@ -79,7 +79,7 @@ def test_unigram_models_list_their_tokens(tmp_path: Path) -> None:
         (None, {"tokenizer": "bytes", "eos_token": "x"}, "eos_token", "has a fixed one"),
     ],
 )
-def test_a_tokenizer_that_cannot_serve_is_told_by_its_key(
+def test_unusable_tokenizer_is_reported_with_key(
     tmp_path: Path, content: str | None, changes: dict[str, str], key: str, said: str
 ) -> None:
     path = tmp_path / "tokenizer.json"

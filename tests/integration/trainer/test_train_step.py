@@ -14,7 +14,7 @@ from trainer.step import compiler_options, optimizer
 from trainer.step.train_step import digest
 
 
-def test_what_a_compiler_does_not_know_is_left_out_and_told(monkeypatch):
+def test_option_unknown_to_compiler_is_omitted_and_reported(monkeypatch):
     options = {"xla_of_another_version": "true", "xla_backend_optimization_level": "0"}
     monkeypatch.setattr(compiler_options, "of_step", lambda _: options)
     mesh, lowered = jax.make_mesh((1,), ("fsdp",)), jax.jit(lambda x: x + 1).lower(1.0)

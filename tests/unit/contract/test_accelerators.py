@@ -52,7 +52,7 @@ def test_every_slice_is_whole(name):
 
 
 @given(st.sampled_from(sorted(GPUS)), st.integers(1, 10_000))
-def test_every_gpu_name_is_whole_hosts_or_an_error_that_names_ones_that_are(kind, size):
+def test_gpu_name_is_whole_hosts_or_error_names_such(kind, size):
     try:
         made = parse(f"{kind}-{size}")
         assert made.chips == made.devices == size
@@ -131,7 +131,7 @@ def test_where_the_field_disagrees_eight_chips_are_one_host_or_two(name):
         ("h10-8", "Did you mean 'h100'?"),
     ],
 )
-def test_an_impossible_name_is_told_with_the_nearest_possible(name, message):
+def test_impossible_name_is_reported_with_nearest_possible(name, message):
     with pytest.raises(ValueError) as caught:
         parse(name)
     assert message in str(caught.value)

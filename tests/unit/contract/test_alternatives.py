@@ -100,7 +100,7 @@ def test_the_job_as_it_is_comes_first_and_needs_no_override() -> None:
     assert found[0] == Alternative(job, plan, {})
 
 
-def test_an_axis_that_takes_what_is_left_is_not_said_anew() -> None:
+def test_axis_that_takes_the_rest_is_not_overridden() -> None:
     _, found = of(tiny_job(mesh={"fsdp": -1}))
     two = [one.overrides for one in found if one.plan.mesh["tensor"] == 2]
     assert ("mesh.tensor=2",) in two
@@ -135,7 +135,7 @@ def test_replicas_go_over_all_slices() -> None:
 
 
 @pytest.mark.parametrize("tensor", [1, 16])
-def test_tensor_parallelism_stays_in_a_host_of_gpus_unless_the_job_says_otherwise(
+def test_tensor_parallelism_stays_in_gpu_host_by_default(
     tensor: int,
 ) -> None:
     _, found = of(job_of(16, tensor=tensor), world_of("h200-16"))

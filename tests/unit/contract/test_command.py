@@ -101,7 +101,7 @@ def test_what_slipway_sets_itself_is_refused() -> None:
     assert problems(text) == [f"job.yaml:3: env: {said}"]
 
 
-def test_a_misspelled_key_is_told_with_the_one_that_was_meant() -> None:
+def test_misspelled_key_is_reported_with_suggestion() -> None:
     assert problems(GOOD + "retry: {failures: 0}\n") == [
         "job.yaml:4: retry: unknown key. Did you mean 'retries'?"
     ]

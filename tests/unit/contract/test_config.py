@@ -167,7 +167,7 @@ def test_a_wrong_value_is_named_before_what_could_not_follow_from_it():
     )
 
 
-def test_every_problem_is_told_at_once_in_the_order_of_the_file():
+def test_all_problems_are_reported_in_order_of_file():
     text = GOOD.replace("steps: 10", "steps: -1").replace("stdlib", "stdlb") + "sed: 0\nname: y\n"
     assert [line.partition(": ")[0] for line in problems(text, "mesh.fsdp=x")] == [
         "job.yaml:2",
@@ -242,7 +242,7 @@ def test_a_resolved_job_holds_every_default():
         ("data.tokenizer=5", "expected text of at least 1 characters, found 5. Write '5'"),
     ],
 )
-def test_of_a_choice_only_the_one_that_was_meant_is_told(override, message):
+def test_only_intended_variant_of_choice_is_reported(override, message):
     assert any(message in problem for problem in problems(GOOD, override))
 
 
@@ -273,7 +273,7 @@ PARTS = "{source: stdlib}, {source: text, path: a.txt, weight: 3}"
         ("mixture: [{source: stdlib, weight: 0.5}, {source: text}]", "data.mixture.0.weight: "),
     ],
 )
-def test_what_is_wrong_with_a_mixture_is_told(data, message):
+def test_wrong_mixture_is_reported(data, message):
     text = GOOD.replace("source: stdlib", data)
     assert any(message in problem for problem in problems(text))
 

@@ -49,7 +49,7 @@ def test_the_same_job_goes_on_without_a_word() -> None:
 
 
 @pytest.mark.parametrize("key", NUMBERS)
-def test_every_change_is_told_once_where_it_belongs(key: str) -> None:
+def test_every_change_is_reported_once_in_its_category(key: str) -> None:
     found = compare(about_of(BASE), changed(**{key: NUMBERS[key]}), None)
     is_error = key in MODEL_KEYS | DATA_KEYS | OPTIMIZER_KEYS
     assert len(found.errors) == is_error

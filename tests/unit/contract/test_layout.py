@@ -57,7 +57,7 @@ def test_a_tensor_group_covers_as_few_hosts_as_it_can(case: tuple[World, dict[st
         assert len(hosts) == fewest
 
 
-def test_rows_that_gradients_are_scattered_by_are_lines_of_chips_and_so_are_their_columns() -> None:
+def test_rows_and_columns_of_gradient_scatter_are_lines_of_chips() -> None:
     world, mesh = tpu_world("v5e-128", (8, 16), (2, 2), slices=2), mesh_of(data=2, fsdp=128)
     coords = [device_coords(world)[device] for device in device_order(world, mesh)[:128]]
     assert fsdp_rows(world, mesh) == 8

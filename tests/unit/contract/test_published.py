@@ -44,7 +44,7 @@ def bound(row: Row) -> float:
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.model} {row.pod}")
-def test_what_was_measured_is_below_the_bound_that_the_table_tells(row: Row) -> None:
+def test_measured_speed_is_below_bound_of_table(row: Row) -> None:
     assert float(row.measured) < bound(row)
     assert row.bound == f"{bound(row):.0f}"
     assert row.share == f"{float(row.measured) / bound(row):.0%}".replace("%", " %")

@@ -41,14 +41,14 @@ def test_what_is_done_again_is_not_kept() -> None:
     assert len(set(kept)) == 3
 
 
-def test_micro_batches_share_the_room_for_activations_and_add_a_sum_of_gradients() -> None:
+def test_micro_batches_share_activation_memory_and_add_gradient_sum() -> None:
     whole, parts = needed(job_of(64, "dots")), needed(in_micro_batches(job_of(64, "dots"), 2))
     assert parts.kept == whole.kept / 2
     assert parts.gradients == 2 * whole.gradients
     assert (parts.state, parts.batch) == (whole.state, whole.batch)
 
 
-def test_tensor_parallelism_splits_scores_and_hidden_features_but_not_the_stream() -> None:
+def test_tensor_parallelism_splits_scores_and_hidden_not_stream() -> None:
     one, two = needed(job_of(32, fsdp=32)), needed(job_of(16, fsdp=16, tensor=2))
     stream = 32 * 4096 * 4096 * (6 * 4 + 2 * 2)
     assert two.kept - stream == (one.kept - stream) / 2

@@ -70,7 +70,7 @@ def test_a_vocabulary_that_does_not_divide_is_padded() -> None:
     assert plan.padded_vocab % 3 == 0
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     model = {"preset": "tiny", "kv_heads": 3, "head_dim": 15}
     found = problems_of(model=model, mesh={"tensor": 3}, data=data(path="*.txt"))
     assert set(found) == {"model.kv_heads", "model.head_dim", "data.path", "mesh"}

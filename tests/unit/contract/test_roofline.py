@@ -31,14 +31,14 @@ def test_fully_sharded_llama_8b_on_32_chips() -> None:
     assert (best.binds, best.step_s, best.mfu) == ("compute", best.compute_s, pytest.approx(1.0))
 
 
-def test_full_rematerialization_makes_the_products_of_a_layer_again_but_the_last() -> None:
+def test_full_remat_recomputes_products_of_layer_but_the_last() -> None:
     best = found(job_of(64, "full"), world_of("v5p-64"))
     again = KERNELS - 32 * 4096 * 14336 + ATTENTION
     assert best.program_flops - best.model_flops == 64 * 4096 * 2 * again
     assert best.mfu == pytest.approx(best.model_flops / best.program_flops)
 
 
-def test_what_keeps_the_products_with_weights_makes_those_of_attention_again() -> None:
+def test_remat_keeping_weight_products_recomputes_attention() -> None:
     best = found(job_of(64, "dots"), world_of("v5p-64"))
     assert best.program_flops - best.model_flops == 64 * 4096 * 2 * ATTENTION
 

@@ -33,7 +33,7 @@ def verdict(fits: bool, needed: float | None) -> dict[str, Any]:
     return {"fits": fits, "hbm_needed_bytes": needed and int(needed * GiB)}
 
 
-def test_what_does_not_fit_is_told_what_would(tmp_path: Path) -> None:
+def test_plan_that_does_not_fit_names_one_that_does(tmp_path: Path) -> None:
     advice = advise(planned(tmp_path, "v5p-64"), verdict(False, 200))
     assert advice and advice.hbm_estimate_bytes
     assert advice.text.startswith("would fit, by estimate: " + " ".join(advice.overrides))
@@ -75,7 +75,7 @@ def test_what_may_fit_but_is_too_close_to_count_on_is_no_advice(tmp_path: Path) 
     assert over and over.text.startswith("nothing legal on this cluster fits")
 
 
-def test_what_fits_is_told_what_is_clearly_faster(tmp_path: Path) -> None:
+def test_plan_that_fits_names_clearly_faster_one(tmp_path: Path) -> None:
     advice = advise(planned(tmp_path, "v5p-64", "model.remat=full"), verdict(True, 30))
     assert advice and advice.text.startswith("faster at best: ")
     assert any(override.startswith("model.remat=") for override in advice.overrides)

@@ -111,7 +111,7 @@ def test_hosts_that_stay_unfit_end_the_run_with_what_is_wrong(play: Play) -> Non
     assert "0 of 4 TPUs are there (3 times in a row" in over.reason
 
 
-def test_a_host_whose_chips_are_still_held_in_a_later_attempt_is_waited_for(
+def test_later_attempt_waits_for_host_with_held_chips(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Problem(0, "process 7 has /dev/accel0 open")

@@ -36,7 +36,7 @@ def test_processes_are_in_the_order_of_slices_and_workers() -> None:
     assert chosen(alive, 2, 2) == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
 
 
-def test_a_slice_that_could_not_be_had_is_taken_only_where_there_is_no_other() -> None:
+def test_unavailable_slice_is_tried_only_without_another() -> None:
     a, b = hosts("a", True, True), hosts("b", True, True)
     assert chosen(a + b, 1, 2, {("a", 1)}) == [("b", 0), ("b", 1)]
     assert chosen(a, 1, 2, {("a", 1)}) == [("a", 0), ("a", 1)]
@@ -47,7 +47,7 @@ def test_a_host_without_a_slice_that_could_not_be_had_is_left_for_another() -> N
     assert chosen(hosts("", True, True, True), 1, 2, {("", 0)}) == [("", 1), ("", 2)]
 
 
-def test_busy_hosts_are_told_as_busy() -> None:
+def test_busy_hosts_are_reported_as_busy() -> None:
     problem = problem_with(hosts("a", False, False), 1, 2)
     assert problem == "all hosts are alive, but those of a are in use by another run"
 

@@ -87,7 +87,7 @@ def test_a_path_is_read_as_a_path_and_keys_are_found_in_it(folder):
     assert found.where("accelerator") == "c.yaml:1"
 
 
-def test_an_unknown_cluster_is_told_with_the_known_ones_and_the_nearest(folder):
+def test_unknown_cluster_is_reported_with_known_and_nearest(folder):
     with pytest.raises(ConfigError) as caught:
         find_cluster("tpu-v4-33")
     (problem,) = caught.value.problems
@@ -109,7 +109,7 @@ def test_whatever_is_no_cluster_is_a_config_error(name, folder):
         find_cluster(name)
 
 
-def test_every_problem_of_a_file_is_told_at_once(folder):
+def test_all_problems_of_file_are_reported_at_once(folder):
     text = "accelerator: v4-30\nhosts: 0\nslice: 2\nprovider: {kind: locl}\n"
     assert problems(text) == [
         "c.yaml:1: accelerator: v4-30 does not exist. The nearest sizes: v4-16 or v4-32",
@@ -155,7 +155,7 @@ def test_a_host_that_differs_is_named_by_number(folder):
     ]
 
 
-def test_cloud_tpu_has_tpus_or_is_told_which(folder):
+def test_cloud_tpu_without_tpus_is_refused_with_known_ones(folder):
     text = "accelerator: %s\nprovider: {kind: gcp%s}\n"
     assert cluster(text % ("v4-32", "")).value
     assert cluster(text % ("cpu\nhosts: 2\ndevices_per_host: 1", ", accelerator_type: v4-16"))

@@ -21,7 +21,7 @@ def test_the_files_are_there_in_their_folders(tmp_path: Path) -> None:
     assert (tmp_path / "run/plans/0001.json").read_text() == "{}"
 
 
-def test_only_what_is_added_is_told_once(tmp_path: Path) -> None:
+def test_added_lines_are_read_once(tmp_path: Path) -> None:
     log = tmp_path / "logs/host.log"
     log.parent.mkdir()
     log.write_text("of an attempt before\n")
@@ -45,7 +45,7 @@ def test_a_log_that_is_rotated_loses_nothing(tmp_path: Path) -> None:
     assert told == [b"first\n", b"second\n"]
 
 
-def test_a_file_that_is_made_anew_is_told_from_its_beginning(tmp_path: Path) -> None:
+def test_recreated_file_is_read_from_start(tmp_path: Path) -> None:
     (tmp_path / "sample.txt").write_text("a long sample of an earlier run")
     with copy(tmp_path) as copied:
         assert not (tmp_path / "sample.txt").exists()

@@ -29,13 +29,13 @@ def test_all_hosts_finished() -> None:
     assert kind(FINISHED, FINISHED) is EndReason.FINISHED
 
 
-def test_a_stop_that_was_asked_for_is_of_who_asked() -> None:
+def test_requested_stop_is_attributed_to_requester() -> None:
     assert kind(STOPPED, STOPPED, asked=EndReason.STOPPED) is EndReason.STOPPED
     ending = classify(outcome(STOPPED, STOPPED), EndReason.RESIZED, {})
     assert (ending.kind, ending.reason) == (EndReason.RESIZED, "stopped to go on with more hosts")
 
 
-def test_a_stop_that_this_launch_did_not_ask_for_is_an_unexplained_preemption() -> None:
+def test_stop_not_requested_is_unexplained_preemption() -> None:
     ending = classify(outcome(FINISHED, STOPPED), None, {1: 7})
     assert (ending.kind, ending.process, ending.step) == (EndReason.PREEMPTED, 1, 7)
     assert ending.is_unexplained
@@ -43,7 +43,7 @@ def test_a_stop_that_this_launch_did_not_ask_for_is_an_unexplained_preemption() 
     assert ending.reason == reason
 
 
-def test_sigterm_that_this_launch_did_not_send_is_an_unexplained_preemption() -> None:
+def test_sigterm_not_sent_by_launch_is_unexplained_preemption() -> None:
     ending = classify(outcome(ProcessExit(signal.SIGTERM, 1.0), FINISHED), None, {})
     assert (ending.kind, ending.is_unexplained) == (EndReason.PREEMPTED, True)
 
@@ -54,7 +54,7 @@ def test_a_stop_after_a_notice_of_the_platform_is_explained() -> None:
         assert (ending.kind, ending.is_unexplained) == (EndReason.PREEMPTED, False)
 
 
-def test_a_program_that_the_kernel_killed_for_want_of_memory_is_a_crash_with_the_figures() -> None:
+def test_out_of_memory_kill_is_a_crash_with_figures() -> None:
     cause = "by the kernel, out of memory: 5.90 GiB of 6.00 GiB on the host"
     ending = classify(outcome(ProcessExit(signal.SIGKILL, 1.0, cause=cause)), None, {})
     assert ending.kind is EndReason.CRASH
@@ -68,7 +68,7 @@ def test_an_agent_that_fails_on_a_host_that_lives_is_a_crash() -> None:
     assert ending.reason == "host-0000 failed: its agent was killed"
 
 
-def test_an_agent_that_fails_while_the_user_stops_the_run_is_as_a_lost_host() -> None:
+def test_agent_failing_during_user_stop_is_lost_host() -> None:
     failed = ProcessExit(None, 1.0, lost="its agent was killed", host_lives=True)
     assert kind(failed, STOPPED, asked=EndReason.STOPPED) is EndReason.LOST
     assert kind(failed, STOPPED, asked=EndReason.RESIZED) is EndReason.CRASH
@@ -87,7 +87,7 @@ def test_the_step_of_a_crash_is_that_of_the_host_that_failed_first() -> None:
     assert classify(crashed, None, {0: 49, 1: 48}).step == 48
 
 
-def test_the_step_of_a_host_that_tells_none_is_that_of_the_others() -> None:
+def test_step_of_silent_host_is_that_of_others() -> None:
     assert classify(outcome(FINISHED, CRASHED), None, {0: 49}).step == 49
 
 
@@ -116,7 +116,7 @@ def test_the_first_host_that_another_attempt_has_replaced_is_named() -> None:
     assert classify(outcome(FINISHED, stale, stale), None, {}).process == 1
 
 
-def test_of_several_hosts_that_are_behind_the_first_says_where_the_attempt_ended() -> None:
+def test_first_of_several_slow_hosts_decides_last_step() -> None:
     behind = (StalledHost(1, "data", 7, 12.0), StalledHost(2, "save", 6, 12.0))
     hang = Hang(behind, silent=False, deadline_s=10.0, everybody=False)
     killed = ProcessExit(signal.SIGKILL, 1.0)

@@ -8,7 +8,7 @@ import pytest
 from launcher.core.files import replace_file
 
 
-def test_a_replaced_file_is_on_the_disk_before_its_name_and_the_name_before_the_end(
+def test_replaced_file_is_synced_before_rename_and_folder_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, done, fsync, replace = tmp_path / "state.json", list[str](), os.fsync, Path.replace

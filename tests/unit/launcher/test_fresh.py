@@ -31,7 +31,7 @@ def save(run: RunDir, place: Path) -> Path:
     return checkpoints
 
 
-def test_fresh_moves_the_checkpoints_in_storage_aside_and_the_earlier_run_keeps_them(
+def test_fresh_moves_checkpoints_in_storage_aside_for_earlier_run(
     tmp_path: Path,
 ) -> None:
     launch = stored_launch(tmp_path, str(tmp_path / "storage"))
@@ -60,9 +60,7 @@ def test_fresh_in_a_bucket_takes_a_prefix_of_its_own_each_time(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_checkpoints_of_another_run_in_storage_are_refused_before_anything_is_made(
-    fresh: bool, tmp_path: Path
-) -> None:
+def test_foreign_checkpoints_in_storage_are_refused_first(fresh: bool, tmp_path: Path) -> None:
     other = stored_launch(tmp_path, str(tmp_path / "storage"))
     with RunDir.create(replace(other, run_dir=tmp_path / "others" / "small")) as run:
         checkpoints = save(run, tmp_path / "storage")

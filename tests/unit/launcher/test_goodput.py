@@ -5,13 +5,13 @@ import json
 import pytest
 
 from launcher.runs.goodput import Part, goodput
-from tests.support.run_builders import BEGIN_S, DAY_S, HOUR_S, Story, parts
+from tests.support.run_builders import BEGIN_S, DAY_S, HOUR_S, RunEvents, parts
 
 UNTIL_TRAINING = {"provisioning": 5, "start": 5.5, "data": 1, "compile": 8}
 
 
 def test_every_moment_of_a_clean_run_has_its_part() -> None:
-    story = Story().training().steps(1, 10).phase("evaluate", 3).steps(11, 20)
+    story = RunEvents().training().steps(1, 10).phase("evaluate", 3).steps(11, 20)
     story.phase("save", 2).end("train").phase("sample", 4).after(1)
     story.ended("finished").after(1).state("finished")
     rest = {"steps": 20, "evaluate": 3, "save": 2, "sample": 4, "other": 2}
@@ -19,19 +19,19 @@ def test_every_moment_of_a_clean_run_has_its_part() -> None:
 
 
 def test_the_share_is_that_of_steps_in_the_wall_time() -> None:
-    found = goodput(Story().training().steps(1, 78).finished().events)
+    found = goodput(RunEvents().training().steps(1, 78).finished().events)
     assert found.wall_s == pytest.approx(5 + 5.5 + 1 + 8 + 78 + 2)
     assert found.share == pytest.approx(78 / 99.5)
 
 
-def test_a_restore_is_told_apart_from_the_start() -> None:
-    story = Story().started().after(1).phase("restore", 6).after(1).phase("compile", 2)
+def test_restore_time_is_separate_from_start() -> None:
+    story = RunEvents().started().after(1).phase("restore", 6).after(1).phase("compile", 2)
     assert story.parts()["restore"] == 6
     assert story.parts()["start"] == 2 + 3 - 0.5 + 2
 
 
 def test_a_step_may_hold_a_phase_whose_time_is_not_its_own() -> None:
-    story = Story().training().steps(1, 1).after(0.25).phase("save", 7).after(0.75)
+    story = RunEvents().training().steps(1, 1).after(0.25).phase("save", 7).after(0.75)
     story.host("step", step=2).finished()
     assert story.parts() == {**UNTIL_TRAINING, "steps": 2, "save": 7, "other": 2}
 
@@ -39,9 +39,9 @@ def test_a_step_may_hold_a_phase_whose_time_is_not_its_own() -> None:
 # What does not count
 
 
-def crashed_at_step_7() -> Story:
+def crashed_at_step_7() -> RunEvents:
     """After a checkpoint of step 4, in the middle of step 8."""
-    story = Story().training().steps(1, 4).phase("save", 2).steps(5, 7).after(0.5)
+    story = RunEvents().training().steps(1, 4).phase("save", 2).steps(5, 7).after(0.5)
     return story.ended("crash").after(0.5)
 
 
@@ -75,24 +75,24 @@ def test_a_run_that_starts_from_step_1_again_has_lost_all_steps() -> None:
 
 
 def test_a_hang_is_lost_from_the_last_step_to_the_end_of_the_attempt() -> None:
-    story = Story().training().steps(1, 3).after(120).launcher("hang").after(5).ended("hang")
+    story = RunEvents().training().steps(1, 3).after(120).launcher("hang").after(5).ended("hang")
     assert story.parts() == {**UNTIL_TRAINING, "steps": 3, "lost": 125}
 
 
 def test_a_save_that_is_cut_off_is_lost_and_one_before_it_is_not() -> None:
-    story = Story().training().steps(1, 3).phase("save", 2).steps(4, 4).after(0.5).begin("save")
+    story = RunEvents().training().steps(1, 3).phase("save", 2).steps(4, 4).after(0.5).begin("save")
     story.after(30).ended("crash")
     assert story.parts() == {**UNTIL_TRAINING, "steps": 4, "save": 2, "lost": 30.5}
 
 
 def test_a_compilation_that_is_cut_off_is_lost() -> None:
-    story = Story().started().begin("compile").after(20).ended("lost")
+    story = RunEvents().started().begin("compile").after(20).ended("lost")
     assert story.parts()["lost"] == 20
 
 
 def test_what_ends_in_order_loses_nothing() -> None:
     """A stop on request leaves the phase `train` without an end."""
-    story = Story().training().steps(1, 3).phase("save", 2).after(0.5).ended("stopped")
+    story = RunEvents().training().steps(1, 3).phase("save", 2).after(0.5).ended("stopped")
     story.after(0.5).state("stopped")
     assert story.parts() == {**UNTIL_TRAINING, "steps": 3, "save": 2, "other": 1}
 
@@ -107,26 +107,26 @@ def test_waiting_for_hosts_is_waiting() -> None:
 
 def test_a_wait_for_data_counts_by_what_it_makes_steps_longer() -> None:
     """Steps of 1 s; the batch of step 4 comes 9 s late, while step 3 is under way."""
-    story = Story().training().steps(1, 2).steps(3, 3, 10).steps(4, 4, data_wait_s=9.5)
+    story = RunEvents().training().steps(1, 2).steps(3, 3, 10).steps(4, 4, data_wait_s=9.5)
     story.steps(5, 6)
     assert story.parts()["data_wait"] == 9
     assert story.parts()["steps"] == 6
 
 
 def test_a_wait_in_the_step_itself_counts_once() -> None:
-    story = Story().training().steps(1, 2).steps(3, 3, 10, data_wait_s=9).steps(4, 6)
+    story = RunEvents().training().steps(1, 2).steps(3, 3, 10, data_wait_s=9).steps(4, 6)
     assert story.parts()["data_wait"] == 9
 
 
 def test_a_run_that_always_waits_for_data_is_not_all_wait() -> None:
     """The first steps take 1 s, then the buffer is empty and a batch comes every 4 s."""
-    story = Story().training().steps(1, 5).steps(6, 25, 4, data_wait_s=4)
+    story = RunEvents().training().steps(1, 5).steps(6, 25, 4, data_wait_s=4)
     assert story.parts()["data_wait"] == 20 * 3
     assert story.parts()["steps"] == 25
 
 
 def test_a_wait_while_the_devices_are_busy_costs_nothing() -> None:
-    story = Story().training().steps(1, 20, data_wait_s=0.9)
+    story = RunEvents().training().steps(1, 20, data_wait_s=0.9)
     assert story.parts() == {**UNTIL_TRAINING, "steps": 20}
 
 
@@ -135,13 +135,13 @@ def test_a_wait_while_the_devices_are_busy_costs_nothing() -> None:
 
 @pytest.mark.parametrize("clock_s", [HOUR_S, -HOUR_S])
 def test_the_clock_of_the_host_does_not_matter(clock_s: float) -> None:
-    story = Story(clock_s=clock_s).training().steps(1, 10).phase("save", 2).finished()
+    story = RunEvents(clock_s=clock_s).training().steps(1, 10).phase("save", 2).finished()
     assert story.parts() == {**UNTIL_TRAINING, "steps": 10, "save": 2, "other": 2}
 
 
 def test_what_arrives_late_happened_when_the_host_said() -> None:
     """The network is away while 8 steps are made and a save: all of it arrives at once."""
-    story = Story(clock_s=HOUR_S).training().steps(1, 2)
+    story = RunEvents(clock_s=HOUR_S).training().steps(1, 2)
     before = len(story.events)
     story.steps(3, 6).phase("save", 3).steps(7, 10)
     for event in story.events[before:]:
@@ -152,35 +152,41 @@ def test_what_arrives_late_happened_when_the_host_said() -> None:
 
 @pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S])
 def test_a_clock_that_is_set_while_steps_are_made_spoils_none(jump_s: float) -> None:
-    story = Story().training().steps(1, 5)
+    story = RunEvents().training().steps(1, 5)
     story.clock_s = jump_s
     story.steps(6, 10).finished()
     assert story.parts() == {**UNTIL_TRAINING, "steps": 10, "other": 2}
 
 
 def test_without_received_the_times_of_process_0_are_taken() -> None:
-    story = Story().training().steps(1, 10).finished()
+    story = RunEvents().training().steps(1, 10).finished()
     for event in story.events:
         event.pop("received", None)
     assert story.parts() == {**UNTIL_TRAINING, "steps": 10, "other": 2}
 
 
-def test_other_hosts_tell_nothing_of_phases() -> None:
-    story = Story().training().steps(1, 2).host("phase", name="save", edge="begin", process=1)
+def test_phases_of_other_hosts_are_ignored() -> None:
+    story = RunEvents().training().steps(1, 2).host("phase", name="save", edge="begin", process=1)
     story.steps(3, 4).host("step", step=3, process=1).after(1).host("step", step=5)
     assert story.parts() == {**UNTIL_TRAINING, "steps": 5}
 
 
 def test_an_end_that_was_not_heard_of_is_seen_by_the_next_step() -> None:
     """Events are dropped where the pipe to the launcher is full."""
-    story = Story().training().steps(1, 1).begin("save").after(2).steps(2, 4).finished()
+    story = RunEvents().training().steps(1, 1).begin("save").after(2).steps(2, 4).finished()
     assert story.parts()["steps"] == 1 + 2
     assert story.parts()["save"] == 2 + 1
 
 
 def test_an_attempt_that_begins_has_cut_off_the_one_before() -> None:
     story = (
-        Story().training().steps(1, 4).after(0.5).next_attempt().phase("data", 1).ended("stopped")
+        RunEvents()
+        .training()
+        .steps(1, 4)
+        .after(0.5)
+        .next_attempt()
+        .phase("data", 1)
+        .ended("stopped")
     )
     assert story.parts() == {**UNTIL_TRAINING, "data": 2, "steps": 4, "lost": 0.5}
 
@@ -189,7 +195,7 @@ def test_an_attempt_that_begins_has_cut_off_the_one_before() -> None:
 
 
 def test_the_night_before_a_resume_is_no_time_of_the_run() -> None:
-    story = Story().training().steps(1, 4).phase("save", 1).ended("stopped").state("stopped")
+    story = RunEvents().training().steps(1, 4).phase("save", 1).ended("stopped").state("stopped")
     wall_s = story.now - BEGIN_S
     story.after(DAY_S).launcher("opened").next_attempt().training().steps(5, 9).finished()
     found = goodput(story.events)
@@ -200,7 +206,7 @@ def test_the_night_before_a_resume_is_no_time_of_the_run() -> None:
 @pytest.mark.parametrize("state", ["running", "backing_off"])
 def test_nor_is_it_when_the_command_was_killed(state: str) -> None:
     """Nothing tells of the end: the run ended when something was last heard of it."""
-    story = crashed_at_step_7() if state == "backing_off" else Story().training().steps(1, 4)
+    story = crashed_at_step_7() if state == "backing_off" else RunEvents().training().steps(1, 4)
     story.state(state).after(0.5).host("heartbeat", step=4)
     wall_s = story.now - BEGIN_S
     story.after(DAY_S).launcher("opened").next_attempt().training().steps(5, 9).finished()
@@ -210,19 +216,19 @@ def test_nor_is_it_when_the_command_was_killed(state: str) -> None:
 
 
 def test_a_killed_run_has_lost_what_was_under_way() -> None:
-    story = Story().training().steps(1, 4).after(0.5).host("heartbeat", step=4)
+    story = RunEvents().training().steps(1, 4).after(0.5).host("heartbeat", step=4)
     assert story.parts() == {**UNTIL_TRAINING, "steps": 4, "lost": 0.5}
 
 
 def test_a_run_that_is_alive_goes_on_to_now() -> None:
-    story = Story().training().steps(1, 4)
+    story = RunEvents().training().steps(1, 4)
     assert story.parts(story.now + 0.5) == {**UNTIL_TRAINING, "steps": 4.5}
     story.begin("evaluate")
     assert story.parts(story.now + 9) == {**UNTIL_TRAINING, "steps": 4, "evaluate": 9}
 
 
 def test_a_run_that_has_finished_does_not() -> None:
-    story = Story().training().steps(1, 4).finished()
+    story = RunEvents().training().steps(1, 4).finished()
     assert story.parts(story.now + 60) == story.parts()
 
 
@@ -234,8 +240,8 @@ def test_of_a_run_without_events_nothing_is_known() -> None:
 # Any program
 
 
-def program() -> Story:
-    return Story().state("provisioning").after(5).state("starting").after(2).state("running")
+def program() -> RunEvents:
+    return RunEvents().state("provisioning").after(5).state("starting").after(2).state("running")
 
 
 def test_a_silent_program_has_no_goodput() -> None:
@@ -262,15 +268,15 @@ def test_a_phase_of_the_programs_own_is_something_else() -> None:
 
 
 def test_rows_are_in_a_fixed_order_with_their_shares_and_without_zeros() -> None:
-    found = goodput(Story().training().steps(1, 80, 1.0).finished().events)
+    found = goodput(RunEvents().training().steps(1, 80, 1.0).finished().events)
     names = [name for name, _, _ in found.rows()]
     assert names == ["provisioning", "start", "data", "compile", "steps", "other"]
     assert sum(share for _, _, share in found.rows()) == pytest.approx(1)
     assert ("compile", pytest.approx(8), pytest.approx(8 / 101.5)) in found.rows()
 
 
-def test_one_line_tells_the_share_and_where_the_rest_went() -> None:
-    story = Story().training().steps(1, 75).steps(76, 76, 3).steps(77, 77, data_wait_s=9)
+def test_one_line_shows_goodput_and_losses() -> None:
+    story = RunEvents().training().steps(1, 75).steps(76, 76, 3).steps(77, 77, data_wait_s=9)
     assert str(goodput(story.events)) == (
         "goodput 78.2 % (steps 1:17 of 1:38; provisioning 5.0 s, start 5.5 s, data 1.0 s, "
         "compile 8.0 s, data wait 2.0 s)"
@@ -278,7 +284,7 @@ def test_one_line_tells_the_share_and_where_the_rest_went() -> None:
 
 
 def test_json_has_every_part_in_seconds() -> None:
-    found = goodput(Story().training().steps(1, 10).finished().events)
+    found = goodput(RunEvents().training().steps(1, 10).finished().events)
     told = json.loads(json.dumps(found.as_json()))
     assert set(told) == {"goodput", "wall_s", "parts_s"}
     assert list(told["parts_s"]) == list(Part)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.runs.goodput import goodput
-from tests.support.run_builders import BEGIN_S, DAY_S, HOUR_S, Story
+from tests.support.run_builders import BEGIN_S, DAY_S, HOUR_S, RunEvents
 
 NAMES = ["data", "compile", "restore", "train", "save", "evaluate", "sample", "lunch"]
 STATES = ["provisioning", "starting", "running", "backing_off", "waiting_for_hosts"]
@@ -60,9 +60,9 @@ def test_of_one_command_every_moment_is_in_some_part(events: list[dict[str, Any]
 
 
 @st.composite
-def stories(draw: st.DrawFn) -> tuple[Story, float]:
+def stories(draw: st.DrawFn) -> tuple[RunEvents, float]:
     """A run of several commands with whatever in between, and its wall time."""
-    story = Story(clock_s=draw(st.sampled_from([0.0, HOUR_S, -HOUR_S])))
+    story = RunEvents(clock_s=draw(st.sampled_from([0.0, HOUR_S, -HOUR_S])))
     seconds = st.floats(0, 100)
     wall_s = 0.0
     for command in range(draw(st.integers(1, 3))):
@@ -89,7 +89,7 @@ def stories(draw: st.DrawFn) -> tuple[Story, float]:
 
 
 @given(stories())
-def test_parts_add_up_to_the_time_of_all_commands(told: tuple[Story, float]) -> None:
+def test_parts_add_up_to_the_time_of_all_commands(told: tuple[RunEvents, float]) -> None:
     story, wall_s = told
     found = goodput(story.events)
     assert all(seconds >= 0 for seconds in found.seconds.values())

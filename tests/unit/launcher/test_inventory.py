@@ -12,7 +12,7 @@ def node(ip: str, alive: bool = True, **labels: str) -> dict[str, Any]:
     return {**address, "Labels": named, "Resources": resources}
 
 
-def test_a_node_is_told_with_its_slice_and_what_it_has() -> None:
+def test_node_is_listed_with_slice_and_resources() -> None:
     nodes = [node("10.0.0.1"), node("10.0.0.2", slice_name="a", worker_id="0")]
     assert listing(nodes, free={}).splitlines() == [
         "    10.0.0.1: CPU 8",
@@ -20,13 +20,13 @@ def test_a_node_is_told_with_its_slice_and_what_it_has() -> None:
     ]
 
 
-def test_what_is_in_use_is_told() -> None:
+def test_resources_in_use_are_listed() -> None:
     free = {"10.0.0.2": {"CPU": 7.0}}
     nodes = [node("10.0.0.2", slice_name="a", worker_id="0")]
     assert listing(nodes, free).endswith("CPU 8, TPU 4 (in use: CPU 1, TPU 4)")
 
 
-def test_a_node_that_is_gone_is_told_unless_another_took_its_place() -> None:
+def test_lost_node_is_listed_unless_replaced() -> None:
     nodes = [node("10.0.0.1", alive=False), node("10.0.0.2", alive=False), node("10.0.0.2")]
     assert listing(nodes, free={}).splitlines() == ["    10.0.0.1: gone", "    10.0.0.2: CPU 8"]
 

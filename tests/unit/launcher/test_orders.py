@@ -6,7 +6,7 @@ from launcher.providers.ray.host_protocol import Order
 from tests.support.worlds import tpu_world
 
 
-def test_a_host_of_a_torus_is_told_of_it() -> None:
+def test_host_of_torus_gets_its_topology() -> None:
     order = Order(
         token="", process=1, world=tpu_world("v4-16", (2, 2, 2), (2, 2, 1)), ip="10.0.0.2",
         head=("10.0.0.1", 6379),

@@ -57,7 +57,7 @@ def test_no_failure_is_ok() -> None:
     assert GangResult(exits, first_failure(exits)).ok
 
 
-def test_the_outcome_tells_code_reason_and_last_lines_of_the_first_failure() -> None:
+def test_outcome_has_code_reason_and_last_lines_of_first_failure() -> None:
     outcome = GangResult({1: ProcessExit(65 << 8, 1.0, tail=["why"])}, 1)
     assert outcome.code == 65
     assert outcome.reason == "host-0001 exited with code 65 (bad data or numbers)"

@@ -95,7 +95,7 @@ def test_the_time_of_slices_is_over_after_max_hours(
     assert found.is_over_time == is_over
 
 
-def test_the_time_of_slices_is_not_over_without_a_limit_or_before_they_cost(
+def test_slice_time_limit_needs_limit_and_active_slices(
     api: PlayedApi, clock: Clock, tmp_path: Path
 ) -> None:
     unlimited = made(api, tmp_path / "one", active_at=START_S)
@@ -134,7 +134,7 @@ def test_a_resource_that_was_never_there_is_not_seen(api: PlayedApi, tmp_path: P
     assert not found.note.is_seen
 
 
-def test_slices_whose_hosts_are_not_ready_in_time_are_given_up_and_not_before(
+def test_slices_with_unready_hosts_are_deleted_at_timeout_only(
     api: PlayedApi, clock: Clock, tmp_path: Path
 ) -> None:
     api.ready_after_s = 1e6
@@ -161,7 +161,7 @@ def test_a_refusal_is_not_asked_again(api: PlayedApi, clock: Clock, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("more", "net"), [("", "34"), (", internal_ips: true", "10")])
-def test_hosts_are_named_by_their_worker_and_reached_at_the_address_of_their_network(
+def test_hosts_are_named_by_worker_and_use_network_address(
     api: PlayedApi, tmp_path: Path, more: str, net: str
 ) -> None:
     settings = made(api, tmp_path, more).wait(lambda text: None)
@@ -226,9 +226,7 @@ def test_slices_whose_resource_is_not_active_are_lost(api: PlayedApi, tmp_path: 
     assert made(api, tmp_path).is_lost()
 
 
-def test_hosts_are_reached_with_the_key_of_the_cluster_file_or_the_pods_own(
-    api: PlayedApi, tmp_path: Path
-) -> None:
+def test_hosts_use_key_of_cluster_file_or_pod(api: PlayedApi, tmp_path: Path) -> None:
     own = made(api, tmp_path / "one")
     given = made(api, tmp_path / "two", ", ssh_key: /keys/mine")
     assert own.wait(lambda text: None).ssh_key == str(own.folder / "key")
@@ -274,7 +272,7 @@ def test_without_a_key_for_the_hosts_nothing_is_written_down(
     assert not found.folder.exists()
 
 
-def test_slices_that_another_process_has_given_back_are_not_ended_or_written_down_again(
+def test_slices_deleted_by_other_process_are_not_deleted_or_recorded(
     api: PlayedApi, tmp_path: Path
 ) -> None:
     found = made(api, tmp_path)

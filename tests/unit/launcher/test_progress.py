@@ -175,7 +175,7 @@ def test_what_was_restored_is_the_last_checkpoint(launch: LaunchSpec) -> None:
     assert str(display.checkpoint) == "step 300"
 
 
-def test_a_stop_is_told_once_and_stays_in_the_panel(launch: LaunchSpec) -> None:
+def test_stop_is_printed_once_and_stays_in_panel(launch: LaunchSpec) -> None:
     display, text = shown(launch)
     with display:
         for number in (1, 2):

@@ -80,7 +80,7 @@ def test_a_host_alone_is_never_slow() -> None:
         assert paces.named(float(now)) == []
 
 
-def test_a_moment_of_slowness_is_not_told() -> None:
+def test_momentary_slowness_is_not_reported() -> None:
     hosts = Hosts()
     for _ in range(20):
         assert hosts.beat(2, h1={**SLOW_DATA, **SLOW_PROCESSOR}) == []
@@ -88,7 +88,7 @@ def test_a_moment_of_slowness_is_not_told() -> None:
     assert hosts.beat(int(WORK_LASTING_S / BEAT_S), h1=SLOW_PROCESSOR) == []
 
 
-def test_who_has_recovered_and_is_slow_again_is_named_again() -> None:
+def test_recovered_host_that_slows_again_is_named_again() -> None:
     hosts = Hosts()
     assert len(hosts.beat(20, h1=SLOW_DATA)) == 1
     assert hosts.beat(20) == []
@@ -105,7 +105,7 @@ def test_a_host_at_the_edge_is_named_once() -> None:
     assert len(named) == 1
 
 
-def test_who_has_ended_is_compared_with_nobody() -> None:
+def test_ended_host_is_not_compared() -> None:
     hosts = Hosts()
     hosts.beat(HEARTBEATS, h1=SLOW_DATA)
     for process in (0, 2):
@@ -118,7 +118,7 @@ beats = st.dictionaries(st.sampled_from(sorted(FAST)), numbers)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), beats, st.floats(0, 10)), max_size=60))
-def test_what_makes_no_sense_is_passed_over_and_nobody_is_named_twice_in_a_row(history) -> None:
+def test_invalid_values_are_ignored_and_no_host_is_named_twice(history) -> None:
     paces, now = StragglerDetector(), 0.0
     for process, beat, passed_s in history:
         now += passed_s

@@ -126,7 +126,7 @@ def test_after_a_checkpoint_the_back_off_grows_from_the_beginning() -> None:
     assert [restart(run, crash(step)) for step in (4, 5, 6)] == [0.0, 2.0, 4.0]
 
 
-def test_a_checkpoint_that_is_told_again_renews_nothing() -> None:
+def test_repeated_checkpoint_renews_nothing() -> None:
     run = supervisor(replace(FIXED, failures=1))
     run.committed(5)
     restart(run, crash(6))
@@ -275,7 +275,7 @@ def test_a_host_that_never_comes_ends_a_run_that_needs_it() -> None:
     )
 
 
-def test_an_elastic_run_with_too_few_hosts_names_the_smallest_number_that_it_needs() -> None:
+def test_elastic_run_with_too_few_hosts_names_minimum() -> None:
     run = supervisor(ELASTIC)
     end(run, LOSS, alive=1)
     assert "1 of 4 hosts are alive, at least 2 are needed" in over(run.decide(1, 100.0)).reason
@@ -396,6 +396,6 @@ def _settle(run: Supervisor, alive: int, now_s: float) -> Decision:
     raise AssertionError(f"it waits again and again: {decision}")
 
 
-def test_crashes_and_hangs_are_failures_and_lost_and_preempted_hosts_are_losses() -> None:
+def test_crash_and_hang_count_as_failure_loss_and_preemption_as_loss() -> None:
     assert [kind for kind in EndReason if kind.is_failure] == [EndReason.CRASH, EndReason.HANG]
     assert [kind for kind in EndReason if kind.is_loss] == [EndReason.LOST, EndReason.PREEMPTED]

@@ -100,7 +100,7 @@ def test_libraries_that_are_slow_to_import_are_no_silence_yet() -> None:
     assert who(gang.wait(20, 1)) == [1]
 
 
-def test_who_is_asleep_in_the_data_loader_is_named() -> None:
+def test_host_sleeping_in_data_loader_is_named() -> None:
     gang = Gang(3)
     gang.train()
     gang.step(11, 0, 2)
@@ -128,7 +128,7 @@ def test_a_collective_that_never_ends_is_everybodys() -> None:
     assert str(hang).startswith("all 4 hosts: no progress in train after step 10 for 10 s")
 
 
-def test_who_is_behind_is_found_although_others_may_take_longer() -> None:
+def test_host_behind_is_found_although_others_may_take_longer() -> None:
     """The others have gone on to a save, which has minutes; the one that they wait for has not."""
     gang = Gang()
     gang.train()
@@ -244,7 +244,7 @@ def test_a_limit_that_is_measured_is_never_shorter_than_the_key(phase: str, key:
     assert hang and hang.deadline_s == 50.0
 
 
-def test_who_waits_for_a_host_that_moves_does_not_hang() -> None:
+def test_host_waiting_for_moving_host_does_not_hang() -> None:
     """Host 0 has prepared its data and waits in the start for host 1, which still reads."""
     gang = Gang()
     gang.begin("data", 1)
@@ -304,7 +304,7 @@ def test_many_hosts_are_counted_not_listed() -> None:
     assert "host-0057 and 42 more: no progress" in str(gang.wait(60))
 
 
-def test_where_a_stuck_host_stands_in_its_code_is_told() -> None:
+def test_stuck_host_is_reported_with_its_frames() -> None:
     gang = Gang()
     gang.train()
     gang.step(11, 0)

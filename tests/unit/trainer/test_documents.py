@@ -84,7 +84,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, kind: str, damage: str) -> None
         (rb'{"text": "\ud800"}', "'text' contains an unpaired surrogate"),
     ],
 )
-def test_a_bad_record_is_told_with_file_and_line_and_ends_the_run(
+def test_bad_record_is_reported_with_file_and_line_and_ends_run(
     tmp_path: Path, line: bytes, why: str
 ) -> None:
     path = tmp_path / "a.jsonl"

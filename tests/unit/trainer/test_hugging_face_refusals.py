@@ -133,7 +133,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("breaks", "said"), BROKEN.values(), ids=BROKEN)
-def test_broken_folders_are_told_with_the_file(exported, breaks, said):
+def test_broken_folder_is_reported_with_file(exported, breaks, said):
     folder, _ = exported(job_of())
     breaks(folder)
     with pytest.raises(ConfigError, match=said):

@@ -135,7 +135,7 @@ def test_a_file_of_records_is_read_on_behind_the_last_one(tmp_path, monkeypatch)
     assert not troubles
 
 
-def test_data_that_an_earlier_attempt_could_read_is_a_crash_where_storage_refuses_it():
+def test_data_readable_in_earlier_attempt_is_a_crash_when_refused():
     error = DataError("data.path: a.txt cannot be read: Permission denied")
     error.__cause__ = PermissionError(errno.EACCES, "Permission denied")
     assert program._translate(error, attempt=1)[0] == ProgramExit.BAD_DATA
@@ -156,9 +156,7 @@ def test_a_corpus_that_is_not_the_planned_one_is_refused():
         _check_corpus(planned("other"), seen)
 
 
-def test_a_corpus_that_changes_while_it_is_tokenized_leaves_nothing_in_the_cache(
-    tmp_path, monkeypatch
-):
+def test_corpus_changing_during_tokenization_leaves_no_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = text_corpus(tmp_path / "corpus")
     real = token_shards.tokenize
