@@ -46,7 +46,7 @@ def test_the_legend_defines_each_letter_once() -> None:
     assert len(legend()) == len(set(legend())) > 20
 
 
-def test_array_names_use_letters_of_the_legend_and_their_modules_refer_to_it() -> None:
+def test_array_names_use_letters_of_legend_that_modules_cite() -> None:
     found = [
         f"{path.relative_to(ROOT)}: {problem}"
         for path in FILES

@@ -1,8 +1,10 @@
 """Tests share helpers through tests/support, unit tests start no process, and names are plain."""
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,3 +56,21 @@ def test_names_of_tests_are_short_and_plain(name: str) -> None:
     assert not [
         test for test in named if len(test) > LONGEST_NAME or NOT_PLAIN & {*test.split("_")}
     ]
+
+
+@pytest.mark.parametrize("name", ["targets.toml", "faults.toml"])
+def test_mutation_checks_name_existing_tests(name: str) -> None:
+    text = (TESTS / "mutation" / name).read_text(encoding="utf-8")
+    files = {test.partition("::")[0] for one in _tests_of(tomllib.loads(text)) for test in one}
+    assert files
+    assert [file for file in files if not (TESTS.parent / file).is_file()] == []
+
+
+def _tests_of(table: dict[str, Any]) -> Iterator[list[str]]:
+    """Yields the test files of every target or fault, without pytest's options."""
+    for value in table.values():
+        for entry in value if isinstance(value, list) else [value]:
+            if isinstance(entry, dict) and "tests" in entry:
+                yield [word for word in entry["tests"] if word.startswith("tests/")]
+            elif isinstance(entry, dict):
+                yield from _tests_of(entry)

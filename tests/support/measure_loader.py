@@ -1,7 +1,7 @@
 """Agents that only send events: no Ray node of their own, no process, no program.
 
 A few Ray actors answer for all of them, each host's call through Ray as a real agent's: the gang
-and all that is behind it cannot tell. They say what a trainer says in its loop.
+and all that is behind it cannot notice. They send what a trainer sends in its loop.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ class Crowd:
 
     def __init__(self, step_s: float, lasts_s: float) -> None:
         self._step_s, self._lasts_s = step_s, lasts_s
-        self._told_s: dict[int, float] = {}
-        """Until when each host has told its events."""
+        self._reported_s: dict[int, float] = {}
+        """The time up to which each host has reported its events."""
         self._beat_s: dict[int, float] = {}
         self._end_s: dict[int, float] = {}
 
@@ -41,7 +41,7 @@ class Crowd:
         return "127.0.0.1", wanted or 1
 
     async def start(self, process: int, *_: object) -> None:
-        self._told_s[process] = time.time()
+        self._reported_s[process] = time.time()
         self._end_s[process] = time.time() + self._lasts_s
         self._beat_s[process] = time.time() + random.uniform(0, HEARTBEAT_EVERY_S)
 
@@ -49,7 +49,7 @@ class Crowd:
         self._end_s[process] = 0.0
 
     async def poll(self, process: int, wait_s: float) -> OutputUpdate:
-        """As an agent's: at once where there is something to tell, else after `wait_s`."""
+        """As an agent's: at once where there is something to report, else after `wait_s`."""
         deadline = time.time() + wait_s
         while True:
             events = self._due(process)
@@ -57,15 +57,15 @@ class Crowd:
                 return OutputUpdate(events, status=0, ended_ago_s=0.0, over=True)
             if events or time.time() >= deadline:
                 return OutputUpdate(events)
-            step_at = (self._told_s[process] // self._step_s + 1) * self._step_s
+            step_at = (self._reported_s[process] // self._step_s + 1) * self._step_s
             until = min(step_at, self._beat_s[process], deadline)
             await asyncio.sleep(max(0.001, until - time.time()))
 
     def _due(self, process: int) -> list[Event]:
         """All hosts make their steps at once, as those do that wait for each other in each."""
-        now, told = time.time(), self._told_s[process]
-        self._told_s[process] = now
-        steps = range(int(told // self._step_s) + 1, int(now // self._step_s) + 1)
+        now, reported = time.time(), self._reported_s[process]
+        self._reported_s[process] = now
+        steps = range(int(reported // self._step_s) + 1, int(now // self._step_s) + 1)
         events: list[Event] = [
             {"event": "step", "step": step, "time": step * self._step_s, "loss": 1.0}
             for step in steps

@@ -31,7 +31,7 @@ class Link:
         _ip("link", "set", self._port, "up")
 
     def lose_all(self) -> None:
-        """Nothing gets through, and nobody is told."""
+        """Drops everything, without an error at either end."""
         self._unplug()
 
     @contextmanager

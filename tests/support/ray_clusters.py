@@ -95,7 +95,7 @@ class RayCluster:
         return {**json.loads(answer.stdout.splitlines()[-1]), "processes": self.programs()}
 
     def slice_for_others(self, topology: str, version: str) -> str:
-        """The name of the slice that Ray itself gives to whoever asks it for one."""
+        """Returns the name of the slice that Ray itself reserves for another program."""
         command = [sys.executable, "-c", TAKE, self.address, self.head_ip, topology, version]
         answer = subprocess.run(command, env=self.environment, capture_output=True, text=True)
         assert answer.returncode == 0, answer.stderr

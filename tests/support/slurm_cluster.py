@@ -95,11 +95,11 @@ def slurm(folder: Path, names: list[str]) -> Iterator[dict[str, str]]:
 
 
 def _idle(environment: dict[str, str]) -> int:
-    told = subprocess.run(
+    listed = subprocess.run(
         ["sinfo", "-h", "-N", "-o", "%N %t", "-p", "low"],
         env=environment, capture_output=True, text=True,
     )  # fmt: skip
-    return sum(line.endswith(" idle") for line in told.stdout.splitlines())
+    return sum(line.endswith(" idle") for line in listed.stdout.splitlines())
 
 
 def _free_port() -> int:

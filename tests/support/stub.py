@@ -56,7 +56,7 @@ def _meet() -> list[socket.socket]:
 
 
 def _connect(host: str, port: int) -> socket.socket:
-    """Process 0 may come later; the launcher ends whoever waits for a host that failed."""
+    """Process 0 may come later; the launcher ends the processes that wait for a failed host."""
     while True:
         try:
             return socket.create_connection((host, port))

@@ -71,7 +71,7 @@ def test_a_plan_of_a_job_object_takes_overrides_like_a_file() -> None:
     assert not Path("runs").exists()
 
 
-def test_a_plan_that_does_not_fit_raises_an_error_with_the_exit_code_of_the_command() -> None:
+def test_plan_that_does_not_fit_raises_error_with_exit_code() -> None:
     with pytest.raises(SlipwayError, match=r"steps") as caught:
         plan(job(), cluster="cluster.yaml", overrides=["steps=none"])
     assert caught.value.exit_code == 2
@@ -118,7 +118,7 @@ def test_a_stopped_run_resumes_on_one_host_and_finishes(stopped: RunHandle, trac
     traces.assert_nothing_left(timeout_s=10.0)
 
 
-def test_a_job_that_fails_raises_its_reason_with_the_last_lines_of_the_host(
+def test_failed_job_raises_reason_with_last_lines_of_host(
     traces: Traces,
 ) -> None:
     spec = plan(job(name="blind"), cluster="cluster.yaml", overrides={"data.path": "none/*.txt"})

@@ -133,7 +133,7 @@ def test_the_end_of_the_process_frees_the_run(detached: Detached) -> None:
     RunDir.open(detached.folder).close()
 
 
-def test_a_detached_run_resumes_in_the_background_and_ends_as_its_program_does(
+def test_detached_run_resumes_in_background_and_ends_like_its_program(
     detached: Detached,
 ) -> None:
     resumed = launch(detached.folder.parents[1], "resume", "small", "--detach")
