@@ -21,7 +21,7 @@ MEANINGS = {
     ProgramExit.STOPPED: "stopped on request",
     ProgramExit.NOT_STARTED: "the program could not be started",
     -signal.SIGABRT: "an abort in native code, see above",
-    -signal.SIGKILL: "by hand, or by the kernel for want of memory",
+    -signal.SIGKILL: "by hand, or by the kernel when memory ran out",
     -signal.SIGSEGV: "a crash in native code",
 }
 """Meanings of exit codes and, as negative numbers, of signals."""
@@ -212,7 +212,7 @@ class Hang:
         limit = f"limit {self.deadline_s:.0f} s"
         if self.key:
             limit = f"{limit}: deadlines.{self.key} of the job"
-        at = f"; {host_name(first.process)} stands at {self.doing}" if self.doing else ""
+        at = f"; {host_name(first.process)} is at {self.doing}" if self.doing else ""
         return f"{self._names()}: {said} ({limit}){at}"
 
     def _names(self) -> str:

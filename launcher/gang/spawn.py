@@ -102,13 +102,13 @@ class _Start:
             overdue = now - awaited.made_at >= self._patience.answer_s
             if overdue and awaited.attempt < self._patience.attempts:
                 del self.awaited[call]
-                self._make_anew(awaited, now)
+                self._replace(awaited, now)
 
-    def _make_anew(self, awaited: _Awaited, now: float) -> None:
+    def _replace(self, awaited: _Awaited, now: float) -> None:
         process, attempt = awaited.process, awaited.attempt + 1
         self._on_warning(
-            f"the agent of {host_name(process)} has not answered for "
-            f"{self._patience.answer_s:.0f} s: it is killed and started anew "
+            f"no response from the agent of {host_name(process)} within "
+            f"{self._patience.answer_s:.0f} s: killing it and starting another one "
             f"(attempt {attempt} of {self._patience.attempts})"
         )
         _kill([self.agents[process]])

@@ -20,21 +20,13 @@ STIFF = re.compile(r"\b(who|anew|mend|wish|stands|goes on|at once|no more|for wa
 """Words that have a plainer form in messages: that, again, fix, request, is, resumes, ..."""
 
 UNFINISHED = {
-    "launcher/cluster/schema.py",
     "launcher/commands/run.py",
     "launcher/commands/stop.py",
-    "launcher/core/results.py",
     "launcher/executors/local.py",
     "launcher/executors/resume_point.py",
     "launcher/executors/slurm.py",
     "launcher/executors/ssh.py",
-    "launcher/gang/spawn.py",
-    "launcher/providers/attach/provider.py",
-    "launcher/providers/kubernetes/errors.py",
-    "launcher/providers/ray/existing_cluster.py",
-    "launcher/providers/ray_jobs/client.py",
     "launcher/ui/progress.py",
-    "trainer/contract/config/yaml.py",
 }
 """Files whose messages are not rewritten yet."""
 

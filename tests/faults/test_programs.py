@@ -97,7 +97,7 @@ def test_numbers_that_are_not_finite_are_final(
 def test_a_killed_child_of_a_trainer_changes_nothing_else(
     start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
 ) -> None:
-    """As the kernel ends one for want of memory: the trainer sees its exit status, and goes on."""
+    """As the kernel ends one when memory runs out: the trainer gets its exit status."""
     child, status = tmp_path / "child", tmp_path / "status"
     waits = (
         "pid = os.spawnvp(os.P_NOWAIT, 'sleep', ['sleep', '999']); "

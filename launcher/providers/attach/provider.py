@@ -56,7 +56,7 @@ def _refuse_readable_secrets(job: BaseJob, settings: Attach) -> None:
         raise ConfigError(
             [
                 f"secrets: {', '.join(job.secrets)}: the Ray cluster at {settings.address} has no "
-                "token, so anyone who reaches it can read what is sent there. Start its head with "
+                "token, so any process that reaches it can read them. Start its head with "
                 "RAY_AUTH_MODE=token and set provider.token_path to the token's file, or remove "
                 "`secrets` from the job"
             ]
@@ -105,8 +105,7 @@ def _reachable_address(settings: Attach) -> str:
     check_ipv4(address.rpartition(":")[0], "the Ray head")
     if why := unreachable(address, CONNECT_TIMEOUT_S):
         raise HostError(
-            f"nobody answers at {address} ({why}; waited {CONNECT_TIMEOUT_S:.0f} s at most): "
-            f"{RAY_FIRST}"
+            f"no response from {address} within {CONNECT_TIMEOUT_S:.0f} s ({why}): {RAY_FIRST}"
         )
     return address
 

@@ -41,7 +41,7 @@ def refusal(status: int, body: str, asked: str, where: str) -> HostError:
     if status == 403:
         return ForbiddenError(
             f"{what}. Slipway creates, reads and deletes rayclusters.ray.io and secrets, and lists "
-            "pods, in that namespace: ask who administers the cluster for a role with that"
+            "pods, in that namespace. Ask the cluster's administrator for a role that allows this"
         )
     if status == 404 and is_unknown_kind(body):
         return NoKubeRayError(

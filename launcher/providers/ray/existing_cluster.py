@@ -26,15 +26,18 @@ def ask(address: str, variables: Mapping[str, str], listener: Listener) -> dict[
 
     Raises HostError when the cluster denies access, does not answer or has other versions.
     """
-    listener.on_status(f"asking the Ray cluster at {address} who is there")
+    listener.on_status(f"querying the nodes of the Ray cluster at {address}")
     anonymous = Probe(address, NO_TOKEN)
     known = anonymous if variables == NO_TOKEN else Probe(address, variables)
     try:
         answer = known.answer()
         _check_versions(address, answer)
         if anonymous.lets_in:
-            _warn(listener, f"the Ray cluster at {address} takes orders from whoever reaches it: "
-                  "it was started without a token (RAY_AUTH_MODE=token)")  # fmt: skip
+            _warn(
+                listener,
+                f"the Ray cluster at {address} accepts unauthenticated commands. "
+                "Start it with RAY_AUTH_MODE=token",
+            )
     finally:
         known.end()
         anonymous.end()

@@ -94,11 +94,11 @@ class JobsApi:
         except (URLError, OSError, http.client.HTTPException) as error:
             why = getattr(error, "reason", error)
             raise UnreachableError(
-                f"nobody answers at {self.address} ({why}): is it the address of the cluster's "
-                "dashboard (http://HEAD:8265), and reachable from here?"
+                f"no response from {self.address} ({why}). Check that it is the address of the "
+                "cluster's dashboard (http://HEAD:8265), and that this machine can reach it"
             ) from None
         except ValueError:
-            raise HostError(f"{self.address}{path} is no Jobs API of Ray's") from None
+            raise HostError(f"{self.address}{path} is not the Jobs API of Ray") from None
 
     def _refused(self, error: HTTPError) -> str:
         head = f"the Ray cluster at {self.address} "

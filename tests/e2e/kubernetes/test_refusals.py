@@ -58,7 +58,7 @@ def test_a_user_that_may_not(project: Path, cluster: Cluster, traces: Traces) ->
     told = refused(project, traces)
     assert "create RayCluster slipway-small-" in told
     assert 'User "eve" cannot create resource "rayclusters"' in told
-    assert "for a role with that" in told
+    assert "for a role that allows this" in told
     assert cluster.names() == []
 
 

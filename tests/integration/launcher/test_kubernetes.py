@@ -153,7 +153,7 @@ def test_the_schema_refuses_what_the_server_would() -> None:
     ("status", "said", "details", "kind", "remedy"),
     [
         (401, "Unauthorized", {}, ForbiddenError, "Log in"),
-        (403, "cannot create resource", {"name": "a"}, ForbiddenError, "a role with that"),
+        (403, "cannot create resource", {"name": "a"}, ForbiddenError, "a role that allows this"),
         (403, "exceeded quota: small", {"name": "a"}, QuotaError, "ask for more"),
         (404, "the server could not find it", {}, NoKubeRayError, "install the KubeRay operator"),
         (404, 'namespaces "x" not found', {"name": "x"}, RefusedError, "(404)"),

@@ -69,7 +69,7 @@ def test_a_host_that_cannot_connect_to_the_first_is_named() -> None:
 
 def test_a_folder_that_cannot_be_written_is_named() -> None:
     look = replace(GOOD, unwritable="Read-only file system")
-    assert "cannot be written: Read-only file system" in only(problems(look))
+    assert "cannot write to the run's folder: Read-only file system" in only(problems(look))
 
 
 def test_a_disk_without_room_for_a_checkpoint_is_named() -> None:
@@ -80,7 +80,7 @@ def test_a_disk_without_room_for_a_checkpoint_is_named() -> None:
 
 
 def test_the_wrong_number_of_chips_is_named() -> None:
-    assert "3 of 4 TPUs are there" in only(problems(replace(GOOD, chips=3)))
+    assert "found 3 of 4 TPUs" in only(problems(replace(GOOD, chips=3)))
 
 
 def test_any_program_may_do_without_them() -> None:
@@ -187,7 +187,7 @@ def test_a_process_that_has_a_chip_open_is_found(dev: Path, holder: int) -> None
 def test_a_folder_that_is_not_there_yet_is_judged_by_its_parent(tmp_path: Path) -> None:
     look = preflight.run_preflight("10.0.0.1", tmp_path / "runs" / "new", "cpu")
     assert look.unwritable == ""
-    assert look.room > 0
+    assert look.disk_bytes > 0
     assert not (tmp_path / "runs").exists()
 
 

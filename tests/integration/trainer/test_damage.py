@@ -197,7 +197,7 @@ def test_a_file_that_a_second_look_finds_moves_nothing(tmp_path, monkeypatch):
 
     # Not the module itself: threads of earlier saves sleep, too.
     monkeypatch.setattr(restore, "time", SimpleNamespace(sleep=file_appears))
-    with pytest.raises(RestoreError, match="a second look finds it whole"):
+    with pytest.raises(RestoreError, match="a second read finds it whole"):
         kept.restore()
     monkeypatch.undo()
     assert [path.name for path in kept.folder.glob("1*")] == ["1"]
@@ -248,7 +248,7 @@ def test_process_0_and_the_last_one_look_a_second_time(tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 3)
     for process in (0, 2):
         monkeypatch.setattr(jax, "process_index", lambda process=process: process)
-        with pytest.raises(RestoreError, match="a second look finds it whole"):
+        with pytest.raises(RestoreError, match="a second read finds it whole"):
             restorer._confirm(1, "a file is missing")
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     restorer._confirm(1, "a file is missing")
@@ -303,8 +303,8 @@ ARRAY = "params.final_norm.scale"
     ("change", "said"),
     [
         (lambda array: {"digest": array.digest ^ 1}, rf"the data of {ARRAY} has changed"),
-        (lambda array: {"dtype": "int8"}, rf"{ARRAY} is int8, wanted float32"),
-        (lambda array: None, rf"it does not have {ARRAY}"),
+        (lambda array: {"dtype": "int8"}, rf"{ARRAY} is int8, expected float32"),
+        (lambda array: None, rf"{ARRAY} is missing"),
     ],
     ids=["digest", "dtype", "absent"],
 )

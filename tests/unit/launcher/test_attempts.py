@@ -20,7 +20,7 @@ from launcher.ui.progress import RunDisplay
 from tests.support.launch_plans import small_launch
 
 CRASHED, FINISHED = ProcessExit(1 << 8, 1.0), ProcessExit(0, 1.0)
-UNFIT = GangError("host-0000: 0 of 4 TPUs are there", [0])
+UNFIT = GangError("host-0000: found 0 of 4 TPUs", [0])
 Act = Exception | ProcessExit
 
 
@@ -108,7 +108,7 @@ def test_hosts_unfit_for_a_later_attempt_are_avoided(play: Play) -> None:
 def test_hosts_that_stay_unfit_end_the_run_with_what_is_wrong(play: Play) -> None:
     over, _ = play([CRASHED, UNFIT, UNFIT, UNFIT, UNFIT])
     assert over.state == "failed"
-    assert "0 of 4 TPUs are there (3 times in a row" in over.reason
+    assert "found 0 of 4 TPUs (3 times in a row" in over.reason
 
 
 def test_later_attempt_waits_for_host_with_held_chips(

@@ -311,7 +311,7 @@ def test_stuck_host_is_reported_with_its_frames() -> None:
     hang = gang.wait(60)
     assert hang is not None
     assert str(replace(hang, doing="feed.py:31 in next")).endswith(
-        "; host-0001 stands at feed.py:31 in next"
+        "; host-0001 is at feed.py:31 in next"
     )
 
 
