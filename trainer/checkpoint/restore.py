@@ -87,9 +87,9 @@ class Restorer:
         if self._bad:
             raise NoGoodCheckpointError(
                 f"no checkpoint in {self._folder} is whole: {'; '.join(self._bad)}. "
-                "Nothing was deleted. Where the storage is well again, "
+                "Nothing was deleted. Once the storage works again, "
                 f"`launch checkpoints restore-damaged {self._job.name}` puts back what is whole. "
-                "Otherwise start a new run: another name, or --fresh"
+                "Otherwise start a new run with another name, or with --fresh"
             )
         return None
 
@@ -135,7 +135,7 @@ class Restorer:
         names = sorted(
             p.name for p in self._folder.iterdir() if checkpoint_metadata.DAMAGED in p.name
         )
-        return [f"{name} was moved aside before" for name in names]
+        return [f"{name} was moved aside earlier" for name in names]
 
     def _confirm(self, step: int, problem: str) -> None:
         """Reads what process 0 found damaged again, on process 0 and on the last process.
@@ -157,8 +157,8 @@ class Restorer:
         except Exception as error:
             return judged(str(source), error)
         return RestoreError(
-            f"checkpoint of step {step} was incomplete for process 0 ({problem}), and a second "
-            "look finds it whole. It is left as it is"
+            f"checkpoint of step {step} was incomplete for process 0 ({problem}), but a second "
+            "read finds it whole. It was not moved"
         )
 
     def _read_twice(
@@ -168,7 +168,7 @@ class Restorer:
         flat, problem = self._read(about, like, shardings)
         if problem:
             self._report.warn(
-                f"checkpoint of step {about.step}: {problem}. It is read again before it is judged"
+                f"checkpoint of step {about.step}: {problem}. Reading it again before moving it"
             )
             flat.clear()
             flat, problem = self._read(about, like, shardings, is_second=True)
@@ -215,24 +215,24 @@ class Restorer:
 
     def _move_aside(self, step: int, problem: str) -> None:
         """Renames a damaged step, on process 0. It is never deleted: the user may inspect it."""
-        said = f"checkpoint of step {step} is damaged: {problem}"
-        self._bad = [*self._bad, said]
+        message = f"checkpoint of step {step} is damaged: {problem}"
+        self._bad = [*self._bad, message]
         error = None
         if jax.process_index() == 0:
             try:
-                self._rename(self._folder / str(step), problem, said)
+                self._rename(self._folder / str(step), problem, message)
             except Exception as trouble:
                 error = judged(str(self._folder / str(step)), trouble)
         consensus.agree(self._name("aside"), error, KINDS, self._limit_s)
 
-    def _rename(self, source: epath.Path, problem: str, said: str) -> None:
+    def _rename(self, source: epath.Path, problem: str, message: str) -> None:
         number, target = 1, source.with_name(f"{source.name}{checkpoint_metadata.DAMAGED}")
         while target.exists():
             number += 1
             target = source.with_name(f"{source.name}{checkpoint_metadata.DAMAGED}.{number}")
         source.rename(target)
         (target / checkpoint_metadata.PROBLEM).write_text(problem)
-        self._report.warn(f"{said}. It was moved to {target.name}; the one before it is used")
+        self._report.warn(f"{message}. Moved it to {target.name}; using the one before it")
 
     def _name(self, what: str) -> str:
         """Returns a new name for an agreement, the same on all processes."""
@@ -251,10 +251,10 @@ def read_arrays(
     Raises BrokenError when a leaf was not saved or its dtype would be cast, and what Orbax raises.
     """
     if absent := sorted(set(like) - set(about.arrays)):
-        raise BrokenError(f"it does not have {', '.join(absent)}")
+        raise BrokenError(f"{', '.join(absent)} is missing")
     for name, leaf in like.items():
         if str(leaf.dtype) != about.arrays[name].dtype:
-            raise BrokenError(f"{name} is {about.arrays[name].dtype}, wanted {leaf.dtype}")
+            raise BrokenError(f"{name} is {about.arrays[name].dtype}, expected {leaf.dtype}")
     arguments = {
         # Not strict: the rows that pad a vocabulary are zeros, and their number may differ.
         name: ocp.ArrayRestoreArgs(
