@@ -42,8 +42,8 @@ LINES_PER_SECOND = 50
 """Maximum number of lines shown per second, of all hosts together; the log files have all."""
 
 
-STOPPING = "stopping: saving a checkpoint (second Ctrl-C ends at once)"
-STOPPING_UNSAVED = "stopping (second Ctrl-C ends at once)"
+STOPPING = "stopping: saving a checkpoint (second Ctrl-C ends immediately)"
+STOPPING_UNSAVED = "stopping (second Ctrl-C ends immediately)"
 
 
 class RunDisplay:

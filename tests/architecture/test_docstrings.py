@@ -1,4 +1,4 @@
-"""The style sheet for docstrings and comments, see "Writing" in CONTRIBUTING.md."""
+"""The style sheet for docstrings, comments and messages, see "Writing" in CONTRIBUTING.md."""
 
 import ast
 import io
@@ -18,17 +18,6 @@ UNCLEAR = re.compile(r"\b(tells?|told|telling|nobody|somebody|whoever)\b", re.IG
 """Words that hide the channel (logs, prints, raises) or the agent (the host, the process)."""
 STIFF = re.compile(r"\b(who|anew|mend|wish|stands|goes on|at once|no more|for want of)\b")
 """Words that have a plainer form in messages: that, again, fix, request, is, resumes, ..."""
-
-UNFINISHED = {
-    "launcher/commands/run.py",
-    "launcher/commands/stop.py",
-    "launcher/executors/local.py",
-    "launcher/executors/resume_point.py",
-    "launcher/executors/slurm.py",
-    "launcher/executors/ssh.py",
-    "launcher/ui/progress.py",
-}
-"""Files whose messages are not rewritten yet."""
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
@@ -55,26 +44,23 @@ def messages(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, text
 
 
-def problems(source: str, *, finished: bool = True) -> Iterator[tuple[int, str]]:
-    texts = list(messages(source)) if finished else []
+def problems(source: str) -> Iterator[tuple[int, str]]:
     for line, text in docstrings(source):
         if FRAGMENT.match(text):
             yield line, f"begins with a preposition: {text[:60]}"
-    for line, text in [*docstrings(source), *comments(source), *texts]:
+    for line, text in [*docstrings(source), *comments(source), *messages(source)]:
         if found := UNCLEAR.search(text):
             yield line, f"'{found[0]}': name what is done, and which part does it"
-    for line, text in texts:
+    for line, text in messages(source):
         if found := STIFF.search(text):
             yield line, f"'{found[0]}': use the plain word"
 
 
 def test_docstrings_comments_and_messages_keep_to_the_style_sheet() -> None:
     found = [
-        f"{name}:{line}: {problem}"
-        for name, path in ((str(path.relative_to(ROOT)), path) for path in FILES)
-        for line, problem in problems(
-            path.read_text(encoding="utf-8"), finished=name not in UNFINISHED
-        )
+        f"{path.relative_to(ROOT)}:{line}: {problem}"
+        for path in FILES
+        for line, problem in problems(path.read_text(encoding="utf-8"))
     ]
     assert found == []
 

@@ -49,7 +49,7 @@ BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 
 @dataclass(frozen=True)
 class Collective:
-    """All collectives in a step of one kind and purpose; bytes are those that a device sends."""
+    """All collectives of one kind and purpose in a step, added up."""
 
     kind: str
     part: str
@@ -62,7 +62,9 @@ class Collective:
     overlapped: bool
     """Whether its start and its end are separate instructions, with other work between them."""
     count: int
+    """Executions in one step, with the iterations of loops."""
     bytes: int
+    """Bytes that a device sends in all of them together."""
     seconds: float | None
     """Lower bound, over all links of a device together; None when their bandwidth is unknown."""
 

@@ -39,7 +39,11 @@ class Sampler:
         return self._tokenizer.decode(self.tokens(params)[1:].tolist())
 
     def tokens(self, params: Params) -> np.ndarray:
-        """Returns the separator, the prompt, and as many tokens as the settings request."""
+        """Returns the document separator, the prompt and the generated tokens, as an int32 array.
+
+        Its length is 1 + the prompt's tokens + `tokens` of the settings. The model attends to the
+        last `data.seq_len` tokens. Raises TimeoutError when a process compiles for too long.
+        """
         placed = self._replicated_if_small(params)
         return np.asarray(self._ready(placed)(placed, self._given))
 
@@ -62,12 +66,12 @@ class Sampler:
         window = self._program.job.data.seq_len
         key = jax.random.key(self._program.job.seed)
 
-        def one_token(place: jax.Array, state: tuple[jax.Array, tuple[jax.Array, jax.Array]]):
+        def one_token(position: jax.Array, state: tuple[jax.Array, tuple[jax.Array, jax.Array]]):
             tokens, cache = state
-            logits, cache = model.decode(tokens[place][None, None], place, cache, window)
-            chosen = _choose(logits[0, 0], jax.random.fold_in(key, place), self._temperature)
-            following = jnp.where(place + 1 < self._prompt, tokens[place + 1], chosen)
-            return tokens.at[place + 1].set(following), cache
+            logits, cache = model.decode(tokens[position][None, None], position, cache, window)
+            chosen = _choose(logits[0, 0], jax.random.fold_in(key, position), self._temperature)
+            following = jnp.where(position + 1 < self._prompt, tokens[position + 1], chosen)
+            return tokens.at[position + 1].set(following), cache
 
         start = (given, model.empty_cache(1, len(given)))
         return jax.lax.fori_loop(0, len(given) - 1, one_token, start)[0]

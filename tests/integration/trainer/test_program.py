@@ -82,7 +82,7 @@ def test_a_job_that_does_not_fit_this_machine_is_64(tmp_path):
 def test_data_that_is_not_there_is_65(tmp_path):
     ended = _by_hand(tmp_path, data={"source": "text", "path": str(tmp_path / "none-*.txt")})
     assert ended.returncode == 65
-    assert "nothing matches" in ended.stderr
+    assert "no file matches" in ended.stderr
 
 
 @pytest.fixture
