@@ -264,6 +264,22 @@ def test_every_agreement_of_a_restore_has_a_name_of_its_own(tmp_path, monkeypatc
     assert len(names) == len(set(names)) == 6
 
 
+def test_all_processes_know_the_kind_of_an_error(tmp_path, monkeypatch):
+    kept, errors, real = Kept.of(tmp_path), [], consensus.agree
+    kept.saved(1)
+    _spoil_orbax_metadata(kept.folder / "1")
+
+    def agree(name, error, kinds, limit_s):
+        errors.extend([(error, kinds)] if error else [])
+        real(name, error, kinds, limit_s)
+
+    monkeypatch.setattr(consensus, "agree", agree)
+    with pytest.raises(NoGoodCheckpointError):
+        kept.restore()
+    assert len(errors) == 2
+    assert all(isinstance(error, kinds) for error, kinds in errors)
+
+
 def test_a_folder_that_cannot_be_listed_is_not_a_checkpoint_without_files(tmp_path, monkeypatch):
     kept = Kept.of(tmp_path)
     kept.saved(1)
