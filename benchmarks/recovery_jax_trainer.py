@@ -94,8 +94,8 @@ def train(config: dict[str, Any]) -> None:
 
     done, weights = 0, jnp.ones((256, 256))
     if saved := ray.train.get_checkpoint():
-        with saved.as_directory() as folder:
-            file = np.load(Path(folder) / "state.npz")
+        with saved.as_directory() as saved_folder:
+            file = np.load(Path(saved_folder) / "state.npz")
             done, weights = int(file["step"]), jnp.asarray(file["weights"])
     weights = jax.device_put(weights, NamedSharding(mesh, PartitionSpec()))
     flag = folder / "sleep"

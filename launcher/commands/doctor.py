@@ -83,14 +83,14 @@ def _print(console: Console, seen: Mapping[int, Seen], problems: Sequence[Proble
 
 
 def _cells(one: Seen) -> list[str]:
-    look = one.look
+    report = one.report
     return [
-        look.address,
-        str(look.chips),
-        format_bytes(look.memory_bytes),
-        "" if look.shared_memory_bytes is None else format_bytes(look.shared_memory_bytes),
-        format_bytes(look.disk_bytes),
-        str(look.open_files),
+        report.address,
+        str(report.chips),
+        format_bytes(report.memory_bytes),
+        "" if report.shared_memory_bytes is None else format_bytes(report.shared_memory_bytes),
+        format_bytes(report.disk_bytes),
+        str(report.open_files),
         f"{one.clock_ahead_s:+.1f} s",
     ]
 

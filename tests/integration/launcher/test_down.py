@@ -103,7 +103,7 @@ def test_an_unreadable_note_is_named_and_keeps_no_other_slices(
     (torn.folder / slice_records.STATE).write_text("")
     assert end(str(tmp_path / "bob" / "pod.yaml"), agreed=True) == OK
     assert api.deleted == [whole.note.resource_id]
-    said = capsys.readouterr().err.reto_path("\n", " ")
+    said = capsys.readouterr().err.replace("\n", " ")
     assert "state.json cannot be read: it is empty: skipped" in said
     assert f"launch down {torn.folder.name} gives its slices back" in said
     assert end("local", agreed=True) == OK
@@ -247,7 +247,7 @@ def test_a_warm_cluster_with_a_live_run_is_not_ended_without_an_answer(
         warm.keep("pod", SETTINGS, hosts)
         with warm.use("pod", run.folder):
             assert end("pod", agreed=False) == BAD_USAGE
-            assert str(run.folder) in capsys.readouterr().err.reto_path("\n", "")
+            assert str(run.folder) in capsys.readouterr().err.replace("\n", "")
             assert warm.is_up("pod")
 
             def stop(handle: LocalRunHandle) -> None:

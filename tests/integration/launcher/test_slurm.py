@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from launcher.cli.app import app
 from launcher.cluster.schema import Cluster, Slurm, find_cluster
 from launcher.core import files
-from launcher.core.environment import INSIDE
 from launcher.core.errors import HostError
 from launcher.core.exit_codes import NO_CLUSTER, OK
 from launcher.executors.options import LaunchOptions
@@ -30,6 +29,7 @@ from tests.support.assert_no_leftovers import Traces
 from tests.support.exits import exit_code
 from tests.support.launch_plans import COMMAND_JOB, command_launch
 from tests.support.processes import run_launcher
+from trainer.contract.protocol.environment import SLURM_JOB
 
 JOB_ID, NAME = "4711", "small-1a2b3c4d"
 
@@ -284,7 +284,7 @@ def test_a_requeued_job_waits_for_the_lock_of_a_dead_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = queued_run(tmp_path)
-    monkeypatch.setenv(INSIDE, NAME)
+    monkeypatch.setenv(SLURM_JOB, NAME)
     monkeypatch.setattr(files, "LOCK_TIMEOUT_S", 0.0)
     held = (run / "events.jsonl").open("a")
     assert files.lock(held)

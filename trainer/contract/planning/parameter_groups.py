@@ -25,8 +25,8 @@ def pull(optimizer: Optimizer, name: str, axes: Collection[str]) -> Pull:
     decay = optimizer.weight_decay if is_weight else 0.0
     for group in optimizer.param_groups:
         if fnmatchcase(name, group.pattern):
-            overrides = group.weight_decay is not None
-            return Pull(group.learning_rate_factor, group.weight_decay if overrides else decay)
+            own = group.weight_decay
+            return Pull(group.learning_rate_factor, decay if own is None else own)
     return Pull(1.0, decay)
 
 
