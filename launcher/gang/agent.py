@@ -21,7 +21,7 @@ from launcher.host.proxy_env import reach_directly
 from launcher.host.run_dir_mirror import CopiedFolder
 
 LEASE_S = 60.0
-LOOK_S = 0.5
+POLL_INTERVAL_S = 0.5
 NOTICE = "preemption_notice"
 """The event of a host that is about to be preempted or terminated."""
 NOT_FOR_PROGRAMS = ("RAY_",)
@@ -140,7 +140,7 @@ class Agent:
     def _end_when_alone(self) -> None:
         node = os.getppid()
         while time.monotonic() - self._asked_at < LEASE_S and os.getppid() == node:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
         os._exit(1)
 
 

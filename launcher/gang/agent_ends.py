@@ -13,7 +13,7 @@ from launcher.providers.ray.client import bounded, first_line
 ENDING_S = 3.0
 """Seconds for which a node must still answer after its agent has ended: a raylet that ends takes
 its agents with it, and may close its port after them."""
-LOOK_S, CONNECT_S, STATE_TIMEOUT_S = 0.2, 2.0, 10.0
+POLL_INTERVAL_S, CONNECT_S, STATE_TIMEOUT_S = 0.2, 2.0, 10.0
 MEMORY = re.compile(
     r"(?:was|running was) (?P<used>[\d.]+\s?\w+) (?:used )?/ (?P<limit>[\d.]+\s?\w+)"
 )
@@ -37,9 +37,9 @@ def explain(error: Exception) -> AgentEnd:
     if isinstance(error, OutOfMemoryError):
         return AgentEnd(out_of_memory(str(error)), host_lives=True)
     if isinstance(error, RayTaskError):
-        return AgentEnd(f"an error of Slipway's agent itself: {_in_one_line(error)}", True)
+        return AgentEnd(f"Slipway's own agent failed: {_in_one_line(error)}", True)
     if _node_lives(getattr(error, "actor_id", None)):
-        why = "its agent ended although its Ray node lives, and the program with it"
+        why = "its agent ended, and the program with it, although its Ray node is alive"
         return AgentEnd(why, host_lives=True)
     return AgentEnd(f"the agent of this host is gone: {first_line(error)}", host_lives=False)
 
@@ -73,11 +73,11 @@ def _node_lives(actor_id: str | None) -> bool:
     given_up = time.monotonic() + ENDING_S
     while time.monotonic() < given_up:
         try:
-            if not bounded("looking at a node", STATE_TIMEOUT_S, lambda: _answers(actor_id)):
+            if not bounded("querying a node", STATE_TIMEOUT_S, lambda: _answers(actor_id)):
                 return False
         except Exception:  # Ray itself is stuck or gone, whatever it raises
             return False
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
     return True
 
 

@@ -97,7 +97,7 @@ def assembled(
             listener.on_status("reserving the hosts")
             reservation = reserve(world, hosts, reserve_timeout_s)
             if hosts.is_external:
-                listener.on_status("looking for this code and Python on every host")
+                listener.on_status("checking code and Python on every host")
                 check_equipment(reservation)
             patience = patience or Patience()
             python = sys.executable if hosts.is_external else None

@@ -14,8 +14,8 @@ TIMEOUT_S = 60.0
 """Seconds for Ray to start a process on every host, and for that process to check the disk."""
 CODE = Path(__file__).parents[1]
 REMEDY = (
-    "every host needs the launcher's Python, with Slipway, and the folder that it is started in, "
-    "at the same paths: a shared home, or one image"
+    "Every host needs the launcher's Python with Slipway, and the folder that `launch` is started "
+    "in, at the same paths: use a shared home or one image"
 )
 
 

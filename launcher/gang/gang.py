@@ -328,7 +328,7 @@ def compare(reports: Mapping[int, Event]) -> None:
     """Raises GangError unless all hosts have the same versions, code and data."""
     odd, suspects = find_outliers({p: {k: r.get(k) for k in COMPARED} for p, r in reports.items()})
     if odd:
-        text = "the hosts are not alike: " + "; ".join(odd) + ". Install the same on all of them."
+        text = "the hosts differ: " + "; ".join(odd) + ". Install the same on all of them."
         raise GangError(text, suspects)
 
 
@@ -348,7 +348,9 @@ def _answers(calls: Sequence[Any], processes: Sequence[int]) -> list[Any]:
     _, late = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_TIMEOUT_S)
     if late:
         names = {host_name(processes[calls.index(call)]) for call in late}
-        raise LostError(f"no answer from {', '.join(sorted(names))} in {ANSWER_TIMEOUT_S:.0f} s")
+        raise LostError(
+            f"no answer from {', '.join(sorted(names))} within {ANSWER_TIMEOUT_S:.0f} s"
+        )
     return [_answer(call, process) for call, process in zip(calls, processes, strict=True)]
 
 

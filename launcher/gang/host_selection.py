@@ -149,14 +149,14 @@ def all_nodes(hosts: HostCluster) -> list[dict[str, Any]]:
     """Returns all nodes, dead ones too, by address: hosts without a number are counted in order."""
     import ray
 
-    nodes = hosts.call_ray("looking at the hosts", STATE_TIMEOUT_S, ray.nodes)
+    nodes = hosts.call_ray("querying the hosts", STATE_TIMEOUT_S, ray.nodes)
     return sorted(nodes, key=lambda node: address_order(node["NodeManagerAddress"]))
 
 
 def _free(hosts: HostCluster) -> Mapping[str, Mapping[str, float]]:
     """Returns node id -> its resources that are not in use."""
     call = private.available_resources_per_node()
-    return hosts.call_ray("looking at the hosts", STATE_TIMEOUT_S, call)
+    return hosts.call_ray("querying the hosts", STATE_TIMEOUT_S, call)
 
 
 def _host(
@@ -211,7 +211,7 @@ def described(world: World, hosts: HostCluster) -> str:
     with_labels = "".join(f", {name}={value}" for name, value in labels.items())
     count = f"{world.processes} host{'s' * (world.processes > 1)}"
     there = listing(all_nodes(hosts), _free(hosts))
-    return f".\n  wanted: {count}, each with {wanted}{with_labels}; there are:\n{there}"
+    return f".\n  needed: {count}, each with {wanted}{with_labels}; available:\n{there}"
 
 
 def kind_of(world: World) -> accelerators.Accelerator:

@@ -24,7 +24,7 @@ from launcher.providers.ray.node_spec import HostSlot
 from trainer.contract.planning.plan import World
 
 NODE_LABEL = "ray.io/node-id"
-LOOK_S = 0.1
+POLL_INTERVAL_S = 0.1
 TAKE_TIMEOUT_S = 10.0
 """Seconds for Ray to place a group on hosts that are alive and idle, before others are tried."""
 
@@ -80,7 +80,7 @@ class Reservation:
         for process, host in enumerate(self.hosts):
             if nodes.get(process) != host.node_id:
                 raise HostError(
-                    f"Ray put {host_name(process)} on node {nodes.get(process)}, not on "
+                    f"Ray placed {host_name(process)} on node {nodes.get(process)}, not on "
                     f"{host.node_id}: processes would not be in the order of the TPU's workers"
                 )
 
@@ -89,7 +89,7 @@ class Reservation:
 
         group = self.placement_group
         table = self.cluster.call_ray(
-            "asking for nodes", STATE_TIMEOUT_S, lambda: placement_group_table(group)
+            "querying the reserved nodes", STATE_TIMEOUT_S, lambda: placement_group_table(group)
         )
         return table["bundles_to_node_id"]
 
@@ -109,16 +109,16 @@ def reserve(world: World, hosts: HostCluster, timeout_s: float) -> Reservation:
             reservation = hosts.call_ray(
                 "reserving", STATE_TIMEOUT_S, lambda c=chosen: _take(world, hosts, c)
             )
-            wait_s = min(TAKE_TIMEOUT_S, max(LOOK_S, deadline - time.monotonic()))
+            wait_s = min(TAKE_TIMEOUT_S, max(POLL_INTERVAL_S, deadline - time.monotonic()))
             if _is_placed(reservation, wait_s):
                 return reservation
             hosts.deprioritize(reservation.places)
             failed = f"{_names(chosen)} could not be reserved within {wait_s:.0f} s: "
-            failed += missing(world, hosts) or "a host is stuck, or another run was faster"
+            failed += missing(world, hosts) or "a host is stuck, or another run took it first"
         if time.monotonic() >= deadline:
             why = "; ".join(filter(None, [failed, problem]))
             raise HostError(f"after {timeout_s:.0f} s, {why}{described(world, hosts)}")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def lost(world: World, reservation: Reservation) -> str:
@@ -137,7 +137,7 @@ def _is_placed(reservation: Reservation, wait_s: float) -> bool:
     """Returns whether Ray places the group within `wait_s`; releases it when not."""
     deadline = time.monotonic() + wait_s
     try:
-        while not reservation.is_placed_within(LOOK_S):
+        while not reservation.is_placed_within(POLL_INTERVAL_S):
             if time.monotonic() >= deadline:
                 reservation.release()
                 return False

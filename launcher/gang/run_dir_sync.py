@@ -41,7 +41,9 @@ def not_sharing(agents: Sequence[Any], run_dir: Path) -> list[int]:
     seen_by.touch()
     try:
         calls = [agent.sees.remote(str(seen_by)) for agent in agents]
-        sees = bounded("looking for the run's folder", LAST_TIMEOUT_S, lambda: ray.get(calls))
+        sees = bounded(
+            "looking for the run's folder on the hosts", LAST_TIMEOUT_S, lambda: ray.get(calls)
+        )
     except RayError as error:
         raise HostError(f"an agent ended right after its start: {first_line(error)}") from error
     finally:

@@ -12,7 +12,7 @@ from launcher.gang.reservation import Reservation, lost
 from launcher.providers.ray.client import answered, first_line
 from trainer.contract.planning.plan import World
 
-LOOK_S = 0.5
+POLL_INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def start_agents(
     try:
         while start.awaited:
             on_status(start.progress)
-            start.look()
+            start.poll()
         on_status(start.progress)
     except BaseException:
         _kill(start.agents)
@@ -86,15 +86,15 @@ class _Start:
     def progress(self) -> str:
         return f"{len(self.agents) - len(self.awaited)} of {len(self.agents)} agents are up"
 
-    def look(self) -> None:
-        """Waits up to LOOK_S for answers; if none arrives, restarts agents that are overdue."""
-        ready = answered(list(self.awaited), LOOK_S)
+    def poll(self) -> None:
+        """Waits for answers for a short time; if none arrives, restarts overdue agents."""
+        ready = answered(list(self.awaited), POLL_INTERVAL_S)
         for call in ready:
             _check_answer(call, self.awaited.pop(call).process)
         if ready:
             return
         if gone := lost(self._world, self._reservation):
-            raise HostError(f"a host was lost: {gone}")
+            raise HostError(f"a host was lost during the start: {gone}")
         now = time.monotonic()
         if now - self._began > self._patience.total_s:
             _give_up(self.awaited.values(), now - self._began)
@@ -153,7 +153,7 @@ def _check_answer(call: Any, process: int) -> None:
 
 def _give_up(awaited: Any, waited_s: float) -> None:
     names = ", ".join(host_name(process) for process in sorted(a.process for a in awaited))
-    raise HostError(f"no agent came up on {names} in {waited_s:.0f} s")
+    raise HostError(f"no agent started on {names} within {waited_s:.0f} s")
 
 
 def _kill(agents: Sequence[Any]) -> None:

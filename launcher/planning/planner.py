@@ -229,7 +229,7 @@ def _with_memory_warning(job: Job, plan: Plan) -> Plan:
         return plan
     warning = (
         f"does not fit: parameters, gradients and optimizer alone need {needed / 2**30:.1f} GiB "
-        f"of {hbm_bytes / 2**30:.1f} GiB per device; take more devices or a larger fsdp axis"
+        f"of {hbm_bytes / 2**30:.1f} GiB per device. Use more devices or a larger fsdp axis"
     )
     return _with_warning(plan, warning)
 

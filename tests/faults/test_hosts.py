@@ -55,7 +55,7 @@ def test_another_version_on_one_host_is_named(
 def test_a_host_that_never_comes_up_is_named(launch: Launcher, traces: Traces) -> None:
     run = launch(provider=", host_env: {1: {RAY_AUTH_TOKEN_PATH: /no/token}}")
     assert run.wait() == 3
-    assert "host-0001 did not come up" in run.output
+    assert "host-0001 did not start" in run.output
     traces.assert_nothing_left(timeout_s=1.0)
 
 
@@ -71,7 +71,7 @@ def test_a_node_that_ends_while_it_starts_is_started_again(
     run.wait_for(raylet)
     for process in raylet():
         os.kill(process, signal.SIGKILL)
-    run.wait_for(lambda: "host-0001 ended while starting: started again" in run.output)
+    run.wait_for(lambda: "host-0001 ended during its start; starting it again" in run.output)
     assert run.wait() == 0
     assert "3 of 3 Ray nodes are up" in run.output
     traces.assert_nothing_left(timeout_s=1.0)

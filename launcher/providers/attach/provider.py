@@ -25,7 +25,7 @@ from trainer.contract.config.job import BaseJob
 from trainer.contract.config.loader import ConfigError
 
 CONNECT_TIMEOUT_S = 5.0
-RAY_FIRST = "is Ray started there? (ray start --head, then ray start --address=... on other hosts)"
+RAY_FIRST = "start it with `ray start --head`, then `ray start --address=...` on other hosts"
 
 
 class AttachProvider(HostProvider):
@@ -125,10 +125,10 @@ def _address_found() -> str:
         return found[0]
     if found:
         raise HostError(
-            f"provider.address: auto: this machine is a node of several Ray clusters; name one "
+            "provider.address: auto: this machine is a node of several Ray clusters. Set it to one "
             f"of them: {', '.join(found)}"
         )
-    raise HostError(f"provider.address: auto: no Ray runs on this machine: {RAY_FIRST}")
+    raise HostError(f"provider.address: auto: no Ray runs on this machine; {RAY_FIRST}")
 
 
 def _of_raylets(flag: str) -> set[str]:
@@ -151,7 +151,7 @@ def _node_here(address: str, answer: Mapping[str, Any]) -> str:
     if not here:
         there = ", ".join(node["address"] for node in answer["nodes"])
         raise HostError(
-            f"this machine is no node of the Ray cluster at {address}: type the command on one "
+            f"this machine is not a node of the Ray cluster at {address}. Run the command on one "
             f"of its nodes ({there})"
         )
     return min(here, key=lambda node: not node["is_head"])["address"]

@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CALL_TIMEOUT_S = 60.0
 DELETION_TIMEOUT_S = 600.0
-LOOK_S = 2.0
+POLL_INTERVAL_S = 2.0
 REMEDIES = {
-    "ResourceExhausted": "is the quota for this kind of TPU in this zone large enough? See IAM & "
-    "Admin > Quotas, or ask for another zone, fewer chips, or spot: true",
-    "PermissionDenied": "is the Cloud TPU API enabled in this project (gcloud services enable "
-    "tpu.googleapis.com), and may your account create TPUs there (roles/tpu.admin)?",
+    "ResourceExhausted": "check the quota for this TPU type in this zone (IAM & Admin > Quotas), "
+    "or request another zone, fewer chips, or spot: true",
+    "PermissionDenied": "enable the Cloud TPU API in this project (gcloud services enable "
+    "tpu.googleapis.com), and give your account the right to create TPUs (roles/tpu.admin)",
     "Unauthenticated": "log in with `gcloud auth application-default login`",
-    "InvalidArgument": "does this zone have this accelerator and runtime version? See `gcloud "
+    "InvalidArgument": "check that this zone has this accelerator and runtime version: `gcloud "
     "compute tpus accelerator-types list --zone ZONE`",
-    "NotFound": "is there such a project, zone, network or reservation?",
-    "ServiceUnavailable": "can this machine reach the API?",
-    "DeadlineExceeded": "can this machine reach the API?",
+    "NotFound": "check the names of the project, zone, network and reservation",
+    "ServiceUnavailable": "check that this machine can reach the API",
+    "DeadlineExceeded": "check that this machine can reach the API",
 }
 LOST_NODE = ("PREEMPTED", "TERMINATED", "STOPPING", "STOPPED", "DELETING", "HIDDEN", "HIDING")
 OVER = ("FAILED", "SUSPENDED", "SUSPENDING", "DELETING")
@@ -65,7 +65,7 @@ class Api:
 
         Raises HostError when the API cannot be queried.
         """
-        what = f"what is held in {self._where}"
+        what = f"the slices in {self._where}"
         request = {"parent": self._where.parent}
         try:
             found = list(self._called(self._client.list_queued_resources, request))
@@ -82,7 +82,7 @@ class Api:
 
         Raises HostError when the API cannot be queried.
         """
-        what = f"how {resource_id} stands"
+        what = f"the state of {resource_id}"
         found = self._unless_gone(what, self._client.get_queued_resource, self._name(resource_id))
         if found is None:
             return "GONE", ""
@@ -105,12 +105,12 @@ class Api:
             is_seen = True
             if time.monotonic() > deadline:
                 raise HostError(
-                    f"{what}: it is still there ({state}) after {DELETION_TIMEOUT_S:.0f} s"
+                    f"{what}: it still exists ({state}) after {DELETION_TIMEOUT_S:.0f} s"
                 )
             if state != "DELETING":
                 request = {"name": self._name(resource_id), "force": True}
                 self._unless_gone(what, self._client.delete_queued_resource, request)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
         return is_seen
 
     def _name(self, resource_id: str) -> str:

@@ -42,24 +42,24 @@ from launcher.providers.gcp.slice_records import (
 )
 
 T = TypeVar("T")
-LOOK_S = 2.0
+POLL_INTERVAL_S = 2.0
 SILENT_S = 600.0
 """Seconds without an answer from the API that a wait tolerates: a place in the queue may be worth
 days."""
-TELL_S = 30.0
+STATUS_INTERVAL_S = 30.0
 """Seconds between two status reports of a wait while nothing changes."""
 LATE_S = 600.0
 """Seconds in which slices may still appear after a request that got no answer."""
 LATE = (
-    f"slices that appear within {LATE_S / 60:.0f} minutes are given back by a process of this "
-    "machine, which must stay on until then"
+    f"a process on this machine releases slices that appear within {LATE_S / 60:.0f} minutes; keep "
+    "the machine running until then"
 )
-UNWANTED = "the hosts were given back by `launch down`"
+UNWANTED = "`launch down` has released the hosts"
 WAITING = {
-    "CREATING": "the request is looked at",
+    "CREATING": "the request is being checked",
     "ACCEPTED": "in the queue",
     "WAITING_FOR_RESOURCES": "in the queue for capacity",
-    "PROVISIONING": "the hosts are being made",
+    "PROVISIONING": "the hosts are being created",
     "ACTIVE": "the hosts are starting",
 }
 
@@ -122,7 +122,7 @@ class TpuSliceRequest:
             subprocess.run([*key, "-f", str(self.folder / "key")], check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError) as error:
             shutil.rmtree(self.folder)
-            raise HostError(f"ssh-keygen failed; it makes the hosts' key: {error}") from None
+            raise HostError(f"ssh-keygen cannot create the hosts' key: {error}") from None
         write_where(self.folder, self.wanted.where)
         self._write(stage="asked", asked_at=time.time())
 
@@ -159,13 +159,13 @@ class TpuSliceRequest:
                 return self._reached(addresses)
             self._refuse_unreachable()
             waited_s = time.monotonic() - began
-            if state != said or waited_s - said_at >= TELL_S:
+            if state != said or waited_s - said_at >= STATUS_INTERVAL_S:
                 said, said_at = state, waited_s
                 on_status(
                     f"{self.wanted}: {WAITING.get(state, state.lower())} ({state}, "
                     f"{format_seconds(waited_s)})"
                 )
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
 
     def is_lost(self) -> bool:
         """Returns whether any slice was lost. Raises HostError when the API fails."""
@@ -198,7 +198,7 @@ class TpuSliceRequest:
             return
         with file:
             while not lock(file):
-                time.sleep(LOOK_S)
+                time.sleep(POLL_INTERVAL_S)
             yield is_noted(self.folder)
 
     def delete(self) -> bool:
@@ -233,7 +233,7 @@ class TpuSliceRequest:
             if time.monotonic() >= deadline:
                 self.forget()
                 return
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
 
     def forget(self) -> None:
         """Deletes the folder; call it only when no slices are held."""
@@ -251,7 +251,7 @@ class TpuSliceRequest:
         minutes, since = self._settings.unreachable_minutes, self.note.active_at
         if since is not None and time.time() > since + 60 * minutes:
             raise HostError(
-                f"Cloud TPU: {self.wanted}: active for {minutes:g} minutes, and its hosts are not "
+                f"Cloud TPU: {self.wanted}: active for {minutes:g} minutes, but its hosts are not "
                 "ready (provider.unreachable_minutes)"
             )
 
@@ -277,8 +277,8 @@ class TpuSliceRequest:
                 return []
             if len(node.network_endpoints) != self.wanted.hosts_per_slice:
                 raise HostError(
-                    f"{node_id} has {len(node.network_endpoints)} hosts, and the plan is for "
-                    f"{self.wanted.hosts_per_slice} a slice: say hosts: in the cluster file"
+                    f"{node_id} has {len(node.network_endpoints)} hosts, but the plan expects "
+                    f"{self.wanted.hosts_per_slice} per slice. Set `hosts` in the cluster file"
                 )
             for worker, endpoint in enumerate(node.network_endpoints):
                 inside = self._settings.internal_ips
@@ -312,8 +312,8 @@ class TpuSliceRequest:
     def _refused(self, state: str, why: str) -> HostError:
         came = f"{state}: {why}" if why else state
         return HostError(
-            f"Cloud TPU has not given {self.wanted}: {came}\n"
-            "  ask for another zone, fewer chips, or another tier (provider.spot, "
+            f"Cloud TPU did not grant {self.wanted}: {came}\n"
+            "  Request another zone, fewer chips, or another tier (provider.spot, "
             "provider.reservation)"
         )
 
@@ -329,7 +329,7 @@ def _patiently(ask: Callable[[], T]) -> T:
         except HostError:
             if time.monotonic() > deadline:
                 raise
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def release_unreadable(folder: Path) -> None:

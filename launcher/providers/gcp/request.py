@@ -95,14 +95,14 @@ def wanted(cluster: Cluster) -> TpuRequest:
     runtime_version = settings.runtime_version or RUNTIME_VERSIONS.get(generation)
     problems = [
         why for value, why in (
-            (project, "project: say provider.project, or `gcloud config set project PROJECT`"),
-            (zone, "zone: say provider.zone, or `gcloud config set compute/zone ZONE`"),
-            (runtime_version, f"runtime_version: none is known for {kind}: say "
-             "provider.runtime_version, as of `gcloud compute tpus versions list`"),
+            (project, "project: set provider.project, or `gcloud config set project PROJECT`"),
+            (zone, "zone: set provider.zone, or `gcloud config set compute/zone ZONE`"),
+            (runtime_version, f"runtime_version: {kind} has no default. Set "
+             "provider.runtime_version to one of `gcloud compute tpus versions list`"),
         ) if not value
     ]  # fmt: skip
     if problems:
-        raise HostError("\n  ".join(["Cloud TPU: this is said nowhere:", *problems]))
+        raise HostError("\n  ".join(["Cloud TPU: settings are missing:", *problems]))
     return TpuRequest(
         project=project or "",
         zone=zone or "",

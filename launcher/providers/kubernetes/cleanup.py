@@ -16,7 +16,7 @@ from launcher.runs.records import KubernetesRecord
 
 ENDING_TIMEOUT_S, UNREACHABLE_TIMEOUT_S = 120.0, 30.0
 """Seconds to wait for the deletion, and for the server. By default a pod has 30 s to end."""
-LOOK_S = 0.5
+POLL_INTERVAL_S = 0.5
 
 
 def release(folder: Path, on_status: Callable[[str], None] = lambda text: None) -> bool:
@@ -34,11 +34,11 @@ def release(folder: Path, on_status: Callable[[str], None] = lambda text: None) 
     while not _is_gone(api, made.name, began + UNREACHABLE_TIMEOUT_S):
         if time.monotonic() > began + ENDING_TIMEOUT_S:
             raise RefusedError(
-                f"{api.where}: RayCluster {made.name} is still there {ENDING_TIMEOUT_S:.0f} s "
-                f"after it was deleted. See `kubectl -n {made.namespace} describe raycluster "
-                f"{made.name}`; `launch stop {folder}` tries again"
+                f"{api.where}: RayCluster {made.name} still exists {ENDING_TIMEOUT_S:.0f} s "
+                f"after its deletion. See `kubectl -n {made.namespace} describe raycluster "
+                f"{made.name}`; `launch stop {folder}` retries"
             )
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
     (folder / KubernetesRecord.FILE).unlink(missing_ok=True)
     return True
 
@@ -53,7 +53,7 @@ def _is_gone(api: Api, name: str, give_up_at: float) -> bool:
         return api.ray_cluster(name) is None and not api.pods(name)
     except UnreachableError as error:
         if time.monotonic() > give_up_at:
-            raise HostError(f"{error}. RayCluster and Secret {name} may still be there") from None
+            raise HostError(f"{error}. RayCluster and Secret {name} may still exist") from None
         return False
 
 

@@ -31,7 +31,7 @@ class Api:
             client = import_module("kubernetes.client")
         except ImportError:
             raise MissingClientError(
-                "the Python client of Kubernetes is not installed here. It is an extra: "
+                "the Python client of Kubernetes is not installed. Run "
                 "`uv run --extra kubernetes launch ...`"
             ) from None
         logging.getLogger("urllib3").setLevel(logging.ERROR)  # hides its retry warnings
@@ -114,7 +114,7 @@ class Api:
             raise refusal(status, body, what, self.where) from None
         except no_answer as error:
             raise UnreachableError(
-                f"{self.where}: {what}: no answer ({_last(error)}): {CONNECTION_REMEDY}"
+                f"{self.where}: {what}: no answer ({_last(error)}); {CONNECTION_REMEDY}"
             ) from None
 
 
@@ -138,9 +138,9 @@ def _client(context: str | None) -> Any:
     except config.ConfigException:
         named = f"context {context}" if context else "the current context"
         raise NoKubeconfigError(
-            f"no Kubernetes cluster is known here ({named} of the kubeconfig: {outside}): name its "
-            "file in KUBECONFIG, get one (on GKE: gcloud container clusters get-credentials), or "
-            "say provider.context"
+            f"no Kubernetes cluster is configured ({named} of the kubeconfig: {outside}). Set "
+            "KUBECONFIG to its file, create it (on GKE: gcloud container clusters "
+            "get-credentials), or set provider.context"
         ) from None
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from launcher.core.errors import HostError, RefusedError
 
-CONNECTION_REMEDY = "is the cluster up, and is it the one of this context (kubectl cluster-info)?"
+CONNECTION_REMEDY = "check with `kubectl cluster-info` that the cluster is up"
 
 
 class NoKubeconfigError(HostError):
@@ -37,7 +37,7 @@ def refusal(status: int, body: str, asked: str, where: str) -> HostError:
             f"{what} (401). Log in to the cluster again, and try `kubectl auth whoami`"
         )
     if status == 403 and "exceeded quota" in said:
-        return QuotaError(f"{what}. Free some of it, ask for more, or name another namespace")
+        return QuotaError(f"{what}. Free part of it, request more, or set another namespace")
     if status == 403:
         return ForbiddenError(
             f"{what}. Slipway creates, reads and deletes rayclusters.ray.io and secrets, and lists "
@@ -45,7 +45,7 @@ def refusal(status: int, body: str, asked: str, where: str) -> HostError:
         )
     if status == 404 and is_unknown_kind(body):
         return NoKubeRayError(
-            f"{what}. This cluster has no RayCluster resource (ray.io/v1): install the KubeRay "
+            f"{what}. This cluster has no RayCluster resource (ray.io/v1). Install the KubeRay "
             "operator, 1.1 or later"
         )
     return RefusedError(f"{what} ({status})")

@@ -46,7 +46,7 @@ STUCK_S = 300.0
 """Seconds for a stuck pod to recover: a registry may be down for a while. By then the kubelet has
 tried five times."""
 CLEAN = "launcher.providers.kubernetes.cleanup"
-LOOK_S = 1.0
+POLL_INTERVAL_S = 1.0
 CONNECT_TIMEOUT_S = 10.0
 ENDING_TIMEOUT_S = 150.0
 """Seconds for the reaper, which checks again whether everything is deleted."""
@@ -113,7 +113,7 @@ def _end(run_dir: Path, reaped: ProcessTree, listener: Listener) -> None:
     except HostError as error:
         timeout_s = NODE_TIMEOUT_S
         log = run_dir / "logs" / LOG
-        raise HostError(f"{error}. A process in the background tries again: {log}") from None
+        raise HostError(f"{error}. A background process retries; its log: {log}") from None
     finally:
         reaped.close(timeout_s)
 
@@ -133,10 +133,10 @@ def _head_of(api: Api, name: str, world: World, settings: Kubernetes, listener: 
         except UnreachableError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
             continue
         if cluster is None:
-            raise PodsError(f"{api.where}: RayCluster {name} was deleted while it started")
+            raise PodsError(f"{api.where}: RayCluster {name} was deleted during its start")
         ready = sum(map(pod_status.is_ready, found))
         if ready >= total and (ip := pod_status.head_ip(found)):
             return f"{ip}:{_port(cluster)}"
@@ -145,7 +145,7 @@ def _head_of(api: Api, name: str, world: World, settings: Kubernetes, listener: 
         is_stuck = stuck_since is not None and time.monotonic() > stuck_since + STUCK_S
         if why := pod_status.hopeless(cluster, found) or (stuck if is_stuck else ""):
             kind = QuotaError if "exceeded quota" in why else PodsError
-            raise kind(f"{api.where}: RayCluster {name} does not come up: {why}")
+            raise kind(f"{api.where}: RayCluster {name} cannot start: {why}")
         if pod_status.is_suspended(cluster):
             deadline = time.monotonic() + settings.start_timeout_s
             listener.on_status(f"RayCluster {name} waits in queue {settings.queue}")
@@ -154,13 +154,13 @@ def _head_of(api: Api, name: str, world: World, settings: Kubernetes, listener: 
             listener.on_status(f"{ready} of {pluralize(total, 'pod')} of {name} are ready{but}")
         if time.monotonic() > deadline:
             missing = [f"\n  {line}" for line in pod_status.waiting(found)]
-            missing += ["\n  and others, which KubeRay has not made"] * (len(found) < total)
+            missing += ["\n  and others, which KubeRay has not created"] * (len(found) < total)
             raise PodsError(
                 f"{api.where}: {ready} of {pluralize(total, 'pod')} of RayCluster {name} are ready "
                 f"after {settings.start_timeout_s:.0f} s (provider.start_timeout_s):"
                 + "".join(missing)
             )
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _port(cluster: dict) -> int:
@@ -176,8 +176,8 @@ def _joined(
     check_ipv4(address.rpartition(":")[0], "the head's pod")
     if why := unreachable(address, CONNECT_TIMEOUT_S):
         raise PodsError(
-            f"the head is ready at {address}, but cannot be reached from here ({why}): type the "
-            "command where the pods' network is, such as in a pod of the same cluster"
+            f"the head is ready at {address}, but cannot be reached from this machine ({why}). Run "
+            "the command inside the pods' network, such as in a pod of the same cluster"
         )
     variables = token_variables(token_path)
     ask(address, variables, listener)

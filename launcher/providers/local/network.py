@@ -72,11 +72,11 @@ def plan_network(hosts: int) -> Network:
     """
     if os.geteuid() != 0 or shutil.which("ip") is None:
         raise HostError(
-            "provider.netns: true puts every host into a network namespace, which needs root and "
-            "the `ip` command: run as root, or set netns to false"
+            "provider.netns: network namespaces require root and the `ip` command. Run `launch` as "
+            "root, or set netns to false"
         )
     if hosts > 253:
-        raise HostError(f"provider.netns: {hosts} hosts, but one network holds 253 at most")
+        raise HostError(f"provider.netns: {hosts} hosts, but one network has at most 253")
     routes = subprocess.run(["ip", "-4", "address"], capture_output=True, text=True).stdout
     while f"{(subnet := _random_subnet())}." in routes:
         pass

@@ -80,7 +80,7 @@ def start(
             cleanup=network.cleanup() if network else [],
         )
     except ReaperError as error:
-        raise HostError(f"the hosts could not be started: {error}") from error
+        raise HostError(f"the hosts cannot be started: {error}") from error
     try:
         return _start_nodes(world, settings, reaped, folder, network, on_status)
     except BaseException:

@@ -84,8 +84,8 @@ def find(name: str, settings: Any) -> WarmCluster | None:
         return None
     if record["settings"] != settings:
         raise HostError(
-            f"the cluster {name} that is kept warm has other hosts than this run needs: use the "
-            f"options that it was started with, or end it with `launch down {name}`"
+            f"the warm cluster {name} has other hosts than this run needs. Use the options that it "
+            f"was started with, or end it with `launch down {name}`"
         )
     return _hosts(record)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from launcher.host.reaper import OWNER_FILE
 
-ENDING_TIMEOUT_S, LOOK_S = 10.0, 0.01
+ENDING_TIMEOUT_S, POLL_INTERVAL_S = 10.0, 0.01
 
 
 def remove_abandoned(base: Path, prefix: str) -> None:
@@ -59,7 +59,7 @@ def _end_processes(variable: str) -> None:
         for process in found:
             with suppress(ProcessLookupError):
                 os.kill(int(process.name), signal.SIGKILL)
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _has(process: Path, variable: str) -> bool:

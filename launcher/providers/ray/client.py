@@ -12,7 +12,7 @@ from launcher.core.errors import HostError
 T = TypeVar("T")
 
 INTERRUPTED_WAIT_S = 2.0
-LOOK_S = 0.5
+POLL_INTERVAL_S = 0.5
 GATHER_S = 0.02
 """Seconds to wait for more answers after the first: each check costs time per host of the gang."""
 
@@ -59,12 +59,12 @@ def bounded(
     try:
         while (left_s := deadline - time.monotonic()) > 0:
             with suppress(queue.Empty):
-                answer, error = answers.get(timeout=min(LOOK_S, left_s))
+                answer, error = answers.get(timeout=min(POLL_INTERVAL_S, left_s))
                 break
             if head_is_down is not None and head_is_down():
                 raise HostError(f"{what}: the head of the Ray cluster has ended")
         else:
-            raise HostError(f"{what}: Ray did not answer in {limit_s:.0f} s")
+            raise HostError(f"{what}: Ray did not answer within {limit_s:.0f} s")
     except KeyboardInterrupt:
         thread.join(INTERRUPTED_WAIT_S)  # most calls end immediately and leave Ray consistent
         raise

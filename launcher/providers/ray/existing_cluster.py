@@ -68,9 +68,9 @@ class Probe:
         if said["error"] == "AuthenticationError":
             raise HostError(self._refused())
         raise HostError(
-            f"the Ray cluster at {self._address} gave no answer in {PROBE_TIMEOUT_S:.0f} s at "
-            f"most ({said['error']}: {said['message']}): is it the address of a Ray head, and of "
-            "the same Ray version as here?"
+            f"no answer from the Ray cluster at {self._address} within {PROBE_TIMEOUT_S:.0f} s "
+            f"({said['error']}: {said['message']}). Check that the address is a Ray head's, and "
+            "that its Ray version is the one of this machine"
         )
 
     @property
@@ -96,15 +96,15 @@ class Probe:
         try:
             return json.loads(output.splitlines()[-1])
         except (ValueError, IndexError):
-            last = (errors.strip().splitlines() or ["nothing was said"])[-1]
+            last = (errors.strip().splitlines() or ["no output"])[-1]
             return {"error": f"exit code {self._process.returncode}", "message": last}
 
     def _refused(self) -> str:
         head = f"the Ray cluster at {self._address} "
         if self._with_token:
-            return head + "refused the token: it must be the one that its head was started with"
+            return head + "rejected the token. Use the token that its head was started with"
         return head + (
-            "wants a token: name its file (provider.token_path), or set RAY_AUTH_TOKEN_PATH or "
+            "requires a token. Set provider.token_path to its file, or set RAY_AUTH_TOKEN_PATH or "
             "RAY_AUTH_TOKEN"
         )
 
@@ -127,7 +127,7 @@ def ray_variables(settings: Attach) -> dict[str, str]:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise HostError(f"{where}: the token cannot be read from {path}: {why}") from None
     if empty:
-        raise HostError(f"{where}: {path} is empty: it must hold the cluster's token")
+        raise HostError(f"{where}: {path} is empty; it must contain the cluster's token")
     return token_variables(path)
 
 
@@ -135,9 +135,9 @@ def _check_versions(address: str, answer: Mapping[str, Any]) -> None:
     here, there = answer["here"], answer["there"]
     if here != there:
         raise HostError(
-            f"the Ray cluster at {address} runs {_versions(there)}, this command "
-            f"{_versions(here)}: they must be the same. Start Ray from this environment, or "
-            "install its versions here"
+            f"the Ray cluster at {address} runs {_versions(there)}, and this command "
+            f"{_versions(here)}. They must be equal: start Ray from this environment, or "
+            "install the cluster's versions here"
         )
 
 

@@ -4,7 +4,7 @@ import socket
 import time
 
 CONNECT_TIMEOUT_S = 1.0
-LOOK_S = 2.0
+POLL_INTERVAL_S = 2.0
 UNREACHABLE_S = 10.0
 """Seconds without a connection after which the head counts as gone.
 
@@ -12,12 +12,12 @@ It covers brief network failures; Ray itself ends a driver after 60 s without a 
 """
 
 
-class HeadWatch:
-    """Monitors the head at `address`, "host:port", at most every LOOK_S seconds."""
+class HeadMonitor:
+    """Monitors the head at `address`, "host:port", at most every POLL_INTERVAL_S seconds."""
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._look_at = 0.0
+        self._poll_at = 0.0
         self._silent_since: float | None = None
         self._refused = False
 
@@ -25,13 +25,13 @@ class HeadWatch:
     def is_gone(self) -> bool:
         """Whether the head refuses connections or has been unreachable for UNREACHABLE_S."""
         now = time.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + LOOK_S
-            self._look(now)
+        if now >= self._poll_at:
+            self._poll_at = now + POLL_INTERVAL_S
+            self._poll(now)
         silent_s = 0.0 if self._silent_since is None else now - self._silent_since
         return self._refused or silent_s >= UNREACHABLE_S
 
-    def _look(self, now: float) -> None:
+    def _poll(self, now: float) -> None:
         why = unreachable(self._address, CONNECT_TIMEOUT_S)
         self._refused = isinstance(why, ConnectionRefusedError)
         if why is None:

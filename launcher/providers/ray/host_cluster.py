@@ -10,7 +10,7 @@ from typing import ClassVar, Self, TypeVar
 from launcher.core.errors import HostError
 from launcher.host.process_tree import ProcessTree
 from launcher.providers.ray.client import bounded
-from launcher.providers.ray.head_monitor import HeadWatch
+from launcher.providers.ray.head_monitor import HeadMonitor
 from launcher.providers.ray.node_group import Nodes
 from launcher.providers.ray.node_spec import HOST_LABEL, HostSlot, place
 from launcher.providers.ray.workspace import token_variables
@@ -42,10 +42,10 @@ class HostCluster(ABC):
     """Folder with the logs of Ray's processes. None when they are not on this machine."""
     _suspects: dict[HostSlot, float] = field(default_factory=dict, init=False)
     _avoided: dict[HostSlot, float] = field(default_factory=dict, init=False)
-    _head: HeadWatch = field(init=False, repr=False)
+    _head: HeadMonitor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._head = HeadWatch(self.address)
+        self._head = HeadMonitor(self.address)
 
     @property
     @abstractmethod

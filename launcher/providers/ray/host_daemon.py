@@ -8,13 +8,13 @@ from typing import Any
 from launcher.core.formatting import describe_status
 from launcher.host.process_tree import ProcessTree, ReaperError
 from launcher.providers.ray import node_spec
-from launcher.providers.ray.host_protocol import Order, Orders, tell
+from launcher.providers.ray.host_protocol import Order, Orders, send
 from launcher.providers.ray.node_group import Nodes
 from launcher.providers.ray.workspace import free_port, private_folder, write_token
 
 HEADLESS_S = 20
 """Seconds after which a node without a head ends."""
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 MORE_FLAGS = ["--dashboard-agent-listen-port=0"]
 """Flags that avoid the agent's default port, which another Ray may use."""
 
@@ -32,7 +32,7 @@ class Node:
             self.token_path = write_token(self.folder, order.token)
             self.head = order.head or (order.ip, free_port(order.ip))
             if order.head is None:
-                tell(port=self.head[1])
+                send(port=self.head[1])
             self._start(order)
         except BaseException:
             self.reaped.close()
@@ -55,7 +55,7 @@ class Node:
         nodes.start(None, hosts=1)
         nodes.wait_until_up(lambda text: None)
         self._is_up.set()
-        tell(up=True)
+        send(up=True)
 
     def _end_with_input(self) -> None:
         """Ends this process when standard input closes before the node is up.
@@ -65,7 +65,7 @@ class Node:
         poller = select.poll()
         poller.register(0, select.POLLHUP | select.POLLRDHUP)
         while not self._is_up.is_set():
-            if poller.poll(1000 * LOOK_S):
+            if poller.poll(1000 * POLL_INTERVAL_S):
                 os._exit(1)
 
 
@@ -76,12 +76,12 @@ def serve_node(node: Node, orders: Orders) -> None:
     """
     begun = False
     while not orders.over:
-        for order in orders.wait(LOOK_S, node.reaped.fileno()):
+        for order in orders.wait(POLL_INTERVAL_S, node.reaped.fileno()):
             begun = begun or "begun" in order
             if "end" in order:
                 return
         for _, status in exits(node.reaped):
-            tell(failed=f"its Ray node {describe_status(status)}")
+            send(failed=f"its Ray node {describe_status(status)}")
             return
     if begun:
         node.reaped.detach()

@@ -52,7 +52,7 @@ class Orders:
         return [order for line in lines if (order := parse_object(line)) is not None]
 
 
-def tell(**answer: object) -> None:
+def send(**answer: object) -> None:
     """Sends an answer. Ignores a closed pipe, which the end of the orders reports, too."""
     try:
         os.write(1, json.dumps(answer).encode() + b"\n")

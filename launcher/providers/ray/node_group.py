@@ -22,7 +22,7 @@ START_TIMEOUT_S = 120.0
 START_TIMEOUT_PER_HOST_S = 30.0
 """Four hosts take 13 s on two idle cores; the limit is 20 times that, for a machine that trains."""
 NODE_IS_UP = "Ray runtime started."
-LOOK_S = 0.05
+POLL_INTERVAL_S = 0.05
 STARTS = 2
 """Attempts to start a host's node before giving up."""
 TAIL_LINES, RAYLET_LINES = 15, 5
@@ -90,15 +90,17 @@ class Nodes:
             if total - len(waiting) > up:
                 up = total - len(waiting)
                 on_status(f"{up} of {total} Ray nodes are up")
-            self._note_exits(LOOK_S)
+            self._note_exits(POLL_INTERVAL_S)
             if self._is_over:
-                raise HostError(self._missing(waiting, "and will not: the nodes ended"))
+                raise HostError(self._missing(waiting, "the Ray nodes ended"))
             for node in filter(self._has_ended, waiting):
                 if not self._start_again(node):
-                    raise HostError(self._missing(waiting, "and will not: a Ray node ended"))
-                on_status(f"the Ray node of {node['name']} ended while starting: started again")
+                    raise HostError(self._missing(waiting, "a Ray node ended"))
+                on_status(
+                    f"the Ray node of {node['name']} ended during its start; starting it again"
+                )
             if waiting and time.monotonic() > deadline:
-                raise HostError(self._missing(waiting, f"within {limit_s:.0f} s"))
+                raise HostError(self._missing(waiting, f"waited {limit_s:.0f} s"))
 
     def _note_exits(self, wait_s: float) -> None:
         """Records which starters have ended, or that everything has."""
@@ -176,7 +178,7 @@ class Nodes:
         names = ", ".join(GENERATION.sub("", node["name"]) for node in waiting)
         ended = next((node for node in waiting if self._has_ended(node)), waiting[0])
         text = _text(ended["log"]) or "".join(_text(p) for p in self._folder.glob("*.starter.log"))
-        report = [f"{names} did not come up {why}. The end of the log of {ended['name']}:"]
+        report = [f"{names} did not start ({why}). End of the log of {ended['name']}:"]
         report += _tail(text, TAIL_LINES)
         if errors := RAYLET_ERROR.findall(_text(Path(ended["folder"]) / RAYLET_LOG)):
             report += ["and of its raylet:", *_tail("\n".join(errors), RAYLET_LINES)]

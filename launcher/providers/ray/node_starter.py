@@ -24,7 +24,7 @@ from launcher.providers.ray.node_group import Node, is_up
 HEAD_TIMEOUT_S = 90.0
 REGISTER_TIMEOUT_S = 120.0
 """Limit for a raylet, whose agents are up first: Ray's 30 s are too short on a busy machine."""
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 AT_ONCE = 2 * len(os.sched_getaffinity(0))
 """Maximum number of nodes that start concurrently.
 
@@ -46,7 +46,7 @@ def main() -> None:
             _wait_for_port(*node["after"])
         while sum(not is_up(one) for one in running.values()) >= AT_ONCE:
             _note_end(running, os.WNOHANG)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
         prepare = die_with_parent(os.getpid())
         pid = os.fork()
         if pid == 0:
@@ -100,7 +100,7 @@ def _wait_longer_for_raylet() -> None:
             except RuntimeError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(LOOK_S)
+                time.sleep(POLL_INTERVAL_S)
 
     services.get_node = get_node_at_last
 
@@ -112,7 +112,7 @@ def _end_with_raylet() -> None:
     """
     raylet = None
     while raylet is None or _lives(raylet):
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
         raylet = raylet or next(filter(_is_raylet, psutil.Process().children()), None)
     os._exit(1)
 

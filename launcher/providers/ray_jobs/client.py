@@ -20,9 +20,9 @@ SAID_CHARACTERS = 400
 KNOWN_ALREADY = "already exists"
 """Text in Ray's answer to a submission whose id it has accepted before."""
 REFUSED = {
-    401: "wants a token: name its file (provider.token_path), or set RAY_AUTH_TOKEN_PATH or "
+    401: "requires a token. Set provider.token_path to its file, or set RAY_AUTH_TOKEN_PATH or "
     "RAY_AUTH_TOKEN",
-    403: "refused the token: it must be the one that its head was started with",
+    403: "rejected the token. Use the token that its head was started with",
 }
 
 

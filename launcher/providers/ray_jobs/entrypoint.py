@@ -34,8 +34,8 @@ def main() -> int:
     print(BEGINS, flush=True)
     if missing := lacking((Path.cwd() / "pyproject.toml").read_text(encoding="utf-8")):
         print(
-            f"error: the cluster's Python, {sys.executable}, lacks {', '.join(missing)}: its hosts "
-            "need the packages of the project's uv.lock, as from one image (uv sync --locked)"
+            f"error: the cluster's Python, {sys.executable}, lacks {', '.join(missing)}. Install "
+            "the packages of the project's uv.lock on its hosts (uv sync --locked), as in one image"
         )
         return NO_CLUSTER
     signal.signal(signal.SIGTERM, lambda *_: None)  # Ray signals `launch` too, which then saves

@@ -32,7 +32,7 @@ MODULE = "launcher.providers.ray_jobs.entrypoint"
 OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 ENDING_S = 3600
 """Seconds until Ray kills a job after a stop request; `launch` ends its programs sooner."""
-LOOK_S, LOOK_SHARE = 0.5, 10
+POLL_INTERVAL_S, POLL_SHARE = 0.5, 10
 """Minimum wait in seconds, and as a multiple of the last read: the API returns whole logs."""
 LOST_S = 60.0
 """Seconds without an answer after which the cluster counts as lost."""
@@ -162,7 +162,7 @@ class RayJob(RemoteRunRecord):
                     f"{self.settings.address} has not answered for {LOST_S:.0f} s and may have "
                     f"accepted the job {name}"
                 )
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
 
     def _accepts(self, name: str, job: dict[str, Any]) -> bool:
         """Submits the job; returns whether the cluster knows it, False when no answer arrives."""
@@ -212,11 +212,11 @@ class Following:
             except UnreachableError:
                 if time.monotonic() - answered_at > LOST_S:
                     raise
-            time.sleep(max(LOOK_S, LOOK_SHARE * (time.monotonic() - began)))
+            time.sleep(max(POLL_INTERVAL_S, POLL_SHARE * (time.monotonic() - began)))
         if not self.has_begun:
             said = "\n".join(f"  {line}" for line in self._before[-TAIL_LINES:])
-            why = self._job.get("message") or "no reason is given"
-            raise HostError(f"the job did not begin on {self._api.address}: {why}\n{said}")
+            why = self._job.get("message") or "without a reason"
+            raise HostError(f"the job did not start on {self._api.address}: {why}\n{said}")
 
     @property
     def exit_code(self) -> int:
@@ -237,7 +237,7 @@ class Following:
                 unpack(archive, folder)
         except (UnpackError, tarfile.TarError, EOFError, OSError, ValueError) as error:
             raise HostError(
-                f"the job {self._id} on {self._api.address} has ended without handing over the "
+                f"the job {self._id} on {self._api.address} has ended without returning the "
                 f"run's folder: {error}"
             ) from None
 
@@ -245,7 +245,7 @@ class Following:
         """Returns the lines that were printed since the last call."""
         job = self._api.job(self._id)  # before its log, so that the last lines are not missed
         if job is None:
-            raise HostError(f"{self._api.address} knows no job {self._id} any more")
+            raise HostError(f"{self._api.address} no longer knows the job {self._id}")
         log = self._api.log(self._id)
         end = log.rfind("\n") + 1
         new, self._seen = log[self._seen : end], end
@@ -274,7 +274,7 @@ def _packed(order: dict[str, Any]) -> str:
     if len(packed) > ORDER_BYTES:
         raise HostError(
             f"the job is too large for Ray's Jobs API: {len(packed) >> 10} KiB compressed, at most "
-            f"{ORDER_BYTES >> 10} KiB: shorten the job file"
+            f"{ORDER_BYTES >> 10} KiB. Shorten the job file"
         )
     return packed
 

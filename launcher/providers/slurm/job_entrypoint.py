@@ -27,7 +27,7 @@ def main() -> int:
     name, folder, overrides = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
     job = SlurmJob(name=name, job_id=os.environ["SLURM_JOB_ID"])
     if not _is_wanted(folder, job):
-        print(f"{folder} is not the run of the job {job.name} any more: nothing to do", flush=True)
+        print(f"{folder} is no longer the run of the job {job.name}; exiting", flush=True)
         return OK
     job.write(folder)
     os.environ[SLURM_JOB] = job.name
@@ -69,7 +69,9 @@ def _requeue(folder: Path, job: SlurmJob) -> bool:
         return False
     with RunDir.open(folder) as run:
         kept = {name: run.state.get(name) for name in POSITION}
-        run.set_state(QUEUED, reason="Slurm needed its hosts, or its time was over", **kept)
+        run.set_state(
+            QUEUED, reason="Slurm preempted the job, or its time limit was reached", **kept
+        )
     return True
 
 

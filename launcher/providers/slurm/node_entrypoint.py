@@ -15,30 +15,30 @@ from launcher.core.errors import HostError
 from launcher.core.ipv4 import NEEDED, check_ipv4
 from launcher.host.process_tree import ReaperError
 from launcher.providers.ray.host_daemon import Node, serve_node
-from launcher.providers.ray.host_protocol import Order, Orders, tell
+from launcher.providers.ray.host_protocol import Order, Orders, send
 from launcher.runs.slurm_job import command
 
 
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, _: tell(signal=int(number)))
+    signal.signal(signal.SIGTERM, lambda number, _: send(signal=int(number)))
     process, orders = int(os.environ["SLURM_PROCID"]), _Orders()
     try:
         ip = own_address(os.environ["SLURMD_NODENAME"])
-        tell(address=ip)
+        send(address=ip)
         common = orders.value("node")
         head = None if process == 0 else tuple(orders.value("head"))
         node = Node(Order(**common, process=process, ip=ip, head=head))
     except EOFError:
         return 1
     except (HostError, ReaperError, OSError) as error:
-        tell(failed=str(error))
+        send(failed=str(error))
         return 1
     try:
         serve_node(node, orders)
     finally:
         node.reaped.close()
-    tell(gone=True)
+    send(gone=True)
     return 0
 
 

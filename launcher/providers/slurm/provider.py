@@ -89,14 +89,14 @@ class _Step:
         addresses: dict[int, str] = {}
         up: set[int] = set()
         port = 0
-        self._tell(node={"token": token, "world": self._world.model_dump(mode="json")})
+        self._send(node={"token": token, "world": self._world.model_dump(mode="json")})
         while len(up) < total:
             process, answer = self._next(deadline, limit_s, up)
             if "address" in answer:
                 addresses[process] = answer["address"]
             elif "port" in answer:
                 port = answer["port"]
-                self._tell(head=[addresses[process], port])
+                self._send(head=[addresses[process], port])
             elif "up" in answer:
                 up.add(process)
                 on_status(f"{len(up)} of {total} Ray nodes are up")
@@ -116,7 +116,7 @@ class _Step:
             self._srun.kill()  # Slurm ends its tasks with the job, soon after
             self._srun.wait()
 
-    def _tell(self, **order: object) -> None:
+    def _send(self, **order: object) -> None:
         try:
             self._orders.write(json.dumps(order).encode() + b"\n")
             self._orders.flush()
@@ -127,7 +127,7 @@ class _Step:
         try:
             answer = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            raise HostError(self._missing(up, f"not within {limit_s:.0f} s")) from None
+            raise HostError(self._missing(up, f"waited {limit_s:.0f} s")) from None
         if answer is None:
             raise HostError(self._missing(up, "srun has ended"))
         return answer
@@ -135,7 +135,7 @@ class _Step:
     def _missing(self, up: set[int], why: str) -> str:
         missing = [host_name(p) for p in range(self._world.processes) if p not in up]
         said = self._errors.read_text(errors="replace").strip().splitlines()[-TAIL_LINES:]
-        head = f"no Ray node on {', '.join(missing)}: {why}"
+        head = f"no Ray node started on {', '.join(missing)}: {why}"
         return "\n  ".join([head, *said])
 
     def _listen(self, answers: IO[bytes]) -> None:

@@ -14,7 +14,7 @@ from launcher.runs.slurm_job import Queued, SlurmJob, command
 from trainer.contract.planning.plan import World
 from trainer.contract.protocol.environment import SLURM_JOB
 
-LOOK_S = 1.0
+POLL_INTERVAL_S = 1.0
 FIND_S = 60.0
 """Seconds to look for a job after an unanswered `sbatch`: a busy controller queues it late."""
 BATCH = "launcher.providers.slurm.job_entrypoint"
@@ -74,7 +74,7 @@ def _find(job: SlurmJob) -> Queued | None:
             pass  # retried
         if time.monotonic() > deadline:
             return None
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def look(folder: Path, cluster: str, world: World, settings: Slurm) -> str:
@@ -90,7 +90,7 @@ def look(folder: Path, cluster: str, world: World, settings: Slurm) -> str:
     try:
         job.job_id = _accepted(job, words, job_environment.without_secrets({}))
         while job.queue_status() is not None:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
     except BaseException:
         job.cancel()
         raise

@@ -30,19 +30,20 @@ SSH_FAILED = 255
 ENDING_TIMEOUT_S = 20.0
 TAIL_LINES = 8
 
+UNANSWERED = "no answer. Check that it is up, and reachable from here (provider.proxy_jump)"
 REMEDIES = (
     ("Host key verification failed",
-     "its key is not the known one, or not known at all: log in once by hand with `{ssh}`, and "
-     "compare the key that it shows"),
+     "its host key is unknown or has changed. Log in once with `{ssh}`, and compare the key that "
+     "it shows"),
     ("REMOTE HOST IDENTIFICATION HAS CHANGED",
-     "its key has changed: if that is right, forget the old one with `ssh-keygen -R {host}`"),
+     "its host key has changed. If that is expected, run `ssh-keygen -R {host}`"),
     ("Permission denied",
      "it accepts none of your keys for this user. Set provider.user or provider.ssh_key, or add "
      "the key to your agent (ssh-add), until `{ssh}` logs in without a prompt"),
-    ("Could not resolve hostname", "there is no host of this name: look at provider.hosts"),
-    ("Connection refused", "no SSH server listens there: is it the right host and port?"),
-    ("timed out", "is it up, and reachable from here (provider.proxy_jump)?"),
-    ("No route to host", "is it up, and reachable from here (provider.proxy_jump)?"),
+    ("Could not resolve hostname", "no host has this name. Check provider.hosts"),
+    ("Connection refused", "no SSH server listens on it. Check provider.hosts and provider.port"),
+    ("timed out", UNANSWERED),
+    ("No route to host", UNANSWERED),
 )  # fmt: skip
 
 
@@ -83,12 +84,12 @@ class Host:
         """Returns the error for a command that failed on this host, with the remedy."""
         last_lines = "\n".join(f"    {line}" for line in error.strip().splitlines()[-TAIL_LINES:])
         if status != SSH_FAILED:
-            return SshError(f"a command failed there with exit code {status}:\n{last_lines}")
+            return SshError(f"a command failed on it with exit code {status}:\n{last_lines}")
         typed = " ".join(["ssh", *self._who(), self.name])
         for words, remedy in REMEDIES:
             if words in error:
                 return SshError(f"{remedy.format(ssh=typed, host=self.name)}\n{last_lines}")
-        return SshError(f"no connection; what does `{typed}` say?\n{last_lines}")
+        return SshError(f"no connection. See what `{typed}` prints\n{last_lines}")
 
     def _options(self) -> list[str]:
         return [
@@ -126,7 +127,7 @@ class Connection:
     def __init__(self, host: Host, command: str) -> None:
         self.host = host
         self._rest = b""
-        self._told: deque[dict[str, Any]] = deque()
+        self._received: deque[dict[str, Any]] = deque()
         try:
             self._process = subprocess.Popen(
                 host.words(command),
@@ -136,7 +137,7 @@ class Connection:
                 start_new_session=True,  # this program handles Ctrl-C
             )
         except FileNotFoundError:
-            raise SshError("ssh: not found on this machine: install OpenSSH's client") from None
+            raise SshError("ssh: not found on this machine. Install OpenSSH's client") from None
         self._running.add(self)
         if self._are_over:
             self._process.kill()
@@ -146,7 +147,7 @@ class Connection:
         try:
             output, error = self._process.communicate(data, timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            raise SshError(f"no end of a command after {timeout_s:.0f} s") from None
+            raise SshError(f"a command did not end within {timeout_s:.0f} s") from None
         if self._process.returncode:
             raise self.host.explained(self._process.returncode, error.decode(errors="replace"))
         return output.decode(errors="replace")
@@ -160,11 +161,11 @@ class Connection:
                 unpack(archive, folder)
         except (UnpackError, tarfile.TarError, EOFError, OSError) as error:
             self._process.kill()
-            raise SshError(f"its files could not be fetched: {error}") from None
+            raise SshError(f"its files cannot be fetched: {error}") from None
         finally:
             limit.cancel()
 
-    def tell(self, **message: object) -> None:
+    def send(self, **message: object) -> None:
         """Sends one JSON object to the command. Raises SshError when the command has ended."""
         assert self._process.stdin
         try:
@@ -181,14 +182,14 @@ class Connection:
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            while self._told:
-                message = self._told.popleft()
+            while self._received:
+                message = self._received.popleft()
                 if "failed" in message and "failed" not in keys:
                     raise SshError(str(message["failed"]))
                 if not message.keys().isdisjoint(keys):
                     return message
             if (left_s := deadline - time.monotonic()) <= 0:
-                raise SshError(f"no answer ({' or '.join(keys)}) after {timeout_s:.0f} s")
+                raise SshError(f"no answer ({' or '.join(keys)}) within {timeout_s:.0f} s")
             self._listen(left_s)
 
     def _listen(self, timeout_s: float) -> None:
@@ -200,7 +201,8 @@ class Connection:
         if not chunk:
             raise self._ended()
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        self._told.extend(message for line in lines if (message := parse_object(line)) is not None)
+        messages = map(parse_object, lines)
+        self._received.extend(message for message in messages if message is not None)
 
     def _ended(self) -> SshError:
         assert self._process.stderr

@@ -17,8 +17,8 @@ from typing import Any
 
 from launcher.core.errors import HostError
 from launcher.host.process_tree import ReaperError
-from launcher.providers.ray.host_daemon import LOOK_S, Node, exits, serve_node
-from launcher.providers.ray.host_protocol import DoctorOrder, Order, Orders, RunOrder, tell
+from launcher.providers.ray.host_daemon import POLL_INTERVAL_S, Node, exits, serve_node
+from launcher.providers.ray.host_protocol import DoctorOrder, Order, Orders, RunOrder, send
 from launcher.runs.directory import is_alive
 
 LAST_WORDS_S = 60.0
@@ -35,7 +35,7 @@ def serve_run(node: Node, orders: Orders) -> None:
         if orders.over and not alone:
             alone = True
             leave_connection()
-        for order in orders.wait(LOOK_S, node.reaped.fileno()):
+        for order in orders.wait(POLL_INTERVAL_S, node.reaped.fileno()):
             if "run" in order:
                 run = start_run(node, RunOrder.model_validate(order["run"]))
             if "look" in order:
@@ -47,7 +47,7 @@ def serve_run(node: Node, orders: Orders) -> None:
             give_up_at = time.monotonic() + LAST_WORDS_S
         if run and not is_reported and is_alive(run):
             is_reported = True
-            tell(running=True)
+            send(running=True)
 
 
 def leave_connection() -> None:
@@ -89,7 +89,7 @@ def end_run(node: Node, run: Path | None, status: int) -> None:
     if run is not None and run.is_dir():
         shutil.copyfile(printed, run / "logs" / printed.name)
     output = printed.read_text(errors="replace")
-    tell(ended=os.waitstatus_to_exitcode(status), output=output)
+    send(ended=os.waitstatus_to_exitcode(status), output=output)
 
 
 def main() -> int:
@@ -103,14 +103,14 @@ def main() -> int:
     try:
         node = Node(order)
     except (HostError, ReaperError) as error:
-        tell(failed=str(error))
+        send(failed=str(error))
         return 1
     try:
         serve = serve_run if order.head is None else serve_node
         serve(node, orders)
     finally:
         node.reaped.close()
-    tell(gone=True)
+    send(gone=True)
     return 0
 
 

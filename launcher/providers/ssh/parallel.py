@@ -9,7 +9,7 @@ from launcher.core.formatting import pluralize
 from launcher.providers.ssh.connection import Connection, Host, SshError
 
 T = TypeVar("T")
-AT_ONCE = 64
+MAX_PARALLEL = 64
 
 
 def everywhere(hosts: Sequence[Host], what: Callable[[int], T]) -> list[T]:
@@ -17,7 +17,7 @@ def everywhere(hosts: Sequence[Host], what: Callable[[int], T]) -> list[T]:
 
     Each call has its own deadline. Raises HostError with every host that cannot be used.
     """
-    with ThreadPoolExecutor(min(AT_ONCE, len(hosts))) as pool:
+    with ThreadPoolExecutor(min(MAX_PARALLEL, len(hosts))) as pool:
         calls = [pool.submit(what, number) for number in range(len(hosts))]
         try:
             failures = [call.exception() for call in calls]

@@ -107,10 +107,10 @@ class _Provisioning:
             if mark == "slipway":
                 values.setdefault(key, []).append(value)
         if not {"base", "machine", "address"} <= set(values):
-            raise SshError("its shell does not answer; it must understand `sh -c '...'`")
+            raise SshError("its login shell gave no answer; it must accept `sh -c '...'`")
         (base,), (machine,), (address,) = values["base"], values["machine"], values["address"]
         if machine != self._uv.machine:
-            raise SshError(f"it is a {machine}, and this machine's uv is for {self._uv.machine}")
+            raise SshError(f"it is {machine}, but this machine's uv is for {self._uv.machine}")
         if is_ipv6(address):
             raise SshError(f"it is reached at {address}. {NEEDED}")
         return _Look(PurePosixPath(base), machine, address, frozenset(values.get("there", ())))
@@ -165,7 +165,7 @@ def provision(
 ) -> Provisioned:
     """Provisions all hosts in parallel. Raises HostError with each host that fails."""
     work = _Provisioning(hosts, code, uv, _extras(code, platform, storage or ""))
-    on_status("looking at the hosts")
+    on_status("inspecting the hosts")
     looks = everywhere(hosts, work.look)
     _refuse_unlike(hosts, looks)
     on_status(work.describe(looks))
@@ -196,8 +196,8 @@ def _refuse_unlike(hosts: Sequence[Host], looks: Sequence[_Look]) -> None:
     for host, look in zip(hosts, looks, strict=True):
         if len(hosts) > 1 and ip_address(look.address).is_loopback:
             raise HostError(
-                f"{host.name}: it is reached at {look.address}, where other hosts cannot reach it: "
-                "name it in provider.hosts by an address of its own"
+                f"{host.name}: its address is {look.address}, which other hosts cannot reach. "
+                "List it in provider.hosts by another address"
             )
         if other := seen.get(look.address):
             raise HostError(f"{other} and {host.name} are the same machine, {look.address}")

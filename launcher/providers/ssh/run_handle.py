@@ -84,7 +84,7 @@ class RemoteRun(RemoteRunRecord):
         (answer,) = everywhere([self.head], lambda _: self.head.run(command, ASK_TIMEOUT_S))
         status = parse_object(answer[answer.find("{") :]) or {}
         if not isinstance(status.get("alive"), bool):
-            raise HostError(f"{self.head_name}: `launch status` there printed no status")
+            raise HostError(f"{self.head_name}: `launch status` printed no status on it")
         return not status["alive"]
 
     def fetch(self, folder: Path) -> None:

@@ -41,7 +41,7 @@ class Sessions:
             order = Order(token=token, process=number, world=world, ip=ip, head=head)
             connection = Connection(self._hosts[number], self._provisioned.command(MODULE))
             self._connections[number] = connection
-            connection.tell(node=order.model_dump(mode="json"))
+            connection.send(node=order.model_dump(mode="json"))
             return connection
 
         def start_head() -> int:
@@ -64,13 +64,13 @@ class Sessions:
         """
         head = self._connections[0]
         try:
-            head.tell(run=work.model_dump(mode="json"))
+            head.send(run=work.model_dump(mode="json"))
             answer = head.answer("running", "ended", timeout_s=BEGIN_TIMEOUT_S)
         except SshError as error:
             raise HostError(f"{self._hosts[0].name}: {error}") from None
         for number in range(1, len(self._hosts)) if "running" in answer else ():
             with suppress(SshError):  # the run handles a host that is lost now
-                self._connections[number].tell(begun=True)
+                self._connections[number].send(begun=True)
         return answer
 
     def look(self, place: DoctorOrder) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Sessions:
         """
         head = self._connections[0]
         try:
-            head.tell(look=place.model_dump(mode="json"))
+            head.send(look=place.model_dump(mode="json"))
             return head.answer("ended", timeout_s=BEGIN_TIMEOUT_S)
         except SshError as error:
             raise HostError(f"{self._hosts[0].name}: {error}") from None
@@ -105,7 +105,7 @@ class Sessions:
             connection = self._connections[number]
             if number:
                 with suppress(SshError):  # its node may have ended with the head's
-                    connection.tell(end=True)
+                    connection.send(end=True)
             while "gone" not in connection.answer("gone", "failed", timeout_s=ENDING_TIMEOUT_S):
                 pass
 

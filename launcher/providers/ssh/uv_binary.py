@@ -40,7 +40,7 @@ def find_uv() -> Uv:
     for given in (os.environ.get("UV"), shutil.which("uv")):
         if given and (path := _program(given)):
             return Uv(path)
-    raise HostError("uv: not found; it makes the environments on the hosts: pip install uv")
+    raise HostError("uv: not found. It creates the environments of the hosts; run `pip install uv`")
 
 
 def _program(given: str) -> Path | None:

@@ -25,7 +25,7 @@ def test_without_a_kubeconfig(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(project / "absent"))
     told = refused(project, traces)
-    assert "no Kubernetes cluster is known here (the current context of the kubeconfig" in told
+    assert "no Kubernetes cluster is configured (the current context of the kubeconfig" in told
     assert "name its file in KUBECONFIG" in told
     assert not (project / "runs").exists(), "nothing was made"
 
@@ -88,5 +88,5 @@ def test_pods_that_do_not_come(project: Path, cluster: Cluster, traces: Traces) 
     file.write_text(file.read_text().replace("jobs,", "jobs, start_timeout_s: 2,"))
     told = refused(project, traces)
     assert "0 of 3 pods of RayCluster slipway-small-" in told
-    assert "which KubeRay has not made" in told
+    assert "which KubeRay has not created" in told
     assert cluster.names() == []

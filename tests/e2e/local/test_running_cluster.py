@@ -157,7 +157,7 @@ def test_refused_client_gets_the_reason(
     wrong.write_text("0" * 64)
     run = start(launch, cluster, "stranger", CPU, token=str(wrong))
     assert run.wait() == 3
-    assert "refused the token" in run.output
+    assert "rejected the token" in run.output
     cluster.claims_versions("2.9.0", "3.9.1")
     run = start(launch, cluster, "older", CPU)
     assert run.wait() == 3

@@ -64,7 +64,7 @@ def test_a_run_is_a_job_there_that_ctrl_c_stops_and_resume_goes_on_with(
 
     refused = start(wrong)
     assert refused.wait() == NO_CLUSTER
-    assert "refused the token" in refused.output
+    assert "rejected the token" in refused.output
     assert not refused.run_dir.exists()
 
     run = start(cluster.token_path)

@@ -199,6 +199,6 @@ def test_host_failing_while_ray_starts_is_reported_and_leaves_nothing(
     run.wait_for(lambda: len(tasks(traces)) == 2)
     os.kill(tasks(traces)[-1], signal.SIGKILL)
     assert run.wait() == JOB_FAILED, run.output
-    assert "no Ray node on host-000" in run.output
+    assert "no Ray node started on host-000" in run.output
     assert "Killed" in run.output
     wait_until(lambda: ended(job_of(run).job_id) == "FAILED", 30.0)

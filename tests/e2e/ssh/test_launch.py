@@ -106,7 +106,10 @@ def test_doctor_inspects_hosts_through_jump_and_changes_nothing(
     with two.hidden(1):
         lost = doctor()
         assert lost.returncode == NO_CLUSTER
-        assert "  beta: is it up, and reachable from here (provider.proxy_jump)?" in lost.stderr
+        assert (
+            "  beta: no answer. Check that it is up, and reachable from here (provider.proxy_jump)"
+            in lost.stderr
+        )
         looked = doctor("  proxy_jump: alpha\n")
     assert looked.returncode == OK, looked.stdout + looked.stderr
     addresses = [host["look"]["address"] for host in json.loads(looked.stdout)["hosts"]]

@@ -29,10 +29,10 @@ def test_all_unusable_hosts_are_reported_at_once(
     assert run.returncode == NO_CLUSTER, run.stderr
     assert "4 of 5 hosts cannot be used:" in run.stderr
     problems = {line.split(":")[0].strip(): line for line in run.stderr.splitlines()}
-    assert "its key is not the known one, or not known at all" in problems["stranger"]
+    assert "its host key is unknown or has changed" in problems["stranger"]
     assert "Set provider.user or provider.ssh_key" in problems["locked"]
-    assert "is it up, and reachable from here" in problems["dead"]
-    assert "no SSH server listens there" in problems["asleep"]
+    assert "Check that it is up, and reachable from here" in problems["dead"]
+    assert "no SSH server listens on it" in problems["asleep"]
     assert not (project / "runs" / "small").exists()
     traces.assert_nothing_left(timeout_s=10.0)
     assert not list(found.disks[0].iterdir())

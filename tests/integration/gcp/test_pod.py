@@ -22,8 +22,8 @@ pytestmark = pytest.mark.gcp
 def a_pod(cloud: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TpuSliceRequest:
     """Written down, and not asked for yet."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(client, "LOOK_S", 0.01)
-    monkeypatch.setattr(pod, "LOOK_S", 0.01)
+    monkeypatch.setattr(client, "POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(pod, "POLL_INTERVAL_S", 0.01)
     cluster = find_cluster(str(cluster_file(tmp_path, cloud))).value
     found = TpuSliceRequest.of(
         cluster, ClusterRef(name="pod"), tmp_path / "runs" / "small", losses=0
@@ -125,7 +125,7 @@ def test_active_slices_whose_hosts_never_come_up_are_given_up(
     doubtful = TpuSliceRequest(a_pod.folder, a_pod.note.model_copy(update={"cluster": cluster}))
     doubtful.ask()
     monkeypatch.setattr(doubtful, "_addresses", list)
-    with pytest.raises(HostError, match=r"active for 0\.001 minutes, and its hosts are not"):
+    with pytest.raises(HostError, match=r"active for 0\.001 minutes, but its hosts are not"):
         doubtful.wait(lambda text: None)
 
 
@@ -163,7 +163,7 @@ def test_an_answer_that_does_not_come_leaves_it_to_be_given_back(
     a_pod: TpuSliceRequest, cloud: StandIn
 ) -> None:
     cloud.refuse_with = (grpc.StatusCode.UNAVAILABLE, "try later")
-    with pytest.raises(HostError, match="can this machine reach the API"):
+    with pytest.raises(HostError, match="check that this machine can reach the API"):
         a_pod.ask()
     assert list(list_slices())
 
@@ -188,7 +188,7 @@ def test_hosts_that_are_not_those_of_the_plan_are_refused(
 ) -> None:
     cloud.free = [0]
     a_pod.ask()
-    with pytest.raises(HostError, match="1 hosts, and the plan is for 2 a slice"):
+    with pytest.raises(HostError, match="1 hosts, but the plan expects 2 per slice"):
         a_pod.wait(lambda text: None)
 
 

@@ -65,7 +65,7 @@ def test_a_runtime_version_that_is_named_counts():
 
 
 def test_of_a_generation_that_this_api_does_not_have_it_must_be_named():
-    with pytest.raises(HostError, match="runtime_version: none is known for v7x-8"):
+    with pytest.raises(HostError, match="runtime_version: v7x-8 has no default"):
         wanted_of("v7x-8")
 
 
@@ -118,8 +118,8 @@ def test_all_missing_settings_are_reported_at_once(tmp_path: Path, monkeypatch):
     monkeypatch.delenv("CLOUDSDK_COMPUTE_ZONE", raising=False)
     with pytest.raises(HostError) as caught:
         wanted_of(project=None, zone=None)
-    assert "project: say provider.project" in str(caught.value)
-    assert "zone: say provider.zone" in str(caught.value)
+    assert "project: set provider.project" in str(caught.value)
+    assert "zone: set provider.zone" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import sys
 ALONE = """
 import time
 from launcher.gang import agent
-agent.LEASE_S, agent.LOOK_S = 1.0, 0.1
+agent.LEASE_S, agent.POLL_INTERVAL_S = 1.0, 0.1
 held = agent.Agent(0)
 time.sleep(30)
 """

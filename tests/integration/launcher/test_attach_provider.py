@@ -135,5 +135,5 @@ def test_wait_for_listener_other_than_ray_ends(
     silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(existing_cluster, "PROBE_TIMEOUT_S", 0.5)
-    with pytest.raises(HostError, match="is it the address of a Ray head"):
+    with pytest.raises(HostError, match="Check that the address is a Ray head's"):
         attach.join(settings(silent), Listener())

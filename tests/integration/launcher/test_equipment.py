@@ -18,7 +18,7 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
     assert lacking("/no/python", "/no/launcher", "/no/work") == [
         "no Python at /no/python",
         "no Slipway at /no/launcher",
-        "no folder /no/work",
+        "no working folder /no/work",
     ]
 
 

@@ -374,7 +374,7 @@ def test_agent_error_is_reported_in_one_line(crew: Gang) -> None:
     end = explain(raised.value)
     assert end.host_lives
     assert re.fullmatch(
-        r"an error of Slipway's agent itself: AttributeError: 'int' object has no attribute "
+        r"Slipway's own agent failed: AttributeError: 'int' object has no attribute "
         r"'items' \(run_dir_mirror\.py:\d+ in __init__\)",
         end.why,
     )
@@ -391,7 +391,7 @@ def test_when_an_agent_is_killed_its_program_ends_with_it(
 
     seen.react = kill_agent
     outcome = crew.run(Script("say(event='here', pid=os.getpid()); time.sleep(999)"))
-    killed = "its agent ended although its Ray node lives, and the program with it"
+    killed = "its agent ended, and the program with it, although its Ray node is alive"
     assert outcome.reason == f"host-0001 failed: {killed}"
     programs = [event["pid"] for event in seen.events]
     wait_until(lambda: not any(start_time(pid) for pid in programs), 30.0)

@@ -265,7 +265,7 @@ def head_of(server: Server) -> str:
 
 
 def test_a_registry_that_stutters_does_not_end_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocation, "LOOK_S", 0.0)
+    monkeypatch.setattr(allocation, "POLL_INTERVAL_S", 0.0)
     failed = pod("a", "head", containerStatuses=waits("ImagePullBackOff", "503"))
     ready = pod("a", "head", phase="Running", podIP="10.0.0.1", conditions=READY)
     assert head_of(Server(failed, failed, ready)) == "10.0.0.1:6379"
@@ -274,10 +274,10 @@ def test_a_registry_that_stutters_does_not_end_a_launch(monkeypatch: pytest.Monk
 def test_a_pod_that_stays_stuck_ends_a_launch_with_its_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(allocation, "LOOK_S", 0.0)
+    monkeypatch.setattr(allocation, "POLL_INTERVAL_S", 0.0)
     monkeypatch.setattr(allocation, "STUCK_S", 0.05)
     failed = pod("a", "head", containerStatuses=waits("ImagePullBackOff", "503"))
-    with pytest.raises(PodsError, match="does not come up: a: ImagePullBackOff: 503"):
+    with pytest.raises(PodsError, match="cannot start: a: ImagePullBackOff: 503"):
         head_of(Server(failed))
 
 

@@ -149,7 +149,7 @@ class Queue:
         self.write("squeue", 'cat "$QUEUE" 2>/dev/null; exit 0')
         self.write("scancel", 'echo "$@" >> $FOLDER/cancelled')
         monkeypatch.setenv("PATH", f"{self.folder}:{os.environ['PATH']}")
-        monkeypatch.setattr(submitting, "LOOK_S", 0.01)
+        monkeypatch.setattr(submitting, "POLL_INTERVAL_S", 0.01)
 
     def sbatch(self, *lines: str) -> None:
         self.write("sbatch", 'env > $FOLDER/environment; echo "$@" > $FOLDER/words', *lines)

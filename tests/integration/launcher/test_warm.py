@@ -13,8 +13,10 @@ from launcher.core.errors import HostError
 from launcher.providers.local import warm
 from launcher.providers.ray.host_cluster import OwnedCluster
 from tests.support.processes import wait_until
-from tests.support.warm_clusters import SETTINGS
+from tests.support.warm_clusters import SETTINGS, hosts
 from tests.support.worlds import cpu_world
+
+__all__ = ["hosts"]
 
 
 @pytest.fixture(autouse=True)

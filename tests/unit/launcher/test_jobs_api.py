@@ -120,7 +120,7 @@ def head(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Head]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(jobs, "LOOK_S", 0.01)
+    monkeypatch.setattr(jobs, "POLL_INTERVAL_S", 0.01)
     with serving() as head:
         yield head
 

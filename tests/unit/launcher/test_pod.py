@@ -66,7 +66,7 @@ class PlayedApi(MemoryApi):
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(pod, "time", clock)
-    monkeypatch.setattr(pod, "LOOK_S", 1.0)
+    monkeypatch.setattr(pod, "POLL_INTERVAL_S", 1.0)
     return clock
 
 
@@ -129,7 +129,7 @@ def test_what_the_api_has_shown_is_written_down(
 def test_a_resource_that_was_never_there_is_not_seen(api: PlayedApi, tmp_path: Path) -> None:
     found = made(api, tmp_path)
     api.held.clear()
-    with pytest.raises(HostError, match=r"has not given v4-16 .*: GONE\n"):
+    with pytest.raises(HostError, match=r"did not grant v4-16 .*: GONE\n"):
         found.wait(lambda text: None)
     assert not found.note.is_seen
 
@@ -195,7 +195,7 @@ def test_slices_are_wanted_until_launch_down_says_otherwise(api: PlayedApi, tmp_
     assert found.is_wanted, "a torn note says nothing"
     found.set("ending")
     assert not found.is_wanted
-    with pytest.raises(HostError, match="given back by `launch down`"):
+    with pytest.raises(HostError, match="`launch down` has released"):
         found.set("running")
     found.forget()
     assert not found.is_wanted
@@ -267,7 +267,7 @@ def test_without_a_key_for_the_hosts_nothing_is_written_down(
         find_cluster(str(cluster_file(tmp_path))).value,
         ClusterRef(name="pod"), tmp_path / "runs" / "small", losses=0,
     )  # fmt: skip
-    with pytest.raises(HostError, match="ssh-keygen failed"):
+    with pytest.raises(HostError, match="ssh-keygen cannot create"):
         found.note_it()
     assert not found.folder.exists()
 
@@ -281,6 +281,6 @@ def test_slices_deleted_by_other_process_are_not_deleted_or_recorded(
     found.forget()
     with found.ending() as is_ours:
         assert not is_ours
-    with pytest.raises(HostError, match="given back by `launch down`"):
+    with pytest.raises(HostError, match="`launch down` has released"):
         found.set("ending")
     assert not found.folder.exists()

@@ -18,7 +18,7 @@ def test_a_call_in_time_gives_what_it_returns_or_raises() -> None:
 
 def test_a_call_that_hangs_is_named() -> None:
     over = threading.Event()
-    with pytest.raises(HostError, match="connecting: Ray did not answer in 0 s"):
+    with pytest.raises(HostError, match="connecting: Ray did not answer within 0 s"):
         bounded("connecting", 0.01, over.wait)
     over.set()
 

@@ -45,7 +45,7 @@ def test_a_lost_cluster_ends_with_3_and_the_way_on(
 def test_hosts_unfit_for_first_attempt_exit_1_with_next_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    unfit = GangError("the hosts are not alike: versions.jax differs")
+    unfit = GangError("the hosts differ: versions.jax differs")
     assert end_of(tmp_path, unfit, monkeypatch) == 1
     assert WAY_ON in capsys.readouterr().err
 
