@@ -58,7 +58,7 @@ def test_separator_is_end_of_text_of_file_or_named_token(
     path = path.rename(tmp_path / "other.json")
     with pytest.raises(VocabularyError, match="Set this key to the token that separates documents"):
         vocabulary(data(path))
-    named = vocabulary(data(path, eos_id="<|other|>"))
+    named = vocabulary(data(path, eos_token="<|other|>"))
     assert (named.eos_id, named.size) == (0, 270)
 
 
