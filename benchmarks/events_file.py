@@ -7,7 +7,6 @@ times `launch status` on a file of that size, with the summary that a run writes
 """
 
 import argparse
-import json
 import os
 import resource
 import subprocess
@@ -15,13 +14,22 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from launcher.runs import summary
 from launcher.runs.phases import is_kept
+from trainer.contract.protocol.events import Event, HeartbeatEvent, StepEvent
+from trainer.contract.protocol.wire import encode
 
 HOSTS = 64
 HEARTBEAT_EVERY_S = 2
-STEP = {"loss": 2.5, "learning_rate": 3e-4, "tokens_per_s": 1e6, "mfu": 0.4, "step_time_s": 1.0}
+STEP: dict[str, Any] = {
+    "loss": 2.5,
+    "learning_rate": 3e-4,
+    "tokens_per_s": 1e6,
+    "mfu": 0.4,
+    "step_time_s": 1.0,
+}
 BEGIN_S = 1.8e9
 
 
@@ -52,8 +60,8 @@ def main() -> None:
 def _compare_sizes() -> None:
     """Prints the bytes per host and step, and per day."""
     events = [event for host in range(HOSTS) for event in _of_a_second(host, 1)]
-    every = sum(len(json.dumps(event)) + 1 for event in events)
-    kept = sum(len(json.dumps(event)) + 1 for event in events if is_kept(event))
+    every = sum(len(encode(event)) + 1 for event in events)
+    kept = sum(len(encode(event)) + 1 for event in events if is_kept(event))
     for what, size in (("all events", every), ("kept", kept)):
         print(
             f"{what}: {size / HOSTS:.1f} bytes a host and step, {size * 86400 / 1e9:.3f} GB a day"
@@ -61,11 +69,13 @@ def _compare_sizes() -> None:
     print(f"{every / kept:.0f} times smaller with {HOSTS} hosts")
 
 
-def _of_a_second(host: int, step: int) -> list[dict]:
+def _of_a_second(host: int, step: int) -> list[Event]:
     head = {"time": BEGIN_S + step, "process": host, "attempt": 1, "received": BEGIN_S + step}
-    beats = [{**head, "event": "heartbeat", "phase": "train", "step": step, "work_s": 0.001}]
-    beats = beats if step % HEARTBEAT_EVERY_S == host % HEARTBEAT_EVERY_S else []
-    return [{**head, "event": "step", "step": step, "data_wait_s": 0.0, **STEP}, *beats]
+    events: list[Event] = [StepEvent(step=step, data_wait_s=0.0, **STEP).stamped(**head)]
+    if step % HEARTBEAT_EVERY_S == host % HEARTBEAT_EVERY_S:
+        beat = HeartbeatEvent(phase="train", step=step, cpu_probe_s=0.001)
+        events.append(beat.stamped(**head))
+    return events
 
 
 def _write(path: Path, megabytes: int) -> None:
@@ -75,7 +85,7 @@ def _write(path: Path, megabytes: int) -> None:
             lines = []
             for _ in range(10_000):
                 step += 1
-                lines += [json.dumps(event) for event in _of_a_second(0, step) if is_kept(event)]
+                lines += [encode(event) for event in _of_a_second(0, step) if is_kept(event)]
             file.write("\n".join(lines) + "\n")
 
 

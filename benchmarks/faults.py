@@ -162,7 +162,7 @@ class Story:
         def is_new(event: Event) -> bool:
             nonlocal kind, first
             if event["event"] == "attempt_ended" and event["attempt"] == hit:
-                kind = event["kind"]
+                kind = event["end_reason"]
             if event["event"] != "step" or event["attempt"] <= hit:
                 return False
             first = first or event

@@ -14,7 +14,6 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -33,8 +32,8 @@ from tests.support.load_many_nodes import STUB, crowded, nodes_for
 from tests.support.measure_loader import fed
 from tests.support.worlds import cpu_world
 from trainer.contract.planning.plan import World
+from trainer.contract.protocol.events import Event, HeartbeatEvent, InitializedEvent, StepEvent
 
-Event = dict[str, Any]
 SETTLE_S = 3.0
 """Seconds from the last host's first event to the measurement: starts are over."""
 
@@ -95,12 +94,12 @@ class Measured(RunController):
             self._note_start(event, now)
 
     def _note_start(self, event: Event, now: float) -> None:
-        process, figures = event.get("process", -1), self._figures
-        if event["event"] == "initialized":
+        process, figures = -1 if event.process is None else event.process, self._figures
+        if isinstance(event, InitializedEvent):
             self._met.add(process)
             if len(self._met) == self._processes:
                 figures.met_s, self._all_met = now - self._programs_began, now
-        elif event["event"] in ("heartbeat", "step") and self._begins == float("inf"):
+        elif isinstance(event, HeartbeatEvent | StepEvent) and self._begins == float("inf"):
             self._reported.add(process)
             if len(self._reported) == self._processes:
                 figures.reported_s = now - (self._all_met or self._programs_began)
@@ -112,8 +111,8 @@ class Measured(RunController):
             self._cpu_s, self._first = time.process_time(), now
         figures.events += 1
         figures.handling_s += handling_s
-        if "time" in event and figures.events % 16 == 0:
-            figures.late_s.append(time.time() - event["time"])
+        if event.time is not None and figures.events % 16 == 0:
+            figures.late_s.append(time.time() - event.time)
         if now - self._first >= self._seconds:
             figures.cpu_s = time.process_time() - self._cpu_s
             figures.measured_s = now - self._first

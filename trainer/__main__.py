@@ -16,6 +16,7 @@ from trainer.checkpoint.errors import FolderError, RestoreError, SaveError, Stal
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError, dump, load
 from trainer.contract.planning.planner import PlanError
+from trainer.contract.protocol.events import PEER_LOST, PORT_TAKEN, STALE, ErrorEvent, WarningEvent
 from trainer.contract.protocol.exit_codes import ProgramExit
 from trainer.contract.records.checkpoint_metadata import FormatError
 from trainer.contract.storage import retries
@@ -24,7 +25,7 @@ from trainer.distributed.process_env import Environment
 from trainer.preflight import check
 from trainer.telemetry.events import Events
 
-NO_ERROR = ("stopped", "stale", "port_taken")
+NO_ERROR = ("stopped", STALE, PORT_TAKEN)
 PEERS = re.compile(
     r"gloo|connection (closed|reset|refused)|broken pipe|heartbeat|coordination|UNAVAILABLE",
     re.IGNORECASE,
@@ -49,10 +50,10 @@ def main(arguments: list[str] | None = None) -> int:
         _run(options, environment, events)
         return ProgramExit.FINISHED
     except BaseException as error:
-        code, message, kind = _translate(error, environment.attempt)
+        code, message, category = _translate(error, environment.attempt)
         print(message, file=sys.stderr, flush=True)
-        event = "warning" if kind in NO_ERROR else "error"
-        events.emit(event, last_word=True, message=message, **({"kind": kind} if kind else {}))
+        last_event = WarningEvent if category in NO_ERROR else ErrorEvent
+        events.emit(last_event(message=message, category=category), last_word=True)
         if code in ALIKE and environment.process == 0 and environment.processes > 1:
             time.sleep(LEAVE_S)
         return code
@@ -85,13 +86,13 @@ def _new_run_dir(job: Job) -> Path:
 
 
 def _translate(error: BaseException, attempt: int = 1) -> tuple[ProgramExit, str, str | None]:
-    """Returns the exit code, the message, and the kind of end when the launcher must know it."""
+    """Returns the exit code, the message, and its category when the launcher must know it."""
     if attempt > 1 and isinstance(error, DataError) and _is_of_storage(error):
         return ProgramExit.FAILED, f"{error}. An earlier attempt could read it", None
     if isinstance(error, StoppedError):
         return ProgramExit.STOPPED, str(error), "stopped"
     if isinstance(error, StaleError):
-        return ProgramExit.STOPPED, str(error), "stale"
+        return ProgramExit.STOPPED, str(error), STALE
     if isinstance(error, (SaveError, RestoreError, retries.StorageError)):
         return ProgramExit.FAILED, str(error), None
     if isinstance(error, (ConfigError, PlanError, FolderError, FormatError)):
@@ -105,9 +106,9 @@ def _translate(error: BaseException, attempt: int = 1) -> tuple[ProgramExit, str
         return ProgramExit.FAILED, f"cannot write to {where}: {error.strerror}", None
     # Matched by name: importing its module would import jax.
     if type(error).__name__ == "PortTakenError":
-        return ProgramExit.FAILED, str(error), "port_taken"
-    kind = "peer_lost" if _is_of_peers(error) else None
-    return ProgramExit.FAILED, "".join(traceback.format_exception(error)).rstrip(), kind
+        return ProgramExit.FAILED, str(error), PORT_TAKEN
+    category = PEER_LOST if _is_of_peers(error) else None
+    return ProgramExit.FAILED, "".join(traceback.format_exception(error)).rstrip(), category
 
 
 def _is_of_storage(error: BaseException) -> bool:
@@ -124,7 +125,7 @@ class _Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
         print(f"warning: {message}", file=sys.stderr, flush=True)
-        self._events.emit("warning", message=message)
+        self._events.emit(WarningEvent(message=message))
 
 
 def _is_of_peers(error: BaseException) -> bool:

@@ -6,6 +6,7 @@ import platform
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import OwnModel
 from trainer.contract.protocol import versions
+from trainer.contract.protocol.events import CheckedEvent, ProgressEvent
 from trainer.data import mixture, questions
 from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
@@ -20,7 +21,7 @@ def prepare_data(job: Job, events: Events) -> Tokens | Mixture:
     def progress(done: int, total: int, builder: str) -> None:
         nonlocal waits_for
         unit = f"bytes tokenized by {builder}" if builder else "bytes"
-        events.emit("progress", done=done, total=total, unit=unit)
+        events.emit(ProgressEvent(done=done, total=total, unit=unit))
         if builder and builder != waits_for:
             waits_for = builder
             print(f"waiting for {builder} to tokenize this corpus: {done / total:.0%} done")
@@ -44,13 +45,14 @@ def check(job: Job, events: Events) -> None:
     """
     tokens = prepare_data(job, events)
     questions.load(job, tokens.tokenizer)
-    events.emit(
-        "checked",
-        last_word=True,
+    checked = CheckedEvent(
         versions=versions.versions(),
         code=code_of(job),
         corpus_sha256=tokens.corpus_sha256,
         tokens=tokens.count,
         sequences=tokens.sequences(job.data.seq_len),
-        host={"name": platform.node(), "machine": platform.machine(), "cpus": os.cpu_count()},
+        host_name=platform.node(),
+        machine=platform.machine(),
+        cpus=os.cpu_count(),
     )
+    events.emit(checked, last_word=True)

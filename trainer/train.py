@@ -16,6 +16,7 @@ from trainer.checkpoint.manager import Checkpoints, saving_of
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol import versions
+from trainer.contract.protocol.events import FinishedEvent, InitializedEvent, StartedEvent
 from trainer.contract.storage.corpus import DataError
 from trainer.data import questions
 from trainer.data.loader import BatchLoader, batch_shardings
@@ -44,7 +45,7 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
         stop.listen()
     initialize.configure()
     plan = planned(job, environment, run_dir)
-    events.emit("started", versions=versions.versions(), code=code_of(job))
+    events.emit(StartedEvent(versions=versions.versions(), code=code_of(job)))
     tokens = prepare_data(job, events)
     asked = questions.load(job, tokens.tokenizer)
     _check_corpus(plan, tokens)
@@ -125,7 +126,7 @@ def _connect(job: Job, plan: Plan, environment: Environment, events: Events) -> 
     initialize.start(environment, job.deadlines, on_cpu=plan.world.on_cpu)
     initialize.check_world(plan.world, environment.process)
     devices = mesh.build(plan)
-    events.emit("initialized", processes=jax.process_count(), devices=jax.device_count())
+    events.emit(InitializedEvent(processes=jax.process_count(), devices=jax.device_count()))
     return devices
 
 
@@ -152,7 +153,7 @@ def _finish(
         (run_dir / "sample.txt").write_text(text, encoding="utf-8")
     _leave_together("end")
     shown = text and text[:EVENT_TEXT_CHARACTERS]
-    events.emit("finished", last_word=True, step=job.steps, loss=loss, sample=shown)
+    events.emit(FinishedEvent(step=job.steps, loss=loss, sample=shown), last_word=True)
 
 
 def _leave_together(name: str) -> None:

@@ -53,7 +53,7 @@ def _event(kind: type[Event]) -> str:
 
 
 def _fields(kind: type[Event], fields: Iterable[dataclasses.Field[Any]]) -> str:
-    texts = _docstrings(kind)
+    texts = field_docs(kind)
     rows = (
         [code(field.name), "yes" if _is_required(field) else "", texts.get(field.name, "")]
         for field in fields
@@ -66,7 +66,7 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
     return field.default is field.default_factory is dataclasses.MISSING
 
 
-def _docstrings(kind: type) -> dict[str, str]:
+def field_docs(kind: type) -> dict[str, str]:
     """Returns the string that follows each field of a class, by the name of the field."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)

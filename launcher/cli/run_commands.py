@@ -1,6 +1,5 @@
 """The commands of `launch` that find a run again: from any terminal, in any folder."""
 
-import json
 import signal
 import sys
 from pathlib import Path
@@ -93,10 +92,12 @@ def events(run: RunName, runs: Runs = Path("runs")) -> None:
 
     launch events quickstart | jq -c 'select(.event == "checkpoint_saved")'
     """
+    from trainer.contract.protocol.wire import encode
+
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     for event in _find(run, runs, "events").events():
-        print(json.dumps(event), flush=True)
+        print(encode(event), flush=True)
 
 
 def attach(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:

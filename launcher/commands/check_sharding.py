@@ -1,6 +1,7 @@
 """`launch plan --check-sharding`: where the step's shardings are ambiguous or would change."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from launcher.planning.compiler import of_training
 from launcher.planning.spec import LaunchSpec
 from launcher.planning.trainer_process import TrainerProcess, TrainerProcessError
 from launcher.ui.plan_view import plan_as_json, print_plan
+from trainer.contract.protocol.reports import ShardingFinding, ShardingReport, SourceLocation
 
 TIMEOUT_S = 600.0
 CALLERS = 2
@@ -35,27 +37,27 @@ def check_sharding(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> Non
         raise InterruptError("interrupted; the trace has ended") from None
     if as_json:
         content = json.loads(plan_as_json(launch))
-        print(json.dumps(content | {"explicit": report["explicit"]}, indent=2))
+        print(json.dumps(content | {"explicit": [*map(_as_json, report.findings)]}, indent=2))
     else:
-        _print(Console(), report["explicit"])
-    if report["stopped"]:
-        why = f"warning: the backward pass is not in it: {report['stopped']}"
+        _print(Console(), report.findings)
+    if report.stopped:
+        why = f"warning: the backward pass is not in it: {report.stopped}"
         errors.print(Text(why, style="yellow"), soft_wrap=True)
 
 
-def ask(launch: LaunchSpec) -> dict[str, Any]:
-    """Returns the output of trainer.analysis.explicit. Raises TrainerProcessError."""
+def ask(launch: LaunchSpec) -> ShardingReport:
+    """Traces the step and returns the report. Raises TrainerProcessError."""
     training = of_training(launch)
     with TrainerProcess(
         "trainer.analysis.explicit", training.job, training.plan, TIMEOUT_S
     ) as call:
-        return call.answer()
+        return call.answer(ShardingReport)
 
 
-def _print(console: Console, found: list[dict[str, Any]]) -> None:
-    by_place: dict[str, list[dict[str, Any]]] = {}
+def _print(console: Console, found: Sequence[ShardingFinding]) -> None:
+    by_place: dict[str, list[ShardingFinding]] = {}
     for one in found:
-        by_place.setdefault(_where(one["place"]), []).append(one)
+        by_place.setdefault(_where(one.place), []).append(one)
     ranked = sorted(by_place.items(), key=lambda item: -_bytes(item[1]))
     lines = [Text("per device and step, under explicit axis types", style="bold")]
     for where, changes in ranked:
@@ -66,28 +68,45 @@ def _print(console: Console, found: list[dict[str, Any]]) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _lines(one: dict[str, Any]) -> list[Text]:
+def _lines(one: ShardingFinding) -> list[Text]:
     """Formats a finding: its change, how often it occurs, and why JAX would reject it."""
-    times = f"{one['times']:,} x"
-    text = Text(f"{format_bytes(one['bytes']):>10} {times:>7}  {one['pass']:<8}  ")
-    text.append(f"{one['kind']:<10}", style=STYLES[one["kind"]])
-    change = f": {one['from']} -> {one['to']}" if one["from"] else ""
-    text.append(f"  {one['operation']}{change}")
-    return [text, *([Text(f"{'':21}{one['reason']}", style="dim")] if one["reason"] else [])]
+    times = f"{one.times:,} x"
+    text = Text(f"{format_bytes(one.bytes):>10} {times:>7}  {_direction(one):<8}  ")
+    text.append(f"{one.kind:<10}", style=STYLES[one.kind])
+    change = f": {one.old} -> {one.new}" if one.old else ""
+    text.append(f"  {one.operation}{change}")
+    return [text, *([Text(f"{'':21}{one.reason}", style="dim")] if one.reason else [])]
 
 
-def _where(place: list[dict[str, Any]]) -> str:
-    frames = [f"{f['file']}:{f['line']} in {f['function']}" for f in place[:CALLERS]]
-    return " < ".join(frames) or "nobody's line"
+def _direction(one: ShardingFinding) -> str:
+    return "backward" if one.backward else "forward"
 
 
-def _bytes(found: list[dict[str, Any]]) -> int:
-    return sum(one["bytes"] for one in found)
+def _as_json(one: ShardingFinding) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "pass": _direction(one),
+        "place": [frame._asdict() for frame in one.place],
+        "operation": one.operation,
+        "from": one.old,
+        "to": one.new,
+        "times": one.times,
+        "bytes": one.bytes,
+        "reason": one.reason,
+    }
 
 
-def _summary(found: list[dict[str, Any]], by_place: dict[str, list[dict[str, Any]]]) -> str:
+def _where(place: SourceLocation) -> str:
+    return " < ".join(map(str, place[:CALLERS])) or "nobody's line"
+
+
+def _bytes(found: Sequence[ShardingFinding]) -> int:
+    return sum(one.bytes for one in found)
+
+
+def _summary(found: Sequence[ShardingFinding], by_place: dict[str, list[ShardingFinding]]) -> str:
     """Describes the number of places of each kind."""
-    kinds = [{one["kind"] for one in changes} for changes in by_place.values()]
+    kinds = [{one.kind for one in changes} for changes in by_place.values()]
     places = {kind: sum(kind in found for found in kinds) for kind in STYLES}
     return (
         f"explicit axis types: ambiguous at {pluralize(places['ambiguous'], 'place')}, operations "

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict
-from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -21,6 +20,7 @@ from launcher.ui import collectives_view
 from launcher.ui.plan_view import plan_as_json, print_plan
 from trainer.contract.config.model import Model
 from trainer.contract.estimates.memory import footprint
+from trainer.contract.protocol.reports import CompileReport
 
 
 def compile_plan(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> None:
@@ -40,24 +40,20 @@ def compile_plan(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> None:
     except KeyboardInterrupt:
         raise InterruptError("interrupted; the compiler has ended") from None
     assert isinstance(launch, TrainingLaunch), "else there is no verdict"
-    verdict["estimate"] = _estimate(launch)
-    advice = advise(launch, verdict)
+    parts, advice = _estimate(launch), advise(launch, verdict)
     if as_json:
-        verdict["advice"] = asdict(advice) if advice else None
-        print(json.dumps(json.loads(plan_as_json(launch)) | verdict, indent=2))
+        more = {"estimate": parts, "advice": asdict(advice) if advice else None}
+        print(json.dumps(json.loads(plan_as_json(launch)) | asdict(verdict) | more, indent=2))
     else:
-        _print(Console(), verdict, advice)
-    if not verdict["fits"]:
+        _print(Console(), verdict, parts, advice)
+    if not verdict.fits:
         raise JobError(describe_misfit(verdict))
 
 
-def ask(launch: LaunchSpec) -> dict[str, Any]:
-    """Returns the fields of trainer.analysis.compile_report.CompileReport.
-
-    Raises TrainerProcessError.
-    """
+def ask(launch: LaunchSpec) -> CompileReport:
+    """Compiles the step and returns the report. Raises TrainerProcessError."""
     with compilation(launch) as call:
-        return call.answer()
+        return call.answer(CompileReport)
 
 
 def _estimate(launch: TrainingLaunch) -> dict[str, int] | None:
@@ -70,23 +66,25 @@ def _estimate(launch: TrainingLaunch) -> dict[str, int] | None:
     return footprint(launch.job, launch.plan).parts
 
 
-def _print(console: Console, verdict: dict[str, Any], advice: Advice | None) -> None:
-    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in verdict["memory"].items())
-    lines = [f"compiled in {format_seconds(verdict['compile_s'])}; per device: {parts}"]
-    if estimate := verdict["estimate"]:
+def _print(
+    console: Console, verdict: CompileReport, estimate: dict[str, int] | None, advice: Advice | None
+) -> None:
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in verdict.memory.items())
+    lines = [f"compiled in {format_seconds(verdict.compile_s)}; per device: {parts}"]
+    if estimate:
         lines.append(
             f"of the temporaries, by estimate: gradients {format_bytes(estimate['gradients'])}, "
             f"activations kept for the backward pass {format_bytes(estimate['kept'])}"
         )
-    if verdict["evaluation_bytes"]:
-        lines.append(f"an evaluation needs {format_bytes(verdict['evaluation_bytes'])}")
-    lines.append(verdict["message"] or f"fits: needs {memory_share(verdict)}")
+    if verdict.evaluation_bytes:
+        lines.append(f"an evaluation needs {format_bytes(verdict.evaluation_bytes)}")
+    lines.append(verdict.message or f"fits: needs {memory_share(verdict)}")
     for line in lines:
         console.print(Text(line), soft_wrap=True)
-    if collectives := verdict["collectives"]:
+    if collectives := verdict.collectives:
         console.print(Padding(collectives_view.table(collectives), (1, 0, 0, 0)))
         console.print(Text(collectives_view.summary(collectives)), soft_wrap=True)
-        if strategies := verdict["strategies"]:
+        if strategies := verdict.strategies:
             console.print(Text(collectives_view.shares(strategies)), soft_wrap=True)
     if advice:
         console.print(Text(advice.text), soft_wrap=True)

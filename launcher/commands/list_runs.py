@@ -11,10 +11,11 @@ from rich.text import Text
 
 from launcher.core.formatting import format_seconds
 from launcher.core.printable import plain
+from launcher.core.results import RunState
 from launcher.runs.status import RunStatus
 
 PIPE_WIDTH = 1000
-STYLES = {"failed": "red", "died": "red", "finished": "green"}
+STYLES = {RunState.FAILED: "red", RunState.LOST: "red", RunState.FINISHED: "green"}
 
 
 def show(found: Sequence[RunStatus], runs: Path) -> None:
@@ -56,7 +57,7 @@ def _cells(run: RunStatus) -> list[Text]:
     style = STYLES.get(run.state, "cyan" if run.is_alive else "")
     return [
         Text(run.name),
-        Text(plain(run.state), style=style),
+        Text(plain(run.state_text), style=style),
         Text(str(run.attempt or "")),
         Text(run.position),
         Text("" if run.loss is None else f"{run.loss:.4f}"),

@@ -3,7 +3,7 @@ suggests an alternative of a job that would be better.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from launcher.ui.plan_view import bounds_as_json, describe_world
 from trainer.contract.config.model import OwnModel
 from trainer.contract.estimates.search import Candidate, Ranking, rank
 from trainer.contract.planning.accelerators import lacks_compiler
+from trainer.contract.protocol.reports import CompileReport
 
 CLEARLY_FASTER = 0.9
 """Maximum step time of a clearly faster alternative, as a share of the job's own bound."""
@@ -41,7 +42,7 @@ class Advice:
     """Lower bound of the step's time."""
 
 
-def advise(launch: TrainingLaunch, verdict: Mapping[str, Any]) -> Advice | None:
+def advise(launch: TrainingLaunch, verdict: CompileReport) -> Advice | None:
     """Suggests an alternative by arithmetic, from the verdict on the job as it is.
 
     Returns None when there is nothing to suggest.
@@ -52,7 +53,7 @@ def advise(launch: TrainingLaunch, verdict: Mapping[str, Any]) -> Advice | None:
     scale = _scale(ranking, verdict)
     limit = SAFE_SHARE * ranking.hbm_bytes / scale
     fitting = [one for one in ranking.all_by_speed if one.footprint.total <= limit]
-    if verdict["fits"]:
+    if verdict.fits:
         return _faster(ranking, fitting, scale)
     smaller = [one for one in fitting if one.footprint.total < ranking.own.footprint.total]
     if smaller:
@@ -87,9 +88,9 @@ def _advice(what: str, one: Candidate, ranking: Ranking, scale: float) -> Advice
     return Advice(text, overrides, needed, one.bounds.step_s)
 
 
-def _scale(ranking: Ranking, verdict: Mapping[str, Any]) -> float:
+def _scale(ranking: Ranking, verdict: CompileReport) -> float:
     """Returns the memory that the compiler needs for the job as it is, relative to the estimate."""
-    needed = verdict["hbm_needed_bytes"]
+    needed = verdict.hbm_needed_bytes
     return needed / ranking.own.footprint.total if needed else 1.0
 
 
@@ -214,7 +215,7 @@ def _memory(finding: CompiledCandidate, ranking: Ranking) -> str:
     if finding.verdict is None:
         word = "estimated" if estimate <= ranking.hbm_bytes else "may fit"
         return f"~{format_bytes(estimate)} {'compiler failed' if finding.failure else word}"
-    needed = finding.verdict["hbm_needed_bytes"]
+    needed = finding.verdict.hbm_needed_bytes
     size = format_bytes(needed) if needed else f"~{format_bytes(estimate)}"
     return f"{size} {'fits' if finding.fits else 'does not fit'}"
 
@@ -234,7 +235,7 @@ def _as_json(
 
 def _finding_as_json(finding: CompiledCandidate) -> dict[str, Any]:
     one = finding.candidate
-    plan, verdict = one.alternative.plan, finding.verdict or {}
+    plan, verdict = one.alternative.plan, finding.verdict
     return {
         "overrides": one.alternative.overrides,
         "mesh": plan.mesh,
@@ -245,7 +246,7 @@ def _finding_as_json(finding: CompiledCandidate) -> dict[str, Any]:
         "hbm_estimate_bytes": one.footprint.total,
         "estimate": one.footprint.parts,
         "fits": finding.fits,
-        "hbm_needed_bytes": verdict.get("hbm_needed_bytes"),
-        "compile_s": verdict.get("compile_s"),
+        "hbm_needed_bytes": verdict and verdict.hbm_needed_bytes,
+        "compile_s": verdict and verdict.compile_s,
         "failure": finding.failure,
     }

@@ -14,13 +14,14 @@ from launcher.commands.list_runs import STYLES
 from launcher.core.files import read_object
 from launcher.core.formatting import pluralize
 from launcher.core.printable import plain
+from launcher.core.results import RunState
 from launcher.runs import live, summary
 from launcher.runs.directory import resume_command, run_word
 from launcher.runs.goodput import Goodput
 from launcher.runs.history import History, HistoryEntry
 from launcher.runs.status import RunStatus, read_status
 
-SHOWN_HAPPENINGS = 20
+SHOWN_ENTRIES = 20
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Status:
     """Everything that is shown about one run."""
 
     run: RunStatus
-    story: History
+    history: History
     goodput: Goodput
     left_out: int
     """Bytes at the start of events.jsonl that were skipped, because the file is too large."""
@@ -53,7 +54,7 @@ class Status:
         """The command that follows a live run or resumes one that is not; "" for a finished run."""
         if self.run.is_alive:
             return f"launch attach {run_word(self.run.folder)}"
-        return "" if self.run.state == "finished" else resume_command(self.run.folder)
+        return "" if self.run.state is RunState.FINISHED else resume_command(self.run.folder)
 
 
 def read(folder: Path) -> Status:
@@ -62,7 +63,7 @@ def read(folder: Path) -> Status:
     plan = read_object(folder / "plans" / f"{run.attempt or 1:04d}.json")
     return Status(
         run=run,
-        story=found.story,
+        history=found.history,
         goodput=found.goodput(time.time() if run.is_alive else None, hosts.heard),
         left_out=found.begin,
         phases=hosts.phases,
@@ -74,13 +75,13 @@ def show(status: Status) -> None:
     """Prints the status as text."""
     console, run = Console(), status.run
     title = Text(run.name, style="bold").append("  ")
-    title.append(plain(run.state), style=STYLES.get(run.state, "cyan"))
+    title.append(plain(run.state_text), style=STYLES.get(run.state, "cyan"))
     title.append(f", attempt {run.attempt}" if run.attempt else "", style="not bold")
     console.print(title)
     for name, value in _facts(status).items():
         if value:
             console.print(Text(plain(f"  {name:12}{value}")), soft_wrap=True)
-    for line in _story(status.story.happenings):
+    for line in _history(status.history.entries):
         console.print(line, soft_wrap=True)
     if status.next_command:
         how = "follow it with" if run.is_alive else "continue with"
@@ -89,7 +90,7 @@ def show(status: Status) -> None:
 
 def as_json(status: Status) -> str:
     """Returns the status as one JSON object."""
-    story, checkpoint = status.story, status.story.checkpoint
+    checkpoint = status.history.checkpoint
     content = {
         **status.run.as_json(),
         "world": status.world or None,
@@ -97,7 +98,7 @@ def as_json(status: Status) -> str:
         "checkpoint": checkpoint and {"step": checkpoint.step, "time": checkpoint.time},
         "goodput": status.goodput.as_json(),
         "events_left_out_bytes": status.left_out,
-        "happened": [vars(happening) for happening in story.happenings],
+        "happened": [vars(entry) for entry in status.history.entries],
         "command": status.next_command or None,
     }
     return json.dumps(content, indent=2)
@@ -112,7 +113,7 @@ def _facts(status: Status) -> dict[str, str]:
         "step": run.position + loss,
         "cluster": run.cluster,
         "hosts": status.hosts,
-        "checkpoint": str(status.story.checkpoint or "none yet"),
+        "checkpoint": str(status.history.checkpoint or "none yet"),
         "goodput": str(status.goodput).removeprefix("goodput ") + _left_out(status),
         "folder": str(run.folder),
     }
@@ -124,16 +125,16 @@ def _left_out(status: Status) -> str:
     return f"; without the first {status.left_out:,} bytes of events.jsonl, which has no summary"
 
 
-def _story(happenings: list[HistoryEntry]) -> list[Text]:
+def _history(entries: list[HistoryEntry]) -> list[Text]:
     """Returns the lines of the run's history, newest last."""
-    left_out = len(happenings) - SHOWN_HAPPENINGS
-    lines = [Text("what happened", style="bold")] if happenings else []
+    left_out = len(entries) - SHOWN_ENTRIES
+    lines = [Text("what happened", style="bold")] if entries else []
     if left_out > 0:
         lines.append(
             Text(f"  {pluralize(left_out, 'earlier event')}: in events.jsonl", style="dim")
         )
-    for happening in happenings[-SHOWN_HAPPENINGS:]:
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(happening.time))
-        attempt = f"attempt {happening.attempt}  " if happening.attempt else ""
-        lines.append(Text(plain(f"  {when}  {attempt}{happening.text}")))
+    for entry in entries[-SHOWN_ENTRIES:]:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
+        attempt = f"attempt {entry.attempt}  " if entry.attempt else ""
+        lines.append(Text(plain(f"  {when}  {attempt}{entry.text}")))
     return lines

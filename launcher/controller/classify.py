@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 from launcher.core.formatting import describe_status
 from launcher.core.results import (
-    STALE,
     AttemptResult,
     EndReason,
     GangResult,
@@ -13,6 +12,7 @@ from launcher.core.results import (
     ProcessExit,
     describe_exit,
 )
+from trainer.contract.protocol.events import STALE
 from trainer.contract.protocol.exit_codes import FINAL, ProgramExit
 
 WHY = {

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from launcher.controller.classify import AGENT_FAILED, classify
 from launcher.controller.supervisor import (
@@ -15,11 +14,11 @@ from launcher.controller.supervisor import (
     Wait,
 )
 from launcher.core.errors import HostError
-from launcher.core.events import Listener
+from launcher.core.events import Listener, PreemptionNoticeEvent, StragglerEvent
 from launcher.core.formatting import host_name
-from launcher.core.results import AttemptResult, EndReason, GangResult, Hang
+from launcher.core.results import AttemptResult, EndReason, GangResult, Hang, RunState
 from launcher.core.signals import Interrupts
-from launcher.gang.agent import LEASE_S, NOTICE
+from launcher.gang.agent import LEASE_S
 from launcher.gang.gang import AgentError, Gang, GangError, LostError
 from launcher.gang.host_pool import HostPool
 from launcher.gang.monitor import GangMonitor
@@ -29,6 +28,13 @@ from launcher.health.stragglers import Straggler
 from launcher.planning.spec import LaunchSpec
 from launcher.runs.directory import RunDir
 from launcher.ui.progress import RunDisplay
+from trainer.contract.protocol.events import (
+    CheckedEvent,
+    CheckpointSavedEvent,
+    Event,
+    StepEvent,
+    WarningEvent,
+)
 
 LOOK_S = 0.2
 LOOK_AT_HOSTS_S = 1.0
@@ -36,8 +42,8 @@ HELD_S, HELD_LOOK_S = 30.0, 2.0
 """Seconds that a host of a later attempt may take to become usable, and seconds between checks.
 Processes of the previous attempt may still hold its chips, or its disk may still be emptied."""
 WAITING = {
-    "backing_off": "starting again in {:.0f} s",
-    "waiting_for_hosts": "waiting {:.0f} s at most for hosts",
+    RunState.BACKING_OFF: "starting again in {:.0f} s",
+    RunState.WAITING_FOR_HOSTS: "waiting {:.0f} s at most for hosts",
 }
 
 
@@ -84,12 +90,13 @@ class RunController(Listener):
                     self._attempt(self._layouts[decision.hosts])
             return decision
 
-    def on_event(self, event: dict[str, Any]) -> None:
-        event.setdefault("attempt", self._number - 1)
+    def on_event(self, event: Event) -> None:
+        if event.attempt is None:
+            event = event.stamped(attempt=self._number - 1)
         self._run.add_event(event)
         self._display.on_event(event)
-        if event.get("event") == "checkpoint_saved" and isinstance(event.get("step"), int):
-            self._supervisor.committed(event["step"])
+        if isinstance(event, CheckpointSavedEvent):
+            self._supervisor.committed(event.step)
         if self._attendant:
             self._attendant.on_event(event)
 
@@ -109,9 +116,14 @@ class RunController(Listener):
 
     def on_straggler(self, straggler: Straggler) -> None:
         """Records a host that slows down the others. The host is reported, not stopped."""
-        about = {"process": straggler.process, "factor": straggler.factor}
-        event = {"event": "straggler", "time": time.time(), **about, "message": str(straggler)}
-        self.on_event(event)
+        self.on_event(
+            StragglerEvent(
+                time=time.time(),
+                process=straggler.process,
+                factor=straggler.factor,
+                message=str(straggler),
+            )
+        )
 
     def _alive(self) -> int:
         return self._hosting.available_hosts(self._whole.plan.world)
@@ -151,8 +163,8 @@ class RunController(Listener):
         self._run.end_attempt(ending)
         self._supervisor.ended(ending, time.monotonic())
         self._display.attempt_ended(ending)
-        lost = ending.kind.is_loss or (self.outcome is not None and self.outcome.lost)
-        if lost or ending.kind is EndReason.RESIZED:
+        lost = ending.end_reason.is_loss or (self.outcome is not None and self.outcome.lost)
+        if lost or ending.end_reason is EndReason.RESIZED:
             self._hosting.dismiss()
 
     def _is_first(self, launch: LaunchSpec) -> bool:
@@ -184,9 +196,9 @@ class RunController(Listener):
             return AttemptResult(EndReason.LOST, str(error), "lost")
 
     def _run_programs(self, launch: LaunchSpec) -> AttemptResult:
-        self._run.set_state("provisioning")
+        self._run.set_state(RunState.PROVISIONING)
         gang = self._hosting.gang(launch)
-        self._run.set_state("starting")
+        self._run.set_state(RunState.STARTING)
         if not self._hosting.is_known(gang):
             self._display.status("looking at every host")
             self._tell(self._look(launch, gang))
@@ -195,7 +207,7 @@ class RunController(Listener):
             self._hosting.know(gang)
         self._display.status("starting the program on every host")
         self._attendant = attendant = _AttemptMonitor(launch, self, self._interrupts, self._display)
-        self._run.set_state("running")
+        self._run.set_state(RunState.RUNNING)
         try:
             with self._interrupts.stopping_in_order():
                 port = launch.cluster.coordinator_port
@@ -219,8 +231,14 @@ class RunController(Listener):
         """Records the other problems as warnings. Raises GangError with the fatal ones."""
         for problem in problems:
             if not problem.is_fatal:
-                about = {"process": problem.process, "kind": "host", "message": problem.text}
-                self.on_event({"event": "warning", "time": time.time(), **about})
+                self.on_event(
+                    WarningEvent(
+                        time=time.time(),
+                        process=problem.process,
+                        category="host",
+                        message=problem.text,
+                    )
+                )
         if fatal := [problem for problem in problems if problem.is_fatal]:
             text = "\n".join(["the hosts cannot serve this run:", *map(str, fatal)])
             raise GangError(text, [problem.process for problem in fatal])
@@ -249,12 +267,17 @@ class _AttemptMonitor(GangMonitor):
         self._has_saved = self._is_about_to_go = False
         self._looked_s = 0.0
 
-    def on_event(self, event: Mapping[str, Any]) -> None:
+    def on_event(self, event: Event) -> None:
         self._watch.on_event(event, time.monotonic())
-        if event.get("event") == "step" and isinstance(event.get("step"), int):
-            self.steps[event["process"]] = event["step"]
-        self._has_saved = self._has_saved or event.get("event") == "checkpoint_saved"
-        self._is_about_to_go = self._is_about_to_go or event.get("event") == NOTICE
+        match event:
+            case StepEvent() if event.process is not None:
+                self.steps[event.process] = event.step
+            case CheckpointSavedEvent():
+                self._has_saved = True
+            case PreemptionNoticeEvent():
+                self._is_about_to_go = True
+            case _:
+                pass
 
     def on_start(self) -> None:
         self._watch = HangDetector(self._processes, self._limits, expects_events=self._tells_events)
@@ -291,11 +314,11 @@ class _AttemptMonitor(GangMonitor):
         return True
 
 
-def _check_corpus(launch: LaunchSpec, reports: dict[int, dict[str, Any]]) -> None:
+def _check_corpus(launch: LaunchSpec, reports: Mapping[int, CheckedEvent]) -> None:
     """Raises GangError when a host has another corpus than the one of the plan."""
     planned = launch.corpus_sha256
     for process, report in reports.items():
-        seen = report.get("corpus_sha256")
+        seen = report.corpus_sha256
         if planned and seen != planned:
             raise GangError(
                 f"{host_name(process)} has another corpus than this machine ({seen} here, planned "

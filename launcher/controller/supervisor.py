@@ -7,7 +7,7 @@ action, or a time at which it will have one: a run never waits forever.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launcher.core.results import AttemptResult, EndReason
+from launcher.core.results import AttemptResult, EndReason, RunState
 
 SAME_ENDS = 3
 """Identical ends of attempts in a row, after the same step, that count as deterministic."""
@@ -52,8 +52,8 @@ class KeepRunning:
 class Wait:
     """Decision to wait until `until_s`, unless hosts come earlier."""
 
-    state: str
-    """`backing_off` or `waiting_for_hosts`."""
+    state: RunState
+    """BACKING_OFF or WAITING_FOR_HOSTS."""
     until_s: float
     why: str
 
@@ -62,8 +62,8 @@ class Wait:
 class RunEnded:
     """The run has ended."""
 
-    state: str
-    """`finished`, `failed` or `stopped`."""
+    state: RunState
+    """FINISHED, FAILED or STOPPED."""
     reason: str
 
 
@@ -118,11 +118,11 @@ class Supervisor:
         self._running_on, self._why = None, ending.reason
         if self._got_further(ending):
             self._note_progress()
-        if ending.kind in (EndReason.FINISHED, EndReason.STOPPED):
-            self._over = RunEnded(ending.kind.value, ending.reason)
-        elif ending.kind is EndReason.FINAL:
-            self._over = RunEnded("failed", ending.reason)
-        elif ending.kind is EndReason.RESIZED:
+        if ending.end_reason in (EndReason.FINISHED, EndReason.STOPPED):
+            self._over = RunEnded(RunState(ending.end_reason), ending.reason)
+        elif ending.end_reason is EndReason.FINAL:
+            self._over = RunEnded(RunState.FAILED, ending.reason)
+        elif ending.end_reason is EndReason.RESIZED:
             self._count_in_vain(ending)
         else:
             self._charge(ending)
@@ -133,7 +133,7 @@ class Supervisor:
         if self._over or self._running_on is not None:
             return self._over or KeepRunning()
         if now_s < self._not_before_s:
-            return Wait("backing_off", self._not_before_s, self._why)
+            return Wait(RunState.BACKING_OFF, self._not_before_s, self._why)
         return self._start_or_wait(alive, now_s)
 
     def _start_or_wait(self, alive: int, now_s: float) -> Decision:
@@ -147,12 +147,12 @@ class Supervisor:
             self._missed_at_s = now_s
         until_s = self._missed_at_s + self._policy.wait_for_hosts_s
         if now_s < until_s:
-            return Wait("waiting_for_hosts", until_s, f"{alive} of {wanted} hosts are alive")
+            return Wait(RunState.WAITING_FOR_HOSTS, until_s, f"{alive} of {wanted} hosts are alive")
         if size:
             self._settled_for = alive
             return StartAttempt(size)
         self._over = RunEnded(
-            "failed",
+            RunState.FAILED,
             f"{alive} of {wanted} hosts are alive, at least {self._policy.sizes[0]} are needed, "
             f"and none has come in {now_s - self._missed_at_s:.0f} s. Before that: {self._why}",
         )
@@ -164,10 +164,10 @@ class Supervisor:
     def _charge(self, ending: AttemptResult) -> None:
         """Charges the budget for this kind of end. The run is over when the budget is spent."""
         self._in_a_row += 1
-        if ending.kind is not EndReason.LOST and ending.how:
+        if ending.end_reason is not EndReason.LOST and ending.how:
             self._count_repeats(ending)
         self._unexplained += ending.is_unexplained
-        if ending.kind.is_loss and not (ending.is_unexplained and self._unexplained > 1):
+        if ending.end_reason.is_loss and not (ending.is_unexplained and self._unexplained > 1):
             self._charge_preemptions(ending)
         else:
             self._charge_failures(ending)
@@ -219,7 +219,7 @@ class Supervisor:
             self._give_up(ending, spent if limit else "")
 
     def _give_up(self, ending: AttemptResult, why: str) -> None:
-        self._over = RunEnded("failed", f"{ending.reason} ({why})" if why else ending.reason)
+        self._over = RunEnded(RunState.FAILED, f"{ending.reason} ({why})" if why else ending.reason)
 
     def _back_off_s(self) -> float:
         """Returns 0 after the first failure, then a longer time after each without a checkpoint."""

@@ -1,7 +1,7 @@
 """The events that the launcher adds to a program's own, and the listener of all of them."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from launcher.core.results import EndReason, RunState
 from trainer.contract.protocol import events as program
@@ -99,7 +99,7 @@ parse_event = EventReader(EVENT_TYPES).parse
 class Listener:
     """Receives events, output lines and status text. The base class ignores them."""
 
-    def on_event(self, event: dict[str, Any]) -> None:
+    def on_event(self, event: Event) -> None:
         """Receives an event of a host's program, or of the launcher on a host's behalf."""
 
     def on_line(self, process: int, line: str) -> None:

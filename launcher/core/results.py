@@ -6,15 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from launcher.core.formatting import describe_status, host_name
+from trainer.contract.protocol.events import PEER_LOST
 from trainer.contract.protocol.exit_codes import ProgramExit
 
 NAMED = 8
 """Maximum number of hosts named in a message."""
 
-PEER_LOST, STALE = "peer_lost", "stale"
 MEANINGS = {
     ProgramExit.BAD_CONFIGURATION: "bad configuration",
     ProgramExit.BAD_DATA: "bad data or numbers",
@@ -110,11 +109,11 @@ class EndReason(StrEnum):
 class AttemptResult:
     """The end of an attempt, as it is reported to the supervisor."""
 
-    kind: EndReason
+    end_reason: EndReason
     reason: str
     """One sentence, with the host where the end began."""
     how: str = ""
-    """The property shared by failures of the same kind: an exit code, a signal or a phase."""
+    """The property shared by repeated failures: an exit code, a signal or a phase."""
     process: int | None = None
     step: int | None = None
     """The last step completed in this attempt by the host that ended it."""
@@ -124,7 +123,7 @@ class AttemptResult:
     @property
     def is_unexplained(self) -> bool:
         """Whether neither this launch nor a notice of the platform requested the stop."""
-        return self.kind is EndReason.PREEMPTED and bool(self.how)
+        return self.end_reason is EndReason.PREEMPTED and bool(self.how)
 
 
 @dataclass(frozen=True)
@@ -297,7 +296,7 @@ def first_failure(exits: Mapping[int, ProcessExit]) -> int | None:
     )
 
 
-def find_outliers(reports: Mapping[int, Mapping[str, Any]]) -> tuple[list[str], set[int]]:
+def find_outliers(reports: Mapping[int, Mapping[str, object]]) -> tuple[list[str], set[int]]:
     """Returns a sentence for each value that is not the same on all hosts, and the outliers.
 
     An outlier differs from the most common value, or from the first host's in a tie.
@@ -320,8 +319,8 @@ def _difference(name: str, odd: Mapping[int, str], common: str) -> str:
     return f"{name} differs: {others}; the other hosts have {_short(common)}"
 
 
-def _flatten(report: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
+def _flatten(report: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
+    pairs: list[tuple[str, object]] = []
     for name, value in report.items():
         key = f"{prefix}{name}"
         pairs += _flatten(value, f"{key}.") if isinstance(value, Mapping) else [(key, value)]

@@ -6,9 +6,10 @@ The compiler runs in its own process, once for each plan.
 import hashlib
 import json
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.text import Text
 
@@ -23,6 +24,7 @@ from trainer.contract.config.model import OwnModel
 from trainer.contract.planning.accelerators import lacks_compiler
 from trainer.contract.planning.chips import GiB
 from trainer.contract.protocol import versions
+from trainer.contract.protocol.reports import CompileReport
 
 TIMEOUT_S = 600.0
 VERDICTS = "verdicts"
@@ -50,7 +52,7 @@ def require_fit(launch: LaunchSpec) -> None:
     except TrainerProcessError as error:
         console.print(Text(f"not checked whether it fits: {error}", style="yellow"), soft_wrap=True)
         return
-    if not verdict["fits"]:
+    if not verdict.fits:
         raise DoesNotFitError(
             f"{describe_misfit(verdict)}. Nothing was started",
             hint="`launch plan --search` with the same arguments lists what would fit. "
@@ -58,22 +60,22 @@ def require_fit(launch: LaunchSpec) -> None:
         )
 
 
-def _ask(launch: TrainingLaunch, memory: Path | None, console: Console) -> dict[str, Any]:
+def _ask(launch: TrainingLaunch, memory: Path | None, console: Console) -> CompileReport:
     what = f"compiling the step for {launch.plan.world.accelerator}: does it fit? ({SKIP} skips it)"
     with console.status(what), compilation(launch, TIMEOUT_S) as call:
-        verdict = call.answer()
+        verdict = call.answer(CompileReport)
     if memory:
         with suppress(OSError):  # no writable home: the compiler runs again next time
             make_state_folder(VERDICTS)
-            replace_file(memory, json.dumps(verdict))
+            replace_file(memory, json.dumps(asdict(verdict)))
     return verdict
 
 
-def _remembered(memory: Path | None) -> dict[str, Any] | None:
+def _remembered(memory: Path | None) -> CompileReport | None:
     if memory is None:
         return None
     try:
-        return json.loads(memory.read_text(encoding="utf-8"))
+        return TypeAdapter(CompileReport).validate_json(memory.read_bytes())
     except (OSError, ValueError):
         return None
 
@@ -94,14 +96,14 @@ def _memory(launch: TrainingLaunch) -> Path | None:
         return state_folder() / VERDICTS / f"{key}.json"
 
 
-def describe_misfit(verdict: dict[str, Any]) -> str:
+def describe_misfit(verdict: CompileReport) -> str:
     """Describes in one line a step that does not fit."""
-    if verdict["hbm_needed_bytes"] is None:
+    if verdict.hbm_needed_bytes is None:
         return "does not fit"
     return f"does not fit: needs {memory_share(verdict)}"
 
 
-def memory_share(verdict: dict[str, Any]) -> str:
+def memory_share(verdict: CompileReport) -> str:
     """Returns the memory that a step needs, of the memory of a device."""
-    needed, available = verdict["hbm_needed_bytes"], verdict["hbm_available_bytes"]
+    needed, available = verdict.hbm_needed_bytes or 0, verdict.hbm_available_bytes
     return f"{needed / GiB:.1f} GiB of {available / GiB:.1f} GiB HBM per device"

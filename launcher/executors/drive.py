@@ -13,8 +13,9 @@ from rich.text import Text
 
 from launcher.controller.controller import RunController
 from launcher.core.errors import HostError, InterruptError, JobError
+from launcher.core.events import DisplayOffEvent
 from launcher.core.output import report_failures
-from launcher.core.results import GangResult
+from launcher.core.results import GangResult, RunState
 from launcher.core.signals import Interrupts, ending_on_signals, refusing_suspension
 from launcher.planning.spec import LaunchSpec
 from launcher.runs import summary
@@ -46,14 +47,14 @@ def drive(spec: LaunchSpec, run: RunDir, saved: LastCheckpoint | None, console: 
         except KeyboardInterrupt:
             raise _stopped(spec, run, display, interrupts) from None
         except (HostError, JobError) as error:
-            run.set_state("failed", reason=str(error), **_position(display))
+            run.set_state(RunState.FAILED, reason=str(error), **_position(display))
             error.run_dir, error.hint = run.folder, _next_action(run, display)
             raise
-    if over.state == "stopped":
+    if over.state is RunState.STOPPED:
         cut_off = controller.outcome.cut_off if controller.outcome else ""
         raise _stopped(spec, run, display, interrupts, cut_off)
-    if over.state == "failed":
-        run.set_state("failed", reason=over.reason, **_position(display))
+    if over.state is RunState.FAILED:
+        run.set_state(RunState.FAILED, reason=over.reason, **_position(display))
         raise _failed(run, display, over.reason, controller.outcome)
     _finish(console, spec, run, display, time.monotonic() - began)
 
@@ -78,7 +79,7 @@ def _recorder(run: RunDir) -> Callable[[str], None]:
 
     def record(failure: str) -> None:
         if recorded.acquire(blocking=False):
-            event = {"event": "display_off", "time": time.time(), "reason": failure}
+            event = DisplayOffEvent(time=time.time(), reason=failure)
             with suppress(OSError, ValueError):  # a full disk stops the run itself, or it is over
                 run.add_event(event)
 
@@ -90,7 +91,7 @@ def _finish(
 ) -> None:
     """Records the end; prints the summary and the goodput."""
     done = {"step": spec.steps} if spec.steps else {}
-    run.set_state("finished", **{**_position(display), **done})
+    run.set_state(RunState.FINISHED, **{**_position(display), **done})
     print_summary(console, spec, display, elapsed_s)
     goodput = summary.read(run.folder).goodput(None)
     console.print(Text(str(goodput), style="dim"), soft_wrap=True)
@@ -114,7 +115,8 @@ def _stopped(
     `launch stop` sends SIGTERM.
     """
     on_request = interrupts.signal == signal.SIGTERM
-    run.set_state("stopped" if on_request else "interrupted", **_position(display))
+    state = RunState.STOPPED if on_request else RunState.INTERRUPTED
+    run.set_state(state, **_position(display))
     how = "stopped on request" if on_request else "interrupted"
     return InterruptError(
         f"{how}; everything has ended. Logs: {run.folder}/logs",
@@ -134,6 +136,6 @@ def _position(display: RunDisplay) -> dict[str, int | None]:
     """Returns the last step and checkpoint of the run, for state.json."""
     checkpoint = display.checkpoint
     return {
-        "step": display.last_step.get("step"),
+        "step": display.last_step and display.last_step.step,
         "checkpoint": checkpoint.step if checkpoint else None,
     }

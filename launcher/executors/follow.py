@@ -4,28 +4,27 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from launcher.core.errors import InterruptError, error_of
+from launcher.core.events import AttemptEndedEvent, StateEvent, parse_event
 from launcher.core.exit_codes import OK
-from launcher.core.files import parse_object
-from launcher.core.results import AttemptResult, EndReason
+from launcher.core.results import AttemptResult, RunState
 from launcher.executors.options import LaunchOptions
 from launcher.host.log_reader import Lines, LogFile
 from launcher.planning.spec import AttemptInfo
 from launcher.runs import live, summary
-from launcher.runs.directory import QUEUED, RunFolderError, is_alive, run_word
+from launcher.runs.directory import RunFolderError, is_alive, run_word
 from launcher.runs.host_logs import FOLLOWED_TAIL, LOOK_S, HostLogs
 from launcher.runs.status import RunStatus, describe, read_status
 from launcher.ui.progress import RunDisplay, print_summary
 from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.planning.plan import BasePlan, Plan
+from trainer.contract.protocol.events import Event
 
-Event = dict[str, Any]
 NEWEST_EVENTS = 2000
 """Past events that are replayed. The checkpoint and earlier attempts come from the summary."""
 
@@ -51,7 +50,7 @@ def follow_run(folder: Path, options: LaunchOptions, tail: int = FOLLOWED_TAIL) 
     found = read_status(folder)
     if found.exit_code != OK:
         raise error_of(found.exit_code, describe(found), run_dir=folder)
-    if found.state != QUEUED:
+    if found.state is not RunState.QUEUED:
         print_summary(console, attached.planned, attached.display, attached.elapsed_s)
     return found
 
@@ -120,7 +119,7 @@ class _Attached:
         self.planned = _planned(found.folder, self._attempt)
         self._began = _plan_path(found.folder, self._attempt).stat().st_mtime
         self.display = RunDisplay(console, self.planned, elapsed_s=self.elapsed_s)
-        self._earlier = summary.read(found.folder).story
+        self._earlier = summary.read(found.folder).history
         self.display.checkpoint = self._earlier.checkpoint
         self._events = _events(found.folder / "events.jsonl")
         self._logs = HostLogs(found.folder, tail)
@@ -147,7 +146,7 @@ class _Attached:
                     time.sleep(LOOK_S)
 
     def _on_event(self, event: Event) -> None:
-        attempt = event.get("attempt") or self._attempt
+        attempt = event.attempt or self._attempt
         if attempt < self._attempt:
             self._earlier.add(event)
             self.display.checkpoint = self._earlier.checkpoint
@@ -155,11 +154,11 @@ class _Attached:
         if attempt > self._attempt:
             self._attempt, self.planned = attempt, _planned(self._folder, attempt)
             self.display.attempt(self.planned)
-        match event.get("event"):
-            case "state":
+        match event:
+            case StateEvent():
                 self.display.status(_status(event))
-            case "attempt_ended":
-                self.display.attempt_ended(AttemptResult(EndReason(event["kind"]), event["reason"]))
+            case AttemptEndedEvent():
+                self.display.attempt_ended(AttemptResult(event.end_reason, event.reason))
             case _:
                 self.display.on_event(event)
 
@@ -173,7 +172,7 @@ def _events(path: Path, newest: int | None = NEWEST_EVENTS) -> Generator[Event |
     with closing(log):
         while True:
             while chunk := log.read():
-                yield from filter(None, map(parse_object, lines.add(chunk)))
+                yield from filter(None, map(parse_event, lines.add(chunk)))
             yield None
 
 
@@ -193,6 +192,6 @@ def _plan_path(folder: Path, attempt: int) -> Path:
     return folder / "plans" / f"{attempt:04d}.json"
 
 
-def _status(event: Event) -> str:
-    state, reason = str(event["state"]).replace("_", " "), event.get("reason")
-    return f"{state}: {reason}" if reason else state
+def _status(event: StateEvent) -> str:
+    state = event.state.replace("_", " ")
+    return f"{state}: {event.reason}" if event.reason else state

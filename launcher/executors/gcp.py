@@ -18,6 +18,7 @@ from launcher.core.errors import HostError
 from launcher.core.exit_codes import INTERRUPTED, OK
 from launcher.core.files import read_object, replace_file
 from launcher.core.formatting import format_seconds
+from launcher.core.results import RunState
 from launcher.executors.inspect_hosts import inspect_by_ssh
 from launcher.executors.ssh import (
     HostMonitor,
@@ -150,7 +151,7 @@ class SliceSubmission:
         if not self._losses or not self._remotely.has_begun or is_alive(self._folder):
             return nullcontext()
         run = RunDir.open(self._folder)
-        run.set_state("waiting_for_hosts", reason="the hosts were preempted")
+        run.set_state(RunState.WAITING_FOR_HOSTS, reason="the hosts were preempted")
         return run
 
 

@@ -3,13 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from launcher.core.events import Listener
 from launcher.executors.options import LaunchOptions
 from launcher.runs.status import RunStatus
-
-Event = dict[str, Any]
+from trainer.contract.protocol.events import Event
 
 
 class RunHandle(ABC):

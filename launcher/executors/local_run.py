@@ -10,14 +10,16 @@ from launcher.core.errors import InterruptError, JobError
 from launcher.core.events import Listener
 from launcher.core.files import read_object
 from launcher.core.formatting import format_seconds
+from launcher.core.results import RunState
 from launcher.executors.follow import follow_run, new_events, new_lines
-from launcher.executors.handle import Event, RunHandle
+from launcher.executors.handle import RunHandle
 from launcher.executors.options import LaunchOptions
 from launcher.providers.kubernetes.cleanup import release
 from launcher.runs import summary
 from launcher.runs.directory import RunDir, RunFolderError, is_alive, run_word
 from launcher.runs.known_process import KnownProcess
 from launcher.runs.status import RunStatus, read_status
+from trainer.contract.protocol.events import Event
 
 ENDING_TIMEOUT_S = 60.0
 """Seconds to wait beyond the time that the programs have to save."""
@@ -121,11 +123,11 @@ def _end_at_once(folder: Path, owner: KnownProcess | None) -> bool:
 def _note_stop(folder: Path) -> None:
     """Records the stop of a run that was ended before it could record it."""
     found = read_status(folder)
-    if found.state != "died":
+    if found.state is not RunState.LOST:
         return
-    saved = summary.read(folder).story.checkpoint
+    saved = summary.read(folder).history.checkpoint
     with RunDir.open(folder) as run:
-        run.set_state("stopped", step=found.step, checkpoint=saved and saved.step)
+        run.set_state(RunState.STOPPED, step=found.step, checkpoint=saved and saved.step)
 
 
 @contextmanager

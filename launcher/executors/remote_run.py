@@ -5,16 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.core.errors import HostError, JobError, error_of
-from launcher.core.events import Listener
+from launcher.core.events import Listener, parse_event
 from launcher.core.exit_codes import OK
 from launcher.core.files import parse_object, read_object
-from launcher.executors.handle import Event, RunHandle
+from launcher.executors.handle import RunHandle
 from launcher.executors.options import LaunchOptions
 from launcher.providers.ray_jobs.run_handle import RayJob
 from launcher.providers.ssh.run_handle import RemoteRun
 from launcher.runs.directory import REMOTE, RunFolderError
 from launcher.runs.remote import RemoteRunRecord
 from launcher.runs.status import RunStatus, read_status
+from trainer.contract.protocol.events import Event
 
 LOOK_S = 1.0
 
@@ -36,7 +37,7 @@ class RemoteRunHandle(RunHandle):
         return RunStatus.of_json(self.folder, found)
 
     def events(self) -> Iterator[Event]:
-        return filter(None, map(parse_object, self._record.lines("events")))
+        return filter(None, map(parse_event, self._record.lines("events")))
 
     def logs(self, host: int | None = None) -> Iterator[str]:
         for line in self._record.lines("logs", "-f", "--tail=1000000", "-o", "json"):

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from launcher.cluster.schema import ClusterRef, is_path
 from launcher.core.errors import UnreachableError
+from launcher.core.results import RunState
 from launcher.executors import new_secrets
 from launcher.executors.compile_check import require_fit
 from launcher.executors.options import LaunchOptions
@@ -108,7 +109,7 @@ def _plan_command(run: RunDir, before: BaseJob, planned: LaunchSpec) -> Resumed:
         launch=replace(planned, run_dir=run.folder, attempt=1 + run.last_attempt),
         newest=None,
         notes=["the command itself decides where to resume"],
-        is_complete=run.state.get("state") == "finished",
+        is_complete=run.state.get("state") == RunState.FINISHED,
     )
 
 
@@ -165,4 +166,4 @@ def _left_behind(before: Job, job: Job, run_dir: Path) -> list[str]:
 def _is_complete(state: dict[str, Any], about: CheckpointMetadata | None, steps: int) -> bool:
     """Returns whether the run is done. A finished run that lost its last checkpoint is not."""
     done = about.step if about else state.get("step") or 0
-    return done > steps or (done == steps and state.get("state") == "finished")
+    return done > steps or (done == steps and state.get("state") == RunState.FINISHED)

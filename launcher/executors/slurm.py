@@ -8,6 +8,7 @@ from pathlib import Path
 from launcher.cluster.schema import ClusterRef, Slurm
 from launcher.core.errors import HostError, UnconfirmedError
 from launcher.core.formatting import pluralize
+from launcher.core.results import RunState
 from launcher.executors.base import Executor
 from launcher.executors.follow import print_follow_hints
 from launcher.executors.inspect_hosts import parse_reports
@@ -56,7 +57,8 @@ class SlurmExecutor(Executor):
         except HostError:
             with RunDir.open(run.folder) as again:
                 position = {name: before.get(name) for name in POSITION}
-                again.set_state(before.get("state", "stopped"), **position)
+                state = RunState(before.get("state", RunState.STOPPED))
+                again.set_state(state, **position)
             raise
         return _follow(run.folder, job, point.launch, options)
 

@@ -8,11 +8,12 @@ from rich.text import Text
 from launcher.core.errors import HostError, InterruptError, JobError, SlipwayError, error_of
 from launcher.core.events import Listener
 from launcher.core.files import read_object
+from launcher.core.results import RunState
 from launcher.executors.follow import detached, follow_run
 from launcher.executors.local_run import LocalRunHandle
 from launcher.executors.options import LaunchOptions
 from launcher.providers.slurm import job_environment
-from launcher.runs.directory import POSITION, QUEUED, RunDir, is_alive
+from launcher.runs.directory import POSITION, RunDir, is_alive
 from launcher.runs.host_logs import FOLLOWED_TAIL
 from launcher.runs.slurm_job import Queued, SlurmJob
 from launcher.runs.status import RunStatus, describe, read_status
@@ -103,13 +104,13 @@ def _stop(folder: Path, job: SlurmJob, force: bool, listener: Listener) -> None:
             raise JobError(f"Slurm's job {job.job_id or job.name} has not ended yet")
         time.sleep(LOOK_S)
     job_environment.forget(folder)
-    if read_status(folder).state in (QUEUED, "died"):
+    if read_status(folder).state in (RunState.QUEUED, RunState.LOST):
         with RunDir.open(folder) as run:
-            run.set_state("stopped", **{name: run.state.get(name) for name in POSITION})
+            run.set_state(RunState.STOPPED, **{name: run.state.get(name) for name in POSITION})
 
 
 def _has_begun(folder: Path) -> bool:
-    return is_alive(folder) and read_object(folder / "state.json").get("state") != QUEUED
+    return is_alive(folder) and read_object(folder / "state.json").get("state") != RunState.QUEUED
 
 
 def _query(folder: Path, job: SlurmJob) -> Queued | None:
@@ -128,7 +129,7 @@ def _explain_end(found: RunStatus, job: SlurmJob) -> None:
     recorded = SlurmJob.read(folder)
     if recorded is not None and recorded.is_to_end:
         raise InterruptError(f"{found.name} was taken out of the queue", run_dir=folder)
-    if found.state == "died":
+    if found.state is RunState.LOST:
         lines = (log.read_text() if log.exists() else "").splitlines()[-SHOWN_LINES:]
         raise HostError(
             f"Slurm's job {job.job_id} has ended before the run began",

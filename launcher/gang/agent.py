@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from launcher.core.events import PreemptionNoticeEvent
 from launcher.host import preflight
 from launcher.host.oom_score import outlive_programs
 from launcher.host.preemption_notice import Notices
@@ -22,8 +23,6 @@ from launcher.host.run_dir_mirror import CopiedFolder
 
 LEASE_S = 60.0
 POLL_INTERVAL_S = 0.5
-NOTICE = "preemption_notice"
-"""The event of a host that is about to be preempted or terminated."""
 NOT_FOR_PROGRAMS = ("RAY_",)
 
 
@@ -123,7 +122,7 @@ class Agent:
         assert self._program is not None
         batch = self._program.poll(wait_s)
         for text in self._notices.take():
-            batch.events.append({"event": NOTICE, "time": time.time(), "message": text})
+            batch.events.append(PreemptionNoticeEvent(time=time.time(), message=text))
         return batch
 
     def stop(self, grace_s: float | None = None) -> None:

@@ -17,6 +17,7 @@ from launcher.gang.spawn import Patience, start_agents
 from launcher.providers.ray import logs, private
 from launcher.providers.ray.host_cluster import HostCluster
 from trainer.contract.planning.plan import World
+from trainer.contract.protocol.events import WarningEvent
 
 CONNECT_TIMEOUT_S, LEAVE_TIMEOUT_S = 60.0, 45.0
 RESERVE_TIMEOUT_S = 20.0
@@ -84,7 +85,7 @@ def assembled(
     gang: Gang | None = None
 
     def warn(text: str) -> None:
-        listener.on_event({"event": "warning", "kind": "agent", "message": text})
+        listener.on_event(WarningEvent(category="agent", message=text))
 
     def release() -> None:
         if gang is not None:

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from launcher.core.errors import JobError
-from launcher.core.events import Listener
+from launcher.core.events import HangEvent, Listener
 from launcher.core.formatting import host_name
 from launcher.core.results import (
-    PEER_LOST,
-    STALE,
     GangResult,
     Hang,
     find_outliers,
@@ -35,14 +33,23 @@ from trainer.contract.protocol.environment import (
     MEGASCALE_COORDINATOR_ADDRESS,
     MEGASCALE_NUM_SLICES,
 )
+from trainer.contract.protocol.events import (
+    PEER_LOST,
+    PORT_TAKEN,
+    STALE,
+    CheckedEvent,
+    ErrorEvent,
+    Event,
+    InitializedEvent,
+    StartedEvent,
+    WarningEvent,
+)
 
-Event = dict[str, Any]
 ANSWER_TIMEOUT_S = 60.0
 """Seconds for a call that an agent answers immediately: find a port, start a process."""
 STACKS_TIMEOUT_S, STACKS_DELAY_S = 10.0, 0.5
 """Seconds for a host to dump the stacks of its program, and for the dump to arrive here."""
 PORT_ATTEMPTS = 5
-COMPARED = ("versions", "code", "corpus_sha256")
 
 
 class GangError(JobError):
@@ -133,7 +140,7 @@ class Gang:
             commands = [program.command(process) for process in range(len(self._agents))]
             taken: list[Event] = []
             outcome = self._run(
-                commands, environments, lambda e, t=taken: _note_taken_port(e, t), attendant
+                commands, environments, lambda _, e, t=taken: _note_taken_port(e, t), attendant
             )
             if not taken or outcome.failed_process is None:
                 return outcome
@@ -155,7 +162,7 @@ class Gang:
             for process, (one, why) in enumerate(zip(looks, unreachable, strict=True))
         }
 
-    def check(self, program: Program) -> dict[int, Event]:
+    def check(self, program: Program) -> dict[int, CheckedEvent]:
         """Runs the program's check on every host: process -> its `checked` event.
 
         Raises GangError when a host cannot serve the job or differs from the others, LostError
@@ -165,14 +172,14 @@ class Gang:
         commands = [program.check_command(process) for process in processes]
         if any(command is None for command in commands):
             return {}
-        reports: dict[int, Event] = {}
+        reports: dict[int, CheckedEvent] = {}
         errors: dict[int, str] = {}
 
-        def note(event: Event) -> None:
-            if event["event"] == "checked":
-                reports[event["process"]] = event
-            elif event["event"] == "error":
-                errors[event["process"]] = str(event.get("message"))
+        def note(process: int, event: Event) -> None:
+            if isinstance(event, CheckedEvent):
+                reports[process] = event
+            elif isinstance(event, ErrorEvent):
+                errors[process] = str(event.message)
 
         outcome = self._run(
             [command or [] for command in commands],
@@ -233,7 +240,7 @@ class Gang:
         self,
         commands: Sequence[Sequence[str]],
         environments: Sequence[Mapping[str, str]],
-        note: Callable[[Event], None],
+        note: Callable[[int, Event], None],
         attendant: GangMonitor,
     ) -> GangResult:
         self._send_folder()
@@ -250,14 +257,17 @@ class Gang:
         said: dict[int, str] = {}
         initializing: set[int] = set()
 
-        def listen(event: Event) -> None:
-            note(event)
-            if event.get("kind") in (PEER_LOST, STALE):
-                said[event["process"]] = event["kind"]
-            if event["event"] == "started":
-                initializing.add(event["process"])
-            elif event["event"] == "initialized":
-                initializing.discard(event["process"])
+        def listen(process: int, event: Event) -> None:
+            note(process, event)
+            match event:
+                case WarningEvent() | ErrorEvent() if event.category in (PEER_LOST, STALE):
+                    said[process] = event.category
+                case StartedEvent():
+                    initializing.add(process)
+                case InitializedEvent():
+                    initializing.discard(process)
+                case _:
+                    pass
 
         watch = GangWatch(
             self._agents,
@@ -290,7 +300,7 @@ class Gang:
         process = hang.behind[0].process
         frames = innermost(self._collect_stacks().get(process, ""))
         hang = replace(hang, doing=" < ".join(frames))
-        self._listener.on_event({"event": "hang", "time": time.time(), "reason": str(hang)})
+        self._listener.on_event(HangEvent(time=time.time(), reason=str(hang)))
         return hang
 
     def _collect_stacks(self) -> dict[int, str]:
@@ -302,11 +312,13 @@ class Gang:
         answers = {process: _stacks_of(call) for process, call in enumerate(calls)}
         return {process: text for process, text in answers.items() if text}
 
-    def _forward(self, process: int, batch: OutputUpdate, note: Callable[[Event], None]) -> None:
+    def _forward(
+        self, process: int, batch: OutputUpdate, note: Callable[[int, Event], None]
+    ) -> None:
         for event in batch.events:
-            event["process"] = process  # a user's program may send any value here
-            note(event)
-            self._listener.on_event(event)
+            note(process, event)
+            # A user's program may send any number of a process.
+            self._listener.on_event(event.stamped(process=process))
         for line in batch.lines:
             self._listener.on_line(process, line)
 
@@ -324,12 +336,23 @@ class CheckError(GangError):
         super().__init__(text, [process])
 
 
-def compare(reports: Mapping[int, Event]) -> None:
+def compare(reports: Mapping[int, CheckedEvent]) -> None:
     """Raises GangError unless all hosts have the same versions, code and data."""
-    odd, suspects = find_outliers({p: {k: r.get(k) for k in COMPARED} for p, r in reports.items()})
+    odd, suspects = find_outliers(
+        {process: _compared(report) for process, report in reports.items()}
+    )
     if odd:
         text = "the hosts differ: " + "; ".join(odd) + ". Install the same on all of them."
         raise GangError(text, suspects)
+
+
+def _compared(report: CheckedEvent) -> dict[str, object]:
+    """Returns the values that must be the same on all hosts."""
+    return {
+        "versions": report.versions,
+        "code": report.code,
+        "corpus_sha256": report.corpus_sha256,
+    }
 
 
 def _ahead(clock_s: float, here_s: float, within_s: float) -> float:
@@ -379,5 +402,5 @@ def _stacks_of(call: Any) -> str:
 
 
 def _note_taken_port(event: Event, taken: list[Event]) -> None:
-    if event["event"] == "warning" and event.get("kind") == "port_taken":
+    if isinstance(event, WarningEvent) and event.category == PORT_TAKEN:
         taken.append(event)

@@ -10,13 +10,23 @@ import math
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from launcher.core.results import Hang, StalledHost
 from launcher.health.stragglers import Straggler, StragglerDetector
 from trainer.contract.config.job import Deadlines
-
-Event = Mapping[str, Any]
+from trainer.contract.protocol.events import (
+    EvalEvent,
+    Event,
+    FinishedEvent,
+    HeartbeatEvent,
+    InitializedEvent,
+    PhaseEvent,
+    ProgressEvent,
+    RestoredEvent,
+    SaveProgressEvent,
+    StartedEvent,
+    StepEvent,
+)
 
 PHASES = (
     "data",
@@ -32,9 +42,10 @@ PHASES = (
 )
 """Phases in the order in which hosts at the same step pass through them. While one host prepares
 its data, the others wait in `start`; a host that waits for a batch holds up those in `train`."""
-PROGRESS = {
-    "started", "initialized", "phase", "progress", "step", "restored", "evaluated", "finished",
-}  # fmt: skip
+PROGRESS = (
+    StartedEvent, InitializedEvent, PhaseEvent, ProgressEvent, StepEvent, RestoredEvent, EvalEvent,
+    FinishedEvent,
+)  # fmt: skip
 """Events that show progress of the main loop; warnings and saves can come from other threads."""
 KEYS = {
     "start": "start_s", "data": "start_s", "compile": "compile_s", "restore": "restore_s",
@@ -117,15 +128,15 @@ class HangDetector:
     def on_event(self, event: Event, now: float) -> None:
         """Takes every event of every host on arrival; ignores events that are not Slipway's."""
         self._tick(now)
-        process = event.get("process")
-        if not isinstance(process, int) or process not in self._live:
+        process = event.process
+        if process is None or process not in self._live:
             return
-        promises = event.get("event") == "heartbeat" or event.get("event") in PROGRESS
+        promises = isinstance(event, (HeartbeatEvent, *PROGRESS))
         if process not in self._hosts and not promises:
             return
         host = self._hosts.setdefault(process, _Host(self._limits, self._watched_s))
         host.on_event(event, self._watched_s)
-        if event.get("event") == "heartbeat" and host.in_loop:
+        if isinstance(event, HeartbeatEvent) and host.in_loop:
             self._paces.on_heartbeat(process, event)
 
     def on_end(self, process: int) -> None:
@@ -206,16 +217,19 @@ class _Host:
 
     def on_event(self, event: Event, now_s: float) -> None:
         self.last_event_s = now_s
-        kind, before = event.get("event"), (self._timed, self.step)
-        if kind == "heartbeat":
-            self.beats = True
-            self._be(event.get("phase"), event.get("step"))
-        elif kind == "phase" and event.get("edge") == "begin":
-            self._be(event.get("name"), None)
-        elif kind == "step":
-            self._be("train", event.get("step"))
-        writes = kind == "save_progress" and self.phase == "commit"
-        if kind in PROGRESS or writes or (self._timed, self.step) != before:
+        before = (self._timed, self.step)
+        match event:
+            case HeartbeatEvent():
+                self.beats = True
+                self._be(event.phase, event.step)
+            case PhaseEvent(edge="begin"):
+                self._be(event.name, None)
+            case StepEvent():
+                self._be("train", event.step)
+            case _:
+                pass
+        writes = isinstance(event, SaveProgressEvent) and self.phase == "commit"
+        if isinstance(event, PROGRESS) or writes or (self._timed, self.step) != before:
             self._learn(before[0], now_s - self.moved_s)
             self.moved_s = now_s
 
@@ -247,12 +261,12 @@ class _Host:
         if phase in self._times_s:
             self._times_s[phase].append(took_s)
 
-    def _be(self, phase: object, step: object) -> None:
-        """Sets phase and step; ignores invalid values, since any program can send events."""
-        if isinstance(phase, str):
+    def _be(self, phase: str | None, step: int | None) -> None:
+        """Sets phase and step, if known."""
+        if phase is not None:
             self.phase = phase
             self.in_loop = self.in_loop or phase == "train"
-        if isinstance(step, int):
+        if step is not None:
             self.step = max(self.step, step)
 
 

@@ -9,22 +9,29 @@ processors.
 import math
 import statistics
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal, TypeGuard
 
 from launcher.core.formatting import host_name
+from trainer.contract.protocol.events import HeartbeatEvent
 
 FACTOR, RECOVERED_FACTOR = 2.0, 1.5
 HEARTBEATS = 5
 """Number of heartbeats whose median is a host's value."""
-OWN_LASTING_S, WORK_LASTING_S = 6.0, 45.0
-"""Seconds for which a host is slow before it is named. The work takes only a millisecond: two
+HOST_TIME_LASTING_S, CPU_PROBE_LASTING_S = 6.0, 45.0
+"""Seconds for which a host is slow before it is named. The probe takes only a millisecond: two
 healthy hosts on one overloaded machine differed for 20 s."""
-OWN_SHARE = 0.5
-"""Share of the step: less own time than this is hidden behind the work of the devices."""
-LEAST_OWN_S, LEAST_WORK_S = 0.02, 0.001
+HOST_TIME_SHARE = 0.5
+"""Share of the step: less time of the host than this is hidden behind the work of the devices."""
+LEAST_HOST_TIME_S, LEAST_CPU_PROBE_S = 0.02, 0.001
 """Seconds below which a measure is noise."""
+
+
+Measure = Literal["host_time_s", "cpu_probe_s"]
+DESCRIPTIONS: dict[Measure, str] = {
+    "host_time_s": "of its own in each step",
+    "cpu_probe_s": "for a fixed small piece of work",
+}
 
 
 @dataclass(frozen=True)
@@ -34,15 +41,13 @@ class Straggler:
     process: int
     factor: float
     """Its value divided by the median of all hosts."""
-    measure: str
-    """ "own_s" or "work_s"."""
+    measure: Measure
     value_s: float
 
     def __str__(self) -> str:
-        what = {"own_s": "of its own in each step", "work_s": "for a small fixed piece of work"}
         return (
             f"{host_name(self.process)} is slow: it takes {1000 * self.value_s:.0f} ms "
-            f"{what[self.measure]}, {self.factor:.1f} times what is usual"
+            f"{DESCRIPTIONS[self.measure]}, {self.factor:.1f} times what is usual"
         )
 
 
@@ -50,40 +55,42 @@ class StragglerDetector:
     """Compares the heartbeats of the hosts that make steps."""
 
     def __init__(self) -> None:
-        self._own = _Measure("own_s", OWN_LASTING_S)
-        self._work = _Measure("work_s", WORK_LASTING_S)
+        self._host_time = _History("host_time_s", HOST_TIME_LASTING_S)
+        self._cpu_probe = _History("cpu_probe_s", CPU_PROBE_LASTING_S)
         self._named: set[int] = set()
 
-    def on_heartbeat(self, process: int, event: Mapping[str, Any]) -> None:
+    def on_heartbeat(self, process: int, event: HeartbeatEvent) -> None:
         """Records the measures of a host; ignores a measure that the heartbeat lacks."""
-        own_s, step_time_s = _seconds(event, "own_s"), _seconds(event, "step_time_s")
-        if own_s is not None and step_time_s is not None:
-            self._own.note(process, own_s, own_s >= max(LEAST_OWN_S, OWN_SHARE * step_time_s))
-        work_s = _seconds(event, "work_s")
-        if work_s is not None:
-            self._work.note(process, work_s, work_s >= LEAST_WORK_S)
+        host_time_s, step_time_s = event.host_time_s, event.step_time_s
+        if _is_time(host_time_s) and _is_time(step_time_s):
+            least_s = max(LEAST_HOST_TIME_S, HOST_TIME_SHARE * step_time_s)
+            self._host_time.add(process, host_time_s, host_time_s >= least_s)
+        if _is_time(event.cpu_probe_s):
+            matters = event.cpu_probe_s >= LEAST_CPU_PROBE_S
+            self._cpu_probe.add(process, event.cpu_probe_s, matters)
 
     def on_end(self, process: int) -> None:
-        self._own.forget(process)
-        self._work.forget(process)
+        self._host_time.forget(process)
+        self._cpu_probe.forget(process)
 
     def named(self, now_s: float) -> list[Straggler]:
         """Returns each slow host once, until it has recovered."""
-        slow = {**self._work.lasting(now_s), **self._own.lasting(now_s)}
+        slow = {**self._cpu_probe.lasting(now_s), **self._host_time.lasting(now_s)}
         new = sorted(slow.keys() - self._named)
         self._named = set(slow)
         return [slow[process] for process in new]
 
 
-class _Measure:
+class _History:
     """One measure of every host; a host is slow once its medians have been so for `lasting_s`."""
 
-    def __init__(self, name: str, lasting_s: float) -> None:
-        self._name, self._lasting_s = name, lasting_s
+    def __init__(self, measure: Measure, lasting_s: float) -> None:
+        self._measure: Measure = measure
+        self._lasting_s = lasting_s
         self._said: dict[int, deque[tuple[float, bool]]] = {}
         self._slow_since: dict[int, float] = {}
 
-    def note(self, process: int, value_s: float, matters: bool) -> None:
+    def add(self, process: int, value_s: float, matters: bool) -> None:
         said = self._said.setdefault(process, deque(maxlen=HEARTBEATS))
         said.append((value_s, matters))
 
@@ -106,16 +113,15 @@ class _Measure:
             return {}
         # The lower median: with two hosts, the fast one's.
         usual = max(1e-9, statistics.median_low(values.values()))
-        slow = {}
+        slow: dict[int, Straggler] = {}
         for process, value_s in values.items():
             enough = RECOVERED_FACTOR if self._is_lasting(process, now_s) else FACTOR
             matters = 2 * sum(matters for _, matters in known[process]) > HEARTBEATS
             if matters and value_s / usual >= enough:
-                slow[process] = Straggler(process, value_s / usual, self._name, value_s)
+                slow[process] = Straggler(process, value_s / usual, self._measure, value_s)
         return slow
 
 
-def _seconds(event: Mapping[str, Any], name: str) -> float | None:
-    """Returns None for a value that is not a time: any program can send events."""
-    value = event.get(name)
-    return value if isinstance(value, float) and 0 <= value < math.inf else None
+def _is_time(value_s: float | None) -> TypeGuard[float]:
+    """Returns False for a value that is not a time: any program can send events."""
+    return value_s is not None and 0 <= value_s < math.inf

@@ -3,7 +3,6 @@
 Standard library only, no Ray: the agent actor wraps it, and tests run it directly.
 """
 
-import json
 import os
 import select
 import signal
@@ -12,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from launcher.host.log_writer import ROTATE_BYTES
 from launcher.host.memory_kills import MemoryKills
@@ -21,6 +19,8 @@ from launcher.host.output_tail import OutputLines
 from launcher.host.process_tree import ProcessTree, ReaperError
 from launcher.host.stack_dump import dump_stacks
 from trainer.contract.protocol.environment import EVENTS_FD
+from trainer.contract.protocol.events import Event, WarningEvent
+from trainer.contract.protocol.wire import parse_event
 
 EVENTS_PIPE_BYTES = 1 << 20  # about 4000 events, by which the driver may be late
 POLL_INTERVAL_S, GATHER_S = 0.05, 0.03
@@ -37,7 +37,7 @@ KILLED_IN_A_SHELL = (128 + signal.SIGKILL) << 8
 class OutputUpdate:
     """The events, output and state of a program since the last update."""
 
-    events: list[dict[str, Any]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     status: int | None = None
     """Its wait status, once it has ended."""
@@ -85,7 +85,7 @@ class HostProcess:
         finally:
             os.close(writing)
         self._half_event = b""
-        self._warnings: list[dict[str, Any]] = []
+        self._warnings: list[Event] = []
         self._pid: int | None = None
         self._failed_to_start: str | None = None
         self._ended_monotonic_s: float | None = None
@@ -190,7 +190,7 @@ class HostProcess:
         ended = self._ended_monotonic_s
         return None if ended is None else max(0.0, time.monotonic() - ended)
 
-    def _read_events(self) -> list[dict[str, Any]]:
+    def _read_events(self) -> list[Event]:
         warnings, self._warnings = self._warnings, []
         try:
             chunk = os.read(self._events, EVENTS_PIPE_BYTES)
@@ -198,25 +198,15 @@ class HostProcess:
             return warnings
         self._events_closed = not chunk
         *lines, self._half_event = (self._half_event + chunk).split(b"\n")
-        return warnings + [event for line in lines if (event := _parse_event(line)) is not None]
+        return warnings + [event for line in lines if (event := parse_event(line)) is not None]
 
 
 def _is_news(update: OutputUpdate) -> bool:
     return bool(update.events or update.lines or update.over)
 
 
-def _parse_event(line: bytes) -> dict[str, Any] | None:
-    """Returns None for a line that is not an event: a program may write anything."""
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
-
-
-def _warning(message: str) -> dict[str, Any]:
-    """Returns a warning event in the form that programs send."""
-    return {"time": time.time(), "event": "warning", "kind": "log", "message": message}
+def _warning(message: str) -> WarningEvent:
+    return WarningEvent(time=time.time(), category="log", message=message)
 
 
 def _make(log: Path) -> None:

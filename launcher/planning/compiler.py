@@ -4,10 +4,9 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
 
 from launcher.core.memory import available_bytes
 from launcher.planning.planner import TrainingLaunch
@@ -15,6 +14,7 @@ from launcher.planning.spec import LaunchSpec
 from launcher.planning.trainer_process import POLL_S, TrainerProcess, TrainerProcessError
 from trainer.contract.estimates.search import Candidate, Ranking
 from trainer.contract.planning.accelerators import lacks_compiler
+from trainer.contract.protocol.reports import CompileReport
 
 TIMEOUT_S = 1800.0
 
@@ -22,8 +22,8 @@ TIMEOUT_S = 1800.0
 def compilation(launch: LaunchSpec, timeout_s: float = TIMEOUT_S) -> TrainerProcess:
     """Starts the TPU compiler on the launch's step, for at most `timeout_s` seconds.
 
-    The result has the fields of `trainer.analysis.compile_report.CompileReport`. Raises
-    TrainerProcessError when this machine has no compiler for the accelerator.
+    The result is a CompileReport. Raises TrainerProcessError when this machine has no compiler for
+    the accelerator.
     """
     training = of_training(launch)
     if lack := lacks_compiler(training.plan.world):
@@ -51,14 +51,14 @@ class CompiledCandidate:
     """A candidate and its result from the compiler."""
 
     candidate: Candidate
-    verdict: Mapping[str, Any] | None = None
-    """Fields of trainer.analysis.compile_report.CompileReport; None: not compiled, or failed."""
+    verdict: CompileReport | None = None
+    """None when it was not compiled, or the compiler failed."""
     failure: str = ""
 
     @property
     def fits(self) -> bool | None:
         """Whether the candidate fits; None without a result."""
-        return self.verdict["fits"] if self.verdict else None
+        return self.verdict.fits if self.verdict else None
 
 
 def ask_about_the_best(
@@ -112,6 +112,6 @@ def next_to_ask(
 
 def _finding(candidate: Candidate, call: TrainerProcess) -> CompiledCandidate:
     try:
-        return CompiledCandidate(candidate, call.answer())
+        return CompiledCandidate(candidate, call.answer(CompileReport))
     except TrainerProcessError as error:
         return CompiledCandidate(candidate, failure=str(error))

@@ -3,7 +3,6 @@
 The launcher has no JAX, and the effects of a user's code or a compiler stay in that process.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -11,17 +10,21 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TypeVar
+
+from pydantic import TypeAdapter
 
 from launcher.host.reaper import die_with_parent
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import dump
-from trainer.contract.planning.parameter_shapes import Parameter
+from trainer.contract.planning.parameter_shapes import ModelDescription, Parameter
 from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.planning.planner import PlanError
 from trainer.contract.planning.validation import KEY
 
 POLL_S = 0.05
+Report = TypeVar("Report")
+"""A dataclass that a process prints as JSON."""
 
 
 class TrainerProcessError(Exception):
@@ -29,7 +32,7 @@ class TrainerProcessError(Exception):
 
 
 class TrainerProcess:
-    """The process `python -m MODULE JOB [PLAN]`, which prints JSON.
+    """The process `python -m MODULE JOB [PLAN]`, which prints a report as JSON.
 
     A context manager: the process and its files are gone afterwards. The process ends when its
     parent dies.
@@ -58,8 +61,8 @@ class TrainerProcess:
         """Whether the process has ended or is past its deadline."""
         return self._process.poll() is not None or time.monotonic() > self._deadline
 
-    def answer(self) -> Any:
-        """Waits for the process and returns its JSON. Raises TrainerProcessError."""
+    def answer(self, report: type[Report]) -> Report:
+        """Waits for the process and returns its report. Raises TrainerProcessError."""
         while not self.is_over:
             time.sleep(POLL_S)
         code = self._process.returncode
@@ -70,7 +73,7 @@ class TrainerProcess:
             # Libraries print much to standard error; the error that ended the process is last.
             last_line = self._output("stderr").strip().splitlines()[-1:]
             raise TrainerProcessError(": ".join([f"exit code {code}", *last_line]))
-        return json.loads(self._output("stdout"))
+        return TypeAdapter(report).validate_json(self._output("stdout"))
 
     def _start(self, module: str, files: list[str]) -> subprocess.Popen[bytes]:
         with (
@@ -100,15 +103,12 @@ def parameters(job: Job) -> list[Parameter]:
     """
     try:
         with TrainerProcess("trainer.analysis.describe_model", job, None, TIMEOUT_S) as call:
-            found = call.answer()
+            found = call.answer(ModelDescription)
     except TrainerProcessError as error:
         raise PlanError([(KEY, f"cannot import or build the model: {error}")]) from None
-    if "problems" in found:
-        raise PlanError([(key, message) for key, message in found["problems"]])
-    return [
-        Parameter(one["name"], tuple(one["shape"]), tuple(one["axes"]))
-        for one in found["parameters"]
-    ]
+    if found.problems:
+        raise PlanError(found.problems)
+    return found.parameters
 
 
 def planned(arrays: Sequence[ArrayPlan]) -> list[Parameter]:

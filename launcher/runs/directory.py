@@ -8,13 +8,14 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from launcher.cluster.schema import ClusterRef
 from launcher.core.errors import UsageError
+from launcher.core.events import AttemptEndedEvent, CommandStartedEvent, LastHeardEvent, StateEvent
 from launcher.core.files import (
     LOCK_TIMEOUT_S,
     NoLocksError,
@@ -25,7 +26,7 @@ from launcher.core.files import (
     read_object,
     replace_file,
 )
-from launcher.core.results import AttemptResult
+from launcher.core.results import AttemptResult, RunState
 from launcher.host.process_tree import start_time
 from launcher.planning.spec import LaunchSpec
 from launcher.runs import live, registry, storage
@@ -35,11 +36,11 @@ from launcher.runs.slurm_job import queued
 from trainer.contract.config.errors import suggest
 from trainer.contract.config.loader import dump
 from trainer.contract.protocol.environment import RUN_ID, SLURM_JOB
+from trainer.contract.protocol.events import Event
+from trainer.contract.protocol.wire import encode
 
 KEPT = ("attempt", "cluster", "steps", "grace_s", "launched_in")
 """Fields of state.json that describe an attempt, in every state."""
-QUEUED = "queued"
-"""State of a run that a queue will start."""
 POSITION = ("step", "checkpoint")
 """Fields of state.json with the progress of a run."""
 REMOTE = "remote.json"
@@ -64,7 +65,7 @@ class RunDir:
         _refuse_queued(folder)
         self.folder = folder
         self._kept: dict[str, Any] = {}
-        self._noted: dict[str, Any] = {}
+        self._last_change: StateEvent | None = None
         self._writing = threading.Lock()
         self._live = live.LiveFiles(lambda: self.folder)
         self._events = (folder / "events.jsonl").open("a", encoding="utf-8")
@@ -111,15 +112,15 @@ class RunDir:
     def open(cls, folder: Path) -> "RunDir":
         """Opens an earlier run to resume it. Raises RunFolderError when it is running.
 
-        An `opened` event marks the time from which the run's time counts again.
+        A `command_started` event marks the time from which the run's time counts again.
         """
         run = cls(folder)
         for name in ("events.jsonl", "metrics.jsonl", "samples.jsonl"):
             end_torn_line(folder / name)
         if heard := live.read(folder).heard:
-            run.add_event({"event": "heard", "time": heard})
+            run.add_event(LastHeardEvent(time=heard))
         run._kept = {name: value for name, value in run.state.items() if name in KEPT}
-        run.add_event({"event": "opened", "time": time.time()})
+        run.add_event(CommandStartedEvent(time=time.time()))
         return run
 
     def begin(self, launch: LaunchSpec) -> None:
@@ -128,12 +129,12 @@ class RunDir:
         plans.mkdir(exist_ok=True)
         replace_file(plans / f"{launch.attempt:04d}.json", launch.plan.model_dump_json(indent=2))
         self._keep(launch)
-        self.set_state("provisioning")
+        self.set_state(RunState.PROVISIONING)
 
     def wait_in_queue(self, launch: LaunchSpec) -> None:
         """Records the job of an attempt that begins later."""
         self._keep(launch)
-        self.set_state(QUEUED, **{name: self.state.get(name) for name in POSITION})
+        self.set_state(RunState.QUEUED, **{name: self.state.get(name) for name in POSITION})
 
     def _keep(self, launch: LaunchSpec) -> None:
         replace_file(self.folder / "job.yaml", dump(launch.job))
@@ -168,22 +169,22 @@ class RunDir:
         """Folder that the run's relative paths start from, see the function `launched_in`."""
         return launched_in(self.folder)
 
-    def add_event(self, event: Mapping[str, Any]) -> None:
+    def add_event(self, event: Event) -> None:
         """Appends an event to events.jsonl immediately if a run keeps it; see `is_kept`.
 
         Hosts' events get `received`, this machine's time: their own `time` is from host clocks,
         which may be wrong.
         """
-        if "process" in event:
-            received = time.time()
+        received = time.time()
+        if event.process is not None:
             self._live.on_event(event, received)
-            event = {**event, "received": received}
+            event = event.stamped(received=received)
         if is_kept(event):
             with self._writing:
-                self._live.on_written(self._events.write(json.dumps(event) + "\n"))
+                self._live.on_written(self._events.write(encode(event) + "\n"))
                 self._events.flush()
 
-    def set_state(self, state: str, **fields: Any) -> None:
+    def set_state(self, state: RunState, **fields: Any) -> None:
         """Replaces state.json, and appends a `state` event when the state or its reason changes.
 
         The field `reason` explains why the run is in this state.
@@ -191,17 +192,24 @@ class RunDir:
         now, pid = time.time(), os.getpid()
         about = {"state": state, "time": now, "pid": pid, "start_time": start_time(pid)}
         replace_file(self.folder / "state.json", json.dumps({**self._kept, **fields, **about}))
-        reason = {"reason": fields["reason"]} if fields.get("reason") else {}
-        change = {"attempt": self._kept.get("attempt"), "state": state, **reason}
-        if change != self._noted:
-            self._noted = change
-            self.add_event({"event": "state", "time": now, **change})
+        reason = fields.get("reason") or None
+        change = StateEvent(attempt=self._kept.get("attempt"), state=state, reason=reason)
+        if change != self._last_change:
+            self._last_change = change
+            self.add_event(change.stamped(time=now))
 
     def end_attempt(self, ending: AttemptResult) -> None:
         """Records how an attempt ended, for `launch status` and for the goodput."""
-        about = {"kind": ending.kind.value, "reason": ending.reason, "process": ending.process}
-        event = {"event": "attempt_ended", "time": time.time(), **about, "step": ending.step}
-        self.add_event({**event, "attempt": self._kept["attempt"]})
+        self.add_event(
+            AttemptEndedEvent(
+                time=time.time(),
+                process=ending.process,
+                attempt=self._kept["attempt"],
+                end_reason=ending.end_reason,
+                reason=ending.reason,
+                step=ending.step,
+            )
+        )
 
     def close(self) -> None:
         self._live.close()

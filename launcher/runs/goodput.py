@@ -10,8 +10,11 @@ from enum import StrEnum
 from math import inf
 from typing import Any, NamedTuple
 
+from launcher.core.events import AttemptEndedEvent, CommandStartedEvent, StateEvent
 from launcher.core.formatting import format_seconds
-from launcher.runs.timeline import Moment, Timeline, as_time
+from launcher.core.results import RunState
+from launcher.runs.timeline import Moment, PhaseEdge, StepDone, Timeline
+from trainer.contract.protocol.events import Event
 
 
 class Part(StrEnum):
@@ -48,13 +51,13 @@ PHASES = frozenset(
     [Part.DATA, Part.COMPILE, Part.RESTORE, Part.SAVE, Part.COMMIT, Part.EVALUATE, Part.SAMPLE]
 )  # fmt: skip
 OUTSIDE_PHASES = {
-    "provisioning": Part.PROVISIONING,
-    "starting": Part.START,
-    "backing_off": Part.WAITING,
-    "waiting_for_hosts": Part.WAITING,
+    RunState.PROVISIONING: Part.PROVISIONING,
+    RunState.STARTING: Part.START,
+    RunState.BACKING_OFF: Part.WAITING,
+    RunState.WAITING_FOR_HOSTS: Part.WAITING,
 }
-ENDS = ("finished", "failed", "stopped", "interrupted")
-IN_ORDER = ("finished", "stopped", "resized")
+IN_ORDER = (RunState.STARTING, RunState.RUNNING, RunState.FINISHED, RunState.STOPPED)
+"""States that cut off no phase in progress."""
 SHOWN_FROM_S = 0.05
 FOLDED_STEPS = 1000
 """Minimum number of steps that a save folds into a block. A run has millions of steps, and an
@@ -99,8 +102,8 @@ class Goodput:
         return f"goodput {share} ({'; '.join(filter(None, [whole, ', '.join(rest)]))})"
 
 
-def goodput(events: Iterable[Mapping[str, Any]], now: float | None = None) -> Goodput:
-    """Returns the goodput of a run, from the lines of its events.jsonl.
+def goodput(events: Iterable[Event], now: float | None = None) -> Goodput:
+    """Returns the goodput of a run, from its events.
 
     `now`, in seconds since the epoch, is given for a run that is alive: its time extends to `now`,
     and the step in progress counts. Without it, the run ended with its last event.
@@ -182,7 +185,8 @@ class Account:
     steps: dict[int, Steps] = field(default_factory=dict)
     """Steps of each attempt, by its number."""
     time: float | None = None
-    state: str = "running"
+    state: RunState | None = RunState.RUNNING
+    """None from the end of an attempt until the next state."""
     attempt: int = 0
     phases: list[Phase] = field(default_factory=list)
     """Phases in progress, the innermost last."""
@@ -196,23 +200,24 @@ class Account:
 
     def _take(self, moment: Moment) -> None:
         event = moment.event
-        if event.get("event") == "opened":
+        if isinstance(event, CommandStartedEvent):
             self.time = moment.time  # the time before does not count
         self._spend(moment.time)
-        self._enter(event.get("attempt"))
+        if event is None:
+            return
+        self._enter(event.attempt)
         match event:
-            case {"event": "opened"}:
-                self._change_state("opened", in_order=False)
-            case {"event": "state", "state": str(state)} if state != self.state:
-                self._change_state(state, in_order=state in ("starting", "running", *IN_ORDER))
-            case {"event": "attempt_ended"}:
-                self._change_state("attempt_ended", in_order=event.get("kind") in IN_ORDER)
-            case {"event": "phase", "name": str(name), "edge": "begin"}:
-                self._begin_phase(name)
-            case {"event": "phase", "name": str(name), "edge": "end"}:
-                self._end_phase(name)
-            case {"event": "step", "step": int(step)}:
-                self._end_step(step, as_time(event.get("data_wait_s")) or 0.0)
+            case StepDone():
+                self._end_step(event.number, event.data_wait_s)
+            case PhaseEdge():
+                (self._begin_phase if event.begins else self._end_phase)(event.name)
+            case StateEvent():
+                if event.state is not self.state:
+                    self._change_state(event.state, in_order=event.state in IN_ORDER)
+            case AttemptEndedEvent():
+                self._change_state(None, in_order=event.end_reason.is_orderly)
+            case CommandStartedEvent():
+                self._change_state(None, in_order=False)
 
     def close(self, now: float | None) -> None:
         """Ends the account at the last event, or at `now` for a run that is alive."""
@@ -241,7 +246,7 @@ class Account:
         """Books the time up to `until`; a run that has ended takes none."""
         seconds = max(0.0, until - (until if self.time is None else self.time))
         self.time = max(until, self.time or 0.0)
-        if self.state in ENDS:
+        if self.state and self.state.is_terminal:
             return
         if self.phases:
             self.phases[-1].seconds += seconds
@@ -249,17 +254,17 @@ class Account:
             self.booked[self._part_outside_phases()] += seconds
 
     def _part_outside_phases(self) -> Part:
-        if self.state == "running" and not self.has_trained:
+        if self.state is RunState.RUNNING and not self.has_trained:
             return Part.PROGRAM
-        return OUTSIDE_PHASES.get(self.state, Part.OTHER)
+        return OUTSIDE_PHASES.get(self.state, Part.OTHER) if self.state else Part.OTHER
 
-    def _enter(self, attempt: object) -> None:
+    def _enter(self, attempt: int | None) -> None:
         """Begins a new attempt. The previous one has ended, even if no event reported that."""
-        if isinstance(attempt, int) and attempt > self.attempt:
+        if attempt is not None and attempt > self.attempt:
             self._cut_off()
             self.attempt = attempt
 
-    def _change_state(self, state: str, *, in_order: bool) -> None:
+    def _change_state(self, state: RunState | None, *, in_order: bool) -> None:
         if in_order:
             self._end_phases(Part.OTHER)
         else:

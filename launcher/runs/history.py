@@ -1,15 +1,29 @@
 """The history of a run, from events.jsonl: its ends, hangs and saves. Pure."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from launcher.core.events import (
+    AttemptEndedEvent,
+    DisplayOffEvent,
+    HangEvent,
+    StateEvent,
+    StragglerEvent,
+)
 from launcher.core.formatting import format_seconds
+from launcher.core.results import EndReason
+from trainer.contract.protocol.events import (
+    CheckpointSavedEvent,
+    Event,
+    RestoredEvent,
+    SaveFailedEvent,
+)
 
-Event = Mapping[str, Any]
-IN_ORDER = ("finished", "stopped", "resized")
-WAITING = ("backing_off", "waiting_for_hosts")
+SHOWN = {
+    AttemptEndedEvent, HangEvent, StragglerEvent, StateEvent, SaveFailedEvent, DisplayOffEvent,
+    RestoredEvent, CheckpointSavedEvent,
+}  # fmt: skip
+"""Types of the events that the history is made of."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +54,19 @@ class HistoryEntry:
 class History:
     """The history of a run, built from its events in order."""
 
-    happenings: list[HistoryEntry] = field(default_factory=list)
+    entries: list[HistoryEntry] = field(default_factory=list)
     checkpoint: LastCheckpoint | None = None
 
     def add(self, event: Event) -> None:
-        """Adds one event; ignores events that it does not know."""
-        attempt, name, step = event.get("attempt"), event.get("event"), event.get("step")
-        if name == "checkpoint_saved" and isinstance(step, int):
-            self.checkpoint = LastCheckpoint(step, _time(event))
-        elif name == "restored" and isinstance(step, int):
-            self._on_restored(step)
+        """Adds one event; ignores most types of events."""
+        if type(event) not in SHOWN:
+            return  # one of the millions of steps
+        if isinstance(event, CheckpointSavedEvent):
+            self.checkpoint = LastCheckpoint(event.step, _time(event))
+        elif isinstance(event, RestoredEvent):
+            self._on_restored(event.step)
         if text := _text(event):
-            self.happenings.append(HistoryEntry(_time(event), attempt, text))
+            self.entries.append(HistoryEntry(_time(event), event.attempt, text))
 
     def _on_restored(self, step: int) -> None:
         """Records the restored step, which is older than the last save if that was damaged."""
@@ -61,32 +76,38 @@ class History:
 
 def _text(event: Event) -> str:
     """Returns an event as a line for the user; "" when it is not worth one."""
-    step, reason = event.get("step"), event.get("reason") or event.get("message") or ""
-    match event.get("event"):
-        case "attempt_ended":
-            kind = event.get("kind")
-            detail = "" if kind == "hang" else reason  # the hang's own event has the reason
-            what = reason if kind in IN_ORDER else _sentence(str(kind), detail)
-            return _sentence("ended" + (f" at step {step}" if step else ""), what)
-        case "hang":
-            return _sentence("hang", reason)
-        case "straggler":
-            return reason or f"host {event.get('process')} is slow"
-        case "state" if event.get("state") in WAITING:
-            return _sentence(str(event["state"]).replace("_", " "), reason)
-        case "save_failed":
-            return _sentence(f"saving step {step} failed", reason)
-        case "display_off":
-            return _sentence("the display was switched off", reason)
-        case "restored":
-            return reason or f"restored step {step}"
-    return ""
+    match event:
+        case AttemptEndedEvent():
+            return _end_text(event)
+        case HangEvent():
+            return _sentence("hang", event.reason)
+        case StragglerEvent():
+            return event.message or f"host {event.process} is slow"
+        case StateEvent() if event.state.is_waiting:
+            return _sentence(event.state.replace("_", " "), event.reason)
+        case SaveFailedEvent():
+            return _sentence(f"saving step {event.step} failed", event.message)
+        case DisplayOffEvent():
+            return _sentence("the display was switched off", event.reason)
+        case RestoredEvent():
+            return event.message or f"restored step {event.step}"
+        case _:
+            return ""
 
 
-def _sentence(what: str, why: str) -> str:
+def _end_text(event: AttemptEndedEvent) -> str:
+    why = event.end_reason
+    if why is EndReason.HANG:  # the hang's own event has the reason
+        what = why.value
+    else:
+        what = event.reason if why.is_orderly else _sentence(why, event.reason)
+    return _sentence("ended" + (f" at step {event.step}" if event.step else ""), what)
+
+
+def _sentence(what: str, why: str | None) -> str:
     return f"{what}: {why}" if why else what
 
 
 def _time(event: Event) -> float:
     """Returns the time by the launcher's clock if recorded: a host's clock may be wrong."""
-    return float(event.get("received") or event.get("time") or 0.0)
+    return float(event.received or event.time or 0.0)

@@ -6,16 +6,16 @@ receive no request for a minute end themselves.
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from launcher.core.files import read_object, replace_file
 from launcher.runs import summary
 from launcher.runs.phases import HostPhases
 from launcher.runs.timeline import as_time
+from trainer.contract.protocol.events import Event
 
 NAME = "hosts.json"
 LOOK_EVERY_S = 0.5
@@ -59,7 +59,7 @@ class LiveFiles:
         self._unsummarized = 0
         self._thread: threading.Thread | None = None
 
-    def on_event(self, event: Mapping[str, Any], received: float) -> None:
+    def on_event(self, event: Event, received: float) -> None:
         """Adds an event of a host, and the time at which it arrived."""
         with self._changing:
             self._phases.add(event)

@@ -1,22 +1,28 @@
 """The current phase of each host, from its events; and which of these events a run keeps."""
 
-from collections.abc import Mapping
-from typing import Any
+from trainer.contract.protocol.events import (
+    Event,
+    FinishedEvent,
+    HeartbeatEvent,
+    PhaseEvent,
+    SaveProgressEvent,
+    StepEvent,
+    UnknownEvent,
+)
 
-OF_PROCESS_0_ONLY = ("phase", "step")
-LIVE_ONLY = ("heartbeat", "save_progress")
+OF_PROCESS_0_ONLY = (PhaseEvent.kind, StepEvent.kind)
+LIVE_ONLY = (HeartbeatEvent.kind, SaveProgressEvent.kind)
 
 
-def is_kept(event: Mapping[str, Any]) -> bool:
+def is_kept(event: Event) -> bool:
     """Returns whether events.jsonl keeps an event.
 
     The file's size must not grow with the number of hosts. Heartbeats and the progress of saves are
     left out. All hosts take the same steps and phases, so only those of process 0 are kept.
     """
-    name = event.get("event")
-    return name not in LIVE_ONLY and (
-        name not in OF_PROCESS_0_ONLY or event.get("process", 0) == 0
-    )  # fmt: skip
+    # One that lacks a required field counts, too: every host of a program may send it.
+    name = event.event if isinstance(event, UnknownEvent) else event.kind
+    return name not in LIVE_ONLY and not (name in OF_PROCESS_0_ONLY and event.process)
 
 
 class HostPhases:
@@ -26,18 +32,18 @@ class HostPhases:
         self.by_process: dict[int, str] = {}
         self._attempt = 0
 
-    def add(self, event: Mapping[str, Any]) -> None:
-        """Adds one event; ignores events that it does not know."""
-        attempt, process = event.get("attempt"), event.get("process")
-        if isinstance(attempt, int) and attempt > self._attempt:
-            self._attempt, self.by_process = attempt, {}
-        if not isinstance(process, int):
+    def add(self, event: Event) -> None:
+        """Adds one event; ignores events that say nothing about a phase."""
+        if event.attempt is not None and event.attempt > self._attempt:
+            self._attempt, self.by_process = event.attempt, {}
+        if event.process is None:
             return
         match event:
-            case {"event": "phase", "edge": "begin", "name": str(name)}:
-                self.by_process[process] = name
-            case {"event": "heartbeat"}:
-                phase = event.get("phase")
-                self.by_process[process] = phase if isinstance(phase, str) else "start"
-            case {"event": "finished"}:
-                self.by_process[process] = "finished"
+            case PhaseEvent(edge="begin"):
+                self.by_process[event.process] = event.name
+            case HeartbeatEvent():
+                self.by_process[event.process] = event.phase or "start"
+            case FinishedEvent():
+                self.by_process[event.process] = "finished"
+            case _:
+                pass

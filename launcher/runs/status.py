@@ -10,8 +10,8 @@ from launcher.core.errors import HostError
 from launcher.core.exit_codes import INTERRUPTED, JOB_FAILED, OK
 from launcher.core.files import last_object, read_object
 from launcher.core.printable import plain
+from launcher.core.results import RunState
 from launcher.runs.directory import (
-    QUEUED,
     REMOTE,
     RunFolderError,
     is_alive,
@@ -23,14 +23,13 @@ from launcher.runs.registry import is_run, noted
 from launcher.runs.slurm_job import queued
 
 EXIT_CODES = {
-    "finished": OK,
-    "failed": JOB_FAILED,
-    "died": JOB_FAILED,
-    "stopped": INTERRUPTED,
-    "interrupted": INTERRUPTED,
+    RunState.FINISHED: OK,
+    RunState.FAILED: JOB_FAILED,
+    RunState.LOST: JOB_FAILED,
+    RunState.STOPPED: INTERRUPTED,
+    RunState.INTERRUPTED: INTERRUPTED,
 }
-"""Final states, and the exit code of a command that waited for the run."""
-BY_HAND = "by hand"
+"""Exit code of a command that waited for a run, by the run's terminal state."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,8 @@ class RunStatus:
     """The status of a run when its folder was read."""
 
     folder: Path
-    state: str
-    """State from state.json. `died` when that is not final and no process runs the run; `by hand`
-    without a state; `on HOST` when another machine has the run."""
+    state: RunState
+    """State from state.json, or what its absence and the run's lock imply."""
     is_alive: bool
     """Whether a process runs it now."""
     about: dict[str, Any]
@@ -50,6 +48,8 @@ class RunStatus:
     loss: float | None
     changed_at: float
     """When its files last changed, in seconds since the epoch."""
+    remote_host: str = ""
+    """The host that has a REMOTE run."""
 
     @classmethod
     def of_json(cls, folder: Path, found: Mapping[str, Any]) -> "RunStatus":
@@ -58,7 +58,7 @@ class RunStatus:
         checkpoint = (found.get("checkpoint") or {}).get("step")
         return cls(
             folder=folder,
-            state=str(found.get("state")),
+            state=_recorded_state(found) or RunState.UNKNOWN,
             is_alive=bool(found.get("alive")),
             about={name: found.get(name) for name in names} | {"checkpoint": checkpoint},
             step=found.get("step"),
@@ -69,6 +69,11 @@ class RunStatus:
     @property
     def name(self) -> str:
         return self.folder.name
+
+    @property
+    def state_text(self) -> str:
+        """The state for display; that of a remote run names its host."""
+        return f"on {self.remote_host}" if self.state is RunState.REMOTE else self.state.value
 
     @property
     def attempt(self) -> int | None:
@@ -118,7 +123,7 @@ class RunStatus:
         return {
             "name": self.name,
             "folder": str(self.folder),
-            "state": self.state,
+            "state": self.state_text,
             "alive": self.is_alive,
             "exit_code": None if self.is_alive else self.exit_code,
             "reason": self.about.get("reason"),
@@ -136,16 +141,34 @@ def read_status(folder: Path) -> RunStatus:
     """Reads the status of the run in a folder."""
     alive = is_alive(folder)  # before the state: the final one is written before the lock is free
     about = read_object(folder / "state.json")
-    elsewhere = (
-        f"on {where}" if (where := read_object(folder / REMOTE).get("head_name")) else BY_HAND
-    )
-    state = about.get("state", elsewhere)
-    if not alive and state not in (*EXIT_CODES, elsewhere):
+    remote_host = read_object(folder / REMOTE).get("head_name") or ""
+    recorded = _recorded_state(about)
+    state = recorded or (RunState.REMOTE if remote_host else RunState.BY_HAND)
+    if recorded and not alive and not state.is_terminal:
         alive = is_alive(folder)  # it may have begun between the two reads
-        state = state if alive else QUEUED if _is_queued(folder, state) else "died"
+        if not alive:
+            state = RunState.QUEUED if _is_queued(folder, state) else RunState.LOST
     last = _last_step(folder)
-    changed_at = _changed_at(folder)
-    return RunStatus(folder, state, alive, about, last.get("step"), last.get("loss"), changed_at)
+    return RunStatus(
+        folder=folder,
+        state=state,
+        is_alive=alive,
+        about=about,
+        step=last.get("step"),
+        loss=last.get("loss"),
+        changed_at=_changed_at(folder),
+        remote_host=remote_host,
+    )
+
+
+def _recorded_state(about: Mapping[str, Any]) -> RunState | None:
+    """Returns the state in state.json; None without one."""
+    try:
+        return RunState(about["state"])
+    except KeyError:
+        return None
+    except ValueError:  # of another version of Slipway
+        return RunState.UNKNOWN
 
 
 def take_all(runs: Path) -> list[RunStatus]:
@@ -161,38 +184,44 @@ def _take_any(folder: Path) -> RunStatus:
         return read_status(folder)
     except RunFolderError:
         about = read_object(folder / "state.json")
-        return RunStatus(folder, "unknown", False, about, None, None, _changed_at(folder))
+        return RunStatus(folder, RunState.UNKNOWN, False, about, None, None, _changed_at(folder))
 
 
 def describe(found: RunStatus) -> str:
     """Describes a run's status in a sentence, with the command that continues it."""
-    state, step, saved = found.state, found.step, found.about.get("checkpoint")
     if found.is_alive:
-        return f"{found.name} is running: {state}"
-    if state == QUEUED:
-        return (
-            f"{found.name} waits in a queue; follow it with: launch attach {run_word(found.folder)}"
-        )
-    if state == "finished":
-        return f"{found.name} finished" + (f": {found.position} steps" if found.position else "")
-    if state == BY_HAND:
-        return f"{found.name} was started by hand, without a launcher"
-    where = f" at step {step}" if step else " before the first step" * bool(found.steps)
-    why = {
-        "failed": f" failed{where}: {plain(str(found.about.get('reason') or 'see its logs'))}",
-        "died": f" died{where}: {_why_it_died(found)}",
-    }.get(state, f" was {state}{where}")
-    checkpoint = f", checkpoint of step {saved}" if saved else ""
-    return f"{found.name}{why}{checkpoint}; continue with: {resume_command(found.folder)}"
+        return f"{found.name} is running: {found.state_text}"
+    match found.state:
+        case RunState.QUEUED:
+            command = f"launch attach {run_word(found.folder)}"
+            return f"{found.name} waits in a queue; follow it with: {command}"
+        case RunState.FINISHED:
+            steps = f": {found.position} steps" if found.position else ""
+            return f"{found.name} finished{steps}"
+        case RunState.BY_HAND:
+            return f"{found.name} was started by hand, without a launcher"
+        case _:
+            saved = found.about.get("checkpoint")
+            checkpoint = f", checkpoint of step {saved}" if saved else ""
+            end = f"{_end(found)}{checkpoint}"
+            return f"{found.name} {end}; continue with: {resume_command(found.folder)}"
 
 
-def _why_it_died(found: RunStatus) -> str:
-    if found.about.get("state") == QUEUED:
-        return "Slurm's queue does not have its job"
-    return "what ran it is gone, without a word"
+def _end(found: RunStatus) -> str:
+    """Describes the end of a run that has not finished: "failed at step 7: ..."."""
+    where = f" at step {found.step}" if found.step else " before the first step" * bool(found.steps)
+    match found.state:
+        case RunState.FAILED:
+            return f"failed{where}: {plain(str(found.about.get('reason') or 'see its logs'))}"
+        case RunState.LOST if found.about.get("state") == RunState.QUEUED:
+            return f"was lost{where}: Slurm's queue does not have its job"
+        case RunState.LOST:
+            return f"was lost{where}: the launcher process exited without recording a result"
+        case _:
+            return f"was {found.state_text}{where}"
 
 
-def _is_queued(folder: Path, state: str) -> bool:
+def _is_queued(folder: Path, state: RunState) -> bool:
     """Returns whether the run's job is in the queue, as far as this machine can query it.
 
     Slurm itself requeues a job that lost a host.
@@ -200,8 +229,8 @@ def _is_queued(folder: Path, state: str) -> bool:
     try:
         job = queued(folder)
     except HostError:
-        return state == QUEUED
-    return job is not None and (state == QUEUED or job.state == "PENDING")
+        return state is RunState.QUEUED
+    return job is not None and (state is RunState.QUEUED or job.state == "PENDING")
 
 
 def _last_step(folder: Path) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from launcher.core.files import parse_object, replace_file
+from launcher.core.events import LastHeardEvent, parse_event
+from launcher.core.files import replace_file
 from launcher.runs.goodput import Account, Goodput
 from launcher.runs.history import History
 from launcher.runs.timeline import Timeline
@@ -30,14 +31,14 @@ class Summary:
     """First byte that was read; events before it are left out."""
     timeline: Timeline = field(default_factory=Timeline)
     account: Account = field(default_factory=Account)
-    story: History = field(default_factory=History)
+    history: History = field(default_factory=History)
 
     def goodput(self, now: float | None, heard: float | None = None) -> Goodput:
         """Returns the goodput. Call it once, at the end.
 
-        `now`: as in `goodput.goodput`. `heard`: when a host of a run that died last sent an event.
+        `now`: as in `goodput.goodput`. `heard`: when a host of a lost run last sent an event.
         """
-        self.account.take(self.timeline.add({"event": "heard", "time": heard}))
+        self.account.take(self.timeline.add(LastHeardEvent(time=heard)))
         self.account.take(self.timeline.rest())
         self.account.close(now)
         return self.account.goodput()
@@ -50,9 +51,9 @@ class Summary:
                 if not line.endswith(b"\n"):
                     return
                 self.offset += len(line)
-                if event := parse_object(line):
+                if event := parse_event(line):
                     self.account.take(self.timeline.add(event))
-                    self.story.add(event)
+                    self.history.add(event)
 
     def skip_to(self, events: Path, offset: int) -> None:
         """Skips to the first complete line after `offset`."""

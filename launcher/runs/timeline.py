@@ -5,32 +5,52 @@ Hosts report times by their own clocks, which may be off by an hour. The driver 
 that was observed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-FROM_LAUNCHER = ("opened", "state", "attempt_ended")
-FROM_PROCESS_0 = ("phase", "step")
-KEPT = ("event", "attempt", "name", "edge", "step", "data_wait_s")
-"""Fields that are kept of process 0's events: a long run has millions of steps."""
+from launcher.core.events import AttemptEndedEvent, CommandStartedEvent, StateEvent
+from trainer.contract.protocol.events import Event, PhaseEvent, StepEvent
+
+LauncherEvent = CommandStartedEvent | StateEvent | AttemptEndedEvent
+LAUNCHER_EVENTS = (CommandStartedEvent, StateEvent, AttemptEndedEvent)
+"""The same types for `isinstance`, which takes a tuple much faster than a union."""
 MOST_REPORTS = 2000
 """Reports that are compared to find the offset of the host's clock: enough, and few to store."""
 LATEST_S = 1e11
 """Numbers from here on are not times: the year 5138."""
 
 
+class PhaseEdge(NamedTuple):
+    """The begin or end of a phase of process 0."""
+
+    attempt: int | None
+    name: str
+    begins: bool
+
+
+class StepDone(NamedTuple):
+    """A step of process 0; the other fields of its event are not kept in memory."""
+
+    attempt: int | None
+    number: int
+    data_wait_s: float
+
+
 class Moment(NamedTuple):
+    """A time at which it is known what the run did."""
+
     time: float
     """Seconds since the epoch by the driver's clock, never before the previous moment."""
-    event: Mapping[str, Any]
-    """An event of the launcher, or a phase or step of process 0; empty if any host reported."""
+    event: LauncherEvent | PhaseEdge | StepDone | None
+    """What happened; None when a host sent another event."""
 
 
 class Report(NamedTuple):
     """An event that process 0 reported."""
 
-    event: dict[str, Any]
+    event: PhaseEdge | StepDone
     time: float
     """Time by the host's clock."""
     received: float
@@ -44,12 +64,11 @@ class Heard:
     until: float
     reports: list[Report] = field(default_factory=list)
 
-    def add(self, event: Mapping[str, Any], now: float) -> None:
+    def add(self, event: Event, now: float) -> None:
         """Adds one event of a host."""
         self.until = now
-        if event.get("process", 0) == 0 and event.get("event") in FROM_PROCESS_0:
-            time = as_time(event.get("time"))
-            kept = {name: event[name] for name in KEPT if name in event}
+        if not event.process and (kept := _kept(event)):
+            time = as_time(event.time)
             self.reports.append(Report(kept, now if time is None else time, now))
 
     def moments(self) -> Iterator[Moment]:
@@ -59,7 +78,7 @@ class Heard:
             latest = max(latest, min(report.time + offset, report.received))
             yield Moment(latest, report.event)
         if self.until > self.since:
-            yield Moment(self.until, {})
+            yield Moment(self.until, None)
 
     def _offsets(self) -> Iterator[float]:
         """Yields the offset from the host's clock to the driver's for each report.
@@ -79,7 +98,7 @@ class Timeline:
 
     heard: Heard | None = None
 
-    def add(self, event: Mapping[str, Any]) -> Iterator[Moment]:
+    def add(self, event: Event) -> Iterator[Moment]:
         """Yields the moments that are certain now. Ignores an event without a time.
 
         Each event of the launcher follows the moment in which any host last sent an event.
@@ -89,9 +108,9 @@ class Timeline:
             return
         if self.heard is None:
             self.heard = Heard(time, time)
-            yield Moment(time, {})
+            yield Moment(time, None)
         now = max(time, self.heard.until)
-        if event.get("event") in FROM_LAUNCHER:
+        if isinstance(event, LAUNCHER_EVENTS):
             yield from self.rest()
             yield Moment(now, event)
             self.heard = Heard(now, now)
@@ -111,9 +130,20 @@ def as_time(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and 0 <= value < LATEST_S else None
 
 
-def _driver_time(event: Mapping[str, Any]) -> float | None:
+def _kept(event: Event) -> PhaseEdge | StepDone | None:
+    """Returns what the goodput needs of a phase or step; None for any other event."""
+    match event:
+        case StepEvent():
+            return StepDone(event.attempt, event.step, as_time(event.data_wait_s) or 0.0)
+        case PhaseEvent():
+            return PhaseEdge(event.attempt, event.name, event.edge == "begin")
+        case _:
+            return None
+
+
+def _driver_time(event: Event) -> float | None:
     """Returns the driver's time; without `received`, process 0's clock is the best estimate."""
-    if "received" in event:
-        return as_time(event["received"])
-    of_launcher = event.get("event") in FROM_LAUNCHER
-    return as_time(event.get("time")) if of_launcher or event.get("process", 0) == 0 else None
+    if event.received is not None:
+        return as_time(event.received)
+    is_known = isinstance(event, LAUNCHER_EVENTS) or not event.process
+    return as_time(event.time) if is_known else None

@@ -7,9 +7,9 @@ import re
 import statistics
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -18,6 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from launcher.core.events import HangEvent, PreemptionNoticeEvent, StragglerEvent
 from launcher.core.formatting import format_seconds
 from launcher.core.printable import coloured, plain
 from launcher.core.results import AttemptResult, EndReason
@@ -25,9 +26,22 @@ from launcher.planning.spec import AttemptInfo
 from launcher.runs.directory import resume_command
 from launcher.runs.history import LastCheckpoint
 from launcher.ui.plan_view import describe_world, host_color
+from trainer.contract.protocol.events import (
+    CheckpointSavedEvent,
+    ErrorEvent,
+    EvalEvent,
+    Event,
+    FinishedEvent,
+    HeartbeatEvent,
+    PhaseEvent,
+    ProgressEvent,
+    RestoredEvent,
+    SaveFailedEvent,
+    SaveProgressEvent,
+    StepEvent,
+    WarningEvent,
+)
 from trainer.contract.records.metrics_file import curve
-
-Event = dict[str, Any]
 
 # Lines of hosts other than host 0 are shown when they match: words that programs use for trouble,
 # and the first letter of glog's lines (W, E, F and a date).
@@ -57,15 +71,16 @@ class RunDisplay:
         elapsed_s: float = 0.0,
     ) -> None:
         self.checkpoint = checkpoint
-        self.last_step: Event = {}
+        self.last_step: StepEvent | None = None
         self.first_loss: float | None = None
-        self.finished: Event = {}
-        self.evaluated: Event = {}
+        self.finished: FinishedEvent | None = None
+        """The end of process 0."""
+        self.last_eval: EvalEvent | None = None
         self._console = console
         self._launch = launch
         self._status = "starting"
         self._stopping = ""
-        self._save_failed: Event = {}
+        self._save_failed: SaveFailedEvent | None = None
         self._saving, self._saving_step = "", 0
         self._written: dict[int, int] = {}
         """Bytes written in the current save, by process."""
@@ -113,7 +128,8 @@ class RunDisplay:
 
     def attempt_ended(self, ending: AttemptResult) -> None:
         """Prints the reason of a failure, loss or resize, so that it remains visible afterwards."""
-        if ending.kind.is_failure or ending.kind.is_loss or ending.kind is EndReason.RESIZED:
+        why = ending.end_reason
+        if why.is_failure or why.is_loss or why is EndReason.RESIZED:
             self._print(f"attempt {self._launch.attempt} ended: {ending.reason}", "bold yellow")
 
     def hosts_do(self, phases: Mapping[int, str]) -> None:
@@ -121,77 +137,81 @@ class RunDisplay:
         self._host_states.update(phases)
 
     def on_event(self, event: Event) -> None:
-        """Shows one event of the contract, from any host, without fields that the program omits.
-
-        Only the trainer's own events are certain to have all fields with the right types.
-        """
-        process = event.get("process", 0)
+        """Shows one event of the contract, from any host, without fields that the program omits."""
+        process = event.process or 0
         match event:
-            case {"event": "step", "step": int()} if process == 0:
+            case StepEvent() if process == 0:
                 self._on_step(event)
-            case {"event": "phase", "edge": "begin", "name": str(name)}:
-                self._host_states[process] = name
-            case {"event": "heartbeat"}:
-                phase = event.get("phase")
-                self._host_states[process] = phase if isinstance(phase, str) else "starting"
-            case {"event": "progress", "done": int(done), "total": int(total)}:
-                self._status = f"{event.get('unit', 'data')}: {done:,} of {total:,}"
-            case {
-                "event": "save_progress",
-                "step": int(step),
-                "written": int(written),
-                "total": int(total),
-            }:
-                self._on_save_progress(process, step, written, total)
-            case {"event": "evaluated"}:
-                self.evaluated = event
-            case {"event": "finished"}:
+            case PhaseEvent(edge="begin"):
+                self._host_states[process] = event.name
+            case HeartbeatEvent():
+                self._host_states[process] = event.phase or "starting"
+            case ProgressEvent():
+                self._status = f"{event.unit or 'data'}: {event.done:,} of {event.total:,}"
+            case EvalEvent():
+                self.last_eval = event
+            case FinishedEvent():
                 self._host_states[process] = "finished"
                 self.finished = event if process == 0 else self.finished
-            case {"event": "checkpoint_saved" | "save_failed" | "restored" as name, "step": int()}:
-                self._on_checkpoint(name, process, event)
-            case {"event": "hang"}:
-                self._print(f"hang: {event.get('reason')}", style="bold yellow")
-            case {"event": "straggler"}:
-                self._print(f"warning: {event.get('message')}", style="yellow")
-            case {"event": "preemption_notice"}:
-                self._print(f"host {process} is about to be taken away: {event.get('message')}")
-            case {"event": "warning"}:
-                self._print(f"host {process} warning: {event.get('message')}", style="yellow")
-            case {"event": "error"}:
-                self._print(f"host {process} error: {event.get('message')}", style="red")
+            case SaveProgressEvent() | CheckpointSavedEvent() | SaveFailedEvent():
+                self._on_save(process, event)
+            case RestoredEvent() if process == 0:
+                self._on_restored(event)
+            case _:
+                self._print_report(process, event)
 
-    def _on_step(self, event: Event) -> None:
+    def _print_report(self, process: int, event: Event) -> None:
+        match event:
+            case HangEvent():
+                self._print(f"hang: {event.reason}", style="bold yellow")
+            case StragglerEvent():
+                self._print(f"warning: {event.message}", style="yellow")
+            case PreemptionNoticeEvent():
+                self._print(f"host {process} is about to be taken away: {event.message}")
+            case WarningEvent():
+                self._print(f"host {process} warning: {event.message}", style="yellow")
+            case ErrorEvent():
+                self._print(f"host {process} error: {event.message}", style="red")
+            case _:
+                pass
+
+    def _on_step(self, event: StepEvent) -> None:
         if self.first_loss is None:
-            self.first_loss = number(event, "loss")
+            self.first_loss = event.loss
         self.last_step = event
-        step_time_s = number(event, "step_time_s")
-        if step_time_s is not None:
-            self._step_times_s.append(step_time_s)
+        if event.step_time_s is not None:
+            self._step_times_s.append(event.step_time_s)
         self._status = "training"
 
-    def _on_save_progress(self, process: int, step: int, written: int, total: int) -> None:
-        if step != self._saving_step:
-            self._saving_step, self._written = step, {}
-        self._written[process] = written
-        done = min(sum(self._written.values()), total)
-        unit, size = ("GB", 1e9) if total >= 1e9 else ("MB", 1e6)
-        self._saving = f"saving step {step}: {done / size:,.0f} of {total / size:,.0f} {unit}"
-
-    def _on_checkpoint(self, name: str, process: int, event: Event) -> None:
+    def _on_save(
+        self, process: int, event: SaveProgressEvent | CheckpointSavedEvent | SaveFailedEvent
+    ) -> None:
         """Shows a save once, although every host may report it."""
-        step, self._saving = event["step"], ""
-        if name == "checkpoint_saved":
-            when = event.get("received", time.time())
-            self.checkpoint, self._save_failed = LastCheckpoint(step, when), {}
-        elif name == "save_failed" and step != self._save_failed.get("step"):
+        if isinstance(event, SaveProgressEvent):
+            self._on_save_progress(process, event)
+            return
+        self._saving = ""
+        if isinstance(event, CheckpointSavedEvent):
+            when = event.received or time.time()
+            self.checkpoint, self._save_failed = LastCheckpoint(event.step, when), None
+        elif self._save_failed is None or self._save_failed.step != event.step:
             self._save_failed = event
             self._print(_save_failure(event), style="bold red")
-        elif name == "restored" and process == 0:
-            if self.checkpoint is None or self.checkpoint.step != step:
-                self.checkpoint = LastCheckpoint(step, None)
-            if "message" not in event:  # else the trainer prints it itself
-                self._print(f"restored step {step}")
+
+    def _on_save_progress(self, process: int, event: SaveProgressEvent) -> None:
+        if event.step != self._saving_step:
+            self._saving_step, self._written = event.step, {}
+        self._written[process] = event.written
+        done, total = min(sum(self._written.values()), event.total), event.total
+        unit, size = ("GB", 1e9) if total >= 1e9 else ("MB", 1e6)
+        self._saving = f"saving step {event.step}: {done / size:,.0f} of {total / size:,.0f} {unit}"
+
+    def _on_restored(self, event: RestoredEvent) -> None:
+        self._saving = ""
+        if self.checkpoint is None or self.checkpoint.step != event.step:
+            self.checkpoint = LastCheckpoint(event.step, None)
+        if event.message is None:  # else the trainer prints it itself
+            self._print(f"restored step {event.step}")
 
     def on_line(self, process: int, line: str) -> None:
         """Shows a line that a host's program printed: all of host 0, only trouble of the rest."""
@@ -212,8 +232,8 @@ class RunDisplay:
         title = f"{self._launch.job.name} on {self._launch.cluster_name}{simulated}, {elapsed}"
         table = Table.grid(padding=(0, 2))
         if self.last_step:
-            table.add_row("step", self._bar())
-            table.add_row("", self._numbers())
+            table.add_row("step", self._bar(self.last_step.step))
+            table.add_row("", self._numbers(self.last_step))
         if self._launch.saves or self.checkpoint:
             table.add_row("", Text(f"checkpoint: {self.checkpoint or 'none yet'}"))
         if self._saving:
@@ -224,8 +244,8 @@ class RunDisplay:
         table.add_row("hosts", Text(plain(self._hosts())))
         return Panel(table, title=title, title_align="left", border_style="dim")
 
-    def _bar(self) -> RenderableType:
-        step, steps = self.last_step["step"], self._launch.steps
+    def _bar(self, step: int) -> RenderableType:
+        steps = self._launch.steps
         if steps is None:
             return Text(f"{step}", style="bold")
         bar = Table.grid(padding=(0, 1))
@@ -237,17 +257,20 @@ class RunDisplay:
         bar.add_row(*cells)
         return bar
 
-    def _numbers(self) -> Text:
-        event, devices = self.last_step, self._launch.plan.world.devices
-        shown: list[tuple[str, Callable[[float], str]]] = [
-            ("loss", lambda loss: f"loss {loss:.4f}"),
-            ("learning_rate", lambda rate: f"lr {rate:.2e}"),
-            ("tokens_per_s", lambda each: f"{each:,.0f} tokens/s   {each / devices:,.0f} a device"),
-            ("data_wait_s", lambda wait_s: f"data wait {1000 * wait_s:.0f} ms"),
-            ("mfu", lambda mfu: f"MFU {100 * mfu:.1f} %"),
-        ]
-        known = [(number(event, name), show) for name, show in shown]
-        return Text("   ".join(show(value) for value, show in known if value is not None))
+    def _numbers(self, event: StepEvent) -> Text:
+        parts: list[str] = []
+        if event.loss is not None:
+            parts.append(f"loss {event.loss:.4f}")
+        if event.learning_rate is not None:
+            parts.append(f"lr {event.learning_rate:.2e}")
+        if event.tokens_per_s is not None:
+            each = event.tokens_per_s / self._launch.plan.world.devices
+            parts.append(f"{event.tokens_per_s:,.0f} tokens/s   {each:,.0f} a device")
+        if event.data_wait_s is not None:
+            parts.append(f"data wait {1000 * event.data_wait_s:.0f} ms")
+        if event.mfu is not None:
+            parts.append(f"MFU {100 * event.mfu:.1f} %")
+        return Text("   ".join(parts))
 
     def _hosts(self) -> str:
         total = self._launch.plan.world.processes
@@ -259,30 +282,30 @@ def print_summary(
     console: Console, launch: AttemptInfo, display: RunDisplay, seconds: float
 ) -> None:
     """Prints the end of a successful run: the loss, the run's folder and files, and a sample."""
-    finished, eval_loss = display.finished, number(display.evaluated, "eval_loss")
-    loss, first_loss = number(finished, "loss"), _first_loss(launch, display)
+    finished, last_eval = display.finished or FinishedEvent(), display.last_eval or EvalEvent()
+    loss, first_loss = finished.loss, _first_loss(launch, display)
     line = Text("finished ", style="bold green")
     steps = f"{launch.steps} steps " if launch.steps else ""
     line.append(f"{steps}in {format_seconds(seconds)}", style="not bold default")
     if loss is not None and first_loss is not None:
         line.append(f", loss {first_loss:.4f} -> {loss:.4f}", style="not bold default")
-    if eval_loss is not None:
-        line.append(f", held-out loss {eval_loss:.4f}", style="not bold default")
-    if (accuracy := number(display.evaluated, "accuracy")) is not None:
-        line.append(f", accuracy {accuracy:.1%}", style="not bold default")
+    if last_eval.eval_loss is not None:
+        line.append(f", held-out loss {last_eval.eval_loss:.4f}", style="not bold default")
+    if last_eval.accuracy is not None:
+        line.append(f", accuracy {last_eval.accuracy:.1%}", style="not bold default")
     if display.checkpoint:
         line.append(f", checkpoint of step {display.checkpoint.step}", style="not bold default")
     console.print(line, soft_wrap=True)
     console.print(Text(f"written to {launch.run_dir}"), soft_wrap=True)
     files = sorted(path.name + "/" * path.is_dir() for path in launch.run_dir.iterdir())
     console.print(Text(f"  {', '.join(files)}", style="dim"), soft_wrap=True)
-    if isinstance(finished.get("sample"), str):
-        console.print(Panel(Text(plain(finished["sample"])), title="sample", title_align="left"))
+    if finished.sample is not None:
+        console.print(Panel(Text(plain(finished.sample)), title="sample", title_align="left"))
 
 
 def describe_stop(launch: AttemptInfo, display: RunDisplay) -> str:
     """Describes the position of a stopped run, and the command that continues it."""
-    step, checkpoint = display.last_step.get("step"), display.checkpoint
+    step, checkpoint = display.last_step and display.last_step.step, display.checkpoint
     again = f"continue with: {resume_command(launch.run_dir)}"
     if not (launch.saves or step or checkpoint):
         return f"stopped; {again}"
@@ -291,14 +314,8 @@ def describe_stop(launch: AttemptInfo, display: RunDisplay) -> str:
     return f"stopped {where}, {saved}; {again}"
 
 
-def number(event: Event, name: str) -> float | None:
-    """Returns a field of an event from any program, or None when it is absent or not a number."""
-    value = event.get(name)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _save_failure(event: Event) -> str:
-    return f"saving step {event['step']} failed: {event.get('message')}"
+def _save_failure(event: SaveFailedEvent) -> str:
+    return f"saving step {event.step} failed: {event.message}"
 
 
 def _first_loss(launch: AttemptInfo, display: RunDisplay) -> float | None:

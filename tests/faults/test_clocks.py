@@ -12,6 +12,7 @@ from tests.support.assert_no_leftovers import Traces
 from tests.support.fault_matrix import assert_finished, ends
 from tests.support.launches import Launch
 from tests.support.programs import trainer_of
+from tests.support.run_folders import event_of
 
 pytestmark = pytest.mark.faults
 AN_HOUR_BEHIND = "import time\nright = time.time\ntime.time = lambda: right() - 3600\n"
@@ -28,11 +29,11 @@ def test_an_hour_on_one_host_changes_nothing(
     os.kill(trainer_of(traces, 1), signal.SIGKILL)
     assert_finished(run, unbroken, traces)
     (ended,) = ends(run)
-    assert (ended["kind"], ended["process"]) == ("crash", 1)
+    assert (ended["end_reason"], ended["process"]) == ("crash", 1)
     events = run.events()
     times = [e["time"] for e in events if e["event"] == "state"]
     behind = [e["time"] for e in events if e.get("process") == 0 and e["event"] == "step"]
     assert max(behind) < min(times), "its clock was off"
-    spent = goodput(events)
+    spent = goodput(map(event_of, events))
     assert spent.wall_s == pytest.approx(max(times) - min(times), rel=0.01)
     assert spent.share

@@ -25,7 +25,7 @@ def launched(launch: Launcher, code: str, failures: int, provider: str = "") -> 
 
 
 def attempts(run: Launch) -> list[str]:
-    return [e["kind"] for e in run.events() if e["event"] == "attempt_ended"]
+    return [e["end_reason"] for e in run.events() if e["event"] == "attempt_ended"]
 
 
 def test_a_program_that_always_exits_with_75_ends_the_run(launch: Launcher, traces: Traces) -> None:

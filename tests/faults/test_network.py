@@ -50,11 +50,11 @@ def test_cut_off_host_is_lost_and_run_continues_when_it_returns(
     link = Link(trainer_of(traces, 1))
     link.down()
     lost = run.wait_for_event("attempt_ended")
-    assert (lost["kind"], lost["process"]) == ("lost", 1)
+    assert (lost["end_reason"], lost["process"]) == ("lost", 1)
     run.wait_for_event("state", state="waiting_for_hosts")
     link.up()
     assert_finished(run, unbroken, traces)
-    assert [end["kind"] for end in ends(run)] == ["lost"]
+    assert [end["end_reason"] for end in ends(run)] == ["lost"]
 
 
 def test_silenced_host_ends_itself_and_others_continue(
@@ -68,7 +68,9 @@ def test_silenced_host_ends_itself_and_others_continue(
     Link(cut_off).lose_all()
     run.wait_for_event("step", attempt=2)
     wait_until(lambda: start_time(cut_off) is None, FENCED_S)
-    assert [end["kind"] for end in run.events() if end["event"] == "attempt_ended"] == ["lost"]
+    assert [end["end_reason"] for end in run.events() if end["event"] == "attempt_ended"] == [
+        "lost"
+    ]
     os.killpg(run.process.pid, signal.SIGINT)
     assert run.wait(timeout_s=60.0) == 130, run.output
     traces.assert_nothing_left(timeout_s=5.0)
@@ -99,7 +101,7 @@ def test_process_0_cut_off_in_a_save_commits_nothing_after_a_newer_attempt(
     run.wait_for((tmp_path / "once-halted").exists)
     Link(trainer_of(traces, 0)).lose_all()
     lost = run.wait_for_event("attempt_ended")
-    assert (lost["kind"], lost["process"]) == ("lost", 0)
+    assert (lost["end_reason"], lost["process"]) == ("lost", 0)
     run.wait_for(lambda: renamed.exists() or failed.exists())
     assert not renamed.exists()
     assert checkpoint_metadata.read(folder / "30").attempt == 2

@@ -30,7 +30,7 @@ def test_kill_9_of_a_ray_node(start: Callable[..., Launch], unbroken: list, trac
     os.kill(node_of(traces, 1), signal.SIGKILL)
     wait_until(lambda: start_time(left) is None, 5.0)
     assert_finished(run, unbroken, traces)
-    assert [(end["kind"], end["process"]) for end in ends(run)] == [("lost", 1)]
+    assert [(end["end_reason"], end["process"]) for end in ends(run)] == [("lost", 1)]
     assert "raylet" not in run.output, "Ray does not print into the display"
 
 
@@ -44,7 +44,7 @@ def test_a_preempted_node(
     os.kill(node_of(traces, 1), signal.SIGTERM)
     assert_finished(run, unbroken, traces)
     (ended,) = ends(run)
-    assert ended["kind"] in ("lost", "preempted")
+    assert ended["end_reason"] in ("lost", "preempted")
     saved = [
         checkpoint_metadata.read(path) for path in (run.run_dir / "checkpoints").glob("*[0-9]")
     ]
@@ -67,7 +67,7 @@ def test_host_unfit_for_later_attempt_is_a_crash_and_retried(
     run.wait_for(lambda: len([e for e in run.events() if e["event"] == "attempt_ended"]) >= 2)
     away.rename(corpus)
     assert_finished(run, unbroken, traces)
-    kinds = [end["kind"] for end in ends(run)]
+    kinds = [end["end_reason"] for end in ends(run)]
     assert kinds[:2] == ["lost", "crash"]
     assert set(kinds[2:]) <= {"crash"}, "while it was still away"
 
@@ -123,7 +123,7 @@ def test_a_host_that_is_lost_for_good_and_one_that_comes_later(
     run.wait_for_event("step", step=15)
     os.kill(node_of(traces, 3), signal.SIGKILL)
     assert_finished(run, unbroken, traces)
-    assert [end["kind"] for end in ends(run)] == ["lost", "resized"]
+    assert [end["end_reason"] for end in ends(run)] == ["lost", "resized"]
     plans = [json.loads(p.read_text()) for p in sorted((run.run_dir / "plans").iterdir())]
     assert [plan["world"]["hosts_per_slice"] for plan in plans] == [4, 3, 4]
 
@@ -143,7 +143,7 @@ def test_a_slice_that_is_lost_for_good_and_one_that_comes_later(
     run.wait_for_event("step", step=15)
     os.kill(node_of(traces, 0), signal.SIGKILL)
     assert_finished(run, unbroken, traces)
-    assert [end["kind"] for end in ends(run)] == ["lost", "resized"]
+    assert [end["end_reason"] for end in ends(run)] == ["lost", "resized"]
     plans = [json.loads(p.read_text()) for p in sorted((run.run_dir / "plans").iterdir())]
     assert [plan["world"]["slices"] for plan in plans] == [2, 1, 2]
     assert [plan["mesh"] for plan in plans] == [

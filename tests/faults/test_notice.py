@@ -69,7 +69,7 @@ def test_all_save_at_once_and_go_on_from_there(
     assert run.wait() == 0, run.output
     assert "is about to be taken away: maintenance-event: TERMINATE_ON_HOST" in run.output
     (ended,) = fault_matrix.ends(run)
-    assert ended["kind"] == "preempted"
+    assert ended["end_reason"] == "preempted"
     restored = {event["step"] for event in run.events() if event["event"] == "restored"}
     assert restored == {ended["step"]}
     assert [line[0] for line in fault_matrix.curve_of(run)] == list(range(1, 401))

@@ -38,7 +38,7 @@ def test_kill_9_of_a_trainer(
     os.kill(trainer_of(traces, 1), signal.SIGKILL)
     assert_finished(run, unbroken, traces)
     (ended,) = ends(run)
-    assert (ended["kind"], ended["process"]) == ("crash", 1)
+    assert (ended["end_reason"], ended["process"]) == ("crash", 1)
 
 
 def test_kill_9_of_a_trainer_in_a_save_commits_nothing(
@@ -51,7 +51,7 @@ def test_kill_9_of_a_trainer_in_a_save_commits_nothing(
     (unfinished,) = (run.run_dir / "checkpoints").glob(f"30{TEMPORARY}*")
     os.kill(trainer_of(traces, 1), signal.SIGKILL)
     ended = run.wait_for_event("attempt_ended")
-    assert (ended["kind"], ended["process"]) == ("crash", 1)
+    assert (ended["end_reason"], ended["process"]) == ("crash", 1)
     assert_finished(run, unbroken, traces)
     first = next(e for e in run.events() if e["event"] == "step" and e.get("attempt") == 2)
     assert first["step"] == 1, "the save that the kill hit was not committed"
@@ -68,7 +68,7 @@ def test_kill_9_of_all_trainers(
         os.kill(victim, signal.SIGKILL)
     assert_finished(run, unbroken, traces)
     (ended,) = ends(run)
-    assert ended["kind"] == "crash"
+    assert ended["end_reason"] == "crash"
     assert "was killed by SIGKILL" in ended["reason"]
 
 
@@ -82,7 +82,7 @@ def test_kill_9_of_the_coordinator(
     wait_until(lambda: start_time(other) is None, 5.0)
     assert_finished(run, unbroken, traces)
     (ended,) = ends(run)
-    assert (ended["kind"], ended["process"]) == ("crash", 0)
+    assert (ended["end_reason"], ended["process"]) == ("crash", 0)
 
 
 def test_kill_9_of_an_agent(start: Callable[..., Launch], unbroken: list, traces: Traces) -> None:
@@ -90,7 +90,7 @@ def test_kill_9_of_an_agent(start: Callable[..., Launch], unbroken: list, traces
     run.wait_for_event("step", step=35)
     os.kill(agent_of(traces, 1), signal.SIGKILL)
     assert_finished(run, unbroken, traces)
-    assert [(end["kind"], end["process"]) for end in ends(run)] == [("crash", 1)]
+    assert [(end["end_reason"], end["process"]) for end in ends(run)] == [("crash", 1)]
 
 
 def test_sigterm_to_one_trainer(
@@ -100,7 +100,7 @@ def test_sigterm_to_one_trainer(
     run.wait_for_event("step", step=35)
     os.kill(trainer_of(traces, 1), signal.SIGTERM)
     assert_finished(run, unbroken, traces)
-    assert [end["kind"] for end in ends(run)] == ["preempted"]
+    assert [end["end_reason"] for end in ends(run)] == ["preempted"]
 
 
 def test_a_stopped_trainer_is_a_hang(
@@ -111,7 +111,7 @@ def test_a_stopped_trainer_is_a_hang(
     os.kill(trainer_of(traces, 1), signal.SIGSTOP)
     assert_finished(run, unbroken, traces)
     (ended,) = ends(run)
-    assert (ended["kind"], ended["process"]) == ("hang", 1)
+    assert (ended["end_reason"], ended["process"]) == ("hang", 1)
     assert "host-0001: last heard of" in ended["reason"]
 
 

@@ -28,7 +28,7 @@ def test_a_trainer_that_sleeps_is_a_hang_though_its_heart_beats(
     run = start("faulty", sabotage(tmp_path, code))
     assert_finished(run, unbroken, traces)
     (ended,) = ends(run)
-    assert (ended["kind"], ended["process"]) == ("hang", 1)
+    assert (ended["end_reason"], ended["process"]) == ("hang", 1)
     assert "sitecustomize.py" in run.log(1), "the stacks are in the host's log"
 
 
@@ -61,7 +61,7 @@ def test_an_exception_in_one_process(
     run = start("faulty", sabotage(tmp_path, "assert step < 50 or not once(), 'sabotage'"))
     assert_finished(run, unbroken, traces)
     (ended,) = ends(run)
-    assert (ended["kind"], ended["process"]) == ("crash", 1)
+    assert (ended["end_reason"], ended["process"]) == ("crash", 1)
     assert "host-0001 exited with code 1" in ended["reason"]
 
 
@@ -123,7 +123,7 @@ def test_kill_9_during_compilation_needs_no_recompilation(
     provider = sabotage_phases(tmp_path, code).replace("PYTHONPATH", f"{fresh}, PYTHONPATH")
     run = start("faulty", provider)
     assert_finished(run, unbroken, traces)
-    assert [(end["kind"], end["process"]) for end in ends(run)] == [("crash", 1)] * 2
+    assert [(end["end_reason"], end["process"]) for end in ends(run)] == [("crash", 1)] * 2
     missed = re.findall(r"COMPILATION CACHE MISS for '(\S+)' with key '(\S+)'", run.log(1))
     found = re.findall(r"compilation cache hit for '(\S+)' with key '(\S+)'", run.log(1))
     assert len(missed) == len(set(missed)), "each program is compiled once in all attempts"
@@ -139,7 +139,7 @@ def test_sigterm_in_compile_restore_and_evaluation_saves_and_goes_on(
     code = f"{is_due} and os.kill(os.getpid(), signal.SIGTERM)"
     run = start("faulty", sabotage_phases(tmp_path, code), "", "retries.failures=0")
     assert_finished(run, unbroken, traces)
-    assert [end["kind"] for end in ends(run)] == ["preempted"] * 3
+    assert [end["end_reason"] for end in ends(run)] == ["preempted"] * 3
     hit = {path.name for path in tmp_path.glob("once-*")}
     assert hit == {"once-compile", "once-restore", "once-evaluate"}
 

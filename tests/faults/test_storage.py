@@ -29,5 +29,5 @@ def test_stale_handles_at_attempt_start_are_retried_without_damage(
     run.wait_for(lambda: "Stale file handle" in run.output)
     storage.recover()
     assert_finished(run, unbroken, traces)
-    assert [end["kind"] for end in ends(run)] == ["crash"]
+    assert [end["end_reason"] for end in ends(run)] == ["crash"]
     assert not list((run.run_dir / "checkpoints").glob("*.damaged*"))

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from launcher.core.events import Listener
 from launcher.gang.connect import gather
-from launcher.gang.gang import Event
 from launcher.gang.monitor import GangMonitor
 from launcher.health.lost_hosts import SILENCE_S
 from launcher.providers.local import provider
 from tests.support.load_many_nodes import MOST_NODES, Stub, crowded, nodes_for
 from tests.support.measure_loader import fed
 from tests.support.worlds import cpu_world
+from trainer.contract.protocol.events import Event, InitializedEvent, StepEvent, WarningEvent
 
 FED_S = 2 * SILENCE_S
 """Long enough for a host that is not listened to to look silent."""
@@ -41,12 +41,15 @@ class Heard(Listener):
     """How it ended."""
 
     def on_event(self, event: Event) -> None:
-        if event["event"] == "initialized":
-            self.met[event["process"]] = event["processes"]
-        elif event["event"] == "step":
-            self.reported_s.setdefault(event["process"], time.monotonic() - self.began)
-        elif event["event"] == "warning":
-            self.warnings.append(event["message"])
+        match event:
+            case InitializedEvent(process=int(process), processes=int(processes)):
+                self.met[process] = processes
+            case StepEvent(process=int(process)):
+                self.reported_s.setdefault(process, time.monotonic() - self.began)
+            case WarningEvent(message=str(message)):
+                self.warnings.append(message)
+            case _:
+                pass
 
 
 class Until(GangMonitor):

@@ -14,6 +14,7 @@ from launcher.gang.reservation import NODE_LABEL, Reservation
 from launcher.gang.spawn import Patience, start_agents
 from launcher.providers.ray.host_cluster import HostCluster
 from tests.support.worlds import cpu_world
+from trainer.contract.protocol.events import WarningEvent
 
 MOST_NODES = 16
 """On one machine. Until all of 64 agents have reported, two cores need 55 s with 16 nodes and 176 s
@@ -84,6 +85,6 @@ def _reserve(hosts: HostCluster, agents: int) -> Reservation:
 
 def _warn(listener: Listener):
     def warn(text: str) -> None:
-        listener.on_event({"event": "warning", "kind": "agent", "message": text})
+        listener.on_event(WarningEvent(category="agent", message=text))
 
     return warn

@@ -15,9 +15,10 @@ from typing import Any
 
 from launcher.core.events import Listener
 from launcher.gang.connect import connected
-from launcher.gang.gang import Event, Gang
+from launcher.gang.gang import Gang
 from launcher.host.process import OutputUpdate
 from launcher.providers.ray.host_cluster import HostCluster
+from trainer.contract.protocol.events import Event, HeartbeatEvent, StepEvent
 
 HEARTBEAT_EVERY_S = 2.0
 HOSTS_PER_ACTOR = 1024
@@ -67,12 +68,18 @@ class Crowd:
         self._reported_s[process] = now
         steps = range(int(reported // self._step_s) + 1, int(now // self._step_s) + 1)
         events: list[Event] = [
-            {"event": "step", "step": step, "time": step * self._step_s, "loss": 1.0}
-            for step in steps
+            StepEvent(step=step, time=step * self._step_s, loss=1.0) for step in steps
         ]
         while self._beat_s[process] <= now:
-            beat = {"phase": "train", "own_s": 0.001, "work_s": 0.001, "step_time_s": self._step_s}
-            events.append({"event": "heartbeat", "time": self._beat_s[process], **beat})
+            events.append(
+                HeartbeatEvent(
+                    time=self._beat_s[process],
+                    phase="train",
+                    host_time_s=0.001,
+                    cpu_probe_s=0.001,
+                    step_time_s=self._step_s,
+                )
+            )
             self._beat_s[process] += HEARTBEAT_EVERY_S
         return events
 

@@ -5,6 +5,8 @@ from typing import Any, Self
 import pytest
 
 from launcher.runs.goodput import Goodput, goodput
+from tests.support.run_folders import event_of
+from trainer.contract.protocol.events import Event, StepEvent
 
 BEGIN_S = 1.8e9
 HOUR_S, DAY_S = 3600.0, 86400.0
@@ -15,16 +17,20 @@ class RunEvents:
 
     def __init__(self, *, clock_s: float = 0.0) -> None:
         """Process 0's clock is ahead by `clock_s`; its events arrive at once."""
-        self.events: list[dict[str, Any]] = []
+        self.lines: list[dict[str, Any]] = []
         self.clock_s = clock_s
         self.now, self._attempt = BEGIN_S, 1
+
+    @property
+    def events(self) -> list[Event]:
+        return [event_of(line) for line in self.lines]
 
     def after(self, seconds: float) -> Self:
         self.now += seconds
         return self
 
     def launcher(self, event: str, **fields: object) -> Self:
-        self.events.append(
+        self.lines.append(
             {"event": event, "time": self.now, "attempt": self._attempt, **fields}
         )  # fmt: skip
         return self
@@ -32,8 +38,8 @@ class RunEvents:
     def state(self, state: str) -> Self:
         return self.launcher("state", state=state)
 
-    def ended(self, kind: str) -> Self:
-        return self.launcher("attempt_ended", kind=kind)
+    def ended(self, end_reason: str) -> Self:
+        return self.launcher("attempt_ended", end_reason=end_reason)
 
     def next_attempt(self) -> Self:
         self._attempt += 1
@@ -41,7 +47,7 @@ class RunEvents:
 
     def host(self, event: str, **fields: object) -> Self:
         times = {"time": self.now + self.clock_s, "received": self.now}
-        self.events.append(
+        self.lines.append(
             {"event": event, "process": 0, "attempt": self._attempt, **times, **fields}
         )
         return self
@@ -81,6 +87,13 @@ def parts(found: Goodput) -> dict[str, Any]:
     return {str(part): pytest.approx(s) for part, s in found.seconds.items() if s > 1e-6}
 
 
-def step(number: int, **fields: object) -> dict[str, object]:
-    base = {"event": "step", "process": 0, "step": number, "loss": 5.0 - number, "step_time_s": 0.5}
-    return {**base, "tokens_per_s": 1600.0, "learning_rate": 1e-3, "mfu": None, **fields}
+def step(number: int, mfu: float | None = None) -> StepEvent:
+    return StepEvent(
+        process=0,
+        step=number,
+        loss=5.0 - number,
+        step_time_s=0.5,
+        tokens_per_s=1600.0,
+        learning_rate=1e-3,
+        mfu=mfu,
+    )

@@ -5,8 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from launcher.core.events import EVENT_TYPES
 from launcher.runs.directory import RunDir
 from tests.support.launch_plans import small_launch
+from trainer.contract.protocol.events import Event
+from trainer.contract.protocol.wire import EventReader, to_wire
 
 
 def make_run(folder: Path, name: str = "small", steps: int = 40) -> RunDir:
@@ -24,10 +27,18 @@ def add_steps(run: RunDir, *numbers: int, attempt: int = 1) -> None:
             file.write(json.dumps(line) + "\n")
 
 
-def add_events(run: RunDir, *events: dict[str, Any], time: float = 1000.0) -> None:
+def event_of(fields: dict[str, Any]) -> Event:
+    """The event that a line with these fields is read as."""
+    event = EventReader(EVENT_TYPES).from_wire(fields)
+    assert event is not None
+    return event
+
+
+def add_events(run: RunDir, *events: Event | dict[str, Any], time: float = 1000.0) -> None:
     """Of attempt 1, unless they say another."""
     for event in events:
-        run.add_event({"time": time, "attempt": 1, **event})
+        fields = to_wire(event) if isinstance(event, Event) else event
+        run.add_event(event_of({"time": time, "attempt": 1, **fields}))
 
 
 def add_log(run: RunDir, host: int, content: bytes) -> None:

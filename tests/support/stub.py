@@ -30,7 +30,14 @@ def main() -> None:
     for step in range(1, steps + 1):
         if time.monotonic() >= beat_at:
             beat_at = time.monotonic() + HEARTBEAT_EVERY_S
-            _say("heartbeat", phase="train", step=step, own_s=0.001, work_s=0.0, step_time_s=step_s)
+            _say(
+                "heartbeat",
+                phase="train",
+                step=step,
+                host_time_s=0.001,
+                cpu_probe_s=0.0,
+                step_time_s=step_s,
+            )
         time.sleep(step_s)
         _say("step", step=step, loss=1.0, step_time_s=step_s)
     _say("finished")

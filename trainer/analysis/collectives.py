@@ -6,7 +6,6 @@ what the devices will execute, not what the source code requests.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from trainer.analysis.hlo import Instruction, Program
 from trainer.contract.planning import accelerators, sharding_rules
 from trainer.contract.planning.plan import Plan, World
+from trainer.contract.protocol.reports import Collective
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 SCATTERING = "all-reduce-scatter"
@@ -45,28 +45,6 @@ MESHED = re.compile(r"replica_groups=mesh\[([^]]*)\](?:, device_ids=\(([^)]*\)?)
 PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\})")
 BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 """Attribute of a send through the host: the form of a collective between slices of TPUs."""
-
-
-@dataclass(frozen=True)
-class Collective:
-    """All collectives of one kind and purpose in a step, added up."""
-
-    kind: str
-    part: str
-    """Part of the model or the step; `other` when the program does not name it."""
-    backward: bool
-    axis: str
-    """Mesh axes that it spans: for example "fsdp" or "data+fsdp"."""
-    link: str
-    """`ici`: links inside an island (a slice of TPUs, a host of GPUs); `dcn`: between islands."""
-    overlapped: bool
-    """Whether its start and its end are separate instructions, with other work between them."""
-    count: int
-    """Executions in one step, with the iterations of loops."""
-    bytes: int
-    """Bytes that a device sends in all of them together."""
-    seconds: float | None
-    """Lower bound, over all links of a device together; None when their bandwidth is unknown."""
 
 
 def of(text: str, plan: Plan) -> list[Collective]:

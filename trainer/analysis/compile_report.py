@@ -12,21 +12,21 @@ import os
 import re
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import jax
 import numpy as np
 
 from trainer.analysis import collectives, topology
-from trainer.analysis.collectives import Collective
-from trainer.analysis.parallelism import Share, shares
+from trainer.analysis.parallelism import shares
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import load
 from trainer.contract.config.model import Model
 from trainer.contract.planning import accelerators, optimizer_state, sharding_rules
 from trainer.contract.planning.chips import GiB
 from trainer.contract.planning.plan import Plan
+from trainer.contract.protocol.reports import Collective, CompileReport
 from trainer.data.packing import Batch
 from trainer.distributed import mesh as meshes
 from trainer.evaluation.evaluate import Evaluator
@@ -35,30 +35,6 @@ from trainer.step.train_step import TrainProgram
 TOO_LARGE = re.compile(r"\(([\d.]+)([GT])\) exceeds available HBM \(([\d.]+)G\)")
 """Sizes in the compiler's error for a program that does not fit. It calls the first one "HLO
 temporaries", but includes the arguments: 17.00G for x + 1, where x has 17 GiB and is donated."""
-
-
-@dataclass(frozen=True)
-class CompileReport:
-    """Result of compiling a step: whether it fits, its memory by part, time and collectives.
-
-    Bytes are per device.
-    """
-
-    fits: bool
-    hbm_needed_bytes: int | None
-    """None when the step does not fit and the compiler does not report its size."""
-    hbm_available_bytes: int
-    memory: dict[str, int]
-    """Bytes by part: parameters, optimizer, batch, and if known, temporaries and program."""
-    compile_s: float
-    message: str
-    """Why it does not fit: the compiler's error, or that the evaluation does not. Else empty."""
-    collectives: list[Collective] | None = None
-    """Collectives, most bytes first; None without a program, or when it is not understood."""
-    strategies: dict[str, Share] | None = None
-    """Bytes that each kind of parallelism must send and sends; None also for a custom model."""
-    evaluation_bytes: int | None = None
-    """Bytes of an evaluation with the optimizer's state in memory; None when it is not compiled."""
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """`python -m trainer.analysis.describe_model JOB_FILE`: the parameters of a custom model.
 
-Prints {"parameters": [...]}, or {"problems": [[key, message], ...]}, as one JSON object on standard
-output. Output of the user's code goes to standard error.
+Prints a ModelDescription as one JSON object on standard output. Output of the user's code goes to
+standard error.
 """
 
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import load
+from trainer.contract.planning.parameter_shapes import ModelDescription
 from trainer.contract.planning.planner import PlanError
 from trainer.model import custom
 
@@ -21,10 +22,10 @@ def main() -> int:
     job = load(Path(sys.argv[1]), Job).value
     try:
         with redirect_stdout(sys.stderr):
-            found = {"parameters": [asdict(one) for one in custom.parameters(job)]}
+            found = ModelDescription(parameters=custom.parameters(job))
     except PlanError as error:
-        found = {"problems": error.problems}
-    print(json.dumps(found))
+        found = ModelDescription(problems=error.problems)
+    print(json.dumps(asdict(found)))
     return 0
 
 

@@ -1,9 +1,7 @@
 """Bytes that a step's parallelism must send at least, and those that the program sends for it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from trainer.analysis.collectives import Collective
 from trainer.contract.config.job import Job
 from trainer.contract.estimates.roofline import (
     ALL_REDUCES_PER_LAYER,
@@ -16,20 +14,13 @@ from trainer.contract.estimates.roofline import (
 )
 from trainer.contract.planning import sharding_rules
 from trainer.contract.planning.plan import Plan
+from trainer.contract.protocol.reports import Collective, Share
 
 LAYERS = ("attention", "mlp")
 WITH_WEIGHTS = ("embedding", *LAYERS, "loss")
 RECOMPUTED = 1
 """All-reduces of a layer that full rematerialization repeats: that of attention, whose sum the
 feed-forward part needs. The sum at the layer's end is not read again."""
-
-
-@dataclass(frozen=True)
-class Share:
-    """Bytes that a device must send, and does send, in one step."""
-
-    must: int
-    sent: int
 
 
 def shares(found: Sequence[Collective], job: Job, plan: Plan) -> dict[str, Share]:

@@ -1,22 +1,24 @@
 """Events for the launcher: one JSON object per line on a non-blocking pipe."""
 
 import hashlib
-import json
 import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+from trainer.contract.protocol.events import Event, HeartbeatEvent, PhaseEvent
+from trainer.contract.protocol.wire import encode_fields, to_wire
 from trainer.distributed.process_env import Environment
 
 LINE_BYTES = 4000
 """Maximum length of a line. A pipe writes up to 4096 bytes atomically, so lines never mix."""
 HEARTBEAT_EVERY_S = 2.0
 LAST_WORD_S = 2.0
-"""Seconds for which `error` and `finished` are retried on a full pipe."""
-WORK = bytes(1 << 20)
+"""Seconds for which the last event of a process is retried on a full pipe."""
+PROBE = bytes(1 << 20)
 """Data whose hash takes about a millisecond; it takes longer on a slow or busy processor."""
 
 
@@ -25,7 +27,7 @@ class Pace(NamedTuple):
 
     steps: int = 0
     step_time_s: float = 0.0
-    own_s: float = 0.0
+    host_time_s: float = 0.0
     """Seconds that the main loop of this process did not spend waiting for the devices."""
 
 
@@ -47,32 +49,32 @@ class Events:
         """Whether a launcher is at the other end of the pipe."""
         return self._fd is not None
 
-    def emit(self, event: str, *, last_word: bool = False, **fields: object) -> None:
-        """Sends one event, or drops it when the pipe is full; retries a `last_word` for 2 s."""
-        head = {"time": time.time(), "process": self._process, "attempt": self._attempt}
-        line = _line({**head, "event": event, **fields})
+    def emit(self, event: Event, *, last_word: bool = False) -> None:
+        """Sends an event, or drops it when the pipe is full; retries a `last_word` for 2 s."""
+        stamps = {"time": time.time(), "process": self._process, "attempt": self._attempt}
+        line = _line({**to_wire(event), **stamps})
         deadline = time.monotonic() + (LAST_WORD_S if last_word else 0)
         while not self._write(line) and time.monotonic() < deadline:
             time.sleep(0.01)
 
-    def at_step(self, step: int, step_time_s: float, own_s: float) -> None:
+    def at_step(self, step: int, step_time_s: float, host_time_s: float) -> None:
         """Records that the main loop has reached `step`, for the next heartbeat.
 
-        `own_s` is the part of the step's time not spent waiting for the devices: the host that
-        delays the other hosts does not wait itself.
+        `host_time_s` is the part of the step's time not spent waiting for the devices: the host
+        that delays the other hosts does not wait itself.
         """
-        total = self._pace
+        steps, total_step_s, total_host_s = self._pace
         self._step = step
-        self._pace = Pace(total.steps + 1, total.step_time_s + step_time_s, total.own_s + own_s)
+        self._pace = Pace(steps + 1, total_step_s + step_time_s, total_host_s + host_time_s)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Emits `phase` events around a block; heartbeats carry the innermost phase."""
         with self.doing(name):
-            self.emit("phase", name=name, edge="begin")
+            self.emit(PhaseEvent(name=name, edge="begin"))
             yield
         # Not in a `finally`: a phase that fails has not reached its end.
-        self.emit("phase", name=name, edge="end")
+        self.emit(PhaseEvent(name=name, edge="end"))
 
     @contextmanager
     def doing(self, name: str) -> Iterator[None]:
@@ -90,17 +92,16 @@ class Events:
         self._stop.set()
 
     def _beat(self) -> None:
-        before, pace = Pace(), dict[str, object]()
+        before, mean = Pace(), HeartbeatEvent()
         due_s = time.monotonic() + HEARTBEAT_EVERY_S
         while not self._stop.wait(max(0.0, due_s - time.monotonic())):
-            hashlib.sha256(WORK).digest()
+            hashlib.sha256(PROBE).digest()
             # Counted from the due time: a process that gets no processor is late.
-            work_s = time.monotonic() - due_s
+            probe_s = time.monotonic() - due_s
             now = self._pace
             if now.steps > before.steps:
-                before, pace = now, _mean(before, now)
-            fields = {"phase": self._now(), "step": self._step, "work_s": work_s, **pace}
-            self.emit("heartbeat", **fields)
+                before, mean = now, _mean(before, now)
+            self.emit(replace(mean, phase=self._now(), step=self._step, cpu_probe_s=probe_s))
             due_s = time.monotonic() + HEARTBEAT_EVERY_S
 
     def _now(self) -> str:
@@ -121,19 +122,19 @@ class Events:
         return True
 
 
-def _mean(before: Pace, now: Pace) -> dict[str, object]:
-    """Returns the mean times of the steps between the two."""
+def _mean(before: Pace, now: Pace) -> HeartbeatEvent:
+    """Returns a heartbeat with the mean times of the steps between the two."""
     steps = now.steps - before.steps
-    return {
-        "step_time_s": (now.step_time_s - before.step_time_s) / steps,
-        "own_s": (now.own_s - before.own_s) / steps,
-    }
+    return HeartbeatEvent(
+        step_time_s=(now.step_time_s - before.step_time_s) / steps,
+        host_time_s=(now.host_time_s - before.host_time_s) / steps,
+    )
 
 
-def _line(fields: dict[str, object]) -> bytes:
+def _line(fields: dict[str, Any]) -> bytes:
     """Returns one line of JSON; long texts are cut so that the line is written atomically."""
     while True:
-        line = json.dumps(fields, ensure_ascii=False, default=str).encode() + b"\n"
+        line = encode_fields(fields).encode() + b"\n"
         if len(line) <= LINE_BYTES:
             return line
         longest = max(fields, key=lambda name: len(str(fields[name])))

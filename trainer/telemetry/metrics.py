@@ -14,6 +14,17 @@ from trainer.contract.config.model import Model
 from trainer.contract.estimates.roofline import flops_per_token
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import Plan, World
+from trainer.contract.protocol.events import (
+    CheckpointSavedEvent,
+    EvalEvent,
+    Event,
+    RestoredEvent,
+    SampledEvent,
+    SaveFailedEvent,
+    SaveProgressEvent,
+    StepEvent,
+    WarningEvent,
+)
 from trainer.distributed.process_env import Environment
 from trainer.telemetry.events import Events
 from trainer.telemetry.tensorboard import Board
@@ -148,7 +159,7 @@ class Report:
         if step % self._job.log_every == 0 or step in (1, last):
             self._file.write({"step": step, **fields, "attempt": self._attempt})
             self._show(step, fields)
-        self._events.emit("step", step=step, **fields)
+        self._events.emit(StepEvent(step=step, **fields))
         if step in (1, last) or time.monotonic() - self._printed_s > PRINT_EVERY_S:
             self._printed_s = time.monotonic()
             self.say(
@@ -164,7 +175,7 @@ class Report:
         choices: MultipleChoiceResult | None = None,
     ) -> None:
         """Reports the losses on held-out data and the multiple-choice results, if there are any."""
-        numbers, said = dict[str, float](), f"step {step}/{self._job.steps}"
+        numbers, said = dict[str, Any](), f"step {step}/{self._job.steps}"
         losses = evaluation.eval_losses if evaluation else {}
         if evaluation:
             loss, perplexity = evaluation.eval_loss, evaluation.eval_perplexity
@@ -175,17 +186,21 @@ class Report:
             numbers |= asdict(choices)
             said += f"  accuracy {choices.accuracy:.2%}"
             said += f"  normalized by length {choices.accuracy_normalized:.2%}"
-        line = {"step": step, **numbers, **({"eval_losses": losses} if losses else {})}
+        line: dict[str, Any] = {
+            "step": step,
+            **numbers,
+            **({"eval_losses": losses} if losses else {}),
+        }
         self._file.write({**line, "evaluation_s": took_s, "attempt": self._attempt})
         self._show(step, numbers)
-        self._events.emit("evaluated", **line, evaluation_s=took_s)
+        self._events.emit(EvalEvent(**line, evaluation_s=took_s))
         self.say(said)
 
     def sampled(self, step: int, text: str) -> None:
         """Reports the text that the model wrote after a step before the last one."""
         self._samples.write({"step": step, "text": text, "attempt": self._attempt})
         self._show(step, {}, text)
-        self._emit("sampled", step=step, text=text[:EVENT_TEXT_CHARACTERS])
+        self._emit(SampledEvent(step=step, text=text[:EVENT_TEXT_CHARACTERS]))
         self.say(f"sample of step {step}:\n{text}")
 
     def finished(self, text: str | None) -> None:
@@ -202,19 +217,21 @@ class Report:
 
     def saving(self, step: int, written: int, total: int) -> None:
         """Reports that this process has written `written` of a checkpoint's `total` bytes."""
-        self._events.emit("save_progress", step=step, written=written, total=total)
+        self._events.emit(SaveProgressEvent(step=step, written=written, total=total))
 
     def saved(self, step: int, size: int, seconds: float, blocked_s: float) -> None:
         """Reports a committed checkpoint; no step ran for `blocked_s` of its `seconds`."""
-        self._emit("checkpoint_saved", step=step, bytes=size, seconds=seconds, blocked_s=blocked_s)
+        self._emit(
+            CheckpointSavedEvent(step=step, bytes=size, seconds=seconds, blocked_s=blocked_s)
+        )
         self.say(f"checkpoint of step {step} saved: {size / 2**20:,.1f} MiB in {seconds:.1f} s")
 
     def save_failed(self, step: int, message: str) -> None:
-        self._emit("save_failed", step=step, message=message)
+        self._emit(SaveFailedEvent(step=step, message=message))
         self.say(f"checkpoint of step {step} NOT saved: {message}")
 
     def restored(self, step: int, examples: int, message: str) -> None:
-        self._emit("restored", step=step, examples=examples, message=message)
+        self._emit(RestoredEvent(step=step, examples=examples, message=message))
         self.say(message)
 
     def say_if_resumed(self, line: str) -> None:
@@ -222,13 +239,13 @@ class Report:
             self.say(line)
 
     def warn(self, message: str) -> None:
-        self._emit("warning", message=message)
+        self._emit(WarningEvent(message=message))
         self.say(f"warning: {message}")
 
-    def _emit(self, event: str, **fields: Any) -> None:
+    def _emit(self, event: Event) -> None:
         """Emits one event for the whole run, from process 0."""
         if self._is_first:
-            self._events.emit(event, **fields)
+            self._events.emit(event)
 
     def say(self, line: str) -> None:
         """Prints a line on process 0's standard output."""

@@ -12,6 +12,7 @@ from launcher.cluster.providers import Attach
 from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.providers.ray.workspace import token_variables
+from trainer.contract.protocol.events import WarningEvent
 
 PROBE_TIMEOUT_S = 30.0
 """Seconds for a probe: importing Ray takes 1 s, and 10 s on a busy machine."""
@@ -146,4 +147,4 @@ def _versions(of: Mapping[str, str]) -> str:
 
 
 def _warn(listener: Listener, text: str) -> None:
-    listener.on_event({"event": "warning", "kind": "cluster", "message": text})
+    listener.on_event(WarningEvent(category="cluster", message=text))

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from launcher.core.errors import HostError
 from launcher.core.exit_codes import INTERRUPTED, OK
+from launcher.core.results import RunState
 from launcher.providers.slurm import job_environment
-from launcher.runs.directory import POSITION, QUEUED, RunDir
+from launcher.runs.directory import POSITION, RunDir
 from launcher.runs.slurm_job import SlurmJob
 from trainer.contract.protocol.environment import SLURM_JOB
 
@@ -70,7 +71,7 @@ def _requeue(folder: Path, job: SlurmJob) -> bool:
     with RunDir.open(folder) as run:
         kept = {name: run.state.get(name) for name in POSITION}
         run.set_state(
-            QUEUED, reason="Slurm preempted the job, or its time limit was reached", **kept
+            RunState.QUEUED, reason="Slurm preempted the job, or its time limit was reached", **kept
         )
     return True
 

@@ -20,6 +20,7 @@ from launcher.planning.planner import TrainingLaunch
 from tests.support.assert_no_leftovers import Traces
 from tests.support.processes import wait_until
 from trainer import Data, Job, Model
+from trainer.contract.protocol.events import StepEvent
 
 CLUSTER = (
     "{accelerator: cpu, hosts: {min: 1, max: 2}, devices_per_host: 1, provider: {kind: local}}"
@@ -83,7 +84,7 @@ def stopped(traces: Traces) -> RunHandle:
     handle = run(planned(steps=100_000), detach=True, progress=False)
     assert handle.status().is_alive
     for event in handle.events():
-        if event.get("event") == "step" and event["step"] >= 3:
+        if isinstance(event, StepEvent) and event.step >= 3:
             break
     find_run("small").stop()
     return handle

@@ -43,7 +43,7 @@ def test_a_full_disk_under_the_logs_costs_a_warning(
     subprocess.run(mount, check=True)
     try:
         assert_finished(run, unbroken, traces)
-        warnings = [e for e in run.events() if e["event"] == "warning" and e["kind"] == "log"]
+        warnings = [e for e in run.events() if e["event"] == "warning" and e["category"] == "log"]
         full = [e["process"] for e in warnings if "No space left on device" in e["message"]]
         assert full.count(1) == 1
         assert len(full) == len(set(full)), "each host warns once"

@@ -72,7 +72,7 @@ def test_the_run_is_on_disk(run, folder: Path) -> None:
     events = [json.loads(line) for line in (here / "events.jsonl").read_text().splitlines()]
     for process in (0, 1):
         said = [event["event"] for event in events if event.get("process") == process]
-        for name in ("checked", "started", "initialized", "evaluated", "finished"):
+        for name in ("checked", "started", "initialized", "eval", "finished"):
             assert name in said
         assert ("step" in said, "phase" in said) == (process == 0, process == 0)
         assert "heartbeat" not in said

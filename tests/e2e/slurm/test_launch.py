@@ -187,7 +187,7 @@ def test_kill_9_of_the_launch_in_a_job_leaves_nothing(project: Path, traces: Tra
     resuming = [p for p, command in traces.processes().items() if "launcher resume" in command]
     subprocess.run(["kill", "-9", *map(str, resuming)], check=True)
     assert run.wait() == JOB_FAILED, run.output
-    assert "killed died at step" in run.output
+    assert "killed was lost at step" in run.output
     traces.assert_nothing_left()
     assert job_of(run).queue_status() is None
 

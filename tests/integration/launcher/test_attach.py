@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.results import AttemptResult, EndReason
+from launcher.core.results import AttemptResult, EndReason, RunState
 from launcher.runs.directory import RunDir
 from tests.support.cli import ROOT, launch
 from tests.support.launch_plans import small_launch
@@ -57,11 +57,11 @@ def attached(run: RunDir, tmp_path: Path) -> Iterator[Attached]:
 def test_it_shows_what_happens_and_what_is_printed_until_the_end(
     run: RunDir, attached: Attached
 ) -> None:
-    run.set_state("running")
+    run.set_state(RunState.RUNNING)
     add_log(run, 0, b"hello from host 0\n")
     add_events(run, step(1), step(40), {"event": "warning", "process": 0, "message": "mind"})
     add_events(run, {"event": "finished", "process": 0, "step": 40, "loss": 1.25})
-    run.set_state("finished", step=40)
+    run.set_state(RunState.FINISHED, step=40)
     run.close()
     shown = attached.end()
     assert attached.process.returncode == 0
@@ -80,8 +80,8 @@ def test_it_goes_on_over_attempts(run: RunDir, attached: Attached, tmp_path: Pat
     add_events(run, step(1), {"event": "checkpoint_saved", "process": 0, "step": 1})
     run.end_attempt(AttemptResult(EndReason.CRASH, "host-0000 was killed by SIGKILL", step=1))
     run.begin(replace(small_launch(tmp_path), run_dir=run.folder, attempt=2))
-    add_events(run, step(2) | {"attempt": 2})
-    run.set_state("failed", reason="retries.failures: 3 is spent")
+    add_events(run, step(2).stamped(attempt=2))
+    run.set_state(RunState.FAILED, reason="retries.failures: 3 is spent")
     run.close()
     shown = attached.end()
     assert attached.process.returncode == 1
@@ -96,7 +96,7 @@ def test_of_earlier_attempts_only_the_checkpoint_is_known(run: RunDir, tmp_path:
     add_events(run, {"event": "checkpoint_saved", "process": 0, "step": 20})
     run.begin(replace(small_launch(tmp_path), run_dir=run.folder, attempt=2))
     attached = Attached(tmp_path)
-    run.set_state("finished", step=40)
+    run.set_state(RunState.FINISHED, step=40)
     run.close()
     shown = attached.end()
     assert "an old one" not in shown
@@ -109,7 +109,7 @@ def test_of_earlier_attempts_only_the_checkpoint_is_known(run: RunDir, tmp_path:
 def test_attach_to_ended_run_returns_its_exit_code(
     run: RunDir, tmp_path: Path, state: str, code: int
 ) -> None:
-    run.set_state(state)
+    run.set_state(RunState(state))
     run.close()
     done = launch(tmp_path, "attach", "small")
     assert done.returncode == code
@@ -120,7 +120,7 @@ def test_as_json_it_ends_with_the_status_and_shows_the_rest_beside_it(
     run: RunDir, tmp_path: Path
 ) -> None:
     attached = Attached(tmp_path, "-o", "json")
-    run.set_state("finished", step=40)
+    run.set_state(RunState.FINISHED, step=40)
     run.close()
     shown = attached.end()
     found = json.loads(shown[shown.index("{\n") :])

@@ -8,19 +8,22 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher.core.events import Listener
 from launcher.gang.agent_ends import explain
 from launcher.gang.connect import gather
-from launcher.gang.gang import CheckError, Event, Gang, GangError
+from launcher.gang.gang import CheckError, Gang, GangError
 from launcher.gang.monitor import GangMonitor
 from launcher.host.process import REAPER_KILLED
 from launcher.host.process_tree import start_time
 from launcher.providers.ray.host_cluster import OwnedCluster
 from tests.support.processes import wait_until
 from trainer.contract.planning.plan import World
+from trainer.contract.protocol.events import Event
+from trainer.contract.protocol.wire import to_wire
 
 SAY = """
 import json, os, sys, time
@@ -47,15 +50,15 @@ class Script:
 
 
 class Seen(Listener):
-    """What a gang forwarded."""
+    """What a gang forwarded; events as the fields of their lines."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[dict[str, Any]] = []
         self.lines: list[tuple[int, str]] = []
         self.react: Callable[[Event], None] = lambda event: None
 
     def on_event(self, event: Event) -> None:
-        self.events.append(event)
+        self.events.append(to_wire(event))
         self.react(event)
 
     def on_line(self, process: int, line: str) -> None:
@@ -239,7 +242,7 @@ port = int(os.environ["JAX_COORDINATOR_ADDRESS"].rpartition(":")[2])
 say(event="here", port=port)
 if process == 0 and not os.path.exists({str(once)!r}):
     open({str(once)!r}, "w").close()
-    say(event="warning", kind="port_taken", message="taken")
+    say(event="warning", category="port_taken", message="taken")
     sys.exit(1)
 """
     assert crew.run(Script(code)).ok
@@ -386,7 +389,7 @@ def test_when_an_agent_is_killed_its_program_ends_with_it(
     """The last test of this file: the gang has lost a host after it."""
 
     def kill_agent(event: Event) -> None:
-        if event["process"] == 1:
+        if event.process == 1:
             os.kill(agent_of(pod, 1), signal.SIGKILL)
 
     seen.react = kill_agent

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from launcher.core.results import RunState
 from tests.support.checkpoint_metadata_builders import about_of
 from tests.support.cli import launch
 from tests.support.launch_plans import COMMAND_JOB, JOB
@@ -47,13 +48,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job of each kind, and a run that has finished and one that has failed."""
     folder = tmp_path_factory.mktemp("golden")
     with make_run(folder, "small", steps=3) as run:
-        run.set_state("running")
+        run.set_state(RunState.RUNNING)
         add_steps(run, 1, 2, 3)
         add_log(run, 0, b"the first line\nthe second\n")
         add_checkpoint(run.folder / "checkpoints" / "3")
-        run.set_state("finished")
+        run.set_state(RunState.FINISHED)
     with make_run(folder, "broken") as run:
-        run.set_state("failed", reason="host-0001 exited with code 1")
+        run.set_state(RunState.FAILED, reason="host-0001 exited with code 1")
     for name, text in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)

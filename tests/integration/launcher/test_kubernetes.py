@@ -16,6 +16,7 @@ from launcher.cluster.schema import Cluster, Kubernetes
 from launcher.core.errors import HostError, RefusedError
 from launcher.core.events import Listener
 from launcher.core.exit_codes import NO_CLUSTER
+from launcher.core.results import RunState
 from launcher.providers.kubernetes import cleanup, pod_status
 from launcher.providers.kubernetes import provider as allocation
 from launcher.providers.kubernetes.client import Api
@@ -318,7 +319,7 @@ def test_a_reaper_that_cannot_delete_gives_up_in_the_end(
 def left(project: Path, content: str) -> None:
     """A run that has ended, and has left something in Kubernetes."""
     with make_run(project) as run:
-        run.set_state("failed", reason="no hosts")
+        run.set_state(RunState.FAILED, reason="no hosts")
     (run.folder / KubernetesRecord.FILE).write_text(content)
 
 

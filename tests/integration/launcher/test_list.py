@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.core.results import RunState
 from tests.support.cli import launch
 from tests.support.run_folders import add_events, add_steps, make_run
 
@@ -28,7 +29,7 @@ def test_there_are_no_runs_yet(tmp_path: Path) -> None:
 
 def test_a_run_is_shown_with_its_state_step_loss_and_cluster(tmp_path: Path) -> None:
     with make_run(tmp_path) as run:
-        run.set_state("running")
+        run.set_state(RunState.RUNNING)
         add_steps(run, 1, 2, 3)
         (found,) = listed(tmp_path)
         shown = launch(tmp_path, "list").stdout
@@ -43,21 +44,21 @@ def test_a_run_is_shown_with_its_state_step_loss_and_cluster(tmp_path: Path) -> 
 @pytest.mark.parametrize("state", ["finished", "failed", "stopped", "interrupted"])
 def test_a_run_that_ended_is_in_the_state_that_it_ended_in(tmp_path: Path, state: str) -> None:
     with make_run(tmp_path) as run:
-        run.set_state(state)
+        run.set_state(RunState(state))
     (found,) = listed(tmp_path)
     assert (found["state"], found["alive"]) == (state, False)
 
 
-def test_a_run_that_nobody_runs_any_more_died(tmp_path: Path) -> None:
+def test_a_run_that_nobody_runs_any_more_is_lost(tmp_path: Path) -> None:
     with make_run(tmp_path) as run:
-        run.set_state("running")
+        run.set_state(RunState.RUNNING)
     (found,) = listed(tmp_path)
-    assert (found["state"], found["alive"]) == ("died", False)
+    assert (found["state"], found["alive"]) == ("lost", False)
 
 
-def test_a_run_that_died_has_the_exit_code_of_a_failed_job(tmp_path: Path) -> None:
+def test_a_lost_run_has_the_exit_code_of_a_failed_job(tmp_path: Path) -> None:
     with make_run(tmp_path) as run:
-        run.set_state("running")
+        run.set_state(RunState.RUNNING)
     (found,) = listed(tmp_path)
     assert found["exit_code"] == 1
 

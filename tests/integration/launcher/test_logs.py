@@ -23,6 +23,7 @@ from launcher.host.reaper import descendants
 from tests.support.assert_no_leftovers import Traces
 from tests.support.host_programs import collect, start, wait_for_event
 from tests.support.processes import wait_until
+from trainer.contract.protocol.events import Event, WarningEvent
 
 RELAY = REAPER.with_name("log_writer.py")
 
@@ -237,15 +238,15 @@ while not os.path.exists("room"): pass
 print("there is room again")
 """
     program = start(tmp_path, code)
-    events: list[dict] = []
+    events: list[Event] = []
     wait_until(lambda: events.extend(program.poll(1.0).events) or len(events) == 2, 60.0)
-    warning = next(event for event in events if event["event"] == "warning")
-    assert str(log) in warning["message"] and "No space left" in warning["message"]
+    warning = next(event for event in events if isinstance(event, WarningEvent))
+    assert warning.message and str(log) in warning.message and "No space left" in warning.message
     ballast.unlink()  # its name goes first, then its space
     (tmp_path / "room").touch()
     batch = collect(program)
     assert batch.status == 0
-    assert [event for event in batch.events if event["event"] == "warning"] == []
+    assert not any(isinstance(event, WarningEvent) for event in batch.events)
     text = log.read_text()
     left_out = re.search(r"\[(\d+) bytes are missing here\]\n", text)
     assert left_out and text.endswith("there is room again\n")

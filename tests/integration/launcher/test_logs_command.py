@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.core.results import RunState
 from launcher.runs.directory import RunDir
 from tests.support.cli import ROOT, launch
 from tests.support.run_folders import add_log, make_run
@@ -81,7 +82,7 @@ def test_a_reader_that_ends_early_is_no_error(run: RunDir, tmp_path: Path) -> No
 
 
 def test_of_a_run_that_is_over_follow_shows_the_end_and_ends(run: RunDir, tmp_path: Path) -> None:
-    run.set_state("finished", step=40)
+    run.set_state(RunState.FINISHED, step=40)
     run.close()
     found = logs(tmp_path, "-f")
     assert found.returncode == 0
@@ -148,7 +149,7 @@ def test_new_lines_are_followed_over_a_rotation_and_to_the_end_of_the_run(
     log.rename(f"{log}.1")
     add_log(run, 0, b"after\nno newline")
     assert following.line() == "host 0 after"
-    run.set_state("failed", reason="a bad disk")
+    run.set_state(RunState.FAILED, reason="a bad disk")
     run.close()
     assert following.line() == "host 0 no newline"
     code, said = following.end()

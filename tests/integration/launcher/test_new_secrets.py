@@ -11,6 +11,7 @@ import pytest
 
 from launcher.cluster.schema import ClusterRef, Ssh, find_cluster
 from launcher.core.exit_codes import BAD_USAGE
+from launcher.core.results import RunState
 from launcher.executors import new_secrets
 from launcher.executors.options import LaunchOptions
 from launcher.executors.remote_run import locate
@@ -40,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     made = command_launch(tmp_path, JOB)
     with RunDir.create(made) as run:
-        run.set_state("interrupted")
+        run.set_state(RunState.INTERRUPTED)
     return made.run_dir
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from launcher.core.errors import JobError
 from launcher.core.exit_codes import print_error
 from launcher.core.printable import coloured, plain
+from launcher.core.results import RunState
 from tests.support.cli import launch
 from tests.support.run_folders import add_events, add_log, make_run
 
@@ -58,10 +59,16 @@ def test_logs_show_no_order_to_the_terminal(tmp_path: Path, words: list[str]) ->
 
 @pytest.mark.parametrize("words", [["status", "small"], ["stop", "small"], ["list"]])
 def test_a_state_shows_no_order_to_the_terminal(tmp_path: Path, words: list[str]) -> None:
-    ended = {"event": "attempt_ended", "kind": "crash", "reason": ORDERS, "process": 0, "step": 1}
+    ended = {
+        "event": "attempt_ended",
+        "end_reason": "crash",
+        "reason": ORDERS,
+        "process": 0,
+        "step": 1,
+    }
     with make_run(tmp_path) as run:
         add_events(run, ended)
-        run.set_state("failed", reason=f"why{ORDERS}")
+        run.set_state(RunState.FAILED, reason=f"why{ORDERS}")
     path = run.folder / "state.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "cluster": {"name": ORDERS}}))
     shown = launch(tmp_path, *words, environment={"COLUMNS": "200"})

@@ -13,11 +13,12 @@ from launcher.host.process import NOT_STARTED, REAPER_KILLED, HostProcess
 from launcher.host.process_tree import start_time
 from tests.support.assert_no_leftovers import Traces
 from tests.support.host_programs import SAY, collect, start, wait_for_event
+from trainer.contract.protocol.events import StepEvent, UnknownEvent
 
 
 def test_events_and_output_are_handed_over(tmp_path: Path) -> None:
     batch = collect(start(tmp_path, "say(event='step', step=1); print('hello')"))
-    assert batch.events == [{"event": "step", "step": 1}]
+    assert batch.events == [StepEvent(step=1)]
     assert batch.lines == batch.tail == ["hello"]
     assert batch.status == 0
     assert not batch.stopped
@@ -25,7 +26,7 @@ def test_events_and_output_are_handed_over(tmp_path: Path) -> None:
 
 def test_what_is_not_an_event_is_passed_over(tmp_path: Path) -> None:
     code = "os.write(int(os.environ['SLIPWAY_EVENTS_FD']), b'junk\\n[1]\\n{}\\n'); say(event='a')"
-    assert collect(start(tmp_path, code)).events == [{"event": "a"}]
+    assert collect(start(tmp_path, code)).events == [UnknownEvent(event="a")]
 
 
 def test_every_byte_of_output_is_in_the_log(tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ os.kill(os.getppid(), 9)
 """
     batch = collect(start(tmp_path, code), timeout_s=30.0)
     assert (batch.status, batch.lost) == (None, REAPER_KILLED)
-    assert start_time(batch.events[0]["child"]) is None
+    assert start_time(batch.events[0].extra["child"]) is None
 
 
 IGNORES = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -125,7 +126,7 @@ def test_a_program_that_sigkill_ended_says_nothing_of_memory(tmp_path: Path) -> 
 
 def test_nested_brackets_that_no_parser_follows_are_passed_over(tmp_path: Path) -> None:
     junk = "os.write(int(os.environ['SLIPWAY_EVENTS_FD']), b'[' * 60000 + b'\\n')"
-    assert collect(start(tmp_path, f"{junk}; say(event='a')")).events == [{"event": "a"}]
+    assert collect(start(tmp_path, f"{junk}; say(event='a')")).events == [UnknownEvent(event="a")]
 
 
 def test_time_since_end_is_reported_under_any_clock(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_time_since_end_is_reported_under_any_clock(tmp_path: Path) -> None:
     again, now = program.poll(0.0), time.monotonic()
     assert batch.ended_ago_s is not None and again.ended_ago_s is not None
     assert 0.0 <= batch.ended_ago_s < again.ended_ago_s
-    assert again.ended_ago_s <= now - batch.events[0]["monotonic_s"]
+    assert again.ended_ago_s <= now - batch.events[0].extra["monotonic_s"]
 
 
 @pytest.mark.parametrize("command", ["/no/such/program", "/"])

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from launcher.cluster.schema import ClusterRef
+from launcher.core.results import RunState
 from launcher.executors.resume_point import Resumed, new_cluster_ref, plan_resume
 from launcher.runs.directory import RunDir, find_run, resume_command
 from tests.support.checkpoint_metadata_builders import about_of
 from tests.support.cli import launch
 from tests.support.launch_plans import small_launch
+from tests.support.run_folders import event_of
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError, load
 from trainer.contract.records.checkpoint_metadata import read_about
@@ -23,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made = small_launch(tmp_path)
     with RunDir.create(made) as run:
         save(made.run_dir / "checkpoints", made.job, 1, made.plan.corpus.sha256)
-        run.set_state("interrupted", step=1)
+        run.set_state(RunState.INTERRUPTED, step=1)
     return made.run_dir
 
 
@@ -101,7 +103,7 @@ def finish(folder: Path) -> None:
     first = read_about(folder / "checkpoints" / "1")
     save(folder / "checkpoints", job, 2, first.corpus_sha256)
     with RunDir.open(folder) as run:
-        run.set_state("finished", step=2)
+        run.set_state(RunState.FINISHED, step=2)
 
 
 def test_what_finished_is_complete_until_it_is_given_more_steps(folder: Path) -> None:
@@ -114,7 +116,7 @@ def test_torn_lines_do_not_take_the_next_one_with_them(folder: Path) -> None:
     (folder / "events.jsonl").write_text('{"event": "a"}\n{"eve')
     (folder / "metrics.jsonl").write_text('{"step": 1}\n')
     with RunDir.open(folder) as run:
-        run.add_event({"event": "b"})
+        run.add_event(event_of({"event": "b"}))
     lines = (folder / "events.jsonl").read_text().splitlines()
     assert (lines[1], lines[-1]) == ('{"eve', '{"event": "b"}')
     assert (folder / "metrics.jsonl").read_text() == '{"step": 1}\n'

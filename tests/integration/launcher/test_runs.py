@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 
+from launcher.core.results import RunState
 from launcher.host.process_tree import start_time
 from launcher.runs import live
 from launcher.runs.directory import RunDir, RunFolderError
 from tests.support.launch_plans import small_launch
 from tests.support.processes import wait_until
+from tests.support.run_folders import event_of
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import load
 from trainer.contract.planning.plan import Plan
+from trainer.contract.protocol.events import HeartbeatEvent, PhaseEvent, StepEvent, WarningEvent
 
 
 def create(folder: Path, *, fresh: bool = False) -> RunDir:
@@ -63,14 +66,14 @@ def test_uncreatable_run_folder_is_reported(tmp_path: Path) -> None:
 
 def test_events_are_on_disk_at_once(tmp_path: Path) -> None:
     with create(tmp_path / "run") as run:
-        run.add_event({"event": "step", "step": 1})
+        run.add_event(StepEvent(step=1))
         assert events(run.folder)[-1] == {"event": "step", "step": 1}
 
 
 def test_what_a_host_says_is_written_down_with_the_time_here(tmp_path: Path) -> None:
     with create(tmp_path / "run") as run:
         began = time.time()
-        run.add_event({"event": "step", "process": 0, "time": 12.0})
+        run.add_event(event_of({"event": "step", "process": 0, "time": 12.0}))
         noted = events(run.folder)[-1]
     assert noted["time"] == 12.0
     assert began <= noted["received"] <= time.time()
@@ -81,14 +84,14 @@ def test_a_run_that_is_opened_again_says_when(tmp_path: Path) -> None:
     began = time.time()
     with RunDir.open(tmp_path / "run") as run:
         opened = events(run.folder)[-1]
-    assert opened["event"] == "opened"
+    assert opened["event"] == "command_started"
     assert began <= opened["time"] <= time.time()
 
 
 def test_the_state_is_replaced_whole(tmp_path: Path) -> None:
     with create(tmp_path / "run") as run:
-        run.set_state("failed", reason="x" * 10_000)
-        run.set_state("finished")
+        run.set_state(RunState.FAILED, reason="x" * 10_000)
+        run.set_state(RunState.FINISHED)
         state = json.loads((run.folder / "state.json").read_text())
     assert state["state"] == "finished"
     assert "reason" not in state
@@ -96,7 +99,7 @@ def test_the_state_is_replaced_whole(tmp_path: Path) -> None:
 
 def test_the_state_names_its_process_and_what_it_runs(tmp_path: Path) -> None:
     with create(tmp_path / "run") as run:
-        run.set_state("running", step=1)
+        run.set_state(RunState.RUNNING, step=1)
         state = json.loads((run.folder / "state.json").read_text())
     assert (state["pid"], state["start_time"]) == (os.getpid(), start_time(os.getpid()))
     assert (state["attempt"], state["steps"], state["step"]) == (1, 2, 1)
@@ -105,9 +108,9 @@ def test_the_state_names_its_process_and_what_it_runs(tmp_path: Path) -> None:
 
 def test_every_change_of_the_state_is_an_event(tmp_path: Path) -> None:
     with create(tmp_path / "run") as run:
-        run.set_state("running")
-        run.set_state("running", step=1)
-        run.set_state("failed", reason="a bad disk")
+        run.set_state(RunState.RUNNING)
+        run.set_state(RunState.RUNNING, step=1)
+        run.set_state(RunState.FAILED, reason="a bad disk")
         changes = [(e["state"], e["attempt"], e.get("reason")) for e in events(run.folder)]
     assert changes == [
         ("provisioning", 1, None),
@@ -121,7 +124,7 @@ def test_reopened_run_keeps_attempt_of_its_state(
 ) -> None:
     create(tmp_path / "run").close()
     with RunDir.open(tmp_path / "run") as run:
-        run.set_state("stopped")
+        run.set_state(RunState.STOPPED)
         assert (run.state["attempt"], run.state["steps"]) == (1, 2)
         assert run.cluster_ref.name == "local"
 
@@ -131,16 +134,16 @@ def test_events_do_not_grow_with_heartbeats_or_with_the_number_of_hosts(tmp_path
         before = len(events(run.folder))
         for step in range(3):
             for process in range(64):
-                run.add_event({"event": "heartbeat", "process": process, "phase": "train"})
-                run.add_event({"event": "step", "process": process, "step": step})
-                run.add_event({"event": "phase", "process": process, "name": "save"})
+                run.add_event(HeartbeatEvent(process=process, phase="train"))
+                run.add_event(StepEvent(process=process, step=step))
+                run.add_event(event_of({"event": "phase", "process": process, "name": "save"}))
         kept = events(run.folder)[before:]
     assert [(e["event"], e["process"]) for e in kept] == [("step", 0), ("phase", 0)] * 3
 
 
 def test_what_other_hosts_warn_of_is_kept(tmp_path: Path) -> None:
     with create(tmp_path / "run") as run:
-        run.add_event({"event": "warning", "process": 63, "message": "mind"})
+        run.add_event(WarningEvent(process=63, message="mind"))
     assert events(run.folder)[-1]["message"] == "mind"
 
 
@@ -158,9 +161,9 @@ def test_storage_that_stalls_holds_up_neither_events_nor_the_end(
     monkeypatch.setattr(live, "EVERY_S", 0.01)
     monkeypatch.setattr(live, "CLOSING_S", 0.01)
     with create(tmp_path / "run") as run:
-        run.add_event({"event": "heartbeat", "process": 0, "phase": "train"})
+        run.add_event(HeartbeatEvent(process=0, phase="train"))
         assert stalled.wait(60)
-        run.add_event({"event": "step", "process": 0, "step": 1})
+        run.add_event(StepEvent(process=0, step=1))
     assert events(run.folder)[-1]["step"] == 1
     well.set()
 
@@ -170,8 +173,8 @@ def test_what_every_host_does_is_kept_up_to_date(
 ) -> None:
     monkeypatch.setattr(live, "EVERY_S", 0.01)
     with create(tmp_path / "run") as run:
-        run.set_state("running")
-        run.add_event({"event": "phase", "edge": "begin", "process": 0, "name": "save"})
-        run.add_event({"event": "heartbeat", "process": 1, "phase": "train"})
+        run.set_state(RunState.RUNNING)
+        run.add_event(PhaseEvent(edge="begin", process=0, name="save"))
+        run.add_event(HeartbeatEvent(process=1, phase="train"))
         wait_until(lambda: live.read(run.folder).phases == {0: "save", 1: "train"})
         assert run.state["state"] == "running"

@@ -15,6 +15,7 @@ from launcher.cluster.schema import Cluster, Slurm, find_cluster
 from launcher.core import files
 from launcher.core.errors import HostError
 from launcher.core.exit_codes import NO_CLUSTER, OK
+from launcher.core.results import RunState
 from launcher.executors.options import LaunchOptions
 from launcher.executors.registry import executor_for
 from launcher.planning.command import CommandLaunch
@@ -22,7 +23,7 @@ from launcher.providers.slurm import job_entrypoint, job_environment
 from launcher.providers.slurm import submit as submitting
 from launcher.providers.slurm.submit import sbatch_words
 from launcher.runs import slurm_job
-from launcher.runs.directory import QUEUED, RunDir, RunFolderError
+from launcher.runs.directory import RunDir, RunFolderError
 from launcher.runs.slurm_job import Queued, SlurmJob
 from launcher.runs.status import read_status
 from tests.support.assert_no_leftovers import Traces
@@ -93,7 +94,7 @@ def queued_run(folder: Path) -> Path:
     run = folder / "small"
     run.mkdir()
     (run / "job.yaml").write_text("name: small\n")
-    (run / "state.json").write_text(json.dumps({"state": QUEUED}))
+    (run / "state.json").write_text(json.dumps({"state": "queued"}))
     SlurmJob(name=NAME, job_id=JOB_ID).write(run)
     return run
 
@@ -103,17 +104,17 @@ def test_a_run_that_waits_is_queued_and_is_not_begun_twice(
 ) -> None:
     run = queued_run(tmp_path)
     fake_squeue(tmp_path, monkeypatch, "PENDING|Priority|N/A")
-    assert read_status(run).state == QUEUED
+    assert read_status(run).state is RunState.QUEUED
     with pytest.raises(RunFolderError, match=r"a job of Slurm's: queued \(Priority\)"):
         RunDir.open(run)
 
 
-def test_a_run_whose_job_has_left_the_queue_without_a_word_has_died(
+def test_a_run_whose_job_has_left_the_queue_without_a_word_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = queued_run(tmp_path)
     fake_squeue(tmp_path, monkeypatch, "")
-    assert read_status(run).state == "died"
+    assert read_status(run).state is RunState.LOST
     RunDir.open(run).close()
 
 

@@ -28,7 +28,7 @@ def pid_of(program: HostProcess) -> int:
     """Once it is up."""
     while not (events := program.poll(1.0).events):
         pass
-    return events[0]["pid"]
+    return events[0].extra["pid"]
 
 
 def log_of(folder: Path) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.core.results import RunState
 from launcher.runs import live
 from launcher.runs.directory import RunDir
 from tests.support.cli import launch, status, status_as_json
@@ -14,7 +15,7 @@ from tests.support.run_folders import add_events, add_steps, make_run
 
 ENDED = {
     "event": "attempt_ended",
-    "kind": "crash",
+    "end_reason": "crash",
     "reason": "host-0001 was killed by SIGKILL",
     "process": 1,
     "step": 12,
@@ -24,7 +25,7 @@ ENDED = {
 def test_a_run_that_is_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "EVERY_S", 0.01)
     with make_run(tmp_path) as run:
-        run.set_state("running")
+        run.set_state(RunState.RUNNING)
         add_steps(run, 1, 2)
         saved = {"event": "checkpoint_saved", "process": 0, "step": 2}
         add_events(run, saved, time=time.time() - 90)
@@ -44,7 +45,7 @@ def test_a_run_that_died_has_lived_until_its_last_heartbeat(tmp_path: Path) -> N
     """Heartbeats are not kept: hosts.json has the time of the last."""
     now = time.time()
     with make_run(tmp_path) as run:
-        run.set_state("running")
+        run.set_state(RunState.RUNNING)
         begun = {"event": "phase", "process": 0, "name": "compile", "edge": "begin"}
         add_events(run, begun, time=now)
     (run.folder / live.NAME).write_text(json.dumps({"heard": now + 600}))
@@ -63,7 +64,7 @@ def test_a_run_that_died_and_is_resumed_has_lived_until_its_last_heartbeat(tmp_p
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     (folder / live.NAME).write_text(json.dumps({"heard": now + 600}))
     with RunDir.open(folder) as run:
-        run.set_state("running")
+        run.set_state(RunState.RUNNING)
     parts_s = status_as_json(tmp_path)["goodput"]["parts_s"]
     assert parts_s["lost"] == pytest.approx(600, abs=1)
 
@@ -74,7 +75,7 @@ def test_status_lists_events_in_order(tmp_path: Path) -> None:
     hang = {"event": "hang", "reason": "host-0000 is behind: at step 14 in data for 31 s"}
     with make_run(tmp_path) as run:
         add_events(run, slow, failed, ENDED)
-        add_events(run, hang | {"attempt": 2}, ENDED | {"attempt": 2, "kind": "hang"})
+        add_events(run, hang | {"attempt": 2}, ENDED | {"attempt": 2, "end_reason": "hang"})
         shown, found = status(tmp_path), status_as_json(tmp_path)
     story = shown[shown.index("what happened") :].splitlines()[1:-1]
     for line, part in zip(
@@ -105,13 +106,13 @@ def test_a_run_that_is_over_says_how_it_goes_on(
     tmp_path: Path, state: str, command: str | None
 ) -> None:
     with make_run(tmp_path) as run:
-        run.set_state(state)
+        run.set_state(RunState(state))
     assert status_as_json(tmp_path)["command"] == command
 
 
 def test_status_shows_reason_of_failed_run(tmp_path: Path) -> None:
     with make_run(tmp_path) as run:
-        run.set_state("failed", reason="retries.failures: 3 is spent")
+        run.set_state(RunState.FAILED, reason="retries.failures: 3 is spent")
     assert "retries.failures: 3 is spent" in status(tmp_path)
     assert status_as_json(tmp_path)["reason"] == "retries.failures: 3 is spent"
 

@@ -30,7 +30,7 @@ def on_signal(number, frame):
         sys.exit()
 signal.signal(signal.SIGTERM, on_signal)
 run = RunDir.open(Path(sys.argv[1]))
-run.set_state("running")
+run.set_state(RunState.RUNNING)
 print("held", flush=True)
 while True:
     time.sleep(60)
@@ -132,7 +132,7 @@ def test_a_run_that_does_not_end_in_time_goes_on(
 def test_a_run_that_is_not_running_is_no_error(folder: Path) -> None:
     done = launch(folder.parents[1], "stop", "small")
     assert done.returncode == 0
-    assert "not running: small died" in done.stdout
+    assert "not running: small was lost" in done.stdout
     assert "launch resume small" in done.stdout
 
 

@@ -34,18 +34,18 @@ def long_story() -> RunEvents:
 def test_a_summary_and_the_rest_give_the_goodput_of_all(
     tmp_path: Path, cut: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events = long_story().events
-    whole = goodput(events)
+    story = long_story()
+    whole, lines = goodput(story.events), story.lines
     monkeypatch.setattr(goodputs, "FOLDED_STEPS", 40)
-    half = int(cut * len(events))
-    append(tmp_path, events[:half])
+    half = int(cut * len(lines))
+    append(tmp_path, lines[:half])
     summary.write(tmp_path)
-    append(tmp_path, events[half:])
+    append(tmp_path, lines[half:])
     found = summary.read(tmp_path)
     assert found.begin == 0
     assert found.goodput(None).seconds == parts_of(whole)
-    assert found.story.checkpoint is not None
-    assert found.story.checkpoint.step == 400
+    assert found.history.checkpoint is not None
+    assert found.history.checkpoint.step == 400
 
 
 def parts_of(found) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def test_a_summary_does_not_grow_with_the_number_of_steps(
 ) -> None:
     monkeypatch.setattr(goodputs, "FOLDED_STEPS", 10)
     monkeypatch.setattr(summary, "MOST_READ_BYTES", 1 << 30)
-    append(tmp_path, RunEvents().training().steps(1, 20_000, 0.01).events)
+    append(tmp_path, RunEvents().training().steps(1, 20_000, 0.01).lines)
     summary.write(tmp_path)
     assert (tmp_path / summary.NAME).stat().st_size < 500_000
 
@@ -91,7 +91,7 @@ def test_without_a_summary_only_the_newest_events_of_a_large_file_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(summary, "MOST_READ_BYTES", 10_000)
-    append(tmp_path, long_story().events)
+    append(tmp_path, long_story().lines)
     size = (tmp_path / "events.jsonl").stat().st_size
     found = summary.read(tmp_path)
     assert size - 10_000 <= found.begin < size - 9_000
@@ -100,14 +100,14 @@ def test_without_a_summary_only_the_newest_events_of_a_large_file_are_read(
 
 @pytest.mark.parametrize("text", ["", "{", '{"offset": 1000000000}', '{"offset": "x"}'])
 def test_a_summary_that_is_not_of_this_file_is_left_out(tmp_path: Path, text: str) -> None:
-    events = long_story().events
-    append(tmp_path, events)
+    story = long_story()
+    append(tmp_path, story.lines)
     (tmp_path / summary.NAME).write_text(text)
-    assert summary.read(tmp_path).goodput(None).seconds == parts_of(goodput(events))
+    assert summary.read(tmp_path).goodput(None).seconds == parts_of(goodput(story.events))
 
 
 def test_a_line_that_is_being_written_is_read_the_next_time(tmp_path: Path) -> None:
-    append(tmp_path, RunEvents().training().events)
+    append(tmp_path, RunEvents().training().lines)
     whole = (tmp_path / "events.jsonl").stat().st_size
     with (tmp_path / "events.jsonl").open("a") as file:
         file.write('{"event": "st')

@@ -14,9 +14,9 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from trainer.analysis.explicit import layouts
-from trainer.analysis.explicit.findings import Finding
 from trainer.analysis.explicit.layouts import ExplicitMesh
-from trainer.analysis.explicit.step import Report, check
+from trainer.analysis.explicit.step import check
+from trainer.contract.protocol.reports import ShardingFinding, ShardingReport
 
 ROOT = Path(__file__).parents[3]
 MESH = AbstractMesh(
@@ -28,11 +28,11 @@ def array(shape: tuple[int, ...], *spec: Any, dtype: Any = jnp.float32) -> jax.S
     return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(MESH, P(*spec)))
 
 
-def forward(function: Callable[..., Any], *arguments: Any) -> list[Finding]:
+def forward(function: Callable[..., Any], *arguments: Any) -> list[ShardingFinding]:
     return check(function, MESH, *arguments, gradient=False).findings
 
 
-def line_of(found: Finding) -> str:
+def line_of(found: ShardingFinding) -> str:
     """The line of source that a finding names."""
     file, number, _ = found.place[0]
     return linecache.getline(str(ROOT / file), number).strip()
@@ -44,7 +44,7 @@ def product(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 def test_a_clean_function_reports_nothing() -> None:
     weights, rows = array((8, 16), None, "tensor"), array((4, 8), "fsdp")
-    assert check(product, MESH, weights, rows) == Report([])
+    assert check(product, MESH, weights, rows) == ShardingReport([])
 
 
 def test_operands_split_over_the_contracted_dim_are_ambiguous() -> None:

@@ -8,16 +8,16 @@ import pytest
 
 from tests.support.harness import bench
 from tests.support.jobs import corpus_of, job_of, world_of
-from trainer.analysis.explicit.findings import Finding
 from trainer.analysis.explicit.step import check_step
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import resolve
+from trainer.contract.protocol.reports import ShardingFinding
 
 LAYERS = 3
 MODEL = {"layers": LAYERS, "kv_heads": 4}
 
 
-def step(devices: int, **sections: dict) -> tuple[Plan, list[Finding]]:
+def step(devices: int, **sections: dict) -> tuple[Plan, list[ShardingFinding]]:
     job = job_of(**{"model": MODEL, **sections})
     plan = resolve(job, world_of(1, devices), corpus_of(job))
     report = check_step(job, plan)
@@ -35,7 +35,7 @@ def test_on_one_device_nothing_moves() -> None:
     assert step(1)[1] == []
 
 
-def gathers(found: list[Finding]) -> list[Finding]:
+def gathers(found: list[ShardingFinding]) -> list[ShardingFinding]:
     """Of weights along `fsdp`, where the model asks for them."""
     return [one for one in found if one.place[1:] and one.place[1].function == "gathered"]
 

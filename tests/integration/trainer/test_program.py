@@ -154,5 +154,5 @@ def test_taken_coordinator_port_is_reported_for_retry_on_another(tmp_path, event
         variables["SLIPWAY_EVENTS_FD"] = str(writer)
         ended = _program([str(tmp_path / "job.yaml")], variables)
     assert ended.returncode == 1
-    kinds = [event["kind"] for event in read() if event["event"] == "warning"]
+    kinds = [event["category"] for event in read() if event["event"] == "warning"]
     assert kinds == ["port_taken"]

@@ -10,10 +10,10 @@ from jax.sharding import PartitionSpec
 from tests.support.jobs import corpus_of, job_of, world_of
 from tests.support.worlds import TWO_V5E_16
 from trainer.analysis import collectives
-from trainer.analysis.collectives import Collective
 from trainer.analysis.hlo import Program
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import resolve
+from trainer.contract.protocol.reports import Collective
 from trainer.distributed import mesh as meshes
 
 MESH = {"data": 2, "fsdp": 2, "tensor": 2}

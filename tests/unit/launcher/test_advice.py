@@ -1,7 +1,6 @@
 """What is better than a job as it is, given what the compiler said of that."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,7 @@ from launcher.planning.planner import TrainingLaunch, prepare
 from trainer.contract.estimates.memory import footprint
 from trainer.contract.estimates.search import rank
 from trainer.contract.planning.chips import GiB
+from trainer.contract.protocol.reports import CompileReport
 
 JOB = """\
 name: large
@@ -29,8 +29,15 @@ def planned(folder: Path, cluster: str, *overrides: str) -> TrainingLaunch:
     return launch
 
 
-def verdict(fits: bool, needed: float | None) -> dict[str, Any]:
-    return {"fits": fits, "hbm_needed_bytes": needed and int(needed * GiB)}
+def verdict(fits: bool, needed: float | None) -> CompileReport:
+    return CompileReport(
+        fits=fits,
+        hbm_needed_bytes=None if needed is None else int(needed * GiB),
+        hbm_available_bytes=95 * GiB,
+        memory={},
+        compile_s=1.0,
+        message="",
+    )
 
 
 def test_plan_that_does_not_fit_names_one_that_does(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from launcher.commands.checkpoints import find_folder
+from launcher.core.results import RunState
 from launcher.executors.resume_point import Resumed, plan_resume
 from launcher.gang.agent import add
 from launcher.planning.command import CommandLaunch
@@ -109,7 +110,7 @@ def test_the_plan_as_json_has_all_processes(tmp_path: Path) -> None:
 def run(tmp_path: Path) -> Path:
     launch = command_launch(tmp_path)
     with RunDir.create(launch) as made:
-        made.set_state("failed")
+        made.set_state(RunState.FAILED)
     return launch.run_dir
 
 
@@ -135,7 +136,7 @@ def test_a_resumed_run_starts_the_command_again(run: Path) -> None:
 
 def test_a_program_that_has_finished_is_complete(run: Path) -> None:
     with RunDir.open(run) as made:
-        made.set_state("finished")
+        made.set_state(RunState.FINISHED)
     assert resumed(run).is_complete
 
 

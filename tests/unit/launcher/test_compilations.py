@@ -8,6 +8,7 @@ from launcher.planning.compiler import MOST, WANTED, CompiledCandidate, at_once,
 from tests.support.llama_jobs import CORPUS, job_of, world_of
 from trainer.contract.estimates.search import Candidate, rank
 from trainer.contract.planning.planner import resolve
+from trainer.contract.protocol.reports import CompileReport
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def waiting() -> deque[Candidate]:
 
 
 def said(candidate: Candidate, fits: bool) -> CompiledCandidate:
-    return CompiledCandidate(candidate, {"fits": fits})
+    return CompiledCandidate(candidate, CompileReport(fits, None, 0, {}, 1.0, ""))
 
 
 def test_the_likely_best_is_asked_about_first(waiting: deque[Candidate]) -> None:

@@ -22,7 +22,7 @@ def outcome(*exits: ProcessExit, hang: Hang | None = None) -> GangResult:
 
 
 def kind(*exits: ProcessExit, asked: EndReason | None = None) -> EndReason:
-    return classify(outcome(*exits), asked, {}).kind
+    return classify(outcome(*exits), asked, {}).end_reason
 
 
 def test_all_hosts_finished() -> None:
@@ -32,12 +32,15 @@ def test_all_hosts_finished() -> None:
 def test_requested_stop_is_attributed_to_requester() -> None:
     assert kind(STOPPED, STOPPED, asked=EndReason.STOPPED) is EndReason.STOPPED
     ending = classify(outcome(STOPPED, STOPPED), EndReason.RESIZED, {})
-    assert (ending.kind, ending.reason) == (EndReason.RESIZED, "stopped to go on with more hosts")
+    assert (ending.end_reason, ending.reason) == (
+        EndReason.RESIZED,
+        "stopped to go on with more hosts",
+    )
 
 
 def test_stop_not_requested_is_unexplained_preemption() -> None:
     ending = classify(outcome(FINISHED, STOPPED), None, {1: 7})
-    assert (ending.kind, ending.process, ending.step) == (EndReason.PREEMPTED, 1, 7)
+    assert (ending.end_reason, ending.process, ending.step) == (EndReason.PREEMPTED, 1, 7)
     assert ending.is_unexplained
     reason = "host-0001 exited with code 75 (stopped on request); this launch did not ask for that"
     assert ending.reason == reason
@@ -45,26 +48,26 @@ def test_stop_not_requested_is_unexplained_preemption() -> None:
 
 def test_sigterm_not_sent_by_launch_is_unexplained_preemption() -> None:
     ending = classify(outcome(ProcessExit(signal.SIGTERM, 1.0), FINISHED), None, {})
-    assert (ending.kind, ending.is_unexplained) == (EndReason.PREEMPTED, True)
+    assert (ending.end_reason, ending.is_unexplained) == (EndReason.PREEMPTED, True)
 
 
 def test_a_stop_after_a_notice_of_the_platform_is_explained() -> None:
     for ended in (STOPPED, ProcessExit(signal.SIGTERM, 1.0)):
         ending = classify(outcome(ended, STOPPED), EndReason.PREEMPTED, {})
-        assert (ending.kind, ending.is_unexplained) == (EndReason.PREEMPTED, False)
+        assert (ending.end_reason, ending.is_unexplained) == (EndReason.PREEMPTED, False)
 
 
 def test_out_of_memory_kill_is_a_crash_with_figures() -> None:
     cause = "by the kernel, out of memory: 5.90 GiB of 6.00 GiB on the host"
     ending = classify(outcome(ProcessExit(signal.SIGKILL, 1.0, cause=cause)), None, {})
-    assert ending.kind is EndReason.CRASH
+    assert ending.end_reason is EndReason.CRASH
     assert ending.reason == f"host-0000 was killed by SIGKILL ({cause})"
 
 
 def test_an_agent_that_fails_on_a_host_that_lives_is_a_crash() -> None:
     failed = ProcessExit(None, 1.0, lost="its agent was killed", host_lives=True)
     ending = classify(outcome(failed, FINISHED), None, {})
-    assert (ending.kind, ending.how) == (EndReason.CRASH, "its agent failed")
+    assert (ending.end_reason, ending.how) == (EndReason.CRASH, "its agent failed")
     assert ending.reason == "host-0000 failed: its agent was killed"
 
 
@@ -76,7 +79,7 @@ def test_agent_failing_during_user_stop_is_lost_host() -> None:
 
 def test_an_exit_code_or_a_signal_is_a_crash() -> None:
     ending = classify(outcome(FINISHED, CRASHED), None, {})
-    assert (ending.kind, ending.process, ending.step) == (EndReason.CRASH, 1, None)
+    assert (ending.end_reason, ending.process, ending.step) == (EndReason.CRASH, 1, None)
     assert ending.how == "exited with code 1"
     assert kind(ProcessExit(signal.SIGSEGV, 1.0)) is EndReason.CRASH
 
@@ -128,6 +131,6 @@ def test_a_hang_names_the_host_that_is_behind_and_its_phase() -> None:
     hang = Hang((StalledHost(1, "data", 7, 12.0),), silent=False, deadline_s=10.0, everybody=False)
     killed = ProcessExit(signal.SIGKILL, 1.0, stopped=True)
     ending = classify(outcome(killed, killed, hang=hang), None, {0: 8, 1: 7})
-    assert (ending.kind, ending.process, ending.how) == (EndReason.HANG, 1, "hang in data")
+    assert (ending.end_reason, ending.process, ending.how) == (EndReason.HANG, 1, "hang in data")
     assert ending.step == 7
     assert "host-0001: no progress in data after step 7 for 12 s" in ending.reason

@@ -142,10 +142,10 @@ def test_the_clock_of_the_host_does_not_matter(clock_s: float) -> None:
 def test_what_arrives_late_happened_when_the_host_said() -> None:
     """The network is away while 8 steps are made and a save: all of it arrives at once."""
     story = RunEvents(clock_s=HOUR_S).training().steps(1, 2)
-    before = len(story.events)
+    before = len(story.lines)
     story.steps(3, 6).phase("save", 3).steps(7, 10)
-    for event in story.events[before:]:
-        event["received"] = story.now
+    for line in story.lines[before:]:
+        line["received"] = story.now
     story.steps(11, 12).finished()
     assert story.parts() == {**UNTIL_TRAINING, "steps": 12, "save": 3, "other": 2}
 
@@ -160,8 +160,8 @@ def test_a_clock_that_is_set_while_steps_are_made_spoils_none(jump_s: float) -> 
 
 def test_without_received_the_times_of_process_0_are_taken() -> None:
     story = RunEvents().training().steps(1, 10).finished()
-    for event in story.events:
-        event.pop("received", None)
+    for line in story.lines:
+        line.pop("received", None)
     assert story.parts() == {**UNTIL_TRAINING, "steps": 10, "other": 2}
 
 
@@ -197,7 +197,7 @@ def test_an_attempt_that_begins_has_cut_off_the_one_before() -> None:
 def test_the_night_before_a_resume_is_no_time_of_the_run() -> None:
     story = RunEvents().training().steps(1, 4).phase("save", 1).ended("stopped").state("stopped")
     wall_s = story.now - BEGIN_S
-    story.after(DAY_S).launcher("opened").next_attempt().training().steps(5, 9).finished()
+    story.after(DAY_S).launcher("command_started").next_attempt().training().steps(5, 9).finished()
     found = goodput(story.events)
     assert found.wall_s == pytest.approx(wall_s + 19.5 + 5 + 2)
     assert found.seconds[Part.STEPS] == pytest.approx(9)
@@ -209,7 +209,7 @@ def test_nor_is_it_when_the_command_was_killed(state: str) -> None:
     story = crashed_at_step_7() if state == "backing_off" else RunEvents().training().steps(1, 4)
     story.state(state).after(0.5).host("heartbeat", step=4)
     wall_s = story.now - BEGIN_S
-    story.after(DAY_S).launcher("opened").next_attempt().training().steps(5, 9).finished()
+    story.after(DAY_S).launcher("command_started").next_attempt().training().steps(5, 9).finished()
     found = goodput(story.events)
     assert found.wall_s == pytest.approx(wall_s + 19.5 + 5 + 2)
     assert found.seconds[Part.STEPS] == pytest.approx(9)

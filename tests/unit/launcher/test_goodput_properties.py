@@ -8,40 +8,42 @@ from hypothesis import strategies as st
 
 from launcher.runs.goodput import goodput
 from tests.support.run_builders import BEGIN_S, DAY_S, HOUR_S, RunEvents
+from tests.support.run_folders import event_of
 
 NAMES = ["data", "compile", "restore", "train", "save", "evaluate", "sample", "lunch"]
 STATES = ["provisioning", "starting", "running", "backing_off", "waiting_for_hosts"]
 ENDS = ["finished", "failed", "stopped", "interrupted"]
-KINDS = ["finished", "stopped", "crash", "hang", "lost", "preempted", "final"]
+OF_ONE_COMMAND = ["state", "attempt_ended", "phase", "step"]
+END_REASONS = ["finished", "stopped", "crash", "hang", "lost", "preempted", "final"]
 junk = st.one_of(st.none(), st.integers(), st.floats(), st.text(max_size=3), st.just([]))
 times = st.one_of(st.floats(BEGIN_S, BEGIN_S + DAY_S), junk)
 steps = st.one_of(st.integers(0, 20), junk)
 
 
 def any_event(states: list[str], names: list[str]) -> st.SearchStrategy[dict[str, Any]]:
+    names_of_all = st.sampled_from([*names, "heartbeat", "eval"]) | st.text(max_size=3)
     fields = {
-        "event": st.sampled_from([*names, "heartbeat", "evaluated"]) | junk,
         "process": st.sampled_from([0, 0, 0, 1]) | junk,
         "attempt": st.integers(1, 3) | junk,
         "time": times,
         "received": times,
         "state": st.sampled_from(states) | junk,
-        "kind": st.sampled_from(KINDS) | junk,
+        "end_reason": st.sampled_from(END_REASONS) | junk,
         "name": st.sampled_from(NAMES) | junk,
         "edge": st.sampled_from(["begin", "end"]) | junk,
         "step": steps,
         "data_wait_s": st.floats(0, 100) | junk,
     }
-    return st.fixed_dictionaries({}, optional=fields)
+    return st.fixed_dictionaries({"event": names_of_all}, optional=fields)
 
 
 def is_time(value: object) -> bool:
     return isinstance(value, int | float) and 0 <= value < 1e11
 
 
-@given(st.lists(any_event([*STATES, *ENDS], ["opened", "state", "attempt_ended", "phase", "step"])))
+@given(st.lists(any_event([*STATES, *ENDS], ["command_started", *OF_ONE_COMMAND])))
 def test_no_events_make_a_part_negative_or_more_than_all(events: list[dict[str, Any]]) -> None:
-    found = goodput(events)
+    found = goodput(map(event_of, events))
     known = [e[name] for e in events for name in ("time", "received") if is_time(e.get(name))]
     longest_s = max(known) - min(known) if known else 0
     assert all(seconds >= 0 for seconds in found.seconds.values())
@@ -49,14 +51,14 @@ def test_no_events_make_a_part_negative_or_more_than_all(events: list[dict[str, 
     assert str(found)
 
 
-@given(st.lists(any_event(STATES, ["state", "attempt_ended", "phase", "step"])))
+@given(st.lists(any_event(STATES, OF_ONE_COMMAND)))
 def test_of_one_command_every_moment_is_in_some_part(events: list[dict[str, Any]]) -> None:
     for event in events:
         event["received"] = event.get("received") if is_time(event.get("received")) else BEGIN_S
         event["time"] = event["received"] if event.get("event") in ("state", "attempt_ended") else 0
     arrived = [event["received"] for event in events]
     wall_s = max(arrived) - arrived[0] if arrived else 0
-    assert goodput(events).wall_s == pytest.approx(wall_s, rel=1e-6, abs=1e-6)
+    assert goodput(map(event_of, events)).wall_s == pytest.approx(wall_s, rel=1e-6, abs=1e-6)
 
 
 @st.composite
@@ -67,7 +69,7 @@ def stories(draw: st.DrawFn) -> tuple[RunEvents, float]:
     wall_s = 0.0
     for command in range(draw(st.integers(1, 3))):
         if command:
-            story.after(DAY_S).launcher("opened")
+            story.after(DAY_S).launcher("command_started")
         begin_s = story.state("provisioning").now
         for _ in range(draw(st.integers(1, 3))):
             for _ in range(draw(st.integers(0, 8))):
@@ -82,7 +84,7 @@ def stories(draw: st.DrawFn) -> tuple[RunEvents, float]:
                         story.host("step", step=draw(st.integers(1, 9)), data_wait_s=draw(seconds))
                     case _:
                         story.host("heartbeat")
-            story.after(draw(seconds)).ended(draw(st.sampled_from(KINDS))).next_attempt()
+            story.after(draw(seconds)).ended(draw(st.sampled_from(END_REASONS))).next_attempt()
         wall_s += story.now - begin_s
         story.state(draw(st.sampled_from(ENDS)))
     return story, wall_s

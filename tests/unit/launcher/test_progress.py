@@ -17,8 +17,18 @@ from launcher.planning.spec import LaunchSpec
 from launcher.ui.progress import LastCheckpoint, RunDisplay, describe_stop, print_summary
 from tests.support.launch_plans import command_launch
 from tests.support.run_builders import step
+from tests.support.run_folders import event_of
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import load
+from trainer.contract.protocol.events import (
+    CheckpointSavedEvent,
+    EvalEvent,
+    FinishedEvent,
+    PhaseEvent,
+    SaveFailedEvent,
+    StepEvent,
+    WarningEvent,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -73,7 +83,7 @@ def test_a_flood_of_lines_is_left_to_the_log_files(launch: LaunchSpec) -> None:
 def test_the_panel_shows_loss_rates_and_hosts(launch: LaunchSpec) -> None:
     display, text = shown(launch, terminal=True)
     with display:
-        display.on_event({"event": "phase", "process": 1, "name": "train", "edge": "begin"})
+        display.on_event(PhaseEvent(process=1, name="train", edge="begin"))
         display.on_event(step(3, mfu=0.415))
         display._live.refresh()
     panel = text.getvalue()
@@ -102,15 +112,15 @@ def test_without_a_terminal_there_are_plain_lines_only(launch: LaunchSpec) -> No
 def test_warnings_of_any_host_are_shown(launch: LaunchSpec) -> None:
     display, text = shown(launch)
     with display:
-        display.on_event({"event": "warning", "process": 2, "message": "slow disk"})
+        display.on_event(WarningEvent(process=2, message="slow disk"))
     assert "host 2 warning: slow disk" in text.getvalue()
 
 
 def test_the_summary_has_the_losses_the_folder_and_the_sample(launch: LaunchSpec) -> None:
     display, text = shown(launch)
     display.on_event(step(1))
-    display.on_event({"event": "evaluated", "process": 0, "step": 300, "eval_loss": 1.5})
-    display.on_event({"event": "finished", "process": 0, "loss": 1.25, "sample": "def f(): pass"})
+    display.on_event(EvalEvent(process=0, step=300, eval_loss=1.5))
+    display.on_event(FinishedEvent(process=0, loss=1.25, sample="def f(): pass"))
     print_summary(display._console, launch, display, seconds=125.0)
     for part in ("in 2:05", "4.0000 -> 1.2500", "held-out loss 1.5000", "def f(): pass"):
         assert part in text.getvalue()
@@ -129,27 +139,25 @@ def test_the_panel_shows_the_last_good_checkpoint_and_a_save_that_failed(
 
     with display:
         assert "checkpoint: none yet" in panel()
-        display.on_event({"event": "checkpoint_saved", "process": 0, "step": 100})
+        display.on_event(CheckpointSavedEvent(process=0, step=100))
         assert "checkpoint: step 100, 0.0 s ago" in panel()
-        display.on_event(
-            {"event": "save_failed", "process": 0, "step": 200, "message": "disk full"}
-        )
+        display.on_event(SaveFailedEvent(process=0, step=200, message="disk full"))
         assert "saving step 200 failed: disk full" in panel()
         assert "checkpoint: step 100" in panel()
-        display.on_event({"event": "checkpoint_saved", "process": 0, "step": 300})
+        display.on_event(CheckpointSavedEvent(process=0, step=300))
         assert "failed" not in panel()
 
 
 def test_the_panel_shows_how_much_of_a_save_all_hosts_have_written(launch: LaunchSpec) -> None:
     display, text = shown(launch, terminal=True)
     about = {"event": "save_progress", "step": 40, "total": 800_000_000_000}
-    display.on_event({**about, "process": 0, "written": 100_000_000_000})
-    display.on_event({**about, "process": 0, "written": 200_000_000_000})
-    display.on_event({**about, "process": 1, "written": 112_000_000_000})
+    display.on_event(event_of({**about, "process": 0, "written": 100_000_000_000}))
+    display.on_event(event_of({**about, "process": 0, "written": 200_000_000_000}))
+    display.on_event(event_of({**about, "process": 1, "written": 112_000_000_000}))
     display._console.print(display._panel())
     assert "saving step 40: 312 of 800 GB" in text.getvalue()
     text.truncate(0)
-    display.on_event({"event": "checkpoint_saved", "process": 0, "step": 40})
+    display.on_event(CheckpointSavedEvent(process=0, step=40))
     display._console.print(display._panel())
     assert "saving step 40" not in text.getvalue()
 
@@ -159,7 +167,7 @@ def test_a_save_that_failed_on_every_host_is_printed_once(launch: LaunchSpec) ->
     with display:
         for process in (0, 1):
             event = {"event": "save_failed", "step": 200, "message": "disk full"}
-            display.on_event({**event, "process": process})
+            display.on_event(event_of({**event, "process": process}))
     assert text.getvalue().count("saving step 200 failed: disk full") == 1
 
 
@@ -170,7 +178,7 @@ def test_what_was_restored_is_the_last_checkpoint(launch: LaunchSpec) -> None:
     with display:
         for process in (0, 1):
             event = {"event": "restored", "step": 300, "examples": 9}
-            display.on_event({**event, "process": process})
+            display.on_event(event_of({**event, "process": process}))
     assert text.getvalue().count("restored step 300") == 1
     assert str(display.checkpoint) == "step 300"
 
@@ -197,7 +205,7 @@ def test_a_stopped_run_says_where_it_stands_and_how_to_go_on(launch: LaunchSpec)
     expected = f"stopped before the first step, no checkpoint; {again}"
     assert describe_stop(launch, display) == expected
     display.on_event(step(7))
-    display.on_event({"event": "checkpoint_saved", "process": 0, "step": 7})
+    display.on_event(CheckpointSavedEvent(process=0, step=7))
     expected = f"stopped at step 7, checkpoint of step 7; {again}"
     assert describe_stop(launch, display) == expected
 
@@ -206,8 +214,8 @@ def test_the_summary_of_a_resumed_run_begins_with_its_first_attempt(launch: Laun
     (launch.run_dir / "metrics.jsonl").write_text('{"step": 1, "loss": 5.5, "attempt": 1}\n')
     display, text = shown(launch)
     display.on_event(step(200))
-    display.on_event({"event": "checkpoint_saved", "process": 0, "step": 300})
-    display.on_event({"event": "finished", "process": 0, "loss": 1.25})
+    display.on_event(CheckpointSavedEvent(process=0, step=300))
+    display.on_event(FinishedEvent(process=0, loss=1.25))
     print_summary(display._console, launch, display, seconds=1.0)
     assert "5.5000 -> 1.2500, checkpoint of step 300" in text.getvalue()
 
@@ -221,7 +229,7 @@ FIELDS = st.sampled_from(
 ) | st.sampled_from(["name", "edge", "phase", "done", "total", "unit"])
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just([1])
 EVENTS = st.sampled_from(
-    ["step", "phase", "heartbeat", "progress", "evaluated", "finished", "warning", "error"]
+    ["step", "phase", "heartbeat", "progress", "eval", "finished", "warning", "error"]
 ) | st.sampled_from(["checkpoint_saved", "save_failed", "restored", "other"])
 
 
@@ -235,7 +243,7 @@ def test_a_program_may_leave_out_or_mistake_any_field_of_an_event(
         display, text = shown(launch, terminal=True)
         with display:
             for name, fields in said:
-                display.on_event({**fields, "event": name, "process": process})
+                display.on_event(event_of({**fields, "event": name, "process": process}))
                 display._console.print(display._panel())
         print_summary(display._console, launch, display, 1.0)
     assert "finished in 1.0 s" in text.getvalue()
@@ -244,7 +252,7 @@ def test_a_program_may_leave_out_or_mistake_any_field_of_an_event(
 
 def test_steps_of_a_program_that_sends_them_are_shown(tmp_path: Path) -> None:
     display, text = shown(command_launch(tmp_path))
-    display.on_event({"event": "step", "process": 0, "step": 7, "loss": 0.5})
+    display.on_event(StepEvent(process=0, step=7, loss=0.5))
     display._console.print(display._panel())
     assert re.search(r"step +7", text.getvalue())
     assert "loss 0.5000" in text.getvalue()

@@ -8,6 +8,7 @@ from rich.console import Console
 from launcher.controller.controller import RunController
 from launcher.controller.supervisor import RunEnded
 from launcher.core.errors import HostError
+from launcher.core.results import RunState
 from launcher.executors.drive import drive
 from launcher.gang.gang import GangError
 from launcher.runs.directory import RunDir
@@ -53,6 +54,6 @@ def test_hosts_unfit_for_first_attempt_exit_1_with_next_command(
 def test_a_run_that_failed_ends_with_1_and_the_way_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    over = RunEnded("failed", "host-0001 was lost (21 attempts without a new checkpoint)")
+    over = RunEnded(RunState.FAILED, "host-0001 was lost (21 attempts without a new checkpoint)")
     assert end_of(tmp_path, over, monkeypatch) == 1
     assert WAY_ON in capsys.readouterr().err

@@ -12,7 +12,7 @@ from launcher.controller.supervisor import (
     StartAttempt,
     Supervisor,
 )
-from launcher.core.results import AttemptResult, EndReason
+from launcher.core.results import AttemptResult, EndReason, RunState
 from tests.support.supervisors import (
     CRASH,
     FIXED,
@@ -36,7 +36,9 @@ def test_while_an_attempt_runs_there_is_nothing_to_decide() -> None:
 
 
 def test_a_finished_attempt_ends_the_run() -> None:
-    assert end(supervisor(), AttemptResult(EndReason.FINISHED, "")) == RunEnded("finished", "")
+    assert end(supervisor(), AttemptResult(EndReason.FINISHED, "")) == RunEnded(
+        RunState.FINISHED, ""
+    )
 
 
 def test_a_stop_by_the_user_ends_the_run() -> None:

@@ -13,14 +13,14 @@ from launcher.controller.supervisor import (
     Supervisor,
     Wait,
 )
-from launcher.core.results import AttemptResult, EndReason
+from launcher.core.results import AttemptResult, EndReason, RunState
 from tests.support.supervisors import CRASH, ELASTIC, LOSS, end, over, supervisor
 
 
 def test_a_missing_host_is_waited_for() -> None:
     run = supervisor()
     assert end(run, LOSS, now_s=50.0, alive=3) == Wait(
-        "waiting_for_hosts", 150.0, "3 of 4 hosts are alive"
+        RunState.WAITING_FOR_HOSTS, 150.0, "3 of 4 hosts are alive"
     )
     assert run.decide(4, 60.0) == StartAttempt(4)
 
@@ -62,7 +62,7 @@ def test_a_smaller_run_that_loses_one_more_waits_again() -> None:
     run.decide(3, 100.0)
     run.began(2)
     run.ended(LOSS, 200.0)
-    assert run.decide(2, 202.0) == Wait("waiting_for_hosts", 302.0, "2 of 4 hosts are alive")
+    assert run.decide(2, 202.0) == Wait(RunState.WAITING_FOR_HOSTS, 302.0, "2 of 4 hosts are alive")
 
 
 def test_it_grows_when_hosts_come_back() -> None:
@@ -79,7 +79,7 @@ def test_it_grows_when_hosts_come_back() -> None:
 KINDS = st.sampled_from([*EndReason, EndReason.CRASH, EndReason.LOST, EndReason.HANG])
 ENDINGS = st.builds(
     AttemptResult,
-    kind=KINDS,
+    end_reason=KINDS,
     reason=st.just("why"),
     how=st.sampled_from(["a", "b"]),
     step=st.none() | st.integers(0, 3),
@@ -97,7 +97,7 @@ HAPPENINGS = st.tuples(
 
 
 ENDS = (EndReason.FINISHED, EndReason.STOPPED, EndReason.FINAL)
-EARLY = ENDINGS.filter(lambda ending: ending.kind not in ENDS)
+EARLY = ENDINGS.filter(lambda ending: ending.end_reason not in ENDS)
 
 
 @given(POLICIES, st.data())

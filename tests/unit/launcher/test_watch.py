@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from launcher.core.results import Hang
 from launcher.health.hangs import KEYS, LONGEST_INTERVAL_S, PHASES, PROGRESS, HangDetector, Limits
+from tests.support.run_folders import event_of
 from trainer.contract.config.job import Deadlines
+from trainer.contract.protocol.events import HeartbeatEvent, StepEvent
 
 LIMITS = Limits()
 LOOK_S, BEAT_S = 0.5, 2.0
@@ -27,7 +29,7 @@ class Gang:
         self.at: dict[int, tuple[str, int]] = dict.fromkeys(range(processes), ("start", 0))
 
     def say(self, process: int, event: str, **fields: Any) -> None:
-        self.watch.on_event({"process": process, "event": event, **fields}, self.now)
+        self.watch.on_event(event_of({"process": process, "event": event, **fields}), self.now)
 
     def begin(self, phase: str, *processes: int) -> None:
         for process in processes or self.at:
@@ -183,7 +185,7 @@ def test_later_evaluations_are_measured_by_the_first_ones() -> None:
         gang.train(steps=5, after=5 * number)
         gang.begin("evaluate")
         assert gang.wait(60) is None
-        gang.say(0, "evaluated")
+        gang.say(0, "eval")
         gang.say(1, "phase", name="evaluate", edge="end")
     gang.begin("evaluate")
     hang = gang.wait(1000)
@@ -259,7 +261,7 @@ def test_nobody_waits_for_a_host_that_has_ended() -> None:
     gang.train()
     gang.end(1)
     gang.train(steps=30, after=10)
-    gang.watch.on_event({"process": 1, "event": "heartbeat", "phase": "end", "step": 10}, gang.now)
+    gang.watch.on_event(HeartbeatEvent(process=1, phase="end", step=10), gang.now)
     gang.train(steps=30, after=40)
 
 
@@ -271,7 +273,7 @@ def test_programs_that_send_no_events_never_hang() -> None:
 def test_a_program_without_heartbeats_is_not_silent_between_its_steps() -> None:
     watch, now = HangDetector(1), 0.0
     for step in range(1, 10):
-        watch.on_event({"process": 0, "event": "step", "step": step}, now)
+        watch.on_event(StepEvent(process=0, step=step), now)
         for _ in range(80):
             now += LOOK_S
             assert watch.poll(now) is None
@@ -319,7 +321,8 @@ names = st.sampled_from(PHASES) | st.text(max_size=3)
 values = names | st.integers() | st.floats() | st.none() | st.lists(st.booleans(), max_size=2)
 kinds = st.sampled_from(["heartbeat", "phase", "step", "progress", "finished", "error", "other"])
 fields = st.dictionaries(
-    st.sampled_from(["phase", "name", "step", "own_s", "step_time_s", "work_s", "time"]), values
+    st.sampled_from(["phase", "name", "step", "host_time_s", "step_time_s", "cpu_probe_s", "time"]),
+    values,
 )
 senders = st.integers(-1, 4) | values
 edges = st.sampled_from(["begin", "end", None])
@@ -345,9 +348,10 @@ def test_whatever_was_said_a_host_that_lives_and_speaks_has_a_deadline(history) 
             watch.on_end(said)
             ended.add(said)
         else:
-            watch.on_event(said, now)
-            if said["event"] in {*PROGRESS, "heartbeat"} and isinstance(said["process"], int):
-                speaking.add(said["process"])
+            event = event_of(said)
+            watch.on_event(event, now)
+            if isinstance(event, (HeartbeatEvent, *PROGRESS)) and event.process is not None:
+                speaking.add(event.process)
         watch.poll(now)
         watch.stragglers(now)
     learned_s = max(limits.learned_floor_s.values()) + limits.factor * LONGEST_INTERVAL_S * len(

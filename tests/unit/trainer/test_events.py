@@ -6,6 +6,7 @@ import select
 
 import pytest
 
+from trainer.contract.protocol.events import ErrorEvent, FinishedEvent, StepEvent
 from trainer.distributed.process_env import Environment
 from trainer.telemetry import events as module
 from trainer.telemetry.events import Events
@@ -32,7 +33,7 @@ def _read(reader):
 
 def test_an_event_names_its_process_and_attempt(pipe):
     reader, writer = pipe
-    _events(writer).emit("step", step=7, loss=1.5)
+    _events(writer).emit(StepEvent(step=7, loss=1.5))
     (event,) = _read(reader)
     assert event.pop("time") > 0
     assert event == {"process": 3, "attempt": 2, "event": "step", "step": 7, "loss": 1.5}
@@ -99,26 +100,26 @@ def test_what_is_done_in_every_step_is_no_event(pipe):
 
 def test_a_heartbeat_says_how_much_of_the_last_steps_was_the_hosts_own(beating):
     events, next_beat = beating
-    assert "own_s" not in next_beat()
+    assert "host_time_s" not in next_beat()
     events.at_step(1, 2.0, 1.0)
     beat = next_beat()
-    assert (beat["step_time_s"], beat["own_s"]) == (2.0, 1.0)
+    assert (beat["step_time_s"], beat["host_time_s"]) == (2.0, 1.0)
     for step in range(2, 5):
         events.at_step(step, 0.5, 0.25)
     beat = next_beat()
-    assert (beat["step_time_s"], beat["own_s"]) == (0.5, 0.25)
-    assert next_beat()["own_s"] == 0.25
+    assert (beat["step_time_s"], beat["host_time_s"]) == (0.5, 0.25)
+    assert next_beat()["host_time_s"] == 0.25
 
 
 def test_a_heartbeat_says_how_long_a_piece_of_work_takes_this_host(beating):
     _, next_beat = beating
-    assert 0 < next_beat()["work_s"] < 60
+    assert 0 < next_beat()["cpu_probe_s"] < 60
 
 
 @pytest.mark.parametrize("text", ["x" * 100_000, "\x00" * 50_000, "😀" * 50_000])
 def test_a_long_message_is_cut_to_one_piece(pipe, text):
     reader, writer = pipe
-    _events(writer).emit("error", message=text)
+    _events(writer).emit(ErrorEvent(message=text))
     line = os.read(reader, 1 << 20)
     assert len(line) < 4096
     assert text.startswith(json.loads(line)["message"][:100])
@@ -128,8 +129,8 @@ def test_a_reader_that_has_stopped_stalls_nothing(pipe):
     reader, writer = pipe
     events = _events(writer)
     for step in range(5000):
-        events.emit("step", step=step)
-    events.emit("finished", last_word=True)
+        events.emit(StepEvent(step=step))
+    events.emit(FinishedEvent(), last_word=True)
     lines = os.read(reader, 1 << 20).splitlines()
     assert 0 < len(lines) < 5000
     assert all(json.loads(line)["event"] == "step" for line in lines)
@@ -139,11 +140,11 @@ def test_a_reader_that_has_gone_stalls_nothing(pipe):
     reader, writer = pipe
     events = _events(writer)
     os.close(reader)
-    events.emit("step", step=1)
+    events.emit(StepEvent(step=1))
     assert not events.heard
 
 
 def test_without_a_launcher_nothing_is_written():
     events = Events(Environment())
-    events.emit("step", step=1)
+    events.emit(StepEvent(step=1))
     assert not events.heard

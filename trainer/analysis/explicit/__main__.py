@@ -2,16 +2,14 @@
 
     python -m trainer.analysis.explicit JOB_FILE PLAN_FILE
 
-Prints one JSON object on standard output. `explicit` has the findings, and `stopped` the reason why
-the backward pass could not be checked ("" when it was).
+Prints a ShardingReport as one JSON object on standard output.
 """
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from trainer.analysis.explicit.findings import Finding
 from trainer.analysis.explicit.step import check_step
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import load
@@ -19,27 +17,11 @@ from trainer.contract.planning.plan import Plan
 
 
 def main() -> int:
-    """Reads the two files and prints the findings."""
+    """Reads the two files and prints the report."""
     job = load(Path(sys.argv[1]), Job).value
     plan = Plan.model_validate_json(Path(sys.argv[2]).read_text(encoding="utf-8"))
-    report = check_step(job, plan)
-    found = [*map(_as_json, report.findings)]
-    print(json.dumps({"explicit": found, "stopped": report.stopped}))
+    print(json.dumps(asdict(check_step(job, plan))))
     return 0
-
-
-def _as_json(found: Finding) -> dict[str, Any]:
-    return {
-        "kind": found.kind,
-        "pass": "backward" if found.backward else "forward",
-        "place": [frame._asdict() for frame in found.place],
-        "operation": found.operation,
-        "from": found.old,
-        "to": found.new,
-        "times": found.times,
-        "bytes": found.bytes,
-        "reason": found.reason,
-    }
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import flax
 import jax
@@ -19,24 +19,12 @@ from jax.extend.core import jaxprs_in_params
 from trainer.analysis.explicit import layouts, reshards
 from trainer.analysis.explicit.layouts import Layout, Sizes
 from trainer.analysis.explicit.lookahead import open_jaxpr
+from trainer.contract.protocol.reports import FindingKind, Frame, ShardingFinding, SourceLocation
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 LIBRARIES = tuple(f"{library.__path__[0]}/" for library in (jax, jaxlib, flax, optax))
 STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}/"
-
-
-class Frame(NamedTuple):
-    file: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line} in {self.function}"
-
-
-SourceLocation = tuple[Frame, ...]
-"""Frames, from the innermost to the outermost caller; empty when unknown."""
 
 
 def place(equation: Any, within: SourceLocation) -> SourceLocation:
@@ -124,29 +112,6 @@ class Notebook:
         return self.notes[int(numbers[-1])] if numbers else None
 
 
-Kind = Literal["ambiguous", "reshard", "constraint"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A source location that is ambiguous, or that reshards, with its counts in a step."""
-
-    kind: Kind
-    """`constraint`: a reshard that the model itself requests."""
-    backward: bool
-    place: SourceLocation
-    operation: str
-    old: str
-    """Type and layout of the array before; "" when nothing is moved."""
-    new: str
-    times: int
-    """Occurrences per step."""
-    bytes: int
-    """Bytes that a device receives per step."""
-    reason: str
-    """Why it is ambiguous; "" for other kinds."""
-
-
 @dataclass(frozen=True)
 class _Walk:
     """Position in a program."""
@@ -157,9 +122,9 @@ class _Walk:
     """Whether the backward pass recomputes this part."""
 
 
-def findings(program: Any, notebook: Notebook, sizes: Sizes, times: int) -> list[Finding]:
+def findings(program: Any, notebook: Notebook, sizes: Sizes, times: int) -> list[ShardingFinding]:
     """Returns the findings of a jaxpr that runs `times` times a step, most bytes first."""
-    summed: dict[Any, Finding] = {}
+    summed: dict[Any, ShardingFinding] = {}
     for found in _of_program(program, notebook, sizes, _Walk(times)):
         key = replace(found, times=0, bytes=0)
         before = summed.get(key)
@@ -170,11 +135,13 @@ def findings(program: Any, notebook: Notebook, sizes: Sizes, times: int) -> list
     return sorted(kept, key=lambda found: -found.bytes)
 
 
-def _ambiguity(found: Finding) -> tuple[Kind, SourceLocation, str]:
+def _ambiguity(found: ShardingFinding) -> tuple[FindingKind, SourceLocation, str]:
     return found.kind, found.place, found.operation
 
 
-def _of_program(program: Any, notebook: Notebook, sizes: Sizes, walk: _Walk) -> Iterator[Finding]:
+def _of_program(
+    program: Any, notebook: Notebook, sizes: Sizes, walk: _Walk
+) -> Iterator[ShardingFinding]:
     jaxpr, _ = open_jaxpr(program)
     for equation in jaxpr.eqns:
         here = _at(equation, walk)
@@ -193,9 +160,11 @@ def _at(equation: Any, walk: _Walk) -> _Walk:
     return _Walk(walk.times * length, backward, recomputed)
 
 
-def _of_equation(equation: Any, note: EquationNote, sizes: Sizes, walk: _Walk) -> Iterator[Finding]:
-    def finding(kind: Kind, old: str, new: str, moved: int) -> Finding:
-        return Finding(
+def _of_equation(
+    equation: Any, note: EquationNote, sizes: Sizes, walk: _Walk
+) -> Iterator[ShardingFinding]:
+    def finding(kind: FindingKind, old: str, new: str, moved: int) -> ShardingFinding:
+        return ShardingFinding(
             kind=kind, backward=walk.backward, place=note.place, operation=note.operation,
             old=old, new=new, times=walk.times, bytes=walk.times * moved,
             reason=note.reason if kind == "ambiguous" else "",
@@ -206,7 +175,7 @@ def _of_equation(equation: Any, note: EquationNote, sizes: Sizes, walk: _Walk) -
     if is_ambiguous and _is_operation(equation, note):
         old, new, moved = _summed(equation, note, sizes)
         yield finding("ambiguous", old, new, moved)
-    kind: Kind = "ambiguous" if is_ambiguous and not note.summed else "reshard"
+    kind: FindingKind = "ambiguous" if is_ambiguous and not note.summed else "reshard"
     for aval, wanted in _changes(equation, sizes):
         old = layouts.of_type(aval, sizes)
         if moved := layouts.moved_bytes(aval, old, wanted, sizes):

@@ -4,30 +4,22 @@ The devices of the mesh need not exist.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from trainer.analysis.explicit.findings import Finding, findings
+from trainer.analysis.explicit.findings import findings
 from trainer.analysis.explicit.interpreter import Rerun
 from trainer.analysis.explicit.layouts import ExplicitMesh
 from trainer.contract.config.job import Job
 from trainer.contract.planning import sharding_rules
 from trainer.contract.planning.plan import Plan
+from trainer.contract.protocol.reports import ShardingReport
 from trainer.data.packing import Batch
 from trainer.model import network_of
 from trainer.step.train_step import micro_batch_loss
-
-
-@dataclass(frozen=True)
-class Report:
-    findings: list[Finding]
-    """Findings, most bytes first."""
-    stopped: str = ""
-    """Why the backward pass is missing; "" when it is included or was not requested."""
 
 
 def check(
@@ -36,7 +28,7 @@ def check(
     *arguments: Any,
     gradient: bool = True,
     times: int = 1,
-) -> Report:
+) -> ShardingReport:
     """Checks a function that runs `times` times a step.
 
     Arguments are pytrees of jax.ShapeDtypeStruct with shardings on `mesh`, whose axes are automatic
@@ -54,10 +46,10 @@ def check(
         result, *others = rerun.run(traced, values, [None] * len(traced.jaxpr.outvars))
         return result, others
 
-    def report(function: Callable[..., Any], stopped: str = "") -> Report:
+    def report(function: Callable[..., Any], stopped: str = "") -> ShardingReport:
         with jax.sharding.use_abstract_mesh(explicit.mesh):
             program = jax.make_jaxpr(function)(first, rest)
-        return Report(findings(program, rerun.notebook, explicit.sizes, times), stopped)
+        return ShardingReport(findings(program, rerun.notebook, explicit.sizes, times), stopped)
 
     if not gradient:
         return report(again)
@@ -67,7 +59,7 @@ def check(
         return report(again, str(error).splitlines()[0])
 
 
-def check_step(job: Job, plan: Plan) -> Report:
+def check_step(job: Job, plan: Plan) -> ShardingReport:
     """Checks loss and gradient of all micro-batches of a step."""
     sizes = tuple(plan.mesh[axis] for axis in sharding_rules.MESH_AXES)
     mesh = AbstractMesh(sizes, sharding_rules.MESH_AXES, axis_types=(AxisType.Auto,) * len(sizes))

@@ -4,7 +4,7 @@ A test compares this table with the NNX modules in `trainer/model/`.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainer.contract.config.model import MixtureOfExperts, Model
 
@@ -29,6 +29,15 @@ class Parameter:
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """The parameters of a custom model, as `trainer.analysis.describe_model` prints them."""
+
+    parameters: list[Parameter] = field(default_factory=list[Parameter])
+    problems: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Key of the job and message, for each problem of the user's code; empty without problems."""
 
 
 def padded_vocab(vocab_size: int, tensor: int) -> int:

@@ -5,15 +5,11 @@ without a required field, becomes an UnknownEvent. Both keep the value in `extra
 program is lost.
 """
 
-import ast
-import inspect
 import json
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from enum import Enum
 from functools import cache
-from itertools import pairwise
 from types import UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
@@ -33,7 +29,7 @@ class EventReader:
     def parse(self, line: str | bytes) -> Event | None:
         """Returns the event in a line, or None: a program may write anything."""
         try:
-            wire = json.loads(line)
+            wire = json.loads(line if isinstance(line, str) else line.decode())
         except (ValueError, RecursionError):
             return None
         return self.from_wire(wire) if isinstance(wire, dict) else None
@@ -67,24 +63,6 @@ def encode(event: Event) -> str:
 def encode_fields(wire: Mapping[str, Any]) -> str:
     """Returns the fields of an event as one line; a value that JSON lacks is written as text."""
     return _encoder.encode(wire)
-
-
-def field_docs(event_type: type[Event]) -> dict[str, str]:
-    """Returns the docstring of each field, inherited ones first, from the source of the types."""
-    owners = [owner for owner in reversed(event_type.__mro__) if issubclass(owner, Event)]
-    return {name: text for owner in owners for name, text in _own_docs(owner)}
-
-
-def _own_docs(owner: type[Event]) -> Iterator[tuple[str, str]]:
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-    assert isinstance(definition, ast.ClassDef)
-    for statement, following in pairwise(definition.body):
-        match statement, following:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str(text))),
-            ):
-                yield name, inspect.cleandoc(text)
 
 
 class _Fields(NamedTuple):

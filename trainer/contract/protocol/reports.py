@@ -1,0 +1,109 @@
+"""The answers of the trainer's processes for analysis: one JSON object on standard output each.
+
+The process prints the fields of a dataclass, and the launcher reads them back into it.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+
+@dataclass(frozen=True)
+class Collective:
+    """All collectives of one kind and purpose in a step, added up."""
+
+    kind: str
+    part: str
+    """Part of the model or the step; `other` when the program does not name it."""
+    backward: bool
+    axis: str
+    """Mesh axes that it spans: for example "fsdp" or "data+fsdp"."""
+    link: str
+    """`ici`: links inside an island (a slice of TPUs, a host of GPUs); `dcn`: between islands."""
+    overlapped: bool
+    """Whether its start and its end are separate instructions, with other work between them."""
+    count: int
+    """Executions in one step, with the iterations of loops."""
+    bytes: int
+    """Bytes that a device sends in all of them together."""
+    seconds: float | None
+    """Lower bound, over all links of a device together; None when their bandwidth is unknown."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Bytes that a device must send, and does send, in one step."""
+
+    must: int
+    sent: int
+
+
+@dataclass(frozen=True)
+class CompileReport:
+    """Result of compiling a step: whether it fits, its memory by part, time and collectives.
+
+    Bytes are per device.
+    """
+
+    fits: bool
+    hbm_needed_bytes: int | None
+    """None when the step does not fit and the compiler does not report its size."""
+    hbm_available_bytes: int
+    memory: dict[str, int]
+    """Bytes by part: parameters, optimizer, batch, and if known, temporaries and program."""
+    compile_s: float
+    message: str
+    """Why it does not fit: the compiler's error, or that the evaluation does not. Else empty."""
+    collectives: list[Collective] | None = None
+    """Collectives, most bytes first; None without a program, or when it is not understood."""
+    strategies: dict[str, Share] | None = None
+    """Bytes that each kind of parallelism must send and sends; None also for a custom model."""
+    evaluation_bytes: int | None = None
+    """Bytes of an evaluation with the optimizer's state in memory; None when it is not compiled."""
+
+
+class Frame(NamedTuple):
+    """A line of source code, in a function."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+SourceLocation = tuple[Frame, ...]
+"""Frames, from the innermost to the outermost caller; empty when unknown."""
+
+
+FindingKind = Literal["ambiguous", "reshard", "constraint"]
+
+
+@dataclass(frozen=True)
+class ShardingFinding:
+    """A source location that is ambiguous, or that reshards, with its counts in a step."""
+
+    kind: FindingKind
+    """`constraint`: a reshard that the model itself requests."""
+    backward: bool
+    place: SourceLocation
+    operation: str
+    old: str
+    """Type and layout of the array before; "" when nothing is moved."""
+    new: str
+    times: int
+    """Occurrences per step."""
+    bytes: int
+    """Bytes that a device receives per step."""
+    reason: str
+    """Why it is ambiguous; "" for other kinds."""
+
+
+@dataclass(frozen=True)
+class ShardingReport:
+    """Result of tracing a step under explicit axis types."""
+
+    findings: list[ShardingFinding]
+    """Findings, most bytes first."""
+    stopped: str = ""
+    """Why the backward pass is missing; "" when it is included or was not requested."""
