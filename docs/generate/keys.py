@@ -50,7 +50,7 @@ def _section(title: str, section: Schema, root: Schema, path: str, *, nested: bo
         options = list(_options(value, root))
         inner += [(key, option) for option in options if "properties" in option]
         default = "required" if name in required else _default(value, options)
-        rows.append([code(name), _types(options), default, value.get("description", "")])
+        rows.append([code(name), _types(options), default, _description(value, options)])
     text = f"## {title}\n\n{_sentence(section)}{table(('key', 'type', 'default', ''), rows)}\n"
     for key, option in inner if nested else ():
         text += _section(_title(key, option), option, root, key)
@@ -69,6 +69,12 @@ def _title(key: str, option: Schema) -> str:
 def _sentence(section: Schema) -> str:
     text = section.get("description", "")
     return f"{' '.join(text.split())}\n\n" if text else ""
+
+
+def _description(value: Schema, options: list[Schema]) -> str:
+    """Returns the description of a key, or else that of its section."""
+    found = [value, *(option for option in options if "properties" in option)]
+    return next((one["description"] for one in found if "description" in one), "")
 
 
 def _options(value: Schema, root: Schema) -> Iterator[Schema]:
