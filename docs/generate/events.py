@@ -23,8 +23,9 @@ METRICS = """\
 ## metrics.jsonl
 
 Process 0 writes one line every `log_every` steps, with the fields of [`step`](#step) and the
-`attempt`, and one per evaluation, with the fields of [`eval`](#eval). `mfu` is model FLOPs utilization by the
-convention in [What the plan computes](../explanation/plan-figures.md#bounds-of-a-step).
+`attempt`, and one per evaluation, with the fields of [`eval`](#eval). `mfu` is model FLOPs
+utilization by the convention in
+[What the plan computes](../explanation/plan-figures.md#bounds-of-a-step).
 
 After a crash, steps since the checkpoint are repeated under a new `attempt`. To get each step once:
 `trainer.contract.records.metrics_file.curve(open("runs/NAME/metrics.jsonl"))`.

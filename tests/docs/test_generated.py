@@ -4,12 +4,15 @@ import re
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
+import launcher
+import trainer
 from docs.generate.pages import PAGES as GENERATED
 from docs.generate.pages import REFERENCE
 from launcher.cluster.schema import Cluster
@@ -134,3 +137,10 @@ def _variables() -> list[str]:
 def test_page_names_all_that_the_code_has(page: str, names: list[str]) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     assert [name for name in names if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("package", [launcher, trainer], ids=lambda package: package.__name__)
+def test_python_api_page_has_every_public_name(package: ModuleType) -> None:
+    page = (REFERENCE / "python-api.md").read_text(encoding="utf-8")
+    documented = re.findall(rf"^\.\. auto\w+:: {package.__name__}\.(\w+)", page, re.MULTILINE)
+    assert sorted(documented) == sorted(package.__all__)
