@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from launcher.core.errors import docs_link
 from launcher.core.formatting import format_bytes, format_seconds, pluralize
 from launcher.host.reaper import die_with_parent
 from launcher.runs.checkpoints import Entry
@@ -64,7 +65,7 @@ def show(found: Sequence[Entry], folder: str, run: str) -> None:
     console.print(table)
     if any(entry.is_aside for entry in found):
         hint = f"`launch checkpoints restore-damaged {run}` puts back what is whole"
-        console.print(Text(hint), soft_wrap=True)
+        console.print(Text(f"{hint}. {docs_link('damaged-checkpoints')}"), soft_wrap=True)
 
 
 def as_json(found: Sequence[Entry]) -> str:

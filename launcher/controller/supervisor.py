@@ -5,8 +5,9 @@ action, or a time at which it will have one: a run never waits forever.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from launcher.core.errors import docs_link
 from launcher.core.results import AttemptResult, EndReason, RunState
 
 SAME_ENDS = 3
@@ -17,6 +18,12 @@ LOSSES_IN_VAIN = 20
 With the growing back-off they take more than an hour. If a platform takes hosts away faster than a
 run can save, waiting longer does not help."""
 ADVICE = "; a program that fails must end with another code than 75, and not by SIGTERM"
+HELP = {
+    EndReason.HANG: docs_link("hangs"),
+    EndReason.LOST: docs_link("lost-hosts"),
+    EndReason.PREEMPTED: docs_link("lost-hosts"),
+}
+PROGRAM_HELP, REPEATED_HELP = docs_link("a-program-failed"), docs_link("repeated-failure")
 LONG_S = 3600.0
 """Seconds after which an attempt counts as progress when its program reports no steps."""
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 2.0, 300.0
@@ -65,6 +72,8 @@ class RunEnded:
     state: RunState
     """FINISHED, FAILED or STOPPED."""
     reason: str
+    help: str = field(default="", compare=False)
+    """Where the documentation says more; "" when there is nothing to say."""
 
 
 Decision = StartAttempt | KeepRunning | Wait | RunEnded
@@ -121,7 +130,7 @@ class Supervisor:
         if ending.end_reason in (EndReason.FINISHED, EndReason.STOPPED):
             self._over = RunEnded(RunState(ending.end_reason), ending.reason)
         elif ending.end_reason is EndReason.FINAL:
-            self._over = RunEnded(RunState.FAILED, ending.reason)
+            self._over = RunEnded(RunState.FAILED, ending.reason, PROGRAM_HELP)
         elif ending.end_reason is EndReason.RESIZED:
             self._count_in_vain(ending)
         else:
@@ -155,6 +164,7 @@ class Supervisor:
             RunState.FAILED,
             f"{alive} of {wanted} hosts are alive, at least {self._policy.sizes[0]} are needed, "
             f"and none has come in {now_s - self._missed_at_s:.0f} s. Before that: {self._why}",
+            HELP[EndReason.LOST],
         )
         return self._over
 
@@ -219,7 +229,10 @@ class Supervisor:
             self._give_up(ending, spent if limit else "")
 
     def _give_up(self, ending: AttemptResult, why: str) -> None:
-        self._over = RunEnded(RunState.FAILED, f"{ending.reason} ({why})" if why else ending.reason)
+        reason = f"{ending.reason} ({why})" if why else ending.reason
+        repeats = self._same >= SAME_ENDS
+        said = REPEATED_HELP if repeats else HELP.get(ending.end_reason, PROGRAM_HELP)
+        self._over = RunEnded(RunState.FAILED, reason, said)
 
     def _back_off_s(self) -> float:
         """Returns 0 after the first failure, then a longer time after each without a checkpoint."""

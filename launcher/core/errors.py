@@ -15,6 +15,7 @@ __all__ = [
     "UnconfirmedError",
     "UnreachableError",
     "UsageError",
+    "docs_link",
     "error_of",
 ]
 
@@ -39,6 +40,11 @@ class UnconfirmedError(HostError):
 
 class MissingClientError(HostError):
     """Raised when the Python package of a provider's client is not installed."""
+
+
+def docs_link(anchor: str) -> str:
+    """Returns a sentence that refers to a section of the troubleshooting page."""
+    return f"See docs/how-to/troubleshoot.md#{anchor}"
 
 
 def error_of(exit_code: int, message: str, *, run_dir: Path | None = None) -> SlipwayError:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.text import Text
 
-from launcher.core.errors import JobError
+from launcher.core.errors import JobError, docs_link
 from launcher.core.files import NoStateFolderError, make_state_folder, replace_file, state_folder
 from launcher.planning.compiler import compilation
 from launcher.planning.planner import TrainingLaunch
@@ -56,7 +56,7 @@ def require_fit(launch: LaunchSpec) -> None:
         raise DoesNotFitError(
             f"{describe_misfit(verdict)}. Nothing was started",
             hint="`launch plan --search` with the same arguments lists what would fit. "
-            f"{SKIP} starts the job without this check",
+            f"{SKIP} starts the job without this check. {docs_link('does-not-fit')}",
         )
 
 

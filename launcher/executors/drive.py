@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from launcher.controller.controller import RunController
+from launcher.controller.supervisor import RunEnded
 from launcher.core.errors import HostError, InterruptError, JobError
 from launcher.core.events import DisplayOffEvent
 from launcher.core.output import report_failures
@@ -55,7 +56,7 @@ def drive(spec: LaunchSpec, run: RunDir, saved: LastCheckpoint | None, console: 
         raise _stopped(spec, run, display, interrupts, cut_off)
     if over.state is RunState.FAILED:
         run.set_state(RunState.FAILED, reason=over.reason, **_position(display))
-        raise _failed(run, display, over.reason, controller.outcome)
+        raise _failed(run, display, over, controller.outcome)
     _finish(console, spec, run, display, time.monotonic() - began)
 
 
@@ -97,12 +98,14 @@ def _finish(
     console.print(Text(str(goodput), style="dim"), soft_wrap=True)
 
 
-def _failed(run: RunDir, display: RunDisplay, reason: str, outcome: GangResult | None) -> JobError:
+def _failed(
+    run: RunDir, display: RunDisplay, over: RunEnded, outcome: GangResult | None
+) -> JobError:
     """Returns the error of a run that failed, with the last lines of the first host that failed."""
     return JobError(
-        f"{reason}; all other hosts were ended. Logs: {run.folder}/logs",
+        f"{over.reason}; all other hosts were ended. Logs: {run.folder}/logs",
         details=outcome.tail if outcome else (),
-        hint=_next_action(run, display),
+        hint="\n".join(filter(None, [over.help, _next_action(run, display)])),
         run_dir=run.folder,
     )
 

@@ -17,6 +17,7 @@ from docs.generate.pages import PAGES as GENERATED
 from docs.generate.pages import REFERENCE
 from launcher.cluster.schema import Cluster
 from launcher.commands.schema import cluster_schema, job_schema
+from launcher.core.errors import docs_link
 from launcher.core.results import RunState
 from launcher.runs.goodput import Part
 from tests.docs.pages import DOCS, ROOT, WITH_README, blocks, page_id, prose
@@ -144,3 +145,12 @@ def test_python_api_page_has_every_public_name(package: ModuleType) -> None:
     page = (REFERENCE / "python-api.md").read_text(encoding="utf-8")
     documented = re.findall(rf"^\.\. auto\w+:: {package.__name__}\.(\w+)", page, re.MULTILINE)
     assert sorted(documented) == sorted(package.__all__)
+
+
+def test_sections_that_errors_refer_to_exist() -> None:
+    page = (DOCS / "how-to" / "troubleshoot.md").read_text(encoding="utf-8")
+    files = [path.read_text(encoding="utf-8") for path in (ROOT / "launcher").rglob("*.py")]
+    anchors = {a for text in files for a in re.findall(r"docs_link\([\"']([\w-]+)[\"']\)", text)}
+    assert len(anchors) > 4
+    assert [anchor for anchor in sorted(anchors) if f"({anchor})=\n" not in page] == []
+    assert docs_link("hangs") == "See docs/how-to/troubleshoot.md#hangs"
