@@ -32,9 +32,8 @@ def test_a_program_that_always_exits_with_75_ends_the_run(launch: Launcher, trac
     run = launched(launch, "import sys; sys.exit(75)", failures=3)
     assert run.wait() == 1
     assert attempts(run) == ["preempted"] * 3
-    last = run.output.strip().splitlines()[-1]
-    assert "host-0000 exited with code 75" in last
-    assert "3 times in a row, each time before its first step: deterministic" in last
+    assert "host-0000 exited with code 75" in run.reason
+    assert "3 times in a row, each time before its first step: deterministic" in run.reason
     traces.assert_nothing_left(timeout_s=5.0)
 
 
@@ -51,9 +50,8 @@ def test_a_kill_by_rays_memory_monitor_is_a_failure_with_the_figures(
     run = launched(launch, code, 0, f", host_env: {{0: {{{monitor}}}}}")
     assert run.wait() == 1
     assert attempts(run) == ["crash"]
-    last = run.output.strip().splitlines()[-1]
-    assert "host-0000 failed: out of memory: Ray's memory monitor killed the agent" in last
-    assert "of memory were used, its threshold is" in last
+    assert "host-0000 failed: out of memory: Ray's memory monitor killed the agent" in run.reason
+    assert "of memory were used, its threshold is" in run.reason
     traces.assert_nothing_left(timeout_s=5.0)
 
 
@@ -65,6 +63,5 @@ def test_out_of_memory_kill_is_a_failure_with_figures(
     run = launched(launch, f"{join}; {grow}", failures=0)
     assert run.wait() == 1
     assert attempts(run) == ["crash"]
-    last = run.output.strip().splitlines()[-1]
-    assert "by the kernel, out of memory: 0.06 GiB of 0.06 GiB in its control group" in last
+    assert "by the kernel, out of memory: 0.06 GiB of 0.06 GiB in its control group" in run.reason
     traces.assert_nothing_left(timeout_s=5.0)

@@ -24,8 +24,7 @@ def test_a_host_whose_program_is_killed_is_named(launch: Launcher, traces: Trace
     os.kill(trainer_of(traces, 1), signal.SIGKILL)
     assert run.wait() == 1
     traces.assert_nothing_left(timeout_s=1.0)
-    last = run.output.strip().splitlines()[-1]
-    assert "host-0001 was killed by SIGKILL" in last
+    assert "host-0001 was killed by SIGKILL" in run.reason
     state = json.loads((run.run_dir / "state.json").read_text())
     assert state["state"] == "failed"
 
@@ -34,9 +33,8 @@ def test_a_host_whose_program_dies_at_once_is_named(launch: Launcher, traces: Tr
     """Jax refuses to be imported there: the other host waits for a peer that never comes."""
     run = launch(provider=", host_env: {1: {JAX_ENABLE_X64: perhaps}}")
     assert run.wait() == 1
-    *_, reason, last = run.output.strip().splitlines()
-    assert "perhaps" in reason
-    assert last.startswith("host-0001 exited with code 1")
+    assert "perhaps" in run.reason
+    assert "\nhost-0001 exited with code 1" in run.reason
     traces.assert_nothing_left(timeout_s=1.0)
 
 
@@ -104,7 +102,7 @@ def test_a_disk_that_fills_up_ends_the_run_with_the_reason(
         assert run.wait() == 1
         # The trainer may be the first that has no room: then its peer prints a traceback.
         assert not re.search(r'File ".*/launcher/', run.output), run.output
-        assert "No space left on device" in run.output.strip().splitlines()[-1]
+        assert "No space left on device" in run.reason
         traces.assert_nothing_left(timeout_s=1.0)
     finally:
         subprocess.run(["umount", "--lazy", str(runs)], check=True)

@@ -53,6 +53,11 @@ class Launch:
     def output(self) -> str:
         return self._output_path.read_text()
 
+    @property
+    def reason(self) -> str:
+        """The last lines of the output: the error, its help and the next command."""
+        return "\n".join(self.output.strip().splitlines()[-4:])
+
     def wait(self, timeout_s: float = LAUNCH_TIMEOUT_S) -> int:
         try:
             return self.process.wait(timeout_s)

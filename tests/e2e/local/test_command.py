@@ -97,10 +97,9 @@ def test_program_missing_on_one_host_is_reported_with_host(tmp_path: Path, trace
     words = ("-c", "two.yaml", "any.yaml", "retries.failures=0")
     ended = run_launcher(tmp_path, traces.environment, *words)
     assert ended.returncode == 1
-    *_, why, last = ended.stderr.strip().splitlines()
-    assert "could not start" in why
+    (why,) = (line for line in ended.stderr.splitlines() if "could not start" in line)
     assert "only-here" in why
-    assert "host-0001 exited with code 127" in last
+    assert "\nhost-0001 exited with code 127" in ended.stderr
     traces.assert_nothing_left()
 
 

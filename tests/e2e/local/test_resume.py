@@ -119,8 +119,7 @@ def test_sigterm_to_one_trainer_saves_on_all(saving: Launcher, traces: Traces) -
     run.wait_for_step()
     os.kill(trainer_of(traces, 1), signal.SIGTERM)
     assert run.wait(timeout_s=90.0) == 1, run.output
-    last = run.output.strip().splitlines()[-1]
-    assert "this launch did not ask for that (retries.preemptions: 0 is spent)" in last
-    assert last.endswith(f"Continue from step {saved(run)[0]}: launch resume asked")
+    assert "this launch did not ask for that (retries.preemptions: 0 is spent)" in run.reason
+    assert run.reason.endswith(f"Continue from step {saved(run)[0]}: launch resume asked")
     assert state(run)["state"] == "failed"
     traces.assert_nothing_left(timeout_s=5.0)
