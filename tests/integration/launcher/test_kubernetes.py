@@ -155,8 +155,8 @@ def test_the_schema_refuses_what_the_server_would() -> None:
     [
         (401, "Unauthorized", {}, ForbiddenError, "Log in"),
         (403, "cannot create resource", {"name": "a"}, ForbiddenError, "a role that allows this"),
-        (403, "exceeded quota: small", {"name": "a"}, QuotaError, "ask for more"),
-        (404, "the server could not find it", {}, NoKubeRayError, "install the KubeRay operator"),
+        (403, "exceeded quota: small", {"name": "a"}, QuotaError, "request more"),
+        (404, "the server could not find it", {}, NoKubeRayError, "Install the KubeRay operator"),
         (404, 'namespaces "x" not found', {"name": "x"}, RefusedError, "(404)"),
         (409, "already exists", {"name": "a"}, RefusedError, "(409)"),
         (422, "spec is invalid", {"name": "a"}, RefusedError, "(422)"),

@@ -299,7 +299,7 @@ def test_a_checkpoint_of_another_format_is_neither_read_nor_moved(tmp_path):
     kept = Kept.of(tmp_path)
     kept.saved(1)
     path = kept.folder / "1" / checkpoint_metadata.ABOUT
-    path.write_text(path.read_text().replace('"format":1,', '"format":2,"new_key":[],'))
+    path.write_text(path.read_text().replace('"format": 1,', '"format": 2, "new_key": [],'))
     with pytest.raises(FormatError, match=r"has checkpoint format 2, and .* reads format 1"):
         kept.restore()
     assert checkpoint_metadata.steps(kept.folder) == [1]
