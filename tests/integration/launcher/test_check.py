@@ -20,7 +20,7 @@ def test_places_are_ranked_under_the_plan_and_counted(folder: Path) -> None:
     assert "data 1 x fsdp 8 x tensor 2" in plan
     places = [line for line in report.splitlines() if line.startswith("trainer/")]
     assert len(places) == len(set(places))
-    assert any("layers.py" in line and "FeedForward.__call__" in line for line in places)
+    assert any("mlp.py" in line and "MLP.__call__" in line for line in places)
     assert "parts over tensor -> bfloat16[16@fsdp,64," in report
     last = report.splitlines()[-1]
     assert last.startswith("explicit axis types: ambiguous at 4 places, operations reshard at 0")
@@ -43,7 +43,7 @@ def test_a_program_gets_the_same_as_json(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["plan", "command.yaml", "--check-sharding"], "what a command runs is not known"),
+        (["plan", "command.yaml", "--check-sharding"], "a job with a `command` cannot be analyzed"),
         (["plan", "job.yaml", "--check-sharding", "--compile"], "one of them at a time"),
     ],
 )

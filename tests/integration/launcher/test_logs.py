@@ -207,7 +207,7 @@ def test_a_flood_is_in_the_log_and_a_bounded_part_is_handed_over(tmp_path: Path)
     assert len(lines) - len(left_out) + sum(left_out) == 200_000
     assert lines[-1].startswith("0199999")
     flooded = [event for batch in batches for event in batch.events]
-    assert flooded[0]["seconds"] < 30.0
+    assert flooded[0].extra["seconds"] < 30.0
     log = whole(tmp_path / "logs" / "host-0000.log")
     assert len(log) == 20_000_000 and log.count(b"\n") == 200_000
 

@@ -84,7 +84,7 @@ def test_tensor_parallelism_adds_up_twice_in_a_layer() -> None:
     activations = 8 * 32 * 32 * 4
     assert {one.bytes for one in in_layers} == {LAYERS * activations}, "a ring of two moves it once"
     callers = {one.place[1].function for one in in_layers}
-    assert callers == {"Attention._mix", "FeedForward.__call__"}
+    assert callers == {"Attention._mix", "MLP.__call__"}
 
 
 def test_all_axes_at_once_move_what_each_does() -> None:
