@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 JOB = """\
 name: tiny
@@ -31,12 +29,6 @@ def launch(
         text=True,
         timeout=60,
     )
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "job.yaml").write_text(JOB)
-    return tmp_path
 
 
 def status(folder: Path, *words: str) -> str:

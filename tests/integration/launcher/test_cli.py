@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import ROOT, launch
+from tests.support.cli import JOB, ROOT, launch
 from tests.support.worlds import mesh_of
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path
 
 
 @pytest.mark.parametrize(
