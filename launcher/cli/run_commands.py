@@ -23,7 +23,7 @@ def add_to(app: typer.Typer) -> None:
 def list_runs(runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
     """List all runs, the newest first.
 
-    The list has the runs in --runs and those that were started in other folders. A run is `died`
+    The list has the runs in --runs and those that were started in other folders. A run is `lost`
     when its state is `running` but no process runs it: `launch resume` continues it.
 
     launch list -o json | jq -r '.[] | select(.alive) | .name'
