@@ -137,12 +137,17 @@ def _keeping_logs(hosts: HostCluster, run_dir: Path) -> Iterator[None]:
 
 
 def import_ray(hosts: HostCluster) -> None:
-    """Imports Ray for this cluster; removes `RAY_*` variables, which could select another one."""
+    """Imports Ray for this cluster, and drops what selected an earlier one.
+
+    That is `RAY_*` variables and, where this process has had a run before, that run's token.
+    """
     kept = JOB_OF_RAY if hosts.is_external else ""
     for name in [n for n in os.environ if n.startswith("RAY_") and n != kept]:
         del os.environ[name]
     os.environ.update({**hosts.ray_variables, **BEFORE_RAY})
     import ray  # noqa: F401
+
+    private.token_loader().reset_cache()
 
 
 def _connect(hosts: HostCluster) -> None:

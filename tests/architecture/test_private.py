@@ -45,6 +45,10 @@ def test_ray_has_a_client_of_the_gcs() -> None:
     assert isinstance(ray_private.alive_nodes_filter(), int)
 
 
+def test_ray_can_forget_the_token_of_an_earlier_cluster() -> None:
+    assert callable(ray_private.token_loader().reset_cache)
+
+
 def test_jax_has_a_global_state_of_its_distributed_client() -> None:
     assert hasattr(jax_private.distributed.global_state, "client")
     assert hasattr(jax_private.xla_bridge, "make_cpu_client")

@@ -43,6 +43,13 @@ def gcs_client(address: str) -> Any:
     return GcsClient(address=address)
 
 
+def token_loader() -> Any:
+    """The loader that keeps the first token that this process has read."""
+    from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
+
+    return AuthenticationTokenLoader.instance()
+
+
 def cluster_namespace() -> bytes:
     """The namespace of the metadata that a cluster keeps of itself."""
     from ray._private import ray_constants

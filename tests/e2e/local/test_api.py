@@ -123,7 +123,7 @@ def test_failed_job_raises_reason_with_last_lines_of_host(
     traces: Traces,
 ) -> None:
     spec = plan(job(name="blind"), cluster="cluster.yaml", overrides={"data.path": "none/*.txt"})
-    with pytest.raises(JobError, match=r"nothing matches 'none/\*\.txt'") as caught:
+    with pytest.raises(JobError, match=r"no file matches 'none/\*\.txt'") as caught:
         run(spec, progress=False)
     assert caught.value.run_dir == Path("runs/blind").absolute()
     assert find_run("blind").status().state == "failed"

@@ -31,7 +31,7 @@ WARM = "{accelerator: cpu, hosts: 2, devices_per_host: 1, provider: {kind: local
 @pytest.fixture
 def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryApi:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(pod, "LOOK_S", 0.001)
+    monkeypatch.setattr(pod, "POLL_INTERVAL_S", 0.001)
     found = MemoryApi()
     monkeypatch.setattr(pod, "Api", found.at)
     return found
@@ -179,7 +179,7 @@ def test_slices_that_the_api_has_not_shown_are_left_to_a_keeper(
     asked = make_pod(cluster_file(tmp_path), tmp_path / "runs" / "small")
     assert end(str(tmp_path / "pod.yaml"), agreed=True) == OK
     assert kept == [asked.folder] and not asked.is_wanted and slice_records.is_noted(asked.folder)
-    assert "which must stay on until then" in " ".join(capsys.readouterr().out.split())
+    assert "keep the machine running until then" in " ".join(capsys.readouterr().out.split())
 
 
 def test_down_of_absent_cluster_lists_held_ones(

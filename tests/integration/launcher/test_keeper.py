@@ -31,7 +31,7 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryApi:
         monkeypatch.setattr(module, "ASK_S", 0.0)
     monkeypatch.setattr(gcp_reclaimer, "LOOK_S", 0.001)
     monkeypatch.setattr(gcp_reclaimer, "AGAIN_S", 0.002)
-    monkeypatch.setattr(pod, "LOOK_S", 0.001)
+    monkeypatch.setattr(pod, "POLL_INTERVAL_S", 0.001)
     found = MemoryApi()
     monkeypatch.setattr(pod, "Api", found.at)
     return found
@@ -254,7 +254,7 @@ def test_slices_appearing_after_unanswered_request_are_deleted(
     api.appears_after, name = 5, asked.note.resource_id
     (asked.folder / "key.pub").touch()
     monkeypatch.setattr(pod, "request", lambda *given: None)
-    with pytest.raises(HostError, match="slices that appear within 10 minutes are given back"):
+    with pytest.raises(HostError, match="releases slices that appear within 10 minutes"):
         asked.ask()
     assert not asked.release()
     assert is_noted(asked.folder) and not api.deleted

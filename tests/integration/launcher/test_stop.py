@@ -20,13 +20,14 @@ from tests.support.run_folders import add_events, add_steps, make_run
 HOLDS = """\
 import signal, sys, threading, time
 from pathlib import Path
+from launcher.core.results import RunState
 from launcher.runs.directory import RunDir
 
 signals, run = [], None
 def on_signal(number, frame):
     signals.append(number)
     if len(signals) == int(sys.argv[2]):
-        run.set_state(sys.argv[3])
+        run.set_state(RunState(sys.argv[3]))
         sys.exit()
 signal.signal(signal.SIGTERM, on_signal)
 run = RunDir.open(Path(sys.argv[1]))

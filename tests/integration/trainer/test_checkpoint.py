@@ -68,7 +68,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_is_committed(tmp_path, monkeypatc
 
 
 def test_a_save_that_comes_no_further_is_given_up_and_never_committed(tmp_path, monkeypatch):
-    monkeypatch.setattr(save_progress, "LOOK_S", 0.05)
+    monkeypatch.setattr(save_progress, "POLL_INTERVAL_S", 0.05)
     stuck, passed = threading.Event(), threading.Event()
     monkeypatch.setattr(durable_files, "sync_all", lambda folder: (stuck.wait(60), passed.set()))
     kept = Kept.of(tmp_path, deadlines={"save_s": 0.5})

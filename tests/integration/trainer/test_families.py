@@ -98,7 +98,9 @@ def test_what_is_exported_is_loaded_again(kind, tmp_path):
 
 def test_a_model_that_no_family_has_is_not_exported(tmp_path):
     job = job_of(model={"norm": "layer", "final_logit_softcap": 30.0})
-    with pytest.raises(ConfigError, match=r"nearest is \w+, which has not model.norm: layer"):
+    with pytest.raises(
+        ConfigError, match=r"nearest is \w+, which does not support model.norm: layer"
+    ):
         hugging_face.export(job, params_of(job, plan_of(job)), tmp_path / "hf")
 
 

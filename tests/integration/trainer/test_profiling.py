@@ -34,7 +34,10 @@ def test_the_named_steps_are_traced_on_the_named_processes_alone(tmp_path: Path)
     ("profile", "said"),
     [
         ({"steps": [2, 4]}, "profile.steps: the last step is 4, but the run has 3"),
-        ({"steps": [1, 1], "processes": [0, 2]}, "profile.processes: found 2; with 2 hosts"),
+        (
+            {"steps": [1, 1], "processes": [0, 2]},
+            "profile.processes: found 2, but the processes of 2 hosts are 0 to 1",
+        ),
     ],
 )
 def test_what_there_is_not_cannot_be_traced(profile: dict, said: str) -> None:
@@ -44,5 +47,5 @@ def test_what_there_is_not_cannot_be_traced(profile: dict, said: str) -> None:
 
 
 def test_the_first_step_is_not_after_the_last() -> None:
-    with pytest.raises(ValueError, match="the first, 3, is after the last, 2"):
+    with pytest.raises(ValueError, match="the first step, 3, is after the last, 2"):
         job_of(profile={"steps": [3, 2]})

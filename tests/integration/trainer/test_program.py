@@ -55,7 +55,7 @@ def test_by_hand_it_trains_on_this_machine_and_says_how_it_goes(tmp_path):
     (sampled,) = map(json.loads, (run / "samples.jsonl").read_text().splitlines())
     assert sampled["step"] == 2 and sampled["text"].startswith("def ")
     again = _by_hand(tmp_path)
-    assert again.returncode == 64 and "there is a run of this name already" in again.stderr
+    assert again.returncode == 64 and "already exists. Choose another name" in again.stderr
 
 
 def test_numbers_that_are_not_finite_stop_the_run_with_the_step_named(tmp_path):

@@ -30,7 +30,7 @@ def test_a_folder_that_the_hosts_do_not_share_is_named(tmp_path, homes):
     assert ended.codes == [64, 64], "\n".join(ended.outputs)
     for output in ended.outputs:
         assert "host-0001:" in output and "the hosts do not share it" in output
-        assert "storage:" in output
+        assert "Set storage to a folder" in output
     assert "step" not in [event["event"] for event in ended.events]
 
 

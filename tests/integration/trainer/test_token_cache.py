@@ -212,7 +212,7 @@ def test_changed_entry_is_recreated(
 ) -> None:
     caches("cache")
     file = tokenizer_file(tmp_path / "tokenizer.json")
-    data = corpus(tmp_path / "corpus", tokenizer=str(file), eos_id="</s>")
+    data = corpus(tmp_path / "corpus", tokenizer=str(file), eos_token="</s>")
     assert made_anew(data)
     settings: dict[str, dict[str, Any]] = {
         "text_field": {"text_field": "body"},
