@@ -133,7 +133,7 @@ def test_unset_secrets_are_all_reported_and_nothing_starts(tmp_path: Path, trace
         "secrets: the environment variable NOT_SET is not set. Export it with NOT_SET="
         in ended.stderr
     )
-    assert "secrets: NOR_THIS is not set here" in ended.stderr
+    assert "the environment variable NOR_THIS is not set" in ended.stderr
     assert not (tmp_path / "runs").exists()
 
 

@@ -161,7 +161,7 @@ def test_refused_client_gets_the_reason(
     cluster.claims_versions("2.9.0", "3.9.1")
     run = start(launch, cluster, "older", CPU)
     assert run.wait() == 3
-    assert "runs Ray 2.9.0 on Python 3.9.1, this command Ray" in run.output
+    assert "runs Ray 2.9.0 on Python 3.9.1, and this command Ray" in run.output
     cluster.claims_its_own_versions()
     assert_as_it_was(cluster, traces)
 
