@@ -77,9 +77,7 @@ def test_a_resource_that_is_made_after_the_client_gave_up_is_given_back(
         return create(request, context)
 
     monkeypatch.setattr(cloud, "create", slow)
-    with pytest.raises(
-        HostError, match=r"DeadlineExceeded(.|\n)*keep the machine running"
-    ):
+    with pytest.raises(HostError, match=r"DeadlineExceeded(.|\n)*keep the machine running"):
         a_pod.ask()
     assert not a_pod.release()
     ((_, note),) = list_slices()
