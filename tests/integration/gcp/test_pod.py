@@ -171,7 +171,7 @@ def test_an_answer_that_does_not_come_leaves_it_to_be_given_back(
 def test_without_capacity_in_time_the_wait_ends(a_pod: TpuSliceRequest, cloud: StandIn) -> None:
     cloud.fail_with = "valid_until expired"
     a_pod.ask()
-    with pytest.raises(HostError, match="FAILED: valid_until expired\n  ask for another zone"):
+    with pytest.raises(HostError, match="FAILED: valid_until expired\n  Request another zone"):
         a_pod.wait(lambda text: None)
 
 
