@@ -26,7 +26,7 @@ def test_without_a_kubeconfig(
     monkeypatch.setenv("KUBECONFIG", str(project / "absent"))
     told = refused(project, traces)
     assert "no Kubernetes cluster is configured (the current context of the kubeconfig" in told
-    assert "name its file in KUBECONFIG" in told
+    assert "KUBECONFIG to its file" in told
     assert not (project / "runs").exists(), "nothing was made"
 
 
@@ -66,7 +66,7 @@ def test_a_quota(project: Path, cluster: Cluster, traces: Traces) -> None:
     cluster.quota = "exceeded quota: team, requested: pods=3, used: pods=9, limited: pods=10"
     told = refused(project, traces)
     assert cluster.quota in told
-    assert "ask for more" in told
+    assert "request more" in told
 
 
 def test_a_cluster_without_kuberay(project: Path, cluster: Cluster, traces: Traces) -> None:
