@@ -136,7 +136,7 @@ def test_ctrl_c_lets_go_of_a_run_that_goes_on(alone: Alone, traces: Traces) -> N
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 130, said
-        assert "small runs on" in said
+        assert "detached: small continues" in said
         assert "launch stop" in said
     before = alone.steps()
     alone.wait_for(lambda: alone.steps() > before + 20)
