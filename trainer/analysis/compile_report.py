@@ -72,11 +72,11 @@ def estimate(job: Job, plan: Plan) -> CompileReport:
     compile_s = time.perf_counter() - began
     found = compiled.memory_analysis()
     assert found is not None
-    program = found.generated_code_size_in_bytes
+    code_bytes = found.generated_code_size_in_bytes
     # Peak usage: the sum of all temporaries would be more, because their lifetimes differ.
     temporaries = found.peak_memory_in_bytes - found.argument_size_in_bytes
-    memory |= {"temporaries": temporaries, "program": program}
-    needed = found.peak_memory_in_bytes + program
+    memory |= {"temporaries": temporaries, "program": code_bytes}
+    needed = found.peak_memory_in_bytes + code_bytes
     sent = _collectives(compiled.as_text() or "", plan)
     is_known = isinstance(job.model, Model)
     strategies = None if sent is None or not is_known else shares(sent, job, plan)

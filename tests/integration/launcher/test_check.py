@@ -5,12 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import folder, launch
+from tests.support.cli import JOB, launch
 from tests.support.launch_plans import COMMAND_JOB
 from tests.support.worlds import mesh_of
 
-__all__ = ["folder"]
 WORDS = ["plan", "-c", "tpu-v4-32", "job.yaml", "mesh.tensor=2", "--check-sharding"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path
 
 
 def test_places_are_ranked_under_the_plan_and_counted(folder: Path) -> None:

@@ -93,7 +93,7 @@ def _remove(bucket: Bucket, names: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "said"),
-    [(_truncate, "bytes of"), (_flip_a_bit, ""), (_remove, "manifest.ocdbt is missing")],
+    [(_truncate, "bytes, expected"), (_flip_a_bit, ""), (_remove, "manifest.ocdbt is missing")],
 )
 def test_a_damaged_checkpoint_is_moved_aside(tmp_path, storage, bucket, damage, said):
     kept = Kept.of(tmp_path, storage=storage)

@@ -43,7 +43,7 @@ def test_rows_are_documents_of_the_column_that_is_named(tmp_path: Path) -> None:
 
 def test_missing_column_is_reported(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", body=["x"], title=["y"])
-    with pytest.raises(DataError, match="has no column 'text', but body, title"):
+    with pytest.raises(DataError, match="has no column 'text'; found the columns: body, title"):
         list(documents(data(tmp_path / "a.parquet"), BadRecords(0)))
 
 
