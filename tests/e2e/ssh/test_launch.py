@@ -112,7 +112,7 @@ def test_doctor_inspects_hosts_through_jump_and_changes_nothing(
         )
         looked = doctor("  proxy_jump: alpha\n")
     assert looked.returncode == OK, looked.stdout + looked.stderr
-    addresses = [host["look"]["address"] for host in json.loads(looked.stdout)["hosts"]]
+    addresses = [host["report"]["address"] for host in json.loads(looked.stdout)["hosts"]]
     assert addresses == [two.network.ip(0), two.network.ip(1)]
     traces.assert_nothing_left()
 
