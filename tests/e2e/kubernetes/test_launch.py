@@ -71,7 +71,10 @@ def test_ctrl_c_and_kill_9_of_the_launch_leave_no_pods(
     assert cluster.names() == []
     traces.assert_nothing_left()
     killed = start(project, traces, "killed")
-    killed.wait_for(lambda: any(name.startswith("pods/") for name in cluster.names()))
+    # The kubelet of the stand-in waits for the secret, and holds the deletion up until then.
+    killed.wait_for(
+        lambda: {"pods", "secrets"} <= {name.partition("/")[0] for name in cluster.names()}
+    )
     os.kill(killed.process.pid, signal.SIGKILL)
     killed.process.wait()
     wait_until(

@@ -71,7 +71,7 @@ def test_a_quota(project: Path, cluster: Cluster, traces: Traces) -> None:
 
 def test_a_cluster_without_kuberay(project: Path, cluster: Cluster, traces: Traces) -> None:
     cluster.has_kuberay = False
-    assert "install the KubeRay operator" in refused(project, traces)
+    assert "Install the KubeRay operator" in refused(project, traces)
     assert cluster.names() == []
 
 
