@@ -179,7 +179,7 @@ def test_hosts_that_lack_what_a_run_needs_are_named_before_it_starts(
     assert run.wait() == 3, run.output
     for worker in (0, 1):
         ip = f"{cluster.network}.{worker + 2}"
-        assert f"host-000{worker} ({ip}): no folder {here}" in run.output
+        assert f"host-000{worker} ({ip}): no working folder {here}" in run.output
     assert_as_it_was(cluster, traces)
 
 
