@@ -17,7 +17,7 @@ from launcher.core.errors import HostError, InterruptError, JobError
 from launcher.core.formatting import format_bytes, host_name, pluralize
 from launcher.core.signals import ending_on_signals
 from launcher.executors.registry import executor_for
-from launcher.gang.gang import GangError
+from launcher.gang.agent_calls import GangError
 from launcher.gang.preflight import Needs, Problem, Seen, judge
 from launcher.planning.planner import make_launch
 from launcher.planning.spec import LaunchSpec

@@ -19,7 +19,8 @@ from launcher.core.formatting import host_name
 from launcher.core.results import AttemptResult, EndReason, GangResult, Hang, RunState
 from launcher.core.signals import Interrupts
 from launcher.gang.agent import LEASE_S
-from launcher.gang.gang import AgentError, Gang, GangError, LostError
+from launcher.gang.agent_calls import AgentError, GangError, LostError
+from launcher.gang.gang import Gang
 from launcher.gang.host_pool import HostPool
 from launcher.gang.monitor import GangMonitor
 from launcher.gang.preflight import Problem, judge, needs_of
@@ -62,7 +63,7 @@ class RunController(Listener):
             each.plan.world.processes: each for each in (*launch.fallback_specs(), launch)
         }
         """All launches that the job may run with, by their number of hosts."""
-        self._attendant: _AttemptMonitor | None = None
+        self._monitor: _AttemptMonitor | None = None
         """Monitor of the running attempt."""
         self._waiting: Wait | None = None
         """The last wait that was reported."""
@@ -97,8 +98,8 @@ class RunController(Listener):
         self._display.on_event(event)
         if isinstance(event, CheckpointSavedEvent):
             self._supervisor.committed(event.step)
-        if self._attendant:
-            self._attendant.on_event(event)
+        if self._monitor:
+            self._monitor.on_event(event)
 
     def on_line(self, process: int, line: str) -> None:
         self._display.on_line(process, line)
@@ -206,21 +207,21 @@ class RunController(Listener):
             _check_corpus(launch, gang.check(launch))
             self._hosting.know(gang)
         self._display.status("starting the program on every host")
-        self._attendant = attendant = _AttemptMonitor(launch, self, self._interrupts, self._display)
+        self._monitor = monitor = _AttemptMonitor(launch, self, self._interrupts, self._display)
         self._run.set_state(RunState.RUNNING)
         try:
             with self._interrupts.stopping_in_order():
                 port = launch.cluster.coordinator_port
-                self.outcome = gang.run(launch, port, attendant)
+                self.outcome = gang.run(launch, port, monitor)
         finally:
-            self._attendant = None
-        return classify(self.outcome, attendant.asked, attendant.steps)
+            self._monitor = None
+        return classify(self.outcome, monitor.asked, monitor.steps)
 
     def _look(self, launch: LaunchSpec, gang: Gang) -> list[Problem]:
         """Returns the problems of the hosts; in a later attempt, those that remain after HELD_S."""
         given_up = time.monotonic() + (0.0 if self._is_first(launch) else HELD_S)
         while True:
-            problems = judge(gang.look(launch.plan.world.platform), needs_of(launch))
+            problems = judge(gang.run_preflight(launch.plan.world.platform), needs_of(launch))
             fatal = [str(problem) for problem in problems if problem.is_fatal]
             if not fatal or self._interrupts.asked or time.monotonic() >= given_up:
                 return problems

@@ -59,7 +59,7 @@ class LocalExecutor(Executor):
         with HostPool(_StatusListener(on_status)) as hosts:
             gang = hosts.gang(spec)
             on_status(f"inspecting {pluralize(gang.size, 'host')}")
-            return gang.look(spec.plan.world.platform)
+            return gang.run_preflight(spec.plan.world.platform)
 
 
 class _StatusListener(Listener):

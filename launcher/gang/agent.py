@@ -62,7 +62,7 @@ class Agent:
                 return address, probe.getsockname()[1]
         raise OSError("no free port")
 
-    def look(self, folder: str, platform: str) -> HostReport:
+    def run_preflight(self, folder: str, platform: str) -> HostReport:
         """Returns the preflight report of this host for a run in `folder` on `platform`."""
         return preflight.run_preflight(self.address(), Path(folder), platform)
 

@@ -36,9 +36,9 @@ class GangMonitor:
 class Stop:
     """Ends the programs of a gang: in order on request, immediately when one fails."""
 
-    def __init__(self, agents: Sequence[Any], attendant: GangMonitor) -> None:
+    def __init__(self, agents: Sequence[Any], monitor: GangMonitor) -> None:
         self.give_up_at = float("inf")
-        self._agents, self._attendant = agents, attendant
+        self._agents, self._monitor = agents, monitor
         self._in_order = self._immediately = False
 
     @property
@@ -47,14 +47,14 @@ class Stop:
         return self._in_order or self._immediately
 
     def check(self, exits: Mapping[int, ProcessExit]) -> None:
-        """Stops the programs when the hosts' exits or the attendant require it."""
+        """Stops the programs when the hosts' exits or the monitor require it."""
         if self._immediately:
             return
         if not all(ended.in_order for ended in exits.values()):
             self.immediately()
-        elif not self._in_order and (self._attendant.should_stop() or _is_stopping(exits)):
+        elif not self._in_order and (self._monitor.should_stop() or _is_stopping(exits)):
             self._in_order = True
-            grace_s = self._attendant.grace_s
+            grace_s = self._monitor.grace_s
             self._stop(grace_s, grace_s + ENDING_TIMEOUT_S)
 
     def immediately(self) -> None:

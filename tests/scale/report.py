@@ -74,8 +74,8 @@ def report(kind: str, processes: int, deadline_s: float, run_dir: Path) -> Heard
         else:
             gathered = crowded(hosts, processes, run_dir, heard)
         with gathered as gang:
-            attendant = Until(heard.began + deadline_s)
-            heard.outcome = gang.run(Stub(processes), None, attendant).reason
+            monitor = Until(heard.began + deadline_s)
+            heard.outcome = gang.run(Stub(processes), None, monitor).reason
     return heard
 
 

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from launcher.core.events import Listener
+from launcher.gang.agent_calls import GangError
 from launcher.gang.agent_ends import explain
 from launcher.gang.connect import gather
-from launcher.gang.gang import CheckError, Gang, GangError
+from launcher.gang.gang import Gang
+from launcher.gang.host_checks import CheckError
 from launcher.gang.monitor import GangMonitor
 from launcher.host.process import REAPER_KILLED
 from launcher.host.process_tree import start_time

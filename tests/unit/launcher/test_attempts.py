@@ -12,7 +12,7 @@ from launcher.controller.controller import RunController
 from launcher.controller.supervisor import RunEnded
 from launcher.core.results import GangResult, ProcessExit, first_failure
 from launcher.core.signals import Interrupts
-from launcher.gang.gang import AgentError, GangError
+from launcher.gang.agent_calls import AgentError, GangError
 from launcher.gang.preflight import Problem
 from launcher.planning.spec import LaunchSpec
 from launcher.runs.directory import RunDir
@@ -55,7 +55,7 @@ class PlayedHosts:
     def dismiss(self, suspects: Collection[int] = ()) -> None:
         self.avoided.append(list(suspects))
 
-    def look(self, platform: str) -> dict[int, Any]:
+    def run_preflight(self, platform: str) -> dict[int, Any]:
         return {}
 
     def check(self, launch: LaunchSpec) -> dict[int, Any]:

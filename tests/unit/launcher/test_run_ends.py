@@ -10,7 +10,7 @@ from launcher.controller.supervisor import RunEnded
 from launcher.core.errors import HostError
 from launcher.core.results import RunState
 from launcher.executors.drive import drive
-from launcher.gang.gang import GangError
+from launcher.gang.agent_calls import GangError
 from launcher.runs.directory import RunDir
 from launcher.ui.progress import LastCheckpoint
 from tests.support.exits import exit_code

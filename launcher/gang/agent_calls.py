@@ -1,0 +1,87 @@
+"""Calls to the agents of a gang, and the errors for agents that do not answer. Imports Ray late."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from launcher.core.errors import JobError
+from launcher.core.formatting import host_name
+from launcher.gang.agent_ends import explain
+
+ANSWER_TIMEOUT_S = 60.0
+"""Seconds for a call that an agent answers immediately: find a port, start a process."""
+STACKS_TIMEOUT_S, STACKS_DELAY_S = 10.0, 0.5
+"""Seconds for a host to dump the stacks of its program, and for the dump to arrive here."""
+
+
+class GangError(JobError):
+    """The hosts cannot run the program together; the message names the host and the reason."""
+
+    def __init__(self, message: str, suspects: Collection[int] = ()) -> None:
+        """Creates the error. `suspects`: the processes whose hosts are the reason."""
+        super().__init__(message)
+        self.suspects = suspects
+
+
+class LostError(GangError):
+    """A host no longer answers."""
+
+
+class AgentError(GangError):
+    """The agent of a host failed, not the host itself."""
+
+
+def call_agents(agents: Sequence[Any], call: Callable[[Any], Any]) -> list[Any]:
+    """Calls all agents of a gang; returns their answers in the order of processes.
+
+    Raises LostError when an agent does not answer.
+    """
+    return wait_for_answers([call(agent) for agent in agents], range(len(agents)))
+
+
+def wait_for_answers(calls: Sequence[Any], processes: Sequence[int]) -> list[Any]:
+    """Returns the answers of the agents of `processes`.
+
+    Raises LostError when a host does not answer in time, AgentError when only its agent failed.
+    """
+    import ray
+
+    _, late = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_TIMEOUT_S)
+    if late:
+        names = {host_name(processes[calls.index(call)]) for call in late}
+        raise LostError(
+            f"no answer from {', '.join(sorted(names))} within {ANSWER_TIMEOUT_S:.0f} s"
+        )
+    return [_answer(call, process) for call, process in zip(calls, processes, strict=True)]
+
+
+def collect_stacks(agents: Sequence[Any]) -> dict[int, str]:
+    """Returns the stacks of every program, by process, without those that do not come in time."""
+    import ray
+
+    calls = [agent.stacks.remote(STACKS_TIMEOUT_S) for agent in agents]
+    ray.wait(calls, num_returns=len(calls), timeout=STACKS_TIMEOUT_S + STACKS_DELAY_S)
+    answers = {process: _stacks(call) for process, call in enumerate(calls)}
+    return {process: text for process, text in answers.items() if text}
+
+
+def _answer(call: Any, process: int) -> Any:
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        return ray.get(call)
+    except RayError as error:
+        end = explain(error)
+        kind = AgentError if end.host_lives else LostError
+        raise kind(f"{host_name(process)}: {end.why}", [process]) from error
+
+
+def _stacks(call: Any) -> str:
+    """Returns the stacks that a host has sent by now, or "" when it has not."""
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        return ray.get(call, timeout=0)
+    except RayError:
+        return ""

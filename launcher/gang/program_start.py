@@ -1,0 +1,133 @@
+"""One start of the programs of a gang: sends the run's folder, starts them, forwards reports."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from launcher.core.events import HangEvent, Listener
+from launcher.core.formatting import host_name
+from launcher.core.results import GangResult, Hang, first_failure
+from launcher.gang.agent_calls import GangError, collect_stacks, wait_for_answers
+from launcher.gang.monitor import GRACE_S, GangMonitor
+from launcher.gang.run_dir_sync import Copies, log_of
+from launcher.gang.watch import GangWatch
+from launcher.health.stacks import innermost
+from launcher.host.process import OutputUpdate
+from trainer.contract.protocol.events import (
+    PEER_LOST,
+    STALE,
+    ErrorEvent,
+    Event,
+    InitializedEvent,
+    StartedEvent,
+    WarningEvent,
+)
+
+
+class ProgramStart:
+    """One start of a program on all hosts. `on_event` receives each event with its process."""
+
+    def __init__(
+        self,
+        agents: Sequence[Any],
+        copies: Copies,
+        run_dir: Path,
+        listener: Listener,
+        on_event: Callable[[int, Event], None],
+    ) -> None:
+        self._agents, self._copies, self._run_dir = agents, copies, run_dir
+        self._listener, self._on_event = listener, on_event
+        self._final: dict[int, str] = {}
+        """The category of the last `peer_lost` or `stale` report of each process."""
+        self._initializing: set[int] = set()
+        """Processes that have started and are not yet connected to the others."""
+
+    def run(
+        self,
+        commands: Sequence[Sequence[str]],
+        environments: Sequence[Mapping[str, str]],
+        hosts: Sequence[str],
+        monitor: GangMonitor,
+        lost: set[int],
+    ) -> GangResult:
+        """Starts the program of each host, and waits until all have ended.
+
+        `hosts`: the addresses of all hosts. Processes whose agents stop answering are added to
+        `lost`. Raises GangError when a host cannot hold a copy of the run's folder, LostError when
+        an agent does not answer.
+        """
+        self._send_folder()
+        self._start(commands, environments, hosts)
+        watch = GangWatch(
+            self._agents, self._copies, monitor, self._forward, self._describe_hang, lost
+        )
+        watch.run()
+        exits = {
+            process: replace(
+                ended,
+                said=self._final.get(process, ""),
+                initializing=process in self._initializing,
+            )
+            for process, ended in watch.exits.items()
+        }
+        return GangResult(exits, first_failure(exits), watch.hang)
+
+    def _send_folder(self) -> None:
+        """Sends the run's folder. Raises GangError with the hosts that cannot hold a copy."""
+        sent = self._copies.send()
+        problems = wait_for_answers([call for _, call in sent], [process for process, _ in sent])
+        failures = [
+            f"{host_name(p)}: {why}" for (p, _), why in zip(sent, problems, strict=True) if why
+        ]
+        if failures:
+            suspects = [process for (process, _), why in zip(sent, problems, strict=True) if why]
+            raise GangError("; ".join(failures), suspects)
+
+    def _start(
+        self,
+        commands: Sequence[Sequence[str]],
+        environments: Sequence[Mapping[str, str]],
+        hosts: Sequence[str],
+    ) -> None:
+        starts = [
+            agent.start.remote(
+                command, environment, str(self._log(process)), str(Path.cwd()), GRACE_S, hosts
+            )
+            for process, (agent, command, environment) in enumerate(
+                zip(self._agents, commands, environments, strict=True)
+            )
+        ]
+        wait_for_answers(starts, range(len(starts)))
+
+    def _forward(self, process: int, update: OutputUpdate) -> None:
+        for event in update.events:
+            self._record(process, event)
+            self._on_event(process, event)
+            # A user's program may send any number of a process.
+            self._listener.on_event(event.stamped(process=process))
+        for line in update.lines:
+            self._listener.on_line(process, line)
+
+    def _record(self, process: int, event: Event) -> None:
+        match event:
+            case WarningEvent() | ErrorEvent() if event.category in (PEER_LOST, STALE):
+                self._final[process] = event.category
+            case StartedEvent():
+                self._initializing.add(process)
+            case InitializedEvent():
+                self._initializing.discard(process)
+            case _:
+                pass
+
+    def _describe_hang(self, hang: Hang) -> Hang:
+        """Logs the stacks of every thread on every host; reports and returns the hang."""
+        process = hang.behind[0].process
+        frames = innermost(collect_stacks(self._agents).get(process, ""))
+        hang = replace(hang, doing=" < ".join(frames))
+        self._listener.on_event(HangEvent(time=time.time(), reason=str(hang)))
+        return hang
+
+    def _log(self, process: int) -> Path:
+        return self._run_dir / log_of(process)
