@@ -55,7 +55,7 @@ def test_hanging_last_save_names_host_and_key_of_its_limit(
 ) -> None:
     run = save_once("moment == 'written' and time.sleep(999)", "deadlines.save_s=2")
     assert run.wait() == 1, run.output
-    failed = "host 0 error: the last checkpoint could not be saved: nothing was written for 2 s"
+    failed = "host 0 error: the last checkpoint could not be saved: no bytes were written for 2 s"
     (line,) = [one for one in run.output.splitlines() if failed in one]
     assert "(deadlines.save_s)" in line
     assert "attempt 1 ended: host-0000 exited with code 1" in run.output
