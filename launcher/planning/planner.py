@@ -18,6 +18,7 @@ from launcher.planning.spec import LaunchSpec
 from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.config.job import BaseJob, Job
 from trainer.contract.config.loader import ConfigError, Loaded
+from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.planning import accelerators, optimizer_state, planner
 from trainer.contract.planning.plan import BasePlan, Corpus, Plan, World
 from trainer.contract.planning.planner import FLOAT32_BYTES
@@ -102,6 +103,11 @@ class TrainingLaunch(LaunchSpec):
         return FLOAT32_BYTES * elements + optimizer_state.bytes_in_all(
             self.job.optimizer, self.plan
         )
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """Bounds of one step's time; None when the specifications of the devices are unknown."""
+        return bounds(self.job, self.plan)
 
 
 def prepare(

@@ -8,6 +8,7 @@ from pathlib import Path
 from launcher.cluster.schema import Cluster, ClusterRef
 from launcher.planning import job_secrets
 from trainer.contract.config.job import BaseJob, Job
+from trainer.contract.estimates.roofline import Bounds
 from trainer.contract.planning.plan import BasePlan, World
 from trainer.contract.protocol.environment import (
     ATTEMPT,
@@ -108,6 +109,11 @@ class LaunchSpec(AttemptInfo, ABC):
     def checkpoint_bytes(self) -> int:
         """Bytes of one checkpoint, as far as known; 0 when none is saved."""
         return 0
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """Bounds of one step's time; None without a model or the specifications of its devices."""
+        return None
 
     def environment(self, process: int) -> dict[str, str]:
         """Returns the variables of one process.

@@ -16,7 +16,7 @@ from launcher.planning import job_secrets
 from launcher.planning.planner import COORDINATOR_PLACEHOLDER, TrainingLaunch
 from launcher.planning.spec import AttemptInfo, LaunchSpec
 from trainer.contract.config.model import OwnModel
-from trainer.contract.estimates.roofline import Bounds, bounds
+from trainer.contract.estimates.roofline import Bounds
 from trainer.contract.planning import accelerators, sharding_rules
 from trainer.contract.planning.plan import ArrayPlan
 from trainer.contract.protocol.environment import JAX_COORDINATOR_ADDRESS, PROCESS_ID
@@ -74,7 +74,7 @@ def plan_as_json(launch: LaunchSpec) -> str:
 
 def _bounds_as_json(launch: TrainingLaunch) -> dict[str, Any]:
     """Returns {} when the specifications of the devices are unknown."""
-    best = bounds(launch.job, launch.plan)
+    best = launch.bounds
     if best is None:
         return {}
     return {
@@ -161,7 +161,7 @@ def _facts(launch: TrainingLaunch) -> Table:
     sizes = _bytes_per_device(launch)
     shown = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
     table.add_row("per device", shown)
-    if best := bounds(launch.job, plan):
+    if best := launch.bounds:
         for title, text in zip(("at best", "", ""), _bounds_lines(launch, best), strict=True):
             table.add_row(title, text)
     table.add_row("run", Text(str(launch.run_dir), overflow="fold"))

@@ -72,6 +72,12 @@ def test_a_plan_of_a_job_object_takes_overrides_like_a_file() -> None:
     assert not Path("runs").exists()
 
 
+def test_a_plan_on_known_chips_has_bounds_of_its_step_time() -> None:
+    on_cpu, on_tpu = plan(job(), cluster="cluster.yaml"), plan(job(), cluster="v4-8")
+    assert on_cpu.bounds is None
+    assert on_tpu.bounds and 0 < on_tpu.bounds.mfu <= 1
+
+
 def test_plan_that_does_not_fit_raises_error_with_exit_code() -> None:
     with pytest.raises(SlipwayError, match=r"steps") as caught:
         plan(job(), cluster="cluster.yaml", overrides=["steps=none"])
@@ -152,6 +158,7 @@ except InterruptError as error:
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_program_that_runs_a_job_leaves_no_process_behind(
     folder: Path, traces: Traces
 ) -> None:

@@ -94,6 +94,7 @@ def test_a_run_that_exists_is_not_overwritten(run, folder: Path, traces: Traces)
     assert json.loads((folder / "runs" / "small" / "state.json").read_text())["state"] == "finished"
 
 
+@pytest.mark.slow
 def test_data_that_only_the_hosts_can_see_is_checked_before_the_start(
     run, folder: Path, traces: Traces
 ) -> None:

@@ -68,11 +68,12 @@ def test_on_the_same_mesh_it_is_equal_to_the_last_bit(whole, half):
 @pytest.mark.parametrize(
     ("world", "mesh"),
     [
-        (world_of(1, 1), {}),
-        (world_of(4, 1), {"tensor": 2}),
-        (world_of(2, 2), {"context": 2}),
+        pytest.param(world_of(1, 1), {}, id="one device"),
+        pytest.param(
+            world_of(4, 1), {"tensor": 2}, id="4 x 1, tensor across hosts", marks=pytest.mark.slow
+        ),
+        pytest.param(world_of(2, 2), {"context": 2}, id="2 x 2, context"),
     ],
-    ids=["one device", "4 x 1, tensor across hosts", "2 x 2, context"],
 )
 def test_on_another_mesh_losses_and_examples_are_the_same(whole, half, world, mesh):
     ended = _resumed(half, world, mesh=mesh)
@@ -111,6 +112,7 @@ def test_another_batch_size_uses_every_example_once(tmp_path):
     assert [line["examples"] for line in ended.steps()] == wanted
 
 
+@pytest.mark.slow
 def test_two_runs_on_one_storage_at_once_do_not_disturb_each_other(tmp_path):
     def job(steps):
         return job_of(steps=steps, storage=str(tmp_path / "storage"), checkpoint={"every_steps": 5})
@@ -140,8 +142,12 @@ def test_the_curve_of_both_attempts_is_one(whole, half):
 
 @pytest.mark.parametrize(
     ("moment", "left"),
-    [("renamed", {"2", "4", "lease.json"}), ("committed", {"4", "lease.json"})],
-    ids=["between the rename and the garbage collection", "right after the commit"],
+    [
+        pytest.param("renamed", {"2", "4", "lease.json"}, id="before the garbage collection"),
+        pytest.param(
+            "committed", {"4", "lease.json"}, id="right after the commit", marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_kill_9_around_a_commit_loses_no_step_and_leaves_nothing(whole, tmp_path, moment, left):
     kill = f"(moment, step) == ({moment!r}, 4) and os.kill(os.getpid(), signal.SIGKILL)"
@@ -164,6 +170,7 @@ def test_kill_9_around_a_commit_loses_no_step_and_leaves_nothing(whole, tmp_path
     assert {path.name for path in folder.iterdir()} == {str(STEPS), "lease.json"}
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_process_saves_one_step_on_all_and_ends_with_75(tmp_path):
     started = gang.start(
         _job(steps=100_000, checkpoint={"every_steps": 10**6}), world_of(2, 1), tmp_path
