@@ -27,25 +27,23 @@ def inspect_by_ssh(
     Leaves only files on the hosts. Raises HostError.
     """
     hosts, world = hosts_of(settings), launch.plan.world
-    place = DoctorOrder(
-        cluster=launch.cluster.model_dump(mode="json"), cluster_name=launch.cluster_name
-    )
+    order = DoctorOrder(launch.cluster, launch.cluster_name)
     code, storage = pack(Path.cwd()), launch.cluster.storage
     provisioned = provision(hosts, code, find_uv(), world.platform, on_status, storage)
     with Sessions(hosts, provisioned) as sessions:
         sessions.start(world, on_status)
         on_status(f"inspecting {pluralize(len(hosts), 'host')}")
-        return parse_reports(sessions.look(place)["output"])
+        return parse_reports(sessions.inspect_hosts(order).output)
 
 
-def parse_reports(said: str) -> dict[int, Seen]:
+def parse_reports(output: str) -> dict[int, Seen]:
     """Parses the output of `launch doctor -o json`.
 
     Raises HostError with output that has no report.
     """
     try:
-        parsed = json.loads(said[said.index("{\n") :])
+        parsed = json.loads(output[output.index("{\n") :])
     except ValueError:
-        raise HostError(f"the doctor could not inspect the hosts:\n{said.strip()}") from None
+        raise HostError(f"the doctor could not inspect the hosts:\n{output.strip()}") from None
     seen = TypeAdapter(Seen)
     return {host.pop("process"): seen.validate_python(host) for host in parsed["hosts"]}

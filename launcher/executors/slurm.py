@@ -68,7 +68,7 @@ class SlurmExecutor(Executor):
         on_status("waiting for hosts in Slurm's queue")
         with tempfile.TemporaryDirectory(prefix=".slipway-doctor-", dir=Path.cwd()) as shared:
             name = spec.cluster_ref.lasting().name
-            printed = submit.look(Path(shared), name, spec.plan.world, self._settings)
+            printed = submit.inspect_hosts(Path(shared), name, spec.plan.world, self._settings)
         return parse_reports(printed)
 
     def _submit(self, run: RunDir, spec: LaunchSpec, options: LaunchOptions) -> SlurmJob:

@@ -33,7 +33,7 @@ from launcher.gang.preflight import Seen
 from launcher.planning import job_secrets
 from launcher.planning.spec import LaunchSpec
 from launcher.providers.ray.code_bundle import pack
-from launcher.providers.ray.host_protocol import RunOrder
+from launcher.providers.ray.host_protocol import LaunchEnded, RunOrder
 from launcher.providers.ssh.connection import SSH_FAILED, hosts_of
 from launcher.providers.ssh.provision import provision
 from launcher.providers.ssh.run_handle import RemoteRun
@@ -52,7 +52,7 @@ LAST_WORD_TIMEOUT_S = 60.0
 """Seconds between the end of a run, as `launch attach` sees it, and that of its process."""
 ALIVE_S = 2.0
 """Seconds in which a run may report its end after the user detached or the connection was lost."""
-LOOK_S = 1.0
+POLL_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class RemoteSubmission:
 
     @property
     def _where(self) -> str | None:
-        word = run_word(self.folder)
-        return f"The run is not lost: launch status {word}" if self.has_begun else None
+        name = run_word(self.folder)
+        return f"The run is not lost: launch status {name}" if self.has_begun else None
 
     def submit(self, begin: RunRequest, settings: Ssh, watch: HostMonitor) -> int:
         """Starts the run on existing hosts and displays it; returns the exit code of `launch`.
@@ -143,14 +143,14 @@ class RemoteSubmission:
         run = RemoteRun.of(self.folder, settings, provisioned, self.cluster_ref)
         if begin.text is None and watch.takes_the_run_along:
             run.send(self.folder)
-        work = self.run_order(begin, run.runs, job_secrets.values(begin.job))
+        order = self.run_order(begin, run.runs, job_secrets.values(begin.job))
         with Sessions(hosts, provisioned) as sessions:
             sessions.start(world, report)
             report(f"starting the run on {run.head.name}")
-            answer = sessions.begin(work)
-            if "ended" in answer:
-                self.refusal_code = answer["ended"]
-                raise error_of(answer["ended"], str(answer["output"]).strip())
+            answer = sessions.begin(order)
+            if isinstance(answer, LaunchEnded):
+                self.refusal_code = answer.exit_code
+                raise error_of(answer.exit_code, answer.output.strip())
             self.has_begun = self.is_there = True
             run.write(self.folder)
             self.record(begin)
@@ -168,7 +168,7 @@ class RemoteSubmission:
             secrets=secrets,
             overrides=list(begin.overrides),
             fresh=begin.fresh,
-            cluster=self.cluster.model_dump(mode="json"),
+            cluster=self.cluster,
             cluster_name=self._cluster_name,
             runs=runs,
             name=self.folder.name,
@@ -191,7 +191,7 @@ class RemoteSubmission:
             ended = sessions.ended(ALIVE_S if has_left else LAST_WORD_TIMEOUT_S)
         except KeyboardInterrupt:
             shown, ended = INTERRUPTED, None
-        code = ended["ended"] if ended else shown
+        code = ended.exit_code if ended else shown
         if code != OK and (ended or code != INTERRUPTED) and watch.are_lost():
             raise HostsLostError
         if ended is None:
@@ -210,12 +210,12 @@ class RemoteSubmission:
 
     def _show(self, run: RemoteRun, watch: HostMonitor) -> int:
         """Runs `launch attach` on the head, and returns its exit code."""
-        words = ["attach", *(["-o", "json"] if self.options.as_json else [])]
-        with run.start(*words, terminal=self._console.is_terminal) as process:
+        arguments = ["-o", "json"] if self.options.as_json else []
+        with run.start("attach", *arguments, terminal=self._console.is_terminal) as process:
             try:
                 while True:
                     try:
-                        return process.wait(LOOK_S)
+                        return process.wait(POLL_INTERVAL_S)
                     except subprocess.TimeoutExpired:
                         watch.poll(run)
             except BaseException:

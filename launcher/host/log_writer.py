@@ -14,7 +14,7 @@ other risks:
 - A full pipe. This process waits only for the disk, and leaves out what a full disk does not take.
   The log records how much, and the owner receives one warning.
 
-Its standard output is the reaper's: {"warning": why}.
+Its standard output is the reaper's: {"message": "warning", "text": why}.
 """
 
 import itertools
@@ -30,7 +30,7 @@ KEPT = 5
 CHUNK_BYTES = 1 << 18
 GATHER_BYTES, GATHER_S = 1 << 16, 0.005
 """After a shorter read, a pause to gather more: frequent prints then rarely wake this process."""
-LOOK_S = 1.0
+POLL_INTERVAL_S = 1.0
 
 
 class Relay:
@@ -52,7 +52,7 @@ class Relay:
 
     def _read(self) -> bytes:
         """Returns output; empty when no writer is left, or all are quiet and the reaper is gone."""
-        while not select.select([0], [], [], LOOK_S)[0]:
+        while not select.select([0], [], [], POLL_INTERVAL_S)[0]:
             if os.getppid() != self._reaper:
                 return b""
         return os.read(0, CHUNK_BYTES)
@@ -119,7 +119,7 @@ class Relay:
         self._has_warned = True
         text = f"cannot write the program's output to {self._log}: {error.strerror}"
         try:
-            os.write(1, json.dumps({"warning": text}).encode() + b"\n")
+            os.write(1, json.dumps({"message": "warning", "text": text}).encode() + b"\n")
         except OSError:
             pass  # the owner is gone
 

@@ -1,6 +1,6 @@
 """One program on one host, as a child process: its events, its output, its end.
 
-Standard library only, no Ray: the agent actor wraps it, and tests run it directly.
+No Ray: the agent actor wraps it, and tests run it directly.
 """
 
 import os
@@ -17,6 +17,7 @@ from launcher.host.memory_kills import MemoryKills
 from launcher.host.oom_score import OF_PROGRAMS
 from launcher.host.output_tail import OutputLines
 from launcher.host.process_tree import ProcessTree, ReaperError
+from launcher.host.reaper_messages import Exited, Failed, Killed, LogWarning, Started
 from launcher.host.stack_dump import dump_stacks
 from trainer.contract.protocol.environment import EVENTS_FD
 from trainer.contract.protocol.events import Event, WarningEvent
@@ -162,20 +163,23 @@ class HostProcess:
         answers = self._reaped.answers(0.0)
         self._gone = answers is None
         for answer in answers or []:
-            if "killed" in answer and self._result.status is None:
-                self._result.lost = REAPER_KILLED
-            elif "exited" in answer and not self._result.lost:
-                self._result.status = answer["status"]
-                self._ended_monotonic_s = answer["monotonic_s"]
-                self._result.cause = self._cause(answer["status"])
-                self._reaped.let_go()  # processes that it left behind end too
-            elif "started" in answer:
-                self._pid = answer["pid"]
-            elif "failed" in answer:
-                self._failed_to_start = answer["failed"]
-                self._result.status = NOT_STARTED
-            elif "warning" in answer:
-                self._warnings.append(_warning(answer["warning"]))
+            match answer:
+                case Killed() if self._result.status is None:
+                    self._result.lost = REAPER_KILLED
+                case Exited(status=status, monotonic_s=ended_s) if not self._result.lost:
+                    self._result.status = status
+                    self._ended_monotonic_s = ended_s
+                    self._result.cause = self._cause(status)
+                    self._reaped.let_go()  # processes that it left behind end too
+                case Started(pid=pid):
+                    self._pid = pid
+                case Failed(reason=reason):
+                    self._failed_to_start = reason
+                    self._result.status = NOT_STARTED
+                case LogWarning(text=text):
+                    self._warnings.append(_warning(text))
+                case _:
+                    pass
         if self._gone and self._ended_monotonic_s is None:
             self._ended_monotonic_s = time.monotonic()
 

@@ -8,9 +8,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from launcher.core.errors import InternalError
+from launcher.core.messages import MessageReader
+from launcher.host.reaper_messages import ANSWER_TYPES, Answer, Failed, Ready
 
 REAPER = Path(__file__).with_name("reaper.py")
 READY_TIMEOUT_S = 20.0
@@ -46,6 +47,7 @@ class ProcessTree:
         assert process.stdin and process.stdout
         self._lifeline, self._answers = process.stdin, process.stdout
         self._rest = b""
+        self._reader = MessageReader(ANSWER_TYPES, "the reaper", ReaperError)
         self._ended = False
         # It forks: the reaper is not a child of this process, so that no exit hook ends it.
         if code := process.wait():
@@ -109,10 +111,11 @@ class ProcessTree:
         self._answers.close()
         self._ended = True
 
-    def answers(self, timeout_s: float) -> list[dict[str, Any]] | None:
+    def answers(self, timeout_s: float) -> list[Answer] | None:
         """Returns the reaper's new answers; waits up to `timeout_s` for them.
 
-        Returns None when the reaper and everything else is gone.
+        Returns None when the reaper and everything else is gone. Raises ReaperError for an answer
+        that is not understood.
         """
         if self._ended:
             return None
@@ -125,7 +128,7 @@ class ProcessTree:
             self.let_go()
             return None
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        return [json.loads(line) for line in lines]
+        return [answer for line in lines if (answer := self._reader.parse(line))]
 
     def close(self, timeout_s: float = 60.0) -> bool:
         """Ends everything and waits; returns False if something still lives after `timeout_s`."""
@@ -157,11 +160,11 @@ class ProcessTree:
             if answers is None:
                 raise ReaperError("the reaper process has ended")
             for answer in answers:
-                if "ready" in answer:
-                    return answer["ready"]
-                if "failed" in answer:
+                if isinstance(answer, Ready):
+                    return answer.pid
+                if isinstance(answer, Failed):
                     self.close()
-                    raise ReaperError(answer["failed"])
+                    raise ReaperError(answer.reason)
         self.let_go()
         raise ReaperError(f"the reaper process did not start within {timeout_s:.0f} s")
 

@@ -17,10 +17,8 @@ two lives: launcher/providers/ray/abandoned.py finds by it what both leave when 
 Requests: {"folders": [...], "setup": [[...]], "cleanup": [[...]], "grace_s": s}, first and once;
 {"start": {"name", "argv", "env", "cwd", "log", "pass_fds", "rotate_bytes", "oom_score"}};
 {"signal": n}, to the commands; {"end": {"grace_s": s}}: an orderly stop, see `_ask_to_end`;
-{"detach": true}: live on without an owner. Answers, on standard output: {"ready": pid},
-{"failed": why}, {"started": name, "pid": n}, {"exited": name, "status": a wait status,
-"monotonic_s": by CLOCK_MONOTONIC, the same for all processes of a host},
-{"killed": "reaper" or "guard"}, and those of log_writer.py.
+{"detach": true}: live on without an owner. Answers, on standard output: those of
+reaper_messages.py, {"message": kind, field: value, ...}; log_writer.py adds its own.
 """
 
 import ctypes
@@ -42,7 +40,7 @@ RELAY_TIMEOUT_S = 2.0
 RELAY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log_writer.py")
 PIPE_BYTES = 1 << 20
 READ_BYTES = 65_536
-LOOK_S = 1.0
+POLL_INTERVAL_S = 1.0
 """Seconds by which a grace may end late."""
 LIBC = ctypes.CDLL(None)
 
@@ -80,7 +78,7 @@ class Reaper:
         try:
             self._set_up(**json.loads(first))
         except (OSError, subprocess.SubprocessError) as error:
-            _tell(failed=f"{error}")
+            _send("failed", reason=f"{error}")
             self._clean_up()
             return False
         return True
@@ -90,16 +88,16 @@ class Reaper:
         try:
             self._serve()
         except Exception as error:
-            _tell(failed=f"{type(error).__name__}: {error}")
+            _send("failed", reason=f"{type(error).__name__}: {error}")
             raise
         finally:
             if self._is_alone():
-                _tell(killed="guard")
+                _send("killed", process="guard")
             self._end_all()
 
     def replace(self) -> None:
         """Ends and cleans up what a killed or failed reaper left; called in its guard."""
-        _tell(killed="reaper")
+        _send("killed", process="reaper")
         self.relays = dict.fromkeys(filter(_is_relay, _children(os.getpid())))
         self.grace_s = 0.0
         self._end_all()
@@ -116,7 +114,7 @@ class Reaper:
         self.asked_to_end = self.asked_to_end or self._is_alone()
         waiting, rest = [0, wakeup], self.requests
         while not (self.asked_to_end or (self.detached and not self.names)):
-            readable, _, _ = select.select(waiting, [], [], LOOK_S)
+            readable, _, _ = select.select(waiting, [], [], POLL_INTERVAL_S)
             if wakeup in readable:
                 os.read(wakeup, READ_BYTES)
             if 0 in readable:
@@ -153,7 +151,7 @@ class Reaper:
             else:
                 self.detached = True
         except (OSError, subprocess.SubprocessError) as error:
-            _tell(failed=f"{error}")
+            _send("failed", reason=f"{error}")
             self.asked_to_end = True
 
     def _set_up(
@@ -215,7 +213,7 @@ class Reaper:
                 os.close(number)
         child.returncode = 0  # waited for below, by process id: subprocess must not
         self.names[child.pid] = name
-        _tell(started=name, pid=child.pid)
+        _send("started", name=name, pid=child.pid)
 
     def _open_output(self, log: str, rotate_bytes: int | None) -> int:
         if rotate_bytes is None:
@@ -253,7 +251,7 @@ class Reaper:
                 return
             if pid in self.names:
                 now = time.monotonic()
-                _tell(exited=self.names.pop(pid), status=status, monotonic_s=now)
+                _send("exited", name=self.names.pop(pid), status=status, monotonic_s=now)
             elif pid in self.relays:
                 relay = self.relays.pop(pid)
                 if status and relay:
@@ -379,9 +377,10 @@ def _wake_on_signals(handler) -> int:
     return reading
 
 
-def _tell(**answer: object) -> None:
+def _send(kind: str, **values: object) -> None:
+    """Sends an answer, see reaper_messages.py."""
     try:
-        os.write(1, json.dumps(answer).encode() + b"\n")
+        os.write(1, json.dumps({"message": kind, **values}).encode() + b"\n")
     except OSError:
         pass  # the owner is gone: the lifeline reports that too
 
@@ -431,7 +430,7 @@ def main() -> None:
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
         reaper.run()
     else:
-        _tell(ready=os.getpid())
+        _send("ready", pid=os.getpid())
         guard(reaper, pid)
 
 

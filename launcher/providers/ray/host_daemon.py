@@ -7,8 +7,18 @@ from typing import Any
 
 from launcher.core.formatting import describe_status
 from launcher.host.process_tree import ProcessTree, ReaperError
+from launcher.host.reaper_messages import Exited
 from launcher.providers.ray import node_spec
-from launcher.providers.ray.host_protocol import Order, Orders, send
+from launcher.providers.ray.host_protocol import (
+    EndNode,
+    Failed,
+    HeadPort,
+    NodeOrder,
+    NodeUp,
+    Orders,
+    RunBegun,
+    send,
+)
 from launcher.providers.ray.node_group import Nodes
 from launcher.providers.ray.workspace import free_port, private_folder, write_token
 
@@ -22,7 +32,7 @@ MORE_FLAGS = ["--dashboard-agent-listen-port=0"]
 class Node:
     """The Ray node of this host. It ends with this object and with this process."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: NodeOrder) -> None:
         """Starts the node and waits until it is up. Raises HostError or ReaperError."""
         self.folder = private_folder()
         self.reaped = ProcessTree(folders=[self.folder])
@@ -32,13 +42,13 @@ class Node:
             self.token_path = write_token(self.folder, order.token)
             self.head = order.head or (order.ip, free_port(order.ip))
             if order.head is None:
-                send(port=self.head[1])
+                send(HeadPort(self.head[1]))
             self._start(order)
         except BaseException:
             self.reaped.close()
             raise
 
-    def _start(self, order: Order) -> None:
+    def _start(self, order: NodeOrder) -> None:
         environment = {
             **node_spec.environment(self.token_path),
             "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEADLESS_S),
@@ -55,7 +65,7 @@ class Node:
         nodes.start(None, hosts=1)
         nodes.wait_until_up(lambda text: None)
         self._is_up.set()
-        send(up=True)
+        send(NodeUp())
 
     def _end_with_input(self) -> None:
         """Ends this process when standard input closes before the node is up.
@@ -69,30 +79,30 @@ class Node:
                 os._exit(1)
 
 
-def serve_node(node: Node, orders: Orders) -> None:
-    """Serves orders until the node ends, the order `end` arrives or the launching machine is gone.
+def serve_node(node: Node, orders: Orders[Any]) -> None:
+    """Serves orders until the node ends, EndNode arrives or the launching machine is gone.
 
     In the last case the node continues if the run has begun.
     """
     begun = False
     while not orders.over:
         for order in orders.wait(POLL_INTERVAL_S, node.reaped.fileno()):
-            begun = begun or "begun" in order
-            if "end" in order:
+            begun = begun or isinstance(order, RunBegun)
+            if isinstance(order, EndNode):
                 return
-        for _, status in exits(node.reaped):
-            send(failed=f"its Ray node {describe_status(status)}")
+        for ended in exits(node.reaped):
+            send(Failed(f"its Ray node {describe_status(ended.status)}"))
             return
     if begun:
         node.reaped.detach()
 
 
-def exits(reaped: ProcessTree) -> list[tuple[str, int]]:
-    """Returns the commands that have ended since the last call, with their wait statuses.
+def exits(reaped: ProcessTree) -> list[Exited]:
+    """Returns the commands that have ended since the last call.
 
     Raises ReaperError when the reaper has ended.
     """
     answers = reaped.answers(0.0)
     if answers is None:
         raise ReaperError("the reaper of this host has ended")
-    return [(answer["exited"], answer["status"]) for answer in answers if "exited" in answer]
+    return [answer for answer in answers if isinstance(answer, Exited)]

@@ -14,6 +14,7 @@ from typing import Any
 
 from launcher.core.errors import HostError
 from launcher.host.process_tree import ProcessTree
+from launcher.host.reaper_messages import Exited, Failed, Killed
 
 Node = dict[str, Any]
 """Input of node_starter.py: name, flags, folder, env, log, after."""
@@ -107,10 +108,13 @@ class Nodes:
         answers = self._reaped.answers(wait_s)
         self._is_over = self._is_over or answers is None
         for answer in answers or []:
-            if "failed" in answer or "killed" in answer:
-                self._is_over = True
-            if "exited" in answer:
-                self._exited.add(answer["exited"])
+            match answer:
+                case Failed() | Killed():
+                    self._is_over = True
+                case Exited(name=name):
+                    self._exited.add(name)
+                case _:
+                    pass
 
     def _start_again(self, node: Node) -> bool:
         """Starts a host's node again. Returns False for the head and when no attempts are left."""
@@ -171,8 +175,8 @@ class Nodes:
     def _has_ended(self, node: Node) -> bool:
         """Returns whether the node's starter has logged its end or has itself ended."""
         starter = self._starters[node["name"]]
-        said = _text(self._folder / f"{starter}.starter.log")
-        return starter in self._exited or f'{{"ended": "{node["name"]}"' in said
+        log = _text(self._folder / f"{starter}.starter.log")
+        return starter in self._exited or f'{{"ended": "{node["name"]}"' in log
 
     def _missing(self, waiting: list[Node], why: str) -> str:
         names = ", ".join(GENERATION.sub("", node["name"]) for node in waiting)

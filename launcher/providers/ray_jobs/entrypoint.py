@@ -27,7 +27,6 @@ BEGINS = "slipway: the job has begun"
 """First line of this program; Ray's own output precedes it."""
 FOLDER = "slipway: the run's folder: "
 """Prefix of the line with a compressed tar file in base 64."""
-PROVIDER = {"kind": "attach", "address": "auto"}
 
 
 def main() -> int:
@@ -76,14 +75,18 @@ def _launch(words: list[str]) -> int:
 
 
 def _run(given: dict) -> int:
+    from launcher.cluster.schema import Attach
+    from launcher.core.errors import HostError
+    from launcher.core.messages import from_wire
     from launcher.providers.ray.host_protocol import RunOrder
 
-    work = RunOrder.model_validate(given)
+    work = from_wire(RunOrder, given, "the order", HostError)
     folder = Path(work.runs) / work.name
     with tempfile.TemporaryDirectory(prefix="slipway-job-") as temporary:
-        provider = {**PROVIDER, "labels": work.cluster["provider"]["labels"]}
+        labels = given["cluster"]["provider"]["labels"]
+        provider = Attach(kind="attach", address="auto", labels=labels)
         os.environ.update(work.environment)
-        code = _launch(work.words(Path(temporary), provider))
+        code = _launch(work.arguments(Path(temporary), provider))
     if code != BAD_USAGE and folder.is_dir():
         print(FOLDER + base64.b64encode(_packed(folder)).decode(), flush=True)
     return code

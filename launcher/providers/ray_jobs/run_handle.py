@@ -18,6 +18,7 @@ from launcher.cluster.providers import Attach
 from launcher.cluster.schema import ClusterRef
 from launcher.core.errors import HostError, UnconfirmedError, UnreachableError
 from launcher.core.exit_codes import INTERRUPTED
+from launcher.core.messages import to_wire
 from launcher.core.printable import plain
 from launcher.providers.ray.code_bundle import Code
 from launcher.providers.ray.host_protocol import RunOrder
@@ -86,7 +87,7 @@ class RayJob(RemoteRunRecord):
         """
         self.write(folder)
         try:
-            self._submit(self.submission_id, work=work.model_dump(mode="json"))
+            self._submit(self.submission_id, work=to_wire(work))
         except UnconfirmedError:
             raise
         except HostError:

@@ -1,7 +1,6 @@
 """`python -m launcher.providers.slurm.node_entrypoint`: the Ray node of a host, a task of `srun`.
 
-All tasks read the same orders: {"node": {...}} for all, {"head": [address, port]} once the first
-task has reported its port. A SIGTERM from Slurm is forwarded as {"signal": number}.
+See node_protocol.py for its messages. It forwards a SIGTERM from Slurm as one of them.
 """
 
 import os
@@ -9,36 +8,39 @@ import re
 import signal
 import socket
 import sys
-from typing import Any
 
 from launcher.core.errors import HostError
 from launcher.core.ipv4 import NEEDED, check_ipv4
 from launcher.host.process_tree import ReaperError
 from launcher.providers.ray.host_daemon import Node, serve_node
-from launcher.providers.ray.host_protocol import Order, Orders, send
+from launcher.providers.ray.host_protocol import Failed, NodeGone, NodeOrder, Orders, send
+from launcher.providers.slurm.node_protocol import (
+    HeadAddress,
+    HostAddress,
+    JobOrder,
+    SignalReceived,
+)
 from launcher.runs.slurm_job import command
 
 
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, _: send(signal=int(number)))
-    process, orders = int(os.environ["SLURM_PROCID"]), _Orders()
+    signal.signal(signal.SIGTERM, lambda number, _: send(SignalReceived(number)))
+    process, orders = int(os.environ["SLURM_PROCID"]), Orders((JobOrder, HeadAddress))
     try:
         ip = own_address(os.environ["SLURMD_NODENAME"])
-        send(address=ip)
-        common = orders.value("node")
-        head = None if process == 0 else tuple(orders.value("head"))
-        node = Node(Order(**common, process=process, ip=ip, head=head))
+        send(HostAddress(ip))
+        node = Node(_node_order(orders, process, ip))
     except EOFError:
         return 1
     except (HostError, ReaperError, OSError) as error:
-        send(failed=str(error))
+        send(Failed(str(error)))
         return 1
     try:
         serve_node(node, orders)
     finally:
         node.reaped.close()
-    send(gone=True)
+    send(NodeGone())
     return 0
 
 
@@ -53,19 +55,20 @@ def own_address(node: str) -> str:
         raise HostError(f"{name} has no IPv4 address ({error.strerror}). {NEEDED}") from None
 
 
-class _Orders(Orders):
-    def __init__(self) -> None:
-        super().__init__()
-        self._values: dict[str, Any] = {}
-
-    def value(self, name: str) -> Any:
-        """Waits for an order and returns its value. Raises EOFError when the sender is gone."""
-        while name not in self._values:
-            if self.over:
-                raise EOFError
-            for order in self.wait(None):
-                self._values.update(order)
-        return self._values[name]
+def _node_order(orders: Orders[JobOrder | HeadAddress], process: int, ip: str) -> NodeOrder:
+    """Waits for the orders of a task's node. Raises EOFError when the sender is gone before."""
+    job: JobOrder | None = None
+    head: tuple[str, int] | None = None
+    while job is None or (head is None and process > 0):
+        if orders.over:
+            raise EOFError
+        for order in orders.wait(None):
+            match order:
+                case JobOrder():
+                    job = order
+                case HeadAddress(ip=head_ip, port=port):
+                    head = (head_ip, port)
+    return NodeOrder(job.token, process, job.world, ip, head if process > 0 else None)
 
 
 if __name__ == "__main__":

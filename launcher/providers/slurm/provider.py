@@ -1,6 +1,5 @@
 """Inside a job: starts a Ray node on each host with one `srun`, and reads their messages."""
 
-import json
 import os
 import queue
 import signal
@@ -11,19 +10,28 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from launcher.cluster.providers import Slurm
 from launcher.core.errors import HostError
 from launcher.core.events import Listener
-from launcher.core.files import parse_object
 from launcher.core.formatting import host_name
+from launcher.core.messages import Message, MessageReader, encode
 from launcher.host.process_tree import ProcessTree
 from launcher.planning.spec import LaunchSpec
 from launcher.providers.base import HostProvider
 from launcher.providers.ray.host_cluster import WarmCluster
+from launcher.providers.ray.host_protocol import Failed, HeadPort, NodeUp
 from launcher.providers.ray.node_group import START_TIMEOUT_PER_HOST_S, START_TIMEOUT_S
 from launcher.providers.ray.workspace import new_token, private_folder, write_token
+from launcher.providers.slurm.node_protocol import (
+    ANSWER_TYPES,
+    HeadAddress,
+    HostAddress,
+    JobOrder,
+    SignalReceived,
+    TaskAnswer,
+)
 from trainer.contract.planning.plan import World
 
 NODE = "launcher.providers.slurm.node_entrypoint"
@@ -67,10 +75,10 @@ class _Step:
     def __init__(self, world: World, folder: Path) -> None:
         self._world = world
         self._errors = folder / "srun.log"
-        words = [*SRUN, f"--nodes={world.processes}", f"--ntasks={world.processes}"]
+        srun = [*SRUN, f"--nodes={world.processes}", f"--ntasks={world.processes}"]
         with self._errors.open("wb") as errors:
             self._srun = subprocess.Popen(
-                [*words, sys.executable, "-m", NODE],
+                [*srun, sys.executable, "-m", NODE],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -78,7 +86,9 @@ class _Step:
             )
         assert self._srun.stdin and self._srun.stdout
         self._orders = self._srun.stdin
-        self._answers: queue.SimpleQueue[tuple[int, dict[str, Any]] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[int, TaskAnswer] | HostError | None] = (
+            queue.SimpleQueue()
+        )
         threading.Thread(target=self._listen, args=[self._srun.stdout], daemon=True).start()
 
     def start(self, token: str, on_status: Callable[[str], None]) -> tuple[str, int]:
@@ -89,19 +99,21 @@ class _Step:
         addresses: dict[int, str] = {}
         up: set[int] = set()
         port = 0
-        self._send(node={"token": token, "world": self._world.model_dump(mode="json")})
+        self._send(JobOrder(token, self._world))
         while len(up) < total:
             process, answer = self._next(deadline, limit_s, up)
-            if "address" in answer:
-                addresses[process] = answer["address"]
-            elif "port" in answer:
-                port = answer["port"]
-                self._send(head=[addresses[process], port])
-            elif "up" in answer:
-                up.add(process)
-                on_status(f"{len(up)} of {total} Ray nodes are up")
-            elif "failed" in answer:
-                raise HostError(f"{host_name(process)}: {answer['failed']}")
+            match answer:
+                case HostAddress(ip=ip):
+                    addresses[process] = ip
+                case HeadPort(port=port):
+                    self._send(HeadAddress(addresses[process], port))
+                case NodeUp():
+                    up.add(process)
+                    on_status(f"{len(up)} of {total} Ray nodes are up")
+                case Failed(reason=reason):
+                    raise HostError(f"{host_name(process)}: {reason}")
+                case SignalReceived():
+                    pass
         return addresses[0], port
 
     def __enter__(self) -> "_Step":
@@ -116,37 +128,46 @@ class _Step:
             self._srun.kill()  # Slurm ends its tasks with the job, soon after
             self._srun.wait()
 
-    def _send(self, **order: object) -> None:
+    def _send(self, order: Message) -> None:
         try:
-            self._orders.write(json.dumps(order).encode() + b"\n")
+            self._orders.write(encode(order))
             self._orders.flush()
         except OSError:
             raise HostError(self._missing(set(), "srun has ended")) from None
 
-    def _next(self, deadline: float, limit_s: float, up: set[int]) -> tuple[int, dict[str, Any]]:
+    def _next(self, deadline: float, limit_s: float, up: set[int]) -> tuple[int, TaskAnswer]:
         try:
             answer = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             raise HostError(self._missing(up, f"waited {limit_s:.0f} s")) from None
+        if isinstance(answer, HostError):
+            raise answer
         if answer is None:
             raise HostError(self._missing(up, "srun has ended"))
         return answer
 
     def _missing(self, up: set[int], why: str) -> str:
         missing = [host_name(p) for p in range(self._world.processes) if p not in up]
-        said = self._errors.read_text(errors="replace").strip().splitlines()[-TAIL_LINES:]
+        last_lines = self._errors.read_text(errors="replace").strip().splitlines()[-TAIL_LINES:]
         head = f"no Ray node started on {', '.join(missing)}: {why}"
-        return "\n  ".join([head, *said])
+        return "\n  ".join([head, *last_lines])
 
     def _listen(self, answers: IO[bytes]) -> None:
         """Reads answers; each line of `srun --label` begins with the number of its task."""
         for line in answers:
-            number, _, rest = line.partition(b":")
-            answer = parse_object(rest)
-            if answer is None or not number.strip().isdigit():
-                continue
-            if answer.get("signal") == signal.SIGTERM:
-                os.kill(os.getppid(), signal.SIGTERM)  # the batch script, which forwards it once
-            else:
-                self._answers.put((int(number), answer))
+            task, _, rest = line.partition(b":")
+            if task.strip().isdigit():
+                self._on_answer(int(task), rest)
         self._answers.put(None)
+
+    def _on_answer(self, process: int, line: bytes) -> None:
+        reader = MessageReader(ANSWER_TYPES, host_name(process), HostError)
+        try:
+            answer = reader.parse(line)
+        except HostError as error:
+            self._answers.put(error)
+            return
+        if isinstance(answer, SignalReceived) and answer.number == signal.SIGTERM:
+            os.kill(os.getppid(), signal.SIGTERM)  # the batch script, which forwards it once
+        elif answer is not None:
+            self._answers.put((process, answer))

@@ -15,8 +15,8 @@ from trainer.contract.planning.plan import World
 from trainer.contract.protocol.environment import SLURM_JOB
 
 POLL_INTERVAL_S = 1.0
-FIND_S = 60.0
-"""Seconds to look for a job after an unanswered `sbatch`: a busy controller queues it late."""
+FIND_TIMEOUT_S = 60.0
+"""Seconds to search for a job after an unanswered `sbatch`: a busy controller queues it late."""
 BATCH = "launcher.providers.slurm.job_entrypoint"
 ENDING_S = 60.0
 """Seconds before the job's time limit, beyond the program's grace period for saving."""
@@ -39,8 +39,8 @@ def submit(
     job.write(folder)
     job_environment.write(folder, secrets)
     try:
-        words = sbatch_words(job.name, folder, world, settings, grace_s, overrides)
-        job.job_id = _accepted(job, words, job_environment.without_secrets(secrets))
+        sbatch = sbatch_command(job.name, folder, world, settings, grace_s, overrides)
+        job.job_id = _accepted(job, sbatch, job_environment.without_secrets(secrets))
     except UnconfirmedError:
         raise
     except HostError:
@@ -51,10 +51,10 @@ def submit(
     return job
 
 
-def _accepted(job: SlurmJob, words: Sequence[str], environment: Mapping[str, str]) -> str:
+def _accepted(job: SlurmJob, sbatch: Sequence[str], environment: Mapping[str, str]) -> str:
     """Returns the id of the submitted job; queries the queue if `sbatch` does not answer."""
     try:
-        return command(*words, env=environment).strip().partition(";")[0]
+        return command(*sbatch, env=environment).strip().partition(";")[0]
     except UnreachableError as error:
         if found := _find(job):
             return found.job_id
@@ -64,8 +64,8 @@ def _accepted(job: SlurmJob, words: Sequence[str], environment: Mapping[str, str
 
 
 def _find(job: SlurmJob) -> Queued | None:
-    """Waits for the job in the queue. Returns None when it is not there after FIND_S."""
-    deadline = time.monotonic() + FIND_S
+    """Waits for the job in the queue. Returns None when it is not there after FIND_TIMEOUT_S."""
+    deadline = time.monotonic() + FIND_TIMEOUT_S
     while True:
         try:
             if found := job.queue_status():
@@ -77,7 +77,7 @@ def _find(job: SlurmJob) -> Queued | None:
         time.sleep(POLL_INTERVAL_S)
 
 
-def look(folder: Path, cluster: str, world: World, settings: Slurm) -> str:
+def inspect_hosts(folder: Path, cluster: str, world: World, settings: Slurm) -> str:
     """Returns what `launch doctor` prints in a separate job. Raises HostError.
 
     `folder` must be shared by the hosts. Waits in the queue without a time limit.
@@ -86,9 +86,9 @@ def look(folder: Path, cluster: str, world: World, settings: Slurm) -> str:
     typed = shlex.join([sys.executable, "-m", "launcher", "doctor", "-c", cluster, "-o", "json"])
     job = SlurmJob(name=f"slipway-doctor-{uuid.uuid4().hex[:8]}")
     script = f"{SLURM_JOB}={job.name} exec {typed}"
-    words = [*_job_words(job.name, world, settings), f"--output={log}", f"--wrap={script}"]
+    sbatch = [*_job_command(job.name, world, settings), f"--output={log}", f"--wrap={script}"]
     try:
-        job.job_id = _accepted(job, words, job_environment.without_secrets({}))
+        job.job_id = _accepted(job, sbatch, job_environment.without_secrets({}))
         while job.queue_status() is not None:
             time.sleep(POLL_INTERVAL_S)
     except BaseException:
@@ -97,7 +97,7 @@ def look(folder: Path, cluster: str, world: World, settings: Slurm) -> str:
     return log.read_text(errors="replace") if log.exists() else ""
 
 
-def sbatch_words(
+def sbatch_command(
     name: str,
     folder: Path,
     world: World,
@@ -108,7 +108,7 @@ def sbatch_words(
     """Returns the `sbatch` command of a run; SIGTERM comes early enough to save a checkpoint."""
     script = shlex.join([sys.executable, "-m", BATCH, name, str(folder), *overrides])
     return [
-        *_job_words(name, world, settings),
+        *_job_command(name, world, settings),
         f"--signal=B:TERM@{ENDING_S + grace_s:.0f}",
         f"--output={folder}/logs/slurm.log",
         "--open-mode=append",
@@ -117,8 +117,8 @@ def sbatch_words(
     ]
 
 
-def _job_words(name: str, world: World, settings: Slurm) -> list[str]:
-    """Returns the `sbatch` arguments of every job: one task per host."""
+def _job_command(name: str, world: World, settings: Slurm) -> list[str]:
+    """Returns the part of the `sbatch` command that every job has: one task per host."""
     named = {
         "partition": settings.partition,
         "account": settings.account,

@@ -4,7 +4,6 @@ Connections never prompt (BatchMode). Agents, keys, known hosts and jump hosts a
 configured them; errors name what is missing and the remedy.
 """
 
-import json
 import os
 import select
 import subprocess
@@ -15,20 +14,30 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from launcher.cluster.providers import Ssh
 from launcher.core.errors import HostError
-from launcher.core.files import parse_object
+from launcher.core.messages import AnyMessage, Message, MessageReader, encode
+from launcher.providers.ray.host_protocol import (
+    Failed,
+    HeadPort,
+    LaunchEnded,
+    NodeGone,
+    NodeUp,
+    RunStarted,
+)
 from launcher.runs.fetched_files import UnpackError, unpack
 
 CONNECT_TIMEOUT_S = 15
-SILENCE_S, SILENCES = 5, 6
+KEEP_ALIVE_S, MAX_UNANSWERED = 5, 6
 """Keep-alive interval in seconds, and the unanswered messages that end a connection."""
 SSH_FAILED = 255
 """Exit status of a failure of `ssh` itself; any other status is the command's."""
 ENDING_TIMEOUT_S = 20.0
 TAIL_LINES = 8
+ANSWER_TYPES = (HeadPort, NodeUp, RunStarted, LaunchEnded, Failed, NodeGone)
+"""Messages that a host sends."""
 
 UNANSWERED = "no answer. Check that it is up, and reachable from here (provider.proxy_jump)"
 REMEDIES = (
@@ -58,7 +67,7 @@ class Host:
     name: str
     settings: Ssh
 
-    def words(self, command: str = "", *, terminal: bool = False) -> list[str]:
+    def ssh_command(self, command: str = "", *, terminal: bool = False) -> list[str]:
         """Returns the `ssh` command line, with the cluster file's options, for a shell command."""
         kind = ["-t", "-o", "LogLevel=ERROR"] if terminal else ["-T"]
         own = ["ssh", *kind, *self._options(), "--", self.name]
@@ -86,8 +95,8 @@ class Host:
         if status != SSH_FAILED:
             return SshError(f"a command failed on it with exit code {status}:\n{last_lines}")
         typed = " ".join(["ssh", *self._who(), self.name])
-        for words, remedy in REMEDIES:
-            if words in error:
+        for text, remedy in REMEDIES:
+            if text in error:
                 return SshError(f"{remedy.format(ssh=typed, host=self.name)}\n{last_lines}")
         return SshError(f"no connection. See what `{typed}` prints\n{last_lines}")
 
@@ -95,8 +104,8 @@ class Host:
         return [
             "-o", "BatchMode=yes",
             "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}",
-            "-o", f"ServerAliveInterval={SILENCE_S}",
-            "-o", f"ServerAliveCountMax={SILENCES}",
+            "-o", f"ServerAliveInterval={KEEP_ALIVE_S}",
+            "-o", f"ServerAliveCountMax={MAX_UNANSWERED}",
             "-o", "ForwardAgent=no",
             "-o", "ForwardX11=no",
             *self._who(),
@@ -112,7 +121,7 @@ class Host:
             ("-i", _path(settings.ssh_key)),
             ("-J", settings.proxy_jump),
         )
-        return [word for option, value in given if value for word in (option, value)]
+        return [argument for option, value in given if value for argument in (option, value)]
 
 
 class Connection:
@@ -127,10 +136,11 @@ class Connection:
     def __init__(self, host: Host, command: str) -> None:
         self.host = host
         self._rest = b""
-        self._received: deque[dict[str, Any]] = deque()
+        self._received: deque[Message] = deque()
+        self._reader = MessageReader(ANSWER_TYPES, host.name, SshError)
         try:
             self._process = subprocess.Popen(
-                host.words(command),
+                host.ssh_command(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -165,35 +175,36 @@ class Connection:
         finally:
             limit.cancel()
 
-    def send(self, **message: object) -> None:
-        """Sends one JSON object to the command. Raises SshError when the command has ended."""
+    def send(self, message: Message) -> None:
+        """Sends a message to the command. Raises SshError when the command has ended."""
         assert self._process.stdin
         try:
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.write(encode(message))
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._ended() from None
 
-    def answer(self, *keys: str, timeout_s: float) -> dict[str, Any]:
-        """Returns the next JSON object with one of `keys` that the command prints.
+    def answer(self, *types: type[AnyMessage], timeout_s: float) -> AnyMessage:
+        """Returns the next message of one of these types that the command sends.
 
-        Raises SshError when the command ends first, none arrives in time, or an object has the key
-        "failed" and `keys` does not include it.
+        Raises SshError when the command ends first, none arrives in time, a message has a missing
+        or wrong field, or the command sends Failed and `types` does not include it.
         """
         deadline = time.monotonic() + timeout_s
         while True:
             while self._received:
                 message = self._received.popleft()
-                if "failed" in message and "failed" not in keys:
-                    raise SshError(str(message["failed"]))
-                if not message.keys().isdisjoint(keys):
+                if isinstance(message, types):
                     return message
+                if isinstance(message, Failed):
+                    raise SshError(message.reason)
             if (left_s := deadline - time.monotonic()) <= 0:
-                raise SshError(f"no answer ({' or '.join(keys)}) within {timeout_s:.0f} s")
+                kinds = " or ".join(message_type.kind for message_type in types)
+                raise SshError(f"no answer ({kinds}) within {timeout_s:.0f} s")
             self._listen(left_s)
 
     def _listen(self, timeout_s: float) -> None:
-        """Reads new JSON objects. Ignores other lines, which the host's shell may print first."""
+        """Reads new messages. Ignores other lines, which the host's shell may print first."""
         assert self._process.stdout
         if not select.select([self._process.stdout], [], [], timeout_s)[0]:
             return
@@ -201,8 +212,7 @@ class Connection:
         if not chunk:
             raise self._ended()
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        messages = map(parse_object, lines)
-        self._received.extend(message for message in messages if message is not None)
+        self._received.extend(filter(None, map(self._reader.parse, lines)))
 
     def _ended(self) -> SshError:
         assert self._process.stderr

@@ -23,12 +23,12 @@ from launcher.providers.ssh.connection import Host, SshError
 from launcher.providers.ssh.parallel import everywhere
 from launcher.providers.ssh.uv_binary import Uv
 
-LOOK_TIMEOUT_S, SEND_TIMEOUT_S, ENVIRONMENT_TIMEOUT_S = 40.0, 600.0, 1200.0
+INSPECT_TIMEOUT_S, SEND_TIMEOUT_S, ENVIRONMENT_TIMEOUT_S = 40.0, 600.0, 1200.0
 COMPLETE = ".complete"
 EXTRAS = {"tpu": "tpu", "gpu": "cuda", "gs:": "gcs"}
 """Accelerator or storage -> the extra with its libraries, used when the project defines it."""
 
-LOOK = """
+INSPECT = """
 base={folder}; umask 077
 mkdir -p "$base" || exit 1
 cd "$base" && base=$(pwd -P) || exit 1
@@ -36,7 +36,7 @@ echo "slipway base $base"
 echo "slipway machine $(uname -sm)"
 set -- $SSH_CONNECTION
 echo "slipway address $3"
-for thing in {things}; do [ -e "$thing" ] && echo "slipway there $thing"; done
+for item in {items}; do [ -e "$item" ] && echo "slipway there $item"; done
 true
 """
 SEND = """
@@ -65,18 +65,18 @@ class Provisioned:
     addresses: Sequence[str]
     """Addresses as the hosts themselves see them: private ones behind address translation."""
 
-    def command(self, module: str, *words: str, folder: PurePosixPath | None = None) -> str:
+    def command(self, module: str, *args: str, folder: PurePosixPath | None = None) -> str:
         """Returns a command for a host's shell that runs a module of the code in its environment.
 
         `folder` is its working directory; None is the folder where the command was run.
         """
-        called = shlex.join([str(self.python), "-m", module, *words])
+        called = shlex.join([str(self.python), "-m", module, *args])
         where, code = _quoted(folder or self.folder), _quoted(self.code)
         return shell(f"cd {where} && PYTHONPATH={code} exec {called}")
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Inventory:
     """The items that a host already has, with its base folder, machine and address."""
 
     base: PurePosixPath
@@ -96,12 +96,12 @@ class _Provisioning:
         self.environment_place = f"environments/{self._environment_hash()[:16]}"
         self._complete = f"{self.environment_place}/{COMPLETE}"
 
-    def look(self, number: int) -> _Look:
+    def inspect(self, number: int) -> _Inventory:
         host = self._hosts[number]
-        things = [self.uv_place, self.code_place, self._complete]
-        script = LOOK.format(folder=_folder(host.settings.remote_dir), things=shlex.join(things))
+        items = [self.uv_place, self.code_place, self._complete]
+        script = INSPECT.format(folder=_folder(host.settings.remote_dir), items=shlex.join(items))
         values: dict[str, list[str]] = {}
-        for line in host.run(shell(script), LOOK_TIMEOUT_S).splitlines():
+        for line in host.run(shell(script), INSPECT_TIMEOUT_S).splitlines():
             mark, _, rest = line.partition(" ")
             key, _, value = rest.partition(" ")
             if mark == "slipway":
@@ -113,46 +113,46 @@ class _Provisioning:
             raise SshError(f"it is {machine}, but this machine's uv is for {self._uv.machine}")
         if is_ipv6(address):
             raise SshError(f"it is reached at {address}. {NEEDED}")
-        return _Look(PurePosixPath(base), machine, address, frozenset(values.get("there", ())))
+        return _Inventory(PurePosixPath(base), machine, address, frozenset(values.get("there", ())))
 
-    def describe(self, looks: Sequence[_Look]) -> str:
+    def describe(self, inventories: Sequence[_Inventory]) -> str:
         """Returns a status text with the number of hosts that lack code or environments."""
-        code = sum(self.code_place not in look.there for look in looks)
-        environments = sum(self._complete not in look.there for look in looks)
-        of = f"of {pluralize(len(looks), 'host')}"
+        code = sum(self.code_place not in inventory.there for inventory in inventories)
+        environments = sum(self._complete not in inventory.there for inventory in inventories)
+        of = f"of {pluralize(len(inventories), 'host')}"
         return f"code for {code} {of}, environments for {environments} {of}"
 
-    def provide(self, number: int, look: _Look) -> None:
+    def provide(self, number: int, inventory: _Inventory) -> None:
         """Sends and builds what the host lacks."""
-        if self._complete in look.there and self.code_place in look.there:
+        if self._complete in inventory.there and self.code_place in inventory.there:
             return
-        if self.code_place not in look.there:
-            self._send(number, look, self.code_place, self._code.archive)
-        if self._complete in look.there:
+        if self.code_place not in inventory.there:
+            self._send(number, inventory, self.code_place, self._code.archive)
+        if self._complete in inventory.there:
             return
-        if self.uv_place not in look.there:
-            self._send(number, look, self.uv_place, _packed(self._uv.path))
+        if self.uv_place not in inventory.there:
+            self._send(number, inventory, self.uv_place, _packed(self._uv.path))
         script = MAKE.format(
-            code=_quoted(look.base / self.code_place),
-            environment=_quoted(look.base / self.environment_place),
-            locks=_quoted(look.base / "uv" / "locks"),
-            uv=_quoted(look.base / self.uv_place / "uv"),
+            code=_quoted(inventory.base / self.code_place),
+            environment=_quoted(inventory.base / self.environment_place),
+            locks=_quoted(inventory.base / "uv" / "locks"),
+            uv=_quoted(inventory.base / self.uv_place / "uv"),
             python=self._python,
-            extras=shlex.join([word for extra in self._extras for word in ("--extra", extra)]),
+            extras=shlex.join([arg for extra in self._extras for arg in ("--extra", extra)]),
             complete=COMPLETE,
         )
         self._hosts[number].run(shell(script), ENVIRONMENT_TIMEOUT_S)
 
-    def _send(self, number: int, look: _Look, place: str, archive: bytes) -> None:
+    def _send(self, number: int, inventory: _Inventory, place: str, archive: bytes) -> None:
         """Sends an archive atomically, also when another launch sends the same one."""
-        script = SEND.format(base=_quoted(look.base), place=shlex.quote(place))
+        script = SEND.format(base=_quoted(inventory.base), place=shlex.quote(place))
         self._hosts[number].run(shell(script), SEND_TIMEOUT_S, archive)
 
     def _environment_hash(self) -> str:
         """Returns the hash of everything that determines the environment."""
         files = [(self._code.root / name).read_bytes() for name in ("uv.lock", "pyproject.toml")]
-        words = [self._python, self._uv.machine, *self._extras]
-        return hashlib.sha256(b"\0".join([*files, *map(str.encode, words)])).hexdigest()
+        versions = [self._python, self._uv.machine, *self._extras]
+        return hashlib.sha256(b"\0".join([*files, *map(str.encode, versions)])).hexdigest()
 
 
 def provision(
@@ -166,42 +166,42 @@ def provision(
     """Provisions all hosts in parallel. Raises HostError with each host that fails."""
     work = _Provisioning(hosts, code, uv, _extras(code, platform, storage or ""))
     on_status("inspecting the hosts")
-    looks = everywhere(hosts, work.look)
-    _refuse_unlike(hosts, looks)
-    on_status(work.describe(looks))
-    everywhere(hosts, lambda number: work.provide(number, looks[number]))
-    base = looks[0].base
+    inventories = everywhere(hosts, work.inspect)
+    _refuse_unlike(hosts, inventories)
+    on_status(work.describe(inventories))
+    everywhere(hosts, lambda number: work.provide(number, inventories[number]))
+    base = inventories[0].base
     return Provisioned(
         base=base,
         code=base / work.code_place,
         folder=base / work.code_place / PurePosixPath(code.below),
         python=base / work.environment_place / "bin" / "python",
-        addresses=[look.address for look in looks],
+        addresses=[inventory.address for inventory in inventories],
     )
 
 
-def _refuse_unlike(hosts: Sequence[Host], looks: Sequence[_Look]) -> None:
+def _refuse_unlike(hosts: Sequence[Host], inventories: Sequence[_Inventory]) -> None:
     """Raises HostError when the hosts' folders differ or an address is unusable or duplicate.
 
     With equal folders, a path that the head reports is valid on all hosts.
     """
-    first, problems = looks[0], []
-    for host, look in zip(hosts, looks, strict=True):
-        if look.base != first.base:
-            problems.append(f"  {host.name}: its folder is {look.base}, not {first.base}")
+    first, problems = inventories[0], []
+    for host, inventory in zip(hosts, inventories, strict=True):
+        if inventory.base != first.base:
+            problems.append(f"  {host.name}: its folder is {inventory.base}, not {first.base}")
     if problems:
         remedy = "Set provider.remote_dir to a folder that can have the same path on all hosts"
         raise HostError("\n".join(["the hosts' folders differ:", *problems, remedy]))
     seen: dict[str, str] = {}
-    for host, look in zip(hosts, looks, strict=True):
-        if len(hosts) > 1 and ip_address(look.address).is_loopback:
+    for host, inventory in zip(hosts, inventories, strict=True):
+        if len(hosts) > 1 and ip_address(inventory.address).is_loopback:
             raise HostError(
-                f"{host.name}: its address is {look.address}, which other hosts cannot reach. "
+                f"{host.name}: its address is {inventory.address}, which other hosts cannot reach. "
                 "List it in provider.hosts by another address"
             )
-        if other := seen.get(look.address):
-            raise HostError(f"{other} and {host.name} are the same machine, {look.address}")
-        seen[look.address] = host.name
+        if other := seen.get(inventory.address):
+            raise HostError(f"{other} and {host.name} are the same machine, {inventory.address}")
+        seen[inventory.address] = host.name
 
 
 def _extras(code: Code, platform: str, storage: str) -> list[str]:

@@ -50,22 +50,22 @@ class RemoteRun(RemoteRunRecord):
     def head(self) -> Host:
         return hosts_of(self.settings)[0]
 
-    def launch(self, verb: str, *words: str, terminal: bool) -> int:
+    def launch(self, verb: str, *args: str, terminal: bool) -> int:
         """Runs `launch` on the head and returns its exit code.
 
         Returns SSH_FAILED when the connection cannot be made or is lost.
         """
-        with self.start(verb, *words, terminal=terminal) as process:
+        with self.start(verb, *args, terminal=terminal) as process:
             return process.wait()
 
-    def start(self, verb: str, *words: str, terminal: bool) -> subprocess.Popen[bytes]:
+    def start(self, verb: str, *args: str, terminal: bool) -> subprocess.Popen[bytes]:
         """Starts the command of `launch`, without waiting for its end."""
-        typed = self._command(verb, *words)
-        return subprocess.Popen(self.head.words(typed, terminal=terminal))
+        command = self._command(verb, *args)
+        return subprocess.Popen(self.head.ssh_command(command, terminal=terminal))
 
-    def lines(self, verb: str, *words: str) -> Iterator[str]:
+    def lines(self, verb: str, *args: str) -> Iterator[str]:
         with subprocess.Popen(
-            self.head.words(self._command(verb, *words)),
+            self.head.ssh_command(self._command(verb, *args)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
@@ -112,13 +112,13 @@ class RemoteRun(RemoteRunRecord):
         command, data = _unpacking(f"{self.runs}/{self.name}"), packed.getvalue()
         everywhere([self.head], lambda _: self.head.run(command, COPY_TIMEOUT_S, data))
 
-    def _command(self, verb: str, *words: str) -> str:
+    def _command(self, verb: str, *args: str) -> str:
         """Returns a command that runs in the parent folder of `runs`, as on this machine.
 
         Further commands that it suggests are then valid on this machine.
         """
-        typed = PurePosixPath(self.runs).parent
-        return self.environment.command("launcher", verb, self.name, *words, folder=typed)
+        folder = PurePosixPath(self.runs).parent
+        return self.environment.command("launcher", verb, self.name, *args, folder=folder)
 
 
 def _packing(folder: str) -> str:

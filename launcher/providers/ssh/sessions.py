@@ -2,11 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Self
+from typing import Self
 
 from launcher.core.errors import HostError
 from launcher.core.formatting import pluralize
-from launcher.providers.ray.host_protocol import DoctorOrder, Order, RunOrder
+from launcher.providers.ray.host_protocol import (
+    DoctorOrder,
+    EndNode,
+    Failed,
+    HeadPort,
+    LaunchEnded,
+    NodeGone,
+    NodeOrder,
+    NodeUp,
+    RunBegun,
+    RunOrder,
+    RunStarted,
+)
 from launcher.providers.ray.node_group import START_TIMEOUT_PER_HOST_S, START_TIMEOUT_S
 from launcher.providers.ray.workspace import new_token
 from launcher.providers.ssh.connection import Connection, Host, SshError
@@ -38,60 +50,59 @@ class Sessions:
 
         def order(number: int, head: tuple[str, int] | None) -> Connection:
             ip = self._provisioned.addresses[number]
-            order = Order(token=token, process=number, world=world, ip=ip, head=head)
             connection = Connection(self._hosts[number], self._provisioned.command(MODULE))
             self._connections[number] = connection
-            connection.send(node=order.model_dump(mode="json"))
+            connection.send(NodeOrder(token, number, world, ip, head))
             return connection
 
         def start_head() -> int:
-            return order(0, None).answer("port", timeout_s=PORT_TIMEOUT_S)["port"]
+            return order(0, None).answer(HeadPort, timeout_s=PORT_TIMEOUT_S).port
 
         (port,) = everywhere(self._hosts[:1], lambda _: start_head())
         head = (self._provisioned.addresses[0], port)
 
         def start(number: int) -> None:
             connection = self._connections[0] if number == 0 else order(number, head)
-            connection.answer("up", timeout_s=up_timeout_s)
+            connection.answer(NodeUp, timeout_s=up_timeout_s)
 
         everywhere(self._hosts, start)
 
-    def begin(self, work: RunOrder) -> dict[str, Any]:
+    def begin(self, order: RunOrder) -> RunStarted | LaunchEnded:
         """Starts the run on the head, where it then continues without this process.
 
-        Returns the head's answer: `running`, or `ended` with the exit code and the output when
-        `launch` refuses the run. Raises HostError when the head fails or does not answer.
+        Returns LaunchEnded when `launch` refuses the run. Raises HostError when the head fails or
+        does not answer.
         """
         head = self._connections[0]
         try:
-            head.send(run=work.model_dump(mode="json"))
-            answer = head.answer("running", "ended", timeout_s=BEGIN_TIMEOUT_S)
+            head.send(order)
+            answer = head.answer(RunStarted, LaunchEnded, timeout_s=BEGIN_TIMEOUT_S)
         except SshError as error:
             raise HostError(f"{self._hosts[0].name}: {error}") from None
-        for number in range(1, len(self._hosts)) if "running" in answer else ():
+        for number in range(1, len(self._hosts)) if isinstance(answer, RunStarted) else ():
             with suppress(SshError):  # the run handles a host that is lost now
-                self._connections[number].send(begun=True)
+                self._connections[number].send(RunBegun())
         return answer
 
-    def look(self, place: DoctorOrder) -> dict[str, Any]:
-        """Returns the head's answer for `launch doctor`: `ended`, with its exit code and output.
+    def inspect_hosts(self, order: DoctorOrder) -> LaunchEnded:
+        """Returns the end of `launch doctor` on the head.
 
         Raises HostError when the head fails or does not answer.
         """
         head = self._connections[0]
         try:
-            head.send(look=place.model_dump(mode="json"))
-            return head.answer("ended", timeout_s=BEGIN_TIMEOUT_S)
+            head.send(order)
+            return head.answer(LaunchEnded, timeout_s=BEGIN_TIMEOUT_S)
         except SshError as error:
             raise HostError(f"{self._hosts[0].name}: {error}") from None
 
-    def ended(self, timeout_s: float) -> dict[str, Any] | None:
-        """Returns the head's answer on the end of the run.
+    def ended(self, timeout_s: float) -> LaunchEnded | None:
+        """Returns the end of the run's `launch` on the head.
 
         Returns None when the run has not ended or the head cannot be reached.
         """
         try:
-            return self._connections[0].answer("ended", timeout_s=timeout_s)
+            return self._connections[0].answer(LaunchEnded, timeout_s=timeout_s)
         except SshError:
             return None
 
@@ -105,8 +116,10 @@ class Sessions:
             connection = self._connections[number]
             if number:
                 with suppress(SshError):  # its node may have ended with the head's
-                    connection.send(end=True)
-            while "gone" not in connection.answer("gone", "failed", timeout_s=ENDING_TIMEOUT_S):
+                    connection.send(EndNode())
+            while isinstance(
+                connection.answer(NodeGone, Failed, timeout_s=ENDING_TIMEOUT_S), Failed
+            ):
                 pass
 
         everywhere(self._hosts, end)

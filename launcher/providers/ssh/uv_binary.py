@@ -56,8 +56,8 @@ def _program(given: str) -> Path | None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    said = Path(done.stdout.strip())
-    return said if said.is_absolute() and _is_program(said) else None
+    found = Path(done.stdout.strip())
+    return found if found.is_absolute() and _is_program(found) else None
 
 
 def _is_program(path: Path) -> bool:

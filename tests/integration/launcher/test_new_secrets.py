@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launcher.cluster.schema import ClusterRef, Ssh, find_cluster
+from launcher.cluster.schema import Attach, Cluster, ClusterRef, Ssh, find_cluster
 from launcher.core.exit_codes import BAD_USAGE
 from launcher.core.results import RunState
 from launcher.executors import new_secrets
@@ -25,7 +25,7 @@ from tests.support.cli import launch
 from tests.support.launch_plans import command_launch
 from tests.support.run_archives import entry, packed
 from trainer.contract.config.command import CommandJob, load_job
-from trainer.contract.config.loader import ConfigError
+from trainer.contract.config.loader import ConfigError, load
 from trainer.contract.protocol.environment import RUN_ID
 
 JOB = "{name: any, command: ['true'], secrets: [NAMED]}\n"
@@ -117,10 +117,12 @@ def test_what_was_agreed_to_is_recorded(folder: Path) -> None:
 def test_a_head_resumes_with_the_secrets_that_the_launching_machine_names(tmp_path: Path) -> None:
     work = RunOrder(
         job=None, overrides=["steps=3"], secret_names=["NAMED"], secrets={"NAMED": "1"},
-        cluster={}, cluster_name="c", runs="/runs", name="any", run_id="5",
+        cluster=find_cluster("local").value, cluster_name="c", runs="/runs", name="any", run_id="5",
     )  # fmt: skip
-    words = work.words(tmp_path, {})
-    assert words[:4] == ["resume", "any", "steps=3", 'secrets=["NAMED"]']
+    provider = Attach(kind="attach")
+    arguments = work.arguments(tmp_path, provider)
+    assert load(tmp_path / "c.yaml", Cluster).value.provider == provider
+    assert arguments[:4] == ["resume", "any", "steps=3", 'secrets=["NAMED"]']
     assert work.environment == {"NAMED": "1", RUN_ID: "5"}
 
 

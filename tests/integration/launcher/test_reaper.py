@@ -127,13 +127,14 @@ def test_the_owner_learns_that_a_reaper_was_killed_once_all_is_gone(
 import json, os, sys
 from pathlib import Path
 from launcher.host.process_tree import ProcessTree
+from launcher.host.reaper_messages import Killed
 folder = Path(sys.argv[1])
 reaped = ProcessTree([folder])
 reaped.start("sleep", ["bash", "-c", "sleep 99 & sleep 99 & sleep 99"], os.environ, folder / "log")
 answers = []
 while (more := reaped.answers(1.0)) is not None:
     answers += more
-print(json.dumps([answer.get("killed") for answer in answers if "killed" in answer]))
+print(json.dumps([answer.process for answer in answers if isinstance(answer, Killed)]))
 """
     with ended(start_owner(traces, code=code)) as owner:
         os.kill(reapers_of(traces)[which], signal.SIGKILL)

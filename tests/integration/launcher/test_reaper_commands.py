@@ -21,6 +21,7 @@ from launcher.core.formatting import describe_status
 from launcher.host import reaper
 from launcher.host.process_tree import REAPER, ProcessTree, ReaperError, start_time
 from launcher.host.reaper import OWNER_FILE
+from launcher.host.reaper_messages import Answer, Exited, Failed, Killed, Started
 from tests.support.processes import wait_until
 
 TIMEOUT_S = 30.0
@@ -37,17 +38,17 @@ def closed(reaped: ProcessTree) -> Iterator[ProcessTree]:
         assert reaped.close()
 
 
-def wait_for_answers(reaped: ProcessTree, count: int) -> list[dict]:
-    answers: list[dict] = []
+def wait_for_answers(reaped: ProcessTree, count: int) -> list[Answer]:
+    answers: list[Answer] = []
     wait_until(
         lambda: answers.extend(reaped.answers(1.0) or []) or len(answers) >= count, TIMEOUT_S
     )
     return answers
 
 
-def answers_to_the_end(reaped: ProcessTree) -> list[dict]:
+def answers_to_the_end(reaped: ProcessTree) -> list[Answer]:
     """What a reaper says until it ends by itself."""
-    answers: list[dict] = []
+    answers: list[Answer] = []
 
     def has_ended() -> bool:
         more = reaped.answers(1.0)
@@ -128,15 +129,18 @@ def test_a_command_that_does_not_exist_is_reported_and_ends_the_others(tmp_path:
     reaped.start("sleep", ["sleep", "1000"], dict(os.environ), tmp_path / "log")
     reaped.start("missing", [str(missing)], {}, tmp_path / "log")
     started, failed, exited = answers_to_the_end(reaped)
-    assert started["started"] == exited["exited"] == "sleep"
-    assert failed == {"failed": f"[Errno 2] No such file or directory: '{missing}'"}
+    assert isinstance(started, Started)
+    assert isinstance(exited, Exited)
+    assert started.name == exited.name == "sleep"
+    assert failed == Failed(f"[Errno 2] No such file or directory: '{missing}'")
 
 
 def test_exit_statuses_are_described_in_words(tmp_path: Path) -> None:
     with closed(ProcessTree()) as reaped:
         reaped.start("shell", ["sh", "-c", "kill -9 $$"], dict(os.environ), tmp_path / "log")
         _, exited = wait_for_answers(reaped, 2)
-        assert describe_status(exited["status"]) == "was killed by SIGKILL"
+        assert isinstance(exited, Exited)
+        assert describe_status(exited.status) == "was killed by SIGKILL"
         assert describe_status(3 << 8) == "exited with code 3"
 
 
@@ -175,7 +179,8 @@ def test_command_does_not_wait_for_log_almost_a_mebibyte_behind(
         relay.suspend()
         gate.touch()
         (answer,) = wait_for_answers(reaped, 1)
-        assert answer["exited"] == "shell"
+        assert isinstance(answer, Exited)
+        assert answer.name == "shell"
         relay.resume()
         wait_until(lambda: log.exists() and log.stat().st_size == 900_000, TIMEOUT_S)
 
@@ -257,7 +262,8 @@ def test_a_command_starts_when_the_kernel_refuses_its_oom_score(tmp_path: Path) 
     with closed(ProcessTree()) as reaped:
         reaped.start("true", ["true"], dict(os.environ), tmp_path / "log", oom_score=1001)
         _, exited = wait_for_answers(reaped, 2)
-        assert exited["status"] == 0
+        assert isinstance(exited, Exited)
+        assert exited.status == 0
 
 
 def test_any_process_may_trace_a_command_where_yama_restricts_it(
@@ -323,9 +329,10 @@ def test_unreadable_request_ends_all_and_is_reported(tmp_path: Path) -> None:
         process.stdin.write(json.dumps(first) + "\nnonsense\n")
         process.stdin.flush()
         ready, failed, killed = map(json.loads, process.stdout)
-    assert ready.keys() == {"ready"}
-    assert failed["failed"].startswith("JSONDecodeError: ")
-    assert killed == {"killed": "reaper"}
+    assert ready["message"] == "ready"
+    assert failed["message"] == "failed"
+    assert failed["reason"].startswith("JSONDecodeError: ")
+    assert killed == {"message": "killed", "process": "reaper"}
     assert gone.exists()
 
 
@@ -351,7 +358,8 @@ def test_commands_that_outlast_the_grace_of_an_orderly_end_are_asked_once(tmp_pa
     wait_until(lambda: log.exists() and log.read_text() == "up\n", TIMEOUT_S)
     reaped.ask_to_end(0.2)
     *_, exited = answers_to_the_end(reaped)
-    assert exited["status"] == signal.SIGKILL
+    assert isinstance(exited, Exited)
+    assert exited.status == signal.SIGKILL
     assert log.read_text() == "up\nasked\n"
 
 
@@ -361,7 +369,7 @@ def test_what_a_killed_reaper_leaves_has_no_grace(tmp_path: Path) -> None:
     reaped.start("shell", ["bash", "-c", f"({ASKED}) & wait"], dict(os.environ), log)
     wait_until(lambda: log.exists() and log.read_text() == "up\n", TIMEOUT_S)
     reaper_of(reaped).kill()
-    assert answers_to_the_end(reaped)[-1] == {"killed": "reaper"}
+    assert answers_to_the_end(reaped)[-1] == Killed("reaper")
     assert log.read_text() == "up\n"
 
 

@@ -16,9 +16,9 @@ SECRET = "5ecret-value"
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_host_cannot_use_the_agent_or_the_display_of_this_machine(terminal: bool) -> None:
     settings = Ssh(kind="ssh", hosts=["head"], proxy_jump="gate", user="me", ssh_key="key")
-    words = Host("head", settings).words("true", terminal=terminal)
-    assert {"ForwardAgent=no", "ForwardX11=no", "BatchMode=yes"} <= set(words)
-    assert not {"-A", "-X", "-Y", "ForwardAgent=yes", "ForwardX11=yes"} & set(words)
+    command = Host("head", settings).ssh_command("true", terminal=terminal)
+    assert {"ForwardAgent=no", "ForwardX11=no", "BatchMode=yes"} <= set(command)
+    assert not {"-A", "-X", "-Y", "ForwardAgent=yes", "ForwardX11=yes"} & set(command)
 
 
 def test_a_token_is_readable_by_its_user_only_whatever_the_umask(tmp_path: Path) -> None:

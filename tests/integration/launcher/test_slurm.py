@@ -21,7 +21,7 @@ from launcher.executors.registry import executor_for
 from launcher.planning.command import CommandLaunch
 from launcher.providers.slurm import job_entrypoint, job_environment
 from launcher.providers.slurm import submit as submitting
-from launcher.providers.slurm.submit import sbatch_words
+from launcher.providers.slurm.submit import sbatch_command
 from launcher.runs import slurm_job
 from launcher.runs.directory import RunDir, RunFolderError
 from launcher.runs.slurm_job import Queued, SlurmJob
@@ -41,7 +41,7 @@ def words(accelerator: str, **settings: object) -> list[str]:
     assert isinstance(cluster.provider, Slurm)
     world = cluster.world(simulated=False)
     folder = Path("/shared/runs/small")
-    return sbatch_words(NAME, folder, world, cluster.provider, 120.0, ["steps=7"])
+    return sbatch_command(NAME, folder, world, cluster.provider, 120.0, ["steps=7"])
 
 
 def test_a_job_has_one_task_on_each_host_and_all_its_gpus() -> None:
@@ -207,7 +207,7 @@ def test_a_job_that_may_come_yet_stays_recorded_and_is_stopped_by_its_name(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     queue.sbatch(*LOSES_THE_ANSWER)
-    monkeypatch.setattr(submitting, "FIND_S", 0.05)
+    monkeypatch.setattr(submitting, "FIND_TIMEOUT_S", 0.05)
     launch = slurm_launch(tmp_path)
     assert exit_code(lambda: hand_over(launch)) == NO_CLUSTER
     said = capsys.readouterr().err

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from launcher.cluster.schema import Attach, Cluster, ClusterRef
+from launcher.cluster.schema import Attach, Cluster, ClusterRef, find_cluster
 from launcher.core.errors import HostError, UnconfirmedError
 from launcher.core.exit_codes import NO_CLUSTER
 from launcher.executors import ray_jobs
@@ -140,7 +140,7 @@ def ray_job(head: Head, folder: Path) -> RayJob:
 
 def work(job: str = "name: small\n") -> RunOrder:
     return RunOrder(
-        run_id="1", cluster={}, cluster_name="cluster", job=job, runs="runs", name="small"
+        find_cluster("local").value, "cluster", job=job, runs="runs", name="small", run_id="1"
     )
 
 
