@@ -4,9 +4,9 @@ import os
 import platform
 
 from trainer.contract.config.job import Job
-from trainer.contract.config.model import OwnModel
 from trainer.contract.protocol import versions
 from trainer.contract.protocol.events import CheckedEvent, ProgressEvent
+from trainer.contract.records.compatibility import code_of
 from trainer.data import mixture, questions
 from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
@@ -30,12 +30,6 @@ def prepare_data(job: Job, events: Events) -> Tokens | Mixture:
         tokens = mixture.load(job.data, progress)
         mixture.check(tokens, job.data)
     return tokens
-
-
-def code_of(job: Job) -> str:
-    """Returns the hash of all code that computes the job."""
-    own = job.model.module if isinstance(job.model, OwnModel) else ""
-    return versions.code_sha256(own.partition(":")[0])
 
 
 def check(job: Job, events: Events) -> None:

@@ -17,6 +17,7 @@ from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol import versions
 from trainer.contract.protocol.events import FinishedEvent, InitializedEvent, StartedEvent
+from trainer.contract.records.compatibility import code_of
 from trainer.contract.storage.corpus import DataError
 from trainer.data import questions
 from trainer.data.loader import BatchLoader, batch_shardings
@@ -30,7 +31,7 @@ from trainer.evaluation.evaluate import Evaluator
 from trainer.evaluation.generate import Sampler
 from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator
 from trainer.loop import Callback, Loop, Step, Training
-from trainer.preflight import code_of, prepare_data
+from trainer.preflight import prepare_data
 from trainer.run_plan import planned
 from trainer.step.train_step import TrainProgram
 from trainer.telemetry.events import Events

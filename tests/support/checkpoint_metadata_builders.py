@@ -21,6 +21,7 @@ def about_of(job: Job, /, step: int = 10, **fields: Any) -> CheckpointMetadata:
         "world": cpu_world(2, 4),
         "mesh": {"data": 1, "fsdp": 4, "tensor": 2},
         "versions": {},
+        "code": "c" * 64,
         "arrays": {},
         "files": {},
     }

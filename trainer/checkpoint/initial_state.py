@@ -9,6 +9,7 @@ from trainer.checkpoint.restore import Restorer, moved
 from trainer.checkpoint.weights import initial
 from trainer.contract.planning.plan import Plan
 from trainer.contract.records.checkpoint_metadata import Base
+from trainer.contract.records.compatibility import program_changes
 from trainer.step.train_step import TrainProgram, TrainState
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import Report
@@ -43,7 +44,7 @@ def begin(
         if restored:
             about = restored.about
             report.restored(about.step, about.examples, moved(about, plan.world, plan.mesh))
-            for note in restored.notes:
+            for note in [*restored.notes, *program_changes(about, program.job)]:
                 report.say(f"changed since the checkpoint: {note}")
             state, base = restored.state, None
             if about.base and source:

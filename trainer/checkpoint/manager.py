@@ -15,6 +15,7 @@ from trainer.checkpoint.tree import flatten
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
 from trainer.contract.records.checkpoint_metadata import Base, folder_of
+from trainer.contract.records.compatibility import code_of
 from trainer.contract.storage.paths import to_path
 from trainer.data.loader import BatchLoader
 from trainer.data.mixture import Mixture
@@ -54,7 +55,9 @@ class Checkpoints:
         run_id = folders.run_id(run_dir)
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in flatten(shapes).values())
         lease = folders.prepare(folder, run_id, attempt, size, report.warn)
-        run = RunFacts(job, plan, tokens.corpus_sha256, run_id, attempt, tokens.trained)
+        run = RunFacts(
+            job, plan, tokens.corpus_sha256, run_id, attempt, code_of(job), tokens.trained
+        )
         return cls(folder, lease, run)
 
     def restorer(self, report: Report) -> Restorer:

@@ -56,6 +56,8 @@ class RunFacts:
     corpus_sha256: str
     run_id: str
     attempt: int
+    code: str
+    """SHA-256 over all code that computes the job."""
     tokenizer: str = ""
     """The text of `tokenizer.json` if a tokenizer was trained for the run."""
     base: Base | None = None
@@ -168,6 +170,7 @@ class Saver:
             world=plan.world,
             mesh=plan.mesh,
             versions=versions.versions(),
+            code=run.code,
             arrays=self._arrays(flat),
             files={},
             data=self._label() if is_url(self._folder) else "",

@@ -1,5 +1,6 @@
 """A run that goes on from a checkpoint computes what the run that never stopped computes."""
 
+import json
 import shutil
 import signal
 import time
@@ -90,6 +91,14 @@ def test_its_first_line_says_what_was_restored_and_where(half):
     assert first == (
         "restored step 6, saved on 2 hosts x 2 devices (fsdp 4), now on 1 x 2 (tensor 2)"
     )
+
+
+@pytest.mark.slow
+def test_a_resume_with_other_code_than_the_checkpoints_is_reported(half):
+    about = half / "checkpoints" / str(SAVED) / "about.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), "code": "0" * 64}))
+    ended = _resumed(half, world_of(1, 1))
+    assert "changed since the checkpoint: code: 000000000000 -> " in ended.outputs[0]
 
 
 def test_another_batch_size_uses_every_example_once(tmp_path):

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from tests.support.checkpoint_metadata_builders import about_of
 from tests.support.worlds import tiny_job
 from trainer.contract.config.job import Job
-from trainer.contract.records.compatibility import DATA_KEYS, MODEL_KEYS, OPTIMIZER_KEYS, compare
+from trainer.contract.protocol import versions
+from trainer.contract.records.compatibility import (
+    DATA_KEYS,
+    MODEL_KEYS,
+    OPTIMIZER_KEYS,
+    code_of,
+    compare,
+    program_changes,
+)
 
 BASE = tiny_job()
 NUMBERS = {
@@ -129,3 +137,14 @@ def test_another_size_of_a_trained_tokenizer_is_another_model() -> None:
     job, now = (changed(**{"data.tokenizer": {"train": size}}) for size in (300, 301))
     (error,) = compare(about_of(job), now, "a" * 64).errors
     assert error.startswith("data.tokenizer.train: 300 -> 301: the weights")
+
+
+def test_another_version_of_a_package_and_other_code_are_changes() -> None:
+    now = {"code": code_of(BASE), "versions": versions.versions()}
+    assert program_changes(about_of(BASE, **now), BASE) == []
+    older = {"code": "0" * 64, "versions": {**versions.versions(), "jax": "0.1"}}
+    changes = program_changes(about_of(BASE, **older), BASE)
+    assert changes == [
+        f"jax: 0.1 -> {versions.versions()['jax']}",
+        f"code: {'0' * 12} -> {code_of(BASE)[:12]}",
+    ]

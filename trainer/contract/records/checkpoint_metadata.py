@@ -74,6 +74,9 @@ class CheckpointMetadata(Section):
     world: World
     mesh: dict[str, int]
     versions: dict[str, str]
+    """Versions of Python and of the packages."""
+    code: str
+    """SHA-256 over all code that computed the job."""
     arrays: dict[str, Array]
     files: dict[str, int]
     """Path in the folder -> size in bytes."""

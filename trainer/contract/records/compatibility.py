@@ -10,6 +10,8 @@ from typing import Any
 from trainer.contract.config import yaml
 from trainer.contract.config.data import BYTES, TrainTokenizer
 from trainer.contract.config.job import Job
+from trainer.contract.config.model import OwnModel
+from trainer.contract.protocol import versions
 from trainer.contract.records.checkpoint_metadata import TOKENIZER, CheckpointMetadata
 from trainer.contract.storage.tokenizer_info import OF_BYTES
 
@@ -52,6 +54,8 @@ PARAMS = "params."
 OPTIMIZER_KEYS = frozenset({"optimizer.name", "optimizer.moments_dtype"})
 EMA_KEY = "optimizer.ema_decay"
 ADAPTER_KEYS = frozenset({"lora", "lora.rank", "lora.alpha", "lora.targets"})
+SHOWN_OF_HASH = 12
+"""Characters of a hash that are printed."""
 INIT = "a new run can start from its weights (checkpoint.init_from)"
 ALLOW = "set checkpoint.on_data_change=continue to resume with the new data"
 
@@ -95,6 +99,27 @@ def compare(about: CheckpointMetadata, job: Job, corpus_sha256: str | None) -> C
         elif not _is_silent(key):
             notes.append(change)
     return Continuity(errors, notes)
+
+
+def program_changes(about: CheckpointMetadata, job: Job) -> list[str]:
+    """Returns the packages and the code of this process that differ from those of the save.
+
+    Losses need not be equal to the last bit then. Call it where the job is computed: the launcher's
+    machine may have other packages than the hosts.
+    """
+    now = {**versions.versions(), "code": code_of(job)[:SHOWN_OF_HASH]}
+    saved = {**about.versions, "code": about.code[:SHOWN_OF_HASH]}
+    return [
+        f"{name}: {saved.get(name, 'none')} -> {now.get(name, 'none')}"
+        for name in {**saved, **now}
+        if saved.get(name) != now.get(name)
+    ]
+
+
+def code_of(job: Job) -> str:
+    """Returns the SHA-256 over all code that computes the job."""
+    own = job.model.module if isinstance(job.model, OwnModel) else ""
+    return versions.code_sha256(own.partition(":")[0])
 
 
 def other_parameters(
