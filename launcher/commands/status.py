@@ -108,7 +108,7 @@ def _facts(status: Status) -> dict[str, str]:
     run = status.run
     loss = "" if run.loss is None else f", loss {run.loss:.4f}"
     return {
-        "reason": run.about.get("reason") or "",
+        "reason": run.recorded.reason or "",
         "left": run.left,
         "step": run.position + loss,
         "cluster": run.cluster,

@@ -88,4 +88,4 @@ def _describe(problem: ValidationError) -> str:
         found = f"has no field `{field}`"
     else:
         found = f"has a wrong field `{field}` ({first['msg']})"
-    return f"{found}. The sender probably has another version of Slipway"
+    return f"{found}. It probably comes from another version of Slipway"

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -22,6 +23,7 @@ from launcher.planning.spec import LaunchSpec
 from launcher.runs import summary
 from launcher.runs.directory import RunDir, resume_command
 from launcher.runs.history import LastCheckpoint
+from launcher.runs.state_file import Position
 from launcher.ui.progress import RunDisplay, describe_stop, print_summary
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -48,14 +50,14 @@ def drive(spec: LaunchSpec, run: RunDir, saved: LastCheckpoint | None, console: 
         except KeyboardInterrupt:
             raise _stopped(spec, run, display, interrupts) from None
         except (HostError, JobError) as error:
-            run.set_state(RunState.FAILED, reason=str(error), **_position(display))
+            run.set_state(RunState.FAILED, _position(display), reason=str(error))
             error.run_dir, error.hint = run.folder, _next_action(run, display)
             raise
     if over.state is RunState.STOPPED:
         cut_off = controller.outcome.cut_off if controller.outcome else ""
         raise _stopped(spec, run, display, interrupts, cut_off)
     if over.state is RunState.FAILED:
-        run.set_state(RunState.FAILED, reason=over.reason, **_position(display))
+        run.set_state(RunState.FAILED, _position(display), reason=over.reason)
         raise _failed(run, display, over, controller.outcome)
     _finish(console, spec, run, display, time.monotonic() - began)
 
@@ -91,8 +93,8 @@ def _finish(
     console: Console, spec: LaunchSpec, run: RunDir, display: RunDisplay, elapsed_s: float
 ) -> None:
     """Records the end; prints the summary and the goodput."""
-    done = {"step": spec.steps} if spec.steps else {}
-    run.set_state(RunState.FINISHED, **{**_position(display), **done})
+    last = _position(display)
+    run.set_state(RunState.FINISHED, replace(last, step=spec.steps or last.step))
     print_summary(console, spec, display, elapsed_s)
     goodput = summary.read(run.folder).goodput(None)
     console.print(Text(str(goodput), style="dim"), soft_wrap=True)
@@ -119,7 +121,7 @@ def _stopped(
     """
     on_request = interrupts.signal == signal.SIGTERM
     state = RunState.STOPPED if on_request else RunState.INTERRUPTED
-    run.set_state(state, **_position(display))
+    run.set_state(state, _position(display))
     how = "stopped on request" if on_request else "interrupted"
     return InterruptError(
         f"{how}; everything has ended. Logs: {run.folder}/logs",
@@ -135,10 +137,7 @@ def _next_action(run: RunDir, display: RunDisplay) -> str | None:
     return f"Continue from step {display.checkpoint.step}: {resume_command(run.folder)}"
 
 
-def _position(display: RunDisplay) -> dict[str, int | None]:
+def _position(display: RunDisplay) -> Position:
     """Returns the last step and checkpoint of the run, for state.json."""
-    checkpoint = display.checkpoint
-    return {
-        "step": display.last_step and display.last_step.step,
-        "checkpoint": checkpoint.step if checkpoint else None,
-    }
+    last, checkpoint = display.last_step, display.checkpoint
+    return Position(last and last.step, checkpoint and checkpoint.step)

@@ -4,22 +4,22 @@ It reads a pickled DriverOrder from standard input, and answers once it holds th
 in its own session, so that no terminal ends it.
 """
 
-import json
 import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from rich.console import Console
 
 from launcher.core.environment import child_environment
 from launcher.core.errors import InternalError, SlipwayError, error_of
 from launcher.core.exit_codes import OK, print_error
-from launcher.core.files import parse_object
+from launcher.core.messages import Message, MessageReader, encode
 from launcher.core.output import unfailing_output
 from launcher.planning.spec import LaunchSpec
 from launcher.runs.directory import RunDir, RunFolderError
@@ -49,6 +49,23 @@ class DriverOrder:
         return run
 
 
+@dataclass(frozen=True)
+class Held(Message):
+    """The answer of a driver that holds the run."""
+
+    kind: ClassVar = "held"
+
+
+@dataclass(frozen=True)
+class Refused(Message):
+    """The answer of a driver that could not take the run."""
+
+    kind: ClassVar = "refused"
+    reason: str
+    exit_code: int
+    """Exit code of the error, see `error_of`."""
+
+
 def start(order: DriverOrder) -> None:
     """Starts a driver, and returns once it holds the run.
 
@@ -60,11 +77,12 @@ def start(order: DriverOrder) -> None:
         stdout=subprocess.PIPE,
         env=child_environment(),
     ) as process:
-        answer = parse_object(process.communicate(pickle.dumps(order))[0])
+        reader = MessageReader((Held, Refused), "the driver", InternalError)
+        answer = reader.parse(process.communicate(pickle.dumps(order))[0])
     if answer is None:
         raise InternalError("the process that drives the run ended without an answer")
-    if "message" in answer:
-        raise error_of(answer["exit_code"], answer["message"])
+    if isinstance(answer, Refused):
+        raise error_of(answer.exit_code, answer.reason)
 
 
 def main() -> int:
@@ -76,10 +94,10 @@ def main() -> int:
     answers = os.dup(1)
     try:
         with _taken(order) as run:
-            _answer(answers, {"held": True})
+            _answer(answers, Held())
             return _drive(order, run)
     except SlipwayError as error:
-        _answer(answers, {"message": str(error), "exit_code": error.exit_code})
+        _answer(answers, Refused(str(error), error.exit_code))
         return error.exit_code
 
 
@@ -104,10 +122,10 @@ def _redirect(log: Path) -> None:
     os.close(file)
 
 
-def _answer(descriptor: int, answer: Mapping[str, object]) -> None:
+def _answer(descriptor: int, answer: Message) -> None:
     """Sends an answer and ends the connection to the command."""
-    with suppress(BrokenPipeError), os.fdopen(descriptor, "w") as answers:
-        answers.write(json.dumps(answer))
+    with suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as answers:
+        answers.write(encode(answer))
 
 
 @unfailing_output()

@@ -1,6 +1,5 @@
 """Runs on Cloud TPU slices: requests them, replaces preempted ones, releases them."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from launcher.cluster.schema import Ssh, cluster_key
 from launcher.core.environment import child_environment
 from launcher.core.errors import HostError
 from launcher.core.exit_codes import INTERRUPTED, OK
-from launcher.core.files import read_object, replace_file
 from launcher.core.formatting import format_seconds
 from launcher.core.results import RunState
 from launcher.executors.inspect_hosts import inspect_by_ssh
@@ -37,10 +35,11 @@ from launcher.providers.ssh.parallel import everywhere
 from launcher.providers.ssh.run_handle import RemoteRun
 from launcher.runs.directory import REMOTE, RunDir, is_alive
 from launcher.runs.remote import localize_copy
+from launcher.runs.state_file import RecordedState
 
 KEEPER = "launcher.executors.gcp_reclaimer"
 ASK_S, COPY_S = 10.0, 10.0
-ANSWER_S, ANSWER_TIMEOUT_S, LOOK_S = 30.0, 300.0, 2.0
+ANSWER_S, ANSWER_TIMEOUT_S, POLL_INTERVAL_S = 30.0, 300.0, 2.0
 COPY_SHARE = 20
 """Minimum pause between two copies of the run's folder, as a multiple of the copy's duration."""
 STOP_TIMEOUT_S = 600.0
@@ -315,7 +314,7 @@ def _bring_home(watch: SliceMonitor, folder: Path, why: str) -> None:
     try:
         watch.fetch(folder)
         if why:
-            add_to_state(folder, reason=why)
+            record_reason(folder, why)
     except (OSError, shutil.Error) as error:
         raise HostError(
             f"the slices are gone, but the run's folder could not be copied to {folder}: {error}. "
@@ -332,10 +331,9 @@ def stop_in_order(run: RemoteRun) -> None:
             process.kill()
 
 
-def add_to_state(folder: Path, **fields: object) -> None:
-    """Adds fields to the state.json of a run that no process runs, for `launch status`."""
-    path = folder / "state.json"
-    replace_file(path, json.dumps({**read_object(path), **fields}))
+def record_reason(folder: Path, reason: str) -> None:
+    """Records the reason in the state.json of a run that no process runs, for `launch status`."""
+    replace(RecordedState.read_valid(folder), reason=reason).write(folder)
 
 
 def release(pod: TpuSliceRequest, code: int | None, on_status: Callable[[str], None]) -> None:
@@ -366,7 +364,7 @@ def wait_until_they_answer(hosts: Sequence[Host]) -> None:
         except HostError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
 
 
 def start_keeper(pod: Path) -> None:

@@ -19,9 +19,9 @@ from launcher.executors.gcp import (
     OverTimeError,
     SliceMonitor,
     SliceSubmission,
-    add_to_state,
     give_up,
     over_time,
+    record_reason,
     release,
     stop_in_order,
 )
@@ -41,7 +41,7 @@ from launcher.runs.records import RunRecordError
 from launcher.runs.status import read_status
 from trainer.contract.config.command import load_job
 
-LOOK_S, AGAIN_S = 1.0, 60.0
+POLL_INTERVAL_S, AGAIN_S = 1.0, 60.0
 MOST_FAILURES = 10
 """Consecutive unexpected errors after which the keeper only releases the slices."""
 
@@ -52,7 +52,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     with (folder / "lock").open("w") as file:
         while is_noted(folder) and not lock(file):
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
         Keeper(folder).keep()
     return 0
 
@@ -98,7 +98,7 @@ class Keeper:
             self._see_to_run(pod)
         elif note.stage == "kept" and note.delete_at and time.time() < note.delete_at:
             self._trouble.clear()
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
         elif note.stage == "ending" and note.is_seen:
             give_up(pod, say)
         else:
@@ -186,7 +186,7 @@ class Keeper:
             self._give_up(pod, why)
             return
         if why:
-            add_to_state(folder, reason=why)
+            record_reason(folder, why)
         release(pod, read_status(folder).exit_code, say)
 
     def _give_up(self, pod: TpuSliceRequest, why: str) -> None:
@@ -223,7 +223,7 @@ class Keeper:
         """Waits for AGAIN_S, or until the slices are released."""
         until = time.monotonic() + AGAIN_S
         while is_noted(self._folder) and time.monotonic() < until:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
 
 
 def say(text: str) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from launcher.core.errors import InterruptError, JobError
 from launcher.core.events import Listener
-from launcher.core.files import read_object
 from launcher.core.formatting import format_seconds
 from launcher.core.results import RunState
 from launcher.executors.follow import follow_run, new_events, new_lines
@@ -18,6 +17,7 @@ from launcher.providers.kubernetes.cleanup import release
 from launcher.runs import summary
 from launcher.runs.directory import RunDir, RunFolderError, is_alive, run_word
 from launcher.runs.known_process import KnownProcess
+from launcher.runs.state_file import Position, RecordedState
 from launcher.runs.status import RunStatus, read_status
 from trainer.contract.protocol.events import Event
 
@@ -26,7 +26,7 @@ ENDING_TIMEOUT_S = 60.0
 OWNER_TIMEOUT_S = 10.0
 """Seconds to wait until a run that has just begun has recorded its process."""
 SIGNALS_TIMEOUT_S, KILLED_TIMEOUT_S = 5.0, 30.0
-LOOK_S = 0.1
+POLL_INTERVAL_S = 0.1
 
 
 class LocalRunHandle(RunHandle):
@@ -90,7 +90,7 @@ def _stop(folder: Path, owner: KnownProcess | None, listener: Listener) -> bool:
 
     Returns False when the run still runs after the deadline.
     """
-    grace_s = read_object(folder / "state.json").get("grace_s") or 0.0
+    grace_s = RecordedState.read(folder).grace_s or 0.0
     timeout_s = grace_s + ENDING_TIMEOUT_S
     _send(owner, signal.SIGTERM)
     text = f"stopping {folder.name}, with a checkpoint (immediately: {_command(folder)} --force)"
@@ -116,18 +116,18 @@ def _end_at_once(folder: Path, owner: KnownProcess | None) -> bool:
         _send(owner, signal.SIGKILL)
     ended = _wait(lambda: not is_alive(folder), KILLED_TIMEOUT_S)
     if ended:
-        _note_stop(folder)
+        _record_stop(folder)
     return ended
 
 
-def _note_stop(folder: Path) -> None:
+def _record_stop(folder: Path) -> None:
     """Records the stop of a run that was ended before it could record it."""
     found = read_status(folder)
     if found.state is not RunState.LOST:
         return
     saved = summary.read(folder).history.checkpoint
     with RunDir.open(folder) as run:
-        run.set_state(RunState.STOPPED, step=found.step, checkpoint=saved and saved.step)
+        run.set_state(RunState.STOPPED, Position(found.step, saved and saved.step))
 
 
 @contextmanager
@@ -140,8 +140,8 @@ def _owner(folder: Path) -> Iterator[KnownProcess | None]:
 
     def is_found() -> bool:
         nonlocal owner
-        about = read_object(folder / "state.json")
-        owner = KnownProcess.find(about.get("pid"), about.get("start_time"))
+        recorded = RecordedState.read(folder)
+        owner = KnownProcess.find(recorded.pid, recorded.start_time)
         return owner is not None or not is_alive(folder)
 
     if not _wait(is_found, OWNER_TIMEOUT_S):
@@ -168,7 +168,7 @@ def _wait(
         if waited_s > timeout_s:
             return False
         show(waited_s)
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
     return True
 
 

@@ -14,10 +14,11 @@ from launcher.providers.ray_jobs.run_handle import RayJob
 from launcher.providers.ssh.run_handle import RemoteRun
 from launcher.runs.directory import REMOTE, RunFolderError
 from launcher.runs.remote import RemoteRunRecord
-from launcher.runs.status import RunStatus, read_status
+from launcher.runs.state_file import RecordedState
+from launcher.runs.status import PrintedStatus, RunStatus, read_status
 from trainer.contract.protocol.events import Event
 
-LOOK_S = 1.0
+POLL_INTERVAL_S = 1.0
 
 
 class RemoteRunHandle(RunHandle):
@@ -30,11 +31,8 @@ class RemoteRunHandle(RunHandle):
     def status(self) -> RunStatus:
         if self._is_here:
             return read_status(self.folder)
-        printed = "\n".join(self._record.lines("status", "-o", "json"))
-        found = parse_object(printed[printed.find("{") :])
-        if found is None:
-            raise HostError(f"{self._record.head_name}: `launch status` there printed no status")
-        return RunStatus.of_json(self.folder, found)
+        output = "\n".join(self._record.lines("status", "-o", "json"))
+        return RunStatus.of_remote(self.folder, PrintedStatus.parse(output, self._record.head_name))
 
     def events(self) -> Iterator[Event]:
         return filter(None, map(parse_event, self._record.lines("events")))
@@ -52,13 +50,13 @@ class RemoteRunHandle(RunHandle):
             if listener:
                 listener.on_event(event)
         while not self._record.is_over():
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
         self.fetch()
         return self.status()
 
     def follow(self, options: LaunchOptions) -> RunStatus:
-        words = ["-o", "json"] if options.as_json else []
-        code = self._record.launch("attach", *words, terminal=options.console.is_terminal)
+        args = ["-o", "json"] if options.as_json else []
+        code = self._record.launch("attach", *args, terminal=options.console.is_terminal)
         if code != OK:
             raise error_of(code, f"{self.name}: see above", run_dir=self.folder)
         return self.status()
@@ -112,7 +110,7 @@ def _never_there(folder: Path, run: RayJob) -> None:
 
     Raises RunFolderError when the folder has no run.
     """
-    if not (folder / "state.json").exists():
+    if not (folder / RecordedState.FILE).exists():
         raise RunFolderError(
             f"{folder}: {run.head_name} has not accepted the job {run.submission_id}, and nothing "
             "of it runs. Start it again, with --fresh"

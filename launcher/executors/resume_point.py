@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -20,6 +19,7 @@ from launcher.planning.spec import LaunchSpec
 from launcher.runs.checkpoints import newest
 from launcher.runs.directory import RunDir, resume_command
 from launcher.runs.history import LastCheckpoint
+from launcher.runs.state_file import RecordedState
 from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.config.job import BaseJob, Job
 from trainer.contract.config.loader import ConfigError
@@ -98,7 +98,7 @@ def plan_resume(run: RunDir, overrides: Sequence[str], words: ClusterRef) -> Res
         launch=replace(planned, run_dir=run.folder, attempt=attempt),
         newest=about,
         notes=[*notes, *(f"changed: {note}" for note in found.notes)],
-        is_complete=_is_complete(run.state, about, planned.job.steps),
+        is_complete=_is_complete(run.recorded, about, planned.job.steps),
     )
 
 
@@ -109,7 +109,7 @@ def _plan_command(run: RunDir, before: BaseJob, planned: LaunchSpec) -> Resumed:
         launch=replace(planned, run_dir=run.folder, attempt=1 + run.last_attempt),
         newest=None,
         notes=["the command itself decides where to resume"],
-        is_complete=run.state.get("state") == RunState.FINISHED,
+        is_complete=run.recorded.state is RunState.FINISHED,
     )
 
 
@@ -163,7 +163,7 @@ def _left_behind(before: Job, job: Job, run_dir: Path) -> list[str]:
     return [f"storage: there is no checkpoint in {new}; copy those of {old} there"]
 
 
-def _is_complete(state: dict[str, Any], about: CheckpointMetadata | None, steps: int) -> bool:
+def _is_complete(state: RecordedState, about: CheckpointMetadata | None, steps: int) -> bool:
     """Returns whether the run is done. A finished run that lost its last checkpoint is not."""
-    done = about.step if about else state.get("step") or 0
-    return done > steps or (done == steps and state.get("state") == RunState.FINISHED)
+    done = about.step if about else state.step or 0
+    return done > steps or (done == steps and state.state is RunState.FINISHED)

@@ -19,7 +19,7 @@ from launcher.gang.preflight import Seen
 from launcher.planning import job_secrets
 from launcher.planning.spec import LaunchSpec
 from launcher.providers.slurm import submit
-from launcher.runs.directory import POSITION, RunDir, run_word
+from launcher.runs.directory import RunDir, run_word
 from launcher.runs.slurm_job import SlurmJob
 
 
@@ -49,16 +49,14 @@ class SlurmExecutor(Executor):
             return SlurmRunHandle(run.folder)
         self.check(point.launch)
         point.print_start(options.console)
-        before = run.state
+        before = run.recorded
         try:
             job = self._submit(run, point.launch, options)
         except UnconfirmedError:
             raise
         except HostError:
             with RunDir.open(run.folder) as again:
-                position = {name: before.get(name) for name in POSITION}
-                state = RunState(before.get("state", RunState.STOPPED))
-                again.set_state(state, **position)
+                again.set_state(before.state or RunState.STOPPED, before.position)
             raise
         return _follow(run.folder, job, point.launch, options)
 

@@ -7,18 +7,18 @@ from rich.text import Text
 
 from launcher.core.errors import HostError, InterruptError, JobError, SlipwayError, error_of
 from launcher.core.events import Listener
-from launcher.core.files import read_object
 from launcher.core.results import RunState
 from launcher.executors.follow import detached, follow_run
 from launcher.executors.local_run import LocalRunHandle
 from launcher.executors.options import LaunchOptions
 from launcher.providers.slurm import job_environment
-from launcher.runs.directory import POSITION, RunDir, is_alive
+from launcher.runs.directory import RunDir, is_alive
 from launcher.runs.host_logs import FOLLOWED_TAIL
 from launcher.runs.slurm_job import Queued, SlurmJob
+from launcher.runs.state_file import RecordedState
 from launcher.runs.status import RunStatus, describe, read_status
 
-LOOK_S, LOOK_AT_QUEUE_S = 0.5, 2.0
+POLL_INTERVAL_S, QUEUE_POLL_INTERVAL_S = 0.5, 2.0
 ENDING_TIMEOUT_S = 90.0
 """Seconds beyond the program's grace period: Slurm kills a job that does not end by itself."""
 SHOWN_LINES = 20
@@ -37,7 +37,7 @@ class SlurmRunHandle(LocalRunHandle):
         job = SlurmJob.read(self.folder)
         while job and _query(self.folder, job) is not None:
             super().wait(listener)
-            time.sleep(LOOK_AT_QUEUE_S)
+            time.sleep(QUEUE_POLL_INTERVAL_S)
         return super().wait(listener)
 
     def follow(self, options: LaunchOptions) -> RunStatus:
@@ -67,7 +67,7 @@ def _follow(folder: Path, job: SlurmJob, options: LaunchOptions) -> RunStatus:
                 has_begun = True
                 _follow_attempt(folder, options, tail)
                 tail = 0
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
     except KeyboardInterrupt:
         raise detached(folder) from None
     found = read_status(folder)
@@ -92,7 +92,7 @@ def _stop(folder: Path, job: SlurmJob, force: bool, listener: Listener) -> None:
     job.model_copy(update={"is_to_end": True}).write(folder)  # a job accepted late ends by itself
     found = job.queue_status()
     in_order = not force and found is not None and found.state == "RUNNING" and is_alive(folder)
-    grace_s = read_object(folder / "state.json").get("grace_s") or 0.0
+    grace_s = RecordedState.read(folder).grace_s or 0.0
     if in_order:
         listener.on_status(f"stopping {folder.name}, with a checkpoint")
         job.ask_to_stop()
@@ -102,15 +102,15 @@ def _stop(folder: Path, job: SlurmJob, force: bool, listener: Listener) -> None:
     while is_alive(folder) or job.queue_status() is not None:
         if time.monotonic() > deadline:
             raise JobError(f"Slurm's job {job.job_id or job.name} has not ended yet")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
     job_environment.forget(folder)
     if read_status(folder).state in (RunState.QUEUED, RunState.LOST):
         with RunDir.open(folder) as run:
-            run.set_state(RunState.STOPPED, **{name: run.state.get(name) for name in POSITION})
+            run.set_state(RunState.STOPPED, run.recorded.position)
 
 
 def _has_begun(folder: Path) -> bool:
-    return is_alive(folder) and read_object(folder / "state.json").get("state") != RunState.QUEUED
+    return is_alive(folder) and RecordedState.read(folder).state is not RunState.QUEUED
 
 
 def _query(folder: Path, job: SlurmJob) -> Queued | None:
@@ -120,7 +120,7 @@ def _query(folder: Path, job: SlurmJob) -> Queued | None:
             return job.queue_status()
         except HostError:
             if not is_alive(folder):
-                time.sleep(LOOK_AT_QUEUE_S)
+                time.sleep(QUEUE_POLL_INTERVAL_S)
 
 
 def _explain_end(found: RunStatus, job: SlurmJob) -> None:

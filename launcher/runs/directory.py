@@ -1,7 +1,6 @@
 """The run directory and its files. See docs/reference/run-directory.md."""
 
 import errno
-import json
 import os
 import shlex
 import shutil
@@ -10,8 +9,9 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from launcher.cluster.schema import ClusterRef
 from launcher.core.errors import UsageError
@@ -23,7 +23,6 @@ from launcher.core.files import (
     free_name,
     is_locked,
     lock,
-    read_object,
     replace_file,
 )
 from launcher.core.results import AttemptResult, RunState
@@ -33,16 +32,13 @@ from launcher.runs import live, registry, storage
 from launcher.runs.phases import is_kept
 from launcher.runs.records import KubernetesRecord
 from launcher.runs.slurm_job import queued
+from launcher.runs.state_file import Position, RecordedState
 from trainer.contract.config.errors import suggest
 from trainer.contract.config.loader import dump
 from trainer.contract.protocol.environment import RUN_ID, SLURM_JOB
 from trainer.contract.protocol.events import Event
 from trainer.contract.protocol.wire import encode
 
-KEPT = ("attempt", "cluster", "steps", "grace_s", "launched_in")
-"""Fields of state.json that describe an attempt, in every state."""
-POSITION = ("step", "checkpoint")
-"""Fields of state.json with the progress of a run."""
 REMOTE = "remote.json"
 """File with the location of a remote run, in the folder for its local copy."""
 LEFT = (REMOTE, KubernetesRecord.FILE)
@@ -64,7 +60,7 @@ class RunDir:
     def __init__(self, folder: Path) -> None:
         _refuse_queued(folder)
         self.folder = folder
-        self._kept: dict[str, Any] = {}
+        self._attempt = RecordedState()
         self._last_change: StateEvent | None = None
         self._writing = threading.Lock()
         self._live = live.LiveFiles(lambda: self.folder)
@@ -112,6 +108,8 @@ class RunDir:
     def open(cls, folder: Path) -> "RunDir":
         """Opens an earlier run to resume it. Raises RunFolderError when it is running.
 
+        Raises RunRecordError when state.json has a wrong field.
+
         A `command_started` event marks the time from which the run's time counts again.
         """
         run = cls(folder)
@@ -119,7 +117,7 @@ class RunDir:
             end_torn_line(folder / name)
         if heard := live.read(folder).heard:
             run.add_event(LastHeardEvent(time=heard))
-        run._kept = {name: value for name, value in run.state.items() if name in KEPT}
+        run._attempt = run.recorded.of_attempt
         run.add_event(CommandStartedEvent(time=time.time()))
         return run
 
@@ -134,19 +132,19 @@ class RunDir:
     def wait_in_queue(self, launch: LaunchSpec) -> None:
         """Records the job of an attempt that begins later."""
         self._keep(launch)
-        self.set_state(RunState.QUEUED, **{name: self.state.get(name) for name in POSITION})
+        self.set_state(RunState.QUEUED, self.recorded.position)
 
     def _keep(self, launch: LaunchSpec) -> None:
         replace_file(self.folder / "job.yaml", dump(launch.job))
         (self.folder / "logs").mkdir(exist_ok=True)
         registry.note(self.folder, launch.job.secrets)
-        self._kept = {
-            "attempt": launch.attempt,
-            "cluster": launch.cluster_ref.model_dump(),
-            "steps": launch.steps,
-            "grace_s": launch.grace_s,
-            "launched_in": str(Path.cwd()),
-        }
+        self._attempt = RecordedState(
+            attempt=launch.attempt,
+            cluster=launch.cluster_ref,
+            steps=launch.steps,
+            grace_s=launch.grace_s,
+            launched_in=str(Path.cwd()),
+        )
 
     @property
     def last_attempt(self) -> int:
@@ -155,14 +153,14 @@ class RunDir:
         return max((int(path.stem) for path in plans if path.stem.isdecimal()), default=0)
 
     @property
-    def state(self) -> dict[str, Any]:
-        """Contents of state.json; empty for a run that was started by hand."""
-        return read_object(self.folder / "state.json")
+    def recorded(self) -> RecordedState:
+        """The state in state.json, see `RecordedState.read`."""
+        return RecordedState.read(self.folder)
 
     @property
     def cluster_ref(self) -> ClusterRef:
         """Cluster reference of the last attempt's command."""
-        return ClusterRef.model_validate(self.state.get("cluster") or {})
+        return self.recorded.cluster or ClusterRef()
 
     @property
     def launched_in(self) -> Path:
@@ -184,16 +182,25 @@ class RunDir:
                 self._live.on_written(self._events.write(encode(event) + "\n"))
                 self._events.flush()
 
-    def set_state(self, state: RunState, **fields: Any) -> None:
+    def set_state(
+        self, state: RunState, position: Position | None = None, *, reason: str = ""
+    ) -> None:
         """Replaces state.json, and appends a `state` event when the state or its reason changes.
 
-        The field `reason` explains why the run is in this state.
+        `reason` explains why the run is in this state.
         """
-        now, pid = time.time(), os.getpid()
-        about = {"state": state, "time": now, "pid": pid, "start_time": start_time(pid)}
-        replace_file(self.folder / "state.json", json.dumps({**self._kept, **fields, **about}))
-        reason = fields.get("reason") or None
-        change = StateEvent(attempt=self._kept.get("attempt"), state=state, reason=reason)
+        now, pid, position = time.time(), os.getpid(), position or Position()
+        replace(
+            self._attempt,
+            state=state,
+            reason=reason or None,
+            time=now,
+            pid=pid,
+            start_time=start_time(pid),
+            step=position.step,
+            checkpoint=position.checkpoint,
+        ).write(self.folder)
+        change = StateEvent(attempt=self._attempt.attempt, state=state, reason=reason or None)
         if change != self._last_change:
             self._last_change = change
             self.add_event(change.stamped(time=now))
@@ -204,7 +211,7 @@ class RunDir:
             AttemptEndedEvent(
                 time=time.time(),
                 process=ending.process,
-                attempt=self._kept["attempt"],
+                attempt=self._attempt.attempt,
                 end_reason=ending.end_reason,
                 reason=ending.reason,
                 step=ending.step,
@@ -258,8 +265,11 @@ def find_run(name_or_path: str, runs: Path) -> Path:
 
 
 def launched_in(run: Path) -> Path:
-    """Returns the folder that a run's relative paths start from, or "." when it is gone."""
-    folder = Path(read_object(run / "state.json").get("launched_in") or ".")
+    """Returns the folder that a run's relative paths start from, or "." when it is gone.
+
+    Raises RunRecordError when state.json has a wrong field.
+    """
+    folder = Path(RecordedState.read(run).launched_in or ".")
     return folder if folder.is_dir() else Path()
 
 

@@ -15,12 +15,12 @@ class KnownProcess:
         self.pid, self._descriptor = pid, descriptor
 
     @classmethod
-    def find(cls, pid: object, started: object) -> Self | None:
+    def find(cls, pid: int | None, started: int | None) -> Self | None:
         """Returns the process with that id and start time.
 
         Returns None when it has ended or is not on this machine, or when its id is reused.
         """
-        if not isinstance(pid, int):
+        if pid is None:
             return None
         try:
             descriptor = os.pidfd_open(pid)

@@ -1,19 +1,19 @@
 """A run whose folder is on another machine, as recorded on this machine."""
 
 import hashlib
-import json
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from pydantic import BaseModel, ValidationError, computed_field
+from pydantic import computed_field
 
 from launcher.cluster.schema import ClusterRef
-from launcher.core.files import read_object, replace_file
 from launcher.runs.directory import REMOTE
 from launcher.runs.records import RunRecord
+from launcher.runs.state_file import RecordedState
 
 NOT_FETCHED = ("checkpoints", ".*")
 """Files that are only of use on the remote machine."""
@@ -39,11 +39,11 @@ class RemoteRunRecord(RunRecord, ABC):
         """Name of the head, for programs that read the file without this class."""
 
     @abstractmethod
-    def launch(self, verb: str, *words: str, terminal: bool) -> int:
+    def launch(self, verb: str, *args: str, terminal: bool) -> int:
         """Runs a `launch` command for this run on the remote machine; returns its exit code."""
 
     @abstractmethod
-    def lines(self, verb: str, *words: str) -> Iterator[str]:
+    def lines(self, verb: str, *args: str) -> Iterator[str]:
         """Runs a `launch` command for this run on the remote machine; yields its output lines.
 
         Raises HostError when the remote machine does not answer.
@@ -68,33 +68,17 @@ class RemoteRunRecord(RunRecord, ABC):
         localize_copy(folder, self.words, self.launched_in)
 
 
-def localize_copy(folder: Path, words: ClusterRef, launched_in: str) -> None:
+def localize_copy(folder: Path, cluster_ref: ClusterRef, launched_in: str) -> None:
     """Makes a copy a local run, see `RemoteRunRecord.localize`."""
-    here = {"cluster": words.model_dump(), "launched_in": launched_in}
-    state = _CopiedState.of(read_object(folder / "state.json"))
-    replace_file(folder / "state.json", json.dumps({**state, **here}))
+    local = replace(
+        RecordedState.read_valid(folder),
+        pid=None,
+        start_time=None,
+        cluster=cluster_ref,
+        launched_in=launched_in,
+    )
+    local.write(folder)
     (folder / REMOTE).unlink(missing_ok=True)
-
-
-class _CopiedState(BaseModel):
-    """The fields of state.json that describe the run itself."""
-
-    state: str
-    time: float | None = None
-    reason: str | None = None
-    attempt: int | None = None
-    step: int | None = None
-    steps: int | None = None
-    checkpoint: int | None = None
-    grace_s: float | None = None
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns these fields of a state; empty when a field has another type."""
-        try:
-            return cls.model_validate(given).model_dump(exclude_unset=True)
-        except ValidationError:
-            return {}
 
 
 def runs_below(base: str, folder: Path) -> str:

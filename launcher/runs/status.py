@@ -1,14 +1,16 @@
 """The current status of a run, from its folder. Cheap enough to read for many runs."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from launcher.cluster.schema import ClusterRef
 from launcher.core.errors import HostError
 from launcher.core.exit_codes import INTERRUPTED, JOB_FAILED, OK
-from launcher.core.files import last_object, read_object
+from launcher.core.files import last_object, parse_object, read_object
+from launcher.core.messages import from_wire, to_wire
 from launcher.core.printable import plain
 from launcher.core.results import RunState
 from launcher.runs.directory import (
@@ -19,8 +21,10 @@ from launcher.runs.directory import (
     run_word,
     stop_command,
 )
+from launcher.runs.records import RunRecordError
 from launcher.runs.registry import is_run, noted
 from launcher.runs.slurm_job import queued
+from launcher.runs.state_file import KnownState, RecordedState
 
 EXIT_CODES = {
     RunState.FINISHED: OK,
@@ -33,6 +37,40 @@ EXIT_CODES = {
 
 
 @dataclass(frozen=True)
+class PrintedCheckpoint:
+    """The last checkpoint in a `PrintedStatus`."""
+
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedStatus:
+    """The fields of `launch status -o json` that are read on another machine."""
+
+    alive: bool
+    state: KnownState = RunState.UNKNOWN
+    reason: str | None = None
+    attempt: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    loss: float | None = None
+    cluster: ClusterRef | None = None
+    changed: float = 0.0
+    checkpoint: PrintedCheckpoint | None = None
+
+    @classmethod
+    def parse(cls, output: str, host: str) -> Self:
+        """Returns the status in what `launch status -o json` has printed on a host.
+
+        Raises HostError when there is none, or when a field is missing or wrong.
+        """
+        found = parse_object(output[output.find("{") :])
+        if found is None:
+            raise HostError(f"{host}: `launch status` printed no status on it")
+        return from_wire(cls, found, f"{host}: the output of `launch status`", HostError)
+
+
+@dataclass(frozen=True)
 class RunStatus:
     """The status of a run when its folder was read."""
 
@@ -41,7 +79,7 @@ class RunStatus:
     """State from state.json, or what its absence and the run's lock imply."""
     is_alive: bool
     """Whether a process runs it now."""
-    about: dict[str, Any]
+    recorded: RecordedState
     """Contents of state.json."""
     step: int | None
     """Last reported step."""
@@ -52,18 +90,23 @@ class RunStatus:
     """The host that has a REMOTE run."""
 
     @classmethod
-    def of_json(cls, folder: Path, found: Mapping[str, Any]) -> "RunStatus":
+    def of_remote(cls, folder: Path, printed: PrintedStatus) -> "RunStatus":
         """Returns the status that `launch status -o json` has printed on another machine."""
-        names = ("attempt", "steps", "cluster", "reason")
-        checkpoint = (found.get("checkpoint") or {}).get("step")
+        recorded = RecordedState(
+            attempt=printed.attempt,
+            steps=printed.steps,
+            cluster=printed.cluster,
+            reason=printed.reason,
+            checkpoint=printed.checkpoint and printed.checkpoint.step,
+        )
         return cls(
             folder=folder,
-            state=_recorded_state(found) or RunState.UNKNOWN,
-            is_alive=bool(found.get("alive")),
-            about={name: found.get(name) for name in names} | {"checkpoint": checkpoint},
-            step=found.get("step"),
-            loss=found.get("loss"),
-            changed_at=found.get("changed") or 0.0,
+            state=printed.state,
+            is_alive=printed.alive,
+            recorded=recorded,
+            step=printed.step,
+            loss=printed.loss,
+            changed_at=printed.changed,
         )
 
     @property
@@ -77,22 +120,23 @@ class RunStatus:
 
     @property
     def attempt(self) -> int | None:
-        return self.about.get("attempt")
+        return self.recorded.attempt
 
     @property
     def steps(self) -> int | None:
-        return self.about.get("steps")
+        return self.recorded.steps
 
     @property
     def cluster_name(self) -> str:
-        return Path(self._cluster_words.get("name", "")).stem
+        cluster = self.recorded.cluster
+        return Path(cluster.name).stem if cluster else ""
 
     @property
     def cluster(self) -> str:
         """Name of the cluster, and whether it is simulated."""
-        words = self._cluster_words
-        simulated = words.get("simulate") or words.get("simulate_hosts")
-        return self.cluster_name + " (simulated)" * bool(simulated)
+        cluster = self.recorded.cluster
+        is_simulated = cluster is not None and cluster.simulated
+        return self.cluster_name + " (simulated)" * is_simulated
 
     @property
     def position(self) -> str:
@@ -115,36 +159,37 @@ class RunStatus:
         """Exit code of a command that waited for the run."""
         return EXIT_CODES.get(self.state, OK)
 
-    @property
-    def _cluster_words(self) -> dict[str, Any]:
-        return self.about.get("cluster") or {}
-
     def as_json(self) -> dict[str, Any]:
+        """Returns the fields for a command's JSON output; see `PrintedStatus`."""
+        cluster = self.recorded.cluster
         return {
             "name": self.name,
             "folder": str(self.folder),
             "state": self.state_text,
             "alive": self.is_alive,
             "exit_code": None if self.is_alive else self.exit_code,
-            "reason": self.about.get("reason"),
+            "reason": self.recorded.reason,
             "left": self.left or None,
             "attempt": self.attempt,
             "step": self.step,
             "steps": self.steps,
             "loss": self.loss,
-            "cluster": self.about.get("cluster"),
+            "cluster": cluster and to_wire(cluster),
             "changed": self.changed_at,
         }
 
 
 def read_status(folder: Path) -> RunStatus:
-    """Reads the status of the run in a folder."""
+    """Reads the status of the run in a folder.
+
+    Raises RunFolderError when its lock cannot be queried, RunRecordError when state.json has a
+    wrong field.
+    """
     alive = is_alive(folder)  # before the state: the final one is written before the lock is free
-    about = read_object(folder / "state.json")
+    recorded = RecordedState.read(folder)
     remote_host = read_object(folder / REMOTE).get("head_name") or ""
-    recorded = _recorded_state(about)
-    state = recorded or (RunState.REMOTE if remote_host else RunState.BY_HAND)
-    if recorded and not alive and not state.is_terminal:
+    state = recorded.state or (RunState.REMOTE if remote_host else RunState.BY_HAND)
+    if recorded.state and not alive and not state.is_terminal:
         alive = is_alive(folder)  # it may have begun between the two reads
         if not alive:
             state = RunState.QUEUED if _is_queued(folder, state) else RunState.LOST
@@ -153,22 +198,12 @@ def read_status(folder: Path) -> RunStatus:
         folder=folder,
         state=state,
         is_alive=alive,
-        about=about,
-        step=last.get("step"),
-        loss=last.get("loss"),
+        recorded=recorded,
+        step=last.step,
+        loss=last.loss,
         changed_at=_changed_at(folder),
         remote_host=remote_host,
     )
-
-
-def _recorded_state(about: Mapping[str, Any]) -> RunState | None:
-    """Returns the state in state.json; None without one."""
-    try:
-        return RunState(about["state"])
-    except KeyError:
-        return None
-    except ValueError:  # of another version of Slipway
-        return RunState.UNKNOWN
 
 
 def take_all(runs: Path) -> list[RunStatus]:
@@ -179,12 +214,12 @@ def take_all(runs: Path) -> list[RunStatus]:
 
 
 def _take_any(folder: Path) -> RunStatus:
-    """Returns a run's status; `unknown` if its lock fails, so that it hides no other run."""
+    """Returns a run's status; `unknown` if reading it fails, so that it hides no other run."""
     try:
         return read_status(folder)
-    except RunFolderError:
-        about = read_object(folder / "state.json")
-        return RunStatus(folder, RunState.UNKNOWN, False, about, None, None, _changed_at(folder))
+    except (RunFolderError, RunRecordError):
+        recorded, changed_at = RecordedState.read_valid(folder), _changed_at(folder)
+        return RunStatus(folder, RunState.UNKNOWN, False, recorded, None, None, changed_at)
 
 
 def describe(found: RunStatus) -> str:
@@ -201,7 +236,7 @@ def describe(found: RunStatus) -> str:
         case RunState.BY_HAND:
             return f"{found.name} was started by hand, without a launcher"
         case _:
-            saved = found.about.get("checkpoint")
+            saved = found.recorded.checkpoint
             checkpoint = f", checkpoint of step {saved}" if saved else ""
             end = f"{_end(found)}{checkpoint}"
             return f"{found.name} {end}; continue with: {resume_command(found.folder)}"
@@ -212,8 +247,8 @@ def _end(found: RunStatus) -> str:
     where = f" at step {found.step}" if found.step else " before the first step" * bool(found.steps)
     match found.state:
         case RunState.FAILED:
-            return f"failed{where}: {plain(str(found.about.get('reason') or 'see its logs'))}"
-        case RunState.LOST if found.about.get("state") == RunState.QUEUED:
+            return f"failed{where}: {plain(found.recorded.reason or 'see its logs')}"
+        case RunState.LOST if found.recorded.state is RunState.QUEUED:
             return f"was lost{where}: Slurm's queue does not have its job"
         case RunState.LOST:
             return f"was lost{where}: the launcher process exited without recording a result"
@@ -233,10 +268,25 @@ def _is_queued(folder: Path, state: RunState) -> bool:
     return job is not None and (state is RunState.QUEUED or job.state == "PENDING")
 
 
-def _last_step(folder: Path) -> dict[str, Any]:
-    """Returns the last step in metrics.jsonl, or in the events if a program has no metrics."""
+@dataclass(frozen=True)
+class _LastStep:
+    """The last step of a run, and its loss."""
+
+    step: int | None
+    loss: float | None
+
+
+def _last_step(folder: Path) -> _LastStep:
+    """Returns the last step in metrics.jsonl, or in the events if a program has no metrics.
+
+    A number of another type counts as unknown.
+    """
     metrics = last_object(folder / "metrics.jsonl", lambda line: "loss" in line)
-    return metrics or last_object(folder / "events.jsonl", lambda line: line.get("event") == "step")
+    line = metrics or last_object(folder / "events.jsonl", lambda line: line.get("event") == "step")
+    step, loss = line.get("step"), line.get("loss")
+    return _LastStep(
+        step if isinstance(step, int) else None, loss if isinstance(loss, float | int) else None
+    )
 
 
 def _changed_at(folder: Path) -> float:

@@ -16,7 +16,7 @@ from launcher.core.errors import HostError
 from launcher.core.exit_codes import INTERRUPTED, OK
 from launcher.core.results import RunState
 from launcher.providers.slurm import job_environment
-from launcher.runs.directory import POSITION, RunDir
+from launcher.runs.directory import RunDir
 from launcher.runs.slurm_job import SlurmJob
 from trainer.contract.protocol.environment import SLURM_JOB
 
@@ -69,10 +69,8 @@ def _requeue(folder: Path, job: SlurmJob) -> bool:
         print(f"not requeued: {error}", flush=True)
         return False
     with RunDir.open(folder) as run:
-        kept = {name: run.state.get(name) for name in POSITION}
-        run.set_state(
-            RunState.QUEUED, reason="Slurm preempted the job, or its time limit was reached", **kept
-        )
+        reason = "Slurm preempted the job, or its time limit was reached"
+        run.set_state(RunState.QUEUED, run.recorded.position, reason=reason)
     return True
 
 

@@ -13,12 +13,12 @@ from pydantic import computed_field
 from launcher.cluster.providers import Ssh
 from launcher.cluster.schema import ClusterRef
 from launcher.core.errors import HostError
-from launcher.core.files import parse_object
 from launcher.providers.ssh.connection import SSH_FAILED, Host, hosts_of
 from launcher.providers.ssh.parallel import everywhere
 from launcher.providers.ssh.provision import Provisioned, shell
 from launcher.runs.directory import REMOTE
 from launcher.runs.remote import NOT_FETCHED, RemoteRunRecord, runs_below
+from launcher.runs.status import PrintedStatus
 
 ASK_TIMEOUT_S, COPY_TIMEOUT_S = 60.0, 600.0
 
@@ -82,10 +82,7 @@ class RemoteRun(RemoteRunRecord):
     def is_over(self) -> bool:
         command = self._command("status", "-o", "json")
         (answer,) = everywhere([self.head], lambda _: self.head.run(command, ASK_TIMEOUT_S))
-        status = parse_object(answer[answer.find("{") :]) or {}
-        if not isinstance(status.get("alive"), bool):
-            raise HostError(f"{self.head_name}: `launch status` printed no status on it")
-        return not status["alive"]
+        return not PrintedStatus.parse(answer, self.head_name).alive
 
     def fetch(self, folder: Path) -> None:
         self.copy(folder)

@@ -100,7 +100,7 @@ def test_a_detached_run_is_watched_and_stopped_with_a_checkpoint(stopped: RunHan
     status = stopped.wait()
     assert (status.state, status.is_alive, status.exit_code) == ("stopped", False, 130)
     assert status.step is not None and status.step >= 3
-    assert status.about["checkpoint"] == status.step
+    assert status.recorded.checkpoint == status.step
     assert list_runs()[0].name == "small"
     assert any(line.startswith("host 0 ") for line in stopped.logs())
     assert not any(line.startswith("host 0 ") for line in stopped.logs(0))

@@ -12,6 +12,7 @@ import pytest
 
 from launcher.core.results import AttemptResult, EndReason, RunState
 from launcher.runs.directory import RunDir
+from launcher.runs.state_file import Position
 from tests.support.cli import ROOT, launch
 from tests.support.launch_plans import small_launch
 from tests.support.run_builders import step
@@ -61,7 +62,7 @@ def test_it_shows_what_happens_and_what_is_printed_until_the_end(
     add_log(run, 0, b"hello from host 0\n")
     add_events(run, step(1), step(40), {"event": "warning", "process": 0, "message": "mind"})
     add_events(run, {"event": "finished", "process": 0, "step": 40, "loss": 1.25})
-    run.set_state(RunState.FINISHED, step=40)
+    run.set_state(RunState.FINISHED, Position(step=40))
     run.close()
     shown = attached.end()
     assert attached.process.returncode == 0
@@ -96,7 +97,7 @@ def test_of_earlier_attempts_only_the_checkpoint_is_known(run: RunDir, tmp_path:
     add_events(run, {"event": "checkpoint_saved", "process": 0, "step": 20})
     run.begin(replace(small_launch(tmp_path), run_dir=run.folder, attempt=2))
     attached = Attached(tmp_path)
-    run.set_state(RunState.FINISHED, step=40)
+    run.set_state(RunState.FINISHED, Position(step=40))
     run.close()
     shown = attached.end()
     assert "an old one" not in shown
@@ -120,7 +121,7 @@ def test_as_json_it_ends_with_the_status_and_shows_the_rest_beside_it(
     run: RunDir, tmp_path: Path
 ) -> None:
     attached = Attached(tmp_path, "-o", "json")
-    run.set_state(RunState.FINISHED, step=40)
+    run.set_state(RunState.FINISHED, Position(step=40))
     run.close()
     shown = attached.end()
     found = json.loads(shown[shown.index("{\n") :])

@@ -13,6 +13,7 @@ import pytest
 
 from launcher.core.results import RunState
 from launcher.runs.directory import RunDir
+from launcher.runs.state_file import Position
 from tests.support.cli import ROOT, launch
 from tests.support.run_folders import add_log, make_run
 
@@ -82,7 +83,7 @@ def test_a_reader_that_ends_early_is_no_error(run: RunDir, tmp_path: Path) -> No
 
 
 def test_of_a_run_that_is_over_follow_shows_the_end_and_ends(run: RunDir, tmp_path: Path) -> None:
-    run.set_state(RunState.FINISHED, step=40)
+    run.set_state(RunState.FINISHED, Position(step=40))
     run.close()
     found = logs(tmp_path, "-f")
     assert found.returncode == 0

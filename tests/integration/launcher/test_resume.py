@@ -9,6 +9,7 @@ from launcher.cluster.schema import ClusterRef
 from launcher.core.results import RunState
 from launcher.executors.resume_point import Resumed, new_cluster_ref, plan_resume
 from launcher.runs.directory import RunDir, find_run, resume_command
+from launcher.runs.state_file import Position
 from tests.support.checkpoint_metadata_builders import about_of
 from tests.support.cli import launch
 from tests.support.launch_plans import small_launch
@@ -25,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made = small_launch(tmp_path)
     with RunDir.create(made) as run:
         save(made.run_dir / "checkpoints", made.job, 1, made.plan.corpus.sha256)
-        run.set_state(RunState.INTERRUPTED, step=1)
+        run.set_state(RunState.INTERRUPTED, Position(step=1))
     return made.run_dir
 
 
@@ -103,7 +104,7 @@ def finish(folder: Path) -> None:
     first = read_about(folder / "checkpoints" / "1")
     save(folder / "checkpoints", job, 2, first.corpus_sha256)
     with RunDir.open(folder) as run:
-        run.set_state(RunState.FINISHED, step=2)
+        run.set_state(RunState.FINISHED, Position(step=2))
 
 
 def test_what_finished_is_complete_until_it_is_given_more_steps(folder: Path) -> None:

@@ -14,6 +14,7 @@ from launcher.core.results import RunState
 from launcher.host.process_tree import start_time
 from launcher.runs import live
 from launcher.runs.directory import RunDir, RunFolderError
+from launcher.runs.state_file import Position
 from tests.support.launch_plans import small_launch
 from tests.support.processes import wait_until
 from tests.support.run_folders import event_of
@@ -99,7 +100,7 @@ def test_the_state_is_replaced_whole(tmp_path: Path) -> None:
 
 def test_the_state_names_its_process_and_what_it_runs(tmp_path: Path) -> None:
     with create(tmp_path / "run") as run:
-        run.set_state(RunState.RUNNING, step=1)
+        run.set_state(RunState.RUNNING, Position(step=1))
         state = json.loads((run.folder / "state.json").read_text())
     assert (state["pid"], state["start_time"]) == (os.getpid(), start_time(os.getpid()))
     assert (state["attempt"], state["steps"], state["step"]) == (1, 2, 1)
@@ -109,7 +110,7 @@ def test_the_state_names_its_process_and_what_it_runs(tmp_path: Path) -> None:
 def test_every_change_of_the_state_is_an_event(tmp_path: Path) -> None:
     with create(tmp_path / "run") as run:
         run.set_state(RunState.RUNNING)
-        run.set_state(RunState.RUNNING, step=1)
+        run.set_state(RunState.RUNNING, Position(step=1))
         run.set_state(RunState.FAILED, reason="a bad disk")
         changes = [(e["state"], e["attempt"], e.get("reason")) for e in events(run.folder)]
     assert changes == [
@@ -125,7 +126,7 @@ def test_reopened_run_keeps_attempt_of_its_state(
     create(tmp_path / "run").close()
     with RunDir.open(tmp_path / "run") as run:
         run.set_state(RunState.STOPPED)
-        assert (run.state["attempt"], run.state["steps"]) == (1, 2)
+        assert (run.recorded.attempt, run.recorded.steps) == (1, 2)
         assert run.cluster_ref.name == "local"
 
 
@@ -177,4 +178,4 @@ def test_what_every_host_does_is_kept_up_to_date(
         run.add_event(PhaseEvent(edge="begin", process=0, name="save"))
         run.add_event(HeartbeatEvent(process=1, phase="train"))
         wait_until(lambda: live.read(run.folder).phases == {0: "save", 1: "train"})
-        assert run.state["state"] == "running"
+        assert run.recorded.state is RunState.RUNNING

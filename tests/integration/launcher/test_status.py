@@ -9,6 +9,7 @@ import pytest
 from launcher.core.results import RunState
 from launcher.runs import live
 from launcher.runs.directory import RunDir
+from launcher.runs.status import read_status
 from tests.support.cli import launch, status, status_as_json
 from tests.support.processes import wait_until
 from tests.support.run_folders import add_events, add_steps, make_run
@@ -138,3 +139,22 @@ def test_an_unknown_run_is_bad_usage(tmp_path: Path) -> None:
     result = launch(tmp_path, "status", "nothing")
     assert result.returncode == 2
     assert "nothing: no run of this name" in result.stderr
+
+
+def test_state_file_with_wrong_field_is_reported_and_hides_no_other_run(tmp_path: Path) -> None:
+    with make_run(tmp_path, "other"), make_run(tmp_path) as run:
+        path = run.folder / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "steps": "many"}))
+    shown = launch(tmp_path, "status", "small")
+    assert shown.returncode == 3
+    assert f"{path} has a wrong field `steps`" in shown.stderr
+    listed = json.loads(launch(tmp_path, "list", "-o", "json").stdout)
+    states = {run["folder"]: run["state"] for run in listed}
+    other = run.folder.with_name("other")
+    assert (states[str(run.folder)], states[str(other)]) == ("unknown", "lost")
+
+
+def test_state_of_another_version_is_unknown(tmp_path: Path) -> None:
+    with make_run(tmp_path) as run:
+        (run.folder / "state.json").write_text('{"state": "suspended", "more": 1}')
+        assert read_status(run.folder).state is RunState.UNKNOWN

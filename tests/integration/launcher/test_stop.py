@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,8 +145,8 @@ def test_another_process_of_the_same_id_is_never_signalled(
     other = subprocess.Popen(["sleep", "60"])
     try:
         with RunDir.open(folder) as run:
-            about = run.state | {"pid": other.pid, "start_time": 1 + (start_time(other.pid) or 0)}
-            (folder / "state.json").write_text(json.dumps(about))
+            started = 1 + (start_time(other.pid) or 0)
+            replace(run.recorded, pid=other.pid, start_time=started).write(folder)
             with pytest.raises(RunFolderError, match="none of this machine"):
                 stop_run(folder, force=True, listener=Listener())
         assert other.poll() is None
