@@ -11,7 +11,7 @@ from rich.text import Text
 from launcher.core.printable import coloured
 from launcher.executors.follow import detached
 from launcher.runs.directory import RunFolderError, is_alive
-from launcher.runs.host_logs import FOLLOWED_TAIL, LOOK_S, HostLogs, OnLine
+from launcher.runs.host_logs import FOLLOWED_TAIL, POLL_INTERVAL_S, HostLogs, OnLine
 from launcher.runs.status import describe, read_status
 from launcher.ui.plan_view import host_color
 
@@ -46,7 +46,7 @@ def _copy(logs: HostLogs, folder: Path, on_line: OnLine, follow: bool) -> None:
         if not follow or not (found or alive):
             return
         if not found:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
 
 
 def _printer(*, alone: bool, as_json: bool) -> OnLine:

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.core.environment import child_environment
 from launcher.core.exit_codes import INTERRUPTED, JOB_FAILED
 from launcher.host.reaper import die_with_parent
 from launcher.runs.checkpoints import Entry
@@ -38,13 +39,10 @@ def write(entry: Entry, wish: SampleRequest, start_in: Path) -> int:
     """
     folder = str(entry.folder if is_url(entry.folder) else entry.folder.absolute())
     command = [sys.executable, "-m", "trainer.tools.sample_checkpoint", folder, *wish.words]
-    # The child starts in another folder, where the trainer may not be importable.
-    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     parent_dies = die_with_parent(os.getpid())
     try:
         code = subprocess.run(
-            command, cwd=start_in, env=environment, preexec_fn=parent_dies
+            command, cwd=start_in, env=child_environment(), preexec_fn=parent_dies
         ).returncode
     except KeyboardInterrupt:
         return INTERRUPTED

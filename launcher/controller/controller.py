@@ -37,9 +37,9 @@ from trainer.contract.protocol.events import (
     WarningEvent,
 )
 
-LOOK_S = 0.2
-LOOK_AT_HOSTS_S = 1.0
-HELD_S, HELD_LOOK_S = 30.0, 2.0
+POLL_INTERVAL_S = 0.2
+HOSTS_POLL_INTERVAL_S = 1.0
+HELD_S, HELD_POLL_INTERVAL_S = 30.0, 2.0
 """Seconds that a host of a later attempt may take to become usable, and seconds between checks.
 Processes of the previous attempt may still hold its chips, or its disk may still be emptied."""
 WAITING = {
@@ -140,7 +140,7 @@ class RunController(Listener):
         return decision
 
     def _wait(self, wait: Wait) -> None:
-        """Waits for at most LOOK_S, since hosts may come. A signal raises KeyboardInterrupt."""
+        """Waits for at most POLL_INTERVAL_S: hosts may come. A signal raises KeyboardInterrupt."""
         left_s = wait.until_s - time.monotonic()
         if wait != self._waiting:
             self._waiting = wait
@@ -149,7 +149,7 @@ class RunController(Listener):
             self._display.status(f"{what}: {wait.why}")
             if left_s > LEASE_S / 2:
                 self._hosting.dismiss()  # agents without requests for that long end themselves
-        time.sleep(max(0.0, min(left_s, LOOK_S)))
+        time.sleep(max(0.0, min(left_s, POLL_INTERVAL_S)))
 
     def _attempt(self, layout: LaunchSpec) -> None:
         launch = replace(layout, attempt=self._number)
@@ -226,7 +226,7 @@ class RunController(Listener):
             if not fatal or self._interrupts.asked or time.monotonic() >= given_up:
                 return problems
             self._display.status(f"waiting {HELD_S:.0f} s at most for {'; '.join(fatal)}")
-            time.sleep(HELD_LOOK_S)
+            time.sleep(HELD_POLL_INTERVAL_S)
 
     def _tell(self, problems: Sequence[Problem]) -> None:
         """Records the other problems as warnings. Raises GangError with the fatal ones."""
@@ -307,9 +307,9 @@ class _AttemptMonitor(GangMonitor):
         return self._watch.poll(time.monotonic())
 
     def _is_time(self) -> bool:
-        """Returns True at most once per LOOK_AT_HOSTS_S: counting hosts may query the cluster."""
+        """Returns True once per HOSTS_POLL_INTERVAL_S at most: a count may query the cluster."""
         now = time.monotonic()
-        if now - self._looked_s < LOOK_AT_HOSTS_S:
+        if now - self._looked_s < HOSTS_POLL_INTERVAL_S:
             return False
         self._looked_s = now
         return True

@@ -4,12 +4,12 @@ import errno
 import fcntl
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 from launcher.core.errors import UsageError
+from launcher.core.wait import wait_until
 from trainer.contract.storage import durable_files
 
 LOCK_TIMEOUT_S = 0.5
@@ -94,12 +94,7 @@ def lock(file: IO[Any], timeout_s: float = LOCK_TIMEOUT_S) -> bool:
 
     Returns False when the lock is still taken after `timeout_s`. Raises NoLocksError.
     """
-    deadline = time.monotonic() + timeout_s
-    while not _try_lock(file, fcntl.LOCK_EX):
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(RETRY_S)
-    return True
+    return wait_until(lambda: _try_lock(file, fcntl.LOCK_EX), timeout_s, poll_interval_s=RETRY_S)
 
 
 def is_locked(path: Path) -> bool:

@@ -17,7 +17,7 @@ from launcher.host.log_reader import Lines, LogFile
 from launcher.planning.spec import AttemptInfo
 from launcher.runs import live, summary
 from launcher.runs.directory import RunFolderError, is_alive, run_word
-from launcher.runs.host_logs import FOLLOWED_TAIL, LOOK_S, HostLogs
+from launcher.runs.host_logs import FOLLOWED_TAIL, POLL_INTERVAL_S, HostLogs
 from launcher.runs.status import RunStatus, describe, read_status
 from launcher.ui.progress import RunDisplay, print_summary
 from trainer.contract.config.command import CommandJob, load_job
@@ -86,7 +86,7 @@ def new_events(folder: Path) -> Iterator[Event]:
                 yield event
             if not alive:
                 return
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
 
 
 def new_lines(folder: Path, host: int | None) -> Iterator[str]:
@@ -108,7 +108,7 @@ def new_lines(folder: Path, host: int | None) -> Iterator[str]:
             if not found and not alive:
                 return
             if not found:
-                time.sleep(LOOK_S)
+                time.sleep(POLL_INTERVAL_S)
 
 
 class _Attached:
@@ -143,7 +143,7 @@ class _Attached:
                 if not found and not alive:
                     return
                 if not found:
-                    time.sleep(LOOK_S)
+                    time.sleep(POLL_INTERVAL_S)
 
     def _on_event(self, event: Event) -> None:
         attempt = event.attempt or self._attempt

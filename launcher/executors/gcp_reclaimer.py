@@ -14,6 +14,7 @@ from pathlib import Path
 from launcher.core.errors import HostError, SlipwayError
 from launcher.core.exit_codes import print_error
 from launcher.core.files import lock
+from launcher.core.wait import wait_until
 from launcher.executors.gcp import (
     ASK_S,
     OverTimeError,
@@ -41,7 +42,7 @@ from launcher.runs.records import RunRecordError
 from launcher.runs.status import read_status
 from trainer.contract.config.command import load_job
 
-POLL_INTERVAL_S, AGAIN_S = 1.0, 60.0
+POLL_INTERVAL_S, RETRY_S = 1.0, 60.0
 MOST_FAILURES = 10
 """Consecutive unexpected errors after which the keeper only releases the slices."""
 
@@ -51,8 +52,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     folder = Path(sys.argv[1])
     with (folder / "lock").open("w") as file:
-        while is_noted(folder) and not lock(file):
-            time.sleep(POLL_INTERVAL_S)
+        wait_until(lambda: not is_noted(folder) or lock(file), poll_interval_s=POLL_INTERVAL_S)
         Keeper(folder).keep()
     return 0
 
@@ -220,10 +220,8 @@ class Keeper:
         self._trouble.add(f"{kind}{error}")
 
     def _wait(self) -> None:
-        """Waits for AGAIN_S, or until the slices are released."""
-        until = time.monotonic() + AGAIN_S
-        while is_noted(self._folder) and time.monotonic() < until:
-            time.sleep(POLL_INTERVAL_S)
+        """Waits for RETRY_S, or until the slices are released."""
+        wait_until(lambda: not is_noted(self._folder), RETRY_S, poll_interval_s=POLL_INTERVAL_S)
 
 
 def say(text: str) -> None:

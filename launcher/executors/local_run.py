@@ -1,8 +1,7 @@
 """The handle of a run that a process of this machine drives, or that has ended."""
 
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from launcher.core.errors import InterruptError, JobError
 from launcher.core.events import Listener
 from launcher.core.formatting import format_seconds
 from launcher.core.results import RunState
+from launcher.core.wait import wait_until
 from launcher.executors.follow import follow_run, new_events, new_lines
 from launcher.executors.handle import RunHandle
 from launcher.executors.options import LaunchOptions
@@ -99,7 +99,9 @@ def _stop(folder: Path, owner: KnownProcess | None, listener: Listener) -> bool:
     def show(waited_s: float) -> None:
         listener.on_status(f"{text}: {format_seconds(waited_s)} of {format_seconds(timeout_s)}")
 
-    return _wait(lambda: not is_alive(folder), timeout_s, show)
+    return wait_until(
+        lambda: not is_alive(folder), timeout_s, poll_interval_s=POLL_INTERVAL_S, on_wait=show
+    )
 
 
 def _end_at_once(folder: Path, owner: KnownProcess | None) -> bool:
@@ -112,9 +114,11 @@ def _end_at_once(folder: Path, owner: KnownProcess | None) -> bool:
         _send(owner, signal.SIGTERM)
         return not is_alive(folder)
 
-    if not _wait(is_over, SIGNALS_TIMEOUT_S):
+    if not wait_until(is_over, SIGNALS_TIMEOUT_S, poll_interval_s=POLL_INTERVAL_S):
         _send(owner, signal.SIGKILL)
-    ended = _wait(lambda: not is_alive(folder), KILLED_TIMEOUT_S)
+    ended = wait_until(
+        lambda: not is_alive(folder), KILLED_TIMEOUT_S, poll_interval_s=POLL_INTERVAL_S
+    )
     if ended:
         _record_stop(folder)
     return ended
@@ -144,7 +148,7 @@ def _owner(folder: Path) -> Iterator[KnownProcess | None]:
         owner = KnownProcess.find(recorded.pid, recorded.start_time)
         return owner is not None or not is_alive(folder)
 
-    if not _wait(is_found, OWNER_TIMEOUT_S):
+    if not wait_until(is_found, OWNER_TIMEOUT_S, poll_interval_s=POLL_INTERVAL_S):
         raise RunFolderError(
             f"{folder}: this run is running, but its process is none of this machine, or another "
             "user's. Stop it there"
@@ -156,20 +160,6 @@ def _owner(folder: Path) -> Iterator[KnownProcess | None]:
 def _send(owner: KnownProcess | None, number: signal.Signals) -> None:
     if owner is not None:
         owner.send(number)
-
-
-def _wait(
-    is_over: Callable[[], bool], timeout_s: float, show: Callable[[float], None] = lambda _: None
-) -> bool:
-    """Returns whether a condition held before the deadline; `show` receives the seconds so far."""
-    began = time.monotonic()
-    while not is_over():
-        waited_s = time.monotonic() - began
-        if waited_s > timeout_s:
-            return False
-        show(waited_s)
-        time.sleep(POLL_INTERVAL_S)
-    return True
 
 
 def _command(folder: Path) -> str:

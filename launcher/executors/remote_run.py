@@ -1,6 +1,5 @@
 """The handle of a run that a remote host drives."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from launcher.core.errors import HostError, JobError, error_of
 from launcher.core.events import Listener, parse_event
 from launcher.core.exit_codes import OK
 from launcher.core.files import parse_object, read_object
+from launcher.core.wait import wait_until
 from launcher.executors.handle import RunHandle
 from launcher.executors.options import LaunchOptions
 from launcher.providers.ray_jobs.run_handle import RayJob
@@ -49,8 +49,7 @@ class RemoteRunHandle(RunHandle):
         for event in self.events():
             if listener:
                 listener.on_event(event)
-        while not self._record.is_over():
-            time.sleep(POLL_INTERVAL_S)
+        wait_until(self._record.is_over, poll_interval_s=POLL_INTERVAL_S)
         self.fetch()
         return self.status()
 

@@ -8,6 +8,7 @@ from rich.text import Text
 from launcher.core.errors import HostError, InterruptError, JobError, SlipwayError, error_of
 from launcher.core.events import Listener
 from launcher.core.results import RunState
+from launcher.core.wait import wait_until
 from launcher.executors.follow import detached, follow_run
 from launcher.executors.local_run import LocalRunHandle
 from launcher.executors.options import LaunchOptions
@@ -98,11 +99,13 @@ def _stop(folder: Path, job: SlurmJob, force: bool, listener: Listener) -> None:
         job.ask_to_stop()
     else:
         job.cancel()
-    deadline = time.monotonic() + ENDING_TIMEOUT_S + grace_s * in_order
-    while is_alive(folder) or job.queue_status() is not None:
-        if time.monotonic() > deadline:
-            raise JobError(f"Slurm's job {job.job_id or job.name} has not ended yet")
-        time.sleep(POLL_INTERVAL_S)
+
+    def is_over() -> bool:
+        return not is_alive(folder) and job.queue_status() is None
+
+    timeout_s = ENDING_TIMEOUT_S + grace_s * in_order
+    if not wait_until(is_over, timeout_s, poll_interval_s=POLL_INTERVAL_S):
+        raise JobError(f"Slurm's job {job.job_id or job.name} has not ended yet")
     job_environment.forget(folder)
     if read_status(folder).state in (RunState.QUEUED, RunState.LOST):
         with RunDir.open(folder) as run:

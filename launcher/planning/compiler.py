@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from launcher.core.memory import available_bytes
 from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
-from launcher.planning.trainer_process import POLL_S, TrainerProcess, TrainerProcessError
+from launcher.planning.trainer_process import POLL_INTERVAL_S, TrainerProcess, TrainerProcessError
 from trainer.contract.estimates.search import Candidate, Ranking
 from trainer.contract.planning.accelerators import lacks_compiler
 from trainer.contract.protocol.reports import CompileReport
@@ -80,7 +80,7 @@ def ask_about_the_best(
                 running[calls.enter_context(compilation(asked))] = one
             if not running:
                 return findings
-            time.sleep(POLL_S)
+            time.sleep(POLL_INTERVAL_S)
             for call in [one for one in running if one.is_over]:
                 findings.append(_finding(running.pop(call), call))
                 on_finding()

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
+from launcher.core.wait import wait_until
 from launcher.host.reaper import die_with_parent
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import dump
@@ -22,7 +23,7 @@ from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.planning.planner import PlanError
 from trainer.contract.planning.validation import KEY
 
-POLL_S = 0.05
+POLL_INTERVAL_S = 0.05
 Report = TypeVar("Report")
 """A dataclass that a process prints as JSON."""
 
@@ -63,8 +64,7 @@ class TrainerProcess:
 
     def answer(self, report: type[Report]) -> Report:
         """Waits for the process and returns its report. Raises TrainerProcessError."""
-        while not self.is_over:
-            time.sleep(POLL_S)
+        wait_until(lambda: self.is_over, poll_interval_s=POLL_INTERVAL_S)
         code = self._process.returncode
         if code is None:
             self._process.kill()

@@ -6,7 +6,7 @@ from pathlib import Path
 from launcher.core.formatting import host_name
 from launcher.host.log_reader import Lines, LogFile
 
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 
 FOLLOWED_TAIL = 10
 """Default number of past lines of each host that a following command begins with."""

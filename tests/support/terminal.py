@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-READ_BYTES, LOOK_S = 1 << 16, 0.1
+READ_BYTES, POLL_INTERVAL_S = 1 << 16, 0.1
 
 
 class Terminal:
@@ -48,7 +48,7 @@ class Terminal:
 
     def _read(self) -> None:
         while not self._is_closing.is_set():
-            if not select.select([self._master], [], [], LOOK_S)[0]:
+            if not select.select([self._master], [], [], POLL_INTERVAL_S)[0]:
                 continue
             try:
                 self._printed += os.read(self._master, READ_BYTES)

@@ -18,6 +18,7 @@ from launcher.cluster.schema import Cluster, ClusterRef, cluster_key
 from launcher.core.errors import HostError, RefusedError
 from launcher.core.files import is_locked, lock, replace_file
 from launcher.core.formatting import format_seconds
+from launcher.core.wait import wait_until
 from launcher.providers.gcp.client import LOST_NODE, OVER, Api
 from launcher.providers.gcp.request import (
     TpuRequest,
@@ -197,8 +198,7 @@ class TpuSliceRequest:
             yield False
             return
         with file:
-            while not lock(file):
-                time.sleep(POLL_INTERVAL_S)
+            wait_until(lambda: lock(file), poll_interval_s=POLL_INTERVAL_S)
             yield is_noted(self.folder)
 
     def delete(self) -> bool:
@@ -228,12 +228,8 @@ class TpuSliceRequest:
 
         The time counts from now: the process that sent the request has ended or given up.
         """
-        deadline = time.monotonic() + LATE_S
-        while not self.release():
-            if time.monotonic() >= deadline:
-                self.forget()
-                return
-            time.sleep(POLL_INTERVAL_S)
+        if not wait_until(self.release, LATE_S, poll_interval_s=POLL_INTERVAL_S):
+            self.forget()
 
     def forget(self) -> None:
         """Deletes the folder; call it only when no slices are held."""

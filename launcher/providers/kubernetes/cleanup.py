@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launcher.core.errors import HostError, RefusedError, UnreachableError
+from launcher.core.wait import wait_until
 from launcher.providers.kubernetes.client import Api
 from launcher.runs.records import KubernetesRecord
 
@@ -30,15 +31,17 @@ def release(folder: Path, on_status: Callable[[str], None] = lambda text: None) 
         return False
     on_status(f"deleting RayCluster {made.name}")
     api = Api(made.namespace, made.context)
-    began = time.monotonic()
-    while not _is_gone(api, made.name, began + UNREACHABLE_TIMEOUT_S):
-        if time.monotonic() > began + ENDING_TIMEOUT_S:
-            raise RefusedError(
-                f"{api.where}: RayCluster {made.name} still exists {ENDING_TIMEOUT_S:.0f} s "
-                f"after its deletion. See `kubectl -n {made.namespace} describe raycluster "
-                f"{made.name}`; `launch stop {folder}` retries"
-            )
-        time.sleep(POLL_INTERVAL_S)
+    give_up_at = time.monotonic() + UNREACHABLE_TIMEOUT_S
+    if not wait_until(
+        lambda: _is_gone(api, made.name, give_up_at),
+        ENDING_TIMEOUT_S,
+        poll_interval_s=POLL_INTERVAL_S,
+    ):
+        raise RefusedError(
+            f"{api.where}: RayCluster {made.name} still exists {ENDING_TIMEOUT_S:.0f} s "
+            f"after its deletion. See `kubectl -n {made.namespace} describe raycluster "
+            f"{made.name}`; `launch stop {folder}` retries"
+        )
     (folder / KubernetesRecord.FILE).unlink(missing_ok=True)
     return True
 

@@ -30,7 +30,7 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryApi:
     for module in (gcp, gcp_reclaimer):
         monkeypatch.setattr(module, "ASK_S", 0.0)
     monkeypatch.setattr(gcp_reclaimer, "POLL_INTERVAL_S", 0.001)
-    monkeypatch.setattr(gcp_reclaimer, "AGAIN_S", 0.002)
+    monkeypatch.setattr(gcp_reclaimer, "RETRY_S", 0.002)
     monkeypatch.setattr(pod, "POLL_INTERVAL_S", 0.001)
     found = MemoryApi()
     monkeypatch.setattr(pod, "Api", found.at)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from launcher.cli.app import app
 from launcher.cluster.schema import Cluster, Slurm, find_cluster
-from launcher.core import files
+from launcher.core import files, wait
 from launcher.core.errors import HostError
 from launcher.core.exit_codes import NO_CLUSTER, OK
 from launcher.core.results import RunState
@@ -290,7 +290,7 @@ def test_a_requeued_job_waits_for_the_lock_of_a_dead_host(
     held = (run / "events.jsonl").open("a")
     assert files.lock(held)
     waits = threading.Event()
-    monkeypatch.setattr(files.time, "sleep", lambda seconds: waits.set())
+    monkeypatch.setattr(wait.time, "sleep", lambda seconds: waits.set())
     threading.Thread(target=lambda: waits.wait(60) and held.close()).start()
     RunDir.open(run).close()
     assert waits.is_set()

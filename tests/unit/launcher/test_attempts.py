@@ -117,7 +117,7 @@ def test_later_attempt_waits_for_host_with_held_chips(
     held = Problem(0, "process 7 has /dev/accel0 open")
     found = [[], [held], [held], []]
     monkeypatch.setattr(controller, "judge", lambda *_: found.pop(0))
-    monkeypatch.setattr(controller, "HELD_LOOK_S", 0.0)
+    monkeypatch.setattr(controller, "HELD_POLL_INTERVAL_S", 0.0)
     over, hosts = play([CRASHED, FINISHED])
     assert (over.state, found, hosts.avoided) == ("finished", [], [])
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from launcher.cluster.schema import ClusterRef, find_cluster
+from launcher.core import wait
 from launcher.core.errors import HostError, RefusedError
 from launcher.providers.gcp import pod
 from launcher.providers.gcp.pod import TpuSliceRequest
@@ -66,6 +67,7 @@ class PlayedApi(MemoryApi):
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(pod, "time", clock)
+    monkeypatch.setattr(wait, "time", clock)
     monkeypatch.setattr(pod, "POLL_INTERVAL_S", 1.0)
     return clock
 

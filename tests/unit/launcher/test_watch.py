@@ -14,7 +14,7 @@ from trainer.contract.config.job import Deadlines
 from trainer.contract.protocol.events import HeartbeatEvent, StepEvent
 
 LIMITS = Limits()
-LOOK_S, BEAT_S = 0.5, 2.0
+POLL_INTERVAL_S, BEAT_S = 0.5, 2.0
 LONGEST_S = max([*LIMITS.phase_s.values(), LIMITS.other_phases_s])
 
 
@@ -60,7 +60,7 @@ class Gang:
             if self.now >= beat_at:
                 self.beat(*silent)
                 beat_at += BEAT_S
-            self.now = min(self.now + LOOK_S, until)
+            self.now = min(self.now + POLL_INTERVAL_S, until)
             if hang := self.watch.poll(self.now):
                 return hang
         return None
@@ -147,7 +147,7 @@ def test_the_deadline_of_a_step_grows_with_the_steps() -> None:
     begin = gang.now
     hang = gang.wait(1000)
     assert hang and hang.deadline_s == pytest.approx(LIMITS.factor * 30, rel=0.1)
-    assert gang.now - begin == pytest.approx(hang.deadline_s, abs=2 * LOOK_S)
+    assert gang.now - begin == pytest.approx(hang.deadline_s, abs=2 * POLL_INTERVAL_S)
 
 
 def test_one_slow_step_changes_the_deadline_of_the_others_little() -> None:
@@ -275,9 +275,9 @@ def test_a_program_without_heartbeats_is_not_silent_between_its_steps() -> None:
     for step in range(1, 10):
         watch.on_event(StepEvent(process=0, step=step), now)
         for _ in range(80):
-            now += LOOK_S
+            now += POLL_INTERVAL_S
             assert watch.poll(now) is None
-    assert any(watch.poll(now + look * LOOK_S) for look in range(400))
+    assert any(watch.poll(now + look * POLL_INTERVAL_S) for look in range(400))
 
 
 def test_a_driver_that_was_stopped_blames_nobody() -> None:
