@@ -6,6 +6,7 @@ from pathlib import Path
 
 from launcher.core.events import Listener
 from launcher.executors.options import LaunchOptions
+from launcher.runs.goodput import Goodput
 from launcher.runs.status import RunStatus
 from trainer.contract.protocol.events import Event
 
@@ -24,6 +25,13 @@ class RunHandle(ABC):
     @abstractmethod
     def status(self) -> RunStatus:
         """Returns the run's current status. Raises HostError when it cannot be queried."""
+
+    @abstractmethod
+    def goodput(self) -> Goodput:
+        """Returns how the run's time was spent, until now if it is running.
+
+        Raises HostError when it cannot be queried.
+        """
 
     @abstractmethod
     def events(self) -> Iterator[Event]:

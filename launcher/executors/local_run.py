@@ -16,7 +16,9 @@ from launcher.executors.options import LaunchOptions
 from launcher.providers.kubernetes.cleanup import release
 from launcher.runs import summary
 from launcher.runs.directory import RunDir, RunFolderError, is_alive, run_word
+from launcher.runs.goodput import Goodput
 from launcher.runs.known_process import KnownProcess
+from launcher.runs.live import read_goodput
 from launcher.runs.state_file import Position, RecordedState
 from launcher.runs.status import RunStatus, read_status
 from trainer.contract.protocol.events import Event
@@ -34,6 +36,9 @@ class LocalRunHandle(RunHandle):
 
     def status(self) -> RunStatus:
         return read_status(self.folder)
+
+    def goodput(self) -> Goodput:
+        return read_goodput(self.folder, is_alive=is_alive(self.folder))
 
     def events(self) -> Iterator[Event]:
         return new_events(self.folder)

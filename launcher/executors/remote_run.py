@@ -13,9 +13,11 @@ from launcher.executors.options import LaunchOptions
 from launcher.providers.ray_jobs.run_handle import RayJob
 from launcher.providers.ssh.run_handle import RemoteRun
 from launcher.runs.directory import REMOTE, RunFolderError
+from launcher.runs.goodput import Goodput
+from launcher.runs.live import read_goodput
 from launcher.runs.remote import RemoteRunRecord
 from launcher.runs.state_file import RecordedState
-from launcher.runs.status import PrintedStatus, RunStatus, read_status
+from launcher.runs.status import PrintedGoodput, PrintedStatus, RunStatus, read_status
 from trainer.contract.protocol.events import Event
 
 POLL_INTERVAL_S = 1.0
@@ -31,8 +33,13 @@ class RemoteRunHandle(RunHandle):
     def status(self) -> RunStatus:
         if self._is_here:
             return read_status(self.folder)
-        output = "\n".join(self._record.lines("status", "-o", "json"))
-        return RunStatus.of_remote(self.folder, PrintedStatus.parse(output, self._record.head_name))
+        return RunStatus.of_remote(self.folder, self._printed_status())
+
+    def goodput(self) -> Goodput:
+        if self._is_here:
+            return read_goodput(self.folder, is_alive=False)
+        printed = self._printed_status().goodput or PrintedGoodput({})
+        return printed.goodput()
 
     def events(self) -> Iterator[Event]:
         return filter(None, map(parse_event, self._record.lines("events")))
@@ -78,6 +85,10 @@ class RemoteRunHandle(RunHandle):
 
     def forward(self, verb: str, *args: str, terminal: bool) -> int | None:
         return self._record.launch(verb, *args, terminal=terminal)
+
+    def _printed_status(self) -> PrintedStatus:
+        output = "\n".join(self._record.lines("status", "-o", "json"))
+        return PrintedStatus.parse(output, self._record.head_name)
 
     @property
     def _is_here(self) -> bool:

@@ -6,6 +6,7 @@ receive no request for a minute end themselves.
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from launcher.core.files import read_object, replace_file
 from launcher.runs import summary
+from launcher.runs.goodput import Goodput
 from launcher.runs.phases import HostPhases
 from launcher.runs.timeline import as_time
 from trainer.contract.protocol.events import Event
@@ -45,6 +47,12 @@ def read(folder: Path) -> LiveHosts:
         as_time(found.get("heard")),
         {int(process): str(phase) for process, phase in named.items() if process.isdecimal()},
     )
+
+
+def read_goodput(folder: Path, *, is_alive: bool) -> Goodput:
+    """Returns the goodput of a run, until now if it is alive."""
+    found = summary.read(folder)
+    return found.goodput(time.time() if is_alive else None, read(folder).heard)
 
 
 class LiveFiles:

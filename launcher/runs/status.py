@@ -1,7 +1,7 @@
 """The current status of a run, from its folder. Cheap enough to read for many runs."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +21,7 @@ from launcher.runs.directory import (
     run_word,
     stop_command,
 )
+from launcher.runs.goodput import Goodput, Part
 from launcher.runs.records import RunRecordError
 from launcher.runs.registry import is_run, noted
 from launcher.runs.slurm_job import queued
@@ -43,6 +44,17 @@ class PrintedCheckpoint:
     step: int
 
 
+@dataclass(frozen=True)
+class PrintedGoodput:
+    """The goodput in a `PrintedStatus`."""
+
+    parts_s: Mapping[str, float]
+
+    def goodput(self) -> Goodput:
+        """Returns the goodput. Parts of another version of Slipway are left out."""
+        return Goodput({part: self.parts_s.get(part, 0.0) for part in Part})
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrintedStatus:
     """The fields of `launch status -o json` that are read on another machine."""
@@ -57,6 +69,7 @@ class PrintedStatus:
     cluster: ClusterRef | None = None
     changed: float = 0.0
     checkpoint: PrintedCheckpoint | None = None
+    goodput: PrintedGoodput | None = None
 
     @classmethod
     def parse(cls, output: str, host: str) -> Self:
@@ -125,6 +138,11 @@ class RunStatus:
     @property
     def steps(self) -> int | None:
         return self.recorded.steps
+
+    @property
+    def last_checkpoint(self) -> int | None:
+        """Step of the last checkpoint when the run's state last changed; None without one."""
+        return self.recorded.checkpoint
 
     @property
     def cluster_name(self) -> str:

@@ -17,6 +17,7 @@ import trainer
 from launcher import RunHandle, SlipwayError, find_run, list_runs, plan, resume, run
 from launcher.core.errors import JobError, UsageError
 from launcher.planning.planner import TrainingLaunch
+from launcher.runs.goodput import Part
 from tests.support.assert_no_leftovers import Traces
 from tests.support.processes import wait_until
 from trainer import Data, Job, Model
@@ -100,11 +101,17 @@ def test_a_detached_run_is_watched_and_stopped_with_a_checkpoint(stopped: RunHan
     status = stopped.wait()
     assert (status.state, status.is_alive, status.exit_code) == ("stopped", False, 130)
     assert status.step is not None and status.step >= 3
-    assert status.recorded.checkpoint == status.step
+    assert status.last_checkpoint == status.step
     assert list_runs()[0].name == "small"
     assert any(line.startswith("host 0 ") for line in stopped.logs())
     assert not any(line.startswith("host 0 ") for line in stopped.logs(0))
     assert stopped.fetch() == Path("runs/small").absolute()
+
+
+def test_the_goodput_of_a_stopped_run_counts_its_steps(stopped: RunHandle) -> None:
+    goodput = stopped.goodput()
+    assert goodput.share and 0 < goodput.share < 1
+    assert goodput.seconds[Part.STEPS] > 0
 
 
 def test_a_run_of_the_same_name_is_refused(stopped: RunHandle) -> None:

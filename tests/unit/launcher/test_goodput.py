@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from launcher.runs.goodput import Part, goodput
+from launcher.runs.goodput import Goodput, Part, goodput
+from launcher.runs.status import PrintedStatus
 from tests.support.run_builders import BEGIN_S, DAY_S, HOUR_S, RunEvents, parts
 
 UNTIL_TRAINING = {"provisioning": 5, "start": 5.5, "data": 1, "compile": 8}
@@ -290,3 +291,10 @@ def test_json_has_every_part_in_seconds() -> None:
     assert list(told["parts_s"]) == list(Part)
     assert sum(told["parts_s"].values()) == pytest.approx(told["wall_s"])
     assert told["goodput"] == pytest.approx(10 / told["wall_s"])
+
+
+def test_goodput_that_a_remote_host_printed_is_read_back() -> None:
+    seconds = {part: float(number) for number, part in enumerate(Part)}
+    output = json.dumps({"alive": False, "goodput": Goodput(seconds).as_json()})
+    printed = PrintedStatus.parse(output, "host-0000")
+    assert printed.goodput and printed.goodput.goodput() == Goodput(seconds)
