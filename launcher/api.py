@@ -184,8 +184,8 @@ def restart(
     from launcher.executors.remote_run import locate
     from launcher.executors.resume_point import new_cluster_ref
 
-    if there := locate(folder):
-        raise RunFolderError(f"{folder}: this run is running now, on {there.head_name}")
+    if remote := locate(folder):
+        raise RunFolderError(f"{folder}: this run is running now, on {remote.head_name}")
     with reporting_disk_errors(folder), RunDir.open(folder) as opened:
         cluster_ref = new_cluster_ref(opened.cluster_ref, *where)
         with chdir(opened.launched_in):

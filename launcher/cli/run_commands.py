@@ -82,8 +82,8 @@ def logs(
 
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `launch logs RUN | head` ends in silence
     as_json = output is Output.json
-    words = [f"--host={host}"] * (host is not None) + [f"--tail={tail}"] * (tail is not None)
-    handle = _find(run, runs, "logs", *words, *["-f"] * follow, *_json(output))
+    arguments = [f"--host={host}"] * (host is not None) + [f"--tail={tail}"] * (tail is not None)
+    handle = _find(run, runs, "logs", *arguments, *["-f"] * follow, *_json(output))
     show_logs(handle.folder, host=host, tail=tail, follow=follow, as_json=as_json)
 
 

@@ -30,7 +30,7 @@ def check_sharding(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> Non
     try:
         status = errors.status("tracing the step under explicit axis types")
         with status, ending_on_signals():
-            report = ask(launch)
+            report = trace_step(launch)
     except TrainerProcessError as error:
         raise UsageError(f"--check-sharding: {error}") from None
     except KeyboardInterrupt:
@@ -45,7 +45,7 @@ def check_sharding(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> Non
         errors.print(Text(why, style="yellow"), soft_wrap=True)
 
 
-def ask(launch: LaunchSpec) -> ShardingReport:
+def trace_step(launch: LaunchSpec) -> ShardingReport:
     """Traces the step and returns the report. Raises TrainerProcessError."""
     training = of_training(launch)
     with TrainerProcess(

@@ -97,11 +97,11 @@ def _end_all(found: Sequence[ToEnd], console: Console) -> list[str]:
     for thing in found:
         try:
             with console.status(f"ending {thing.name}"):
-                said = thing.end(console)
+                result = thing.end(console)
         except HostError as error:
             problems.append(f"{thing.name}: {error}")
             continue
-        console.print(Text(said), soft_wrap=True)
+        console.print(Text(result), soft_wrap=True)
     return problems
 
 

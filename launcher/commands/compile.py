@@ -34,7 +34,7 @@ def compile_plan(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> None:
     try:
         status = errors.status(f"compiling the step for {launch.plan.world.accelerator}")
         with status, ending_on_signals():
-            verdict = ask(launch)
+            verdict = compile_step(launch)
     except TrainerProcessError as error:
         raise UsageError(f"--compile: {error}") from None
     except KeyboardInterrupt:
@@ -50,7 +50,7 @@ def compile_plan(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> None:
         raise JobError(describe_misfit(verdict))
 
 
-def ask(launch: LaunchSpec) -> CompileReport:
+def compile_step(launch: LaunchSpec) -> CompileReport:
     """Compiles the step and returns the report. Raises TrainerProcessError."""
     with compilation(launch) as call:
         return call.answer(CompileReport)

@@ -25,7 +25,7 @@ from launcher.providers.local import warm
 from launcher.runs.directory import is_alive
 from trainer.contract.config.loader import ConfigError
 
-Tell = Callable[[str], None]
+OnStatus = Callable[[str], None]
 
 
 class ToEnd(Protocol):
@@ -132,23 +132,23 @@ class UnnotedPod:
         return f"{self.name}: asked for with this cluster; this machine has no note of it"
 
 
-def to_end(given: str, tell: Tell) -> list[ToEnd]:
+def to_end(given: str, on_status: OnStatus) -> list[ToEnd]:
     """Lists everything that a name or path refers to, and prints warnings."""
     key, stem = cluster_key(given), Path(given).stem
     cluster = _gcp_cluster(given)
     found: list[ToEnd] = []
     if warm.is_of(stem, key) or (not is_path(given) and warm.is_up(stem)):
         found.append(WarmCluster(stem))
-    found += _noted(given, key, cluster, tell)
-    labels = set() if cluster is None else _labelled(cluster, key, tell)
-    found += _unreadable(given, labels, tell)
+    found += _recorded(given, key, cluster, on_status)
+    labels = set() if cluster is None else _labelled(cluster, key, on_status)
+    found += _unreadable(given, labels, on_status)
     known = {thing.name for thing in found}
     if cluster is not None:
         found += [UnnotedPod(name, cluster) for name in sorted(labels - known)]
     return found
 
 
-def _noted(given: str, key: str, cluster: Cluster | None, tell: Tell) -> list[ToEnd]:
+def _recorded(given: str, key: str, cluster: Cluster | None, on_status: OnStatus) -> list[ToEnd]:
     """Lists recorded slices: those of that name, or those of the cluster in its current project."""
     found: list[ToEnd] = []
     here = _where(cluster)
@@ -161,32 +161,32 @@ def _noted(given: str, key: str, cluster: Cluster | None, tell: Tell) -> list[To
         if here is None or where == here:
             found.append(NotedPod(folder, note))
         else:
-            tell(
+            on_status(
                 f"warning: {note.resource_id} is in {where}, and {given} now means {here}: it "
                 f"stays. launch down {note.resource_id} gives it back"
             )
     return found
 
 
-def _unreadable(given: str, labels: set[str], tell: Tell) -> list[ToEnd]:
+def _unreadable(given: str, labels: set[str], on_status: OnStatus) -> list[ToEnd]:
     """Lists slices whose record is unreadable, by their name or the cluster's label."""
     found: list[ToEnd] = []
     for folder, why in list_unreadable_slices().items():
         if folder.name == given or folder.name in labels:
             found.append(UnreadablePod(folder, why))
             continue
-        tell(f"warning: {why}: skipped. launch down {folder.name} gives its slices back")
+        on_status(f"warning: {why}: skipped. launch down {folder.name} gives its slices back")
     return found
 
 
-def _labelled(cluster: Cluster, key: str, tell: Tell) -> set[str]:
+def _labelled(cluster: Cluster, key: str, on_status: OnStatus) -> set[str]:
     """Returns the names of the slices that carry the cluster's label."""
     try:
         return set(labelled(cluster, key))
     except MissingClientError:
         return set()  # without the client, no slices were requested
     except HostError as error:
-        tell(f"warning: slices were not looked for by their label: {error}")
+        on_status(f"warning: slices were not looked for by their label: {error}")
         return set()
 
 

@@ -25,7 +25,7 @@ class SampleRequest:
     """Random seed; None for the job's."""
 
     @property
-    def words(self) -> list[str]:
+    def arguments(self) -> list[str]:
         """Arguments of the child, each one with `=` because a prompt may begin with a dash."""
         seed = [] if self.seed is None else [f"--seed={self.seed}"]
         numbers = [f"--tokens={self.tokens}", f"--temperature={self.temperature}"]
@@ -38,7 +38,7 @@ def write(entry: Entry, wish: SampleRequest, start_in: Path) -> int:
     `start_in` is the folder that the job's relative paths start from.
     """
     folder = str(entry.folder if is_url(entry.folder) else entry.folder.absolute())
-    command = [sys.executable, "-m", "trainer.tools.sample_checkpoint", folder, *wish.words]
+    command = [sys.executable, "-m", "trainer.tools.sample_checkpoint", folder, *wish.arguments]
     parent_dies = die_with_parent(os.getpid())
     try:
         code = subprocess.run(

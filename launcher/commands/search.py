@@ -15,7 +15,7 @@ from rich.text import Text
 from launcher.core.errors import InterruptError, JobError, UsageError
 from launcher.core.formatting import format_bytes
 from launcher.core.signals import ending_on_signals
-from launcher.planning.compiler import MOST, CompiledCandidate, ask_about_the_best
+from launcher.planning.compiler import MOST, CompiledCandidate, compile_candidates
 from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
 from launcher.planning.trainer_process import TrainerProcessError
@@ -132,7 +132,7 @@ def search(launch: LaunchSpec, *, compiled: bool | None, as_json: bool) -> None:
 def _compile(launch: TrainingLaunch, ranking: Ranking) -> list[CompiledCandidate]:
     with ending_on_signals(), _progress(Console(stderr=True)) as progress:
         task = progress.add_task("compiling the likely best", total=MOST)
-        return ask_about_the_best(launch, ranking, lambda: progress.advance(task))
+        return compile_candidates(launch, ranking, lambda: progress.advance(task))
 
 
 def _progress(errors: Console) -> Progress:
@@ -148,9 +148,10 @@ def _progress(errors: Console) -> Progress:
 
 def _in_order(ranking: Ranking, asked: list[CompiledCandidate]) -> list[CompiledCandidate]:
     """Returns the alternatives that fit by the compiler, then the unknown, then the rest."""
-    said = {id(one.candidate): one for one in asked}
+    compiled = {id(one.candidate): one for one in asked}
     every = [
-        said.get(id(one), CompiledCandidate(one)) for one in [*ranking.fitting, *ranking.doubtful]
+        compiled.get(id(one), CompiledCandidate(one))
+        for one in [*ranking.fitting, *ranking.doubtful]
     ]
     return sorted(every, key=lambda one: {True: 0, None: 1, False: 2}[one.fits])
 

@@ -36,7 +36,7 @@ def classify(
         return _hung(hang, steps.get(hang.behind[0].process, furthest))
     if outcome.ok:
         return AttemptResult(EndReason.FINISHED, outcome.reason, step=furthest)
-    if stale := _saying(outcome, STALE):
+    if stale := _processes_that_reported(outcome, STALE):
         reason = "another attempt of this run has taken over its checkpoints"
         return AttemptResult(EndReason.FINAL, reason, STALE, stale[0], furthest)
     failed = outcome.failed_process
@@ -92,5 +92,5 @@ def _unexplained(process: int, ended: ProcessExit, step: int | None) -> AttemptR
     return AttemptResult(EndReason.PREEMPTED, reason, describe_status(ended.status), process, step)
 
 
-def _saying(outcome: GangResult, word: str) -> list[int]:
-    return [process for process, ended in outcome.exits.items() if ended.said == word]
+def _processes_that_reported(outcome: GangResult, category: str) -> list[int]:
+    return [process for process, ended in outcome.exits.items() if ended.final_report == category]

@@ -202,7 +202,7 @@ class RunController(Listener):
         self._run.set_state(RunState.STARTING)
         if not self._hosting.is_known(gang):
             self._display.status("looking at every host")
-            self._tell(self._look(launch, gang))
+            self._report_problems(self._run_preflight(launch, gang))
             self._display.status("checking versions, code and data on every host")
             _check_corpus(launch, gang.check(launch))
             self._hosting.know(gang)
@@ -217,7 +217,7 @@ class RunController(Listener):
             self._monitor = None
         return classify(self.outcome, monitor.asked, monitor.steps)
 
-    def _look(self, launch: LaunchSpec, gang: Gang) -> list[Problem]:
+    def _run_preflight(self, launch: LaunchSpec, gang: Gang) -> list[Problem]:
         """Returns the problems of the hosts; in a later attempt, those that remain after HELD_S."""
         given_up = time.monotonic() + (0.0 if self._is_first(launch) else HELD_S)
         while True:
@@ -228,7 +228,7 @@ class RunController(Listener):
             self._display.status(f"waiting {HELD_S:.0f} s at most for {'; '.join(fatal)}")
             time.sleep(HELD_POLL_INTERVAL_S)
 
-    def _tell(self, problems: Sequence[Problem]) -> None:
+    def _report_problems(self, problems: Sequence[Problem]) -> None:
         """Records the other problems as warnings. Raises GangError with the fatal ones."""
         for problem in problems:
             if not problem.is_fatal:
@@ -263,7 +263,7 @@ class _AttemptMonitor(GangMonitor):
         self._attempts, self._interrupts, self._display = attempts, interrupts, display
         self._processes = launch.plan.world.processes
         self._limits = Limits.of(launch.job.deadlines)
-        self._tells_events = launch.tells_events
+        self._sends_events = launch.sends_events
         self.on_start()
         self._has_saved = self._is_about_to_go = False
         self._looked_s = 0.0
@@ -281,7 +281,7 @@ class _AttemptMonitor(GangMonitor):
                 pass
 
     def on_start(self) -> None:
-        self._watch = HangDetector(self._processes, self._limits, expects_events=self._tells_events)
+        self._watch = HangDetector(self._processes, self._limits, expects_events=self._sends_events)
 
     def on_exit(self, process: int) -> None:
         self._watch.on_end(process)

@@ -115,7 +115,7 @@ class Supervisor:
         if step > self._committed:
             self._committed, self.failures, self._in_a_row = step, 0, 0
             self._furthest = max(self._furthest, step)
-            self._note_progress()
+            self._record_progress()
 
     def wants_to_grow(self, alive: int) -> bool:
         """Returns whether the running attempt should stop for one on more hosts."""
@@ -126,7 +126,7 @@ class Supervisor:
         """Records that the attempt is over, with all of its processes."""
         self._running_on, self._why = None, ending.reason
         if self._got_further(ending):
-            self._note_progress()
+            self._record_progress()
         if ending.end_reason in (EndReason.FINISHED, EndReason.STOPPED):
             self._over = RunEnded(RunState(ending.end_reason), ending.reason)
         elif ending.end_reason is EndReason.FINAL:
@@ -189,7 +189,7 @@ class Supervisor:
         self._furthest = max(self._furthest, ending.step)
         return is_further
 
-    def _note_progress(self) -> None:
+    def _record_progress(self) -> None:
         self._losses_in_vain = self._unexplained = self._same = 0
 
     def _count_repeats(self, ending: AttemptResult) -> None:
@@ -231,8 +231,8 @@ class Supervisor:
     def _give_up(self, ending: AttemptResult, why: str) -> None:
         reason = f"{ending.reason} ({why})" if why else ending.reason
         repeats = self._same >= SAME_ENDS
-        said = REPEATED_HELP if repeats else HELP.get(ending.end_reason, PROGRAM_HELP)
-        self._over = RunEnded(RunState.FAILED, reason, said)
+        help_text = REPEATED_HELP if repeats else HELP.get(ending.end_reason, PROGRAM_HELP)
+        self._over = RunEnded(RunState.FAILED, reason, help_text)
 
     def _back_off_s(self) -> float:
         """Returns 0 after the first failure, then a longer time after each without a checkpoint."""

@@ -138,7 +138,7 @@ class ProcessExit:
     tail: list[str] = field(default_factory=list)
     lost: str = ""
     """The reason that nothing more is known, when `status` is None."""
-    said: str = ""
+    final_report: str = ""
     """Kind of the program's final report, `peer_lost` or `stale`; "" without one."""
     initializing: bool = False
     """Whether the program had reported its start, and not yet that the processes are connected."""
@@ -171,7 +171,7 @@ class ProcessExit:
     @property
     def is_collateral(self) -> bool:
         """Whether this end follows from that of another host: the program lost its peers."""
-        return self.is_aborted or self.said == PEER_LOST
+        return self.is_aborted or self.final_report == PEER_LOST
 
 
 @dataclass(frozen=True)
@@ -204,15 +204,15 @@ class Hang:
     def __str__(self) -> str:
         first = self.behind[0]
         where = f"in {first.phase} after step {first.step}" if first.step else f"in {first.phase}"
-        said = f"last heard of {where}, {first.waited_s:.0f} s ago"
+        text = f"last heard of {where}, {first.waited_s:.0f} s ago"
         if not self.silent:
             waited_s = min(one.waited_s for one in self.behind)
-            said = f"no progress {where} for {waited_s:.0f} s"
+            text = f"no progress {where} for {waited_s:.0f} s"
         limit = f"limit {self.deadline_s:.0f} s"
         if self.key:
             limit = f"{limit}: deadlines.{self.key} of the job"
         at = f"; {host_name(first.process)} is at {self.doing}" if self.doing else ""
-        return f"{self._names()}: {said} ({limit}){at}"
+        return f"{self._names()}: {text} ({limit}){at}"
 
     def _names(self) -> str:
         count = len(self.behind)

@@ -48,7 +48,7 @@ def require_fit(launch: LaunchSpec) -> None:
     try:
         # The key of a verdict does not cover the code of a custom model.
         known = None if isinstance(launch.job.model, OwnModel) else _remembered(memory)
-        verdict = known or _ask(launch, memory, console)
+        verdict = known or _compile(launch, memory, console)
     except TrainerProcessError as error:
         console.print(Text(f"not checked whether it fits: {error}", style="yellow"), soft_wrap=True)
         return
@@ -60,7 +60,7 @@ def require_fit(launch: LaunchSpec) -> None:
         )
 
 
-def _ask(launch: TrainingLaunch, memory: Path | None, console: Console) -> CompileReport:
+def _compile(launch: TrainingLaunch, memory: Path | None, console: Console) -> CompileReport:
     what = f"compiling the step for {launch.plan.world.accelerator}: does it fit? ({SKIP} skips it)"
     with console.status(what), compilation(launch, TIMEOUT_S) as call:
         verdict = call.answer(CompileReport)

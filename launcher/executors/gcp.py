@@ -128,11 +128,11 @@ class SliceSubmission:
         if not self._agreed and sys.stdin.isatty() and not Confirm.ask("continue?", default=False):
             raise KeyboardInterrupt
         self._agreed = True
-        pod.note_it()
+        pod.write_record()
         pod.hold()
         start_keeper(pod.folder)
         self._print(f"requesting {pod.note.resource_id}")
-        pod.ask()
+        pod.send_request()
         return pod
 
     def _wait_ready(self, pod: TpuSliceRequest) -> Ssh:
@@ -237,7 +237,7 @@ class SliceMonitor(HostMonitor):
             run = RemoteRun.read(folder)
         except (ValueError, HostError):  # unreadable: the slices' record has the same fields
             note = self._pod.note
-            localize_copy(folder, note.words, note.launched_in)
+            localize_copy(folder, note.cluster_ref, note.launched_in)
             return
         if run is not None:
             run.localize(folder)
@@ -277,15 +277,15 @@ def give_up(pod: TpuSliceRequest, on_status: Callable[[str], None], why: str = "
     """
     with suppress(OSError):  # a full disk must not keep slices
         pod.set("ending")
-    with pod.ending() as is_noted:
-        if not is_noted:
+    with pod.ending() as is_recorded:
+        if not is_recorded:
             return True
         watch = SliceMonitor(pod)
         is_on_it = _save(pod, watch, on_status)
         if not pod.delete():
             return False
         if is_on_it:
-            _bring_home(watch, Path(pod.note.run), why)
+            _fetch_run(watch, Path(pod.note.run), why)
         pod.forget()
         return True
 
@@ -309,7 +309,7 @@ def _save(pod: TpuSliceRequest, watch: SliceMonitor, on_status: Callable[[str], 
     return True
 
 
-def _bring_home(watch: SliceMonitor, folder: Path, why: str) -> None:
+def _fetch_run(watch: SliceMonitor, folder: Path, why: str) -> None:
     """Restores the run's folder. On failure, raises HostError with the last copy's path."""
     try:
         watch.fetch(folder)

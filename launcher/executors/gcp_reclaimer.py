@@ -33,9 +33,9 @@ from launcher.providers.gcp.failures import Failures, Trouble
 from launcher.providers.gcp.pod import TpuSliceRequest
 from launcher.providers.gcp.slice_records import (
     SliceRecord,
-    UnreadableNoteError,
-    is_noted,
-    read_note,
+    UnreadableRecordError,
+    is_recorded,
+    read_record,
 )
 from launcher.providers.ssh.run_handle import RemoteRun
 from launcher.runs.records import RunRecordError
@@ -52,7 +52,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     folder = Path(sys.argv[1])
     with (folder / "lock").open("w") as file:
-        wait_until(lambda: not is_noted(folder) or lock(file), poll_interval_s=POLL_INTERVAL_S)
+        wait_until(lambda: not is_recorded(folder) or lock(file), poll_interval_s=POLL_INTERVAL_S)
         Keeper(folder).keep()
     return 0
 
@@ -71,7 +71,7 @@ class Keeper:
 
     def keep(self) -> None:
         """Returns once nothing is held."""
-        while is_noted(self._folder):
+        while is_recorded(self._folder):
             try:
                 self._act()
             except Exception as error:  # only success may end the loop
@@ -81,11 +81,11 @@ class Keeper:
     def _act(self) -> None:
         """Performs the next action. May raise any exception."""
         try:
-            note = read_note(self._folder)
-        except UnreadableNoteError as error:
+            note = read_record(self._folder)
+        except UnreadableRecordError as error:
             if self._unexpected.add() < MOST_FAILURES:
                 raise
-            say(f"{error}: the slices are given back")
+            log(f"{error}: the slices are given back")
             pods.release_unreadable(self._folder)
             return
         if note is not None:
@@ -95,16 +95,16 @@ class Keeper:
         if self._why:
             self._give_up(pod, self._why)
         elif note.stage == "running":
-            self._see_to_run(pod)
+            self._follow_run(pod)
         elif note.stage == "kept" and note.delete_at and time.time() < note.delete_at:
             self._trouble.clear()
             time.sleep(POLL_INTERVAL_S)
         elif note.stage == "ending" and note.is_seen:
-            give_up(pod, say)
+            give_up(pod, log)
         else:
             pod.release_late()
 
-    def _see_to_run(self, pod: TpuSliceRequest) -> None:
+    def _follow_run(self, pod: TpuSliceRequest) -> None:
         """Follows the run until it is over, its hosts are lost, or a limit is reached."""
         try:
             self._follow(pod)
@@ -122,7 +122,7 @@ class Keeper:
             return
         run = RemoteRun.read(folder)
         if run is None:
-            release(pod, read_status(folder).exit_code, say)
+            release(pod, read_status(folder).exit_code, log)
             return
         try:
             why = self._wait_for_end(run, watch, pod)
@@ -132,7 +132,7 @@ class Keeper:
             if watch.are_lost():
                 self._replace(pod, run, watch)
             else:
-                self._bear(pod, error)
+                self._handle_unreachable(pod, error)
         else:
             self._end(pod, run, watch, why)
 
@@ -148,14 +148,14 @@ class Keeper:
             try:
                 watch.poll(run)
             except OverTimeError:
-                say(f"{over_time(pod)}: the run is stopped")
+                log(f"{over_time(pod)}: the run is stopped")
                 stop_in_order(run)
                 return over_time(pod)
             time.sleep(ASK_S)
         self._unanswered.clear()
         return ""
 
-    def _bear(self, pod: TpuSliceRequest, error: HostError) -> None:
+    def _handle_unreachable(self, pod: TpuSliceRequest, error: HostError) -> None:
         """Releases slices whose host has not answered for provider.unreachable_minutes.
 
         Past provider.max_hours, releases them immediately. Otherwise raises `error`.
@@ -187,13 +187,13 @@ class Keeper:
             return
         if why:
             record_reason(folder, why)
-        release(pod, read_status(folder).exit_code, say)
+        release(pod, read_status(folder).exit_code, log)
 
     def _give_up(self, pod: TpuSliceRequest, why: str) -> None:
         """Releases the slices, and does nothing else from now on. Raises HostError."""
         self._why = why
-        say(f"giving {pod.note.resource_id} back: {why}")
-        give_up(pod, say, f"the slices were given back: {why}")
+        log(f"giving {pod.note.resource_id} back: {why}")
+        give_up(pod, log, f"the slices were given back: {why}")
 
     def _replace(self, pod: TpuSliceRequest, run: RemoteRun, watch: SliceMonitor) -> None:
         """Continues the run on new slices, which have their own keeper."""
@@ -203,8 +203,10 @@ class Keeper:
         if Path(run.launched_in).is_dir():
             os.chdir(run.launched_in)
         options = LaunchOptions(detach=True, assume_yes=True)
-        words, cluster = pod.note.words, pod.note.cluster
-        remotely = RemoteSubmission(folder, cluster, Path(words.name).stem, words, options)
+        cluster_ref, cluster = pod.note.cluster_ref, pod.note.cluster
+        remotely = RemoteSubmission(
+            folder, cluster, Path(cluster_ref.name).stem, cluster_ref, options
+        )
         remotely.has_begun = True
         try:
             with remotely.reporting():
@@ -216,15 +218,15 @@ class Keeper:
     def _report(self, error: Exception) -> None:
         """Logs an error and records it for `launch list`, `status` and `doctor`."""
         kind = "" if isinstance(error, HostError) else f"{type(error).__name__}: "
-        say(f"{kind}{error}")
+        log(f"{kind}{error}")
         self._trouble.add(f"{kind}{error}")
 
     def _wait(self) -> None:
         """Waits for RETRY_S, or until the slices are released."""
-        wait_until(lambda: not is_noted(self._folder), RETRY_S, poll_interval_s=POLL_INTERVAL_S)
+        wait_until(lambda: not is_recorded(self._folder), RETRY_S, poll_interval_s=POLL_INTERVAL_S)
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     print(f"{time.ctime()}: {text}", flush=True)
 
 

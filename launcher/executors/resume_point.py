@@ -76,10 +76,10 @@ def _complete(point: Resumed) -> str:
     return f"{message}: {done} steps are done. To train further: {more}"
 
 
-def plan_resume(run: RunDir, overrides: Sequence[str], words: ClusterRef) -> Resumed:
+def plan_resume(run: RunDir, overrides: Sequence[str], cluster_ref: ClusterRef) -> Resumed:
     """Plans a run's next attempt. Raises ConfigError with every reason against it."""
     path = run.folder / "job.yaml"
-    planned = prepare(path, overrides, words, run.folder.parent)
+    planned = prepare(path, overrides, cluster_ref, run.folder.parent)
     before = load_job(path).value
     if isinstance(planned, CommandLaunch) or isinstance(before, CommandJob):
         return _plan_command(run, before, planned)

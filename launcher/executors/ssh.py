@@ -181,7 +181,7 @@ class RemoteSubmission:
         The hosts' copy of the job is never used.
         """
         replace_file(self.folder / "job.yaml", dump(begin.job))
-        registry.note(self.folder, begin.job.secrets)
+        registry.register(self.folder, begin.job.secrets)
 
     def _follow(self, run: RemoteRun, sessions: Sessions, watch: HostMonitor) -> int:
         """Displays the run until it ends, then copies its folder. Ctrl-C only detaches."""

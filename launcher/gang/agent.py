@@ -76,7 +76,7 @@ class Agent:
         self._asked_at = time.monotonic()
         return preflight.unreachable(address, port)
 
-    def sees(self, path: str) -> bool:
+    def file_exists(self, path: str) -> bool:
         """Returns whether a file of the launcher's machine exists on this host too."""
         self._asked_at = time.monotonic()
         return Path(path).exists()

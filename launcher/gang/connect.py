@@ -64,7 +64,7 @@ def connected(hosts: HostCluster, run_dir: Path, listener: Listener) -> Iterator
     try:
         yield
     finally:
-        _leave(hosts, _disconnect)
+        _call_bounded(hosts, _disconnect)
 
 
 @contextmanager
@@ -108,10 +108,10 @@ def assembled(
         gang = Gang(agents, reservation.places, nodes, run_dir, listener, apart)
         yield gang
     finally:
-        _leave(hosts, release)
+        _call_bounded(hosts, release)
 
 
-def _leave(hosts: HostCluster, call: Callable[[], None]) -> None:
+def _call_bounded(hosts: HostCluster, call: Callable[[], None]) -> None:
     """Runs `call`. If Ray is stuck or gone, the end of this process releases everything instead."""
     if not hosts.head_is_down:
         with suppress(HostError):

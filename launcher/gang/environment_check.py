@@ -30,7 +30,9 @@ def check_equipment(reservation: Reservation) -> None:
         environment_check
     )  # the host may have no Slipway to import
     try:
-        calls = [_look(reservation, p).remote(*arguments) for p in range(len(reservation.hosts))]
+        calls = [
+            _check_task(reservation, p).remote(*arguments) for p in range(len(reservation.hosts))
+        ]
     finally:
         cloudpickle.unregister_pickle_by_value(environment_check)
     _, late = ray.wait(calls, num_returns=len(calls), timeout=TIMEOUT_S)
@@ -49,7 +51,7 @@ def check_equipment(reservation: Reservation) -> None:
         raise HostError(f"{'; '.join(problems)}. {REMEDY}")
 
 
-def _look(reservation: Reservation, process: int) -> Any:
+def _check_task(reservation: Reservation, process: int) -> Any:
     """Returns a task for the host of `process`, which runs within the reservation."""
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy

@@ -63,7 +63,7 @@ def needs_of(launch: LaunchSpec) -> Needs:
     world = launch.plan.world
     held = 0 if world.on_cpu else launch.checkpoint_bytes // world.processes
     here = 0 if launch.job.storage else launch.checkpoint_bytes
-    return Needs(world, launch.tells_events, checkpoint_bytes=here, state_bytes=held)
+    return Needs(world, launch.sends_events, checkpoint_bytes=here, state_bytes=held)
 
 
 def judge(seen: Mapping[int, Seen], needs: Needs) -> list[Problem]:

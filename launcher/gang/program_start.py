@@ -39,7 +39,7 @@ class ProgramStart:
     ) -> None:
         self._agents, self._copies, self._run_dir = agents, copies, run_dir
         self._listener, self._on_event = listener, on_event
-        self._final: dict[int, str] = {}
+        self._final_reports: dict[int, str] = {}
         """The category of the last `peer_lost` or `stale` report of each process."""
         self._initializing: set[int] = set()
         """Processes that have started and are not yet connected to the others."""
@@ -67,7 +67,7 @@ class ProgramStart:
         exits = {
             process: replace(
                 ended,
-                said=self._final.get(process, ""),
+                final_report=self._final_reports.get(process, ""),
                 initializing=process in self._initializing,
             )
             for process, ended in watch.exits.items()
@@ -113,7 +113,7 @@ class ProgramStart:
     def _record(self, process: int, event: Event) -> None:
         match event:
             case WarningEvent() | ErrorEvent() if event.category in (PEER_LOST, STALE):
-                self._final[process] = event.category
+                self._final_reports[process] = event.category
             case StartedEvent():
                 self._initializing.add(process)
             case InitializedEvent():

@@ -40,7 +40,7 @@ def not_sharing(agents: Sequence[Any], run_dir: Path) -> list[int]:
     seen_by = run_dir / f".seen-by-hosts-{secrets.token_hex(8)}"
     seen_by.touch()
     try:
-        calls = [agent.sees.remote(str(seen_by)) for agent in agents]
+        calls = [agent.file_exists.remote(str(seen_by)) for agent in agents]
         sees = bounded(
             "looking for the run's folder on the hosts", LAST_TIMEOUT_S, lambda: ray.get(calls)
         )

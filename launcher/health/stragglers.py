@@ -87,15 +87,15 @@ class _History:
     def __init__(self, measure: Measure, lasting_s: float) -> None:
         self._measure: Measure = measure
         self._lasting_s = lasting_s
-        self._said: dict[int, deque[tuple[float, bool]]] = {}
+        self._reported: dict[int, deque[tuple[float, bool]]] = {}
         self._slow_since: dict[int, float] = {}
 
     def add(self, process: int, value_s: float, matters: bool) -> None:
-        said = self._said.setdefault(process, deque(maxlen=HEARTBEATS))
-        said.append((value_s, matters))
+        reported = self._reported.setdefault(process, deque(maxlen=HEARTBEATS))
+        reported.append((value_s, matters))
 
     def forget(self, process: int) -> None:
-        self._said.pop(process, None)
+        self._reported.pop(process, None)
 
     def lasting(self, now_s: float) -> dict[int, Straggler]:
         """Returns the hosts that have been slow for long enough."""
@@ -107,8 +107,10 @@ class _History:
         return now_s - self._slow_since.get(process, now_s) >= self._lasting_s
 
     def _slow(self, now_s: float) -> dict[int, Straggler]:
-        known = {p: said for p, said in self._said.items() if len(said) == HEARTBEATS}
-        values = {p: statistics.median(v for v, _ in said) for p, said in known.items()}
+        known = {
+            p: reported for p, reported in self._reported.items() if len(reported) == HEARTBEATS
+        }
+        values = {p: statistics.median(v for v, _ in reported) for p, reported in known.items()}
         if len(values) < 2:
             return {}
         # The lower median: with two hosts, the fast one's.

@@ -61,7 +61,7 @@ class CompiledCandidate:
         return self.verdict.fits if self.verdict else None
 
 
-def ask_about_the_best(
+def compile_candidates(
     launch: TrainingLaunch, ranking: Ranking, on_finding: Callable[[], None]
 ) -> list[CompiledCandidate]:
     """Compiles candidates in the order of the ranking until enough of them fit.

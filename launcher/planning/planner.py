@@ -111,7 +111,7 @@ class TrainingLaunch(LaunchSpec):
 
 
 def prepare(
-    job_file: Path, overrides: Sequence[str], words: ClusterRef, runs: Path
+    job_file: Path, overrides: Sequence[str], cluster_ref: ClusterRef, runs: Path
 ) -> TrainingLaunch | CommandLaunch:
     """Builds a launch from the arguments of a command.
 
@@ -124,28 +124,28 @@ def prepare(
     except ConfigError as error:
         problems += error.problems
     try:
-        cluster = find_cluster(words.name)
+        cluster = find_cluster(cluster_ref.name)
     except ConfigError as error:
         problems += error.problems
     if job is None or cluster is None:
         raise ConfigError(problems)
-    return make_launch(job, cluster, runs, words)
+    return make_launch(job, cluster, runs, cluster_ref)
 
 
 def make_launch(
-    job: Loaded[Job | CommandJob], cluster: Loaded[Cluster], runs: Path, words: ClusterRef
+    job: Loaded[Job | CommandJob], cluster: Loaded[Cluster], runs: Path, cluster_ref: ClusterRef
 ) -> TrainingLaunch | CommandLaunch:
     """Checks a job against a cluster and plans it. Raises ConfigError with every problem found."""
     try:
-        world = cluster.value.world(words.simulated, words.simulate_hosts)
+        world = cluster.value.world(cluster_ref.simulated, cluster_ref.simulate_hosts)
     except ValueError as error:
-        raise ConfigError([f"--simulate-hosts {words.simulate_hosts}: {error}"]) from error
+        raise ConfigError([f"--simulate-hosts {cluster_ref.simulate_hosts}: {error}"]) from error
     stored = _with_storage(job.value, cluster.value)
     where: dict[str, Any] = {
         "cluster": cluster.value,
         "cluster_name": Path(cluster.source).stem,
         "run_dir": (runs / stored.name).absolute(),
-        "cluster_ref": words.lasting(),
+        "cluster_ref": cluster_ref.lasting(),
     }
     if isinstance(stored, CommandJob):
         return CommandLaunch(job=stored, plan=BasePlan(world=world), **where)

@@ -42,7 +42,7 @@ class AttemptInfo:
         return self.job.steps if isinstance(self.job, Job) else None
 
     @property
-    def tells_events(self) -> bool:
+    def sends_events(self) -> bool:
         """Whether the program is known to send the contract's events."""
         return isinstance(self.job, Job)
 

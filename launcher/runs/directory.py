@@ -137,7 +137,7 @@ class RunDir:
     def _keep(self, launch: LaunchSpec) -> None:
         replace_file(self.folder / "job.yaml", dump(launch.job))
         (self.folder / "logs").mkdir(exist_ok=True)
-        registry.note(self.folder, launch.job.secrets)
+        registry.register(self.folder, launch.job.secrets)
         self._attempt = RecordedState(
             attempt=launch.attempt,
             cluster=launch.cluster_ref,
@@ -249,7 +249,7 @@ def find_run(name_or_path: str, runs: Path) -> Path:
     for folder in (runs / name_or_path, Path(name_or_path)):
         if registry.is_run(folder):
             return folder.absolute()
-    elsewhere = registry.noted()
+    elsewhere = registry.registered()
     found = [folder for folder in elsewhere if folder.name == name_or_path]
     if len(found) == 1:
         return found[0]

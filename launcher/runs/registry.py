@@ -15,7 +15,7 @@ from launcher.core.files import (
 )
 
 
-def note(folder: Path, secrets: Sequence[str]) -> None:
+def register(folder: Path, secrets: Sequence[str]) -> None:
     """Records a run by its folder, for commands that are called in other folders.
 
     `secrets`: the names in its job. A later change of job.yaml does not add to them.
@@ -27,7 +27,7 @@ def note(folder: Path, secrets: Sequence[str]) -> None:
         pass  # no writable home: the run is found by its path
 
 
-def noted() -> list[Path]:
+def registered() -> list[Path]:
     """Returns the folders of all recorded runs that still exist, and removes other records."""
     found = []
     try:

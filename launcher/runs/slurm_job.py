@@ -91,7 +91,7 @@ def queued(folder: Path) -> Queued | None:
     return job.queue_status()
 
 
-def command(*words: str, env: Mapping[str, str] | None = None) -> str:
+def command(*args: str, env: Mapping[str, str] | None = None) -> str:
     """Runs a Slurm command and returns what it prints.
 
     Raises UnreachableError when Slurm does not answer in time, HostError when the command fails or
@@ -99,17 +99,17 @@ def command(*words: str, env: Mapping[str, str] | None = None) -> str:
     """
     try:
         ended = subprocess.run(
-            words, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env,
+            args, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env,
             timeout=COMMAND_TIMEOUT_S,
         )  # fmt: skip
     except FileNotFoundError:
         raise HostError(
-            f"{words[0]} is not on this machine: type the command where Slurm's jobs are submitted"
+            f"{args[0]} is not on this machine: type the command where Slurm's jobs are submitted"
         ) from None
     except subprocess.TimeoutExpired:
-        raise UnreachableError(f"{words[0]} did not answer in {COMMAND_TIMEOUT_S:.0f} s") from None
+        raise UnreachableError(f"{args[0]} did not answer in {COMMAND_TIMEOUT_S:.0f} s") from None
     if ended.returncode and NO_ANSWER.search(ended.stderr):
-        raise UnreachableError(f"{words[0]}: {ended.stderr.strip()}")
+        raise UnreachableError(f"{args[0]}: {ended.stderr.strip()}")
     if ended.returncode:
-        raise HostError(f"{words[0]}: {ended.stderr.strip() or ended.returncode}")
+        raise HostError(f"{args[0]}: {ended.stderr.strip() or ended.returncode}")
     return ended.stdout

@@ -23,7 +23,7 @@ from launcher.runs.directory import (
 )
 from launcher.runs.goodput import Goodput, Part
 from launcher.runs.records import RunRecordError
-from launcher.runs.registry import is_run, noted
+from launcher.runs.registry import is_run, registered
 from launcher.runs.slurm_job import queued
 from launcher.runs.state_file import KnownState, RecordedState
 
@@ -227,7 +227,7 @@ def read_status(folder: Path) -> RunStatus:
 def take_all(runs: Path) -> list[RunStatus]:
     """Returns all runs in `runs` and all registered runs, the newest first."""
     here = [folder.absolute() for folder in _folders(runs) if is_run(folder)]
-    once = {folder.resolve(): folder for folder in (*noted(), *here)}
+    once = {folder.resolve(): folder for folder in (*registered(), *here)}
     return sorted(map(_take_any, once.values()), key=lambda found: found.changed_at, reverse=True)
 
 

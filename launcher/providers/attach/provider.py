@@ -135,9 +135,9 @@ def _of_raylets(flag: str) -> set[str]:
     """Returns the values of a flag in the command lines of all raylets of this machine."""
     values = set()
     for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or [""]
-        if Path(words[0]).name == "raylet":
-            values |= {word.removeprefix(flag) for word in words if word.startswith(flag)}
+        command = process.info["cmdline"] or [""]
+        if Path(command[0]).name == "raylet":
+            values |= {word.removeprefix(flag) for word in command if word.startswith(flag)}
     return values
 
 
@@ -149,9 +149,9 @@ def _node_here(address: str, answer: Mapping[str, Any]) -> str:
     ours = _of_raylets("--node_id=")
     here = [node for node in answer["nodes"] if node["id"] in ours]
     if not here:
-        there = ", ".join(node["address"] for node in answer["nodes"])
+        addresses = ", ".join(node["address"] for node in answer["nodes"])
         raise HostError(
             f"this machine is not a node of the Ray cluster at {address}. Run the command on one "
-            f"of its nodes ({there})"
+            f"of its nodes ({addresses})"
         )
     return min(here, key=lambda node: not node["is_head"])["address"]

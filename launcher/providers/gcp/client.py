@@ -133,8 +133,8 @@ class Api:
             raise self._explained(what, error) from None
 
     def _called(self, call: Callable[..., T], request: object) -> T:
-        words = {"name": request} if isinstance(request, str) else {"request": request}
-        return call(**words, timeout=CALL_TIMEOUT_S)
+        arguments = {"name": request} if isinstance(request, str) else {"request": request}
+        return call(**arguments, timeout=CALL_TIMEOUT_S)
 
     def _explained(self, what: str, error: Exception) -> Exception:
         """Returns an error with the request, the answer and a remedy; other errors unchanged."""
@@ -148,10 +148,10 @@ class Api:
         if not isinstance(error, GoogleAPICallError | RetryError):
             return error
         kind = type(error).__name__
-        said = getattr(error, "message", "") or str(error)
+        message = getattr(error, "message", "") or str(error)
         remedy = REMEDIES.get(kind, "see the message")
         refused = RefusedError if kind in NOTHING_MADE else HostError
-        return refused(f"Cloud TPU, {what}: {kind}: {said}\n  {remedy}")
+        return refused(f"Cloud TPU, {what}: {kind}: {message}\n  {remedy}")
 
 
 def _is_of(labels: Mapping[str, str], cluster_label: str) -> bool:

@@ -34,10 +34,10 @@ from launcher.providers.gcp.slice_records import (
     WHERE,
     SliceRecord,
     Stage,
-    UnreadableNoteError,
-    is_noted,
+    UnreadableRecordError,
+    is_recorded,
     pods_folder,
-    read_note,
+    read_record,
     where_of,
     write_where,
 )
@@ -76,15 +76,15 @@ class TpuSliceRequest:
         self._lock: IO[str] | None = None
 
     @classmethod
-    def of(cls, cluster: Cluster, words: ClusterRef, run: Path, losses: int) -> Self:
+    def of(cls, cluster: Cluster, cluster_ref: ClusterRef, run: Path, losses: int) -> Self:
         """Returns a request that is not sent yet. Raises HostError as the constructor does."""
         resource_id, found = new_id(run.name), wanted(cluster)
         place = {"project": found.project, "zone": found.zone}
         provider = found.settings.model_copy(update=place)
         note = SliceRecord(
             resource_id=resource_id, cluster=cluster.model_copy(update={"provider": provider}),
-            words=words.lasting(), cluster_key=cluster_key(words.name), run=str(run),
-            launched_in=str(Path.cwd()), asked_at=time.time(), losses=losses,
+            cluster_ref=cluster_ref.lasting(), cluster_key=cluster_key(cluster_ref.name),
+            run=str(run), launched_in=str(Path.cwd()), asked_at=time.time(), losses=losses,
         )  # fmt: skip
         return cls(pods_folder() / resource_id, note)
 
@@ -97,8 +97,8 @@ class TpuSliceRequest:
     def is_wanted(self) -> bool:
         """Whether the slices are still wanted; False once `launch down` has ended them."""
         try:
-            note = read_note(self.folder)
-        except UnreadableNoteError:
+            note = read_record(self.folder)
+        except UnreadableRecordError:
             return True  # the record in memory counts
         return note is not None and note.stage != "ending"
 
@@ -115,7 +115,7 @@ class TpuSliceRequest:
         except FileNotFoundError:
             raise HostError(UNWANTED) from None
 
-    def note_it(self) -> None:
+    def write_record(self) -> None:
         """Writes key and record before the request: recorded slices can always be released."""
         self.folder.mkdir(parents=True, mode=0o700)
         key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "slipway"]
@@ -127,7 +127,7 @@ class TpuSliceRequest:
         write_where(self.folder, self.wanted.where)
         self._write(stage="asked", asked_at=time.time())
 
-    def ask(self) -> None:
+    def send_request(self) -> None:
         """Sends the request. Raises HostError with the API's error."""
         name, note = self.note.resource_id, self.note
         try:
@@ -150,18 +150,18 @@ class TpuSliceRequest:
         The wait in a queue may take days. Raises HostError when the slices can no longer come,
         their hosts stay unreachable, or the API does not answer.
         """
-        began, said, said_at = time.monotonic(), "", 0.0
+        began, reported, reported_at = time.monotonic(), "", 0.0
         while True:
-            state, why = _patiently(lambda: self._api.state(self.note.resource_id))
-            self._see(state)
+            state, why = _retry(lambda: self._api.state(self.note.resource_id))
+            self._record_state(state)
             if state in OVER or state == "GONE":
                 raise self._refused(state, why)
             if state == "ACTIVE" and (addresses := self._addresses()):
                 return self._reached(addresses)
             self._refuse_unreachable()
             waited_s = time.monotonic() - began
-            if state != said or waited_s - said_at >= STATUS_INTERVAL_S:
-                said, said_at = state, waited_s
+            if state != reported or waited_s - reported_at >= STATUS_INTERVAL_S:
+                reported, reported_at = state, waited_s
                 on_status(
                     f"{self.wanted}: {WAITING.get(state, state.lower())} ({state}, "
                     f"{format_seconds(waited_s)})"
@@ -199,7 +199,7 @@ class TpuSliceRequest:
             return
         with file:
             wait_until(lambda: lock(file), poll_interval_s=POLL_INTERVAL_S)
-            yield is_noted(self.folder)
+            yield is_recorded(self.folder)
 
     def delete(self) -> bool:
         """Deletes all slices. Returns False when they were never seen and may still appear.
@@ -214,7 +214,7 @@ class TpuSliceRequest:
         Returns False when `delete` does; the keeper then tries again. Raises HostError when the
         slices still exist.
         """
-        if not is_noted(self.folder):
+        if not is_recorded(self.folder):
             return True
         if not self.delete():
             with suppress(OSError):
@@ -235,7 +235,7 @@ class TpuSliceRequest:
         """Deletes the folder; call it only when no slices are held."""
         forget(self.folder)
 
-    def _see(self, state: str) -> None:
+    def _record_state(self, state: str) -> None:
         """Records the first time that the API shows the resource, or shows it as active."""
         if state != "GONE" and not self.note.is_seen:
             self._write(is_seen=True)
@@ -268,7 +268,7 @@ class TpuSliceRequest:
         """Returns each host's name and address in rank order; empty until all are ready."""
         found = []
         for number, node_id in enumerate(self._node_ids):
-            node = _patiently(partial(self._api.node, node_id))
+            node = _retry(partial(self._api.node, node_id))
             if node is None or node.state.name != "READY":
                 return []
             if len(node.network_endpoints) != self.wanted.hosts_per_slice:
@@ -314,12 +314,12 @@ class TpuSliceRequest:
         )
 
 
-def _patiently(ask: Callable[[], T]) -> T:
+def _retry(query: Callable[[], T]) -> T:
     """Returns the API's answer; retries for SILENT_S without one. Raises HostError."""
     deadline = time.monotonic() + SILENT_S
     while True:
         try:
-            return ask()
+            return query()
         except RefusedError:
             raise
         except HostError:

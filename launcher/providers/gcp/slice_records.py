@@ -19,7 +19,7 @@ STATE, WHERE = "state.json", "where.json"
 Stage = Literal["asked", "running", "kept", "ending"]
 
 
-class UnreadableNoteError(HostError):
+class UnreadableRecordError(HostError):
     """A record cannot be read. Its slices may still exist."""
 
 
@@ -29,7 +29,7 @@ class SliceRecord(BaseModel):
     resource_id: str
     cluster: Cluster
     """The cluster, with project and zone filled in: gcloud's configuration may change later."""
-    words: ClusterRef
+    cluster_ref: ClusterRef
     """Reference by which the user named the cluster."""
     cluster_key: str
     """Key of the cluster; see `cluster_key`."""
@@ -54,13 +54,13 @@ def pods_folder() -> Path:
     return state_folder() / "pods"
 
 
-def is_noted(folder: Path) -> bool:
+def is_recorded(folder: Path) -> bool:
     """Returns whether the record exists; False once the slices are released."""
     return (folder / STATE).exists()
 
 
-def read_note(folder: Path) -> SliceRecord | None:
-    """Returns a record, None once its slices are released. Raises UnreadableNoteError."""
+def read_record(folder: Path) -> SliceRecord | None:
+    """Returns a record, None once its slices are released. Raises UnreadableRecordError."""
     path = folder / STATE
     try:
         return SliceRecord.model_validate_json(path.read_text(encoding="utf-8"))
@@ -68,7 +68,7 @@ def read_note(folder: Path) -> SliceRecord | None:
         return None
     except (OSError, ValueError) as error:
         why = "it is empty" if _is_empty(path) else _first_line(error)
-        raise UnreadableNoteError(f"{path} cannot be read: {why}") from None
+        raise UnreadableRecordError(f"{path} cannot be read: {why}") from None
 
 
 def list_slices() -> Iterator[tuple[Path, SliceRecord]]:
@@ -76,8 +76,8 @@ def list_slices() -> Iterator[tuple[Path, SliceRecord]]:
     found = []
     for folder in pods_folder().glob("*"):
         try:
-            note = read_note(folder)
-        except UnreadableNoteError:
+            note = read_record(folder)
+        except UnreadableRecordError:
             continue  # see `list_unreadable_slices`
         if note is not None:
             found.append((folder, note))
@@ -89,8 +89,8 @@ def list_unreadable_slices() -> dict[Path, str]:
     found = {}
     for folder in sorted(pods_folder().glob("*")):
         try:
-            read_note(folder)
-        except UnreadableNoteError as error:
+            read_record(folder)
+        except UnreadableRecordError as error:
             found[folder] = str(error)
     return found
 
@@ -101,11 +101,11 @@ def write_where(folder: Path, where: Where) -> None:
 
 
 def where_of(folder: Path) -> Where:
-    """Locates an unreadable record's slices. Raises UnreadableNoteError with a remedy."""
+    """Locates an unreadable record's slices. Raises UnreadableRecordError with a remedy."""
     try:
         return Where.model_validate(read_object(folder / WHERE) or _provider(folder))
     except ValueError:
-        raise UnreadableNoteError(
+        raise UnreadableRecordError(
             f"{folder}: neither {STATE} nor {WHERE} can be read, so project and zone of "
             f"{folder.name} are not known. Delete it there (gcloud compute tpus queued-resources "
             f"delete {folder.name} --force --project PROJECT --zone ZONE), then delete this folder"

@@ -42,7 +42,7 @@ class Api:
         self._core = client.CoreV1Api(own)
 
     def create_secret(self, secret: Object) -> None:
-        self._ask(
+        self._request(
             f"create Secret {_name(secret)}",
             lambda: self._core.create_namespaced_secret(self.namespace, secret, **AS_IT_CAME),
         )
@@ -50,7 +50,7 @@ class Api:
     def create_ray_cluster(self, cluster: Object) -> Object:
         """Creates a RayCluster and returns it as the server has stored it."""
         return (
-            self._ask(
+            self._request(
                 f"create RayCluster {_name(cluster)}",
                 lambda: self._custom.create_namespaced_custom_object(
                     *self._ray_clusters, cluster, field_validation="Strict", **AS_IT_CAME
@@ -61,7 +61,7 @@ class Api:
 
     def ray_cluster(self, name: str) -> Object | None:
         """Returns the RayCluster of a name. Returns None when there is none."""
-        return self._ask(
+        return self._request(
             f"read RayCluster {name}",
             lambda: self._custom.get_namespaced_custom_object(
                 *self._ray_clusters, name, **AS_IT_CAME
@@ -71,7 +71,7 @@ class Api:
 
     def pods(self, name: str) -> list[Object]:
         """Returns the pods of the RayCluster of that name."""
-        found = self._ask(
+        found = self._request(
             f"list the pods of RayCluster {name}",
             lambda: self._core.list_namespaced_pod(
                 self.namespace, label_selector=f"ray.io/cluster={name}", **AS_IT_CAME
@@ -82,14 +82,14 @@ class Api:
 
     def delete(self, name: str) -> None:
         """Deletes the RayCluster, its pods first, and the Secret of a name, if they exist."""
-        self._ask(
+        self._request(
             f"delete RayCluster {name}",
             lambda: self._custom.delete_namespaced_custom_object(
                 *self._ray_clusters, name, propagation_policy="Foreground", **AS_IT_CAME
             ),
             may_be_gone=True,
         )
-        self._ask(
+        self._request(
             f"delete Secret {name}",
             lambda: self._core.delete_namespaced_secret(name, self.namespace, **AS_IT_CAME),
             may_be_gone=True,
@@ -99,7 +99,7 @@ class Api:
     def _ray_clusters(self) -> tuple[str, str, str, str]:
         return GROUP, VERSION, self.namespace, PLURAL
 
-    def _ask(
+    def _request(
         self, what: str, call: Callable[[], Any], *, may_be_gone: bool = False
     ) -> Object | None:
         """Returns the answer. Returns None when the object is missing and `may_be_gone`."""

@@ -30,13 +30,13 @@ class PodsError(HostError):
 
 def refusal(status: int, body: str, asked: str, where: str) -> HostError:
     """Returns the exception for an error response with an HTTP status and a body."""
-    said = _message(body) or f"HTTP {status}"
-    what = f"{where}: {asked}: {said}"
+    message = _message(body) or f"HTTP {status}"
+    what = f"{where}: {asked}: {message}"
     if status == 401:
         return ForbiddenError(
             f"{what} (401). Log in to the cluster again, and try `kubectl auth whoami`"
         )
-    if status == 403 and "exceeded quota" in said:
+    if status == 403 and "exceeded quota" in message:
         return QuotaError(f"{what}. Free part of it, request more, or set another namespace")
     if status == 403:
         return ForbiddenError(

@@ -76,8 +76,8 @@ def _why(pod: Object) -> str:
     for one in _status(pod, "conditions"):
         if one["type"] == "PodScheduled" and one["status"] == "False":
             return f"{one.get('reason', 'not scheduled')}: {one.get('message', '')}".rstrip(": ")
-    said = pod["status"].get("message") or pod["status"].get("reason")
-    return said or str(pod["status"].get("phase", "Pending")).lower()
+    message = pod["status"].get("message") or pod["status"].get("reason")
+    return message or str(pod["status"].get("phase", "Pending")).lower()
 
 
 def _containers_wait(pod: Object) -> list[tuple[str, str]]:

@@ -181,7 +181,7 @@ def _joined(
         )
     variables = token_variables(token_path)
     ask(address, variables, listener)
-    ip = _own_address(address)
+    ip = _local_address(address)
     environment = node_spec.environment(token_path)
     host, _, port = address.rpartition(":")
 
@@ -194,9 +194,9 @@ def _joined(
     return ExternalCluster(address, ip, variables, folder=folder)
 
 
-def _own_address(of: str) -> str:
-    """Returns the address at which `of` reaches this machine, by the route to it; sends nothing."""
-    host, _, port = of.rpartition(":")
+def _local_address(peer: str) -> str:
+    """Returns this machine's address on the route to `peer`; sends nothing."""
+    host, _, port = peer.rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, int(port)))
         return probe.getsockname()[0]

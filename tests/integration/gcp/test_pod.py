@@ -11,7 +11,7 @@ from launcher.cluster.schema import ClusterRef, find_cluster
 from launcher.core.errors import HostError
 from launcher.providers.gcp import client, pod
 from launcher.providers.gcp.pod import TpuSliceRequest
-from launcher.providers.gcp.slice_records import is_noted, list_slices
+from launcher.providers.gcp.slice_records import is_recorded, list_slices
 from tests.support.tpu_api import StandIn
 from tests.support.tpu_api_fixtures import cluster_file
 
@@ -28,7 +28,7 @@ def a_pod(cloud: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tp
     found = TpuSliceRequest.of(
         cluster, ClusterRef(name="pod"), tmp_path / "runs" / "small", losses=0
     )
-    found.note_it()
+    found.write_record()
     return found
 
 
@@ -42,7 +42,7 @@ def test_its_hosts_are_reached_with_a_key_that_nobody_else_has(
     a_pod: TpuSliceRequest, cloud: StandIn
 ) -> None:
     told: list[str] = []
-    a_pod.ask()
+    a_pod.send_request()
     settings = a_pod.wait(told.append)
     assert settings.hosts == ["worker-0", "worker-1"]
     config = Path(settings.config or "").read_text()
@@ -57,7 +57,7 @@ def test_its_hosts_are_reached_with_a_key_that_nobody_else_has(
 
 
 def test_given_back_it_is_deleted_and_forgotten(a_pod: TpuSliceRequest, cloud: StandIn) -> None:
-    a_pod.ask()
+    a_pod.send_request()
     a_pod.wait(lambda text: None)
     assert not a_pod.is_lost()
     a_pod.release()
@@ -78,7 +78,7 @@ def test_a_resource_that_is_made_after_the_client_gave_up_is_given_back(
 
     monkeypatch.setattr(cloud, "create", slow)
     with pytest.raises(HostError, match=r"DeadlineExceeded(.|\n)*keep the machine running"):
-        a_pod.ask()
+        a_pod.send_request()
     assert not a_pod.release()
     ((_, note),) = list_slices()
     assert note.stage == "ending" and not cloud.deleted
@@ -87,13 +87,13 @@ def test_a_resource_that_is_made_after_the_client_gave_up_is_given_back(
     may_make.set()
     looks.join(60.0)
     assert cloud.deleted == [a_pod.note.resource_id] and not cloud.held
-    assert not is_noted(a_pod.folder)
+    assert not is_recorded(a_pod.folder)
 
 
 def test_slices_are_found_by_the_label_of_their_cluster_alone(
     a_pod: TpuSliceRequest, cloud: StandIn, tmp_path: Path
 ) -> None:
-    a_pod.ask()
+    a_pod.send_request()
     cluster, name = a_pod.note.cluster, a_pod.note.resource_id
     assert pod.labelled(cluster, a_pod.note.cluster_key) == [name]
     assert pod.labelled(cluster, str(tmp_path / "other.yaml")) == []
@@ -111,7 +111,7 @@ def test_project_of_slices_stays_when_gcloud_is_reconfigured(
     monkeypatch.setenv("CLOUDSDK_CORE_PROJECT", "first")
     TpuSliceRequest.of(
         find_cluster(str(path)).value, ClusterRef(name="pod"), tmp_path, losses=0
-    ).note_it()
+    ).write_record()
     monkeypatch.setenv("CLOUDSDK_CORE_PROJECT", "second")
     ((folder, note),) = list_slices()
     assert TpuSliceRequest(folder, note).wanted.project == "first"
@@ -123,14 +123,14 @@ def test_active_slices_whose_hosts_never_come_up_are_given_up(
     provider = a_pod.note.cluster.provider.model_copy(update={"unreachable_minutes": 0.001})
     cluster = a_pod.note.cluster.model_copy(update={"provider": provider})
     doubtful = TpuSliceRequest(a_pod.folder, a_pod.note.model_copy(update={"cluster": cluster}))
-    doubtful.ask()
+    doubtful.send_request()
     monkeypatch.setattr(doubtful, "_addresses", list)
     with pytest.raises(HostError, match=r"active for 0\.001 minutes, but its hosts are not"):
         doubtful.wait(lambda text: None)
 
 
 def test_one_that_is_preempted_is_lost(a_pod: TpuSliceRequest, cloud: StandIn) -> None:
-    a_pod.ask()
+    a_pod.send_request()
     a_pod.wait(lambda text: None)
     cloud.preempt()
     assert a_pod.is_lost()
@@ -152,7 +152,7 @@ def test_a_refusal_says_what_was_asked_where_what_came_back_and_what_to_do(
 ) -> None:
     cloud.refuse_with = (status, said)
     with pytest.raises(HostError) as caught:
-        a_pod.ask()
+        a_pod.send_request()
     message = str(caught.value)
     assert "v4-16 (on demand) in us-central2-b, project mine" in message
     assert said in message and remedy in message
@@ -164,13 +164,13 @@ def test_an_answer_that_does_not_come_leaves_it_to_be_given_back(
 ) -> None:
     cloud.refuse_with = (grpc.StatusCode.UNAVAILABLE, "try later")
     with pytest.raises(HostError, match="check that this machine can reach the API"):
-        a_pod.ask()
+        a_pod.send_request()
     assert list(list_slices())
 
 
 def test_without_capacity_in_time_the_wait_ends(a_pod: TpuSliceRequest, cloud: StandIn) -> None:
     cloud.fail_with = "valid_until expired"
-    a_pod.ask()
+    a_pod.send_request()
     with pytest.raises(HostError, match="FAILED: valid_until expired\n  Request another zone"):
         a_pod.wait(lambda text: None)
 
@@ -178,7 +178,7 @@ def test_without_capacity_in_time_the_wait_ends(a_pod: TpuSliceRequest, cloud: S
 def test_a_place_in_the_queue_is_kept_while_the_api_gives_no_answer(
     a_pod: TpuSliceRequest, cloud: StandIn
 ) -> None:
-    a_pod.ask()
+    a_pod.send_request()
     cloud.silent = 2
     assert a_pod.wait(lambda text: None).hosts == ["worker-0", "worker-1"]
 
@@ -187,7 +187,7 @@ def test_hosts_that_are_not_those_of_the_plan_are_refused(
     a_pod: TpuSliceRequest, cloud: StandIn
 ) -> None:
     cloud.free = [0]
-    a_pod.ask()
+    a_pod.send_request()
     with pytest.raises(HostError, match="1 hosts, but the plan expects 2 per slice"):
         a_pod.wait(lambda text: None)
 

@@ -83,7 +83,7 @@ def test_without_a_terminal_down_deletes_nothing_and_lists_run_and_folder(
     assert held.note.resource_id in said and str(tmp_path / "alice/runs/alice") in said
     assert "v4-16 (on demand) in us-central2-b, project mine" in said
     assert "nothing was ended: pass --yes, or run this command on a terminal" in said
-    assert not api.deleted and slice_records.is_noted(held.folder)
+    assert not api.deleted and slice_records.is_recorded(held.folder)
 
 
 @pytest.mark.parametrize(("answer", "code"), [(False, INTERRUPTED), (True, OK)])
@@ -178,7 +178,9 @@ def test_slices_that_the_api_has_not_shown_are_left_to_a_keeper(
     monkeypatch.setattr(down, "start_keeper", kept.append)
     asked = make_pod(cluster_file(tmp_path), tmp_path / "runs" / "small")
     assert end(str(tmp_path / "pod.yaml"), agreed=True) == OK
-    assert kept == [asked.folder] and not asked.is_wanted and slice_records.is_noted(asked.folder)
+    assert (
+        kept == [asked.folder] and not asked.is_wanted and slice_records.is_recorded(asked.folder)
+    )
     assert "keep the machine running until then" in " ".join(capsys.readouterr().out.split())
 
 

@@ -16,7 +16,7 @@ from launcher.executors.ssh import RunRequest
 from launcher.providers.gcp import pod, slice_records
 from launcher.providers.gcp.failures import trouble_of
 from launcher.providers.gcp.pod import TpuSliceRequest
-from launcher.providers.gcp.slice_records import is_noted
+from launcher.providers.gcp.slice_records import is_recorded
 from launcher.providers.ssh.run_handle import RemoteRun
 from launcher.runs.directory import REMOTE
 from launcher.runs.status import read_status
@@ -204,7 +204,7 @@ def test_slices_are_given_back_though_nothing_can_be_written_here(
     assert (held.folder / "copy" / "metrics.jsonl").exists()
     full.clear()
     watched.join(60.0)
-    assert api.deleted == [held.note.resource_id] and not is_noted(held.folder)
+    assert api.deleted == [held.note.resource_id] and not is_recorded(held.folder)
     assert not replaced, "slices that were given back here are not preempted"
     assert read_status(Path(held.note.run)).step == 7
 
@@ -255,9 +255,9 @@ def test_slices_appearing_after_unanswered_request_are_deleted(
     (asked.folder / "key.pub").touch()
     monkeypatch.setattr(pod, "request", lambda *given: None)
     with pytest.raises(HostError, match="releases slices that appear within 10 minutes"):
-        asked.ask()
+        asked.send_request()
     assert not asked.release()
-    assert is_noted(asked.folder) and not api.deleted
+    assert is_recorded(asked.folder) and not api.deleted
     assert ended(Keeper(asked.folder).keep)
     assert api.deleted == [name] and not asked.folder.exists()
 
@@ -288,7 +288,7 @@ def test_a_keeper_in_trouble_is_seen_with_the_cost_so_far(
     assert "no answer" in line and "no process looks after these slices" in line
     held.set("ending")
     watched.join(60.0)
-    assert not is_noted(held.folder)
+    assert not is_recorded(held.folder)
 
 
 def test_a_copy_that_is_cut_off_anywhere_leaves_a_whole_one(
@@ -323,7 +323,7 @@ def test_the_folder_of_a_pods_key_is_for_its_user_only(
     pod.forget(found.folder)
     before = os.umask(0)
     try:
-        found.note_it()
+        found.write_record()
     finally:
         os.umask(before)
     assert found.folder.stat().st_mode & 0o777 == 0o700

@@ -86,7 +86,7 @@ def test_an_exit_code_or_a_signal_is_a_crash() -> None:
 
 def test_the_step_of_a_crash_is_that_of_the_host_that_failed_first() -> None:
     """How far the others got before they missed it is chance."""
-    crashed = outcome(ProcessExit(1 << 8, 2.0, said="peer_lost"), CRASHED)
+    crashed = outcome(ProcessExit(1 << 8, 2.0, final_report="peer_lost"), CRASHED)
     assert classify(crashed, None, {0: 49, 1: 48}).step == 48
 
 
@@ -111,11 +111,11 @@ def test_a_host_without_a_status_is_lost() -> None:
 
 
 def test_an_attempt_that_was_overtaken_by_another_one_ends_the_run() -> None:
-    assert kind(ProcessExit(75 << 8, 1.0, said="stale"), FINISHED) is EndReason.FINAL
+    assert kind(ProcessExit(75 << 8, 1.0, final_report="stale"), FINISHED) is EndReason.FINAL
 
 
 def test_the_first_host_that_another_attempt_has_replaced_is_named() -> None:
-    stale = ProcessExit(75 << 8, 1.0, said="stale")
+    stale = ProcessExit(75 << 8, 1.0, final_report="stale")
     assert classify(outcome(FINISHED, stale, stale), None, {}).process == 1
 
 

@@ -256,7 +256,7 @@ def test_a_new_run_that_may_have_been_accepted_keeps_its_folder(
     assert "The run is not lost: launch status any" in said
     noted = RayJob.read(launch.run_dir)
     assert noted is not None
-    assert registry.noted() == [launch.run_dir]
+    assert registry.registered() == [launch.run_dir]
 
 
 def test_a_job_that_the_cluster_never_got_is_forgotten_once_it_says_so(

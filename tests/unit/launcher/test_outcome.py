@@ -30,7 +30,10 @@ def test_a_host_that_was_asked_to_end_did_not_fail() -> None:
 
 def test_a_host_that_lost_its_peers_is_not_the_first_failure() -> None:
     killed = ProcessExit(signal.SIGKILL, 3.0)
-    for follows in (ProcessExit(FAILED, 1.0, said="peer_lost"), ProcessExit(signal.SIGABRT, 2.0)):
+    for follows in (
+        ProcessExit(FAILED, 1.0, final_report="peer_lost"),
+        ProcessExit(signal.SIGABRT, 2.0),
+    ):
         assert first_failure({0: follows, 1: killed}) == 1
         assert first_failure({0: follows}) == 0
 

@@ -11,7 +11,7 @@ from launcher.core import wait
 from launcher.core.errors import HostError, RefusedError
 from launcher.providers.gcp import pod
 from launcher.providers.gcp.pod import TpuSliceRequest
-from launcher.providers.gcp.slice_records import STATE, is_noted
+from launcher.providers.gcp.slice_records import STATE, is_recorded
 from tests.support.tpu_slices import MemoryApi, cluster_file, make_pod
 
 START_S = 1e6
@@ -208,8 +208,8 @@ def test_a_key_without_its_public_half_is_refused_before_anything_is_asked(
 ) -> None:
     found = made(api, tmp_path, f", ssh_key: {tmp_path / 'absent'}")
     with pytest.raises(HostError, match=r"provider\.ssh_key: its public key cannot be read"):
-        found.ask()
-    assert not is_noted(found.folder) and not api.late
+        found.send_request()
+    assert not is_recorded(found.folder) and not api.late
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_slices_that_never_appear_are_looked_for_for_ten_minutes(
     api.held.clear()
     found.release_late()
     assert clock.now == START_S + 600.0
-    assert not is_noted(found.folder)
+    assert not is_recorded(found.folder)
 
 
 @pytest.mark.parametrize("program", [None, "#!/bin/sh\nexit 1\n"], ids=["absent", "fails"])
@@ -270,7 +270,7 @@ def test_without_a_key_for_the_hosts_nothing_is_written_down(
         ClusterRef(name="pod"), tmp_path / "runs" / "small", losses=0,
     )  # fmt: skip
     with pytest.raises(HostError, match="ssh-keygen cannot create"):
-        found.note_it()
+        found.write_record()
     assert not found.folder.exists()
 
 

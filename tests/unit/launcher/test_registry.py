@@ -23,7 +23,7 @@ def create(folder: Path) -> Path:
 
 def test_a_run_is_found_by_its_name_from_another_folder(tmp_path: Path) -> None:
     run = create(tmp_path / "project" / "small")
-    assert registry.noted() == [run]
+    assert registry.registered() == [run]
     assert find_run("small", tmp_path / "elsewhere") == run
 
 
@@ -43,10 +43,10 @@ def test_a_name_that_several_have_is_an_error_that_lists_them(tmp_path: Path) ->
 def test_a_run_that_is_gone_is_forgotten(tmp_path: Path) -> None:
     run = create(tmp_path / "project" / "small")
     run.rename(tmp_path / "moved")
-    assert registry.noted() == []
+    assert registry.registered() == []
     run.mkdir()
     (run / "job.yaml").touch()
-    assert registry.noted() == []
+    assert registry.registered() == []
 
 
 def test_a_name_elsewhere_is_suggested(tmp_path: Path) -> None:
@@ -61,4 +61,4 @@ def test_without_a_state_folder_a_run_is_made_all_the_same(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     assert registry.is_run(create(tmp_path / "project" / "small"))
-    assert registry.noted() == []
+    assert registry.registered() == []
