@@ -5,10 +5,9 @@ belong to its Ray job: Ray ends them when this process ends for any reason.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -18,9 +17,10 @@ from launcher.core.events import Listener
 from launcher.core.ipv4 import check_ipv4
 from launcher.planning.spec import LaunchSpec
 from launcher.providers.base import HostProvider
-from launcher.providers.ray.existing_cluster import NO_TOKEN, Probe, ask, ray_variables
+from launcher.providers.ray.existing_cluster import NO_TOKEN, Probe, query, ray_variables
 from launcher.providers.ray.head_monitor import unreachable
 from launcher.providers.ray.host_cluster import ExternalCluster, HostCluster, WarmCluster
+from launcher.providers.ray.probe import ClusterAnswer
 from trainer.contract.config.job import BaseJob
 from trainer.contract.config.loader import ConfigError
 
@@ -95,7 +95,7 @@ def join(settings: Attach, listener: Listener) -> HostCluster:
     address = _reachable_address(settings)
     if settings.own and settings.token_path:
         return WarmCluster(address, address.rpartition(":")[0], Path(settings.token_path))
-    driver_ip = _node_here(address, ask(address, variables, listener))
+    driver_ip = _node_here(address, query(address, variables, listener))
     return ExternalCluster(address, driver_ip, variables, settings.labels)
 
 
@@ -137,21 +137,21 @@ def _of_raylets(flag: str) -> set[str]:
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or [""]
         if Path(command[0]).name == "raylet":
-            values |= {word.removeprefix(flag) for word in command if word.startswith(flag)}
+            values |= {arg.removeprefix(flag) for arg in command if arg.startswith(flag)}
     return values
 
 
-def _node_here(address: str, answer: Mapping[str, Any]) -> str:
+def _node_here(address: str, answer: ClusterAnswer) -> str:
     """Returns the address of this machine's node: the head, if it is one of several.
 
     Raises HostError when this machine has no node of the cluster.
     """
     ours = _of_raylets("--node_id=")
-    here = [node for node in answer["nodes"] if node["id"] in ours]
+    here = [node for node in answer.nodes if node.id in ours]
     if not here:
-        addresses = ", ".join(node["address"] for node in answer["nodes"])
+        addresses = ", ".join(node.address for node in answer.nodes)
         raise HostError(
             f"this machine is not a node of the Ray cluster at {address}. Run the command on one "
             f"of its nodes ({addresses})"
         )
-    return min(here, key=lambda node: not node["is_head"])["address"]
+    return min(here, key=lambda node: not node.is_head).address

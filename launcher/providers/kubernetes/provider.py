@@ -29,7 +29,7 @@ from launcher.providers.kubernetes.manifest import (
     token_secret,
 )
 from launcher.providers.ray import node_spec
-from launcher.providers.ray.existing_cluster import ask
+from launcher.providers.ray.existing_cluster import query
 from launcher.providers.ray.head_monitor import unreachable
 from launcher.providers.ray.host_cluster import ExternalCluster
 from launcher.providers.ray.node_group import Node, Nodes
@@ -180,7 +180,7 @@ def _joined(
             "the command inside the pods' network, such as in a pod of the same cluster"
         )
     variables = token_variables(token_path)
-    ask(address, variables, listener)
+    query(address, variables, listener)
     ip = _local_address(address)
     environment = node_spec.environment(token_path)
     host, _, port = address.rpartition(":")

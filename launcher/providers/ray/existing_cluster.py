@@ -1,16 +1,16 @@
 """Queries an existing Ray cluster for its nodes, with or without a token."""
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from launcher.cluster.providers import Attach
 from launcher.core.errors import HostError
 from launcher.core.events import Listener
+from launcher.core.messages import MessageReader
+from launcher.providers.ray.probe import ClusterAnswer, ProbeFailed
 from launcher.providers.ray.workspace import token_variables
 from trainer.contract.protocol.events import WarningEvent
 
@@ -22,8 +22,8 @@ DEFAULT_TOKEN = Path("~/.ray/auth_token")
 NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
 
 
-def ask(address: str, variables: Mapping[str, str], listener: Listener) -> dict[str, Any]:
-    """Returns the nodes and versions of a Ray cluster, see probe.py; `variables` give access.
+def query(address: str, variables: Mapping[str, str], listener: Listener) -> ClusterAnswer:
+    """Returns the nodes and versions of a Ray cluster; `variables` give access.
 
     Raises HostError when the cluster denies access, does not answer or has other versions.
     """
@@ -57,48 +57,50 @@ class Probe:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
         )
-        self._said: dict[str, Any] | None = None
+        self._received: ClusterAnswer | ProbeFailed | None = None
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> ClusterAnswer:
         """Returns the answer. Raises HostError when access is denied or no answer comes."""
-        said = self._wait()
-        if "error" not in said:
-            return said
-        if said["error"] == "AuthenticationError":
+        answer = self._wait()
+        if isinstance(answer, ClusterAnswer):
+            return answer
+        if answer.error == "AuthenticationError":
             raise HostError(self._refused())
         raise HostError(
             f"no answer from the Ray cluster at {self._address} within {PROBE_TIMEOUT_S:.0f} s "
-            f"({said['error']}: {said['message']}). Check that the address is a Ray head's, and "
+            f"({answer.error}: {answer.reason}). Check that the address is a Ray head's, and "
             "that its Ray version is the one of this machine"
         )
 
     @property
     def lets_in(self) -> bool:
-        return "error" not in self._wait()
+        """Whether the cluster has answered."""
+        return isinstance(self._wait(), ClusterAnswer)
 
     def end(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
             self._process.communicate()
 
-    def _wait(self) -> dict[str, Any]:
-        if self._said is None:
-            self._said = self._read()
-        return self._said
+    def _wait(self) -> ClusterAnswer | ProbeFailed:
+        if self._received is None:
+            self._received = self._read()
+        return self._received
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> ClusterAnswer | ProbeFailed:
         try:
             output, errors = self._process.communicate(timeout=PROBE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.end()
-            return {"error": "timeout", "message": "it did not answer"}
-        try:
-            return json.loads(output.splitlines()[-1])
-        except (ValueError, IndexError):
-            last = (errors.strip().splitlines() or ["no output"])[-1]
-            return {"error": f"exit code {self._process.returncode}", "message": last}
+            return ProbeFailed("timeout", "it did not answer")
+        reader = MessageReader(
+            (ClusterAnswer, ProbeFailed), f"the probe of {self._address}", HostError
+        )
+        if answer := next(filter(None, map(reader.parse, output.splitlines())), None):
+            return answer
+        last = (errors.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
+        return ProbeFailed(f"exit code {self._process.returncode}", last)
 
     def _refused(self) -> str:
         head = f"the Ray cluster at {self._address} "
@@ -132,18 +134,13 @@ def ray_variables(settings: Attach) -> dict[str, str]:
     return token_variables(path)
 
 
-def _check_versions(address: str, answer: Mapping[str, Any]) -> None:
-    here, there = answer["here"], answer["there"]
-    if here != there:
+def _check_versions(address: str, answer: ClusterAnswer) -> None:
+    if answer.here != answer.there:
         raise HostError(
-            f"the Ray cluster at {address} runs {_versions(there)}, and this command "
-            f"{_versions(here)}. They must be equal: start Ray from this environment, or "
+            f"the Ray cluster at {address} runs {answer.there}, and this command "
+            f"{answer.here}. They must be equal: start Ray from this environment, or "
             "install the cluster's versions here"
         )
-
-
-def _versions(of: Mapping[str, str]) -> str:
-    return f"Ray {of['ray']} on Python {of['python']}"
 
 
 def _warn(listener: Listener, text: str) -> None:

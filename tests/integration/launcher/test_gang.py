@@ -290,8 +290,8 @@ def test_a_flood_of_events_arrives_in_order(crew: Gang, seen: Seen) -> None:
 
 STRANGER = """
 import sys
-from launcher.providers.ray.probe import look
-print(len(look(sys.argv[1])["nodes"]), "nodes")
+from launcher.providers.ray.probe import query
+print(len(query(sys.argv[1]).nodes), "nodes")
 """
 
 

@@ -40,6 +40,6 @@ def test_a_slurm_node_without_ipv4_is_refused(
 
 
 def test_a_pod_of_ipv6_is_refused_before_it_is_asked(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(kubernetes, "ask", lambda *_: pytest.fail("it was asked"))
+    monkeypatch.setattr(kubernetes, "query", lambda *_: pytest.fail("it was asked"))
     with pytest.raises(HostError, match=f"the head's pod is fd00::2. {NEEDED}"):
         kubernetes._joined("fd00::2:6379", tmp_path, tmp_path, None, Listener())  # type: ignore[arg-type]
