@@ -39,17 +39,21 @@ def to_wire(value: object) -> dict[str, Any]:
 
 
 def from_wire(
-    value_type: type[T], wire: Mapping[str, Any], name: str, error: type[SlipwayError]
+    value_type: type[T],
+    wire: Mapping[str, Any],
+    name: str,
+    error: type[SlipwayError],
+    remedy: str = "It probably comes from another version of Slipway",
 ) -> T:
     """Returns the dataclass with these fields, and ignores fields that it does not define.
 
-    Raises `error` with `name`, which says what the fields are and where they come from, and with
-    the field that is missing or wrong.
+    Raises `error` with `name`, which says what the fields are and where they come from, with the
+    field that is missing or wrong, and with `remedy`.
     """
     try:
         return _adapter(value_type).validate_json(json.dumps(wire))
     except ValidationError as problem:
-        raise error(f"{name} {_describe(problem)}") from None
+        raise error(f"{name} {_describe(problem)}. {remedy}") from None
 
 
 class MessageReader(Generic[AnyMessage]):
@@ -85,7 +89,7 @@ def _describe(problem: ValidationError) -> str:
     first = problem.errors(include_input=False)[0]
     field = ".".join(map(str, first["loc"]))
     if first["type"] == "missing":
-        found = f"has no field `{field}`"
-    else:
-        found = f"has a wrong field `{field}` ({first['msg']})"
-    return f"{found}. It probably comes from another version of Slipway"
+        return f"has no field `{field}`"
+    return (
+        f"has a wrong field `{field}` ({first['msg']})" if field else f"is wrong ({first['msg']})"
+    )

@@ -69,10 +69,10 @@ def _begin(run: RayJob, submission: RemoteSubmission, begin: RunRequest) -> None
 
     The run counts as remote, unless the cluster rejects the job.
     """
-    work = submission.run_order(begin, run.runs, secrets={})
+    order = submission.run_order(begin, run.runs, secrets={})
     submission.has_begun = submission.is_there = True
     try:
-        run.begin(work, submission.folder)
+        run.begin(order, submission.folder)
     except UnconfirmedError:
         raise
     except HostError:

@@ -1,14 +1,12 @@
 """`python -m launcher.providers.ray_jobs.entrypoint ORDER`: Slipway's job on the cluster's head.
 
-ORDER is compressed JSON in base 64: {"below": folder, "runs": folder} with {"words": [...]} for a
-command of `launch`, or with {"work": RunOrder} for a run. A run's folder is the last thing printed.
+See order.py for ORDER. A run's folder is the last thing printed.
 The job's working directory is the project's root.
 Only the standard library is used until the cluster's Python is known to have the other packages.
 """
 
 import base64
 import io
-import json
 import os
 import re
 import signal
@@ -16,12 +14,15 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import zlib
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from launcher.core.exit_codes import BAD_USAGE, NO_CLUSTER
+
+if TYPE_CHECKING:
+    from launcher.providers.ray_jobs.order import JobOrder
 
 BEGINS = "slipway: the job has begun"
 """First line of this program; Ray's own output precedes it."""
@@ -38,18 +39,24 @@ def main() -> int:
         )
         return NO_CLUSTER
     signal.signal(signal.SIGTERM, lambda *_: None)  # Ray signals `launch` too, which then saves
-    order, root = unpacked(sys.argv[1]), Path.cwd()
+    return _serve(sys.argv[1])
+
+
+def _serve(argument: str) -> int:
+    from launcher.core.errors import HostError
+    from launcher.providers.ray_jobs.order import CommandOrder, unpack
+
+    try:
+        order = unpack(argument)
+    except HostError as error:
+        print(f"error: {error}")
+        return NO_CLUSTER
+    root = Path.cwd()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
-    os.chdir(root / order["below"])
-    runs = str(Path(order["runs"]).expanduser())
-    if "words" in order:
-        return _launch([*order["words"], "--runs", runs])
-    return _run({**order["work"], "runs": runs})
-
-
-def unpacked(order: str) -> dict[str, Any]:
-    """Returns the decoded order of the command line."""
-    return json.loads(zlib.decompress(base64.b64decode(order)))
+    os.chdir(root / order.below)
+    if isinstance(order, CommandOrder):
+        return _launch([*order.args, "--runs", str(Path(order.runs).expanduser())])
+    return _run(order)
 
 
 def lacking(project: str) -> list[str]:
@@ -70,23 +77,16 @@ def _has(package: str) -> bool:
         return False
 
 
-def _launch(words: list[str]) -> int:
-    return subprocess.call([sys.executable, "-m", "launcher", *words])
+def _launch(args: list[str]) -> int:
+    return subprocess.call([sys.executable, "-m", "launcher", *args])
 
 
-def _run(given: dict) -> int:
-    from launcher.cluster.schema import Attach
-    from launcher.core.errors import HostError
-    from launcher.core.messages import from_wire
-    from launcher.providers.ray.host_protocol import RunOrder
-
-    work = from_wire(RunOrder, given, "the order", HostError)
-    folder = Path(work.runs) / work.name
+def _run(order: "JobOrder") -> int:
+    run = replace(order.run, runs=str(Path(order.run.runs).expanduser()))
+    folder = Path(run.runs) / run.name
     with tempfile.TemporaryDirectory(prefix="slipway-job-") as temporary:
-        labels = given["cluster"]["provider"]["labels"]
-        provider = Attach(kind="attach", address="auto", labels=labels)
-        os.environ.update(work.environment)
-        code = _launch(work.arguments(Path(temporary), provider))
+        os.environ.update(run.environment)
+        code = _launch(run.arguments(Path(temporary), order.provider))
     if code != BAD_USAGE and folder.is_dir():
         print(FOLDER + base64.b64encode(_packed(folder)).decode(), flush=True)
     return code

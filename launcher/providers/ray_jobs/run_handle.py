@@ -2,15 +2,13 @@
 
 import base64
 import io
-import json
 import tarfile
 import time
 import uuid
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from pydantic import computed_field
 
@@ -18,12 +16,13 @@ from launcher.cluster.providers import Attach
 from launcher.cluster.schema import ClusterRef
 from launcher.core.errors import HostError, UnconfirmedError, UnreachableError
 from launcher.core.exit_codes import INTERRUPTED
-from launcher.core.messages import to_wire
+from launcher.core.messages import Message
 from launcher.core.printable import plain
 from launcher.providers.ray.code_bundle import Code
 from launcher.providers.ray.host_protocol import RunOrder
-from launcher.providers.ray_jobs.client import JobsApi
+from launcher.providers.ray_jobs.client import JobInfo, JobsApi, JobSubmission, RuntimeEnv
 from launcher.providers.ray_jobs.entrypoint import BEGINS, FOLDER
+from launcher.providers.ray_jobs.order import CommandOrder, JobOrder, pack
 from launcher.runs.fetched_files import UnpackError, unpack
 from launcher.runs.remote import RemoteRunRecord, runs_below
 
@@ -37,8 +36,6 @@ POLL_INTERVAL_S, POLL_SHARE = 0.5, 10
 """Minimum wait in seconds, and as a multiple of the last read: the API returns whole logs."""
 LOST_S = 60.0
 """Seconds without an answer after which the cluster counts as lost."""
-ORDER_BYTES = 96 << 10
-"""Size limit of an order in bytes. Linux accepts 128 KiB as one argument of a command."""
 TAIL_LINES = 10
 FIRST_DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -79,15 +76,16 @@ class RayJob(RemoteRunRecord):
         if not self._api.has_package(self.package):
             self._api.send_package(self.package, _zipped(code))
 
-    def begin(self, work: RunOrder, folder: Path) -> None:
+    def begin(self, order: RunOrder, folder: Path) -> None:
         """Submits the job, after writing its record to `folder`.
 
         Raises UnconfirmedError when the cluster may have accepted the job. After another HostError
         neither the job nor its record exists.
         """
         self.write(folder)
+        provider = Attach(kind="attach", address="auto", labels=self.settings.labels)
         try:
-            self._submit(self.submission_id, work=to_wire(work))
+            self._submit(self.submission_id, JobOrder(self.below, order, provider))
         except UnconfirmedError:
             raise
         except HostError:
@@ -112,20 +110,20 @@ class RayJob(RemoteRunRecord):
         """Requests that the run saves and ends. Raises HostError."""
         self._api.stop(self.submission_id)
 
-    def launch(self, verb: str, *words: str, terminal: bool) -> int:
+    def launch(self, verb: str, *args: str, terminal: bool) -> int:
         """Runs `launch` as a separate job; returns its exit code. Raises HostError."""
         del terminal  # a job has no terminal
-        following = self._command(verb, *words)
+        following = self._command(verb, *args)
         following.until_over(lambda line: print(plain(line)))
         return following.exit_code
 
-    def lines(self, verb: str, *words: str) -> Iterator[str]:
-        return self._command(verb, *words).lines()
+    def lines(self, verb: str, *args: str) -> Iterator[str]:
+        return self._command(verb, *args).lines()
 
-    def _command(self, verb: str, *words: str) -> "Following":
+    def _command(self, verb: str, *args: str) -> "Following":
         """Submits a command of `launch` as a job, and returns a reader of its log."""
         name = _new_id(verb)
-        self._submit(name, words=[verb, self.name, *words])
+        self._submit(name, CommandOrder(self.below, self.runs, [verb, self.name, *args]))
         return Following(self._api, name)
 
     def following(self) -> "Following":
@@ -134,7 +132,7 @@ class RayJob(RemoteRunRecord):
 
     def is_over(self) -> bool:
         job = self._api.job(self.submission_id)
-        return job is None or job["status"] in OVER
+        return job is None or job.status in OVER
 
     def fetch(self, folder: Path) -> None:
         following = self.following()
@@ -142,20 +140,19 @@ class RayJob(RemoteRunRecord):
         following.unpack(folder)
         self.localize(folder)
 
-    def _submit(self, name: str, **order: Any) -> None:
+    def _submit(self, name: str, order: Message) -> None:
         """Submits a job under a name chosen here; retries while no answer arrives.
 
         Raises UnconfirmedError when no answer arrives in LOST_S, HostError when the job is refused.
         """
-        typed = _packed({"below": self.below, "runs": self.runs, **order})
-        job = {
-            "submission_id": name,
-            "entrypoint": f"exec python -m {MODULE} {typed}",
-            "runtime_env": {
-                "working_dir": f"gcs://{self.package}",
-                "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(ENDING_S)},
-            },
-        }
+        job = JobSubmission(
+            submission_id=name,
+            entrypoint=f"exec python -m {MODULE} {pack(order)}",
+            runtime_env=RuntimeEnv(
+                working_dir=f"gcs://{self.package}",
+                env_vars={"RAY_JOB_STOP_WAIT_TIME_S": str(ENDING_S)},
+            ),
+        )
         asked_at = time.monotonic()
         while not self._accepts(name, job):
             if time.monotonic() - asked_at > LOST_S:
@@ -165,7 +162,7 @@ class RayJob(RemoteRunRecord):
                 )
             time.sleep(POLL_INTERVAL_S)
 
-    def _accepts(self, name: str, job: dict[str, Any]) -> bool:
+    def _accepts(self, name: str, job: JobSubmission) -> bool:
         """Submits the job; returns whether the cluster knows it, False when no answer arrives."""
         try:
             try:
@@ -191,7 +188,8 @@ class Following:
         self.has_begun = False
         """Whether the entrypoint of Slipway has printed its first line."""
         self._api, self._id = api, submission_id
-        self._seen, self._packed, self._job = 0, "", {}
+        self._seen, self._packed = 0, ""
+        self._job = JobInfo(status="")
         self._before: list[str] = []
 
     def until_over(self, on_line: Callable[[str], None]) -> None:
@@ -205,7 +203,7 @@ class Following:
         Raises HostError when the job is unknown or did not begin, or the cluster is silent.
         """
         answered_at = time.monotonic()
-        while self._job.get("status") not in OVER:
+        while self._job.status not in OVER:
             began = time.monotonic()
             try:
                 yield from self._read()
@@ -215,14 +213,14 @@ class Following:
                     raise
             time.sleep(max(POLL_INTERVAL_S, POLL_SHARE * (time.monotonic() - began)))
         if not self.has_begun:
-            said = "\n".join(f"  {line}" for line in self._before[-TAIL_LINES:])
-            why = self._job.get("message") or "without a reason"
-            raise HostError(f"the job did not start on {self._api.address}: {why}\n{said}")
+            tail = "\n".join(f"  {line}" for line in self._before[-TAIL_LINES:])
+            why = self._job.message or "without a reason"
+            raise HostError(f"the job did not start on {self._api.address}: {why}\n{tail}")
 
     @property
     def exit_code(self) -> int:
         """Exit code of the command; INTERRUPTED for a stopped job, which has none."""
-        code = self._job.get("driver_exit_code")
+        code = self._job.driver_exit_code
         return INTERRUPTED if code is None else code
 
     @property
@@ -267,17 +265,6 @@ class Following:
 def check(settings: Attach) -> None:
     """Raises HostError when the cluster does not answer or denies access."""
     JobsApi(settings).version()
-
-
-def _packed(order: dict[str, Any]) -> str:
-    """Returns an order as one shell word. Raises HostError when it is too long."""
-    packed = base64.b64encode(zlib.compress(json.dumps(order).encode())).decode()
-    if len(packed) > ORDER_BYTES:
-        raise HostError(
-            f"the job is too large for Ray's Jobs API: {len(packed) >> 10} KiB compressed, at most "
-            f"{ORDER_BYTES >> 10} KiB. Shorten the job file"
-        )
-    return packed
 
 
 def _new_id(what: str) -> str:

@@ -24,7 +24,7 @@ from launcher.providers.ray.code_bundle import Code
 from launcher.providers.ray.host_protocol import RunOrder
 from launcher.providers.ray_jobs import run_handle as jobs
 from launcher.providers.ray_jobs.client import JobsApi
-from launcher.providers.ray_jobs.entrypoint import unpacked
+from launcher.providers.ray_jobs.order import JobOrder, unpack
 from launcher.providers.ray_jobs.run_handle import RayJob
 from launcher.runs import registry
 from launcher.runs.directory import RunFolderError
@@ -308,4 +308,13 @@ def test_an_order_above_the_longest_argument_of_linux_is_one_short_word(
     run.begin(work(job), tmp_path / "small")
     entrypoint = head.jobs[run.submission_id]["entrypoint"]
     assert len(entrypoint) < 128 << 10
-    assert unpacked(entrypoint.split()[-1])["work"]["job"] == job
+    order = unpack(entrypoint.split()[-1])
+    assert isinstance(order, JobOrder)
+    assert order.run.job == job
+    assert order.provider.address == "auto"
+
+
+def test_answer_without_a_needed_field_is_reported(head: Head) -> None:
+    head.answer = lambda request: (200, {"message": "well"})
+    with pytest.raises(HostError, match=r"/api/jobs/one has no field `status`. Check that"):
+        api(head).job("one")
