@@ -42,12 +42,12 @@ def keep_warm(name_or_path: str, simulate_hosts: int | None) -> None:
 def _keep_warm(name: str, cluster: Cluster, world: World, key: str, console: Console) -> bool:
     """Starts the cluster. Returns False when it is already up. Raises HostError."""
     settings = cluster.provider.simulation
-    fingerprint = warm.settings_of(world, settings)
-    if warm.find(name, fingerprint):
+    shared = warm.WarmSettings(world, settings)
+    if warm.find(name, shared):
         return False
     memory.refuse_if_too_large(world, state_bytes=0)
     with console.status(f"starting {pluralize(world.processes, 'host')}"), ending_on_signals():
-        warm.keep(name, fingerprint, provider.start(world, settings), key)
+        warm.keep(name, shared, provider.start(world, settings), key)
     return True
 
 

@@ -12,7 +12,7 @@ from launcher.providers.ray.host_cluster import OwnedCluster
 from launcher.providers.ray.node_group import Nodes
 from tests.support.worlds import cpu_world
 
-SETTINGS = warm.settings_of(cpu_world(2, 1), Local())
+SETTINGS = warm.WarmSettings(cpu_world(2, 1), Local())
 
 
 @pytest.fixture

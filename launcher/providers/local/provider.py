@@ -44,7 +44,7 @@ class LocalProvider(HostProvider):
         """Yields the hosts that `launch up` keeps warm under the cluster's name, or new ones."""
         name, world = spec.cluster_name, spec.plan.world
         listener.on_status(f"starting {pluralize(world.processes, 'host')}")
-        kept = warm.find(name, warm.settings_of(world, self._settings))
+        kept = warm.find(name, warm.WarmSettings(world, self._settings))
         with (
             warm.use(name, spec.run_dir) if kept else nullcontext(),
             kept or start(world, self._settings, listener.on_status) as hosts,

@@ -11,14 +11,23 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from launcher.cluster.providers import Local
 from launcher.core.errors import HostError
-from launcher.core.files import is_locked, lock, make_state_folder, replace_file, state_folder
+from launcher.core.files import (
+    is_locked,
+    lock,
+    make_state_folder,
+    read_object,
+    replace_file,
+    state_folder,
+)
+from launcher.core.messages import from_wire, to_wire
 from launcher.host.process_tree import start_time
 from launcher.providers.ray.host_cluster import OwnedCluster, WarmCluster
 from launcher.runs.known_process import KnownProcess
@@ -28,9 +37,38 @@ ENDING_TIMEOUT_S = 60.0
 LOCKED_TIMEOUT_S = 300.0
 
 
-def settings_of(world: World, settings: Local) -> Any:
-    """Returns the settings that a run and the warm cluster it uses must have in common."""
-    return {"world": world.model_dump(mode="json"), "local": json.loads(settings.model_dump_json())}
+@dataclass(frozen=True)
+class WarmSettings:
+    """The settings that a run and the warm cluster it uses must have in common."""
+
+    world: World
+    local: Local
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reaper:
+    """The part of a record that is enough to end the cluster, in every version of Slipway."""
+
+    pid: int
+    start_time: int | None
+    """When the process started, in ticks since boot."""
+    source: str = ""
+    """Identifies the cluster, see `cluster_key`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Record(_Reaper):
+    """The record of a warm cluster."""
+
+    settings: WarmSettings
+    address: str
+    driver_ip: str
+    token_path: Path
+    folder: Path | None
+
+    @property
+    def hosts(self) -> WarmCluster:
+        return WarmCluster(self.address, self.driver_ip, self.token_path, folder=self.folder)
 
 
 @contextmanager
@@ -52,53 +90,56 @@ def locked(name: str) -> Iterator[None]:
         yield
 
 
-def keep(name: str, settings: Any, hosts: OwnedCluster, source: str = "") -> WarmCluster:
+def keep(name: str, settings: WarmSettings, hosts: OwnedCluster, source: str = "") -> WarmCluster:
     """Keeps the cluster up under a name after this process ends.
 
     `source` identifies the cluster, see `cluster_key`.
     """
     reaped, path = hosts.reaped, _path(name)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    record = {
-        "pid": reaped.pid,
-        "start_time": start_time(reaped.pid),
-        "settings": settings,
-        "address": hosts.address,
-        "driver_ip": hosts.driver_ip,
-        "token_path": str(hosts.token_path),
-        "folder": str(hosts.folder),
-        "source": source,
-    }
-    replace_file(path, json.dumps(record))
+    record = _Record(
+        pid=reaped.pid,
+        start_time=start_time(reaped.pid),
+        source=source,
+        settings=settings,
+        address=hosts.address,
+        driver_ip=hosts.driver_ip,
+        token_path=hosts.token_path,
+        folder=hosts.folder,
+    )
+    replace_file(path, json.dumps(to_wire(record)))
     reaped.detach()
-    return _hosts(record)
+    return record.hosts
 
 
-def find(name: str, settings: Any) -> WarmCluster | None:
+def find(name: str, settings: WarmSettings) -> WarmCluster | None:
     """Returns the warm cluster of that name. Returns None when none is up.
 
-    Raises HostError when its hosts differ from the requested ones.
+    Raises HostError when its hosts differ from the requested ones, or when another version of
+    Slipway has started it.
     """
-    record = _read(name)
-    if record is None:
+    if _reaper_of(name) is None:
         return None
-    if record["settings"] != settings:
+    path = _path(name)
+    remedy = f"End that cluster with `launch down {name}`"
+    record = from_wire(_Record, read_object(path), str(path), HostError, remedy)
+    if record.settings != settings:
         raise HostError(
             f"the warm cluster {name} has other hosts than this run needs. Use the options that it "
             f"was started with, or end it with `launch down {name}`"
         )
-    return _hosts(record)
+    return record.hosts
 
 
 def is_up(name: str) -> bool:
     """Returns whether the warm cluster of that name is up."""
-    return _read(name) is not None
+    return _reaper_of(name) is not None
 
 
 def is_of(name: str, source: str) -> bool:
     """Returns whether the warm cluster of that name is up and was started for `source`."""
-    record = _read(name)
-    return record is not None and record.get("source") == source
+    reaper = _reaper_of(name)
+    return reaper is not None and reaper.source == source
 
 
 def use(name: str, run: Path) -> IO[str]:
@@ -123,38 +164,32 @@ def end(name: str) -> bool:
 
     Returns False when none is up. Raises HostError when the cluster does not end.
     """
-    record = _read(name)
-    if record is None:
+    reaper = _reaper_of(name)
+    if reaper is None:
         return False
-    if reaper := KnownProcess.find(record["pid"], record["start_time"]):
-        with reaper:
-            reaper.send(signal.SIGTERM)
-            if not reaper.ends_within(ENDING_TIMEOUT_S):
-                raise HostError(f"cluster {name} did not end; its reaper is process {reaper.pid}")
+    if process := KnownProcess.find(reaper.pid, reaper.start_time):
+        with process:
+            process.send(signal.SIGTERM)
+            if not process.ends_within(ENDING_TIMEOUT_S):
+                raise HostError(f"cluster {name} did not end; its reaper is process {process.pid}")
     _path(name).unlink(missing_ok=True)
     shutil.rmtree(_users(name), ignore_errors=True)
     return True
 
 
-def _read(name: str) -> dict[str, Any] | None:
-    """Returns the record of a cluster that is up; removes the record of one that has ended."""
+def _reaper_of(name: str) -> _Reaper | None:
+    """Returns the reaper of a cluster that is up; removes the record of one that has ended."""
     path = _path(name)
-    try:
-        record = json.loads(path.read_text())
-        alive = start_time(record["pid"]) == record["start_time"]
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except (ValueError, KeyError, TypeError):
-        alive = False
-    if not alive:
+    try:
+        reaper = from_wire(_Reaper, read_object(path), str(path), HostError)
+    except HostError:
+        reaper = None
+    if reaper is None or start_time(reaper.pid) != reaper.start_time:
         path.unlink(missing_ok=True)
         return None
-    return record
-
-
-def _hosts(record: Mapping[str, Any]) -> WarmCluster:
-    token_path, folder = Path(record["token_path"]), Path(record["folder"])
-    return WarmCluster(record["address"], record["driver_ip"], token_path, folder=folder)
+    return reaper
 
 
 def _users(name: str) -> Path:

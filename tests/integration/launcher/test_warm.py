@@ -1,5 +1,6 @@
 """Clusters that stay up between runs."""
 
+import json
 import os
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def test_a_kept_cluster_is_found_until_it_is_ended(hosts: OwnedCluster, tmp_path
 
 def test_other_hosts_than_the_kept_ones_are_refused(hosts: OwnedCluster) -> None:
     warm.keep("pod", SETTINGS, hosts)
-    other = warm.settings_of(cpu_world(3, 1), Local())
+    other = warm.WarmSettings(cpu_world(3, 1), Local())
     with pytest.raises(HostError, match="launch down pod"):
         warm.find("pod", other)
 
@@ -78,3 +79,16 @@ def test_a_damaged_record_is_removed(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     assert warm.find("pod", SETTINGS) is None
     assert not path.exists()
+
+
+def test_cluster_of_another_version_is_not_used_and_can_be_ended(
+    hosts: OwnedCluster, tmp_path: Path
+) -> None:
+    warm.keep("pod", SETTINGS, hosts)
+    path = tmp_path / "state" / "slipway" / "clusters" / "pod.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({name: record[name] for name in ("pid", "start_time", "settings")}))
+    with pytest.raises(HostError, match=r"has no field `address`.*launch down pod"):
+        warm.find("pod", SETTINGS)
+    assert warm.end("pod")
+    assert not (tmp_path / "cluster").exists()
