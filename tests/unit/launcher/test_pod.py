@@ -51,7 +51,7 @@ class PlayedApi(MemoryApi):
         if name.endswith(self.gone):
             return None
         is_ready = self.clock.now >= START_S + self.ready_after_s
-        number = 1 + int(name[-1:] == "1")
+        number = 1 + int(name.endswith("-1"))
         endpoints = [
             SimpleNamespace(
                 ip_address=f"10.0.{number}.{worker}",
