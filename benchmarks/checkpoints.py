@@ -137,7 +137,7 @@ class Setting:
             def saved(self, step: int, size: int, seconds: float, blocked_s: float) -> None:
                 self.blocked_s = blocked_s
 
-            def say(self, line: str) -> None: ...
+            def print_line(self, line: str) -> None: ...
 
         return Quiet(self.job, self.environment, self.run_dir, Events(self.environment))
 

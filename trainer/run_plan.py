@@ -43,5 +43,5 @@ def this_machine() -> World:
 def _accelerator(platform: str) -> str:
     """Returns a facts-table name if the device kind gives one: "NVIDIA H200" is h200-1."""
     kind = jax.devices()[0].device_kind.lower()
-    words = kind.replace("nvidia", "").split()
-    return platform if platform == "cpu" or not words else f"{words[0]}-{jax.local_device_count()}"
+    parts = kind.replace("nvidia", "").split()
+    return platform if platform == "cpu" or not parts else f"{parts[0]}-{jax.local_device_count()}"

@@ -62,7 +62,7 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
         try:
             state, loss = loop.run(start)
         except StoppedError:
-            _leave_together("stopped")
+            _disconnect("stopped")
             raise
         text = None
         if sampler:
@@ -142,7 +142,7 @@ def _compiled(program: TrainProgram, loader: BatchLoader, events: Events, report
     with events.phase("compile"):
         begin = time.perf_counter()
         step = program.compiled_step(next(loader.training(first_step=1)))
-        report.say(f"compiled in {time.perf_counter() - begin:.1f} s")
+        report.print_line(f"compiled in {time.perf_counter() - begin:.1f} s")
         initialize.wait_for_compilers("first step", program.job.deadlines)
     return step
 
@@ -152,12 +152,12 @@ def _finish(
 ) -> None:  # fmt: skip
     if text is not None and environment.process == 0:
         (run_dir / "sample.txt").write_text(text, encoding="utf-8")
-    _leave_together("end")
+    _disconnect("end")
     shown = text and text[:EVENT_TEXT_CHARACTERS]
     events.emit(FinishedEvent(step=job.steps, loss=loss, sample=shown), last_word=True)
 
 
-def _leave_together(name: str) -> None:
+def _disconnect(name: str) -> None:
     """Waits for all processes, then disconnects: without process 0's coordinator, others abort."""
     initialize.barrier(name)
     initialize.shutdown()

@@ -20,7 +20,7 @@ from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
 from launcher.planning.trainer_process import TrainerProcessError
 from launcher.ui.plan_view import bounds_as_json, describe_world
-from trainer.contract.config.model import OwnModel
+from trainer.contract.config.model import CustomModel
 from trainer.contract.estimates.search import Candidate, Ranking, rank
 from trainer.contract.planning.accelerators import lacks_compiler
 from trainer.contract.protocol.reports import CompileReport
@@ -106,7 +106,7 @@ def search(launch: LaunchSpec, *, compiled: bool | None, as_json: bool) -> None:
     """
     if not isinstance(launch, TrainingLaunch):
         raise UsageError("--search: what a command runs is not known")
-    if isinstance(launch.job.model, OwnModel):
+    if isinstance(launch.job.model, CustomModel):
         raise UsageError(
             "--search supports only the built-in decoder. For a custom model, use --compile"
         )

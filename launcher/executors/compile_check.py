@@ -20,7 +20,7 @@ from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
 from launcher.planning.trainer_process import TrainerProcessError
 from trainer.contract.config.loader import dump
-from trainer.contract.config.model import OwnModel
+from trainer.contract.config.model import CustomModel
 from trainer.contract.planning.accelerators import lacks_compiler
 from trainer.contract.planning.chips import GiB
 from trainer.contract.protocol import versions
@@ -47,7 +47,7 @@ def require_fit(launch: LaunchSpec) -> None:
     memory = _memory(launch)
     try:
         # The key of a verdict does not cover the code of a custom model.
-        known = None if isinstance(launch.job.model, OwnModel) else _remembered(memory)
+        known = None if isinstance(launch.job.model, CustomModel) else _remembered(memory)
         verdict = known or _compile(launch, memory, console)
     except TrainerProcessError as error:
         console.print(Text(f"not checked whether it fits: {error}", style="yellow"), soft_wrap=True)

@@ -23,7 +23,7 @@ from launcher.runs.state_file import RecordedState
 from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.config.job import BaseJob, Job
 from trainer.contract.config.loader import ConfigError
-from trainer.contract.config.model import OwnModel
+from trainer.contract.config.model import CustomModel
 from trainer.contract.records.checkpoint_metadata import CheckpointMetadata, folder_of
 from trainer.contract.records.compatibility import PARAMS, Continuity, compare, other_parameters
 
@@ -140,7 +140,7 @@ def _compare(about: CheckpointMetadata | None, planned: TrainingLaunch) -> Conti
     if about is None:
         return Continuity([], [])
     found = compare(about, planned.job, planned.plan.corpus.sha256)
-    if found.errors or not isinstance(planned.job.model, OwnModel):
+    if found.errors or not isinstance(planned.job.model, CustomModel):
         return found
     shapes = {array.name: array.shape for array in planned.plan.trained}
     return Continuity(other_parameters(about, shapes, PARAMS), found.notes)

@@ -15,7 +15,7 @@ from launcher.host.process import SEARCH_PATHS
 from launcher.planning import job_secrets
 from launcher.planning.planner import COORDINATOR_PLACEHOLDER, TrainingLaunch
 from launcher.planning.spec import AttemptInfo, LaunchSpec
-from trainer.contract.config.model import OwnModel
+from trainer.contract.config.model import CustomModel
 from trainer.contract.estimates.roofline import Bounds
 from trainer.contract.planning import accelerators, sharding_rules
 from trainer.contract.planning.plan import ArrayPlan
@@ -208,7 +208,7 @@ def _parameters_text(launch: TrainingLaunch) -> str:
     plan, model = launch.plan, launch.job.model
     trained = sum(_size(array) for array in plan.trained)
     others = sum(_size(array) for array in plan.parameters) - trained
-    if isinstance(model, OwnModel):
+    if isinstance(model, CustomModel):
         return f"{trained:,} in float32, of {model.module}"
     text = f"{trained:,} in float32, compute in {plan.compute_dtype}"
     return f"{text}; beside {others:,} that stay as they are" if others else text

@@ -34,7 +34,7 @@ class Said(Report):
         super().__init__(job, Environment(), run_dir, self.events)
         self.lines: list[str] = []
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         self.lines.append(line)
 
 

@@ -142,7 +142,7 @@ def _check_space(folder: epath.Path, state_bytes: int) -> None:
 def _problem_here(folder: epath.Path, lease: Lease) -> Exception | None:
     """Returns None when this host sees process 0's lease and can write; otherwise the error."""
     try:
-        if not retried(str(folder), partial(_sees, folder, lease)):
+        if not retried(str(folder), partial(_wait_for_lease, folder, lease)):
             return FolderError(
                 f"{folder} is not the folder that host-0000 sees: the hosts do not share it. "
                 "Set storage to a folder that all hosts share"
@@ -159,7 +159,7 @@ def _write_probe(folder: epath.Path, lease: Lease) -> None:
     probe.unlink()
 
 
-def _sees(folder: epath.Path, lease: Lease) -> bool:
+def _wait_for_lease(folder: epath.Path, lease: Lease) -> bool:
     deadline = time.monotonic() + SEEN_DEADLINE_S
     while True:
         try:

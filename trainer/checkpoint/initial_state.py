@@ -45,7 +45,7 @@ def begin(
             about = restored.about
             report.restored(about.step, about.examples, moved(about, plan.world, plan.mesh))
             for note in [*restored.notes, *program_changes(about, program.job)]:
-                report.say(f"changed since the checkpoint: {note}")
+                report.print_line(f"changed since the checkpoint: {note}")
             state, base = restored.state, None
             if about.base and source:
                 # `source` may be a run that has a newer step by now: use the recorded step.
@@ -55,13 +55,15 @@ def begin(
                     model, base = initial(folder, program, about.base)
                 state = state._replace(frozen_params=model)
             return InitialState(state, about.step, about.examples, about.loss, base)
-        report.say_if_resumed("no checkpoint was committed: starting from step 1")
+        report.print_if_resumed("no checkpoint was committed: starting from step 1")
     if source is None:
         return InitialState(program.initial_state())
     with events.phase("restore"):
         params, base = initial(source, program)
     if program.job.lora:
-        report.say(f"training adapters on the frozen weights from {base.source}")
+        report.print_line(f"training adapters on the frozen weights from {base.source}")
         return InitialState(program.fresh_state(params), base=base)
-    report.say(f"starting from the weights in {source}, with a new optimizer state and data order")
+    report.print_line(
+        f"starting from the weights in {source}, with a new optimizer state and data order"
+    )
     return InitialState(program.fresh_state(params))

@@ -17,7 +17,7 @@ from trainer.checkpoint.errors import NoGoodCheckpointError, RestoreError
 from trainer.checkpoint.tree import digests, flatten, unflatten
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
-from trainer.contract.config.model import OwnModel
+from trainer.contract.config.model import CustomModel
 from trainer.contract.planning.plan import World
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.records.checkpoint_metadata import (
@@ -94,7 +94,7 @@ class Restorer:
         return None
 
     def _other_parameters(self, about: CheckpointMetadata, like: TrainState[Any]) -> list[str]:
-        if not isinstance(self._job.model, OwnModel):
+        if not isinstance(self._job.model, CustomModel):
             return []
         return other_parameters(about, {n: one.shape for n, one in like.params.items()}, PARAMS)
 
@@ -104,7 +104,7 @@ class Restorer:
             name, found, error = self._name("step"), NewestStep(None, 0, "", []), None
             if jax.process_index() == 0:
                 try:
-                    found = retried(str(self._folder), self._look)
+                    found = retried(str(self._folder), self._find_newest)
                 except Exception as problem:
                     error = judged(str(self._folder), problem)
             consensus.agree(f"{name}/seen", error, KINDS, self._limit_s)
@@ -116,7 +116,7 @@ class Restorer:
             self._confirm(found.step, found.problem)
             self._move_aside(found.step, found.problem)
 
-    def _look(self) -> "NewestStep":
+    def _find_newest(self) -> "NewestStep":
         """Returns process 0's view of the newest step."""
         for step in checkpoint_metadata.steps(self._folder):
             try:
@@ -145,10 +145,10 @@ class Restorer:
         error = None
         if jax.process_index() in (0, jax.process_count() - 1):
             time.sleep(CONFIRM_S)
-            error = self._second_look(step, problem)
+            error = self._verify_again(step, problem)
         consensus.agree(self._name("confirm"), error, KINDS, self._limit_s)
 
-    def _second_look(self, step: int, problem: str) -> Exception | None:
+    def _verify_again(self, step: int, problem: str) -> Exception | None:
         source = self._folder / str(step)
         try:
             retried(str(source), lambda: checkpoint_metadata.read(source))

@@ -18,7 +18,7 @@ from trainer.checkpoint.restore import changed, read_arrays
 from trainer.checkpoint.tree import digests
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
-from trainer.contract.config.model import OwnModel
+from trainer.contract.config.model import CustomModel
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.records.checkpoint_metadata import (
     ABOUT,
@@ -58,7 +58,7 @@ def initial(source: str, program: TrainProgram, known: Base | None = None) -> In
     with ExitStack() as stack:
         with _agreed("opened", limit_s):
             found = stack.enter_context(opened(to_path(source), program.job))
-            if isinstance(program.job.model, OwnModel):
+            if isinstance(program.job.model, CustomModel):
                 found.check_shapes({name: like.shape for name, like in wanted.items()})
         for name, like in wanted.items():
             with _agreed(name, limit_s):

@@ -81,9 +81,9 @@ def judged(questions: Sequence[Question], scores: np.ndarray) -> MultipleChoiceR
 
 
 def _check_all_alike(questions: Questions) -> None:
-    own = questions.sha256
-    first = consensus.broadcast("questions", own if jax.process_index() == 0 else None)
+    digest = questions.sha256
+    first = consensus.broadcast("questions", digest if jax.process_index() == 0 else None)
     error = None
-    if own != first:
+    if digest != first:
         error = DataError("eval.multiple_choice.path: not the file that host-0000 has")
     consensus.agree("questions alike", error, [DataError])

@@ -74,13 +74,13 @@ def _filled_in(ours: Family, config: dict[str, Any]) -> dict[str, Any]:
         rope = {"rope_type": rope.get("type", "default"), **rope}
     else:
         rope = {"rope_type": rope}
-    said = {key: value for key, value in {**config, **rope}.items() if value is not None}
-    heads, width = said.get("num_attention_heads"), said.get("hidden_size")
+    values = {key: value for key, value in {**config, **rope}.items() if value is not None}
+    heads, width = values.get("num_attention_heads"), values.get("hidden_size")
     if isinstance(heads, int) and isinstance(width, int) and heads > 0:
-        said = {"num_key_value_heads": heads, "head_dim": width // heads, **said}
-    if isinstance(said.get("n_embd"), int):
-        said = {"n_inner": 4 * said["n_embd"], **said}
-    return {**{key: known[0] for key, known in ours.fixed.items()}, **ours.defaults, **said}
+        values = {"num_key_value_heads": heads, "head_dim": width // heads, **values}
+    if isinstance(values.get("n_embd"), int):
+        values = {"n_inner": 4 * values["n_embd"], **values}
+    return {**{key: known[0] for key, known in ours.fixed.items()}, **ours.defaults, **values}
 
 
 def _differences(ours: Family, given: dict[str, Any], job: Job) -> Iterator[str]:

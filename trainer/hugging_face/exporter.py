@@ -11,7 +11,7 @@ import numpy as np
 
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
-from trainer.contract.config.model import OwnModel
+from trainer.contract.config.model import CustomModel
 from trainer.contract.storage.tokenizer_info import vocab_size
 from trainer.hugging_face import config, safetensors, tokenizer
 from trainer.hugging_face.safetensors import Tensor
@@ -39,7 +39,7 @@ def export(
     and the tensors of one file. `trained` is the content of a trained tokenizer's file.
     config.json is written last: a folder without it is not recognized.
     """
-    if isinstance(job.model, OwnModel):
+    if isinstance(job.model, CustomModel):
         raise ConfigError(
             [f"model.module: `transformers` cannot load a custom model ({job.model.module})"]
         )

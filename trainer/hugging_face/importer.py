@@ -90,11 +90,11 @@ def _fill(part: np.ndarray, weights: Weights, layout: Layout, tensor: str, bound
     if any(inside.start >= inside.stop for inside in box):
         return
     for strip in layout.strips(box):
-        there = tuple(
+        indices = tuple(
             slice(inside.start - start, inside.stop - start)
             for inside, (start, _) in zip(strip, bounds, strict=True)
         )
-        part[there] = layout.read(lambda rows: weights.read(tensor, rows), strip)
+        part[indices] = layout.read(lambda rows: weights.read(tensor, rows), strip)
 
 
 def _check(path: Path, weights: Weights, all_layouts: list[Layout]) -> None:

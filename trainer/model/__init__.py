@@ -27,7 +27,7 @@ Any array:
 """
 
 from trainer.contract.config.job import Job
-from trainer.contract.config.model import OwnModel
+from trainer.contract.config.model import CustomModel
 from trainer.contract.planning.plan import Plan
 from trainer.model.custom import CustomNetwork
 from trainer.model.decoder import Cache, Decoder
@@ -41,7 +41,7 @@ def network_of(job: Job, plan: Plan) -> AnyNetwork:
 
     Raises PlanError when a custom model cannot be built or differs from the plan.
     """
-    if not isinstance(job.model, OwnModel):
+    if not isinstance(job.model, CustomModel):
         return Network.of(job, plan)
     network = CustomNetwork.of(job)
     network.check_planned(plan.parameters)

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from trainer.contract.config.job import Job
-from trainer.contract.config.model import OwnModel
+from trainer.contract.config.model import CustomModel
 from trainer.contract.planning.parameter_shapes import Parameter
 from trainer.contract.planning.plan import ArrayPlan
 from trainer.contract.planning.planner import PlanError
@@ -42,12 +42,12 @@ MAX_QUOTED = 500
 """Maximum number of characters that an error quotes from an exception."""
 
 
-def import_builder(own: OwnModel) -> Callable[..., Any]:
+def import_builder(model: CustomModel) -> Callable[..., Any]:
     """Imports the function that builds a custom model.
 
     Raises PlanError when the import fails or the function does not accept the job's arguments.
     """
-    module, _, function = own.module.partition(":")
+    module, _, function = model.module.partition(":")
     with user_code(f"import of {module}"):
         try:
             code = importlib.import_module(module)
@@ -61,9 +61,9 @@ def import_builder(own: OwnModel) -> Callable[..., Any]:
     if not callable(build):
         raise problem(f"{module} ({code.__file__}) has no function '{function}'")
     try:
-        inspect.signature(build).bind(vocab_size=1, rngs=None, **own.args)
+        inspect.signature(build).bind(vocab_size=1, rngs=None, **model.args)
     except TypeError as error:
-        raise PlanError([("model.args", f"{own.module}: {error}")]) from error
+        raise PlanError([("model.args", f"{model.module}: {error}")]) from error
     return build
 
 
@@ -130,9 +130,9 @@ class CustomNetwork:
 
         Raises PlanError when it cannot be imported or built, or does not keep the contract.
         """
-        own = _own(job)
-        build = import_builder(own)
-        with nnx.use_eager_sharding(False), user_code(own.module):
+        model = _custom_model(job)
+        build = import_builder(model)
+        with nnx.use_eager_sharding(False), user_code(model.module):
             module = nnx.eval_shape(lambda: _built(build, job))
         variables = _variables(module)
         parameters = [_parameter(name, variable) for name, (_, variable) in variables.items()]
@@ -159,7 +159,7 @@ class CustomNetwork:
         differing = [n for n in expected | found if expected.get(n) != found.get(n)]
         if differing:
             raise problem(
-                f"the parameters of {_own(self.job).module} differ from the plan: "
+                f"the parameters of {_custom_model(self.job).module} differ from the plan: "
                 f"{', '.join(differing)}. Use the same code on all hosts, and do not change it "
                 "after planning"
             )
@@ -175,7 +175,7 @@ class CustomNetwork:
         keys_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
         params = jax.eval_shape(self.initial)
         for keys in (keys_B, None):
-            with user_code(f"loss of {_own(self.job).module}"):
+            with user_code(f"loss of {_custom_model(self.job).module}"):
                 found = jax.eval_shape(lambda p, b, k: self.bind(p).loss(b, k), params, batch, keys)
             _check_losses(found, tokens_BS.shape)
 
@@ -191,22 +191,24 @@ def custom_losses(model: Any, batch: Batch, keys_B: jax.Array | None = None) -> 
 
 
 def _built(build: Build, job: Job) -> Any:
-    own = _own(job)
-    module = build(vocab_size=vocab_size(job), rngs=nnx.Rngs(job.seed), **own.args)
-    _check_kind(module, own)
+    model = _custom_model(job)
+    module = build(vocab_size=vocab_size(job), rngs=nnx.Rngs(job.seed), **model.args)
+    _check_kind(module, model)
     return module
 
 
-def _own(job: Job) -> OwnModel:
-    assert isinstance(job.model, OwnModel)
+def _custom_model(job: Job) -> CustomModel:
+    assert isinstance(job.model, CustomModel)
     return job.model
 
 
-def _check_kind(module: Any, own: OwnModel) -> None:
+def _check_kind(module: Any, model: CustomModel) -> None:
     if not isinstance(module, nnx.Module):
-        raise problem(f"{own.module} returns {type(module).__name__}, expected an nnx.Module")
+        raise problem(f"{model.module} returns {type(module).__name__}, expected an nnx.Module")
     if not callable(getattr(module, "loss", None)):
-        raise problem(f"{type(module).__name__} of {own.module} has no method loss(batch, keys_B)")
+        raise problem(
+            f"{type(module).__name__} of {model.module} has no method loss(batch, keys_B)"
+        )
 
 
 def _variables(module: nnx.Module) -> dict[str, tuple[tuple[Any, ...], Any]]:

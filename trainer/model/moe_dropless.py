@@ -73,14 +73,14 @@ def dropless_moe(
     """
     tokens, inward = spec(x_BSD, "batch", "sequence", None), spec(inward_EDF[0], *INWARD)
     split = jax.shard_map(
-        partial(_own, activation, inward),
+        partial(_moe_of_device, activation, inward),
         in_specs=(tokens, tokens, tokens, [inward] * len(inward_EDF), spec(down_EFD, *OUTWARD)),
         out_specs=tokens,
     )
     return split(x_BSD, experts_BSk, weights_BSk, inward_EDF, down_EFD)
 
 
-def _own(
+def _moe_of_device(
     activation: Activation,
     inward: PartitionSpec,
     x_BSD: jax.Array,

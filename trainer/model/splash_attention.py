@@ -39,7 +39,7 @@ def attend(
         kernel = _kernel(length, heads, window, softcap, shards, interpret)
         arrays = (query_BSHh, key_BWKh, value_BWKh, segments_BS, segments_BS)
         if mesh.empty:
-            return _own(kernel, *arrays)
+            return _attend_on_device(kernel, *arrays)
         # The compiler cannot split a kernel by itself. Each device has its own queries, and the
         # keys of whole sequences.
         masks = kernel.manual_sharding_spec(NamedSharding(mesh, PartitionSpec("tensor", "context")))
@@ -47,7 +47,7 @@ def attend(
         keys = PartitionSpec(sharding_rules.BATCH_AXES, None, "tensor")
         positions = PartitionSpec(sharding_rules.BATCH_AXES, "context")
         split = jax.shard_map(
-            _own,
+            _attend_on_device,
             in_specs=(
                 masks,
                 queries,
@@ -64,7 +64,7 @@ def attend(
     return whole
 
 
-def _own(
+def _attend_on_device(
     kernel: Callable[..., Any],
     query_BSHh: jax.Array,
     key_BWKh: jax.Array,
@@ -89,14 +89,14 @@ def _kernel(
 ) -> Any:
     """Returns the kernel for all heads and positions; `shards` splits heads and queries."""
     head_shards, query_shards = shards
-    own = math.gcd(length // query_shards, LARGEST_BLOCK)
+    block = math.gcd(length // query_shards, LARGEST_BLOCK)
     seen = math.gcd(length, LARGEST_BLOCK)
     sizes = splash_attention.BlockSizes(
-        block_q=own,
+        block_q=block,
         block_kv=seen,
-        block_q_dkv=own,
+        block_q_dkv=block,
         block_kv_dkv=seen,
-        block_q_dq=own,
+        block_q_dq=block,
         block_kv_dq=seen,
     )
     mask = splash_attention.CausalMask((length, length))

@@ -146,7 +146,7 @@ class Report:
     def _opened(self, run_dir: Path) -> list[Board | WandbRun]:
         boards: list[Board | WandbRun] = [Board(self._job, run_dir)]
         if self._job.wandb:
-            boards += [WandbRun(self._job, self._job.wandb, run_dir, self.say, self.warn)]
+            boards += [WandbRun(self._job, self._job.wandb, run_dir, self.print_line, self.warn)]
         return boards
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class Report:
         self._events.emit(StepEvent(step=step, **fields))
         if step in (1, last) or time.monotonic() - self._printed_s > PRINT_EVERY_S:
             self._printed_s = time.monotonic()
-            self.say(
+            self.print_line(
                 f"step {step}/{last}  loss {fields['loss']:.4f}  "
                 f"lr {fields['learning_rate']:.2e}  {fields['tokens_per_s']:,.0f} tok/s"
             )
@@ -175,17 +175,17 @@ class Report:
         choices: MultipleChoiceResult | None = None,
     ) -> None:
         """Reports the losses on held-out data and the multiple-choice results, if there are any."""
-        numbers, said = dict[str, Any](), f"step {step}/{self._job.steps}"
+        numbers, text = dict[str, Any](), f"step {step}/{self._job.steps}"
         losses = evaluation.eval_losses if evaluation else {}
         if evaluation:
             loss, perplexity = evaluation.eval_loss, evaluation.eval_perplexity
             numbers |= {"eval_loss": loss, "eval_perplexity": perplexity}
-            said += f"  eval_loss {loss:.4f}  perplexity {perplexity:.3f}"
-            said += "".join(f"  {name} {one:.4f}" for name, one in losses.items())
+            text += f"  eval_loss {loss:.4f}  perplexity {perplexity:.3f}"
+            text += "".join(f"  {name} {one:.4f}" for name, one in losses.items())
         if choices:
             numbers |= asdict(choices)
-            said += f"  accuracy {choices.accuracy:.2%}"
-            said += f"  normalized by length {choices.accuracy_normalized:.2%}"
+            text += f"  accuracy {choices.accuracy:.2%}"
+            text += f"  normalized by length {choices.accuracy_normalized:.2%}"
         line: dict[str, Any] = {
             "step": step,
             **numbers,
@@ -194,20 +194,20 @@ class Report:
         self._file.write({**line, "evaluation_s": took_s, "attempt": self._attempt})
         self._show(step, numbers)
         self._events.emit(EvalEvent(**line, evaluation_s=took_s))
-        self.say(said)
+        self.print_line(text)
 
     def sampled(self, step: int, text: str) -> None:
         """Reports the text that the model wrote after a step before the last one."""
         self._samples.write({"step": step, "text": text, "attempt": self._attempt})
         self._show(step, {}, text)
         self._emit(SampledEvent(step=step, text=text[:EVENT_TEXT_CHARACTERS]))
-        self.say(f"sample of step {step}:\n{text}")
+        self.print_line(f"sample of step {step}:\n{text}")
 
     def finished(self, text: str | None) -> None:
         """Reports the text that the model wrote after the last step."""
         self._show(self._job.steps, {}, text)
         if text is not None:
-            self.say(f"sample:\n{text}")
+            self.print_line(f"sample:\n{text}")
 
     def _show(self, step: int, fields: dict[str, Any], text: str | None = None) -> None:
         for board in self._boards:
@@ -224,30 +224,32 @@ class Report:
         self._emit(
             CheckpointSavedEvent(step=step, bytes=size, seconds=seconds, blocked_s=blocked_s)
         )
-        self.say(f"checkpoint of step {step} saved: {size / 2**20:,.1f} MiB in {seconds:.1f} s")
+        self.print_line(
+            f"checkpoint of step {step} saved: {size / 2**20:,.1f} MiB in {seconds:.1f} s"
+        )
 
     def save_failed(self, step: int, message: str) -> None:
         self._emit(SaveFailedEvent(step=step, message=message))
-        self.say(f"checkpoint of step {step} NOT saved: {message}")
+        self.print_line(f"checkpoint of step {step} NOT saved: {message}")
 
     def restored(self, step: int, examples: int, message: str) -> None:
         self._emit(RestoredEvent(step=step, examples=examples, message=message))
-        self.say(message)
+        self.print_line(message)
 
-    def say_if_resumed(self, line: str) -> None:
+    def print_if_resumed(self, line: str) -> None:
         if self._attempt > 1:
-            self.say(line)
+            self.print_line(line)
 
     def warn(self, message: str) -> None:
         self._emit(WarningEvent(message=message))
-        self.say(f"warning: {message}")
+        self.print_line(f"warning: {message}")
 
     def _emit(self, event: Event) -> None:
         """Emits one event for the whole run, from process 0."""
         if self._is_first:
             self._events.emit(event)
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Prints a line on process 0's standard output."""
         if self._is_first:
             print(line, flush=True)

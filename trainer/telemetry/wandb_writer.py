@@ -30,7 +30,7 @@ class WandbRun:
     with a warning. Steps that a later attempt repeats appear twice, with the same numbers.
     """
 
-    def __init__(self, job: Job, wandb: Wandb, run_dir: Path, say: Print, warn: Print):
+    def __init__(self, job: Job, wandb: Wandb, run_dir: Path, print_line: Print, warn: Print):
         if importlib.util.find_spec("wandb") is None:
             raise ConfigError(
                 [
@@ -39,7 +39,7 @@ class WandbRun:
                 ]
             )
         self._job, self._wandb, self._run_dir = job, wandb, run_dir
-        self._say, self._warn = say, warn
+        self._print_line, self._warn = print_line, warn
         self._lines: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="wandb", daemon=True)
 
@@ -66,7 +66,7 @@ class WandbRun:
         try:
             run = self._begin()
             offline = f"offline; upload it with `wandb sync {Path(run.dir).parent}`"
-            self._say(f"W&B: {run.url or offline}")
+            self._print_line(f"W&B: {run.url or offline}")
             while (line := self._lines.get()) is not None:
                 run.log({name: _shown(value) for name, value in line.items()})
             run.finish()

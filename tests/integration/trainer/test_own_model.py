@@ -11,7 +11,7 @@ from tests.support.harness import bench
 from tests.support.jobs import corpus_of, job_of, world_of
 from tests.support.saves import Kept
 from trainer.contract.config.loader import ConfigError
-from trainer.contract.config.model import OwnModel
+from trainer.contract.config.model import CustomModel
 from trainer.contract.planning.planner import PlanError, resolve
 from trainer.evaluation.evaluate import Evaluator
 from trainer.model import custom
@@ -193,4 +193,4 @@ def test_what_only_the_decoder_can_do_is_refused(tmp_path):
 
 def test_no_code_runs_while_a_job_is_read(written):
     job = written("raise SystemExit(3)")
-    assert isinstance(job.model, OwnModel)
+    assert isinstance(job.model, CustomModel)

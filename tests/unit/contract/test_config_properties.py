@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError, Loaded, dump, load
-from trainer.contract.config.model import Model, OwnModel
+from trainer.contract.config.model import CustomModel, Model
 from trainer.contract.config.yaml import dump as dump_yaml
 
 KEYS = sorted(
@@ -17,7 +17,7 @@ KEYS = sorted(
         for section, schema in [
             (None, Job),
             ("model", Model),
-            ("model", OwnModel),
+            ("model", CustomModel),
             *((k, Job.model_fields[k].annotation) for k in ("data", "mesh", "optimizer")),
         ]
         for name in schema.model_fields

@@ -220,8 +220,8 @@ class Rerun:
         # JAX traces a library function once for all callers: its lines name only the first one.
         is_library = is_of_library(jaxpr)
         for equation in jaxpr.eqns:
-            there = within if is_library else place(equation, within)
-            note = EquationNote(there, equation.primitive.name)
+            location = within if is_library else place(equation, within)
+            note = EquationNote(location, equation.primitive.name)
             wanted = [ahead.get(variable) for variable in equation.outvars]
             with jax.named_scope(self.notebook.add(note)):
                 results = self._results(equation, [*map(read, equation.invars)], wanted, note)

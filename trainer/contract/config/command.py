@@ -64,10 +64,10 @@ def _schema_for(content: Mapping[Any, Any]) -> type[Job] | type[CommandJob]:
 def _as_list(text: str) -> str:
     """Returns the arguments of a command line as a YAML list."""
     try:
-        words = shlex.split(text)
+        args = shlex.split(text)
     except ValueError:
-        words = text.split()
-    return f"[{', '.join(w if _BARE.fullmatch(w) else _quoted(w) for w in words)}]"
+        args = text.split()
+    return f"[{', '.join(w if _BARE.fullmatch(w) else _quoted(w) for w in args)}]"
 
 
 def _quoted(word: str) -> str:

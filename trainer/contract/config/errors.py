@@ -104,8 +104,8 @@ def _yaml_hint(value: Any, expected: Any) -> str:
 
 def describe(annotation: Any) -> str:
     """Returns a description of the values that a key may hold, or "" when there is none."""
-    words = [_describe_one(kind, bounds) for kind, bounds in _members(annotation)]
-    return " or ".join(words) if all(words) else ""
+    descriptions = [_describe_one(kind, bounds) for kind, bounds in _members(annotation)]
+    return " or ".join(descriptions) if all(descriptions) else ""
 
 
 def _describe_one(kind: Any, bounds: dict[str, Any]) -> str:
@@ -121,11 +121,11 @@ def _describe_one(kind: Any, bounds: dict[str, Any]) -> str:
 
 
 def _bounds(bounds: dict[str, Any]) -> str:
-    words = {
+    formats = {
         "ge": "of at least {}", "gt": "above {}", "le": "of at most {}", "lt": "below {}",
         "pattern": "that matches {}", "min_length": "of at least {} characters",
     }  # fmt: skip
-    texts = [words[name].format(bound) for name, bound in bounds.items() if name in words]
+    texts = [formats[name].format(bound) for name, bound in bounds.items() if name in formats]
     return " " + " and ".join(texts) if texts else ""
 
 

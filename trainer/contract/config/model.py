@@ -199,7 +199,7 @@ class Model(Section):
         return model
 
 
-class OwnModel(Section):
+class CustomModel(Section):
     """A custom model, which only the trainer imports: see trainer/model/custom.py."""
 
     not_here: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -224,10 +224,10 @@ class OwnModel(Section):
 
 
 def _kind(given: Any) -> str:
-    is_own = isinstance(given, OwnModel) or (isinstance(given, dict) and "module" in given)
-    return "own" if is_own else "decoder"
+    is_custom = isinstance(given, CustomModel) or (isinstance(given, dict) and "module" in given)
+    return "custom" if is_custom else "decoder"
 
 
 AnyModel = Annotated[
-    Annotated[Model, Tag("decoder")] | Annotated[OwnModel, Tag("own")], Discriminator(_kind)
+    Annotated[Model, Tag("decoder")] | Annotated[CustomModel, Tag("custom")], Discriminator(_kind)
 ]

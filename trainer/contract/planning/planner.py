@@ -12,7 +12,7 @@ from typing import Literal
 
 from trainer.contract.config.job import Job
 from trainer.contract.config.job import Mesh as MeshSizes
-from trainer.contract.config.model import Model, OwnModel
+from trainer.contract.config.model import CustomModel, Model
 from trainer.contract.planning import (
     lora,
     mesh_layout,
@@ -100,7 +100,7 @@ def _model(
     job: Job, mesh: dict[str, int], build: Build | None
 ) -> tuple[int, list[parameter_shapes.Parameter]]:
     """Returns the vocabulary size, padded for the built-in decoder, and the parameters."""
-    if isinstance(job.model, OwnModel):
+    if isinstance(job.model, CustomModel):
         assert build
         return vocab_size(job), list(build(job))
     vocab = parameter_shapes.padded_vocab(vocab_size(job), mesh["tensor"])
@@ -196,7 +196,7 @@ def _compute_dtype(job: Job, world: World) -> Dtype:
 
     The plan of a custom model has float32, but the model itself chooses its dtypes.
     """
-    if isinstance(job.model, OwnModel):
+    if isinstance(job.model, CustomModel):
         return "float32"
     if job.decoder.compute_dtype != "auto":
         return job.decoder.compute_dtype
@@ -205,7 +205,7 @@ def _compute_dtype(job: Job, world: World) -> Dtype:
 
 def _attention(job: Job, world: World, batch: BatchSplit) -> Literal["reference", "splash"]:
     """Returns the attention kernel: `splash` needs positions and head_dim in whole TPU vectors."""
-    if isinstance(job.model, OwnModel):
+    if isinstance(job.model, CustomModel):
         return "reference"
     sizes = (batch.positions_per_device, job.decoder.head_dim)
     fits = all(size % TPU_LANES == 0 for size in sizes)

@@ -9,7 +9,7 @@ from pathlib import Path
 from trainer.contract.config.data import Data
 from trainer.contract.config.errors import suggest
 from trainer.contract.config.job import Job
-from trainer.contract.config.model import Model, OwnModel
+from trainer.contract.config.model import CustomModel, Model
 from trainer.contract.config.optimizer import Optimizer
 from trainer.contract.planning import sharding_rules
 from trainer.contract.planning.parameter_shapes import Parameter
@@ -25,7 +25,7 @@ HUGGING_FACE = "config.json"
 
 def problems(job: Job) -> Iterator[tuple[str, str]]:
     """Yields (key, message) for each feature that needs the built-in decoder."""
-    if not isinstance(job.model, OwnModel):
+    if not isinstance(job.model, CustomModel):
         return
     if job.sample:
         yield "sample", "a custom model (model.module) cannot generate text. Remove this section"

@@ -10,7 +10,7 @@ from typing import Any
 from trainer.contract.config import yaml
 from trainer.contract.config.data import BYTES, TrainTokenizer
 from trainer.contract.config.job import Job
-from trainer.contract.config.model import OwnModel
+from trainer.contract.config.model import CustomModel
 from trainer.contract.protocol import versions
 from trainer.contract.records.checkpoint_metadata import TOKENIZER, CheckpointMetadata
 from trainer.contract.storage.tokenizer_info import OF_BYTES
@@ -118,7 +118,7 @@ def program_changes(about: CheckpointMetadata, job: Job) -> list[str]:
 
 def code_of(job: Job) -> str:
     """Returns the SHA-256 over all code that computes the job."""
-    own = job.model.module if isinstance(job.model, OwnModel) else ""
+    own = job.model.module if isinstance(job.model, CustomModel) else ""
     return versions.code_sha256(own.partition(":")[0])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from trainer.contract.config.data import BYTES, Data, TrainTokenizer
 from trainer.contract.config.errors import suggest
 from trainer.contract.config.job import Job
-from trainer.contract.config.model import OwnModel
+from trainer.contract.config.model import CustomModel
 from trainer.contract.storage.retries import retried
 
 ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
@@ -77,7 +77,7 @@ def vocabulary(data: Data) -> Vocabulary:
 
 def vocab_size(job: Job) -> int:
     """Returns the model's vocabulary size before padding. Raises VocabularyError."""
-    given = None if isinstance(job.model, OwnModel) else job.decoder.vocab_size
+    given = None if isinstance(job.model, CustomModel) else job.decoder.vocab_size
     return given or vocabulary(job.data).size
 
 
