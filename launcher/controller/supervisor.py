@@ -15,8 +15,8 @@ SAME_ENDS = 3
 LOSSES_IN_VAIN = 20
 """Attempts that may lose a host, or stop for more hosts, without progress between them.
 
-With the growing back-off they take more than an hour. If a platform takes hosts away faster than a
-run can save, waiting longer does not help."""
+The back-off grows, so they take more than an hour. A run whose hosts are preempted faster than it
+can save makes no progress however long it waits."""
 ADVICE = "; a program that fails must end with another code than 75, and not by SIGTERM"
 HELP = {
     EndReason.HANG: docs_link("hangs"),
@@ -73,7 +73,7 @@ class RunEnded:
     """FINISHED, FAILED or STOPPED."""
     reason: str
     help: str = field(default="", compare=False)
-    """Where the documentation says more; "" when there is nothing to say."""
+    """A sentence that refers to the documentation; "" when no page covers this end."""
 
 
 Decision = StartAttempt | KeepRunning | Wait | RunEnded

@@ -1,4 +1,4 @@
-"""What every executor does: it decides which process drives a run."""
+"""The interface of executors. An executor decides which process drives a run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""The check before a run on real TPUs: the TPU compiler says whether the step fits.
+"""Checks before a run on real TPUs whether its step fits, with the TPU compiler.
 
 The compiler runs in its own process, once for each plan.
 """
@@ -36,10 +36,11 @@ class DoesNotFitError(JobError):
 
 
 def require_fit(launch: LaunchSpec) -> None:
-    """Raises DoesNotFitError when the TPU compiler, or its remembered verdict, finds no fit.
+    """Raises DoesNotFitError when the step does not fit.
 
-    When the compiler fails, prints the reason and lets the launch continue. Without the compiler,
-    or for devices other than TPUs, prints nothing.
+    The TPU compiler decides that, or its cached verdict. When the compiler fails, prints the reason
+    and lets the launch continue. Without the compiler, or for devices other than TPUs, prints
+    nothing.
     """
     console = Console(stderr=True)
     if not isinstance(launch, TrainingLaunch) or lacks_compiler(launch.plan.world):

@@ -55,7 +55,7 @@ class SliceSubmission:
         self._agreed = remotely.options.assume_yes
         self._losses = losses
 
-    def go(self, begin: RunRequest) -> int:
+    def submit(self, begin: RunRequest) -> int:
         """Runs the job to its end and returns the exit code of `launch`.
 
         Raises what `RemoteSubmission.submit` raises, except HostsLostError.
@@ -73,8 +73,8 @@ class SliceSubmission:
                 begin = self._after_loss(begin)
 
     def replaced(self, begin: RunRequest) -> int:
-        """Calls `go` after a loss of the hosts that another process has detected."""
-        return self.go(self._after_loss(begin))
+        """Resumes the run on new slices. Another process has detected the loss of its hosts."""
+        return self.submit(self._after_loss(begin))
 
     def _after_loss(self, begin: RunRequest) -> RunRequest:
         """Returns the request that resumes the run. Raises HostError after too many losses."""
@@ -158,7 +158,7 @@ class GcpExecutor(RemoteExecutor):
     """Starts runs on Cloud TPU slices."""
 
     def _start(self, submission: RemoteSubmission, begin: RunRequest) -> int:
-        return SliceSubmission(submission).go(begin)
+        return SliceSubmission(submission).submit(begin)
 
     def inspect_hosts(
         self, spec: LaunchSpec, on_status: Callable[[str], None]

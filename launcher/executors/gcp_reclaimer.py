@@ -2,7 +2,8 @@
 
 The keeper waits while another process manages the slices, and then takes over. It releases slices
 without a run immediately. It releases slices with a run when the run is over, and replaces
-preempted ones. It releases kept slices when their time is over. It ends only when nothing is held.
+preempted ones. It releases kept slices when their time is over. It ends when all slices are
+released.
 """
 
 import os
@@ -65,12 +66,12 @@ class Keeper:
         self._trouble = Trouble(folder)
         self._unexpected, self._unanswered, self._uncopied = Failures(), Failures(), Failures()
         self._lost: RemoteRun | None = None
-        """Run whose hosts were preempted, until it is on new ones."""
+        """The run whose hosts were preempted; None once it is on new hosts."""
         self._why = ""
         """Reason for releasing the slices, once that is decided; else ""."""
 
     def keep(self) -> None:
-        """Returns once nothing is held."""
+        """Manages the slices until they are released."""
         while is_recorded(self._folder):
             try:
                 self._act()
@@ -190,7 +191,7 @@ class Keeper:
         release(pod, read_status(folder).exit_code, log)
 
     def _give_up(self, pod: TpuSliceRequest, why: str) -> None:
-        """Releases the slices, and does nothing else from now on. Raises HostError."""
+        """Releases the slices; later actions only repeat that. Raises HostError."""
         self._why = why
         log(f"giving {pod.note.resource_id} back: {why}")
         give_up(pod, log, f"the slices were given back: {why}")

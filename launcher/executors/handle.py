@@ -1,4 +1,4 @@
-"""A handle of a run, wherever the process is that drives it."""
+"""The interface of a run's handle, for all executors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from trainer.contract.protocol.events import Event
 
 
 class RunHandle(ABC):
-    """A run, wherever it is driven from. Its record is in the run's directory."""
+    """A run, whichever process drives it. Its record is in the run's directory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

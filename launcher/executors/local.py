@@ -63,7 +63,7 @@ class LocalExecutor(Executor):
 
 
 class _StatusListener(Listener):
-    """Passes on what the launcher does."""
+    """Passes status texts of the launcher to a function."""
 
     def __init__(self, on_status: Callable[[str], None]) -> None:
         self._on_status = on_status

@@ -106,7 +106,7 @@ def locate(folder: Path) -> RemoteRunRecord | None:
         run = kind.read(folder)
         if isinstance(run, RayJob) and not run.is_known(folder):
             run.forget(folder)
-            return _never_there(folder, run)
+            return _check_rejected(folder, run)
         if run is not None and run.is_over():
             run.fetch(folder)
             return None
@@ -115,10 +115,10 @@ def locate(folder: Path) -> RemoteRunRecord | None:
     return run
 
 
-def _never_there(folder: Path, run: RayJob) -> None:
-    """Accepts a folder whose run is as it was before the job that the cluster did not accept.
+def _check_rejected(folder: Path, run: RayJob) -> None:
+    """Checks the folder of a run whose job the cluster did not accept.
 
-    Raises RunFolderError when the folder has no run.
+    The run is then in its earlier state. Raises RunFolderError when there was no earlier attempt.
     """
     if not (folder / RecordedState.FILE).exists():
         raise RunFolderError(

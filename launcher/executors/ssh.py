@@ -67,7 +67,7 @@ class RunRequest:
 
 
 class HostsLostError(HostError):
-    """The hosts were taken away while the run was on them."""
+    """Raised when the platform preempted the hosts of a run that is not over."""
 
 
 class HostMonitor:
@@ -227,7 +227,7 @@ class RemoteSubmission:
         return self.options.console
 
     def print(self, text: str) -> None:
-        """Shows what this machine is doing."""
+        """Prints a status line of this machine."""
         self._console.print(Text(plain(text)), soft_wrap=True)
 
     def print_hints(self, run: RemoteRunRecord) -> None:

@@ -126,7 +126,7 @@ class HangDetector:
         self._watched_s = 0.0
 
     def on_event(self, event: Event, now: float) -> None:
-        """Takes every event of every host on arrival; ignores events that are not Slipway's."""
+        """Handles an event that arrived at `now`; ignores events that are not Slipway's."""
         self._tick(now)
         process = event.process
         if process is None or process not in self._live:

@@ -82,7 +82,7 @@ class StragglerDetector:
 
 
 class _History:
-    """One measure of every host; a host is slow once its medians have been so for `lasting_s`."""
+    """The values of one measure. A host is slow when its medians have been for `lasting_s`."""
 
     def __init__(self, measure: Measure, lasting_s: float) -> None:
         self._measure: Measure = measure

@@ -103,7 +103,7 @@ def _label_of(name: str) -> str:
 
 
 def _remove_uncommitted(step: epath.Path, lease: Lease) -> None:
-    """Removes what about.json of a step on an object store does not name."""
+    """Removes objects of a step that its about.json does not list. Only for object stores."""
     committed = ""
     if is_committed(step):
         try:

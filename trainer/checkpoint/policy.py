@@ -1,4 +1,4 @@
-"""The schedule of saves, and the saving itself: the loop's side of checkpoints.
+"""The schedule of saves, and the interface through which the loop saves.
 
 All processes make the same decision whether to save a step, from numbers that all of them have.
 """

@@ -138,7 +138,7 @@ class Restorer:
         return [f"{name} was moved aside earlier" for name in names]
 
     def _confirm(self, step: int, problem: str) -> None:
-        """Reads what process 0 found damaged again, on process 0 and on the last process.
+        """Repeats the read of a step that process 0 found damaged, there and on the last process.
 
         Raises RestoreError, on all processes alike, when one of them sees a whole checkpoint.
         """

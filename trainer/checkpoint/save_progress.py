@@ -13,7 +13,7 @@ METRICS = "/tensorstore/kvstore/"
 
 
 class StalledError(Exception):
-    """This process has written nothing for too long."""
+    """Raised when this process has written nothing within the limit."""
 
 
 def written_bytes() -> int:

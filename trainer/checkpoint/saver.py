@@ -1,4 +1,4 @@
-"""Saves the state without stopping the steps: only the copy off the devices blocks them."""
+"""Saves the state in the background: only the copy to host memory blocks the steps."""
 
 import contextlib
 import logging
