@@ -30,6 +30,9 @@ def test_ray_starts_nodes_by_services_get_node() -> None:
         ("state", "actors"),
         ("state", "state"),
         ("services", "get_node"),
+        ("services", "start_ray_process"),
+        ("services", "start_api_server"),
+        ("node_class", "start_ray_client_server"),
     ],
 )
 def test_ray_has_the_private_symbol(module: str, name: str) -> None:

@@ -74,10 +74,11 @@ class RayCluster:
             ip, at = f"{self.network}.{process + 2}", (self.head_ip, port)
             node = node_spec.host(world, process, generation, ip, at, folder, self.environment)
             node["flags"] = [f for f in node["flags"] if node_spec.HOST_LABEL not in f]
-            return node
+            return {**node, "agents": True}
 
         nodes = Nodes(self._reaped, folder, self.environment, host, None)
         head = node_spec.head(self.head_ip, port, folder, self.environment)
+        head["agents"] = True
         if with_dashboard:
             no_dashboard = head["flags"].index("--include-dashboard=false")
             flags = ["--include-dashboard=true", f"--dashboard-port={port + 1}"]

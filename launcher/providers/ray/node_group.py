@@ -17,7 +17,10 @@ from launcher.host.process_tree import ProcessTree
 from launcher.host.reaper_messages import Exited, Failed, Killed
 
 Node = dict[str, Any]
-"""Input of node_starter.py: name, flags, folder, env, log, after."""
+"""Input of node_starter.py: name, flags, folder, env, log, after.
+
+`agents`: whether the node has Ray's own agents.
+"""
 
 START_TIMEOUT_S = 120.0
 START_TIMEOUT_PER_HOST_S = 30.0

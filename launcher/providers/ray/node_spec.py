@@ -173,4 +173,5 @@ def _node(
         "env": dict(environment),
         "log": str(folder / f"{name}.log"),
         "after": after,
+        "agents": False,
     }

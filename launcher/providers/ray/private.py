@@ -15,6 +15,13 @@ def services() -> Any:
     return services
 
 
+def node_class() -> Any:
+    """The class that starts the processes of one node."""
+    from ray._private.node import Node
+
+    return Node
+
+
 def worker() -> Any:
     """The module of the driver's connection."""
     from ray._private import worker

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from launcher.core.events import Listener
@@ -368,6 +369,17 @@ def test_the_kernel_ends_programs_before_agents_when_memory_runs_out(
 def test_rays_memory_monitor_is_off_on_nodes_of_ours(crew: Gang, pod: OwnedCluster) -> None:
     environment = Path(f"/proc/{agent_of(pod, 0)}/environ").read_bytes().split(b"\0")
     assert b"RAY_memory_monitor_refresh_ms=0" in environment
+
+
+def test_a_host_runs_a_raylet_with_idle_agents_and_the_agent_of_the_run(
+    crew: Gang, pod: OwnedCluster
+) -> None:
+    raylet = psutil.Process(agent_of(pod, 0)).parent()
+    assert raylet and raylet.name() == "raylet"
+    commands = [" ".join(child.cmdline()) for child in raylet.children()]
+    idle = [command for command in commands if "idle_agent.py" in command]
+    assert len(idle) == 2
+    assert all(command.startswith("ray::Agent") for command in commands if command not in idle)
 
 
 def test_agent_error_is_reported_in_one_line(crew: Gang) -> None:

@@ -35,6 +35,7 @@ def test_few_nodes_start_at_once_and_one_that_fails_holds_up_nobody(tmp_path: Pa
             "log": str(log),
             "env": {},
             "after": None,
+            "agents": True,
         }
         for number, log in enumerate(logs)
     ]
