@@ -224,7 +224,7 @@ def _changes(original: str) -> Iterator[tuple[Change, str]]:
                 continue  # `except a.B`: cosmic-ray can replace plain names only
             assert code is not None, "the occurrence was counted"
             change = _change(original, code)
-            if not change.is_of_frozen:
+            if change != Change("", "") and not change.is_of_frozen:
                 yield change, code
 
 

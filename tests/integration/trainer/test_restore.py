@@ -54,10 +54,10 @@ def test_what_is_restored_is_what_was_saved(tmp_path):
     assert restored.about.arrays["params.embedding.table"].shape == (384, 32)
 
 
-@pytest.mark.parametrize(("devices", "mesh"), [(1, {}), (4, {"tensor": 2}), (3, {"tensor": 3})])
+@pytest.mark.parametrize(("devices", "mesh"), [(1, {}), (4, {"tensor": 2}), (5, {"tensor": 5})])
 def test_it_lies_on_the_mesh_of_the_run_that_restores(tmp_path, devices, mesh):
-    """Three tensor ranks pad the vocabulary to another length."""
-    model = {"d_model": 48, "heads": 6, "kv_heads": 3, "head_dim": 8}
+    """Five tensor ranks pad the vocabulary to another length."""
+    model = {"d_model": 40, "heads": 10, "kv_heads": 10, "head_dim": 8, "d_ff": 80}
     state = Kept.of(tmp_path, devices=2, model=model).saved(1)
     kept = Kept.of(tmp_path, devices, attempt=2, model=model, mesh=mesh)
     restored = kept.restore()
