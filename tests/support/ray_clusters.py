@@ -12,8 +12,10 @@ from typing import Any
 
 from launcher.host.process_tree import ProcessTree
 from launcher.providers.ray import node_spec
-from launcher.providers.ray.node_group import Node, Nodes
+from launcher.providers.ray.node_group import Nodes, NodeSpec
+from tests.support import users_nodes
 from tests.support.assert_no_leftovers import Traces
+from tests.support.users_nodes import as_users_start_it
 from trainer.contract.planning.plan import World
 
 OF_RUNS = ("ray::Agent", "-m trainer", "/launcher/host/", "program.py")
@@ -70,21 +72,15 @@ class RayCluster:
         self.address = f"{self.head_ip}:{port}"
         self.dashboard = f"http://{self.head_ip}:{port + 1}"
 
-        def host(process: int, generation: int) -> Node:
+        def host(process: int, generation: int) -> NodeSpec:
             ip, at = f"{self.network}.{process + 2}", (self.head_ip, port)
             node = node_spec.host(world, process, generation, ip, at, folder, self.environment)
-            node["flags"] = [f for f in node["flags"] if node_spec.HOST_LABEL not in f]
-            return {**node, "agents": True}
+            return as_users_start_it(node)
 
         nodes = Nodes(self._reaped, folder, self.environment, host, None)
-        head = node_spec.head(self.head_ip, port, folder, self.environment)
-        head["agents"] = True
+        head = as_users_start_it(node_spec.head(self.head_ip, port, folder, self.environment))
         if with_dashboard:
-            no_dashboard = head["flags"].index("--include-dashboard=false")
-            flags = ["--include-dashboard=true", f"--dashboard-port={port + 1}"]
-            head["flags"][no_dashboard : no_dashboard + 1] = [
-                *flags, f"--dashboard-host={self.head_ip}", "--dashboard-agent-listen-port=0"
-            ]  # fmt: skip
+            head = users_nodes.with_dashboard(head, self.head_ip, port + 1)
         nodes.start(head, world.processes, self._inside)
         nodes.wait_until_up(lambda text: None)
 

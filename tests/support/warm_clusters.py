@@ -9,7 +9,7 @@ from launcher.cluster.schema import Local
 from launcher.host.process_tree import ProcessTree
 from launcher.providers.local import warm
 from launcher.providers.ray.host_cluster import OwnedCluster
-from launcher.providers.ray.node_group import Nodes
+from launcher.providers.ray.node_group import Nodes, NodeSpec
 from tests.support.worlds import cpu_world
 
 SETTINGS = warm.WarmSettings(cpu_world(2, 1), Local())
@@ -21,5 +21,9 @@ def hosts(tmp_path: Path) -> OwnedCluster:
     folder = tmp_path / "cluster"
     reaped = ProcessTree(folders=[folder])
     reaped.start("nodes", ["sleep", "1000"], dict(os.environ), folder / "log")
-    nodes = Nodes(reaped, folder, {}, lambda process, generation: {}, replace_after_s=None)
+
+    def make(process: int, generation: int) -> NodeSpec:
+        raise AssertionError("no node is started")
+
+    nodes = Nodes(reaped, folder, {}, make, replace_after_s=None)
     return OwnedCluster("127.1.2.3:4", "127.1.2.3", folder / "token", reaped, nodes)

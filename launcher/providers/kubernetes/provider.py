@@ -32,7 +32,7 @@ from launcher.providers.ray import node_spec
 from launcher.providers.ray.existing_cluster import query
 from launcher.providers.ray.head_monitor import unreachable
 from launcher.providers.ray.host_cluster import ExternalCluster
-from launcher.providers.ray.node_group import Node, Nodes
+from launcher.providers.ray.node_group import Nodes, NodeSpec
 from launcher.providers.ray.workspace import (
     new_token,
     private_folder,
@@ -185,7 +185,7 @@ def _joined(
     environment = node_spec.environment(token_path)
     host, _, port = address.rpartition(":")
 
-    def driver(_: int, generation: int) -> Node:
+    def driver(_: int, generation: int) -> NodeSpec:
         return node_spec.driver(generation, ip, (host, int(port)), folder, environment)
 
     nodes = Nodes(reaped, folder, environment, driver, None)

@@ -21,7 +21,7 @@ from launcher.providers.local import memory, warm
 from launcher.providers.local.network import Network, plan_network
 from launcher.providers.ray import node_spec
 from launcher.providers.ray.host_cluster import HostCluster, OwnedCluster
-from launcher.providers.ray.node_group import Node, Nodes
+from launcher.providers.ray.node_group import Nodes, NodeSpec
 from launcher.providers.ray.workspace import free_port, new_token, private_folder, write_token
 from trainer.contract.planning.plan import World
 
@@ -102,7 +102,7 @@ def _start_nodes(
     port = free_port(head_ip)
     environment = node_spec.environment(token_path)
 
-    def host(process: int, generation: int) -> Node:
+    def host(process: int, generation: int) -> NodeSpec:
         own = {**environment, **settings.host_env.get(process, {})}
         ip = address(process)
         return node_spec.host(world, process, generation, ip, (head_ip, port), folder, own)

@@ -3,6 +3,7 @@
 import os
 import select
 import threading
+from dataclasses import replace
 from typing import Any
 
 from launcher.core.formatting import describe_status
@@ -19,7 +20,7 @@ from launcher.providers.ray.host_protocol import (
     RunBegun,
     send,
 )
-from launcher.providers.ray.node_group import Nodes
+from launcher.providers.ray.node_group import Nodes, NodeSpec
 from launcher.providers.ray.workspace import free_port, private_folder, write_token
 
 HEADLESS_S = 20
@@ -54,12 +55,12 @@ class Node:
             "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEADLESS_S),
         }
 
-        def make(_: int, generation: int) -> dict[str, Any]:
+        def make(_: int, generation: int) -> NodeSpec:
             node = node_spec.host(
                 order.world, order.process, generation, order.ip, self.head, self.folder,
                 environment, is_head=order.head is None,
             )  # fmt: skip
-            return {**node, "flags": [*node["flags"], *MORE_FLAGS]}
+            return replace(node, flags=[*node.flags, *MORE_FLAGS])
 
         nodes = Nodes(self.reaped, self.folder, environment, make, None)
         nodes.start(None, hosts=1)

@@ -9,18 +9,12 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from launcher.core.errors import HostError
 from launcher.host.process_tree import ProcessTree
 from launcher.host.reaper_messages import Exited, Failed, Killed
-
-Node = dict[str, Any]
-"""Input of node_starter.py: name, flags, folder, env, log, after.
-
-`agents`: whether the node has Ray's own agents.
-"""
 
 START_TIMEOUT_S = 120.0
 START_TIMEOUT_PER_HOST_S = 30.0
@@ -35,6 +29,23 @@ RAYLET_LOG = "session_latest/logs/raylet.out"
 RAYLET_ERROR = re.compile(r"^\[.*\] [EF] .*|.*Check failed.*", re.MULTILINE)
 
 
+@dataclass(frozen=True)
+class NodeSpec:
+    """How to start a Ray node. `node_starter.py` receives it as JSON."""
+
+    name: str
+    flags: list[str]
+    """Arguments of `ray start`."""
+    folder: str
+    """Folder of this node alone: raylets in one folder conflict over a socket."""
+    environment: dict[str, str]
+    log: str
+    after: tuple[str, int] | None
+    """Address and port of the head to wait for; None for the head."""
+    has_agents: bool = False
+    """Whether Ray's own agents and API server run, which Slipway does not need."""
+
+
 class Nodes:
     """One node per host, and a separate head if one is given, owned by a reaper.
 
@@ -47,15 +58,15 @@ class Nodes:
         reaped: ProcessTree,
         folder: Path,
         environment: Mapping[str, str],
-        make: Callable[[int, int], Node],
+        make: Callable[[int, int], NodeSpec],
         replace_after_s: float | None,
     ) -> None:
         self._reaped, self._folder, self._environment = reaped, folder, environment
         self._make, self._replace_after_s = make, replace_after_s
         self._inside: Callable[[int], list[str]] | None = None
-        self._heads: list[Node] = []
+        self._heads: list[NodeSpec] = []
         """One head node, or none."""
-        self._hosts: list[Node] = []
+        self._hosts: list[NodeSpec] = []
         self._generations: list[int] = []
         self._lost_at_s: dict[int, float] = {}
         self._starters: dict[str, str] = {}
@@ -65,7 +76,7 @@ class Nodes:
         """Whether the reaper and all nodes have ended."""
 
     def start(
-        self, head: Node | None, hosts: int, inside: Callable[[int], list[str]] | None = None
+        self, head: NodeSpec | None, hosts: int, inside: Callable[[int], list[str]] | None = None
     ) -> None:
         """Starts all nodes. `inside(process)` is the prefix of commands in a host's namespace."""
         self._heads, self._inside = [head] if head else [], inside
@@ -76,7 +87,7 @@ class Nodes:
             return
         self._run("head", self._heads, [])
         for process, node in enumerate(self._hosts):
-            self._run(node["name"], [node], inside(process))
+            self._run(node.name, [node], inside(process))
 
     def wait_until_up(self, on_status: Callable[[str], None]) -> None:
         """Waits until all nodes are up.
@@ -100,9 +111,7 @@ class Nodes:
             for node in filter(self._has_ended, waiting):
                 if not self._start_again(node):
                     raise HostError(self._missing(waiting, "a Ray node ended"))
-                on_status(
-                    f"the Ray node of {node['name']} ended during its start; starting it again"
-                )
+                on_status(f"the Ray node of {node.name} ended during its start; starting it again")
             if waiting and time.monotonic() > deadline:
                 raise HostError(self._missing(waiting, f"waited {limit_s:.0f} s"))
 
@@ -119,7 +128,7 @@ class Nodes:
                 case _:
                     pass
 
-    def _start_again(self, node: Node) -> bool:
+    def _start_again(self, node: NodeSpec) -> bool:
         """Starts a host's node again. Returns False for the head and when no attempts are left."""
         if node in self._heads or self._generations[self._hosts.index(node)] >= STARTS:
             return False
@@ -127,7 +136,7 @@ class Nodes:
         return True
 
     @property
-    def _all(self) -> list[Node]:
+    def _all(self) -> list[NodeSpec]:
         return [*self._heads, *self._hosts]
 
     @property
@@ -157,15 +166,15 @@ class Nodes:
     def _replace(self, process: int) -> None:
         self._generations[process] += 1
         node = self._hosts[process] = self._make(process, self._generations[process])
-        self._run(node["name"], [node], self._inside(process) if self._inside else [])
+        self._run(node.name, [node], self._inside(process) if self._inside else [])
 
-    def _run(self, name: str, nodes: Sequence[Node], prefix: Sequence[str]) -> None:
+    def _run(self, name: str, nodes: Sequence[NodeSpec], prefix: Sequence[str]) -> None:
         """Starts nodes from one process, which imports Ray once and logs when a node has ended."""
         for node in nodes:
-            Path(node["folder"]).mkdir()
-            self._starters[node["name"]] = name
+            Path(node.folder).mkdir()
+            self._starters[node.name] = name
         listing = self._folder / f"{name}.json"
-        listing.write_text(json.dumps(nodes))
+        listing.write_text(json.dumps([asdict(node) for node in nodes]))
         command = [
             *prefix,
             sys.executable,
@@ -175,26 +184,26 @@ class Nodes:
         ]
         self._reaped.start(name, command, self._environment, self._folder / f"{name}.starter.log")
 
-    def _has_ended(self, node: Node) -> bool:
+    def _has_ended(self, node: NodeSpec) -> bool:
         """Returns whether the node's starter has logged its end or has itself ended."""
-        starter = self._starters[node["name"]]
+        starter = self._starters[node.name]
         log = _text(self._folder / f"{starter}.starter.log")
-        return starter in self._exited or f'{{"ended": "{node["name"]}"' in log
+        return starter in self._exited or f'{{"ended": "{node.name}"' in log
 
-    def _missing(self, waiting: list[Node], why: str) -> str:
-        names = ", ".join(GENERATION.sub("", node["name"]) for node in waiting)
+    def _missing(self, waiting: list[NodeSpec], why: str) -> str:
+        names = ", ".join(GENERATION.sub("", node.name) for node in waiting)
         ended = next((node for node in waiting if self._has_ended(node)), waiting[0])
-        text = _text(ended["log"]) or "".join(_text(p) for p in self._folder.glob("*.starter.log"))
-        report = [f"{names} did not start ({why}). End of the log of {ended['name']}:"]
+        text = _text(ended.log) or "".join(_text(p) for p in self._folder.glob("*.starter.log"))
+        report = [f"{names} did not start ({why}). End of the log of {ended.name}:"]
         report += _tail(text, TAIL_LINES)
-        if errors := RAYLET_ERROR.findall(_text(Path(ended["folder"]) / RAYLET_LOG)):
+        if errors := RAYLET_ERROR.findall(_text(Path(ended.folder) / RAYLET_LOG)):
             report += ["and of its raylet:", *_tail("\n".join(errors), RAYLET_LINES)]
         return "\n".join(report)
 
 
-def is_up(node: Node) -> bool:
+def is_up(node: NodeSpec) -> bool:
     """Returns whether the node's own log reports it as up."""
-    return NODE_IS_UP in _text(node["log"])
+    return NODE_IS_UP in _text(node.log)
 
 
 def _text(path: str | Path) -> str:

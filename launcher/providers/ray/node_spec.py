@@ -6,8 +6,8 @@ import string
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from launcher.providers.ray.node_group import NodeSpec
 from launcher.providers.ray.workspace import token_variables
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import World
@@ -77,7 +77,7 @@ def environment(token_path: Path) -> dict[str, str]:
     }
 
 
-def head(ip: str, port: int, folder: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+def head(ip: str, port: int, folder: Path, environment: Mapping[str, str]) -> NodeSpec:
     """Returns the driver's node, the head. It has no resources: Ray places nothing else on it."""
     flags = [*_head_flags(port), "--num-cpus=0"]
     return _node("head", ip, folder, flags, environment, after=None)
@@ -89,7 +89,7 @@ def driver(
     head_address: tuple[str, int],
     folder: Path,
     environment: Mapping[str, str],
-) -> dict[str, Any]:
+) -> NodeSpec:
     """Returns the node of a driver on another machine than the head. It has no resources either."""
     head_ip, port = head_address
     flags = [f"--address={head_ip}:{port}", "--num-cpus=0", "--num-gpus=0"]
@@ -106,7 +106,7 @@ def host(
     environment: Mapping[str, str],
     *,
     is_head: bool = False,
-) -> dict[str, Any]:
+) -> NodeSpec:
     """Returns the node of one host, as the real host would appear to Ray except for the chips.
 
     `generation` counts from 1: each replacement of a lost node needs its own name.
@@ -159,19 +159,14 @@ def _node(
     flags: list[str],
     environment: Mapping[str, str],
     after: tuple[str, int] | None,
-) -> dict[str, Any]:
-    """Returns the input of node_starter.py.
-
-    Each node has its own folder: raylets in one folder conflict over a socket.
-    """
+) -> NodeSpec:
     temporary = folder / name.removeprefix("host-").lstrip("0").rjust(1, "0")
     own = [f"--node-ip-address={ip}", f"--node-name={name}", f"--temp-dir={temporary}"]
-    return {
-        "name": name,
-        "flags": [*flags, *own, *COMMON_FLAGS],
-        "folder": str(temporary),
-        "env": dict(environment),
-        "log": str(folder / f"{name}.log"),
-        "after": after,
-        "agents": False,
-    }
+    return NodeSpec(
+        name=name,
+        flags=[*flags, *own, *COMMON_FLAGS],
+        folder=str(temporary),
+        environment=dict(environment),
+        log=str(folder / f"{name}.log"),
+        after=after,
+    )

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import psutil
 
 from launcher.host.reaper import die_with_parent
 from launcher.providers.ray import private
-from launcher.providers.ray.node_group import Node, is_up
+from launcher.providers.ray.node_group import NodeSpec, is_up
 
 HEAD_TIMEOUT_S = 90.0
 REGISTER_TIMEOUT_S = 120.0
@@ -53,10 +54,11 @@ def main() -> None:
     from ray.scripts import scripts
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    running: dict[int, Node] = {}
-    for node in json.loads(Path(sys.argv[1]).read_text()):
-        if node["after"]:
-            _wait_for_port(*node["after"])
+    running: dict[int, NodeSpec] = {}
+    for fields in json.loads(Path(sys.argv[1]).read_text()):
+        node = NodeSpec(**fields)
+        if node.after:
+            _wait_for_port(*node.after)
         while sum(not is_up(one) for one in running.values()) >= AT_ONCE:
             _note_end(running, os.WNOHANG)
             time.sleep(POLL_INTERVAL_S)
@@ -70,25 +72,25 @@ def main() -> None:
         _note_end(running, 0)
 
 
-def _note_end(running: dict[int, Node], options: int) -> None:
+def _note_end(running: dict[int, NodeSpec], options: int) -> None:
     """Waits for a node to end and prints that it has. WNOHANG skips the wait."""
     pid, status = os.waitpid(-1, options)
     if pid in running:
-        print(json.dumps({"ended": running.pop(pid)["name"], "status": status}), flush=True)
+        print(json.dumps({"ended": running.pop(pid).name, "status": status}), flush=True)
 
 
-def _become(node: dict, ray_command) -> None:
+def _become(node: NodeSpec, ray_command: Callable[[], None]) -> None:
     """Turns this fork into the node; never returns."""
     code = 1
     try:
-        output = os.open(node["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        output = os.open(node.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.environ.clear()
-        os.environ.update(node["env"])
-        sys.argv = ["ray", "start", "--block", *node["flags"]]
+        os.environ.update(node.environment)
+        sys.argv = ["ray", "start", "--block", *node.flags]
         _wait_longer_for_raylet()
-        if not node["agents"]:
+        if not node.has_agents:
             _leave_out_services()
         threading.Thread(target=_end_with_raylet, daemon=True).start()
         ray_command()

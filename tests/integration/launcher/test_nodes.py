@@ -5,12 +5,12 @@ import signal
 from pathlib import Path
 
 from launcher.host.process_tree import ProcessTree
-from launcher.providers.ray.node_group import Node, Nodes
+from launcher.providers.ray.node_group import Nodes, NodeSpec
 from tests.support.processes import wait_until
 
 
 def test_nodes_whose_reaper_is_killed_have_no_head_any_more(tmp_path: Path) -> None:
-    def make(process: int, generation: int) -> Node:
+    def make(process: int, generation: int) -> NodeSpec:
         raise AssertionError("no node is started")
 
     reaped = ProcessTree()

@@ -3,7 +3,10 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
+
+from launcher.providers.ray.node_group import NodeSpec
 
 AT_ONCE, NODES, FAILS = 2, 6, 1
 START = f"""
@@ -29,18 +32,19 @@ def test_few_nodes_start_at_once_and_one_that_fails_holds_up_nobody(tmp_path: Pa
     """The third waits until the first is up, and so on: two that are on their way are enough."""
     logs = [tmp_path / f"{number}.log" for number in range(NODES)]
     nodes = [
-        {
-            "name": f"node-{number}",
-            "flags": [str(number)],
-            "log": str(log),
-            "env": {},
-            "after": None,
-            "agents": True,
-        }
+        NodeSpec(
+            name=f"node-{number}",
+            flags=[str(number)],
+            folder=str(tmp_path),
+            environment={},
+            log=str(log),
+            after=None,
+            has_agents=True,
+        )
         for number, log in enumerate(logs)
     ]
     listing = tmp_path / "nodes.json"
-    listing.write_text(json.dumps(nodes))
+    listing.write_text(json.dumps([asdict(node) for node in nodes]))
     command = [sys.executable, "-c", START, str(listing)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -50,4 +54,4 @@ def test_few_nodes_start_at_once_and_one_that_fails_holds_up_nobody(tmp_path: Pa
         coming = [n for n in range(number) if n != FAILS and up[n] > began[number]]
         assert len(coming) < AT_ONCE
     ended = [json.loads(line)["ended"] for line in done.stdout.splitlines()]
-    assert sorted(ended) == [node["name"] for node in nodes]
+    assert sorted(ended) == [node.name for node in nodes]

@@ -13,11 +13,12 @@ from pathlib import Path
 from launcher.cluster.schema import Cluster as ClusterFile
 from launcher.host.process_tree import ProcessTree
 from launcher.providers.ray import node_spec
-from launcher.providers.ray.node_group import Node, Nodes, is_up
+from launcher.providers.ray.node_group import Nodes, NodeSpec, is_up
 from launcher.providers.ray.workspace import free_port
 from tests.support.assert_no_leftovers import Traces
 from tests.support.kubernetes.server import Cluster, Object
 from tests.support.processes import wait_until
+from tests.support.users_nodes import as_users_start_it
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 START_TIMEOUT_S = 240.0
@@ -84,7 +85,7 @@ class KubeRay:
             for number, template in enumerate(templates)
         ]
 
-    def _nodes(self, cluster: Object, pods: list[Object]) -> list[tuple[str, Object, Node]]:
+    def _nodes(self, cluster: Object, pods: list[Object]) -> list[tuple[str, Object, NodeSpec]]:
         """Starts them; gives the address, pod and node of each that is to come up."""
         name, hosts = cluster["metadata"]["name"], len(pods) - 1
         parent = Path(tempfile.mkdtemp(prefix="kr-", dir="/tmp"))
@@ -97,15 +98,15 @@ class KubeRay:
         provider = {"kind": "local"}
         file = {"accelerator": "cpu", "hosts": hosts, "devices_per_host": 1, "provider": provider}
         world = ClusterFile.model_validate(file).world(simulated=True)
-        made: list[Node] = [node_spec.head(head_ip, port, folder, self._environment(pods[0]))]
+        head = node_spec.head(head_ip, port, folder, self._environment(pods[0]))
+        made = [as_users_start_it(head)]
 
-        def host(process: int, generation: int) -> Node:
+        def host(process: int, generation: int) -> NodeSpec:
             environment = self._environment(pods[process + 1])
             ip, at = f"{network}.{process + 2}", (head_ip, port)
             node = node_spec.host(world, process, generation, ip, at, folder, environment)
-            node["flags"] = [f for f in node["flags"] if node_spec.HOST_LABEL not in f]
-            made.append(node)
-            return node
+            made.append(as_users_start_it(node))
+            return made[-1]
 
         nodes = Nodes(reaped, folder, self._environment(pods[0]), host, None)
         nodes.start(made[0], hosts - self.unpullable)
