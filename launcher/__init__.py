@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from launcher.core.errors import SlipwayError
     from launcher.executors.handle import RunHandle
     from launcher.planning.spec import LaunchSpec
+    from launcher.runs.goodput import Goodput
     from launcher.runs.status import RunStatus
 
 __all__ = [
     "Cluster",
+    "Goodput",
     "LaunchSpec",
     "RunHandle",
     "RunStatus",
@@ -30,6 +32,7 @@ __all__ = [
 
 _MODULES = {
     "Cluster": "launcher.cluster.schema",
+    "Goodput": "launcher.runs.goodput",
     "LaunchSpec": "launcher.planning.spec",
     "RunHandle": "launcher.executors.handle",
     "RunStatus": "launcher.runs.status",

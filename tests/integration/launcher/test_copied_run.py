@@ -8,13 +8,13 @@ import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from launcher.cluster.schema import Ssh
 from launcher.core.errors import HostError
-from launcher.providers.ray_jobs.client import JobsApi
+from launcher.providers.ray_jobs.client import JobInfo, JobsApi
 from launcher.providers.ray_jobs.entrypoint import BEGINS, FOLDER
 from launcher.providers.ray_jobs.run_handle import Following
 from launcher.providers.ssh.connection import Host, SshError
@@ -38,8 +38,8 @@ class Job:
     def __init__(self, archive: bytes) -> None:
         self._archive = base64.b64encode(archive).decode()
 
-    def job(self, name: str) -> dict[str, Any]:
-        return {"status": "SUCCEEDED", "driver_exit_code": 0}
+    def job(self, name: str) -> JobInfo:
+        return JobInfo("SUCCEEDED", driver_exit_code=0)
 
     def log(self, name: str) -> str:
         return f"{BEGINS}\n{FOLDER}{self._archive}\n"
