@@ -10,6 +10,7 @@ import pytest
 from tests.support.assert_no_leftovers import Traces
 from tests.support.processes import run_launcher
 
+pytestmark = pytest.mark.slow
 JOB = """\
 name: small
 steps: 4
@@ -94,7 +95,6 @@ def test_a_run_that_exists_is_not_overwritten(run, folder: Path, traces: Traces)
     assert json.loads((folder / "runs" / "small" / "state.json").read_text())["state"] == "finished"
 
 
-@pytest.mark.slow
 def test_data_that_only_the_hosts_can_see_is_checked_before_the_start(
     run, folder: Path, traces: Traces
 ) -> None:

@@ -18,6 +18,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_places_are_ranked_under_the_plan_and_counted(folder: Path) -> None:
     result = launch(folder, *WORDS)
     assert result.returncode == 0, result.stderr
@@ -31,6 +32,7 @@ def test_places_are_ranked_under_the_plan_and_counted(folder: Path) -> None:
     assert last.startswith("explicit axis types: ambiguous at 4 places, operations reshard at 0")
 
 
+@pytest.mark.slow
 def test_a_program_gets_the_same_as_json(folder: Path) -> None:
     result = launch(folder, *WORDS, "--simulate", "-o", "json")
     assert result.returncode == 0, result.stderr

@@ -157,6 +157,7 @@ def job(path: str, **changes: Any):
     return job_of(data={**asked, "validation_fraction": 0.2}, **changes)
 
 
+@pytest.mark.slow
 def test_losses_over_answers_are_the_same_on_every_mesh(pairs: str) -> None:
     alone = [metrics.loss for metrics in bench(job(pairs)).run(20)[1]]
     for mesh in ({"fsdp": 2, "tensor": 2}, {"fsdp": 4}):

@@ -242,6 +242,7 @@ def test_orthogonal_matrices_have_singular_values_near_one(shape):
     assert values.max() < 1.3
 
 
+@pytest.mark.slow
 def test_another_type_of_moments_is_refused(tmp_path):
     Kept.of(tmp_path, 4, mesh=MESHES["2x2"], steps=STEPS, **_changes(name="muon")).saved(1)
     changes = _changes(**ROUNDED)
@@ -252,6 +253,7 @@ def test_another_type_of_moments_is_refused(tmp_path):
     assert "optimizer.moments_dtype: float32 -> bfloat16: the moments of step 1" in str(error.value)
 
 
+@pytest.mark.slow
 def test_mean_of_weights_follows_them_and_is_exported(tmp_path):
     changes = {"steps": STEPS, "mesh": MESHES["2x2"], **_changes(ema_decay=0.9)}
     kept = Kept.of(tmp_path, 4, **changes)

@@ -86,6 +86,7 @@ def test_a_process_that_compiles_35_s_longer_than_the_other_ends_nothing(tmp_pat
     assert ended.codes == [0, 0], "\n".join(ended.outputs)
 
 
+@pytest.mark.slow
 def test_two_processes_train_together_and_report_events(tmp_path):
     ended = gang.run(job_of(steps=2), world_of(2, 2), tmp_path)
     assert ended.codes == [0, 0], "\n".join(ended.outputs)

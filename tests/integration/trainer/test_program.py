@@ -34,6 +34,7 @@ def _program(arguments, variables, cwd=None):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_by_hand_it_trains_on_this_machine_and_says_how_it_goes(tmp_path):
     ended = _by_hand(
         tmp_path,
@@ -58,6 +59,7 @@ def test_by_hand_it_trains_on_this_machine_and_says_how_it_goes(tmp_path):
     assert again.returncode == 64 and "already exists. Choose another name" in again.stderr
 
 
+@pytest.mark.slow
 def test_numbers_that_are_not_finite_stop_the_run_with_the_step_named(tmp_path):
     ended = _by_hand(tmp_path, steps=6, optimizer={"learning_rate": 1e30, "clip_norm": None})
     assert ended.returncode == 65

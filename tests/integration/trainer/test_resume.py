@@ -73,7 +73,7 @@ def test_on_the_same_mesh_it_is_equal_to_the_last_bit(whole, half):
         pytest.param(
             world_of(4, 1), {"tensor": 2}, id="4 x 1, tensor across hosts", marks=pytest.mark.slow
         ),
-        pytest.param(world_of(2, 2), {"context": 2}, id="2 x 2, context"),
+        pytest.param(world_of(2, 2), {"context": 2}, id="2 x 2, context", marks=pytest.mark.slow),
     ],
 )
 def test_on_another_mesh_losses_and_examples_are_the_same(whole, half, world, mesh):
@@ -85,6 +85,7 @@ def test_on_another_mesh_losses_and_examples_are_the_same(whole, half, world, me
     assert [line["examples"] for line in lines] == [line["examples"] for line in planned]
 
 
+@pytest.mark.slow
 def test_its_first_line_says_what_was_restored_and_where(half):
     ended = _resumed(half, world_of(1, 2), mesh={"tensor": 2})
     first = ended.outputs[0].splitlines()[0]
@@ -140,6 +141,7 @@ def test_two_runs_on_one_storage_at_once_do_not_disturb_each_other(tmp_path):
     assert gang.wait(tmp_path / "first", started).codes == [75]
 
 
+@pytest.mark.slow
 def test_the_curve_of_both_attempts_is_one(whole, half):
     _resumed(half, world_of(2, 2))
     lines = (half / "metrics.jsonl").read_text().splitlines()
@@ -153,11 +155,10 @@ def test_the_curve_of_both_attempts_is_one(whole, half):
     ("moment", "left"),
     [
         pytest.param("renamed", {"2", "4", "lease.json"}, id="before the garbage collection"),
-        pytest.param(
-            "committed", {"4", "lease.json"}, id="right after the commit", marks=pytest.mark.slow
-        ),
+        pytest.param("committed", {"4", "lease.json"}, id="right after the commit"),
     ],
 )
+@pytest.mark.slow
 def test_kill_9_around_a_commit_loses_no_step_and_leaves_nothing(whole, tmp_path, moment, left):
     kill = f"(moment, step) == ({moment!r}, 4) and os.kill(os.getpid(), signal.SIGKILL)"
     sabotaged = {"PYTHONPATH": str(hook(tmp_path, "trainer.checkpoint.saver", COMMITS, kill))}

@@ -5,6 +5,7 @@ import pytest
 from tests.support import gang
 from tests.support.jobs import job_of, world_of
 
+pytestmark = pytest.mark.slow
 JOB = {"checkpoint": {"every_steps": 1}, "storage": "~/checkpoints"}
 
 
@@ -25,7 +26,6 @@ def _run(tmp_path, homes, **changes):
     return gang.wait(run_dir, gang.start(job, world_of(2, 1), run_dir, host_env=env))
 
 
-@pytest.mark.slow
 def test_a_folder_that_the_hosts_do_not_share_is_named(tmp_path, homes):
     ended = _run(tmp_path, homes)
     assert ended.codes == [64, 64], "\n".join(ended.outputs)
@@ -42,7 +42,6 @@ def test_a_host_that_cannot_write_is_named(tmp_path, homes):
     assert all("host-0001:" in output for output in ended.outputs)
 
 
-@pytest.mark.slow
 def test_a_folder_of_another_run_is_refused_on_all(tmp_path, homes):
     storage = str(tmp_path / "shared")
     homes = dict.fromkeys(homes, homes[0])
