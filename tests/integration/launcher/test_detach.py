@@ -133,7 +133,6 @@ def test_the_end_of_the_process_frees_the_run(detached: Detached) -> None:
     RunDir.open(detached.folder).close()
 
 
-@pytest.mark.slow
 def test_detached_run_resumes_in_background_and_ends_like_its_program(
     detached: Detached,
 ) -> None:
