@@ -154,3 +154,11 @@ def test_sections_that_errors_refer_to_exist() -> None:
     assert len(anchors) > 4
     assert [anchor for anchor in sorted(anchors) if f"({anchor})=\n" not in page] == []
     assert docs_link("hangs") == "See docs/how-to/troubleshoot.md#hangs"
+
+
+def test_tests_that_the_fault_matrix_names_exist() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (REFERENCE / "fault-matrix.md").read_text("utf-8")))
+    files = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    defined = {name for text in files for name in re.findall(r"def (test_\w+)", text)}
+    assert len(named) > 60
+    assert named - defined == set()
