@@ -132,6 +132,7 @@ def test_a_stopped_run_resumes_on_one_host_and_finishes(stopped: RunHandle, trac
     traces.assert_nothing_left(timeout_s=10.0)
 
 
+@pytest.mark.slow
 def test_failed_job_raises_reason_with_last_lines_of_host(
     traces: Traces,
 ) -> None:

@@ -13,6 +13,7 @@ WORDS = ("data.global_batch=20", "checkpoint=null")
 pytestmark = pytest.mark.skipif(not NEEDED, reason=WHY_NOT)
 
 
+@pytest.mark.slow
 def test_all_unusable_hosts_are_reported_at_once(
     tmp_path: Path, project: Path, traces: Traces
 ) -> None:

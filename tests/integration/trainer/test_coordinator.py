@@ -39,6 +39,7 @@ def test_the_coordinator_is_out_of_reach_at_other_addresses_of_its_host(port: in
     assert not _is_reached(STRANGERS, port)
 
 
+@pytest.mark.slow
 def test_a_process_that_never_comes_is_waited_for_as_long_as_the_job_says() -> None:
     _, process = _start_process_0(start_s=2)
     assert process.wait(60) == -signal.SIGABRT

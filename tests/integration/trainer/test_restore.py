@@ -76,6 +76,7 @@ def test_arrays_saved_in_pieces_are_put_together(tmp_path, monkeypatch):
     assert restored and equal(restored.state, state)
 
 
+@pytest.mark.slow
 def test_a_run_on_parts_of_sequences_goes_on_without_them(tmp_path):
     state = Kept.of(tmp_path, devices=4, mesh={"context": 2}).saved(1)
     restored = Kept.of(tmp_path, devices=2, attempt=2, mesh={"tensor": 2}).restore()

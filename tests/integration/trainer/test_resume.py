@@ -59,6 +59,7 @@ def _attempt(ended, number):
     return [line for line in ended.steps() if line["attempt"] == number]
 
 
+@pytest.mark.slow
 def test_on_the_same_mesh_it_is_equal_to_the_last_bit(whole, half):
     ended = _resumed(half, world_of(2, 2))
     for name in ("step", "loss", "grad_norm", "examples", "learning_rate", "tokens", "epoch"):
@@ -66,14 +67,13 @@ def test_on_the_same_mesh_it_is_equal_to_the_last_bit(whole, half):
         assert again == [line[name] for line in whole.steps()[SAVED:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world", "mesh"),
     [
         pytest.param(world_of(1, 1), {}, id="one device"),
-        pytest.param(
-            world_of(4, 1), {"tensor": 2}, id="4 x 1, tensor across hosts", marks=pytest.mark.slow
-        ),
-        pytest.param(world_of(2, 2), {"context": 2}, id="2 x 2, context", marks=pytest.mark.slow),
+        pytest.param(world_of(4, 1), {"tensor": 2}, id="4 x 1, tensor across hosts"),
+        pytest.param(world_of(2, 2), {"context": 2}, id="2 x 2, context"),
     ],
 )
 def test_on_another_mesh_losses_and_examples_are_the_same(whole, half, world, mesh):
