@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from tests.mutation.faults import FAULTS, Fault
-from tests.mutation.operators import TARGETS
 
 ROOT = Path(__file__).parents[2]
 ALL = [Fault(**entry) for entry in tomllib.loads(FAULTS.read_text(encoding="utf-8"))["fault"]]
-TARGET_ENTRIES = tomllib.loads(TARGETS.read_text(encoding="utf-8"))
+TARGETS = tomllib.loads(FAULTS.with_name("targets.toml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("fault", ALL, ids=lambda fault: fault.name)
@@ -21,7 +20,7 @@ def test_text_of_a_fault_occurs_once_and_its_tests_exist(fault: Fault) -> None:
     assert files and all(file.is_file() for file in files)
 
 
-@pytest.mark.parametrize("target", TARGET_ENTRIES.values(), ids=TARGET_ENTRIES)
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_accepted_survivors_of_a_target_are_lines_of_its_file(target: dict[str, Any]) -> None:
     code = (ROOT / target["file"]).read_text(encoding="utf-8")
     accepted = [entry["before"] for entry in target.get("accepted", [])]
