@@ -140,7 +140,7 @@ def resume(
 ) -> None:
     """Resume a run from its last checkpoint, on the same cluster or on another one.
 
-    launch resume quickstart --detach steps=600
+    launch resume quickstart --detach steps=300
     """
     from launcher.commands.run import resume as resume_run
     from launcher.executors.options import LaunchOptions

@@ -14,7 +14,7 @@ TEMPLATE = """\
 #   launch {path} steps=20 mesh.tensor=2             change any key on the command line
 
 name: {name}            # the run's folder is runs/{name}
-steps: 300
+steps: 150
 seed: 0                 # the same seed gives the same losses on any mesh and any number of hosts
 
 # A decoder-only transformer. `preset: llama3-8b` instead of these keys gives a known shape;
@@ -28,10 +28,10 @@ data: {{source: stdlib, tokenizer: bytes, seq_len: 256, global_batch: 16}}
 # Sizes of the mesh axes: data, fsdp, expert, context, tensor. -1: every device that is left over.
 mesh: {{fsdp: -1, tensor: 1}}
 
-optimizer: {{name: adamw, learning_rate: 5e-3, schedule: cosine, warmup_steps: 20}}
-eval: {{every_steps: 100, batches: 8}}
+optimizer: {{name: muon, learning_rate: 2e-2, schedule: cosine, warmup_steps: 10}}
+eval: {{every_steps: 50, batches: 8}}
 sample: {{prompt: "def ", tokens: 200, temperature: 0.5}}
-checkpoint: {{every_steps: 100, keep: 3}}     # `launch resume {name}` continues from the newest
+checkpoint: {{every_steps: 50, keep: 3}}     # `launch resume {name}` continues from the newest
 """
 
 
