@@ -10,15 +10,19 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
+from trainer import standby
 from trainer.checkpoint.errors import FolderError, RestoreError, SaveError, StaleError, StoppedError
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError, dump, load
 from trainer.contract.planning.planner import PlanError
+from trainer.contract.protocol.environment import START_FD
 from trainer.contract.protocol.events import PEER_LOST, PORT_TAKEN, STALE, ErrorEvent, WarningEvent
 from trainer.contract.protocol.exit_codes import ProgramExit
 from trainer.contract.records.checkpoint_metadata import FormatError
+from trainer.contract.records.compatibility import code_of
 from trainer.contract.storage import retries
 from trainer.contract.storage.corpus import DataError
 from trainer.distributed.process_env import Environment
@@ -37,17 +41,29 @@ LEAVE_S = 1.0
 """Delay of process 0's exit when all processes find the same error. Process 0 holds the
 coordinator, whose end would end the other processes before they report."""
 
+Work = Callable[[Job, Environment, Events], None]
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line and returns the contract's exit code."""
     options = _parser().parse_args(arguments)
+    if options.standby:
+        code = _run(options, _check)
+        if code or START_FD not in os.environ or not _wait_for_start(options):
+            return code
+    standby.name_process("trainer")
+    return _run(options, _train)
+
+
+def _run(options: argparse.Namespace, work: Work) -> int:
+    """Does one kind of work with the job; reports errors, and returns the exit code."""
     environment = Environment.read(os.environ)
     events = Events(environment)
     events.start_heartbeat()
     warnings = _Warnings(events)
     retries.log.addHandler(warnings)
     try:
-        _run(options, environment, events)
+        work(_load(options), environment, events)
         return ProgramExit.FINISHED
     except BaseException as error:
         code, message, category = _translate(error, environment.attempt)
@@ -62,17 +78,26 @@ def main(arguments: list[str] | None = None) -> int:
         events.stop_heartbeat()
 
 
-def _run(options: argparse.Namespace, environment: Environment, events: Events) -> None:
-    job = load(options.job, Job, options.overrides).value
-    if options.check:
-        check(job, events)
-        return
+def _check(job: Job, _environment: Environment, events: Events) -> None:
+    check(job, events)
+
+
+def _wait_for_start(options: argparse.Namespace) -> bool:
+    job = _load(options)
+    return standby.wait_for_start(int(os.environ[START_FD]), lambda: code_of(job))
+
+
+def _train(job: Job, environment: Environment, events: Events) -> None:
     # Imported late: the check of a host must not wait for jax.
     from trainer.train import train
 
     run_dir = environment.run_dir or _new_run_dir(job)
     run_dir.mkdir(parents=True, exist_ok=True)
     train(job, environment, run_dir, events)
+
+
+def _load(options: argparse.Namespace) -> Job:
+    return load(options.job, Job, options.overrides).value
 
 
 def _new_run_dir(job: Job) -> Path:
@@ -139,7 +164,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trainer", description=__doc__)
     parser.add_argument("job", type=Path, help="the job file")
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE pairs that override the job file")
-    parser.add_argument("--check", action="store_true", help="check this host and its data only")
+    parser.add_argument(
+        standby.OPTION,
+        action="store_true",
+        help=f"check this host and its data; then wait for the start on {START_FD}, if that is set",
+    )
     return parser
 
 

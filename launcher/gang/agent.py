@@ -107,14 +107,22 @@ class Agent:
         cwd: str,
         grace_s: float,
         hosts: Sequence[str],
+        is_standby: bool = False,
     ) -> None:
         """Starts the host's program. `environment` is added to the host's own environment.
 
-        `hosts`: the addresses of all hosts, which the program reaches without a proxy.
+        `hosts`: the addresses of all hosts, which the program reaches without a proxy. A program
+        that `is_standby` waits for `begin`.
         """
         self._asked_at = time.monotonic()
-        whole = reach_directly(hosts, add(environment, host_environment()))
-        self._program = HostProcess(command, whole, Path(log), Path(cwd), grace_s)
+        whole = _whole(environment, hosts)
+        self._program = HostProcess(command, whole, Path(log), Path(cwd), grace_s, is_standby)
+
+    def begin(self, environment: Mapping[str, str], hosts: Sequence[str]) -> None:
+        """Lets the standby program start, with the environment that it has now."""
+        self._asked_at = time.monotonic()
+        assert self._program is not None
+        self._program.begin(_whole(environment, hosts))
 
     def poll(self, wait_s: float) -> OutputUpdate:
         """Returns the program's output and events since the last call; waits up to `wait_s`."""
@@ -141,6 +149,11 @@ class Agent:
         while time.monotonic() - self._asked_at < LEASE_S and os.getppid() == node:
             time.sleep(POLL_INTERVAL_S)
         os._exit(1)
+
+
+def _whole(environment: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str]:
+    """Returns all variables of the program: its own, and those of the host."""
+    return reach_directly(hosts, add(environment, host_environment()))
 
 
 def host_environment() -> dict[str, str]:

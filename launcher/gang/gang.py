@@ -3,7 +3,7 @@
 core/results.py interprets what the hosts report, without Ray.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,10 +30,11 @@ PORT_ATTEMPTS = 5
 class Program(Protocol):
     """The program that runs on the hosts."""
 
-    def check_command(self, process: int) -> list[str] | None:
-        """Returns a command that checks the host before the start and sends one `checked` event.
+    def standby_command(self, process: int) -> list[str] | None:
+        """Returns the command of a standby process; None when the program has none.
 
-        Returns None when there is no check.
+        It checks its host, sends one `checked` event and waits for its start; see
+        `trainer.contract.protocol.start`.
         """
         ...
 
@@ -63,6 +64,8 @@ class Gang:
         self._run_dir, self._listener = run_dir, listener
         self._copies = Copies(agents, apart, run_dir)
         self._addresses: list[str] = []
+        self._standby: ProgramStart | None = None
+        """Processes that have checked their hosts and wait for their start."""
 
     @property
     def size(self) -> int:
@@ -94,13 +97,11 @@ class Gang:
         Raises GangError when a host cannot hold a copy of the run's folder, LostError when an
         agent does not answer.
         """
-        commands = [program.command(process) for process in range(self.size)]
         for attempt in range(PORT_ATTEMPTS):
             wanted_port = coordinator_port if attempt == 0 else None
+            programs = self._started(program, self._environments(program, wanted_port))
             taken: list[Event] = []
-            outcome = self._start(
-                commands,
-                self._environments(program, wanted_port),
+            outcome = programs.watch(
                 lambda _, event, taken=taken: _record_taken_port(event, taken),
                 monitor or GangMonitor(),
             )
@@ -116,22 +117,22 @@ class Gang:
         return run_preflight(self._agents, self._run_dir, platform)
 
     def check(self, program: Program) -> dict[int, CheckedEvent]:
-        """Runs the program's check on every host: process -> its `checked` event.
+        """Starts standby processes, which check the hosts: process -> its `checked` event.
 
-        Raises GangError when a host cannot serve the job or differs from the others, LostError
-        when one was lost meanwhile.
+        `run` starts the program in these processes. Raises GangError when a host cannot serve the
+        job or differs from the others, LostError when one was lost meanwhile.
         """
-        commands = [program.check_command(process) for process in range(self.size)]
+        commands = [program.standby_command(process) for process in range(self.size)]
         if any(command is None for command in commands):
             return {}
-        check = ProgramCheck()
-        outcome = self._start(
-            [command or [] for command in commands],
-            self._environments(program, coordinator_port=None),
-            check.on_event,
-            GangMonitor(),
-        )
-        return check.reports(outcome)
+        check = ProgramCheck(self.size)
+        programs = self._programs()
+        environments = self._environments(program, coordinator_port=None)
+        programs.start([command or [] for command in commands], environments, self._hosts(), True)
+        outcome = programs.watch(check.on_event, GangMonitor(), until=check.is_complete)
+        reports = check.reports(outcome)
+        self._standby = programs
+        return reports
 
     def end(self) -> None:
         """Ends everything that still runs on the hosts; waits for it up to ENDING_TIMEOUT_S."""
@@ -143,15 +144,18 @@ class Gang:
         for agent in self._agents:
             ray.kill(agent)
 
-    def _start(
-        self,
-        commands: Sequence[Sequence[str]],
-        environments: Sequence[dict[str, str]],
-        on_event: Callable[[int, Event], None],
-        monitor: GangMonitor,
-    ) -> GangResult:
-        start = ProgramStart(self._agents, self._copies, self._run_dir, self._listener, on_event)
-        return start.run(commands, environments, self._hosts(), monitor, self._lost)
+    def _started(self, program: Program, environments: Sequence[dict[str, str]]) -> ProgramStart:
+        """Starts the program, in the standby processes if there are any."""
+        programs, self._standby = self._standby or self._programs(), None
+        if programs.is_waiting:
+            programs.begin(environments, self._hosts())
+        else:
+            commands = [program.command(process) for process in range(self.size)]
+            programs.start(commands, environments, self._hosts())
+        return programs
+
+    def _programs(self) -> ProgramStart:
+        return ProgramStart(self._agents, self._copies, self._run_dir, self._listener, self._lost)
 
     def _environments(self, program: Program, coordinator_port: int | None) -> list[dict[str, str]]:
         """Returns each process's environment: the program's own, and the coordinator's address."""

@@ -41,9 +41,10 @@ def run_preflight(agents: Sequence[Any], run_dir: Path, platform: str) -> dict[i
 
 
 class ProgramCheck:
-    """Collects what the hosts report while they run a program's check."""
+    """Collects what the standby processes of all hosts report while they check their hosts."""
 
-    def __init__(self) -> None:
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
         self._reports: dict[int, CheckedEvent] = {}
         self._errors: dict[int, str] = {}
 
@@ -53,6 +54,10 @@ class ProgramCheck:
             self._reports[process] = event
         elif isinstance(event, ErrorEvent):
             self._errors[process] = str(event.message)
+
+    def is_complete(self) -> bool:
+        """Returns whether all hosts have reported."""
+        return len(self._reports) == self._processes
 
     def reports(self, outcome: GangResult) -> dict[int, CheckedEvent]:
         """Returns the reports of all hosts: process -> its `checked` event.

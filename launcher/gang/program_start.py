@@ -1,4 +1,8 @@
-"""One start of the programs of a gang: sends the run's folder, starts them, forwards reports."""
+"""One start of the programs of a gang: sends the run's folder, starts them, forwards reports.
+
+The programs may be standby processes: they are watched while they check their hosts, wait, and are
+watched again from their start.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +31,7 @@ from trainer.contract.protocol.events import (
 
 
 class ProgramStart:
-    """One start of a program on all hosts. `on_event` receives each event with its process."""
+    """One start of a program on all hosts."""
 
     def __init__(
         self,
@@ -35,35 +39,69 @@ class ProgramStart:
         copies: Copies,
         run_dir: Path,
         listener: Listener,
-        on_event: Callable[[int, Event], None],
+        lost: set[int],
     ) -> None:
+        """Creates the start. Processes whose agents stop answering are added to `lost`."""
         self._agents, self._copies, self._run_dir = agents, copies, run_dir
-        self._listener, self._on_event = listener, on_event
+        self._listener, self._lost = listener, lost
+        self._on_event: Callable[[int, Event], None] = lambda *_: None
+        self._watch: GangWatch | None = None
+        self.is_waiting = False
+        """Whether the programs are standby processes that wait for their start."""
         self._final_reports: dict[int, str] = {}
         """The category of the last `peer_lost` or `stale` report of each process."""
         self._initializing: set[int] = set()
         """Processes that have started and are not yet connected to the others."""
 
-    def run(
+    def start(
         self,
         commands: Sequence[Sequence[str]],
         environments: Sequence[Mapping[str, str]],
         hosts: Sequence[str],
-        monitor: GangMonitor,
-        lost: set[int],
-    ) -> GangResult:
-        """Starts the program of each host, and waits until all have ended.
+        is_standby: bool = False,
+    ) -> None:
+        """Starts the program of each host. `hosts`: the addresses of all hosts.
 
-        `hosts`: the addresses of all hosts. Processes whose agents stop answering are added to
-        `lost`. Raises GangError when a host cannot hold a copy of the run's folder, LostError when
-        an agent does not answer.
+        Raises GangError when a host cannot hold a copy of the run's folder, LostError when an
+        agent does not answer.
         """
         self._send_folder()
-        self._start(commands, environments, hosts)
-        watch = GangWatch(
-            self._agents, self._copies, monitor, self._forward, self._describe_hang, lost
+        cwd = str(Path.cwd())
+        starts = [
+            agent.start.remote(
+                command, environment, str(self._log(process)), cwd, GRACE_S, hosts, is_standby
+            )
+            for process, (agent, command, environment) in enumerate(
+                zip(self._agents, commands, environments, strict=True)
+            )
+        ]
+        wait_for_answers(starts, range(len(starts)))
+        self.is_waiting = is_standby
+
+    def begin(self, environments: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> None:
+        """Lets the standby processes start. Raises LostError when an agent does not answer."""
+        begins = [
+            agent.begin.remote(environment, hosts)
+            for agent, environment in zip(self._agents, environments, strict=True)
+        ]
+        wait_for_answers(begins, range(len(begins)))
+        self.is_waiting = False
+
+    def watch(
+        self,
+        on_event: Callable[[int, Event], None],
+        monitor: GangMonitor,
+        until: Callable[[], bool] = lambda: False,
+    ) -> GangResult:
+        """Waits until all programs have ended, or `until` holds.
+
+        `on_event` receives each event with its process.
+        """
+        self._on_event = on_event
+        self._watch = watch = self._watch or GangWatch(
+            self._agents, self._copies, self._forward, self._describe_hang, self._lost
         )
-        watch.run()
+        watch.run(monitor, until)
         exits = {
             process: replace(
                 ended,
@@ -84,22 +122,6 @@ class ProgramStart:
         if failures:
             suspects = [process for (process, _), why in zip(sent, problems, strict=True) if why]
             raise GangError("; ".join(failures), suspects)
-
-    def _start(
-        self,
-        commands: Sequence[Sequence[str]],
-        environments: Sequence[Mapping[str, str]],
-        hosts: Sequence[str],
-    ) -> None:
-        starts = [
-            agent.start.remote(
-                command, environment, str(self._log(process)), str(Path.cwd()), GRACE_S, hosts
-            )
-            for process, (agent, command, environment) in enumerate(
-                zip(self._agents, commands, environments, strict=True)
-            )
-        ]
-        wait_for_answers(starts, range(len(starts)))
 
     def _forward(self, process: int, update: OutputUpdate) -> None:
         for event in update.events:

@@ -1,4 +1,4 @@
-"""Watches the programs of a gang from their start until all have ended."""
+"""Watches the programs of a gang until all have ended."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,24 +20,23 @@ CHECK_INTERVAL_S = 0.5
 
 
 class GangWatch:
-    """One start of a gang's programs. `run` polls the agents, and all detectors in a row."""
+    """The programs of one start. `run` polls the agents, and all detectors in a row."""
 
     def __init__(
         self,
         agents: Sequence[Any],
         copies: Copies,
-        monitor: GangMonitor,
         forward: Callable[[int, OutputUpdate], None],
         describe_hang: Callable[[Hang], Hang],
         lost: set[int],
     ) -> None:
-        """Creates the watch of programs that have been started.
+        """Creates the watch of programs that have been started, and polls their agents.
 
         `forward` receives what a process reports. `describe_hang` inspects the hosts and adds what
         they do to a hang, before the programs are stopped. Processes whose agents stop answering
         are added to `lost`.
         """
-        self._agents, self._copies, self._monitor = agents, copies, monitor
+        self._agents, self._copies = agents, copies
         self._forward, self._describe_hang, self._lost = forward, describe_hang, lost
         self.exits: dict[int, ProcessExit] = {}
         self.hang: Hang | None = None
@@ -50,19 +49,25 @@ class GangWatch:
             self._stop_if_required,  # before hangs: a process that lost a peer does not hang
             self._find_hang,
         )
-
-    def run(self) -> None:
-        """Forwards what the hosts report until all have ended; records their exits and any hang."""
-        self._monitor.on_start()
-        self._stop, self._hang_check_at = Stop(self._agents, self._monitor), 0.0
-        self._silence = LostHostDetector(len(self._agents), time.monotonic())
-        for process in range(len(self._agents)):
+        self._silence = LostHostDetector(len(agents), time.monotonic())
+        for process in range(len(agents)):
             self._poll(process)
+
+    def run(self, monitor: GangMonitor, until: Callable[[], bool]) -> None:
+        """Forwards what the hosts report until all have ended; records their exits and any hang.
+
+        Returns early once `until` holds: another call continues.
+        """
+        self._monitor = monitor
+        monitor.on_start()
+        self._stop, self._hang_check_at = Stop(self._agents, monitor), 0.0
         while self._polls and time.monotonic() < self._stop.give_up_at:
             for call in answered(list(self._polls), CHECK_INTERVAL_S):
                 self._take(self._polls.pop(call), call)
             for detect in self._detectors:
                 detect()
+            if until():
+                return
         self._finish()
 
     def _poll(self, process: int) -> None:

@@ -19,7 +19,8 @@ from launcher.host.output_tail import OutputLines
 from launcher.host.process_tree import ProcessTree, ReaperError
 from launcher.host.reaper_messages import Exited, Failed, Killed, LogWarning, Started
 from launcher.host.stack_dump import dump_stacks
-from trainer.contract.protocol.environment import EVENTS_FD
+from trainer.contract.protocol import start
+from trainer.contract.protocol.environment import EVENTS_FD, START_FD
 from trainer.contract.protocol.events import Event, WarningEvent
 from trainer.contract.protocol.wire import parse_event
 
@@ -70,21 +71,28 @@ class HostProcess:
         log: Path,
         cwd: Path,
         grace_s: float,
+        is_standby: bool = False,
     ) -> None:
+        """Starts the program. One that `is_standby` waits for `begin`."""
         _make(log)
         self._log, self._lines = log, OutputLines(log)
         self._events, writing = os.pipe()
         _enlarge(self._events)
         os.set_blocking(self._events, False)
+        passed = {EVENTS_FD: writing}
+        self._environment, self._start_fd = environment, -1
+        if is_standby:
+            passed[START_FD], self._start_fd = os.pipe()
+        fds = list(passed.values())
         try:
-            fds = [writing]
             self._reaped = ProcessTree(grace_s=grace_s, pass_fds=fds)
-            environment = {**environment, EVENTS_FD: str(writing)}
+            environment = {**environment, **{name: str(fd) for name, fd in passed.items()}}
             self._reaped.start(
                 "program", command, environment, log, cwd, fds, ROTATE_BYTES, OF_PROGRAMS
             )
         finally:
-            os.close(writing)
+            for fd in fds:
+                os.close(fd)
         self._half_event = b""
         self._warnings: list[Event] = []
         self._pid: int | None = None
@@ -93,6 +101,16 @@ class HostProcess:
         self._memory_kills = MemoryKills()
         self._gone = self._events_closed = False
         self._result = OutputUpdate()
+
+    def begin(self, environment: Mapping[str, str]) -> None:
+        """Lets a standby program start in `environment`; `poll` reports when it ended before."""
+        fd, self._start_fd = self._start_fd, -1
+        try:
+            os.write(fd, start.encode(self._environment, environment))
+        except BrokenPipeError:
+            pass
+        finally:
+            os.close(fd)
 
     def poll(self, wait_s: float) -> OutputUpdate:
         """Returns the next update; waits up to `wait_s` for it, and a moment for what follows."""
@@ -150,6 +168,9 @@ class HostProcess:
         self._result.over, self._result.tail = True, [*self._lines.tail, *last_line]
         self._lines.close()
         os.close(self._events)
+        if self._start_fd >= 0:
+            os.close(self._start_fd)
+            self._start_fd = -1
         return last_line
 
     def _wait(self, wait_s: float) -> None:

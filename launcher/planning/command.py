@@ -22,8 +22,8 @@ class CommandLaunch(LaunchSpec):
         del process
         return list(self.job.command)
 
-    def check_command(self, process: int) -> None:
-        """Returns None: comparing the hosts is up to the program."""
+    def standby_command(self, process: int) -> None:
+        """Returns None: the program starts with its attempt, and comparing hosts is up to it."""
         del process
 
     def plan_on(self, world: World) -> BasePlan:

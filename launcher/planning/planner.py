@@ -44,10 +44,10 @@ class TrainingLaunch(LaunchSpec):
         del process
         return [sys.executable, "-m", "trainer", str(self.run_dir / "job.yaml")]
 
-    def check_command(self, process: int) -> list[str]:
-        """Returns the command that checks the process's host: versions, code, data."""
+    def standby_command(self, process: int) -> list[str]:
+        """Returns the command that checks the host's versions, code and data before it waits."""
         del process
-        return [sys.executable, "-m", "trainer", "--check", str(self.run_dir / "job.yaml")]
+        return [sys.executable, "-m", "trainer", "--standby", str(self.run_dir / "job.yaml")]
 
     def environment(self, process: int) -> dict[str, str]:
         """Returns the variables of one process.

@@ -72,8 +72,12 @@ class LaunchSpec(AttemptInfo, ABC):
         """Returns the command that the process's host runs."""
 
     @abstractmethod
-    def check_command(self, process: int) -> list[str] | None:
-        """Returns the command that checks the process's host before the start, or None."""
+    def standby_command(self, process: int) -> list[str] | None:
+        """Returns the command of a standby process; None when the program has none.
+
+        It checks its host, sends one `checked` event and waits for its start; see
+        `trainer.contract.protocol.start`.
+        """
 
     @abstractmethod
     def plan_on(self, world: World) -> BasePlan | None:

@@ -25,7 +25,9 @@ Arrow = tuple[str, str]
 PACKAGES = ("launcher", "trainer")
 ENTRY_POINTS = {
     "launcher": {"__init__", "__main__", "api"},
-    "trainer": {"__init__", "__main__", "train", "loop", "callbacks", "run_plan", "preflight"},
+    "trainer": {
+        "__init__", "__main__", "standby", "train", "loop", "callbacks", "run_plan", "preflight",
+    },
 }
 """Where a reader starts: modules that belong directly into a package."""
 TABLES = {"executors/registry.py", "providers/registry.py"}

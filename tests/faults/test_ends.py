@@ -11,7 +11,7 @@ from tests.support.assert_no_leftovers import Traces
 from tests.support.fault_injection import sabotage
 from tests.support.fault_matrix import assert_finished
 from tests.support.launches import Launch, Launcher
-from tests.support.programs import node_of
+from tests.support.programs import is_training, node_of
 from tests.support.sampling import sampled
 
 pytestmark = pytest.mark.faults
@@ -26,11 +26,11 @@ def reserved(launch: Launch, traces: Traces) -> None:
 
 
 def checking(launch: Launch, traces: Traces) -> None:
-    launch.wait_for(lambda: any("trainer --check" in c for c in traces.processes().values()))
+    launch.wait_for(lambda: any("-m trainer --standby" in c for c in traces.processes().values()))
 
 
 def starting(launch: Launch, traces: Traces) -> None:
-    launch.wait_for(lambda: any("-m trainer /" in c for c in traces.processes().values()))
+    launch.wait_for(lambda: any(map(is_training, traces.processes())))
 
 
 def running(launch: Launch, traces: Traces) -> None:

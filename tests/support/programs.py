@@ -12,11 +12,18 @@ from tests.support.processes import wait_until
 def trainer_of(traces: Traces, process: int) -> int:
     """The process id of a host's trainer."""
 
-    def is_it(number: int, command: str) -> bool:
-        wanted = f"SLIPWAY_PROCESS_ID={process}"
-        return "-m trainer /" in command and wanted in _environment_of(number)
+    def is_it(number: int, _: str) -> bool:
+        return is_training(number) and f"SLIPWAY_PROCESS_ID={process}" in _environment_of(number)
 
     return _newest(traces, is_it)
+
+
+def is_training(process: int) -> bool:
+    """Whether it is a trainer that has been started; False for one that has ended."""
+    try:
+        return Path(f"/proc/{process}/comm").read_text() == "trainer\n"
+    except OSError:
+        return False
 
 
 def node_of(traces: Traces, process: int) -> int:

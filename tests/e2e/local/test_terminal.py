@@ -13,6 +13,7 @@ import pytest
 from tests.support.assert_no_leftovers import Traces
 from tests.support.launches import Launcher
 from tests.support.processes import run_launcher, wait_until
+from tests.support.programs import is_training
 from tests.support.sampling import sampled
 from tests.support.terminal import Terminal
 from trainer.contract.records import checkpoint_metadata
@@ -85,7 +86,7 @@ def test_ctrl_z_does_not_suspend_a_run_and_a_second_ctrl_c_ends_it_at_once(
     wait_for(terminal, lambda: "cannot be suspended" in terminal.output)
     before = steps_of(launch)
     wait_for(terminal, lambda: steps_of(launch) > before + 5)
-    host = next(pid for pid, c in traces.processes().items() if "-m trainer /" in c)
+    host = next(filter(is_training, traces.processes()))
     os.kill(host, signal.SIGSTOP)  # it cannot stop in order
     terminal.type(b"\x03")
     wait_for(terminal, lambda: "second Ctrl-C ends immediately" in terminal.output)

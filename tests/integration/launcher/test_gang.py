@@ -36,20 +36,29 @@ def say(**event):
 """
 
 
+START = """
+start = os.fdopen(int(os.environ["SLIPWAY_START_FD"])).readline()
+os.environ.update({name: value for name, value in json.loads(start or "{}").items() if value})
+"""
+"""What a standby process does after its check."""
+
+
 class Script:
-    """The same Python code on every host."""
+    """The same Python code on every host, in standby processes where there is a check."""
 
-    def __init__(self, code: str, check: str | None = None) -> None:
+    def __init__(self, code: str, check: str = "", **environment: str) -> None:
         self._code, self._check = code, check
+        self.environment_of_all = environment
 
-    def check_command(self, process: int) -> list[str] | None:
-        return self._check and [sys.executable, "-c", SAY + self._check]  # type: ignore[return-value]
+    def standby_command(self, process: int) -> list[str] | None:
+        code = SAY + self._check + START + f"if start:\n exec({self._code!r})"
+        return [sys.executable, "-c", code] if self._check else None
 
     def command(self, process: int) -> list[str]:
         return [sys.executable, "-c", SAY + self._code]
 
     def environment(self, process: int) -> dict[str, str]:
-        return {"SLIPWAY_PROCESS_ID": str(process)}
+        return {"SLIPWAY_PROCESS_ID": str(process), **self.environment_of_all}
 
 
 class Seen(Listener):
@@ -263,9 +272,32 @@ def test_a_wanted_coordinator_port_that_is_taken_is_not_used(crew: Gang, seen: S
     assert not seen.events[0]["address"].endswith(f":{port}")
 
 
-def test_like_hosts_pass_the_check(crew: Gang) -> None:
-    reports = crew.check(Script("", check="say(event='checked', versions={'jax': '1'})"))
-    assert sorted(reports) == [0, 1]
+CHECK = "say(event='checked', versions={'jax': '1'}, host_name=str(os.getpid()))"
+
+
+def test_the_processes_that_checked_like_hosts_run_the_program(crew: Gang, seen: Seen) -> None:
+    program = Script("say(event='here', pid=str(os.getpid()))", CHECK)
+    checked = {process: event.host_name for process, event in crew.check(program).items()}
+    assert sorted(checked) == [0, 1]
+    assert crew.run(program).ok
+    here = [event for event in seen.events if event["event"] == "here"]
+    assert {event["process"]: event["pid"] for event in here} == checked
+
+
+def test_they_run_it_in_the_environment_of_the_start(crew: Gang, seen: Seen) -> None:
+    names = ("JAX_COORDINATOR_ADDRESS", "ATTEMPT")
+    program = Script(f"say(event='here', now=[os.environ[name] for name in {names}])", CHECK)
+    crew.check(program)
+    program.environment_of_all = {"ATTEMPT": "2"}
+    assert crew.run(program).ok
+    (first, attempt), (second, _) = [e["now"] for e in seen.events if e["event"] == "here"]
+    assert first == second and attempt == "2"
+
+
+def test_a_process_that_died_before_the_start_is_a_failure(crew: Gang) -> None:
+    program = Script("", CHECK)
+    os.kill(int(crew.check(program)[0].host_name or 0), signal.SIGKILL)
+    assert "host-0000 was killed by SIGKILL" in crew.run(program).reason
 
 
 def test_the_host_that_differs_is_named(crew: Gang) -> None:

@@ -16,6 +16,8 @@ ATTEMPT = "SLIPWAY_ATTEMPT"
 """Number of the attempt, from 1; 1 when unset."""
 EVENTS_FD = "SLIPWAY_EVENTS_FD"
 """Descriptor of the pipe for events; unset when no launcher reads them."""
+START_FD = "SLIPWAY_START_FD"
+"""Descriptor of the pipe on which a standby process receives its start, see start.py."""
 
 JAX_COORDINATOR_ADDRESS = "JAX_COORDINATOR_ADDRESS"
 """HOST:PORT of the coordinator, which is in process 0."""
