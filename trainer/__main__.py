@@ -47,10 +47,12 @@ Work = Callable[[Job, Environment, Events], None]
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line and returns the contract's exit code."""
     options = _parser().parse_args(arguments)
-    if options.standby:
+    if options.check:
         code = _run(options, _check)
-        if code or START_FD not in os.environ or not _wait_for_start(options):
+        if code or not options.standby:
             return code
+    if options.standby and not _wait_for_start(options):
+        return ProgramExit.FINISHED
     standby.name_process("trainer")
     return _run(options, _train)
 
@@ -165,9 +167,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("job", type=Path, help="the job file")
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE pairs that override the job file")
     parser.add_argument(
-        standby.OPTION,
+        "--check",
         action="store_true",
-        help=f"check this host and its data; then wait for the start on {START_FD}, if that is set",
+        help="check this host and its data, and train only after the start of --standby",
+    )
+    parser.add_argument(
+        "--standby",
+        action="store_true",
+        help=f"import everything, then wait for the start on the pipe {START_FD}",
     )
     return parser
 

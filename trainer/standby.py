@@ -8,7 +8,7 @@ from pathlib import Path
 from trainer.contract.protocol import start
 from trainer.contract.protocol.environment import START_FD
 
-OPTION = "--standby"
+OPTIONS = ("--check", "--standby")
 COMMAND_NAME = Path("/proc/self/comm")
 
 
@@ -30,7 +30,7 @@ def wait_for_start(fd: int, code: Callable[[], str]) -> bool:
     start.apply(line, os.environ)
     del os.environ[START_FD]
     if code() != imported:
-        words = [word for word in sys.orig_argv[1:] if word != OPTION]
+        words = [word for word in sys.orig_argv[1:] if word not in OPTIONS]
         os.execv(sys.executable, [sys.executable, *words])
     return True
 

@@ -264,6 +264,8 @@ class _AttemptMonitor(GangMonitor):
         self._processes = launch.plan.world.processes
         self._limits = Limits.of(launch.job.deadlines)
         self._sends_events = launch.sends_events
+        self._standby_after_s = launch.job.retries.standby_after_s
+        self._first_step_s: float | None = None
         self.on_start()
         self._has_saved = self._is_about_to_go = False
         self._looked_s = 0.0
@@ -272,6 +274,7 @@ class _AttemptMonitor(GangMonitor):
         self._watch.on_event(event, time.monotonic())
         match event:
             case StepEvent() if event.process is not None:
+                self._first_step_s = self._first_step_s or time.monotonic()
                 self.steps[event.process] = event.step
             case CheckpointSavedEvent():
                 self._has_saved = True
@@ -299,6 +302,13 @@ class _AttemptMonitor(GangMonitor):
         elif self._has_saved and self._is_time() and self._attempts.wants_to_grow():
             self.asked = EndReason.RESIZED
         return self.asked is not None
+
+    def wants_standby(self) -> bool:
+        """Returns whether the program has run for long enough that its next start may matter."""
+        began_s, after_s = self._first_step_s, self._standby_after_s
+        if began_s is None or after_s is None or self.asked:
+            return False
+        return time.monotonic() - began_s >= after_s
 
     def hang(self) -> Hang | None:
         self._attempts.check_hosts()

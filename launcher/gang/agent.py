@@ -32,6 +32,8 @@ class Agent:
     def __init__(self, process: int) -> None:
         self._process = process
         self._program: HostProcess | None = None
+        self._standby: HostProcess | None = None
+        """A process for the next start."""
         self._copied: CopiedFolder | None = None
         self._asked_at = time.monotonic()
         outlive_programs()
@@ -112,11 +114,29 @@ class Agent:
         """Starts the host's program. `environment` is added to the host's own environment.
 
         `hosts`: the addresses of all hosts, which the program reaches without a proxy. A program
-        that `is_standby` waits for `begin`.
+        that `is_standby` waits for `begin`. One that `prepare` has made is started in its place.
         """
         self._asked_at = time.monotonic()
         whole = _whole(environment, hosts)
-        self._program = HostProcess(command, whole, Path(log), Path(cwd), grace_s, is_standby)
+        prepared, self._standby = self._standby, None
+        if prepared is not None and not is_standby and prepared.is_ready():
+            self._program = prepared
+            prepared.begin(whole)
+        else:
+            self._program = HostProcess(command, whole, Path(log), Path(cwd), grace_s, is_standby)
+
+    def prepare(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: str,
+        cwd: str,
+        grace_s: float,
+        hosts: Sequence[str],
+    ) -> None:
+        """Makes a standby program for the next `start`."""
+        whole = _whole(environment, hosts)
+        self._standby = HostProcess(command, whole, Path(log), Path(cwd), grace_s, True)
 
     def begin(self, environment: Mapping[str, str], hosts: Sequence[str]) -> None:
         """Lets the standby program start, with the environment that it has now."""

@@ -30,11 +30,11 @@ PORT_ATTEMPTS = 5
 class Program(Protocol):
     """The program that runs on the hosts."""
 
-    def standby_command(self, process: int) -> list[str] | None:
+    def standby_command(self, process: int, *, check: bool) -> list[str] | None:
         """Returns the command of a standby process; None when the program has none.
 
-        It checks its host, sends one `checked` event and waits for its start; see
-        `trainer.contract.protocol.start`.
+        It waits for its start, see `trainer.contract.protocol.start`. With `check`, it first checks
+        its host and sends one `checked` event.
         """
         ...
 
@@ -104,6 +104,7 @@ class Gang:
             outcome = programs.watch(
                 lambda _, event, taken=taken: _record_taken_port(event, taken),
                 monitor or GangMonitor(),
+                prepare_next=lambda: self._prepare(program),
             )
             if not taken or outcome.failed_process is None:
                 return outcome
@@ -122,13 +123,13 @@ class Gang:
         `run` starts the program in these processes. Raises GangError when a host cannot serve the
         job or differs from the others, LostError when one was lost meanwhile.
         """
-        commands = [program.standby_command(process) for process in range(self.size)]
-        if any(command is None for command in commands):
+        commands = self._standby_commands(program, check=True)
+        if not commands:
             return {}
         check = ProgramCheck(self.size)
         programs = self._programs()
         environments = self._environments(program, coordinator_port=None)
-        programs.start([command or [] for command in commands], environments, self._hosts(), True)
+        programs.start(commands, environments, self._hosts(), is_standby=True)
         outcome = programs.watch(check.on_event, GangMonitor(), until=check.is_complete)
         reports = check.reports(outcome)
         self._standby = programs
@@ -153,6 +154,17 @@ class Gang:
             commands = [program.command(process) for process in range(self.size)]
             programs.start(commands, environments, self._hosts())
         return programs
+
+    def _prepare(self, program: Program) -> None:
+        """Makes standby processes for the next attempt, on hosts that answer."""
+        if commands := self._standby_commands(program, check=False):
+            environments = [program.environment(process) for process in range(self.size)]
+            self._programs().prepare(commands, environments, self._hosts())
+
+    def _standby_commands(self, program: Program, *, check: bool) -> list[list[str]]:
+        """Returns the commands of all standby processes; empty when the program has none."""
+        commands = [program.standby_command(p, check=check) for p in range(self.size)]
+        return [command for command in commands if command is not None]
 
     def _programs(self) -> ProgramStart:
         return ProgramStart(self._agents, self._copies, self._run_dir, self._listener, self._lost)

@@ -25,6 +25,10 @@ class GangMonitor:
     def on_start(self) -> None:
         """Handles the start of the program on all hosts, which can repeat: see PORT_ATTEMPTS."""
 
+    def wants_standby(self) -> bool:
+        """Returns whether the hosts should prepare standby processes for the next attempt now."""
+        return False
+
     def hang(self) -> Hang | None:
         """Returns a hang once the program makes no more progress; called about twice a second."""
         return None

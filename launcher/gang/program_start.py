@@ -66,14 +66,9 @@ class ProgramStart:
         agent does not answer.
         """
         self._send_folder()
-        cwd = str(Path.cwd())
         starts = [
-            agent.start.remote(
-                command, environment, str(self._log(process)), cwd, GRACE_S, hosts, is_standby
-            )
-            for process, (agent, command, environment) in enumerate(
-                zip(self._agents, commands, environments, strict=True)
-            )
+            agent.start.remote(*arguments, hosts, is_standby)
+            for agent, *arguments in self._arguments(commands, environments)
         ]
         wait_for_answers(starts, range(len(starts)))
         self.is_waiting = is_standby
@@ -87,21 +82,33 @@ class ProgramStart:
         wait_for_answers(begins, range(len(begins)))
         self.is_waiting = False
 
+    def prepare(
+        self,
+        commands: Sequence[Sequence[str]],
+        environments: Sequence[Mapping[str, str]],
+        hosts: Sequence[str],
+    ) -> None:
+        """Makes a standby process on each host for its next start; waits for none of them."""
+        for agent, *arguments in self._arguments(commands, environments):
+            agent.prepare.remote(*arguments, hosts)
+
     def watch(
         self,
         on_event: Callable[[int, Event], None],
         monitor: GangMonitor,
         until: Callable[[], bool] = lambda: False,
+        prepare_next: Callable[[], None] = lambda: None,
     ) -> GangResult:
         """Waits until all programs have ended, or `until` holds.
 
-        `on_event` receives each event with its process.
+        `on_event` receives each event with its process. `prepare_next` is called once, when the
+        monitor wants standby processes for the next attempt.
         """
         self._on_event = on_event
         self._watch = watch = self._watch or GangWatch(
             self._agents, self._copies, self._forward, self._describe_hang, self._lost
         )
-        watch.run(monitor, until)
+        watch.run(monitor, until, prepare_next)
         exits = {
             process: replace(
                 ended,
@@ -122,6 +129,18 @@ class ProgramStart:
         if failures:
             suspects = [process for (process, _), why in zip(sent, problems, strict=True) if why]
             raise GangError("; ".join(failures), suspects)
+
+    def _arguments(
+        self, commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]
+    ) -> list[tuple[Any, Sequence[str], Mapping[str, str], str, str, float]]:
+        """Returns each host's agent, and how it starts the command."""
+        cwd = str(Path.cwd())
+        return [
+            (agent, command, environment, str(self._log(process)), cwd, GRACE_S)
+            for process, (agent, command, environment) in enumerate(
+                zip(self._agents, commands, environments, strict=True)
+            )
+        ]
 
     def _forward(self, process: int, update: OutputUpdate) -> None:
         for event in update.events:

@@ -53,11 +53,15 @@ class GangWatch:
         for process in range(len(agents)):
             self._poll(process)
 
-    def run(self, monitor: GangMonitor, until: Callable[[], bool]) -> None:
+    def run(
+        self, monitor: GangMonitor, until: Callable[[], bool], prepare_next: Callable[[], None]
+    ) -> None:
         """Forwards what the hosts report until all have ended; records their exits and any hang.
 
-        Returns early once `until` holds: another call continues.
+        Returns early once `until` holds: another call continues. `prepare_next` is called once,
+        when the monitor wants standby processes.
         """
+        is_prepared = False
         self._monitor = monitor
         monitor.on_start()
         self._stop, self._hang_check_at = Stop(self._agents, monitor), 0.0
@@ -68,6 +72,9 @@ class GangWatch:
                 detect()
             if until():
                 return
+            if not is_prepared and monitor.wants_standby():
+                is_prepared = True
+                prepare_next()
         self._finish()
 
     def _poll(self, process: int) -> None:

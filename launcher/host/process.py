@@ -112,6 +112,13 @@ class HostProcess:
         finally:
             os.close(fd)
 
+    def is_ready(self) -> bool:
+        """Returns whether a standby program waits; `poll` then returns only what follows."""
+        ended = self.poll(0.0).ended_ago_s is not None
+        self._lines.close()
+        self._lines = OutputLines(self._log)
+        return not ended
+
     def poll(self, wait_s: float) -> OutputUpdate:
         """Returns the next update; waits up to `wait_s` for it, and a moment for what follows."""
         deadline = time.monotonic() + wait_s

@@ -22,9 +22,9 @@ class CommandLaunch(LaunchSpec):
         del process
         return list(self.job.command)
 
-    def standby_command(self, process: int) -> None:
+    def standby_command(self, process: int, *, check: bool) -> None:
         """Returns None: the program starts with its attempt, and comparing hosts is up to it."""
-        del process
+        del process, check
 
     def plan_on(self, world: World) -> BasePlan:
         return BasePlan(world=world)

@@ -44,10 +44,11 @@ class TrainingLaunch(LaunchSpec):
         del process
         return [sys.executable, "-m", "trainer", str(self.run_dir / "job.yaml")]
 
-    def standby_command(self, process: int) -> list[str]:
-        """Returns the command that checks the host's versions, code and data before it waits."""
+    def standby_command(self, process: int, *, check: bool) -> list[str]:
+        """Returns the command of a standby process; a check compares versions, code and data."""
         del process
-        return [sys.executable, "-m", "trainer", "--standby", str(self.run_dir / "job.yaml")]
+        options = ["--check", "--standby"] if check else ["--standby"]
+        return [sys.executable, "-m", "trainer", *options, str(self.run_dir / "job.yaml")]
 
     def environment(self, process: int) -> dict[str, str]:
         """Returns the variables of one process.

@@ -72,11 +72,11 @@ class LaunchSpec(AttemptInfo, ABC):
         """Returns the command that the process's host runs."""
 
     @abstractmethod
-    def standby_command(self, process: int) -> list[str] | None:
+    def standby_command(self, process: int, *, check: bool) -> list[str] | None:
         """Returns the command of a standby process; None when the program has none.
 
-        It checks its host, sends one `checked` event and waits for its start; see
-        `trainer.contract.protocol.start`.
+        It waits for its start, see `trainer.contract.protocol.start`. With `check`, it first checks
+        its host and sends one `checked` event.
         """
 
     @abstractmethod

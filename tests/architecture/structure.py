@@ -26,7 +26,14 @@ PACKAGES = ("launcher", "trainer")
 ENTRY_POINTS = {
     "launcher": {"__init__", "__main__", "api"},
     "trainer": {
-        "__init__", "__main__", "standby", "train", "loop", "callbacks", "run_plan", "preflight",
+        "__init__",
+        "__main__",
+        "standby",
+        "train",
+        "loop",
+        "callbacks",
+        "run_plan",
+        "preflight",
     },
 }
 """Where a reader starts: modules that belong directly into a package."""

@@ -26,7 +26,7 @@ def reserved(launch: Launch, traces: Traces) -> None:
 
 
 def checking(launch: Launch, traces: Traces) -> None:
-    launch.wait_for(lambda: any("-m trainer --standby" in c for c in traces.processes().values()))
+    launch.wait_for(lambda: any("-m trainer --check" in c for c in traces.processes().values()))
 
 
 def starting(launch: Launch, traces: Traces) -> None:

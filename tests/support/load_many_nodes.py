@@ -33,7 +33,7 @@ class Stub:
     def __init__(self, processes: int, steps: int = 2, step_s: float = 0.1) -> None:
         self._processes, self._words = processes, [str(steps), str(step_s)]
 
-    def standby_command(self, process: int) -> None:
+    def standby_command(self, process: int, *, check: bool) -> None:
         del process
 
     def command(self, process: int) -> list[str]:

@@ -44,15 +44,16 @@ os.environ.update({name: value for name, value in json.loads(start or "{}").item
 
 
 class Script:
-    """The same Python code on every host, in standby processes where there is a check."""
+    """The same Python code on every host; `check` and `standby`: what its processes do before."""
 
-    def __init__(self, code: str, check: str = "", **environment: str) -> None:
-        self._code, self._check = code, check
-        self.environment_of_all = environment
+    def __init__(self, code: str, check: str = "", standby: str = "") -> None:
+        self._code, self._check, self._standby = code, check, standby
+        self.environment_of_all: dict[str, str] = {}
 
-    def standby_command(self, process: int) -> list[str] | None:
-        code = SAY + self._check + START + f"if start:\n exec({self._code!r})"
-        return [sys.executable, "-c", code] if self._check else None
+    def standby_command(self, process: int, *, check: bool) -> list[str] | None:
+        before = self._check if check else self._standby
+        code = f"{SAY}{before}{START}if start:\n exec({self._code!r})"
+        return [sys.executable, "-c", code] if before else None
 
     def command(self, process: int) -> list[str]:
         return [sys.executable, "-c", SAY + self._code]
@@ -298,6 +299,51 @@ def test_a_process_that_died_before_the_start_is_a_failure(crew: Gang) -> None:
     program = Script("", CHECK)
     os.kill(int(crew.check(program)[0].host_name or 0), signal.SIGKILL)
     assert "host-0000 was killed by SIGKILL" in crew.run(program).reason
+
+
+class Preparing(GangMonitor):
+    """Wants standby processes at once."""
+
+    def wants_standby(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def prepared(crew: Gang, seen: Seen, tmp_path: Path) -> tuple[Script, list[str]]:
+    """A program whose standby processes wait for its second start, and their ids by process."""
+    paths = [tmp_path / f"standby-{process}" for process in range(2)]
+    wait = f"while not all(map(os.path.exists, {[str(path) for path in paths]})): time.sleep(0.02)"
+    standby = (
+        "print('from before the start', flush=True); say(event='early')\n"
+        f"path = {str(tmp_path / 'standby-')!r} + str(process)\n"
+        "open(path + '.new', 'w').write(str(os.getpid())); os.rename(path + '.new', path)"
+    )
+    program = Script(f"{wait}\nsay(event='here', pid=str(os.getpid()))", standby=standby)
+    assert crew.run(program, monitor=Preparing()).ok
+    seen.events.clear()
+    seen.lines.clear()
+    return program, [path.read_text() for path in paths]
+
+
+def test_standby_processes_run_the_next_attempt(
+    crew: Gang, seen: Seen, prepared: tuple[Script, list[str]]
+) -> None:
+    program, waiting = prepared
+    assert crew.run(program).ok
+    assert {e["process"]: e["pid"] for e in seen.events} == dict(enumerate(waiting))
+    assert seen.lines == []
+
+
+def test_a_standby_process_that_has_died_is_replaced(
+    crew: Gang, seen: Seen, prepared: tuple[Script, list[str]]
+) -> None:
+    program, waiting = prepared
+    dead = psutil.Process(int(waiting[0]))
+    dead.kill()
+    dead.wait(10.0)
+    assert crew.run(program).ok
+    pids = {e["process"]: e["pid"] for e in seen.events}
+    assert pids[0] != waiting[0] and pids[1] == waiting[1]
 
 
 def test_the_host_that_differs_is_named(crew: Gang) -> None:

@@ -103,7 +103,7 @@ def test_the_check_says_what_hosts_must_agree_on(tmp_path, events):
     writer, read = events
     (tmp_path / "job.yaml").write_text(dump(job_of()), encoding="utf-8")
     variables = {"SLIPWAY_EVENTS_FD": str(writer)}
-    ended = _program(["--standby", str(tmp_path / "job.yaml")], variables)
+    ended = _program(["--check", str(tmp_path / "job.yaml")], variables)
     assert ended.returncode == 0, ended.stderr
     (checked,) = [event for event in read() if event["event"] == "checked"]
     assert {"python", "jax", "jaxlib", "flax"} <= set(checked["versions"])
@@ -126,7 +126,7 @@ def test_the_check_names_data_that_cannot_serve_the_job(tmp_path, events):
     job = job_of(data={"source": "text", "path": str(tmp_path / "*.txt")})
     (tmp_path / "job.yaml").write_text(dump(job), encoding="utf-8")
     variables = {"SLIPWAY_EVENTS_FD": str(writer)}
-    ended = _program(["--standby", str(tmp_path / "job.yaml")], variables)
+    ended = _program(["--check", str(tmp_path / "job.yaml")], variables)
     assert ended.returncode == 65
     (error,) = [event for event in read() if event["event"] == "error"]
     assert "a sequence needs 33" in error["message"]

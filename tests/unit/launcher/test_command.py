@@ -32,7 +32,7 @@ env: {DATA: /data, PATH: /opt/bin, PYTHONPATH: src, XLA_FLAGS: --xla_dump_to=/tm
 def test_every_process_runs_the_command_as_it_is_written(tmp_path: Path) -> None:
     launch = command_launch(tmp_path, cluster="tpu-v4-8")
     assert [launch.command(p) for p in range(2)] == [["python", "my_script.py"]] * 2
-    assert launch.standby_command(0) is None
+    assert launch.standby_command(0, check=True) is None
 
 
 def test_a_process_gets_the_contract_and_where_python_is(tmp_path: Path) -> None:

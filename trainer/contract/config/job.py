@@ -170,6 +170,10 @@ class Sample(Section):
     )
 
 
+Seconds = Annotated[float, Field(gt=0)]
+NonNegativeSeconds = Annotated[float, Field(ge=0)]
+
+
 class Retries(Section):
     """Limits on the automatic restarts of a run."""
 
@@ -182,9 +186,11 @@ class Retries(Section):
         default=None,
         description="Number of preemptions after which the run fails. null: no limit.",
     )
-
-
-Seconds = Annotated[float, Field(gt=0)]
+    standby_after_s: NonNegativeSeconds | None = Field(
+        default=15.0,
+        description="Seconds after the first step until each host prepares a process for the next "
+        "attempt. It has imported everything and holds no device. null: no such process.",
+    )
 
 
 class Deadlines(Section):
