@@ -19,8 +19,8 @@ def wait_for_start(fd: int, code: Callable[[], str]) -> bool:
     that has changed since the imports, the process replaces itself by one with the new code.
     Until the start, the kernel knows the process as "standby"; see `name_process`.
     """
-    name_process("standby")
     imported = code()
+    name_process("standby")
     import trainer.train  # noqa: F401
 
     with os.fdopen(fd, "rb") as pipe:

@@ -12,18 +12,17 @@ from tests.support.processes import wait_until
 def trainer_of(traces: Traces, process: int) -> int:
     """The process id of a host's trainer."""
 
-    def is_it(number: int, _: str) -> bool:
-        return is_training(number) and f"SLIPWAY_PROCESS_ID={process}" in _environment_of(number)
+    return _named(traces, "trainer", process)
 
-    return _newest(traces, is_it)
+
+def standby_of(traces: Traces, process: int) -> int:
+    """The process id of the process that waits for a host's next attempt."""
+    return _named(traces, "standby", process)
 
 
 def is_training(process: int) -> bool:
     """Whether it is a trainer that has been started; False for one that has ended."""
-    try:
-        return Path(f"/proc/{process}/comm").read_text() == "trainer\n"
-    except OSError:
-        return False
+    return _has_name(process, "trainer")
 
 
 def node_of(traces: Traces, process: int) -> int:
@@ -50,6 +49,21 @@ def reaper_of_nodes(traces: Traces) -> int:
     """The reaper whose children are the Ray nodes: the first that the launch started."""
     starter = next(n for n, command in traces.processes().items() if "node_starter" in command)
     return psutil.Process(starter).ppid()
+
+
+def _named(traces: Traces, name: str, process: int) -> int:
+    def is_it(number: int, _: str) -> bool:
+        is_of_host = f"SLIPWAY_PROCESS_ID={process}" in _environment_of(number)
+        return is_of_host and _has_name(number, name)
+
+    return _newest(traces, is_it)
+
+
+def _has_name(process: int, name: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/comm").read_text() == f"{name}\n"
+    except OSError:
+        return False
 
 
 def _environment_of(process: int) -> list[str]:
