@@ -2,10 +2,10 @@
 
     python benchmarks/recovery.py [--faults NAME ...] [--rounds 3] [--limit-s 180]
 
-Runs on two simulated hosts of this machine, with a warm compile cache. Each fault is injected two
-steps after a checkpoint was reported. A step takes 0.1 s, so repeated steps cost little. Prints, as
-medians over the rounds, the seconds from the fault to the first step of the next attempt and to the
-first new step, beside Slipway's target.
+Runs on two simulated hosts of this machine, with a warm compile cache, and with standby processes
+that are ready. Each fault is injected two steps after a checkpoint was reported. A step takes
+0.1 s, so repeated steps cost little. Prints, as medians over the rounds, the seconds from the fault
+to the first step of the next attempt and to the first new step, beside Slipway's target.
 
 After each fault, JaxTrainer runs too if `ray.train` can be imported:
 
@@ -23,7 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from benchmarks.faults import (
 from tests.support.assert_no_leftovers import Traces
 from tests.support.fault_injection import sabotage
 from tests.support.launches import Launcher
+from tests.support.programs import standby_of
 
 WORKER = Path(__file__).with_name("recovery_jax_trainer.py")
 EVERY_STEPS, AFTER_STEPS, STEP_S = 20, 2, 0.1
@@ -51,7 +52,9 @@ mesh: {{data: -1, fsdp: 1}}
 eval: null
 sample: null
 checkpoint: {{every_steps: {EVERY_STEPS}}}
+retries: {{standby_after_s: 0}}
 """
+HOSTS = 2
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,12 @@ def _launch(
     (folder / "job.yaml").write_text(JOB)
     code = f"time.sleep({STEP_S}); {sleeps_at(flag)}"
     run = launcher("recovery", sabotage(folder, code))
-    yield from _rounds(case, faults(flag)[case.fault], Story(run), traces, options)
+
+    def until_ready() -> None:
+        for process in range(HOSTS):
+            standby_of(traces, process)
+
+    yield from _rounds(case, faults(flag)[case.fault], Story(run), traces, options, until_ready)
 
 
 def _jax_trainer(
@@ -147,11 +155,17 @@ def _jax_trainer(
 
 
 def _rounds(
-    case: Case, fire: Fire, story: Story, traces: Traces, options: argparse.Namespace
+    case: Case,
+    fire: Fire,
+    story: Story,
+    traces: Traces,
+    options: argparse.Namespace,
+    until_ready: Callable[[], None] = lambda: None,
 ) -> Iterator[Recovery]:
     """Yields the recovery from one fault after the other, until one fails."""
     story.wait_for_steps(1)
     for _ in range(options.rounds):
+        until_ready()
         story.catch_up()
         story.wait_for(lambda event: event["event"] == "checkpoint_saved")
         story.wait_for_steps(AFTER_STEPS)

@@ -17,12 +17,12 @@ def wait_for_start(fd: int, code: Callable[[], str]) -> bool:
 
     The start changes this process's environment. `code` returns the hash of the code on disk: if
     that has changed since the imports, the process replaces itself by one with the new code.
-    Until the start, the kernel knows the process as "standby"; see `name_process`.
+    While it waits, the kernel knows the process as "standby"; see `name_process`.
     """
     imported = code()
-    name_process("standby")
     import trainer.train  # noqa: F401
 
+    name_process("standby")
     with os.fdopen(fd, "rb") as pipe:
         line = pipe.readline()
     if not line:
