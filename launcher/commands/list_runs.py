@@ -57,7 +57,7 @@ def _cells(run: RunStatus) -> list[Text]:
     style = STYLES.get(run.state, "cyan" if run.is_alive else "")
     return [
         Text(run.name),
-        Text(plain(run.state_text), style=style),
+        Text(plain(run.displayed_state), style=style),
         Text(str(run.attempt or "")),
         Text(run.position),
         Text("" if run.loss is None else f"{run.loss:.4f}"),

@@ -5,8 +5,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
@@ -20,6 +20,7 @@ from launcher.runs.directory import resume_command, run_word
 from launcher.runs.goodput import Goodput
 from launcher.runs.history import History, HistoryEntry
 from launcher.runs.status import RunStatus, read_status
+from trainer.contract.planning.plan import World
 
 SHOWN_ENTRIES = 20
 
@@ -35,17 +36,16 @@ class Status:
     """Bytes at the start of events.jsonl that were skipped, because the file is too large."""
     phases: dict[int, str]
     """Phase of each host of the last attempt, by process."""
-    world: dict[str, Any]
-    """World of the last attempt's plan; empty without a plan."""
+    world: World | None
+    """World of the last attempt's plan; None without a plan."""
 
     @property
     def hosts(self) -> str:
         """The hosts, with their phases while the run is alive: "2 hosts x 4 devices: 2 train"."""
         if not self.world:
             return ""
-        processes = self.world["slices"] * self.world["hosts_per_slice"]
-        devices = pluralize(self.world["devices_per_host"], "device")
-        text = f"{pluralize(processes, 'host')} x {devices}"
+        devices = pluralize(self.world.devices_per_host, "device")
+        text = f"{pluralize(self.world.processes, 'host')} x {devices}"
         doing = Counter(self.phases.values()).most_common() if self.run.is_alive else []
         return text + (": " if doing else "") + ", ".join(f"{n} {phase}" for phase, n in doing)
 
@@ -60,22 +60,29 @@ class Status:
 def read(folder: Path) -> Status:
     """Reads the status of a run from its folder."""
     run, found, hosts = read_status(folder), summary.read(folder), live.read(folder)
-    plan = read_object(folder / "plans" / f"{run.attempt or 1:04d}.json")
     return Status(
         run=run,
         history=found.history,
         goodput=found.goodput(time.time() if run.is_alive else None, hosts.heard),
         left_out=found.begin,
         phases=hosts.phases,
-        world=plan.get("world") or {},
+        world=_world(folder / "plans" / f"{run.attempt or 1:04d}.json"),
     )
+
+
+def _world(plan: Path) -> World | None:
+    """Returns the world of a plan; None when the file is missing or damaged."""
+    try:
+        return World.model_validate(read_object(plan).get("world"))
+    except ValidationError:
+        return None
 
 
 def show(status: Status) -> None:
     """Prints the status as text."""
     console, run = Console(), status.run
     title = Text(run.name, style="bold").append("  ")
-    title.append(plain(run.state_text), style=STYLES.get(run.state, "cyan"))
+    title.append(plain(run.displayed_state), style=STYLES.get(run.state, "cyan"))
     title.append(f", attempt {run.attempt}" if run.attempt else "", style="not bold")
     console.print(title)
     for name, value in _facts(status).items():
@@ -93,7 +100,7 @@ def as_json(status: Status) -> str:
     checkpoint = status.history.checkpoint
     content = {
         **status.run.as_json(),
-        "world": status.world or None,
+        "world": status.world and status.world.model_dump(mode="json"),
         "hosts": {str(process): phase for process, phase in sorted(status.phases.items())},
         "checkpoint": checkpoint and {"step": checkpoint.step, "time": checkpoint.time},
         "goodput": status.goodput.as_json(),

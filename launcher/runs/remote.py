@@ -27,7 +27,7 @@ class RemoteRunRecord(RunRecord, ABC):
     name: str
     runs: str
     """Folder on the remote machine that contains the run's folder."""
-    words: ClusterRef
+    cluster_ref: ClusterRef
     """Cluster reference of the command on this machine."""
     launched_in: str
     """Working directory of the command on this machine."""
@@ -65,7 +65,7 @@ class RemoteRunRecord(RunRecord, ABC):
 
         The cluster and the base folder of relative paths are those that this machine has recorded.
         """
-        localize_copy(folder, self.words, self.launched_in)
+        localize_copy(folder, self.cluster_ref, self.launched_in)
 
 
 def localize_copy(folder: Path, cluster_ref: ClusterRef, launched_in: str) -> None:

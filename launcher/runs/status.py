@@ -127,7 +127,7 @@ class RunStatus:
         return self.folder.name
 
     @property
-    def state_text(self) -> str:
+    def displayed_state(self) -> str:
         """The state for display; that of a remote run names its host."""
         return f"on {self.remote_host}" if self.state is RunState.REMOTE else self.state.value
 
@@ -183,7 +183,7 @@ class RunStatus:
         return {
             "name": self.name,
             "folder": str(self.folder),
-            "state": self.state_text,
+            "state": self.displayed_state,
             "alive": self.is_alive,
             "exit_code": None if self.is_alive else self.exit_code,
             "reason": self.recorded.reason,
@@ -243,7 +243,7 @@ def _take_any(folder: Path) -> RunStatus:
 def describe(found: RunStatus) -> str:
     """Describes a run's status in a sentence, with the command that continues it."""
     if found.is_alive:
-        return f"{found.name} is running: {found.state_text}"
+        return f"{found.name} is running: {found.displayed_state}"
     match found.state:
         case RunState.QUEUED:
             command = f"launch attach {run_word(found.folder)}"
@@ -271,7 +271,7 @@ def _end(found: RunStatus) -> str:
         case RunState.LOST:
             return f"was lost{where}: the launcher process exited without recording a result"
         case _:
-            return f"was {found.state_text}{where}"
+            return f"was {found.displayed_state}{where}"
 
 
 def _is_queued(folder: Path, state: RunState) -> bool:

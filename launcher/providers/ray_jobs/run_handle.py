@@ -53,7 +53,7 @@ class RayJob(RemoteRunRecord):
     """Whether the cluster has confirmed the job: the record is written before submission."""
 
     @classmethod
-    def of(cls, folder: Path, settings: Attach, code: Code, words: ClusterRef) -> Self:
+    def of(cls, folder: Path, settings: Attach, code: Code, cluster_ref: ClusterRef) -> Self:
         """Returns the record of a run whose copy is to be in `folder`."""
         return cls(
             settings=settings,
@@ -62,7 +62,7 @@ class RayJob(RemoteRunRecord):
             submission_id=_new_id(folder.name),
             package=f"_ray_pkg_slipway_{code.sha256[:16]}.zip",
             below=str(code.below),
-            words=words,
+            cluster_ref=cluster_ref,
             launched_in=str(Path.cwd()),
         )
 

@@ -30,14 +30,16 @@ class RemoteRun(RemoteRunRecord):
     environment: Provisioned
 
     @classmethod
-    def of(cls, folder: Path, settings: Ssh, provisioned: Provisioned, words: ClusterRef) -> Self:
+    def of(
+        cls, folder: Path, settings: Ssh, provisioned: Provisioned, cluster_ref: ClusterRef
+    ) -> Self:
         """Returns the handle of a run whose local copy will be in `folder`."""
         return cls(
             settings=settings,
             name=folder.name,
             runs=runs_below(str(provisioned.base), folder),
             environment=provisioned,
-            words=words,
+            cluster_ref=cluster_ref,
             launched_in=str(Path.cwd()),
         )
 
