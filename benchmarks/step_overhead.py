@@ -28,7 +28,7 @@ class Worker:
     launch: Any
     options: argparse.Namespace
 
-    def check_command(self, process: int) -> None:
+    def standby_command(self, process: int, *, check: bool) -> None:
         return None
 
     def command(self, process: int) -> list[str]:

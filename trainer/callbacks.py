@@ -1,6 +1,8 @@
 """What happens between the steps of the loop: evaluation, samples, traces, reports."""
 
+import gc
 import time
+from typing import Self
 
 import jax
 
@@ -38,6 +40,30 @@ class ReportCallback(Callback):
 
     def on_eval(self, step: int, result: EvalResult) -> None:
         self._report.evaluation(step, result.evaluation, result.seconds, result.choices)
+
+
+class CollectionCallback(Callback):
+    """Collects Python's garbage on all processes at the same step.
+
+    By itself, each process collects at a moment of its own, and each time all others wait for it.
+    What exists before the first step is never examined again: `gc.freeze`.
+    """
+
+    EVERY_STEPS = 50
+
+    def __enter__(self) -> Self:
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        gc.enable()
+        gc.unfreeze()
+
+    def before_step(self, step: int) -> None:
+        if step % self.EVERY_STEPS == 0:
+            gc.collect()
 
 
 class ProfileCallback(Callback):

@@ -9,7 +9,13 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
-from trainer.callbacks import EvalCallback, ProfileCallback, ReportCallback, SampleCallback
+from trainer.callbacks import (
+    CollectionCallback,
+    EvalCallback,
+    ProfileCallback,
+    ReportCallback,
+    SampleCallback,
+)
 from trainer.checkpoint.errors import StoppedError
 from trainer.checkpoint.initial_state import InitialState, begin
 from trainer.checkpoint.manager import Checkpoints, saving_of
@@ -58,9 +64,10 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     with closing(report), jax.set_mesh(devices):
         start, training = run.prepare(stop)
         sampler = Sampler(program, job.sample, tokens.tokenizer) if job.sample else None
-        loop = Loop(training, list(run.callbacks(training.loader, sampler)), events)
+        callbacks = list(run.callbacks(training.loader, sampler))
         try:
-            state, loss = loop.run(start)
+            with CollectionCallback() as collection:
+                state, loss = Loop(training, [collection, *callbacks], events).run(start)
         except StoppedError:
             _disconnect("stopped")
             raise

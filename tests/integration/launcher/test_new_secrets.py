@@ -57,7 +57,7 @@ def run_on_head(folder: Path) -> RemoteRun:
         name="any",
         runs="/runs",
         environment=there,
-        words=ClusterRef(name="machines.yaml"),
+        cluster_ref=ClusterRef(name="machines.yaml"),
         launched_in=str(folder.parents[1]),
     )
 
