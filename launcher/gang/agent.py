@@ -6,24 +6,30 @@ nothing running, and a lost host does not keep running beside its replacement.
 """
 
 import os
+import re
 import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from launcher.core.events import PreemptionNoticeEvent
 from launcher.host import preflight
+from launcher.host.offer import Offer
 from launcher.host.oom_score import outlive_programs
 from launcher.host.preemption_notice import Notices
 from launcher.host.preflight import HostReport
-from launcher.host.process import SEARCH_PATHS, HostProcess, OutputUpdate
-from launcher.host.proxy_env import reach_directly
+from launcher.host.process import SEARCH_PATHS, HostProcess, OutputUpdate, TakenProcess
+from launcher.host.proxy_env import LISTS, reach_directly
 from launcher.host.run_dir_mirror import CopiedFolder
 
 LEASE_S = 60.0
 POLL_INTERVAL_S = 0.5
-NOT_FOR_PROGRAMS = ("RAY_",)
+NOT_FOR_PROGRAMS = ("RAY_", "SPT_NOENV")
+"""What Ray sets for its workers; the second is of the library that names them in `ps`."""
+READ_AT_START = re.compile("SLIPWAY_|JAX_COORDINATOR_|MEGASCALE_|TPU_")
+"""Names of variables that a program reads when its attempt starts, not when the process does."""
 
 
 class Agent:
@@ -32,8 +38,8 @@ class Agent:
     def __init__(self, process: int) -> None:
         self._process = process
         self._program: HostProcess | None = None
-        self._standby: HostProcess | None = None
-        """A process for the next start."""
+        self._prepared: HostProcess | None = None
+        """A standby program for the next start."""
         self._copied: CopiedFolder | None = None
         self._asked_at = time.monotonic()
         outlive_programs()
@@ -109,21 +115,42 @@ class Agent:
         cwd: str,
         grace_s: float,
         hosts: Sequence[str],
-        is_standby: bool = False,
     ) -> None:
         """Starts the host's program. `environment` is added to the host's own environment.
 
         `hosts`: the addresses of all hosts, which the program reaches without a proxy. A program
-        that `is_standby` waits for `begin`. One that `prepare` has made is started in its place.
+        that `prepare` has made is started in its place.
         """
         self._asked_at = time.monotonic()
         whole = _whole(environment, hosts)
-        prepared, self._standby = self._standby, None
-        if prepared is not None and not is_standby and prepared.is_ready():
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and prepared.is_ready():
             self._program = prepared
             prepared.begin(whole)
         else:
-            self._program = HostProcess(command, whole, Path(log), Path(cwd), grace_s, is_standby)
+            self._program = HostProcess(command, whole, Path(log), Path(cwd), grace_s)
+
+    def start_standby(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: str,
+        cwd: str,
+        grace_s: float,
+        hosts: Sequence[str],
+        offer: Offer | None,
+    ) -> None:
+        """Starts the host's program as `start` does, but it waits for `begin`.
+
+        Takes over the program of the offer instead when that waits in the same environment.
+        """
+        self._asked_at = time.monotonic()
+        whole = _whole(environment, hosts)
+        if offer and alike(offer.environment, whole):
+            with suppress(OSError):
+                self._program = TakenProcess(offer, Path(log))
+                return
+        self._program = HostProcess(command, whole, Path(log), Path(cwd), grace_s, is_standby=True)
 
     def prepare(
         self,
@@ -136,7 +163,7 @@ class Agent:
     ) -> None:
         """Makes a standby program for the next `start`."""
         whole = _whole(environment, hosts)
-        self._standby = HostProcess(command, whole, Path(log), Path(cwd), grace_s, True)
+        self._prepared = HostProcess(command, whole, Path(log), Path(cwd), grace_s, is_standby=True)
 
     def begin(self, environment: Mapping[str, str], hosts: Sequence[str]) -> None:
         """Lets the standby program start, with the environment that it has now."""
@@ -174,6 +201,16 @@ class Agent:
 def _whole(environment: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str]:
     """Returns all variables of the program: its own, and those of the host."""
     return reach_directly(hosts, add(environment, host_environment()))
+
+
+def alike(early: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    """Returns whether a program that started with `early` can go on with `now`.
+
+    Only variables that it reads at its start may differ.
+    """
+    names = early.keys() | now.keys()
+    different = {name for name in names if early.get(name) != now.get(name)}
+    return all(name in LISTS or READ_AT_START.match(name) for name in different)
 
 
 def host_environment() -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launcher.core.errors import HostError
 from launcher.core.events import Listener
+from launcher.gang.early_standby import EarlyStandby
 from launcher.gang.environment_check import check_equipment
 from launcher.gang.gang import Gang
 from launcher.gang.reservation import Reservation, reserve
@@ -75,11 +76,12 @@ def assembled(
     listener: Listener,
     reserve_timeout_s: float = RESERVE_TIMEOUT_S,
     patience: Patience | None = None,
+    early: EarlyStandby | None = None,
 ) -> Iterator[Gang]:
     """Reserves the world's hosts and starts an agent on each; releases everything on exit.
 
-    Raises HostError when hosts are missing or busy, or Ray is stuck. Ray's logs are then kept
-    in the run's folder.
+    The agents take over the programs of `early`. Raises HostError when hosts are missing or busy,
+    or Ray is stuck. Ray's logs are then kept in the run's folder.
     """
     reservation: Reservation | None = None
     gang: Gang | None = None
@@ -105,7 +107,7 @@ def assembled(
             agents = start_agents(world, reservation, listener.on_status, warn, patience, python)
             nodes = reservation.nodes()
             apart = [] if hosts.is_on_this_machine else not_sharing(agents, run_dir)
-        gang = Gang(agents, reservation.places, nodes, run_dir, listener, apart)
+        gang = Gang(agents, reservation.places, nodes, run_dir, listener, apart, early)
         yield gang
     finally:
         _call_bounded(hosts, release)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from launcher.core.events import Listener
 from launcher.core.results import GangResult
 from launcher.gang.agent_calls import call_agents, wait_for_answers
+from launcher.gang.early_standby import EarlyStandby
 from launcher.gang.host_checks import ProgramCheck, run_preflight
 from launcher.gang.monitor import ENDING_TIMEOUT_S, GangMonitor
 from launcher.gang.preflight import Seen
@@ -54,8 +55,13 @@ class Gang:
         run_dir: Path,
         listener: Listener,
         apart: Collection[int] = (),
+        early: EarlyStandby | None = None,
     ) -> None:
-        """Creates the gang. `apart`: processes whose hosts do not share the run's folder."""
+        """Creates the gang.
+
+        `apart`: processes whose hosts do not share the run's folder. `early`: standby processes
+        that have started already, for the first check.
+        """
         self._agents, self._places = agents, places
         self.nodes = nodes
         """Ray ids of the hosts' nodes."""
@@ -63,6 +69,7 @@ class Gang:
         """Processes whose agents do not answer."""
         self._run_dir, self._listener = run_dir, listener
         self._copies = Copies(agents, apart, run_dir)
+        self._early = early
         self._addresses: list[str] = []
         self._standby: ProgramStart | None = None
         """Processes that have checked their hosts and wait for their start."""
@@ -129,7 +136,7 @@ class Gang:
         check = ProgramCheck(self.size)
         programs = self._programs()
         environments = self._environments(program, coordinator_port=None)
-        programs.start(commands, environments, self._hosts(), is_standby=True)
+        programs.start_standby(commands, environments, self._hosts(), self._early)
         outcome = programs.watch(check.on_event, GangMonitor(), until=check.is_complete)
         reports = check.reports(outcome)
         self._standby = programs

@@ -8,6 +8,7 @@ from typing import Self
 from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.gang.connect import assembled, connected
+from launcher.gang.early_standby import EarlyStandby
 from launcher.gang.gang import Gang
 from launcher.gang.host_selection import places, usable
 from launcher.planning.spec import LaunchSpec
@@ -27,6 +28,7 @@ class HostPool:
         """Nodes that have been checked and are alike."""
         self._held_nodes: frozenset[str] = frozenset()
         """Nodes of the last gang: Ray takes a moment to register their release."""
+        self._early: EarlyStandby | None = None
         self._held, self._assembly = ExitStack(), ExitStack()
 
     def gang(self, launch: LaunchSpec) -> Gang:
@@ -92,9 +94,14 @@ class HostPool:
     def _get_hosts(self, launch: LaunchSpec) -> HostCluster:
         """Acquires the hosts of the launch's cluster, and connects to them as their driver."""
         provider = provider_for(launch.cluster, launch.plan.world.simulated)
+        environment = provider.host_environment()
+        if environment is not None:
+            self._early = self._held.enter_context(EarlyStandby(launch, environment))
         hosts = self._held.enter_context(provider.allocate(launch, self._listener))
         self._held.enter_context(connected(hosts, launch.run_dir, self._listener))
         return hosts
 
     def _assemble(self, launch: LaunchSpec, hosts: HostCluster) -> AbstractContextManager[Gang]:
-        return assembled(hosts, launch.plan.world, launch.run_dir, self._listener)
+        return assembled(
+            hosts, launch.plan.world, launch.run_dir, self._listener, early=self._early
+        )

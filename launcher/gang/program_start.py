@@ -14,6 +14,7 @@ from launcher.core.events import HangEvent, Listener
 from launcher.core.formatting import host_name
 from launcher.core.results import GangResult, Hang, first_failure
 from launcher.gang.agent_calls import GangError, collect_stacks, wait_for_answers
+from launcher.gang.early_standby import EarlyStandby
 from launcher.gang.monitor import GRACE_S, GangMonitor
 from launcher.gang.run_dir_sync import Copies, log_of
 from launcher.gang.watch import GangWatch
@@ -58,7 +59,6 @@ class ProgramStart:
         commands: Sequence[Sequence[str]],
         environments: Sequence[Mapping[str, str]],
         hosts: Sequence[str],
-        is_standby: bool = False,
     ) -> None:
         """Starts the program of each host. `hosts`: the addresses of all hosts.
 
@@ -67,11 +67,31 @@ class ProgramStart:
         """
         self._send_folder()
         starts = [
-            agent.start.remote(*arguments, hosts, is_standby)
+            agent.start.remote(*arguments, hosts)
             for agent, *arguments in self._arguments(commands, environments)
         ]
         wait_for_answers(starts, range(len(starts)))
-        self.is_waiting = is_standby
+
+    def start_standby(
+        self,
+        commands: Sequence[Sequence[str]],
+        environments: Sequence[Mapping[str, str]],
+        hosts: Sequence[str],
+        early: EarlyStandby | None,
+    ) -> None:
+        """Starts standby processes, or takes over those that have started early.
+
+        Raises what `start` raises.
+        """
+        self._send_folder()
+        starts = [
+            agent.start_standby.remote(*arguments, hosts, early and early.offer(process))
+            for process, (agent, *arguments) in enumerate(self._arguments(commands, environments))
+        ]
+        wait_for_answers(starts, range(len(starts)))
+        if early:
+            early.close()
+        self.is_waiting = True
 
     def begin(self, environments: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> None:
         """Lets the standby processes start. Raises LostError when an agent does not answer."""

@@ -16,11 +16,13 @@ LONGEST_LINE = 1 << 20
 
 
 class LogFile:
-    """The end of a log, starting at its last `tail` lines (None: at its first byte)."""
+    """The end of a log, from its last `tail` lines on (None: all of it), or from byte `begin`."""
 
-    def __init__(self, path: Path, tail: int | None = None) -> None:
+    def __init__(self, path: Path, tail: int | None = None, begin: int | None = None) -> None:
         self._path = path
-        self._file = _open_at_tail(path, tail)
+        self._file = _open_at_tail(path, tail) if begin is None else _open(path)
+        if self._file and begin:
+            self._file.seek(begin)
 
     def read(self) -> bytes:
         """Returns the next bytes, at most 256 KiB; empty when the log has nothing new."""

@@ -16,11 +16,11 @@ TAIL_LINES = 30
 
 
 class OutputLines:
-    """The lines that are added to a log after construction."""
+    """The lines that are added to a log after construction, or those from its byte `begin` on."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, begin: int | None = None) -> None:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._log, self._lines = LogFile(log, tail=0), Lines()
+        self._log, self._lines = LogFile(log, tail=0, begin=begin), Lines()
         self._waiting: deque[str] = deque()
         self._left_out = 0
         self._window_ends_at, self._lines_left = 0.0, MOST_LINES

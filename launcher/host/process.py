@@ -14,9 +14,10 @@ from pathlib import Path
 
 from launcher.host.log_writer import ROTATE_BYTES
 from launcher.host.memory_kills import MemoryKills
+from launcher.host.offer import Offer
 from launcher.host.oom_score import OF_PROGRAMS
 from launcher.host.output_tail import OutputLines
-from launcher.host.process_tree import ProcessTree, ReaperError
+from launcher.host.process_tree import ProcessTree, ReaperError, TakenTree
 from launcher.host.reaper_messages import Exited, Failed, Killed, LogWarning, Started
 from launcher.host.stack_dump import dump_stacks
 from trainer.contract.protocol import start
@@ -75,24 +76,34 @@ class HostProcess:
     ) -> None:
         """Starts the program. One that `is_standby` waits for `begin`."""
         _make(log)
-        self._log, self._lines = log, OutputLines(log)
-        self._events, writing = os.pipe()
-        _enlarge(self._events)
-        os.set_blocking(self._events, False)
-        passed = {EVENTS_FD: writing}
-        self._environment, self._start_fd = environment, -1
+        self._log_bytes = _size(log)
+        self._lines = OutputLines(log)
+        events, writing = os.pipe()
+        _enlarge(events)
+        os.set_blocking(events, False)
+        passed, start_fd = {EVENTS_FD: writing}, None
         if is_standby:
-            passed[START_FD], self._start_fd = os.pipe()
+            passed[START_FD], start_fd = os.pipe()
         fds = list(passed.values())
         try:
-            self._reaped = ProcessTree(grace_s=grace_s, pass_fds=fds)
-            environment = {**environment, **{name: str(fd) for name, fd in passed.items()}}
-            self._reaped.start(
-                "program", command, environment, log, cwd, fds, ROTATE_BYTES, OF_PROGRAMS
-            )
+            reaped = ProcessTree(grace_s=grace_s, pass_fds=fds)
+            whole = {**environment, **{name: str(fd) for name, fd in passed.items()}}
+            reaped.start("program", command, whole, log, cwd, fds, ROTATE_BYTES, OF_PROGRAMS)
         finally:
             for fd in fds:
                 os.close(fd)
+        self._own(reaped, events, start_fd, environment, log)
+
+    def _own(
+        self,
+        reaped: ProcessTree,
+        events: int,
+        start_fd: int | None,
+        environment: Mapping[str, str],
+        log: Path,
+    ) -> None:
+        self._reaped, self._events, self._start_fd = reaped, events, start_fd
+        self._environment, self._log = environment, log
         self._half_event = b""
         self._warnings: list[Event] = []
         self._pid: int | None = None
@@ -104,13 +115,12 @@ class HostProcess:
 
     def begin(self, environment: Mapping[str, str]) -> None:
         """Lets a standby program start in `environment`; `poll` reports when it ended before."""
-        fd, self._start_fd = self._start_fd, -1
+        assert self._start_fd is not None
         try:
-            os.write(fd, start.encode(self._environment, environment))
+            os.write(self._start_fd, start.encode(self._environment, environment))
         except BrokenPipeError:
             pass
-        finally:
-            os.close(fd)
+        self._close_start()
 
     def is_ready(self) -> bool:
         """Returns whether a standby program waits; `poll` then returns only what follows."""
@@ -118,6 +128,30 @@ class HostProcess:
         self._lines.close()
         self._lines = OutputLines(self._log)
         return not ended
+
+    def offer(self) -> Offer:
+        """Returns how another process of this machine takes over this standby program.
+
+        It must not be polled here, before or after.
+        """
+        assert self._start_fd is not None
+        lifeline, answers = self._reaped.pipes
+        return Offer(
+            owner=os.getpid(),
+            lifeline=lifeline,
+            answers=answers,
+            events=self._events,
+            start=self._start_fd,
+            environment=self._environment,
+            log_bytes=self._log_bytes,
+        )
+
+    def let_go(self) -> None:
+        """Closes the pipes: the program ends, unless another process has taken it over."""
+        self._reaped.release()
+        self._close_start()
+        self._lines.close()
+        os.close(self._events)
 
     def poll(self, wait_s: float) -> OutputUpdate:
         """Returns the next update; waits up to `wait_s` for it, and a moment for what follows."""
@@ -175,10 +209,13 @@ class HostProcess:
         self._result.over, self._result.tail = True, [*self._lines.tail, *last_line]
         self._lines.close()
         os.close(self._events)
-        if self._start_fd >= 0:
-            os.close(self._start_fd)
-            self._start_fd = -1
+        self._close_start()
         return last_line
+
+    def _close_start(self) -> None:
+        fd, self._start_fd = self._start_fd, None
+        if fd is not None:
+            os.close(fd)
 
     def _wait(self, wait_s: float) -> None:
         """Waits for an event, and a moment for those that follow; an end is not delayed."""
@@ -233,6 +270,16 @@ class HostProcess:
         return warnings + [event for line in lines if (event := parse_event(line)) is not None]
 
 
+class TakenProcess(HostProcess):
+    """A standby program that another process of this machine has started."""
+
+    def __init__(self, offer: Offer, log: Path) -> None:
+        """Takes it over. Raises OSError when the owner is gone."""
+        start_fd, events = offer.open_writing(offer.start), offer.open_reading(offer.events)
+        self._own(TakenTree(offer), events, start_fd, offer.environment, log)
+        self._lines = OutputLines(log, offer.log_bytes)
+
+
 def _is_news(update: OutputUpdate) -> bool:
     return bool(update.events or update.lines or update.over)
 
@@ -247,6 +294,13 @@ def _make(log: Path) -> None:
         log.touch()
     except OSError:
         pass  # as when the disk fills later: the relay warns, and the program runs
+
+
+def _size(log: Path) -> int:
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0
 
 
 def _enlarge(pipe: int) -> None:

@@ -8,9 +8,11 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from launcher.core.errors import InternalError
 from launcher.core.messages import MessageReader
+from launcher.host.offer import Offer
 from launcher.host.reaper_messages import ANSWER_TYPES, Answer, Failed, Ready
 
 REAPER = Path(__file__).with_name("reaper.py")
@@ -45,10 +47,7 @@ class ProcessTree:
             start_new_session=True,
         )
         assert process.stdin and process.stdout
-        self._lifeline, self._answers = process.stdin, process.stdout
-        self._rest = b""
-        self._reader = MessageReader(ANSWER_TYPES, "the reaper", ReaperError)
-        self._ended = False
+        self._own(process.stdin, process.stdout)
         # It forks: the reaper is not a child of this process, so that no exit hook ends it.
         if code := process.wait():
             raise ReaperError(f"the reaper process failed to start: exit code {code}")
@@ -59,6 +58,12 @@ class ProcessTree:
             grace_s=grace_s,
         )
         self.pid = self._ready(READY_TIMEOUT_S)
+
+    def _own(self, lifeline: IO[bytes], answers: IO[bytes]) -> None:
+        self._lifeline, self._answers = lifeline, answers
+        self._rest = b""
+        self._reader = MessageReader(ANSWER_TYPES, "the reaper", ReaperError)
+        self._ended = False
 
     def start(
         self,
@@ -104,10 +109,21 @@ class ProcessTree:
         """Returns a descriptor for `select` that is readable when answers are available."""
         return self._answers.fileno()
 
+    @property
+    def pipes(self) -> tuple[int, int]:
+        """The descriptors of the pipes to and from the reaper, for an `Offer`."""
+        return self._lifeline.fileno(), self._answers.fileno()
+
     def detach(self) -> None:
         """Lets everything outlive this process, for a cluster that is kept warm."""
         self._ask(detach=True)
         self._lifeline.close()
+        self._answers.close()
+        self._ended = True
+
+    def release(self) -> None:
+        """Closes the pipes: everything ends, unless another process has taken it over."""
+        self.let_go()
         self._answers.close()
         self._ended = True
 
@@ -167,6 +183,15 @@ class ProcessTree:
                     raise ReaperError(answer.reason)
         self.let_go()
         raise ReaperError(f"the reaper process did not start within {timeout_s:.0f} s")
+
+
+class TakenTree(ProcessTree):
+    """A process tree that another process of this machine has started."""
+
+    def __init__(self, offer: Offer) -> None:
+        """Takes over its reaper. Raises OSError when the owner is gone."""
+        lifeline = os.fdopen(offer.open_writing(offer.lifeline), "wb")
+        self._own(lifeline, os.fdopen(offer.open_reading(offer.answers), "rb"))
 
 
 def start_time(pid: int) -> int | None:

@@ -27,6 +27,13 @@ class HostProvider(Protocol):
         """
         return ""
 
+    def host_environment(self) -> dict[str, str] | None:
+        """Returns the environment of programs when all hosts are this machine, in its network.
+
+        Returns None for all other hosts.
+        """
+        return None
+
     def allocate(self, spec: LaunchSpec, listener: Listener) -> AbstractContextManager[HostCluster]:
         """Returns a context manager that gets the hosts on entry and releases them on exit.
 

@@ -39,6 +39,11 @@ class LocalProvider(HostProvider):
         # Accelerators have their own memory.
         memory.refuse_if_too_large(world, spec.state_bytes if world.on_cpu else 0)
 
+    def host_environment(self) -> dict[str, str] | None:
+        """Returns the environment of all hosts; None when they have networks or variables apart."""
+        apart = self._settings.netns or self._settings.host_env
+        return None if apart else node_spec.host_environment()
+
     @contextmanager
     def allocate(self, spec: LaunchSpec, listener: Listener) -> Iterator[HostCluster]:
         """Yields the hosts that `launch up` keeps warm under the cluster's name, or new ones."""

@@ -49,10 +49,10 @@ def place(world: World, process: int) -> HostSlot:
     return slice_name(number), worker
 
 
-def environment(token_path: Path) -> dict[str, str]:
-    """Returns the environment of every node.
+def host_environment() -> dict[str, str]:
+    """Returns the environment of programs on hosts of this machine, without what Ray adds.
 
-    It is this process's, without the variables of another Ray and with Slipway's token.
+    It is this process's, without the variables of another Ray or of real chips.
     """
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(NOT_INHERITED)}
     here = str(Path(__file__).parents[3])
@@ -61,6 +61,13 @@ def environment(token_path: Path) -> dict[str, str]:
         **inherited,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", "")]),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+
+
+def environment(token_path: Path) -> dict[str, str]:
+    """Returns the environment of every node, with Slipway's token."""
+    return {
+        **host_environment(),
         **token_variables(token_path),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_raylet_start_wait_time_s": "120",
