@@ -1,7 +1,7 @@
 """A standby program that one process of this machine offers to another, which takes it over.
 
-Whoever holds the program's pipes owns it. The new owner opens them through /proc, and the old one
-closes its own; the program notices nothing.
+The process that holds a program's pipes owns it. The new owner opens them through /proc, and the
+old one closes its own; the program notices nothing.
 """
 
 import os
