@@ -1,11 +1,12 @@
 """Measures the time to the first step: `launch`, and the same processes started by hand.
 
-    python benchmarks/time_to_first_step.py [--hosts 1 2 4] [--devices 2]
+    python benchmarks/time_to_first_step.py [--hosts 1 2 4] [--devices 2] [--rounds 3]
 
-For each number of hosts, with an empty compile cache (cold) and a filled one (warm): seconds from
-the start of `launch` to the end of step 1, the same for one `python -m trainer` per host without
-any launcher, and the ratio. The difference is what Ray, the reservation and the checks cost. A
-first launch, which is not counted, lets Python keep its compiled modules.
+For each number of hosts: seconds from the start of `launch` to the end of step 1, the same for one
+`python -m trainer` per host without any launcher, and the ratio, as medians of the rounds with the
+lowest and the highest. The difference is what Ray, the reservation and the checks cost. "cold" has
+an empty compile cache, "warm" a filled one; "up" is warm, on a cluster that `launch up` has
+started. A first launch, which is not counted, lets Python keep its compiled modules.
 """
 
 import argparse
@@ -13,23 +14,27 @@ import json
 import os
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DEADLINE_S = 600
+STATES = ("cold", "warm", "up")
 
 
 def main() -> None:
-    """Measures both ways alternately, cold and then warm, for each number of hosts."""
+    """Measures both ways alternately, for each number of hosts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hosts", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--devices", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    print(f"{'hosts':>5}  {'cache':5}  {'launch':>8}  {'by hand':>8}  ratio")
+    print(f"{'hosts':>5}  {'state':5}  {'launch, s':>18}  {'by hand, s':>18}  {'ratio':>18}")
     with tempfile.TemporaryDirectory() as modules:
         os.environ["PYTHONPYCACHEPREFIX"] = modules
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -37,9 +42,41 @@ def main() -> None:
             _write_cluster(Path(folder), 1, options.devices)
             _launch(Path(folder), "cold")
         for hosts in options.hosts:
-            with tempfile.TemporaryDirectory() as folder:
-                _write_cluster(Path(folder), hosts, options.devices)
-                _measure(Path(folder), hosts, options.devices)
+            rounds = [_measured(hosts, options.devices) for _ in range(options.rounds)]
+            for state in STATES:
+                found = [each[state] for each in rounds]
+                launched, by_hand = zip(*found, strict=True)
+                ratios = [one / other for one, other in found]
+                columns = "  ".join(map(_spread, (launched, by_hand, ratios)))
+                print(f"{hosts:5}  {state:5}  {columns}", flush=True)
+
+
+def _spread(numbers: Sequence[float]) -> str:
+    """Returns the median, the lowest and the highest number."""
+    median = statistics.median(numbers)
+    return f"{median:5.2f} ({min(numbers):.2f}-{max(numbers):.2f})".rjust(18)
+
+
+def _measured(hosts: int, devices: int) -> dict[str, tuple[float, float]]:
+    """Returns the seconds of `launch` and by hand, for each state."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _write_cluster(folder, hosts, devices)
+        cold = _launch(folder, "cold"), _by_hand(folder, hosts, devices, "cold")
+        warm = _launch(folder, "warm"), _by_hand(folder, hosts, devices, "warm")
+        _kept(folder, "up")
+        try:
+            up = _launch(folder, "up"), warm[1]
+        finally:
+            _kept(folder, "down")
+        return dict(zip(STATES, (cold, warm, up), strict=True))
+
+
+def _kept(folder: Path, verb: str) -> None:
+    """Starts or ends the warm cluster."""
+    command = [sys.executable, "-m", "launcher", verb, str(folder / "cluster.yaml")]
+    environment = _environment(folder, "launch", "warm")
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def _write_cluster(folder: Path, hosts: int, devices: int) -> None:
@@ -47,16 +84,6 @@ def _write_cluster(folder: Path, hosts: int, devices: int) -> None:
         f"{{accelerator: cpu, hosts: {hosts}, devices_per_host: {devices}, "
         "provider: {kind: local}}"
     )
-
-
-def _measure(folder: Path, hosts: int, devices: int) -> None:
-    for cache in ("cold", "warm"):
-        launched = _launch(folder, cache)
-        by_hand = _by_hand(folder, hosts, devices, cache)
-        ratio = launched / by_hand
-        print(
-            f"{hosts:5}  {cache:5}  {launched:6.1f} s  {by_hand:6.1f} s  {ratio:5.2f}", flush=True
-        )
 
 
 def _environment(folder: Path, way: str, cache: str) -> dict[str, str]:
