@@ -57,6 +57,15 @@ class HangEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SuspendedEvent(Event):
+    """The program of `process` is stopped, as by SIGSTOP, so the launcher ends the attempt."""
+
+    kind: ClassVar = "suspended"
+    seconds: float | None = None
+    """Seconds for which it has been stopped."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StragglerEvent(Event):
     """The host of `process` slows down the others."""
 
@@ -86,8 +95,8 @@ class DisplayOffEvent(Event):
 
 
 LAUNCHER_EVENT_TYPES: tuple[type[Event], ...] = (
-    CommandStartedEvent, LastHeardEvent, StateEvent, AttemptEndedEvent, HangEvent, StragglerEvent,
-    PreemptionNoticeEvent, DisplayOffEvent,
+    CommandStartedEvent, LastHeardEvent, StateEvent, AttemptEndedEvent, HangEvent, SuspendedEvent,
+    StragglerEvent, PreemptionNoticeEvent, DisplayOffEvent,
 )  # fmt: skip
 """All events that only the launcher writes."""
 EVENT_TYPES = (*program.EVENT_TYPES, *LAUNCHER_EVENT_TYPES)

@@ -200,12 +200,16 @@ class Hang:
     """Position of the first of them in its code; "" until its stack was read."""
     key: str = ""
     """Key in the job's `deadlines` that raises the limit; "" when none does."""
+    suspended: bool = False
+    """Whether the kernel has stopped the programs of the hosts behind, as SIGSTOP does."""
 
     def __str__(self) -> str:
         first = self.behind[0]
         where = f"in {first.phase} after step {first.step}" if first.step else f"in {first.phase}"
         text = f"last heard of {where}, {first.waited_s:.0f} s ago"
-        if not self.silent:
+        if self.suspended:
+            text = f"stopped by a signal (SIGSTOP) {where}"
+        elif not self.silent:
             waited_s = min(one.waited_s for one in self.behind)
             text = f"no progress {where} for {waited_s:.0f} s"
         limit = f"limit {self.deadline_s:.0f} s"

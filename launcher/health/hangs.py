@@ -1,9 +1,10 @@
 """Detects hangs of one attempt from the events of its hosts. Pure: no Ray, no clock.
 
-A host that sends heartbeats and falls silent is stuck: stopped, or cut off. A host that sends
-events but makes no progress is stuck too, unless a host that is not ahead of it still makes
-progress: then it waits for that host. The time limit depends on the phase of the host. Between
-steps, and in later evaluations, the limit follows from how long they took before.
+A host whose program the kernel has stopped is stuck. A host that sends heartbeats and falls silent
+is stuck too: its program does not run, or it is cut off. A host that sends events but makes no
+progress is stuck too, unless a host that is not ahead of it still makes progress: then it waits for
+that host. The time limit depends on the phase of the host. Between steps, and in later evaluations,
+the limit follows from how long they took before.
 """
 
 import math
@@ -11,6 +12,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from launcher.core.events import SuspendedEvent
 from launcher.core.results import Hang, StalledHost
 from launcher.health.stragglers import Straggler, StragglerDetector
 from trainer.contract.config.job import Deadlines
@@ -122,6 +124,8 @@ class HangDetector:
         self._live = set(range(processes))
         self._hosts = {p: _Host(limits, 0.0) for p in self._live} if expects_events else {}
         self._paces = StragglerDetector()
+        self._suspended: dict[int, float] = {}
+        """Processes that do not run, and the seconds for which they have not."""
         self._seen_at: float | None = None
         self._watched_s = 0.0
 
@@ -132,7 +136,10 @@ class HangDetector:
         if process is None or process not in self._live:
             return
         promises = isinstance(event, (HeartbeatEvent, *PROGRESS))
-        if process not in self._hosts and not promises:
+        if process not in self._hosts and not (promises or isinstance(event, SuspendedEvent)):
+            return
+        if isinstance(event, SuspendedEvent):
+            self._suspended[process] = event.seconds or 0.0
             return
         host = self._hosts.setdefault(process, _Host(self._limits, self._watched_s))
         host.on_event(event, self._watched_s)
@@ -142,12 +149,15 @@ class HangDetector:
     def on_end(self, process: int) -> None:
         """Forgets a process whose program has ended; its later events are ignored."""
         self._live.discard(process)
+        self._suspended.pop(process, None)
         self._hosts.pop(process, None)
         self._paces.on_end(process)
 
     def poll(self, now: float) -> Hang | None:
         """Returns a hang, or None when the gang does not hang; call it about twice a second."""
         self._tick(now)
+        if self._suspended:
+            return self._suspension()
         quiet = {p: host for p, host in self._hosts.items() if self._quiet_s(host) > QUIET_S}
         # A quiet host soon sends an event or counts as silent: that shows which host is stuck.
         return self._silence(quiet) if quiet else self._standstill()
@@ -164,6 +174,14 @@ class HangDetector:
 
     def _quiet_s(self, host: "_Host") -> float:
         return self._watched_s - host.last_event_s if host.beats else 0.0
+
+    def _suspension(self) -> Hang:
+        """Returns the hang of hosts whose programs the kernel has stopped."""
+        for process in self._suspended:
+            self._hosts.setdefault(process, _Host(self._limits, self._watched_s))
+        behind = [self._behind(p, self._watched_s - s) for p, s in self._suspended.items()]
+        limit_s = max(self._suspended.values())
+        return replace(self._hang(behind, silent=True, deadline_s=limit_s), suspended=True)
 
     def _silence(self, quiet: "Mapping[int, _Host]") -> Hang | None:
         silent = {p: host for p, host in quiet.items() if self._quiet_s(host) > host.silence_s}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from launcher.core.events import SuspendedEvent
 from launcher.host.log_writer import ROTATE_BYTES
 from launcher.host.memory_kills import MemoryKills
 from launcher.host.offer import Offer
@@ -20,6 +21,7 @@ from launcher.host.output_tail import OutputLines
 from launcher.host.process_tree import ProcessTree, ReaperError, TakenTree
 from launcher.host.reaper_messages import Exited, Failed, Killed, LogWarning, Started
 from launcher.host.stack_dump import dump_stacks
+from launcher.host.suspension import SUSPENDED_S, Suspension
 from trainer.contract.protocol import start
 from trainer.contract.protocol.environment import EVENTS_FD, START_FD
 from trainer.contract.protocol.events import Event, WarningEvent
@@ -105,11 +107,12 @@ class HostProcess:
         self._reaped, self._events, self._start_fd = reaped, events, start_fd
         self._environment, self._log = environment, log
         self._half_event = b""
-        self._warnings: list[Event] = []
+        self._own_events: list[Event] = []
         self._pid: int | None = None
         self._failed_to_start: str | None = None
         self._ended_monotonic_s: float | None = None
         self._memory_kills = MemoryKills()
+        self._suspension = Suspension()
         self._gone = self._events_closed = False
         self._result = OutputUpdate()
 
@@ -194,6 +197,7 @@ class HostProcess:
         if not self._gone:
             self._wait(wait_s)
             self._memory_kills.poll(self._pid)
+            self._watch_suspension()
             self._read_answers()
         gone = self._gone
         events = self._read_events()
@@ -242,7 +246,7 @@ class HostProcess:
                     self._failed_to_start = reason
                     self._result.status = NOT_STARTED
                 case LogWarning(text=text):
-                    self._warnings.append(_warning(text))
+                    self._own_events.append(_warning(text))
                 case _:
                     pass
         if self._gone and self._ended_monotonic_s is None:
@@ -255,19 +259,24 @@ class HostProcess:
             return ""
         return f"by the kernel, out of memory: {self._memory_kills.figures()}"
 
+    def _watch_suspension(self) -> None:
+        now_s = time.monotonic()
+        if self._pid is not None and self._suspension.begins(self._pid, now_s):
+            self._own_events.append(SuspendedEvent(time=time.time(), seconds=SUSPENDED_S))
+
     def _ended_ago_s(self) -> float | None:
         ended = self._ended_monotonic_s
         return None if ended is None else max(0.0, time.monotonic() - ended)
 
     def _read_events(self) -> list[Event]:
-        warnings, self._warnings = self._warnings, []
+        own, self._own_events = self._own_events, []
         try:
             chunk = os.read(self._events, EVENTS_PIPE_BYTES)
         except BlockingIOError:
-            return warnings
+            return own
         self._events_closed = not chunk
         *lines, self._half_event = (self._half_event + chunk).split(b"\n")
-        return warnings + [event for line in lines if (event := parse_event(line)) is not None]
+        return own + [event for line in lines if (event := parse_event(line)) is not None]
 
 
 class TakenProcess(HostProcess):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from launcher.host.output_tail import LONGEST_LINE, TAIL_LINES
 from launcher.host.process import NOT_STARTED, REAPER_KILLED, HostProcess
 from launcher.host.process_tree import start_time
+from launcher.host.suspension import SUSPENDED_S, Suspension
 from tests.support.assert_no_leftovers import Traces
 from tests.support.host_programs import SAY, collect, start, wait_for_event
 from trainer.contract.protocol.events import StepEvent, UnknownEvent
@@ -65,6 +67,37 @@ os.kill(os.getppid(), 9)
     batch = collect(start(tmp_path, code), timeout_s=30.0)
     assert (batch.status, batch.lost) == (None, REAPER_KILLED)
     assert start_time(batch.events[0].extra["child"]) is None
+
+
+def test_a_program_that_is_stopped_is_reported_once(tmp_path: Path) -> None:
+    program = start(tmp_path, "say(event='up')\nimport signal\nsignal.pause()")
+    wait_for_event(program)
+    os.kill(program._pid, signal.SIGSTOP)  # type: ignore[arg-type]
+    until = time.monotonic() + SUSPENDED_S + 2.0
+    events = []
+    while time.monotonic() < until:
+        events += program.poll(0.5).events
+    assert [event.kind for event in events] == ["suspended"]
+    program.stop()
+    collect(program)
+
+
+def test_a_short_stop_of_a_program_is_not_reported() -> None:
+    """The times are the test's own."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        suspension = Suspension()
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        assert not suspension.begins(process.pid, 0.0)
+        assert not suspension.begins(process.pid, SUSPENDED_S - 0.1)
+        process.send_signal(signal.SIGCONT)
+        os.waitid(os.P_PID, process.pid, os.WCONTINUED)
+        assert not suspension.begins(process.pid, SUSPENDED_S + 1.0)
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        later = (SUSPENDED_S + 2.0, 2 * SUSPENDED_S + 1.9, 2 * SUSPENDED_S + 2.5)
+        assert [suspension.begins(process.pid, now_s) for now_s in later] == [False, False, True]
+        process.kill()
 
 
 IGNORES = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"

@@ -75,6 +75,32 @@ def who(hang: Hang | None) -> list[int]:
     return [one.process for one in hang.behind]
 
 
+def test_a_host_that_the_kernel_has_stopped_hangs_at_once() -> None:
+    gang = Gang()
+    gang.train()
+    gang.say(1, "suspended", seconds=3.0)
+    hang = gang.wait(0.5)
+    assert hang and [host.process for host in hang.behind] == [1]
+    assert str(hang) == (
+        "host-0001: stopped by a signal (SIGSTOP) in train after step 10 (limit 3 s)"
+    )
+
+
+def test_nor_must_its_program_send_events() -> None:
+    gang = Gang()
+    gang.say(0, "suspended", seconds=3.0)
+    hang = gang.wait(0.5, 0, 1)
+    assert hang and [host.process for host in hang.behind] == [0]
+
+
+def test_one_that_has_ended_since_does_not() -> None:
+    gang = Gang()
+    gang.train()
+    gang.say(1, "suspended", seconds=3.0)
+    gang.watch.on_end(1)
+    assert gang.wait(0.5) is None
+
+
 def test_a_gang_that_makes_steps_does_not_hang() -> None:
     Gang(3).train(steps=100, step_s=4.0)
 
