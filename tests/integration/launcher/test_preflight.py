@@ -200,6 +200,12 @@ def test_only_listening_hosts_are_reachable() -> None:
     assert why == "Connection refused"
 
 
+def test_a_host_listens_at_the_address_that_the_hosts_use_alone() -> None:
+    port = preflight.listen("127.0.0.2", seconds=5.0)
+    assert preflight.unreachable("127.0.0.2", port) == ""
+    assert preflight.unreachable("127.0.0.1", port) == "Connection refused"
+
+
 def test_an_address_of_ipv6_is_named() -> None:
     found = only(problems(replace(GOOD, address="fd00::2")))
     assert found == f"host-0000: its address is fd00::2: {NEEDED}"

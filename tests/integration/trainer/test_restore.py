@@ -1,5 +1,7 @@
 """Restoring the state: on any mesh, a part of the arrays at a time."""
 
+import errno
+
 import jax
 import numpy as np
 import pytest
@@ -8,7 +10,9 @@ from tests.support.checkpoint_metadata_builders import about_of
 from tests.support.saves import Kept, equal
 from tests.support.worlds import cpu_world, tiny_job
 from trainer.checkpoint import restore, saver
+from trainer.checkpoint.lease import Lease
 from trainer.contract.config.loader import ConfigError
+from trainer.contract.storage import retries
 
 
 def test_a_restore_reads_a_part_of_the_arrays_at_a_time(tmp_path):
@@ -39,6 +43,43 @@ def test_a_restore_says_on_which_hosts_and_mesh_the_checkpoint_was_saved():
     assert now == f"{same}, now on 1 x 1 (one device)"
     smaller = restore.moved(about, cpu_world(1, 2), {"fsdp": 2})
     assert smaller == f"{same}, now on 1 x 2 (fsdp 2)"
+
+
+@pytest.fixture
+def stale_leases(monkeypatch):
+    """The next takes of the lease, so many of them, give ESTALE; retries do not pause."""
+    monkeypatch.setattr(retries, "pause", lambda tries: 0.0)
+    take = Lease.take
+
+    def fail(times):
+        left = [times]
+
+        def taken(*arguments):
+            left[0] -= 1
+            if left[0] >= 0:
+                raise OSError(errno.ESTALE, "Stale file handle")
+            return take(*arguments)
+
+        monkeypatch.setattr(Lease, "take", taken)
+
+    return fail
+
+
+def test_a_stale_handle_at_the_start_is_retried(tmp_path, stale_leases):
+    stale_leases(3)
+    kept = Kept.of(tmp_path)
+    assert kept.restore() is None
+    state = kept.saved(1)
+    assert equal(kept.restore().state, state)
+
+
+def test_one_that_stays_is_trouble_of_storage_and_not_a_bad_folder(
+    tmp_path, stale_leases, monkeypatch
+):
+    monkeypatch.setattr(retries, "PATIENCE_S", 0.0)
+    stale_leases(10**9)
+    with pytest.raises(retries.StorageError, match="Stale file handle"):
+        Kept.of(tmp_path)
 
 
 def test_without_a_checkpoint_there_is_nothing_to_restore(tmp_path):

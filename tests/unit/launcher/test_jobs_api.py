@@ -5,6 +5,7 @@ Runs on a real cluster: tests/jobs_api.
 
 import http.server
 import json
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from launcher.providers.ray.code_bundle import Code
 from launcher.providers.ray.host_protocol import RunOrder
 from launcher.providers.ray_jobs import run_handle as jobs
 from launcher.providers.ray_jobs.client import JobsApi
-from launcher.providers.ray_jobs.order import JobOrder, unpack
+from launcher.providers.ray_jobs.order import MAX_BYTES, JobOrder, unpack
 from launcher.providers.ray_jobs.run_handle import RayJob
 from launcher.runs import registry
 from launcher.runs.directory import RunFolderError
@@ -312,6 +313,15 @@ def test_an_order_above_the_longest_argument_of_linux_is_one_short_word(
     assert isinstance(order, JobOrder)
     assert order.run.job == job
     assert order.provider.address == "auto"
+
+
+def test_an_order_that_no_command_could_hold_is_refused_before_the_cluster_is_asked(
+    head: Head, tmp_path: Path
+) -> None:
+    run, job = ray_job(head, tmp_path / "small"), f"# {secrets.token_hex(MAX_BYTES)}\n"
+    with pytest.raises(HostError, match=r"too large .* at most 96 KiB. Shorten the job"):
+        run.begin(work(job), tmp_path / "small")
+    assert not head.jobs
 
 
 def test_answer_without_a_needed_field_is_reported(head: Head) -> None:
