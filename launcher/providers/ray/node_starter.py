@@ -1,8 +1,7 @@
 """`python -m launcher.providers.ray.node_starter NODES.json`: starts Ray nodes.
 
 A child of the reaper. It imports Ray once and forks once per node; each fork runs what
-`ray start --block` runs. On two cores, four hosts are up in two thirds of the time that four
-`ray start` commands take. Prints one JSON line when a node has ended.
+`ray start --block` runs. Prints one JSON line when a node has ended.
 """
 
 import json
@@ -42,7 +41,7 @@ PORTS_OF_AGENTS = {
 AT_ONCE = 2 * len(os.sched_getaffinity(0))
 """Maximum number of nodes that start concurrently.
 
-If 64 start together on two cores, Ray gives up on each before it is up; four at a time take 86 s.
+If 64 start together on two cores, Ray gives up on each before it is up.
 """
 
 
