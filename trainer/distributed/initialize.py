@@ -10,7 +10,9 @@ import jax
 from jaxlib import _jax  # type: ignore[attr-defined]
 
 from trainer.contract.config.job import Deadlines
+from trainer.contract.config.loader import ConfigError
 from trainer.contract.planning.plan import World
+from trainer.contract.protocol.environment import JAX_COORDINATOR_ADDRESS, NUM_PROCESSES
 from trainer.contract.storage.cache_dirs import cache_folder
 from trainer.distributed.private import distributed as jax_distributed
 from trainer.distributed.private import xla_bridge
@@ -31,12 +33,15 @@ class PortTakenError(Exception):
 def start(environment: Environment, deadlines: Deadlines, *, on_cpu: bool) -> None:
     """Connects this process to the others; does nothing for a single process.
 
-    Raises PortTakenError on process 0. When a process is missing, jaxlib ends this one with SIGABRT
-    before `deadlines.start_s` is over, and offers no way to catch it.
+    Raises ConfigError without a coordinator's address, PortTakenError on process 0. When a process
+    is missing, jaxlib ends this one with SIGABRT before `deadlines.start_s` is over, and offers no
+    way to catch it.
     """
     if environment.processes == 1:
         return
-    assert environment.coordinator, "several processes need a coordinator"
+    if not environment.coordinator:
+        count = environment.processes
+        raise ConfigError([f"{NUM_PROCESSES} is {count}, but {JAX_COORDINATOR_ADDRESS} is not set"])
     if environment.process == 0:
         _check_port(environment.coordinator_bind or _everywhere(environment.coordinator))
     # JAX's service would catch SIGTERM. Without it, the signal reaches StopSignal or, in a job

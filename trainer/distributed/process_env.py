@@ -25,16 +25,15 @@ class Environment:
     def read(cls, variables: Mapping[str, str]) -> "Environment":
         """Reads the variables. Raises ValueError when they conflict or are not numbers."""
         processes = int(variables.get(environment.NUM_PROCESSES, 1))
-        coordinator = variables.get(environment.JAX_COORDINATOR_ADDRESS)
-        if processes > 1 and not (coordinator and environment.PROCESS_ID in variables):
+        if processes > 1 and environment.PROCESS_ID not in variables:
             raise ValueError(
-                f"{environment.NUM_PROCESSES} is {processes}, but {environment.PROCESS_ID} or "
-                f"{environment.JAX_COORDINATOR_ADDRESS} is not set"
+                f"{environment.NUM_PROCESSES} is {processes}, but {environment.PROCESS_ID} is not "
+                "set"
             )
         run_dir = variables.get(environment.RUN_DIR)
         events_fd = variables.get(environment.EVENTS_FD)
         return cls(
-            coordinator=coordinator,
+            coordinator=variables.get(environment.JAX_COORDINATOR_ADDRESS),
             coordinator_bind=variables.get(environment.JAX_COORDINATOR_BIND_ADDRESS),
             processes=processes,
             process=int(variables.get(environment.PROCESS_ID, 0)),

@@ -30,7 +30,7 @@ def test_trainers_are_processes_that_started_before_the_agents(
 def test_hosts_with_variables_of_their_own_get_processes_of_their_own(
     launch: Launcher, traces: Traces
 ) -> None:
-    run = launch("own", ", host_env: {1: {PYTHONHASHSEED: 7}}")
+    run = launch("own", ", host_env: {1: {PYTHONHASHSEED: '7'}}")
     run.wait_for_step()
     assert psutil.Process(trainer_of(traces, 1)).environ()["PYTHONHASHSEED"] == "7"
     stopped(run, traces)

@@ -112,6 +112,16 @@ def test_the_check_says_what_hosts_must_agree_on(tmp_path, events):
     assert checked["sequences"] == (checked["tokens"] - 1) // 32
 
 
+def test_several_processes_need_the_address_of_a_coordinator(tmp_path):
+    world = world_of(2, 1)
+    port = gang.write(job_of(), world, tmp_path)
+    variables = gang.environment(world, tmp_path, 0, port) | {"JAX_COORDINATOR_ADDRESS": ""}
+    ended = _program([str(tmp_path / "job.yaml")], variables)
+    assert ended.returncode == 64, ended.stderr
+    expected = "SLIPWAY_NUM_PROCESSES is 2, but JAX_COORDINATOR_ADDRESS is not set"
+    assert expected in ended.stderr
+
+
 def test_a_plugin_of_jax_that_is_installed_is_among_the_versions(tmp_path, monkeypatch):
     about = tmp_path / "libtpu-9.9.dist-info"
     about.mkdir()
