@@ -69,8 +69,8 @@ def test_a_stale_handle_at_the_start_is_retried(tmp_path, stale_leases):
     stale_leases(3)
     kept = Kept.of(tmp_path)
     assert kept.restore() is None
-    state = kept.saved(1)
-    assert equal(kept.restore().state, state)
+    state, restored = kept.saved(1), kept.restore()
+    assert restored and equal(restored.state, state)
 
 
 def test_one_that_stays_is_trouble_of_storage_and_not_a_bad_folder(
