@@ -315,7 +315,7 @@ def test_an_order_above_the_longest_argument_of_linux_is_one_short_word(
     assert order.provider.address == "auto"
 
 
-def test_an_order_that_no_command_could_hold_is_refused_before_the_cluster_is_asked(
+def test_a_too_large_order_is_refused_before_the_cluster_is_asked(
     head: Head, tmp_path: Path
 ) -> None:
     run, job = ray_job(head, tmp_path / "small"), f"# {secrets.token_hex(MAX_BYTES)}\n"
