@@ -32,9 +32,10 @@ class NoStateFolderError(UsageError, OSError):
 
 
 def state_folder() -> Path:
-    """Returns the folder of Slipway's state between commands, by the XDG rules.
+    """Returns the folder of Slipway's state between commands.
 
-    Raises NoStateFolderError when XDG_STATE_HOME is not set and the user has no home.
+    Its place follows the XDG Base Directory Specification. Raises NoStateFolderError when
+    XDG_STATE_HOME is not set and the user has no home.
     """
     base = os.environ.get("XDG_STATE_HOME")
     try:

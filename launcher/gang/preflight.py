@@ -16,7 +16,7 @@ CLOCKS_S = 5.0
 """Most seconds between a host's clock and this machine's: users read hosts' logs side by side."""
 OPEN_FILES = 1024
 SHARED_MEMORY = GIB // 16
-"""Bytes of /dev/shm that a container has by default."""
+"""Bytes of /dev/shm that a container has by default (`--shm-size` of `docker run`)."""
 COMMAND_CHARACTERS = 60
 
 

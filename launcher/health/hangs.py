@@ -289,4 +289,5 @@ class _Host:
 
 
 def _quantile(times_s: Collection[float], share: float = 0.95) -> float:
+    """Returns the least time that at least `share` of the times do not exceed (nearest rank)."""
     return sorted(times_s)[math.ceil(share * len(times_s)) - 1]

@@ -5,7 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 
 OF_PROGRAMS = 1000
-"""The score of a program and of all that it starts; 1000 is the kernel's maximum."""
+"""The score of a program and of all that it starts; 1000 is the kernel's maximum
+(OOM_SCORE_ADJ_MAX in linux/oom.h)."""
 
 
 def outlive_programs() -> None:

@@ -33,6 +33,7 @@ import time
 
 OWNER_FILE = "owner.json"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 36, 0x59616D61
+"""Options of prctl, from linux/prctl.h."""
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ENDING_TIMEOUT_S = 30.0
 RELAY_TIMEOUT_S = 2.0

@@ -23,7 +23,8 @@ from trainer.contract.protocol.environment import (
 )
 
 TRAFFIC_PORT = 8081
-"""Port on the first host where libtpu connects slices; a pod's network permits it."""
+"""Port on the first host where libtpu connects slices; a pod's network permits it. Ray has the same
+(DEFAULT_MEGASCALE_PORT in ray/_private/accelerators/tpu.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -221,7 +221,10 @@ def _part(scope: str) -> str:
 
 
 def _sent(kind: str, operand: int, members: int) -> int:
-    """Returns the bytes that a device sends in total, in a ring of `members` devices."""
+    """Returns the bytes that a device sends in total, in a ring of `members` devices.
+
+    The formulas are those of `_ici_bytes` in trainer/contract/estimates/roofline.py.
+    """
     if kind == "collective-permute":
         return operand
     if kind == "all-gather":

@@ -3,6 +3,9 @@
 An object store gives every write of an object a new generation. It accepts a conditional write only
 if the object still has the generation that the write names. tensorstore implements that part of the
 protocol; gcsfs does not.
+
+References:
+    Google Cloud Storage: https://docs.cloud.google.com/storage/docs/request-preconditions
 """
 
 from collections.abc import Iterator

@@ -14,8 +14,9 @@ SMALL_BYTES, LARGE_BYTES = 2**20, 32 * 2**20
 def released() -> Iterator[None]:
     """Makes glibc return freed blocks of 1 MiB and more to the system immediately.
 
-    glibc keeps freed blocks of up to 32 MiB for reuse. After many reads by many threads, they add
-    up to as much as was read. Outside the context glibc still keeps them: steps reuse the blocks.
+    glibc keeps freed blocks of up to 32 MiB for reuse: see mallopt(3). After many reads by many
+    threads, they add up to as much as was read. Outside the context glibc still keeps them: steps
+    reuse the blocks.
     """
     if platform.libc_ver()[0] != "glibc":
         yield

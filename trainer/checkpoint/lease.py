@@ -3,6 +3,10 @@
 On a shared folder, a newer attempt renames the unfinished writes of older attempts, so that their
 commit, also a rename, finds nothing. On an object store, the holder writes its lease again right
 before a commit, on the condition that the lease is unchanged.
+
+References:
+    Fencing tokens, such as an attempt's number: M. Kleppmann, "How to do distributed locking",
+    https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html
 """
 
 import json

@@ -8,6 +8,8 @@ meets every last position that can be met, and here all of them can.
 
 References:
     R. Tijdeman, "The chairman assignment problem", Discrete Mathematics 32 (1980), 323-330.
+    First and last positions: S. Baruah et al., "Proportionate progress: a notion of fairness in
+    resource allocation", Algorithmica, 1996.
 """
 
 import math

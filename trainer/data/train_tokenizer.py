@@ -2,6 +2,11 @@
 
 Every host gets the same tokenizer. The documents have one order, ties between merges are broken by
 their ids, and nothing depends on the number of threads. It is cached beside the tokens.
+
+References:
+    Byte-pair encoding: https://arxiv.org/abs/1508.07909
+    Bytes as its alphabet: GPT-2 (Radford et al., "Language models are unsupervised multitask
+    learners", 2019).
 """
 
 import hashlib

@@ -67,6 +67,7 @@ class MultipleChoiceEvaluator:
 def judged(questions: Sequence[Question], scores: np.ndarray) -> MultipleChoiceResult:
     """Returns the accuracy by `scores`, and by scores divided by the choices' lengths.
 
+    They are `acc` and `acc_norm` of https://github.com/EleutherAI/lm-evaluation-harness.
     `scores` has the first question's choices, then the second's. The first of equal scores wins.
     """
     right = np.zeros(2, int)

@@ -28,6 +28,8 @@ LLAMA_KEYS = {
     "tie_word_embeddings": "tied_embeddings",
 }
 LLAMA_DEFAULTS = {"rope_theta": 10_000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
+"""Defaults of `LlamaConfig` in transformers. `MixtralConfig` has others for the first two, but the
+published files of Mixtral set them."""
 SILU = {"hidden_act": ("silu",)}
 NO_BIASES = {"attention_bias": (False,), "mlp_bias": (False,)}
 

@@ -84,7 +84,11 @@ def _eos_first() -> dict[str, Any]:
 
 
 def _characters() -> list[str]:
-    """Returns each byte's character in byte-level vocabularies: a printable byte is its own."""
+    """Returns each byte's character in byte-level vocabularies: a printable byte is its own.
+
+    References:
+        `bytes_to_unicode` of GPT-2: https://github.com/openai/gpt-2, src/encoder.py
+    """
     own = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in own else next(others)) for byte in range(256)]

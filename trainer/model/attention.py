@@ -27,6 +27,7 @@ class Attention(nnx.Module):
     References:
         Grouped-query attention: https://arxiv.org/abs/2305.13245
         Query-key normalization: https://arxiv.org/abs/2010.04245
+        With the model's own kind of norm, as here: Qwen3, https://arxiv.org/abs/2505.09388
     """
 
     def __init__(self, rngs: nnx.Rngs, model: Model):

@@ -3,6 +3,7 @@
 The letters of dims are those of trainer/model/__init__.py.
 
 References:
+    Scaled dot products: section 3.2.1 of https://arxiv.org/abs/1706.03762
     Sliding window: https://arxiv.org/abs/2004.05150, https://arxiv.org/abs/2310.06825
     Soft cap of logits (Gemma 2): https://arxiv.org/abs/2408.00118
 """

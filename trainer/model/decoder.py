@@ -25,6 +25,8 @@ Cache = KeyValue
 """Keys and values of all layers, each (L, B, W, K, h)."""
 
 EMBEDDING_DEVIATION = 0.02
+"""Standard deviation of initial embeddings, as in GPT (Radford et al., "Improving language
+understanding by generative pre-training", 2018)."""
 MASKED = -1e30
 """Logit of a padding token: finite, so that its gradient is exactly zero."""
 
@@ -137,6 +139,11 @@ class Decoder(nnx.Module):
 
     Maps tokens, int32 (B, S), to normalized features (B, S, D) in the compute dtype; `logits` maps
     features to logits, float32 (B, S, V). `decode` computes one position with a cache.
+
+    References:
+        Pre-norm layers: https://arxiv.org/abs/2002.04745
+        Tied embeddings: https://arxiv.org/abs/1608.05859
+        Scaled embeddings: section 3.4 of https://arxiv.org/abs/1706.03762
     """
 
     def __init__(

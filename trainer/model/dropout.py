@@ -3,6 +3,9 @@
 Each row has a key derived from (seed, step, example id); the layer and the site in the layer are
 folded in. The same example in the same step has the same mask on every mesh. The letters of dims
 are those of trainer/model/__init__.py.
+
+References:
+    Dropout: https://jmlr.org/papers/v15/srivastava14a.html
 """
 
 import jax

@@ -47,7 +47,11 @@ class Norm(nnx.Module):
 class Projection(nnx.Module):
     """Contracts the last `contracted` dims of its input with the first ones of its kernel.
 
-    `lora` is the kernel's adapter, if any: see lora.py.
+    Initial kernels are normal, with the variance gain^2 / number of inputs. `lora` is the kernel's
+    adapter, if any: see lora.py.
+
+    References:
+        The variance: LeCun et al., "Efficient BackProp", 1998.
     """
 
     def __init__(
@@ -89,7 +93,8 @@ def rotate(
     `scaling` extends the positions beyond those of training; None: none.
 
     References:
-        RoFormer: https://arxiv.org/abs/2104.09864
+        RoFormer, which pairs neighbouring features: https://arxiv.org/abs/2104.09864
+        Half-split layout: `rotate_half` in transformers, models/llama/modeling_llama.py
     """
     half = x_BSHh.shape[-1] // 2
     frequency_G = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
@@ -107,6 +112,11 @@ def _scaled(frequency_G: jax.Array, scaling: RopeScaling) -> jax.Array:
 
     Llama 3.1 counts rotations over the trained positions. Below `low_frequency_factor` rotations
     it divides, above `high_frequency_factor` it does not; in between it interpolates linearly.
+
+    References:
+        Linear: position interpolation, https://arxiv.org/abs/2306.15595
+        Llama 3.1: `apply_scaling` in https://github.com/meta-llama/llama-models,
+        models/llama3/model.py
     """
     slowed_G = frequency_G / scaling.factor
     if scaling.kind == "linear":

@@ -36,6 +36,8 @@ class MoE(nnx.Module):
     References:
         Switch Transformers: https://arxiv.org/abs/2101.03961
         GShard, for the capacity of an expert: https://arxiv.org/abs/2006.16668
+        Mixtral, section 2.1, for the softmax over the largest logits:
+        https://arxiv.org/abs/2401.04088
     """
 
     def __init__(self, rngs: nnx.Rngs, model: Model, kind: str = "capacity"):
@@ -156,7 +158,8 @@ def _load_balance_loss(logits_BSE: jax.Array, experts_BN: jax.Array) -> jax.Arra
     It is E times the sum over experts of share of choices times mean probability, for one sequence.
 
     References:
-        Switch Transformers, equation 4: https://arxiv.org/abs/2101.03961
+        Switch Transformers, equation 4, over a batch and with one choice per token:
+        https://arxiv.org/abs/2101.03961
     """
     count = logits_BSE.shape[-1]
     share_BE = jnp.mean(experts_BN[:, :, None] == jnp.arange(count), axis=1, dtype=jnp.float32)

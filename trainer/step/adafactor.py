@@ -1,10 +1,11 @@
 """Adafactor: keeps only the row and column sums of a matrix's squared gradients.
 
-Algorithm 4 of the paper without momentum, with the decay of its section 7 and the clipping of its
-section 6. The learning rate is the job's, not one relative to the parameter's size.
+Algorithm 4 of the paper, which has no momentum, with the decay of its section 7 and the clipping of
+its section 6. The learning rate is the job's, not one relative to the parameter's size.
 
-This code uses sums where the paper has means. Elements that have had no gradient do not count in
-the clipping. Rows that pad a vocabulary thus change nothing and stay zero, whatever their number.
+Rows and columns have sums, as in the paper; optax has means. Elements that have had no gradient do
+not count in the clipping. Rows that pad a vocabulary thus change nothing and stay zero, whatever
+their number.
 
 References:
     Adafactor: https://arxiv.org/abs/1804.04235
@@ -25,6 +26,7 @@ DECAY_POWER = 0.8
 LARGEST_RMS = 1.0
 """Upper bound of the root mean square of a matrix's update."""
 TINY = 1e-30
+"""The paper's first epsilon, added to the estimated mean squares, not to each squared gradient."""
 
 
 class AdafactorState(NamedTuple):

@@ -5,8 +5,8 @@ trainer/contract/planning/optimizer_state.py.
 The letters of dims are those of trainer/model/__init__.py.
 
 References:
-    Muon: https://kellerjordan.github.io/posts/muon/
-    The polynomial's coefficients and the size of an update: https://arxiv.org/abs/2502.16982
+    Muon, with the polynomial's coefficients: https://kellerjordan.github.io/posts/muon/
+    The size of an update: Moonlight, section 2.2, https://arxiv.org/abs/2502.16982
 """
 
 import math

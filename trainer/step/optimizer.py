@@ -35,7 +35,8 @@ def schedule(optimizer: Optimizer, steps: int) -> optax.Schedule:
     a tenth of the run.
 
     References:
-        WSD: MiniCPM, section 4, https://arxiv.org/abs/2404.06395
+        WSD: MiniCPM, section 4, https://arxiv.org/abs/2404.06395; its decay is exponential
+        Linear decay after a constant rate: https://arxiv.org/abs/2405.18392
         Cosine: SGDR, https://arxiv.org/abs/1608.03983
     """
     rate, warmup = optimizer.learning_rate, optimizer.warmup_steps

@@ -279,7 +279,8 @@ def micro_batch_loss(
 def digest(examples: jax.Array) -> jax.Array:
     """Returns the sum modulo 2^32 of a hash of each number, a uint32 scalar.
 
-    The hash is the finalizer of MurmurHash3 (https://github.com/aappleby/smhasher).
+    The hash is the finalizer of MurmurHash3 (https://github.com/aappleby/smhasher). That maps 0 to
+    0, so 2^32 divided by the golden ratio is added first.
     """
     mixed = examples.astype(jnp.uint32) + jnp.uint32(0x9E3779B9)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):

@@ -13,6 +13,7 @@ GROUP, VERSION, PLURAL = "ray.io", "v1", "rayclusters"
 TOKEN_KEY = "auth_token"
 """Key of the token in the Secret; KubeRay uses it in the Secrets that it creates itself."""
 GCS_PORT, GCS_PORT_NAME = 6379, "gcs-server"
+"""Ray's default port, and its name in KubeRay (DefaultGcsServerPort, GcsServerPortName)."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 LONGEST_NAME = 53
 """Longest name of a RayCluster that KubeRay accepts (its MaxRayClusterNameLength)."""

@@ -15,9 +15,11 @@ from trainer.contract.planning.plan import World
 HOST_LABEL = "slipway-host"
 HostSlot = tuple[str, int]
 """A host's slice and its worker id in the slice; without slices, "" and the host's number."""
-OBJECT_STORE_BYTES = 80_000_000  # Ray's minimum is 78.6 MB; Slipway stores nothing in it
-# Ray notices a lost node in 10 s, not in 15 or 65. With a shorter time, a machine whose cores are
-# all busy with training appears lost.
+# Slipway stores nothing in it. Ray's minimum is 78.6 MB (OBJECT_STORE_MINIMUM_MEMORY_BYTES in
+# ray/_private/ray_constants.py).
+OBJECT_STORE_BYTES = 80_000_000
+# Ray notices a lost node in 10 s, not in 15 or 65 as by default (src/ray/common/ray_config_def.h).
+# With a shorter time, a machine whose cores are all busy with training appears lost.
 HEALTH_CHECK = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 1000,

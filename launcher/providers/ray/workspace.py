@@ -16,8 +16,8 @@ PREFIX = "slipway-"
 def private_folder() -> Path:
     """Returns the path of a new private folder, which does not exist yet.
 
-    Ray's sockets add 80 characters to it, and a socket's path holds 107. Also removes abandoned
-    folders.
+    Ray's sockets add 80 characters to it, and a socket's path holds 107: see unix(7). Also removes
+    abandoned folders.
     """
     base = Path(tempfile.gettempdir())
     base = base if len(str(base)) <= LONGEST_TEMPORARY_FOLDER else Path("/tmp")

@@ -11,7 +11,8 @@ from launcher.core.messages import Message, MessageReader, encode
 from launcher.providers.ray.host_protocol import RunOrder
 
 MAX_BYTES = 96 << 10
-"""Size limit of an order in bytes. Linux accepts 128 KiB as one argument of a command."""
+"""Size limit of an order in bytes. Linux accepts 128 KiB as one argument of a command: see
+MAX_ARG_STRLEN in execve(2)."""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ LOST_S = 60.0
 """Seconds without an answer after which the cluster counts as lost."""
 TAIL_LINES = 10
 FIRST_DATE = (1980, 1, 1, 0, 0, 0)
+"""The earliest date of an entry in a ZIP file."""
 
 
 class RayJob(RemoteRunRecord):

@@ -33,7 +33,7 @@ CONNECT_TIMEOUT_S = 15
 KEEP_ALIVE_S, MAX_UNANSWERED = 5, 6
 """Keep-alive interval in seconds, and the unanswered messages that end a connection."""
 SSH_FAILED = 255
-"""Exit status of a failure of `ssh` itself; any other status is the command's."""
+"""Exit status of a failure of `ssh` itself, see ssh(1); any other status is the command's."""
 ENDING_TIMEOUT_S = 20.0
 TAIL_LINES = 8
 ANSWER_TYPES = (HeadPort, NodeUp, RunStarted, LaunchEnded, Failed, NodeGone)

@@ -51,7 +51,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "layers": 32, "d_model": 4096, "heads": 32, "kv_heads": 8, "d_ff": 14_336,
         "vocab_size": 32_000, "sliding_window": 4096, "tied_embeddings": False,
     },
-    # Mixtral-8x7B-v0.1
+    # Mixtral-8x7B-v0.1. It has no capacity factor; 1.25 is one of those of Switch Transformers.
     "mixtral-8x7b": {
         "layers": 32, "d_model": 4096, "heads": 32, "kv_heads": 8, "d_ff": 14_336,
         "vocab_size": 32_000, "rope_theta": 1_000_000.0, "tied_embeddings": False,

@@ -2,6 +2,9 @@
 
 ruamel.yaml parses the structure. Plain scalars follow the core schema of YAML 1.2.2 exactly
 (`3e-4` is a number, `on` and `1_000` are text); ruamel.yaml follows it only approximately.
+
+References:
+    Core schema: https://yaml.org/spec/1.2.2/, section 10.3
 """
 
 import re

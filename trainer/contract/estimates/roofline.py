@@ -75,6 +75,7 @@ class Bounds:
 
     @property
     def mfu(self) -> float:
+        """Model FLOPs utilization of a step that takes `step_s`: PaLM, appendix B."""
         return self.model_flops / self.step_s / self.peak_flops
 
     @property

@@ -78,11 +78,11 @@ _V2 = _shapes((2, 2), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 _V3 = _V2 | _shapes((16, 32), (32, 32))
 
 # Peak, HBM and its bandwidth, pod sizes, shapes: the Cloud TPU documentation's page of each version
-# ("TPU v4", ...). Its GB of HBM are GiB, as the runtime reports. Two of its link figures count both
-# directions; the figures here count one.
+# ("TPU v4", ..., at https://docs.cloud.google.com/tpu/docs). Its GB of HBM are GiB, as the runtime
+# reports. Its link figures count both directions; the figures here count one.
 _TPUS = [
     # ICI: Jouppi et al., "A domain-specific supercomputer for training deep neural networks",
-    # CACM 2020: 4 links of 496 Gbit/s.
+    # CACM 63(7), 2020: 4 links of 496 Gbit/s.
     Tpu(
         name="v2",
         ray_name="v2",
@@ -95,7 +95,8 @@ _TPUS = [
         dcn_bytes_per_s=None,
         topologies=_V2,
     ),
-    # ICI: Jouppi et al., "TPU v4", ISCA 2023, table of TPU v3 and v4: 4 links of 70 GB/s.
+    # ICI: Jouppi et al., "TPU v4: an optically reconfigurable supercomputer for machine learning
+    # with hardware support for embeddings", ISCA 2023, table 4: 4 links of 70 GB/s.
     Tpu(
         name="v3",
         ray_name="v3",
@@ -108,7 +109,8 @@ _TPUS = [
         dcn_bytes_per_s=None,
         topologies=_V3,
     ),
-    # ICI: the same table: 6 links of 50 GB/s. 4096 chips are 64 cubes.
+    # ICI: the same table: 6 links of 50 GB/s. 4096 chips are 64 cubes. HBM bandwidth: Google's
+    # announcement of TPU v5p (December 2023); table and page round it to 1200 GB/s.
     Tpu(
         name="v4",
         ray_name="v4",
@@ -148,7 +150,8 @@ _TPUS = [
         dcn_bytes_per_s=6.25e9,
         topologies=_cubes(96),
     ),
-    # ICI, DCN: "TPU7x", comparison table, v6e: 800 GB/s both ways, 100 Gbit/s.
+    # ICI, DCN: "TPU7x", comparison table, v6e: 800 GB/s both ways, 100 Gbit/s. HBM bandwidth: 1638
+    # GB/s there, rounded as in jax.experimental.pallas.tpu.TpuInfo.
     Tpu(
         name="v6e",
         ray_name="v6e",
@@ -179,8 +182,9 @@ _TPUS = [
 TPUS = {tpu.name: tpu for tpu in _TPUS}
 
 # NVIDIA's data sheet for each product (SXM): HBM size and bandwidth; dense bf16, which is half the
-# figure with sparsity; NVLink, which is half the figure for both directions. The network is
-# 8 x 400 Gbit/s where every vendor's machine with that GPU has it.
+# figure with sparsity; NVLink, which is half the figure for both directions. The GB of HBM are GiB,
+# within 1 % of what nvidia-smi reports. The network is 8 x 400 Gbit/s where every vendor's machine
+# with that GPU has it.
 _GPUS = [
     Gpu(
         name="a100",
@@ -223,7 +227,8 @@ _GPUS = [
         nvlink_bytes_per_s=900e9,
         network_bytes_per_s=400e9,
     ),
-    # "GB200 NVL72": 5 PFLOP/s with sparsity, 186 GB; hosts of 4 with a NIC of 400 Gbit/s each.
+    # "GB200 NVL72": 5 PFLOP/s with sparsity; hosts of 4 with a NIC of 400 Gbit/s each. HBM: 186 GB
+    # there, 189,471 MiB by nvidia-smi.
     Gpu(
         name="gb200",
         hbm_bytes=185 * GiB,

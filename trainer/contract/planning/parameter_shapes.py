@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from trainer.contract.config.model import MixtureOfExperts, Model
 
 # Lanes of a TPU register and a common tile of GPU matrix units: the compiler does not pad a
-# vocabulary that is a multiple of it.
+# vocabulary that is a multiple of it. Megatron-LM pads each device's part of the vocabulary to it:
+# section 5.1 of https://arxiv.org/abs/1909.08053.
 VOCAB_MULTIPLE = 128
 STACKED = ("layer", "expert")
 """Axes that count arrays of the same kind."""
@@ -119,7 +120,11 @@ def _experts(model: Model, experts: MixtureOfExperts) -> list[Parameter]:
 
 
 def capacity(experts: MixtureOfExperts, length: int) -> int:
-    """Returns an expert's capacity per sequence, in tokens: `length` when none may be dropped."""
+    """Returns an expert's capacity per sequence, in tokens: `length` when none may be dropped.
+
+    References:
+        Switch Transformers, equation 3, with one choice per token: https://arxiv.org/abs/2101.03961
+    """
     if experts.capacity_factor is None:
         return length
     even = length * experts.top_k / experts.count

@@ -26,6 +26,7 @@ from trainer.contract.storage.tokenizer_info import vocab_size
 
 FLOAT32_BYTES = 4
 TPU_LANES = 128
+"""Lanes of a TPU's vector register: `num_lanes` of jax.experimental.pallas.tpu.TpuInfo."""
 DTYPE_BYTES = {"float32": FLOAT32_BYTES, "bfloat16": 2}
 Dtype = Literal["float32", "bfloat16"]
 Build = Callable[[Job], Sequence[parameter_shapes.Parameter]]

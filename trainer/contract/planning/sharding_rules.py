@@ -2,6 +2,13 @@
 
 One table covers every kind of parallelism: the sizes of the mesh axes alone decide whether a run is
 data parallel, fully sharded, tensor parallel or a mix.
+
+References:
+    Shardings as annotations: GSPMD, https://arxiv.org/abs/2105.04663
+    `fsdp`: ZeRO, stage 3, https://arxiv.org/abs/1910.02054
+    `tensor`: Megatron-LM, section 3, https://arxiv.org/abs/1909.08053
+    `expert`: GShard, https://arxiv.org/abs/2006.16668
+    `context`: Llama 3, section 3.3.2, https://arxiv.org/abs/2407.21783
 """
 
 import math

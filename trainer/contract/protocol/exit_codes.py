@@ -1,4 +1,8 @@
-"""Exit codes of a program under the launcher. Those of `launch` are in launcher.core.exit_codes."""
+"""Exit codes of a program under the launcher. Those of `launch` are in launcher.core.exit_codes.
+
+64, 65 and 75 are EX_USAGE, EX_DATAERR and EX_TEMPFAIL of sysexits.h. 127 and 130, which is 128 and
+the number of SIGINT, are those of a shell.
+"""
 
 from enum import IntEnum
 

@@ -29,7 +29,11 @@ ERRNOS = frozenset(
     }
 )  # fmt: skip
 STATUSES = frozenset({408, 425, 429, *range(500, 600)})
-"""HTTP statuses, which gcsfs and google-api-core store in `code`, and aiohttp in `status`."""
+"""HTTP statuses, which gcsfs and google-api-core store in `code`, and aiohttp in `status`.
+
+A client may repeat a request after 408 (RFC 9110), 425 (RFC 8470) and 429 (RFC 6585); from 500 on,
+the server has failed.
+"""
 NAMES = frozenset(
     {
         # requests
