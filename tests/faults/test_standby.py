@@ -17,27 +17,39 @@ pytestmark = pytest.mark.faults
 
 
 @pytest.fixture
-def run(start: Callable[..., Launch], tmp_path: Path) -> Launch:
-    """A run in its steps, which are slow: standby processes are ready before its end."""
-    provider = sabotage(tmp_path, "time.sleep(0.1)")
-    run = start("faulty", provider, "", "retries.standby_after_s=0")
-    run.wait_for_event("step")
+def flag(tmp_path: Path) -> Path:
+    """While this file does not exist, no attempt gets beyond step 40."""
+    return tmp_path / "flag"
+
+
+@pytest.fixture
+def run(start: Callable[..., Launch], tmp_path: Path, flag: Path) -> Launch:
+    """A run that waits for the flag, and prepares standby processes meanwhile."""
+    wait = f"while not os.path.exists({str(flag)!r}): time.sleep(0.05)"
+    provider = sabotage(tmp_path, f"step == 40 and exec({wait!r})")
+    words = ("retries.standby_after_s=0", "deadlines.step_s=300")
+    run = start("faulty", provider, "", *words)
+    run.wait_for_event("step")  # before it, processes that check their hosts stand by
     return run
 
 
-def test_they_run_the_attempt_after_a_crash(run: Launch, unbroken: list, traces: Traces) -> None:
+def test_they_run_the_attempt_after_a_crash(
+    run: Launch, unbroken: list, traces: Traces, flag: Path
+) -> None:
     waiting = [standby_of(traces, process) for process in range(2)]
-    run.wait_for_event("checkpoint_saved")
     os.kill(trainer_of(traces, 1), signal.SIGKILL)
     run.wait_for_event("step", attempt=2)
     assert [trainer_of(traces, process) for process in range(2)] == waiting
+    flag.touch()
     assert_finished(run, unbroken, traces)
     assert [end["end_reason"] for end in ends(run)] == ["crash"]
 
 
-def test_one_that_was_killed_costs_no_attempt(run: Launch, unbroken: list, traces: Traces) -> None:
+def test_one_that_was_killed_costs_no_attempt(
+    run: Launch, unbroken: list, traces: Traces, flag: Path
+) -> None:
     os.kill(standby_of(traces, 1), signal.SIGKILL)
-    run.wait_for_event("checkpoint_saved")
     os.kill(trainer_of(traces, 1), signal.SIGKILL)
+    flag.touch()
     assert_finished(run, unbroken, traces)
     assert [end["end_reason"] for end in ends(run)] == ["crash"]
