@@ -52,4 +52,6 @@ class EarlyStandby:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Ends the programs that no agent has taken over, and waits until they are gone."""
+        for program in self._programs.values():
+            program.end()

@@ -156,6 +156,11 @@ class HostProcess:
         self._lines.close()
         os.close(self._events)
 
+    def end(self) -> None:
+        """Ends the program without time to save, and waits until it is gone."""
+        self._reaped.close()
+        self.let_go()
+
     def poll(self, wait_s: float) -> OutputUpdate:
         """Returns the next update; waits up to `wait_s` for it, and a moment for what follows."""
         deadline = time.monotonic() + wait_s

@@ -119,7 +119,8 @@ def test_a_disk_without_room_for_a_checkpoint_is_named(launch: Launcher, traces:
         assert run.wait() == 1
         assert "the hosts cannot serve this run" in run.output
         assert "of disk space are free, but a checkpoint takes" in run.output
-        assert not (runs / "small" / "logs" / "host-0000.log").exists()
+        assert run.log(0) == ""
+        assert not [event for event in run.events() if event["event"] == "started"]
         traces.assert_nothing_left(timeout_s=1.0)
     finally:
         subprocess.run(["umount", "--lazy", str(runs)], check=True)
