@@ -154,16 +154,16 @@ def test_a_run_goes_on_detached_on_another_cluster_and_to_its_end(
     (last, *_) = checkpoint_metadata.steps(alone.folder / "checkpoints")
     one_host = alone.launch.cluster_file("one")
     one_host.write_text(one_host.read_text().replace("hosts: 2", "hosts: 1"))
-    words = ["resume", "small", "-do", "json", "-c", str(one_host), f"steps={last + 200}"]
+    words = ["resume", "small", "-do", "json", "-c", str(one_host), f"steps={last + 50}"]
     resumed = alone(*words)
     assert resumed.returncode == 0, resumed.stderr
-    assert f"changed: steps: 100000 -> {last + 200}" in resumed.stderr
+    assert f"changed: steps: 100000 -> {last + 50}" in resumed.stderr
     found = json.loads(resumed.stdout)
-    assert (found["alive"], found["attempt"], found["steps"]) == (True, 2, last + 200)
+    assert (found["alive"], found["attempt"], found["steps"]) == (True, 2, last + 50)
     attached = alone.begin("attach", "small")
     said, _ = attached.communicate(timeout=LAUNCH_TIMEOUT_S)
     assert attached.returncode == 0, said
-    assert f"finished {last + 200} steps" in said
+    assert f"finished {last + 50} steps" in said
     assert alone.state() == "finished"
     assert "\x1b" not in (alone.folder / "logs" / "launch.log").read_text()
     traces.assert_nothing_left()

@@ -18,11 +18,11 @@ from trainer.contract.records import checkpoint_metadata
 from trainer.contract.records.metrics_file import curve
 
 pytestmark = pytest.mark.slow
-STEPS = 400
+STEPS = 200
 
 
 def save_often(launch: Launcher) -> Launcher:
-    """Makes the small job one of 400 steps that saves every 20th."""
+    """Makes the small job one of 200 steps that saves every 20th."""
     job = launch.folder / "job.yaml"
     job.write_text(
         job.read_text().replace("steps: 100000", f"steps: {STEPS}")
