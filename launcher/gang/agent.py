@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.core.events import PreemptionNoticeEvent
+from launcher.gang.host_program import HostProgram
 from launcher.host import preflight
 from launcher.host.offer import Offer
 from launcher.host.oom_score import outlive_programs
@@ -107,63 +108,31 @@ class Agent:
         self._asked_at = time.monotonic()
         return self._copied.written() if self._copied is not None else {}
 
-    def start(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        log: str,
-        cwd: str,
-        grace_s: float,
-        hosts: Sequence[str],
-    ) -> None:
-        """Starts the host's program. `environment` is added to the host's own environment.
-
-        `hosts`: the addresses of all hosts, which the program reaches without a proxy. A program
-        that `prepare` has made is started in its place.
-        """
+    def start(self, program: HostProgram) -> None:
+        """Starts the host's program, or lets the one start that `prepare` has made."""
         self._asked_at = time.monotonic()
-        whole = _whole(environment, hosts)
         prepared, self._prepared = self._prepared, None
         if prepared is not None and prepared.is_ready():
             self._program = prepared
-            prepared.begin(whole)
+            prepared.begin(_whole(program.environment, program.hosts))
         else:
-            self._program = HostProcess(command, whole, Path(log), Path(cwd), grace_s)
+            self._program = _start(program)
 
-    def start_standby(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        log: str,
-        cwd: str,
-        grace_s: float,
-        hosts: Sequence[str],
-        offer: Offer | None,
-    ) -> None:
+    def start_standby(self, program: HostProgram, offer: Offer | None) -> None:
         """Starts the host's program as `start` does, but it waits for `begin`.
 
         Takes over the program of the offer instead when that waits in the same environment.
         """
         self._asked_at = time.monotonic()
-        whole = _whole(environment, hosts)
-        if offer and alike(offer.environment, whole):
+        if offer and alike(offer.environment, _whole(program.environment, program.hosts)):
             with suppress(OSError):
-                self._program = TakenProcess(offer, Path(log))
+                self._program = TakenProcess(offer, Path(program.log))
                 return
-        self._program = HostProcess(command, whole, Path(log), Path(cwd), grace_s, is_standby=True)
+        self._program = _start(program, is_standby=True)
 
-    def prepare(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        log: str,
-        cwd: str,
-        grace_s: float,
-        hosts: Sequence[str],
-    ) -> None:
+    def prepare(self, program: HostProgram) -> None:
         """Makes a standby program for the next `start`."""
-        whole = _whole(environment, hosts)
-        self._prepared = HostProcess(command, whole, Path(log), Path(cwd), grace_s, is_standby=True)
+        self._prepared = _start(program, is_standby=True)
 
     def begin(self, environment: Mapping[str, str], hosts: Sequence[str]) -> None:
         """Lets the standby program start, with the environment that it has now."""
@@ -196,6 +165,12 @@ class Agent:
         while time.monotonic() - self._asked_at < LEASE_S and os.getppid() == node:
             time.sleep(POLL_INTERVAL_S)
         os._exit(1)
+
+
+def _start(program: HostProgram, *, is_standby: bool = False) -> HostProcess:
+    whole = _whole(program.environment, program.hosts)
+    log, cwd = Path(program.log), Path(program.cwd)
+    return HostProcess(program.command, whole, log, cwd, program.grace_s, is_standby)
 
 
 def _whole(environment: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 core/results.py interprets what the hosts report, without Ray.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,10 +12,11 @@ from launcher.core.results import GangResult
 from launcher.gang.agent_calls import call_agents, wait_for_answers
 from launcher.gang.early_standby import EarlyStandby
 from launcher.gang.host_checks import ProgramCheck, run_preflight
-from launcher.gang.monitor import ENDING_TIMEOUT_S, GangMonitor
+from launcher.gang.host_program import HostProgram
+from launcher.gang.monitor import ENDING_TIMEOUT_S, GRACE_S, GangMonitor
 from launcher.gang.preflight import Seen
 from launcher.gang.program_start import ProgramStart
-from launcher.gang.run_dir_sync import Copies
+from launcher.gang.run_dir_sync import Copies, log_of
 from launcher.providers.ray.node_spec import HostSlot
 from trainer.contract.protocol.environment import (
     JAX_COORDINATOR_ADDRESS,
@@ -136,7 +137,7 @@ class Gang:
         check = ProgramCheck(self.size)
         programs = self._programs()
         environments = self._environments(program, coordinator_port=None)
-        programs.start_standby(commands, environments, self._hosts(), self._early)
+        programs.start_standby(self._host_programs(commands, environments), self._early)
         outcome = programs.watch(check.on_event, GangMonitor(), until=check.is_complete)
         reports = check.reports(outcome)
         self._standby = programs
@@ -159,14 +160,14 @@ class Gang:
             programs.begin(environments, self._hosts())
         else:
             commands = [program.command(process) for process in range(self.size)]
-            programs.start(commands, environments, self._hosts())
+            programs.start(self._host_programs(commands, environments))
         return programs
 
     def _prepare(self, program: Program) -> None:
         """Makes standby processes for the next attempt, on hosts that answer."""
         if commands := self._standby_commands(program, check=False):
             environments = [program.environment(process) for process in range(self.size)]
-            self._programs().prepare(commands, environments, self._hosts())
+            self._programs().prepare(self._host_programs(commands, environments))
 
     def _standby_commands(self, program: Program, *, check: bool) -> list[list[str]]:
         """Returns the commands of all standby processes; empty when the program has none."""
@@ -174,7 +175,25 @@ class Gang:
         return [command for command in commands if command is not None]
 
     def _programs(self) -> ProgramStart:
-        return ProgramStart(self._agents, self._copies, self._run_dir, self._listener, self._lost)
+        return ProgramStart(self._agents, self._copies, self._listener, self._lost)
+
+    def _host_programs(
+        self, commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]
+    ) -> list[HostProgram]:
+        """Returns each host's program, in the order of processes."""
+        return [
+            HostProgram(
+                command,
+                environment,
+                log=str(self._run_dir / log_of(process)),
+                cwd=str(Path.cwd()),
+                grace_s=GRACE_S,
+                hosts=self._hosts(),
+            )
+            for process, (command, environment) in enumerate(
+                zip(commands, environments, strict=True)
+            )
+        ]
 
     def _environments(self, program: Program, coordinator_port: int | None) -> list[dict[str, str]]:
         """Returns each process's environment: the program's own, and the coordinator's address."""

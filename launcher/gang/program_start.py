@@ -7,7 +7,6 @@ watched again from their start.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from launcher.core.events import HangEvent, Listener
@@ -15,8 +14,9 @@ from launcher.core.formatting import host_name
 from launcher.core.results import GangResult, Hang, first_failure
 from launcher.gang.agent_calls import GangError, collect_stacks, wait_for_answers
 from launcher.gang.early_standby import EarlyStandby
-from launcher.gang.monitor import GRACE_S, GangMonitor
-from launcher.gang.run_dir_sync import Copies, log_of
+from launcher.gang.host_program import HostProgram
+from launcher.gang.monitor import GangMonitor
+from launcher.gang.run_dir_sync import Copies
 from launcher.gang.watch import GangWatch
 from launcher.health.stacks import innermost
 from launcher.host.process import OutputUpdate
@@ -38,12 +38,11 @@ class ProgramStart:
         self,
         agents: Sequence[Any],
         copies: Copies,
-        run_dir: Path,
         listener: Listener,
         lost: set[int],
     ) -> None:
         """Creates the start. Processes whose agents stop answering are added to `lost`."""
-        self._agents, self._copies, self._run_dir = agents, copies, run_dir
+        self._agents, self._copies = agents, copies
         self._listener, self._lost = listener, lost
         self._on_event: Callable[[int, Event], None] = lambda *_: None
         self._watch: GangWatch | None = None
@@ -54,39 +53,25 @@ class ProgramStart:
         self._initializing: set[int] = set()
         """Processes that have started and are not yet connected to the others."""
 
-    def start(
-        self,
-        commands: Sequence[Sequence[str]],
-        environments: Sequence[Mapping[str, str]],
-        hosts: Sequence[str],
-    ) -> None:
-        """Starts the program of each host. `hosts`: the addresses of all hosts.
+    def start(self, programs: Sequence[HostProgram]) -> None:
+        """Starts the program of each host.
 
         Raises GangError when a host cannot hold a copy of the run's folder, LostError when an
         agent does not answer.
         """
         self._send_folder()
-        starts = [
-            agent.start.remote(*arguments, hosts)
-            for agent, *arguments in self._arguments(commands, environments)
-        ]
+        starts = [agent.start.remote(program) for agent, program in self._pairs(programs)]
         wait_for_answers(starts, range(len(starts)))
 
-    def start_standby(
-        self,
-        commands: Sequence[Sequence[str]],
-        environments: Sequence[Mapping[str, str]],
-        hosts: Sequence[str],
-        early: EarlyStandby | None,
-    ) -> None:
+    def start_standby(self, programs: Sequence[HostProgram], early: EarlyStandby | None) -> None:
         """Starts standby processes, or takes over those that have started early.
 
         Raises what `start` raises.
         """
         self._send_folder()
         starts = [
-            agent.start_standby.remote(*arguments, hosts, early and early.offer(process))
-            for process, (agent, *arguments) in enumerate(self._arguments(commands, environments))
+            agent.start_standby.remote(program, early and early.offer(process))
+            for process, (agent, program) in enumerate(self._pairs(programs))
         ]
         wait_for_answers(starts, range(len(starts)))
         if early:
@@ -102,15 +87,10 @@ class ProgramStart:
         wait_for_answers(begins, range(len(begins)))
         self.is_waiting = False
 
-    def prepare(
-        self,
-        commands: Sequence[Sequence[str]],
-        environments: Sequence[Mapping[str, str]],
-        hosts: Sequence[str],
-    ) -> None:
+    def prepare(self, programs: Sequence[HostProgram]) -> None:
         """Makes a standby process on each host for its next start; waits for none of them."""
-        for agent, *arguments in self._arguments(commands, environments):
-            agent.prepare.remote(*arguments, hosts)
+        for agent, program in self._pairs(programs):
+            agent.prepare.remote(program)
 
     def watch(
         self,
@@ -150,17 +130,8 @@ class ProgramStart:
             suspects = [process for (process, _), why in zip(sent, problems, strict=True) if why]
             raise GangError("; ".join(failures), suspects)
 
-    def _arguments(
-        self, commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]
-    ) -> list[tuple[Any, Sequence[str], Mapping[str, str], str, str, float]]:
-        """Returns each host's agent, and how it starts the command."""
-        cwd = str(Path.cwd())
-        return [
-            (agent, command, environment, str(self._log(process)), cwd, GRACE_S)
-            for process, (agent, command, environment) in enumerate(
-                zip(self._agents, commands, environments, strict=True)
-            )
-        ]
+    def _pairs(self, programs: Sequence[HostProgram]) -> list[tuple[Any, HostProgram]]:
+        return list(zip(self._agents, programs, strict=True))
 
     def _forward(self, process: int, update: OutputUpdate) -> None:
         for event in update.events:
@@ -189,6 +160,3 @@ class ProgramStart:
         hang = replace(hang, doing=" < ".join(frames))
         self._listener.on_event(HangEvent(time=time.time(), reason=str(hang)))
         return hang
-
-    def _log(self, process: int) -> Path:
-        return self._run_dir / log_of(process)

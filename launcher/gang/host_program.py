@@ -1,0 +1,20 @@
+"""What an agent starts on its host."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class HostProgram:
+    """The program of one host."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    """Variables that are added to those of the host."""
+    log: str
+    """The file of its output, on the host."""
+    cwd: str
+    grace_s: float
+    """Time between SIGTERM and SIGKILL for what the program leaves behind, in seconds."""
+    hosts: Sequence[str]
+    """The addresses of all hosts, which the program reaches without a proxy."""
