@@ -202,6 +202,8 @@ class Hang:
     """Key in the job's `deadlines` that raises the limit; "" when none does."""
     suspended: bool = False
     """Whether the kernel has stopped the programs of the hosts behind, as SIGSTOP does."""
+    idle: bool = False
+    """Whether the programs of the hosts behind sleep, which shortens the limit."""
 
     def __str__(self) -> str:
         first = self.behind[0]
@@ -211,7 +213,8 @@ class Hang:
             text = f"stopped by a signal (SIGSTOP) {where}"
         elif not self.silent:
             waited_s = min(one.waited_s for one in self.behind)
-            text = f"no progress {where} for {waited_s:.0f} s"
+            waits = "idle, no progress" if self.idle else "no progress"
+            text = f"{waits} {where} for {waited_s:.0f} s"
         limit = f"limit {self.deadline_s:.0f} s"
         if self.key:
             limit = f"{limit}: deadlines.{self.key} of the job"

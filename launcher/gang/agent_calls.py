@@ -1,5 +1,6 @@
 """Calls to the agents of a gang, and the errors for agents that do not answer. Imports Ray late."""
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -71,7 +72,7 @@ def _answer(call: Any, process: int) -> Any:
     try:
         return ray.get(call)
     except RayError as error:
-        end = explain(error)
+        end = explain(error, time.monotonic())
         kind = AgentError if end.host_lives else LostError
         raise kind(f"{host_name(process)}: {end.why}", [process]) from error
 

@@ -30,15 +30,18 @@ class AgentEnd:
     host_lives: bool
 
 
-def explain(error: Exception) -> AgentEnd:
-    """Returns what a `RayError` of a call to an agent means; may take ENDING_S."""
+def explain(error: Exception, seen_at: float) -> AgentEnd:
+    """Returns what a `RayError` of a call to an agent means.
+
+    `seen_at`: the monotonic seconds at which the call failed. May take until ENDING_S after that.
+    """
     from ray.exceptions import OutOfMemoryError, RayTaskError
 
     if isinstance(error, OutOfMemoryError):
         return AgentEnd(out_of_memory(str(error)), host_lives=True)
     if isinstance(error, RayTaskError):
         return AgentEnd(f"Slipway's own agent failed: {_in_one_line(error)}", True)
-    if _node_lives(getattr(error, "actor_id", None)):
+    if _node_lives(getattr(error, "actor_id", None), until=seen_at + ENDING_S):
         why = "its agent ended, and the program with it, although its Ray node is alive"
         return AgentEnd(why, host_lives=True)
     return AgentEnd(f"the agent of this host is gone: {first_line(error)}", host_lives=False)
@@ -68,17 +71,17 @@ def _in_one_line(error: Any) -> str:
     return f"{text} ({PurePath(last['file']).name}:{last['line']} in {last['function']})"
 
 
-def _node_lives(actor_id: str | None) -> bool:
-    """Returns whether the Ray node of an actor keeps answering for ENDING_S."""
-    given_up = time.monotonic() + ENDING_S
-    while time.monotonic() < given_up:
+def _node_lives(actor_id: str | None, until: float) -> bool:
+    """Returns whether the Ray node of an actor answers now, and keeps answering `until` then."""
+    while True:
         try:
             if not bounded("querying a node", STATE_TIMEOUT_S, lambda: _answers(actor_id)):
                 return False
         except Exception:  # Ray itself is stuck or gone, whatever it raises
             return False
+        if time.monotonic() >= until:
+            return True
         time.sleep(POLL_INTERVAL_S)
-    return True
 
 
 def _answers(actor_id: str | None) -> bool:

@@ -40,7 +40,8 @@ class GangWatch:
         self._forward, self._describe_hang, self._lost = forward, describe_hang, lost
         self.exits: dict[int, ProcessExit] = {}
         self.hang: Hang | None = None
-        self._errors: dict[int, Exception] = {}
+        self._errors: dict[int, tuple[Exception, float]] = {}
+        """Errors of agents, and the monotonic seconds at which they were seen."""
         self._polls: dict[Any, int] = {}
         """Pending polls and their processes."""
         self._detectors = (
@@ -84,7 +85,7 @@ class GangWatch:
         """Forwards the answer to a poll, and polls again unless the program is over."""
         update = _fetch(call)
         if isinstance(update, Exception):
-            self._errors[process] = update
+            self._errors[process] = (update, time.monotonic())
             update = OutputUpdate(ended_ago_s=0.0, over=True)
         self._silence.answered(process)
         self._forward(process, update)
@@ -120,8 +121,8 @@ class GangWatch:
         for process in self._polls.values():
             given_up = ProcessExit(None, time.monotonic(), True, [], "it did not end")
             self.exits.setdefault(process, given_up)
-        for process, error in self._errors.items():
-            end = explain(error)
+        for process, (error, seen_at) in self._errors.items():
+            end = explain(error, seen_at)
             self.exits[process] = replace(
                 self.exits[process], lost=end.why, host_lives=end.host_lives
             )

@@ -4,7 +4,8 @@ A host whose program the kernel has stopped is stuck. A host that sends heartbea
 is stuck too: its program does not run, or it is cut off. A host that sends events but makes no
 progress is stuck too, unless a host that is not ahead of it still makes progress: then it waits for
 that host. The time limit depends on the phase of the host. Between steps, and in later evaluations,
-the limit follows from how long they took before.
+the limit follows from how long they took before, and is shorter for a host that is idle while the
+others wait for it: it neither computes nor waits for a processor or a disk.
 """
 
 import math
@@ -59,6 +60,9 @@ FIRST_STEP_S, FIRST_EVALUATION_S = 600.0, 900.0
 SAVE_SLACK_S = 100.0
 RECENT, ENOUGH = 100, 3
 """Number of times without progress kept per host and phase, and number needed to predict one."""
+IDLE_SHARE, IDLE_PROBE_S = 0.05, 0.05
+"""The busy share and the CPU probe below which a host is idle: its program sleeps, although it
+could have a processor. The heartbeat thread itself has a share of about 0.001."""
 QUIET_S = 5.0
 """Seconds after which two heartbeats are missing."""
 LONGEST_INTERVAL_S = 2.0
@@ -80,6 +84,8 @@ class Limits:
     """The shortest deadline in each phase whose deadline is learned from earlier times."""
     factor: float = 5.0
     """The learned deadline as a multiple of the 0.95 quantile of those times."""
+    idle_floor: float = 0.4
+    """The shortest learned deadline of an idle host, as a share of that of a busy one."""
 
     @classmethod
     def of(cls, deadlines: Deadlines) -> "Limits":
@@ -197,12 +203,16 @@ class HangDetector:
             return None
         last = min(host.position for host in self._hosts.values())
         hosts = {p: host for p, host in self._hosts.items() if host.position == last}
-        if any(self._watched_s - host.moved_s <= host.deadline_s for host in hosts.values()):
+        # Hosts that are all at one place may wait for their network.
+        is_alone = len(hosts) < len(self._hosts) or len(hosts) == 1
+        is_idle = is_alone and all(host.is_idle for host in hosts.values())
+        deadlines_s = {p: host.deadline_s(is_idle=is_idle) for p, host in hosts.items()}
+        if any(self._watched_s - hosts[p].moved_s <= d for p, d in deadlines_s.items()):
             return None
         behind = [self._behind(process, host.moved_s) for process, host in hosts.items()]
-        slowest = max(hosts.values(), key=lambda host: host.deadline_s)
-        hang = self._hang(behind, silent=False, deadline_s=slowest.deadline_s)
-        return replace(hang, key=slowest.key)
+        slowest = max(deadlines_s, key=deadlines_s.__getitem__)
+        hang = self._hang(behind, silent=False, deadline_s=deadlines_s[slowest])
+        return replace(hang, key=hosts[slowest].key, idle=is_idle)
 
     def _hang(self, behind: list[StalledHost], *, silent: bool, deadline_s: float) -> Hang:
         is_all = len(behind) == len(self._hosts)
@@ -224,6 +234,8 @@ class _Host:
         """Whether it makes steps: waits for data between them are then part of a step."""
         self.beats = False
         """Whether it sends heartbeats, so that silence means something."""
+        self.is_idle = False
+        """Whether it did nothing in the time before its last heartbeat."""
         self.last_event_s = self.moved_s = now_s
         self._times_s = {name: deque[float](maxlen=RECENT) for name in limits.learned_floor_s}
 
@@ -238,7 +250,7 @@ class _Host:
         before = (self._timed, self.step)
         match event:
             case HeartbeatEvent():
-                self.beats = True
+                self.beats, self.is_idle = True, _is_idle(event)
                 self._be(event.phase, event.step)
             case PhaseEvent(edge="begin"):
                 self._be(event.name, None)
@@ -257,13 +269,13 @@ class _Host:
         starts = self.phase == "start"
         return self._limits.silence_in_start_s if starts else self._limits.silence_s
 
-    @property
-    def deadline_s(self) -> float:
-        """Seconds for which it may make no progress in its current phase."""
+    def deadline_s(self, *, is_idle: bool) -> float:
+        """Returns the seconds for which it may make no progress in its current phase."""
         limits, times_s = self._limits, self._times_s.get(self._timed, ())
         if len(times_s) < ENOUGH:
             return limits.phase_s.get(self._timed, limits.other_phases_s)
-        return max(limits.learned_floor_s[self._timed], limits.factor * _quantile(times_s))
+        floor_s = limits.learned_floor_s[self._timed] * (limits.idle_floor if is_idle else 1.0)
+        return max(floor_s, limits.factor * _quantile(times_s))
 
     @property
     def key(self) -> str:
@@ -286,6 +298,13 @@ class _Host:
             self.in_loop = self.in_loop or phase == "train"
         if step is not None:
             self.step = max(self.step, step)
+
+
+def _is_idle(event: HeartbeatEvent) -> bool:
+    """Returns whether a program slept although it could have had a processor."""
+    if event.busy_share is None or event.cpu_probe_s is None:
+        return False
+    return event.busy_share < IDLE_SHARE and event.cpu_probe_s < IDLE_PROBE_S
 
 
 def _quantile(times_s: Collection[float], share: float = 0.95) -> float:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from trainer.contract.protocol.events import Event, HeartbeatEvent, PhaseEvent
 from trainer.contract.protocol.wire import encode_fields, to_wire
 from trainer.distributed.process_env import Environment
+from trainer.telemetry.busy_share import BusyShare
 
 LINE_BYTES = 4000
 """Maximum length of a line. A pipe writes up to 4096 bytes atomically, so lines never mix."""
@@ -92,7 +93,7 @@ class Events:
         self._stop.set()
 
     def _beat(self) -> None:
-        before, mean = Pace(), HeartbeatEvent()
+        before, mean, busy = Pace(), HeartbeatEvent(), BusyShare()
         due_s = time.monotonic() + HEARTBEAT_EVERY_S
         while not self._stop.wait(max(0.0, due_s - time.monotonic())):
             hashlib.sha256(PROBE).digest()
@@ -101,7 +102,8 @@ class Events:
             now = self._pace
             if now.steps > before.steps:
                 before, mean = now, _mean(before, now)
-            self.emit(replace(mean, phase=self._now(), step=self._step, cpu_probe_s=probe_s))
+            beat = replace(mean, cpu_probe_s=probe_s, busy_share=busy.take())
+            self.emit(replace(beat, phase=self._now(), step=self._step))
             due_s = time.monotonic() + HEARTBEAT_EVERY_S
 
     def _now(self) -> str:

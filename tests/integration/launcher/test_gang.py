@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -466,7 +467,7 @@ def test_agent_error_is_reported_in_one_line(crew: Gang) -> None:
 
     with pytest.raises(RayTaskError) as raised:
         ray.get(crew._agents[0].receive.remote("/x", 3, [], []))
-    end = explain(raised.value)
+    end = explain(raised.value, time.monotonic())
     assert end.host_lives
     assert re.fullmatch(
         r"Slipway's own agent failed: AttributeError: 'int' object has no attribute "

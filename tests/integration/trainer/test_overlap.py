@@ -20,9 +20,7 @@ pytestmark = pytest.mark.tpu_compiler
 MODEL = {"layers": 2, "d_model": 512, "heads": 4, "kv_heads": 4, "d_ff": 2048, "remat": "full"}
 
 
-@pytest.mark.parametrize(
-    "accelerator", sampled(["v4-16", "v5p-16", "v6e-8", "v7x-16"], ["v7x-16"])
-)
+@pytest.mark.parametrize("accelerator", sampled(["v4-16", "v5p-16", "v6e-8", "v7x-16"], ["v7x-16"]))
 def test_the_weights_of_layers_are_gathered_beside_other_work(accelerator: str) -> None:
     world = slice_world(accelerator, 1)
     job = job_of(model=MODEL, data={"seq_len": 512, "global_batch": world.devices})

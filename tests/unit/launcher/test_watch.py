@@ -15,6 +15,7 @@ from trainer.contract.protocol.events import HeartbeatEvent, StepEvent
 
 LIMITS = Limits()
 POLL_INTERVAL_S, BEAT_S = 0.5, 2.0
+IDLE = {"busy_share": 0.002, "cpu_probe_s": 0.001}
 LONGEST_S = max([*LIMITS.phase_s.values(), LIMITS.other_phases_s])
 
 
@@ -27,6 +28,8 @@ class Gang:
         self.watch = HangDetector(processes, limits, expects_events=expects_events)
         self.now = 1000.0
         self.at: dict[int, tuple[str, int]] = dict.fromkeys(range(processes), ("start", 0))
+        self.busy: dict[int, dict[str, float]] = {}
+        """What the heartbeats of a process say of its use of the processor."""
 
     def say(self, process: int, event: str, **fields: Any) -> None:
         self.watch.on_event(event_of({"process": process, "event": event, **fields}), self.now)
@@ -51,7 +54,8 @@ class Gang:
     def beat(self, *silent: int) -> None:
         for process, (phase, step) in self.at.items():
             if process not in silent:
-                self.say(process, "heartbeat", phase=phase, step=step)
+                busy = self.busy.get(process, {})
+                self.say(process, "heartbeat", phase=phase, step=step, **busy)
 
     def wait(self, seconds: float, *silent: int) -> Hang | None:
         """Heartbeats and looks for so long, or until there is a hang."""
@@ -139,6 +143,59 @@ def test_host_sleeping_in_data_loader_is_named() -> None:
         "host-0001: no progress in data after step 10 for 10 s "
         "(limit 10 s: deadlines.step_s of the job)"
     )
+
+
+def asleep_in_its_loader(processes: int = 3, **busy: float) -> Gang:
+    """A gang whose host 1 waits for data after step 10, and uses the processor so much."""
+    gang = Gang(processes)
+    gang.train(step_s=0.5)
+    gang.step(11, *(process for process in gang.at if process != 1))
+    gang.at[1] = ("data", 10)
+    gang.busy[1] = {**IDLE, **busy}
+    return gang
+
+
+def test_an_idle_host_that_others_wait_for_has_less_time() -> None:
+    hang = asleep_in_its_loader().wait(60)
+    assert str(hang) == (
+        "host-0001: idle, no progress in data after step 10 for 4 s "
+        "(limit 4 s: deadlines.step_s of the job)"
+    )
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [{"busy_share": 0.5}, {"cpu_probe_s": 0.2}, {"busy_share": 1.0}],
+    ids=["it computes", "it waits for a processor", "it waits for a disk"],
+)
+def test_a_host_that_is_busy_has_the_whole_limit(busy: dict[str, float]) -> None:
+    hang = asleep_in_its_loader(**busy).wait(60)
+    assert hang and (hang.deadline_s, hang.idle) == (10.0, False)
+
+
+def test_idle_hosts_that_are_all_at_one_place_have_the_whole_limit() -> None:
+    """They may wait for their network."""
+    gang = Gang(2)
+    gang.train()
+    gang.busy = dict.fromkeys(gang.at, IDLE)
+    hang = gang.wait(60)
+    assert hang and (hang.deadline_s, hang.everybody) == (10.0, True)
+
+
+def test_a_single_idle_host_waits_for_no_network() -> None:
+    gang = Gang(1)
+    gang.train(step_s=0.5)
+    gang.busy[0] = IDLE
+    hang = gang.wait(60)
+    assert hang and (hang.deadline_s, hang.idle) == (4.0, True)
+
+
+def test_an_idle_host_has_five_times_its_usual_step() -> None:
+    gang = Gang(1)
+    gang.train(step_s=1.5)
+    gang.busy[0] = IDLE
+    hang = gang.wait(60)
+    assert hang and hang.deadline_s == pytest.approx(7.5)
 
 
 def test_of_two_hosts_at_one_step_the_one_that_waits_for_data_is_behind() -> None:

@@ -116,6 +116,11 @@ def test_a_heartbeat_says_how_long_a_piece_of_work_takes_this_host(beating):
     assert 0 < next_beat()["cpu_probe_s"] < 60
 
 
+def test_a_heartbeat_says_how_busy_the_process_is(beating):
+    _, next_beat = beating
+    assert next_beat()["busy_share"] >= 0
+
+
 @pytest.mark.parametrize("text", ["x" * 100_000, "\x00" * 50_000, "😀" * 50_000])
 def test_a_long_message_is_cut_to_one_piece(pipe, text):
     reader, writer = pipe

@@ -210,8 +210,8 @@ class Deadlines(Section):
     )
     step_s: Seconds = Field(
         default=10.0,
-        description="Minimum deadline of a step in seconds; the deadline is five times the usual "
-        "step time if that is longer.",
+        description="Minimum deadline of a step in seconds, 0.4 of it for an idle host; the "
+        "deadline is five times the usual step time if that is longer.",
     )
     evaluate_s: Seconds = Field(
         default=120.0,

@@ -127,6 +127,8 @@ class HeartbeatEvent(Event):
     """The last step that this process completed; 0 before the first."""
     cpu_probe_s: float | None = None
     """Seconds that a fixed millisecond of work took: more on a slow or busy processor."""
+    busy_share: float | None = None
+    """Processor seconds of the process per second; at least 1 while it waits for a disk."""
     step_time_s: float | None = None
     """Mean seconds per step of the latest steps; absent before the first."""
     host_time_s: float | None = None
