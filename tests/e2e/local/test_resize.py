@@ -87,7 +87,7 @@ def whole(place: Place) -> Path:
     return place.folder / "runs" / "resized"
 
 
-ALWAYS = ("the same 4 hosts", "2 hosts of 2 devices, fsdp and tensor")
+ALWAYS = ("the same 4 hosts",)
 ROWS = {
     "the same 4 hosts": (4, 1, []),
     "2 hosts": (2, 1, []),

@@ -140,6 +140,7 @@ def test_its_sources_have_their_weights_to_one_percent(mixed: tuple[Launch, Data
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_run_with_a_tokenizer_of_a_file(
     launch: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
