@@ -46,7 +46,9 @@ Work = Callable[[Job, Environment, Events], None]
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line and returns the contract's exit code."""
-    options = _parser().parse_args(arguments)
+    options = _options(arguments)
+    if options is None:
+        return ProgramExit.FINISHED
     if options.check:
         code = _run(options, _check)
         if code or not options.standby:
@@ -55,6 +57,20 @@ def main(arguments: list[str] | None = None) -> int:
         return ProgramExit.FINISHED
     standby.name_process("trainer")
     return _run(options, _train)
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace | None:
+    """Returns the options; those of a standby process without a job arrive with its run.
+
+    Returns None when no run needs such a process.
+    """
+    options = _parser().parse_args(arguments)
+    if options.job is not None:
+        return options
+    if not options.standby:
+        _parser().error("the following arguments are required: job")
+    received = standby.wait_for_run(int(os.environ[START_FD]))
+    return None if received is None else _parser().parse_args(received)
 
 
 def _run(options: argparse.Namespace, work: Work) -> int:
@@ -164,7 +180,9 @@ def _is_of_peers(error: BaseException) -> bool:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trainer", description=__doc__)
-    parser.add_argument("job", type=Path, help="the job file")
+    parser.add_argument(
+        "job", type=Path, nargs="?", help="the job file; with --standby it may follow on the pipe"
+    )
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE pairs that override the job file")
     parser.add_argument(
         "--check",

@@ -2,14 +2,33 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from trainer.contract.protocol import start
+from trainer.contract.protocol import versions
 from trainer.contract.protocol.environment import START_FD
+from trainer.contract.protocol.start import Start
 
 OPTIONS = ("--check", "--standby")
 COMMAND_NAME = Path("/proc/self/comm")
+READ_BYTES = 1 << 16
+
+
+def wait_for_run(fd: int) -> list[str] | None:
+    """Imports the trainer and waits on the pipe `fd` for a run, in whose folder it then works.
+
+    Returns the arguments of the run, or None when none came. If the run has other code than this
+    process, the process replaces itself by one with the run's code.
+    """
+    imported = versions.code_sha256()
+    received = _import_and_wait(fd)
+    if received is None:
+        return None
+    assert received.arguments is not None and received.cwd is not None
+    _move_to(received.cwd)
+    if versions.code_sha256() != imported or _has_trainer_of_its_own(received.cwd):
+        _replace(received.arguments)
+    return list(received.arguments)
 
 
 def wait_for_start(fd: int, code: Callable[[], str]) -> bool:
@@ -17,21 +36,15 @@ def wait_for_start(fd: int, code: Callable[[], str]) -> bool:
 
     The start changes this process's environment. `code` returns the hash of the code on disk: if
     that has changed since the imports, the process replaces itself by one with the new code.
-    While it waits, the kernel knows the process as "standby"; see `name_process`.
     """
     imported = code()
-    import trainer.train  # noqa: F401
-
-    name_process("standby")
-    with os.fdopen(fd, "rb") as pipe:
-        line = pipe.readline()
-    if not line:
+    received = _import_and_wait(fd)
+    os.close(fd)
+    if received is None:
         return False
-    start.apply(line, os.environ)
     del os.environ[START_FD]
     if code() != imported:
-        words = [word for word in sys.orig_argv[1:] if word not in OPTIONS]
-        os.execv(sys.executable, [sys.executable, *words])
+        _replace([])
     return True
 
 
@@ -41,3 +54,41 @@ def name_process(name: str) -> None:
         COMMAND_NAME.write_text(name)
     except OSError:
         pass
+
+
+def _import_and_wait(fd: int) -> Start | None:
+    """Returns the next line, whose changes it makes in the environment; None when none comes.
+
+    While it waits, the kernel knows the process as "standby"; see `name_process`.
+    """
+    import trainer.train  # noqa: F401
+
+    name_process("standby")
+    line = b""
+    while not line.endswith(b"\n"):
+        # A second line follows only after an answer, so no read returns more than one.
+        if not (read := os.read(fd, READ_BYTES)):
+            return None
+        line += read
+    received = Start.decode(line)
+    received.apply(os.environ)
+    return received
+
+
+def _move_to(folder: str) -> None:
+    """Works in a folder as if `python -m trainer` had started there."""
+    before = str(Path.cwd())
+    os.chdir(folder)
+    sys.path[:] = [str(Path.cwd()) if entry == before else entry for entry in sys.path]
+
+
+def _has_trainer_of_its_own(folder: str) -> bool:
+    """Returns whether `python -m trainer` in a folder would run another package than this one."""
+    other = Path(folder, "trainer", "__init__.py")
+    return other.exists() and not other.samefile(Path(__file__).with_name("__init__.py"))
+
+
+def _replace(arguments: Sequence[str]) -> None:
+    """Replaces this process by one with the arguments, or with its own without `OPTIONS`."""
+    own = [word for word in sys.orig_argv[1:] if word not in OPTIONS]
+    os.execv(sys.executable, [sys.executable, *own, *arguments])

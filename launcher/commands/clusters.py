@@ -47,7 +47,9 @@ def _keep_warm(name: str, cluster: Cluster, world: World, key: str, console: Con
         return False
     memory.refuse_if_too_large(world, state_bytes=0)
     with console.status(f"starting {pluralize(world.processes, 'host')}"), ending_on_signals():
-        warm.keep(name, shared, provider.start(world, settings), key)
+        hosts = provider.start(world, settings)
+        provider.start_standby_pool(hosts, world, settings)
+        warm.keep(name, shared, hosts, key)
     return True
 
 

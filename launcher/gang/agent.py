@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from launcher.core.events import PreemptionNoticeEvent
@@ -124,11 +123,7 @@ class Agent:
         Takes over the program of the offer instead when that waits in the same environment.
         """
         self._asked_at = time.monotonic()
-        if offer and alike(offer.environment, _whole(program.environment, program.hosts)):
-            with suppress(OSError):
-                self._program = TakenProcess(offer, Path(program.log))
-                return
-        self._program = _start(program, is_standby=True)
+        self._program = (offer and _take(offer, program)) or _start(program, is_standby=True)
 
     def prepare(self, program: HostProgram) -> None:
         """Makes a standby program for the next `start`."""
@@ -165,6 +160,28 @@ class Agent:
         while time.monotonic() - self._asked_at < LEASE_S and os.getppid() == node:
             time.sleep(POLL_INTERVAL_S)
         os._exit(1)
+
+
+def _take(offer: Offer, program: HostProgram) -> HostProcess | None:
+    """Takes over the program of an offer, and gives it its run if it has none yet.
+
+    Returns None when the program is another one or has ended.
+    """
+    whole = _whole(program.environment, program.hosts)
+    missing = offer.missing_of(program.command)
+    if missing is None or not alike(offer.environment, whole):
+        return None
+    try:
+        taken = TakenProcess(offer, Path(program.log))
+    except OSError:
+        return None
+    if missing:
+        try:
+            taken.assign(missing, whole, program.cwd)
+        except BrokenPipeError:
+            taken.let_go()
+            return None
+    return taken
 
 
 def _start(program: HostProgram, *, is_standby: bool = False) -> HostProcess:

@@ -1,30 +1,67 @@
-"""Standby processes that start while the hosts are provisioned, where the hosts are this machine.
+"""Standby processes that are there before the agents, where the hosts are this machine.
 
-Their imports take as long as the start of Ray. The agents take them over once they are up.
+Those of a launch start while the hosts are provisioned: their imports take as long as the start of
+Ray. Those of a warm cluster have been waiting for the run. The agents take them over once they are
+up.
 """
 
-import os
+import socket
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from launcher.core.errors import InternalError
+from launcher.core.messages import MessageReader, encode
 from launcher.gang.monitor import GRACE_S
 from launcher.gang.run_dir_sync import log_of
 from launcher.host.offer import Offer
 from launcher.host.process import HostProcess
 from launcher.host.process_tree import ReaperError
+from launcher.host.standby_pool import ANSWER_TIMEOUT_S, AT_MOST, TAKEN, Offered, Request
 from launcher.planning.spec import LaunchSpec
 
-AT_MOST = 2 * len(os.sched_getaffinity(0))
-"""Maximum number of processes: more would delay the start of Ray on this machine too much."""
+
+class EarlyStandby(ABC):
+    """Standby processes for agents; a context manager that ends those that no agent has taken."""
+
+    @abstractmethod
+    def offer(self, process: int) -> Offer | None:
+        """Returns the program of a process for its agent, or None when there is none."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets go of all programs: those that were not taken over end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None: ...
 
 
-class EarlyStandby:
-    """The standby processes of a launch, by process; a context manager that ends those left."""
+def early_standby(
+    launch: LaunchSpec, environment: Mapping[str, str], pool: Path | None
+) -> EarlyStandby:
+    """Returns the processes that wait in a warm cluster's `pool`, or new ones.
+
+    `environment` is that of the hosts, before the variables of the launch.
+    """
+    if pool and launch.standby_command(0, check=True):
+        waiting = StandbyOfCluster(pool, launch.run_dir / "logs")
+        if waiting.offer(0):
+            return waiting
+        with waiting:
+            pass
+    return StandbyOfLaunch(launch, environment)
+
+
+class StandbyOfLaunch(EarlyStandby):
+    """The standby processes that this launch has started, by process."""
 
     def __init__(self, launch: LaunchSpec, environment: Mapping[str, str]) -> None:
-        """Starts them in the environment of the hosts, before the variables of the launch."""
+        """Starts them."""
         self._programs: dict[int, HostProcess] = {}
         processes = launch.plan.world.processes
         for process in range(processes if processes <= AT_MOST else 0):
@@ -48,10 +85,37 @@ class EarlyStandby:
         while self._programs:
             self._programs.popitem()[1].let_go()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         """Ends the programs that no agent has taken over, and waits until they are gone."""
         for program in self._programs.values():
             program.end()
+
+
+class StandbyOfCluster(EarlyStandby):
+    """The standby processes of a warm cluster, held until the run has ended."""
+
+    def __init__(self, path: Path, logs: Path) -> None:
+        """Asks the cluster's pool at the socket `path`, which may have none, or be gone."""
+        self._pool = socket.socket(socket.AF_UNIX)
+        self._pool.settimeout(ANSWER_TIMEOUT_S)
+        self._offers: Mapping[int, Offer] = {}
+        with suppress(OSError, InternalError):
+            self._pool.connect(str(path))
+            self._pool.sendall(encode(Request(str(logs.absolute()))))
+            line = self._pool.makefile("rb").readline()
+            answer = MessageReader([Offered], "the standby pool", InternalError).parse(line)
+            self._offers = answer.offers if answer else {}
+
+    def offer(self, process: int) -> Offer | None:
+        """Returns the program of a process for its agent, or None when there is none."""
+        return self._offers.get(process)
+
+    def close(self) -> None:
+        """Tells the pool to let go of all programs: those that were not taken over end."""
+        self._offers = {}
+        with suppress(OSError):
+            self._pool.sendall(TAKEN)
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the loan: the pool starts programs for the next run."""
+        self._pool.close()

@@ -8,7 +8,7 @@ from typing import Self
 from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.gang.connect import assembled, connected
-from launcher.gang.early_standby import EarlyStandby
+from launcher.gang.early_standby import EarlyStandby, early_standby
 from launcher.gang.gang import Gang
 from launcher.gang.host_selection import places, usable
 from launcher.planning.spec import LaunchSpec
@@ -96,7 +96,8 @@ class HostPool:
         provider = provider_for(launch.cluster, launch.plan.world.simulated)
         environment = provider.host_environment()
         if environment is not None:
-            self._early = self._held.enter_context(EarlyStandby(launch, environment))
+            early = early_standby(launch, environment, provider.standby_pool(launch))
+            self._early = self._held.enter_context(early)
         hosts = self._held.enter_context(provider.allocate(launch, self._listener))
         self._held.enter_context(connected(hosts, launch.run_dir, self._listener))
         return hosts

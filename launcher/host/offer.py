@@ -5,7 +5,7 @@ old one closes its own; the program notices nothing.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -21,10 +21,20 @@ class Offer:
     events: int
     start: int
     """Pipes from and to the program."""
+    command: Sequence[str]
+    """The command of the program; without the rest of it when it has started before its run."""
     environment: Mapping[str, str]
     """The environment in which it waits."""
     log_bytes: int
     """Size of its log when it started."""
+
+    def missing_of(self, command: Sequence[str]) -> list[str] | None:
+        """Returns the words of `command` that the program does not have yet.
+
+        Returns None when it runs another command.
+        """
+        count = len(self.command)
+        return list(command[count:]) if list(command[:count]) == list(self.command) else None
 
     def open_reading(self, descriptor: int) -> int:
         """Returns the reading end of a pipe, non-blocking. Raises OSError without its owner."""

@@ -22,9 +22,9 @@ from launcher.host.process_tree import ProcessTree, ReaperError, TakenTree
 from launcher.host.reaper_messages import Exited, Failed, Killed, LogWarning, Started
 from launcher.host.stack_dump import dump_stacks
 from launcher.host.suspension import SUSPENDED_S, Suspension
-from trainer.contract.protocol import start
 from trainer.contract.protocol.environment import EVENTS_FD, START_FD
 from trainer.contract.protocol.events import Event, WarningEvent
+from trainer.contract.protocol.start import Start
 from trainer.contract.protocol.wire import parse_event
 
 EVENTS_PIPE_BYTES = 1 << 20  # about 4000 events, by which the driver may be late
@@ -94,7 +94,7 @@ class HostProcess:
         finally:
             for fd in fds:
                 os.close(fd)
-        self._own(reaped, events, start_fd, environment, log)
+        self._own(reaped, events, start_fd, environment, log, command)
 
     def _own(
         self,
@@ -103,7 +103,9 @@ class HostProcess:
         start_fd: int | None,
         environment: Mapping[str, str],
         log: Path,
+        command: Sequence[str],
     ) -> None:
+        self._command = command
         self._reaped, self._events, self._start_fd = reaped, events, start_fd
         self._environment, self._log = environment, log
         self._half_event = b""
@@ -116,14 +118,29 @@ class HostProcess:
         self._gone = self._events_closed = False
         self._result = OutputUpdate()
 
+    def assign(self, arguments: Sequence[str], environment: Mapping[str, str], cwd: str) -> None:
+        """Gives a standby program the run that it has started before; it then waits for `begin`.
+
+        Raises BrokenPipeError when the program has ended.
+        """
+        assert self._start_fd is not None
+        os.write(self._start_fd, Start.of(self._environment, environment, arguments, cwd).encode())
+        self._environment = environment
+
     def begin(self, environment: Mapping[str, str]) -> None:
         """Lets a standby program start in `environment`; `poll` reports when it ended before."""
         assert self._start_fd is not None
         try:
-            os.write(self._start_fd, start.encode(self._environment, environment))
+            os.write(self._start_fd, Start.of(self._environment, environment).encode())
         except BrokenPipeError:
             pass
         self._close_start()
+
+    def has_ended(self) -> bool:
+        """Returns whether the program and all that it started are gone, without polling it."""
+        events = select.poll()
+        events.register(self._events, 0)
+        return bool(events.poll(0))
 
     def is_ready(self) -> bool:
         """Returns whether a standby program waits; `poll` then returns only what follows."""
@@ -145,6 +162,7 @@ class HostProcess:
             answers=answers,
             events=self._events,
             start=self._start_fd,
+            command=self._command,
             environment=self._environment,
             log_bytes=self._log_bytes,
         )
@@ -290,7 +308,7 @@ class TakenProcess(HostProcess):
     def __init__(self, offer: Offer, log: Path) -> None:
         """Takes it over. Raises OSError when the owner is gone."""
         start_fd, events = offer.open_writing(offer.start), offer.open_reading(offer.events)
-        self._own(TakenTree(offer), events, start_fd, offer.environment, log)
+        self._own(TakenTree(offer), events, start_fd, offer.environment, log, offer.command)
         self._lines = OutputLines(log, offer.log_bytes)
 
 

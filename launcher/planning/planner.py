@@ -32,6 +32,12 @@ COORDINATOR_PLACEHOLDER = "<first host>:<free port>"
 NOTHING_TO_SAVE_S = 2.0
 
 
+def allocator_environment(world: World) -> dict[str, str]:
+    """Returns the variables of the trainer's memory allocator."""
+    # XLA allocates its buffers with malloc in every step. Huge pages avoid most of the page faults.
+    return {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if world.on_cpu else {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingLaunch(LaunchSpec):
     """One attempt of a training job."""
@@ -55,12 +61,7 @@ class TrainingLaunch(LaunchSpec):
 
         The agent adds the coordinator's address and the event pipe.
         """
-        environment = super().environment(process)
-        if self.plan.world.on_cpu:
-            # XLA allocates its buffers with malloc in every step. Huge pages avoid most of the page
-            # faults.
-            environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
-        return environment
+        return {**super().environment(process), **allocator_environment(self.plan.world)}
 
     def plan_on(self, world: World) -> Plan | None:
         """Returns a plan with the same global batch; None if the mesh or the batch does not fit."""

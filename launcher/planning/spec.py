@@ -132,12 +132,9 @@ class LaunchSpec(AttemptInfo, ABC):
             PROCESS_ID: str(process),
             RUN_DIR: str(self.run_dir),
             ATTEMPT: str(self.attempt),
-            JAX_PLATFORMS: "cpu" if world.on_cpu else _jax_platform(world.platform),
+            **backend_environment(world, self._xla_flags),
         }
-        if world.on_cpu:
-            devices = f"--xla_force_host_platform_device_count={world.devices_per_host}"
-            variables[XLA_FLAGS] = f"{self._xla_flags} {devices}".strip()
-        elif world.platform == "tpu" and world.slices > 1:
+        if world.platform == "tpu" and not world.on_cpu and world.slices > 1:
             variables[MEGASCALE_NUM_SLICES] = str(world.slices)
             variables[MEGASCALE_SLICE_ID] = str(process // world.hosts_per_slice)
             variables[MEGASCALE_PORT] = str(TRAFFIC_PORT)
@@ -145,8 +142,21 @@ class LaunchSpec(AttemptInfo, ABC):
 
     @property
     def _xla_flags(self) -> str:
-        """XLA_FLAGS of the launching user."""
-        return os.environ.get(XLA_FLAGS, "")
+        """XLA_FLAGS of the job or of the launching user."""
+        return user_xla_flags()
+
+
+def user_xla_flags() -> str:
+    """Returns XLA_FLAGS of the launching user."""
+    return os.environ.get(XLA_FLAGS, "")
+
+
+def backend_environment(world: World, xla_flags: str) -> dict[str, str]:
+    """Returns the variables that choose JAX's devices. `xla_flags`: further XLA_FLAGS."""
+    if not world.on_cpu:
+        return {JAX_PLATFORMS: _jax_platform(world.platform)}
+    devices = f"--xla_force_host_platform_device_count={world.devices_per_host}"
+    return {JAX_PLATFORMS: "cpu", XLA_FLAGS: f"{xla_flags} {devices}".strip()}
 
 
 def _jax_platform(platform: str) -> str:

@@ -1,6 +1,7 @@
 """What every provider does: checks that it can give hosts, describes them, and gives them."""
 
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 from launcher.core.events import Listener
@@ -31,6 +32,13 @@ class HostProvider(Protocol):
         """Returns the environment of programs when all hosts are this machine, in its network.
 
         Returns None for all other hosts.
+        """
+        return None
+
+    def standby_pool(self, spec: LaunchSpec) -> Path | None:
+        """Returns the socket of the standby processes that wait on the hosts, if any do.
+
+        See `launcher.host.standby_pool`.
         """
         return None
 

@@ -6,6 +6,7 @@ deletes their folder when this process ends for any reason (launcher/host/reaper
 
 import secrets
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -14,8 +15,10 @@ from launcher.cluster.providers import Local
 from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.core.formatting import pluralize
+from launcher.host import standby_pool
 from launcher.host.process_tree import ProcessTree, ReaperError
-from launcher.planning.spec import LaunchSpec
+from launcher.planning.planner import allocator_environment
+from launcher.planning.spec import LaunchSpec, backend_environment, user_xla_flags
 from launcher.providers.base import HostProvider
 from launcher.providers.local import memory, warm
 from launcher.providers.local.network import Network, plan_network
@@ -43,6 +46,12 @@ class LocalProvider(HostProvider):
         """Returns the environment of all hosts; None when they have networks or variables apart."""
         apart = self._settings.netns or self._settings.host_env
         return None if apart else node_spec.host_environment()
+
+    def standby_pool(self, spec: LaunchSpec) -> Path | None:
+        """Returns the socket of the pool that `launch up` has started, if any."""
+        kept = warm.find(spec.cluster_name, warm.WarmSettings(spec.plan.world, self._settings))
+        path = kept and kept.folder and kept.folder / standby_pool.SOCKET
+        return path if path and path.exists() else None
 
     @contextmanager
     def allocate(self, spec: LaunchSpec, listener: Listener) -> Iterator[HostCluster]:
@@ -123,6 +132,23 @@ def _start_nodes(
         folder=folder,
         reaped=reaped,
         nodes=nodes,
+    )
+
+
+def start_standby_pool(hosts: OwnedCluster, world: World, settings: Local) -> None:
+    """Starts standby processes for the next run, where all hosts are alike and not too many."""
+    environment = LocalProvider(settings).host_environment()
+    if environment is None or world.processes > standby_pool.AT_MOST or hosts.folder is None:
+        return
+    hosts.reaped.start(
+        "standby pool",
+        [sys.executable, "-m", standby_pool.__name__, str(hosts.folder), str(world.processes)],
+        {
+            **environment,
+            **backend_environment(world, user_xla_flags()),
+            **allocator_environment(world),
+        },
+        hosts.folder / "standby-pool.log",
     )
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from tests.support.assert_no_leftovers import Traces
 from tests.support.launches import Launcher
 from tests.support.processes import run_launcher, wait_until
+from tests.support.programs import is_training, standby_of, trainer_of
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +23,12 @@ def command(launch: Launcher, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def no_trainer(traces: Traces) -> bool:
-    return not any("-m trainer" in c for c in traces.processes().values())
+    return not any(is_training(number) for number in traces.processes())
+
+
+def trainers(of: Callable[[Traces, int], int], traces: Traces) -> list[int]:
+    """Process ids, by host."""
+    return [of(traces, process) for process in range(2)]
 
 
 def test_warm_cluster_survives_its_runs_and_ends_on_command(
@@ -34,8 +41,10 @@ def test_warm_cluster_survives_its_runs_and_ends_on_command(
     assert [up.result().returncode for up in ups] == [0, 0], ups
     assert sorted("already" in up.result().stdout for up in ups) == [False, True]
 
+    waiting = trainers(standby_of, traces)
     killed = launch.on(cluster, "killed")
     killed.wait_for_step()
+    assert trainers(trainer_of, traces) == waiting
     busy = launch.on(cluster, "busy")
     assert busy.wait() == 3
     assert "in use by another run" in busy.output
@@ -43,8 +52,11 @@ def test_warm_cluster_survives_its_runs_and_ends_on_command(
     killed.wait()
     wait_until(lambda: no_trainer(traces), 30.0)
 
+    waiting = trainers(standby_of, traces)
     after = launch.on(cluster, "after")
     after.wait_for_step()
+    assert trainers(trainer_of, traces) == waiting
+    assert "step 1/" in after.log(0)
     os.killpg(after.process.pid, signal.SIGINT)
     assert after.wait(timeout_s=60.0) == 130
     wait_until(lambda: no_trainer(traces), 30.0)

@@ -39,7 +39,8 @@ def say(**event):
 
 START = """
 start = os.fdopen(int(os.environ["SLIPWAY_START_FD"])).readline()
-os.environ.update({name: value for name, value in json.loads(start or "{}").items() if value})
+changes = json.loads(start)["changes"] if start else {}
+os.environ.update({name: value for name, value in changes.items() if value})
 """
 """What a standby process does after its check."""
 

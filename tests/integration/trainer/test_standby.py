@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.support.gang import DEADLINE_S
 from tests.support.jobs import job_of
 from tests.support.processes import wait_until
 from trainer.contract.config.loader import dump
-from trainer.contract.protocol import start
+from trainer.contract.protocol.start import Start
 
 MODEL = """\
 import sys
@@ -26,7 +27,7 @@ ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu"}
 class Standby:
     """One standby process and the pipe for its start."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *job: str, cwd: Path | None = None) -> None:
         reading, self._writing = os.pipe()
         self.environment = {
             **ENVIRONMENT,
@@ -35,8 +36,9 @@ class Standby:
             "SLIPWAY_START_FD": str(reading),
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "trainer", "--standby", str(folder / "job.yaml")],
+            [sys.executable, "-m", "trainer", "--standby", *job],
             env=self.environment,
+            cwd=cwd,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -47,8 +49,13 @@ class Standby:
         wait_until(lambda: name.read_text() == "standby\n")
 
     def start(self, **changes: str) -> None:
-        now = {**self.environment, **changes}
-        os.write(self._writing, start.encode(self.environment, now))
+        self._send({**self.environment, **changes})
+
+    def assign(self, arguments: list[str], cwd: Path) -> None:
+        self._send(self.environment, arguments, str(cwd))
+
+    def _send(self, now: dict[str, str], *run: Any) -> None:
+        os.write(self._writing, Start.of(self.environment, now, *run).encode())
 
     def close(self) -> None:
         os.close(self._writing)
@@ -62,7 +69,7 @@ def standby(tmp_path: Path) -> Iterator[Standby]:
     (tmp_path / "my_model.py").write_text(MODEL.format(version=1))
     job = job_of(steps=2, model={"module": "my_model:build"})
     (tmp_path / "job.yaml").write_text(dump(job), encoding="utf-8")
-    standby = Standby(tmp_path)
+    standby = Standby(tmp_path, str(tmp_path / "job.yaml"))
     yield standby
     standby.process.kill()
     standby.process.wait()
@@ -89,3 +96,52 @@ def test_code_that_changed_meanwhile_is_the_code_that_runs(
     standby.start()
     output = standby.output()
     assert "version 2 of the model" in output and "--standby" not in output
+
+
+@pytest.fixture
+def of_no_run(tmp_path: Path) -> Iterator[Standby]:
+    """A standby process that has started in another folder than that of the run that comes."""
+    work, elsewhere = tmp_path / "work", tmp_path / "elsewhere"
+    for folder in (work, elsewhere):
+        folder.mkdir()
+    (work / "my_model.py").write_text(MODEL.format(version=1))
+    job = job_of(steps=2, model={"module": "my_model:build"})
+    (work / "job.yaml").write_text(dump(job), encoding="utf-8")
+    standby = Standby(tmp_path, cwd=elsewhere)
+    yield standby
+    standby.process.kill()
+    standby.process.wait()
+
+
+def test_one_without_a_job_works_in_the_folder_of_its_run(
+    of_no_run: Standby, tmp_path: Path
+) -> None:
+    of_no_run.assign(["job.yaml"], tmp_path / "work")
+    output = of_no_run.output()
+    assert "version 1 of the model" in output and "--standby" in output
+    assert (tmp_path / "run").exists()
+
+
+def test_one_without_a_job_can_check_its_host_and_wait_for_the_start(
+    of_no_run: Standby, tmp_path: Path
+) -> None:
+    of_no_run.assign(["--check", "--standby", "job.yaml"], tmp_path / "work")
+    of_no_run.start(SLIPWAY_RUN_DIR=str(tmp_path / "other"))
+    assert "version 1 of the model" in of_no_run.output()
+    assert (tmp_path / "other").exists()
+
+
+def test_a_run_with_a_trainer_of_its_own_is_trained_by_that_one(
+    of_no_run: Standby, tmp_path: Path
+) -> None:
+    (tmp_path / "work" / "trainer").mkdir()
+    (tmp_path / "work" / "trainer" / "__init__.py").touch()
+    (tmp_path / "work" / "trainer" / "__main__.py").write_text("print('another trainer')")
+    of_no_run.assign(["job.yaml"], tmp_path / "work")
+    assert of_no_run.output() == "another trainer\n"
+
+
+def test_one_without_a_job_that_no_run_needs_ends(of_no_run: Standby) -> None:
+    of_no_run.close()
+    assert of_no_run.output() == ""
+    assert of_no_run.process.returncode == 0
