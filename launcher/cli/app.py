@@ -234,7 +234,7 @@ def up(
     cluster: Annotated[str, typer.Argument(help="the cluster to simulate")],
     simulate_hosts: SimulateHosts = None,
 ) -> None:
-    """Start a simulated cluster and keep it warm for later runs."""
+    """Start a simulated cluster and keep it, with its trainers ready, for later runs."""
     from launcher.commands.clusters import keep_warm
 
     keep_warm(cluster, simulate_hosts)

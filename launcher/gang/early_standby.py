@@ -111,7 +111,7 @@ class StandbyOfCluster(EarlyStandby):
         return self._offers.get(process)
 
     def close(self) -> None:
-        """Tells the pool to let go of all programs: those that were not taken over end."""
+        """Lets go of all programs, in the pool: those that were not taken over end."""
         self._offers = {}
         with suppress(OSError):
             self._pool.sendall(TAKEN)

@@ -50,7 +50,7 @@ class Offered(Message):
 
     kind: ClassVar = "offered"
     offers: Mapping[int, Offer]
-    """By process; those that have ended are missing."""
+    """Each process's trainer, without those that have ended."""
 
 
 class Pool:
