@@ -50,8 +50,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Without `-n`: three, on every machine: two leave a machine of two cores idle at times."""
-    return 3
+    """Without `-n`: two, as on the smallest machine, on any other one too."""
+    return 2
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.faults
 AN_HOUR_BEHIND = "import time\nright = time.time\ntime.time = lambda: right() - 3600\n"
 
 
+@pytest.mark.full
 def test_an_hour_on_one_host_changes_nothing(
     start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
 ) -> None:

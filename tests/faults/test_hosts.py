@@ -13,7 +13,6 @@ import pytest
 from tests.support.assert_no_leftovers import Traces
 from tests.support.launches import Launcher
 from tests.support.programs import trainer_of
-from tests.support.sampling import sampled
 
 pytestmark = pytest.mark.faults
 
@@ -140,7 +139,8 @@ sys.meta_path.insert(0, Hang())
 """
 
 
-@pytest.mark.parametrize("module", sampled(("ray", "launcher.gang.agent"), ("ray",)))
+@pytest.mark.full
+@pytest.mark.parametrize("module", ("ray", "launcher.gang.agent"))
 def test_agent_hanging_at_start_is_recreated(
     launch: Launcher, traces: Traces, tmp_path: Path, module: str
 ) -> None:

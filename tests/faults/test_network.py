@@ -111,6 +111,7 @@ def test_process_0_cut_off_in_a_save_commits_nothing_after_a_newer_attempt(
     traces.assert_nothing_left(timeout_s=5.0)
 
 
+@pytest.mark.full
 def test_a_slow_network_does_no_harm(
     start: Callable[..., Launch], unbroken: list, traces: Traces
 ) -> None:

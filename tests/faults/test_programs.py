@@ -44,6 +44,7 @@ def test_hosts_that_are_half_a_minute_apart_in_compile_and_save_do_no_harm(
     assert {path.name for path in tmp_path.glob("once-*")} == {"once-compile", "once-save"}
 
 
+@pytest.mark.full
 def test_a_slow_host_is_named_and_not_ended(
     start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
 ) -> None:

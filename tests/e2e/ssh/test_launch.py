@@ -46,6 +46,7 @@ def knowing(secret: str, traces: Traces) -> int:
     return sum(holds(Path(f"/proc/{process}/environ"), secret) for process in training)
 
 
+@pytest.mark.full
 def test_a_host_without_python_is_named_and_what_the_others_have_got_stays(
     two: Machines, project: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
