@@ -145,9 +145,9 @@ def test_host_sleeping_in_data_loader_is_named() -> None:
     )
 
 
-def asleep_in_its_loader(processes: int = 3, **busy: float) -> Gang:
+def asleep_in_its_loader(busy: dict[str, float]) -> Gang:
     """A gang whose host 1 waits for data after step 10, and uses the processor so much."""
-    gang = Gang(processes)
+    gang = Gang(3)
     gang.train(step_s=0.5)
     gang.step(11, *(process for process in gang.at if process != 1))
     gang.at[1] = ("data", 10)
@@ -156,7 +156,7 @@ def asleep_in_its_loader(processes: int = 3, **busy: float) -> Gang:
 
 
 def test_an_idle_host_that_others_wait_for_has_less_time() -> None:
-    hang = asleep_in_its_loader().wait(60)
+    hang = asleep_in_its_loader(IDLE).wait(60)
     assert str(hang) == (
         "host-0001: idle, no progress in data after step 10 for 4 s "
         "(limit 4 s: deadlines.step_s of the job)"
@@ -169,7 +169,7 @@ def test_an_idle_host_that_others_wait_for_has_less_time() -> None:
     ids=["it computes", "it waits for a processor", "it waits for a disk"],
 )
 def test_a_host_that_is_busy_has_the_whole_limit(busy: dict[str, float]) -> None:
-    hang = asleep_in_its_loader(**busy).wait(60)
+    hang = asleep_in_its_loader(busy).wait(60)
     assert hang and (hang.deadline_s, hang.idle) == (10.0, False)
 
 
