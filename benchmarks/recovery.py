@@ -67,12 +67,12 @@ class Case:
 
 
 CASES = {
-    "trainer": Case("SIGKILL of a trainer", 1, 5),
-    "coordinator": Case("SIGKILL of a trainer", 0, 5),
+    "trainer": Case("SIGKILL of a trainer", 1, 3),
+    "coordinator": Case("SIGKILL of a trainer", 0, 3),
     "agent": Case("SIGKILL of an agent", 1, 5),
     "node": Case("SIGKILL of a node", 1, 5),
-    "stopped": Case("SIGSTOP of a trainer", 1, 20),
-    "sleeping": Case("sleep in a data loader", 1, 20),
+    "stopped": Case("SIGSTOP of a trainer", 1, 8),
+    "sleeping": Case("sleep in a data loader", 1, 8),
 }
 
 

@@ -21,6 +21,7 @@ from launcher.core.formatting import host_name
 from launcher.core.messages import Message, MessageReader, encode
 from launcher.host.offer import Offer
 from launcher.host.process import HostProcess
+from launcher.host.process_tree import ReaperError
 from trainer.contract.protocol.environment import PROCESS_ID
 
 SOCKET = "standby.sock"
@@ -72,8 +73,8 @@ class Pool:
             for ready in select.select([self._server, *filter(None, [self._holder])], [], [])[0]:
                 if ready is self._server:
                     self._admit(self._server.accept()[0])
-                elif ready.recv(len(TAKEN)):
-                    self._let_go()
+                elif _is_connected(ready):
+                    self._let_go()  # it has sent TAKEN
                 else:
                     self._end_loan(ready)
 
@@ -103,9 +104,11 @@ class Pool:
         for process in range(self._count):
             log = self._slot(process) / f"{host_name(process)}.log"
             environment = {**os.environ, PROCESS_ID: str(process)}
-            self._programs[process] = HostProcess(
-                [*TRAINER, "--standby"], environment, log, self._folder, GRACE_S, is_standby=True
-            )
+            command = [*TRAINER, "--standby"]
+            with suppress(ReaperError):  # the launch starts one itself, and reports what is wrong
+                self._programs[process] = HostProcess(
+                    command, environment, log, self._folder, GRACE_S, is_standby=True
+                )
 
     def _offers(self, logs: Path) -> dict[int, Offer]:
         return {
@@ -139,6 +142,14 @@ class Pool:
         while self._programs:
             with suppress(OSError):
                 self._programs.popitem()[1].let_go()
+
+
+def _is_connected(launch: socket.socket) -> bool:
+    """Returns whether a launch whose socket is readable has sent something, and has not ended."""
+    try:
+        return bool(launch.recv(len(TAKEN)))
+    except OSError:  # it was killed before it read its answer
+        return False
 
 
 def main() -> None:

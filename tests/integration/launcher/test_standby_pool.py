@@ -1,6 +1,7 @@
 """The trainers that wait on a warm cluster, and the launches that take them over."""
 
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -11,9 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from launcher.core.messages import encode
 from launcher.gang.early_standby import StandbyOfCluster
 from launcher.host.process import TakenProcess
-from launcher.host.standby_pool import SOCKET, TRAINER
+from launcher.host.standby_pool import SOCKET, TRAINER, Request
 from tests.support.host_programs import collect
 from tests.support.processes import wait_until
 from trainer.contract.protocol.exit_codes import ProgramExit
@@ -110,12 +112,23 @@ def test_a_stranger_gets_none_and_does_no_harm(pool: Pool, tmp_path: Path) -> No
         stranger.connect(str(pool.path))
         stranger.sendall(b"hello\n")
         assert b'"offers": {}' in stranger.recv(1 << 16)
+    wait_until(lambda: is_offered(pool, tmp_path))
 
-    def is_offered() -> bool:
-        with StandbyOfCluster(pool.path, tmp_path / "logs") as standby:
-            return standby.offer(0) is not None
 
-    wait_until(is_offered)
+def test_a_launch_that_dies_before_it_reads_its_answer_does_no_harm(
+    pool: Pool, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX) as launch:
+        launch.connect(str(pool.path))
+        launch.sendall(encode(Request(str(tmp_path / "logs"))))
+        select.select([launch], [], [])
+    wait_until(lambda: is_offered(pool, tmp_path))
+
+
+def is_offered(pool: Pool, folder: Path) -> bool:
+    """Whether a launch would get a trainer now."""
+    with StandbyOfCluster(pool.path, folder / "logs") as standby:
+        return standby.offer(0) is not None
 
 
 def test_without_a_pool_there_are_none(tmp_path: Path) -> None:
