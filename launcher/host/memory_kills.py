@@ -32,7 +32,9 @@ class MemoryKills:
         """Updates the count and the memory use; called often. `program` is a process id."""
         if time.monotonic() - self._polled_at >= POLL_INTERVAL_S:
             self._count_kills()
-            self._groups = (program and _groups_of(program)) or self._groups
+            groups = _groups_of(program) if program else []
+            # A process that has ended and is not waited for yet is in the root group (version 1).
+            self._groups = max(groups, self._groups, key=len)
             used, _ = _host_memory()
             self._used_of_host = max(self._used_of_host, used)
 
