@@ -25,6 +25,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DEADLINE_S = 600
 STATES = ("cold", "warm", "up")
+READY_S = 5.0
+"""Seconds in which the trainers that `launch up` has started import everything."""
 
 
 def main() -> None:
@@ -65,6 +67,7 @@ def _measured(hosts: int, devices: int) -> dict[str, tuple[float, float]]:
         cold = _launch(folder, "cold"), _by_hand(folder, hosts, devices, "cold")
         warm = _launch(folder, "warm"), _by_hand(folder, hosts, devices, "warm")
         _kept(folder, "up")
+        time.sleep(READY_S)
         try:
             up = _launch(folder, "up"), warm[1]
         finally:
