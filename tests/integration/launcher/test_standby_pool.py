@@ -53,7 +53,7 @@ class Pool:
 def pool(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Pool]:
-    """Of one trainer, unless the test asks for more."""
+    """A pool of one trainer, unless the test asks for more."""
     pool = Pool(tmp_path_factory.mktemp("p"), getattr(request, "param", 1))
     pool.waiting()
     yield pool

@@ -1,4 +1,4 @@
-"""How busy a process was: the evidence by which a hang is told from work."""
+"""The share of time in which a process is busy, which tells a hang from work."""
 
 import time
 from pathlib import Path
