@@ -11,7 +11,6 @@ from trainer.contract.protocol.start import Start
 
 OPTIONS = ("--check", "--standby")
 COMMAND_NAME = Path("/proc/self/comm")
-READ_BYTES = 1 << 16
 
 
 def wait_for_run(fd: int) -> list[str] | None:
@@ -64,12 +63,11 @@ def _import_and_wait(fd: int) -> Start | None:
     import trainer.train  # noqa: F401
 
     name_process("standby")
-    line = b""
-    while not line.endswith(b"\n"):
-        # A second line follows only after an answer, so no read returns more than one.
-        if not (read := os.read(fd, READ_BYTES)):
-            return None
-        line += read
+    # Without a buffer, what follows the line stays in the pipe for the next wait.
+    with open(fd, "rb", buffering=0, closefd=False) as pipe:
+        line = pipe.readline()
+    if not line.endswith(b"\n"):
+        return None
     received = Start.decode(line)
     received.apply(os.environ)
     return received

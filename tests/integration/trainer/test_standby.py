@@ -1,12 +1,15 @@
 """`python -m trainer --standby`: imports everything, waits, and trains when it is started."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.gang import DEADLINE_S
@@ -56,6 +59,13 @@ class Standby:
 
     def _send(self, now: dict[str, str], *run: Any) -> None:
         os.write(self._writing, Start.of(self.environment, now, *run).encode())
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        self.process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED)
+        yield
+        self.process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         os.close(self._writing)
@@ -125,8 +135,9 @@ def test_one_without_a_job_works_in_the_folder_of_its_run(
 def test_one_without_a_job_can_check_its_host_and_wait_for_the_start(
     of_no_run: Standby, tmp_path: Path
 ) -> None:
-    of_no_run.assign(["--check", "--standby", "job.yaml"], tmp_path / "work")
-    of_no_run.start(SLIPWAY_RUN_DIR=str(tmp_path / "other"))
+    with of_no_run.stopped():  # So that it finds both lines in its pipe.
+        of_no_run.assign(["--check", "--standby", "job.yaml"], tmp_path / "work")
+        of_no_run.start(SLIPWAY_RUN_DIR=str(tmp_path / "other"))
     assert "version 1 of the model" in of_no_run.output()
     assert (tmp_path / "other").exists()
 
