@@ -111,11 +111,7 @@ class Agent:
         """Starts the host's program, or lets the one start that `prepare` has made."""
         self._asked_at = time.monotonic()
         prepared, self._prepared = self._prepared, None
-        if prepared is not None and prepared.is_ready():
-            self._program = prepared
-            prepared.begin(_whole(program.environment, program.hosts))
-        else:
-            self._program = _start(program)
+        self._program = (prepared and _begin(prepared, program)) or _start(program)
 
     def start_standby(self, program: HostProgram, offer: Offer | None) -> None:
         """Starts the host's program as `start` does, but it waits for `begin`.
@@ -126,8 +122,17 @@ class Agent:
         self._program = (offer and _take(offer, program)) or _start(program, is_standby=True)
 
     def prepare(self, program: HostProgram) -> None:
-        """Makes a standby program for the next `start`."""
-        self._prepared = _start(program, is_standby=True)
+        """Makes a standby program for the next `start`, which names the log of its output."""
+        if self._prepared is not None:
+            self._prepared.let_go()
+        self._prepared = HostProcess(
+            program.command,
+            _whole(program.environment, program.hosts),
+            None,
+            Path(program.cwd),
+            program.grace_s,
+            is_standby=True,
+        )
 
     def begin(self, environment: Mapping[str, str], hosts: Sequence[str]) -> None:
         """Lets the standby program start, with the environment that it has now."""
@@ -172,9 +177,10 @@ def _take(offer: Offer, program: HostProgram) -> HostProcess | None:
     if missing is None or not alike(offer.environment, whole):
         return None
     try:
-        taken = TakenProcess(offer, Path(program.log))
+        taken = TakenProcess(offer)
     except OSError:
         return None
+    taken.write_output(Path(program.log))
     if missing:
         try:
             taken.assign(missing, whole, program.cwd)
@@ -182,6 +188,20 @@ def _take(offer: Offer, program: HostProgram) -> HostProcess | None:
             taken.let_go()
             return None
     return taken
+
+
+def _begin(standby: HostProcess, program: HostProgram) -> HostProcess | None:
+    """Lets a standby program start as `program`.
+
+    Returns None when it has ended, or waits in another environment; then it ends.
+    """
+    whole = _whole(program.environment, program.hosts)
+    if not standby.is_ready() or not alike(standby.environment, whole):
+        standby.let_go()
+        return None
+    standby.write_output(Path(program.log))
+    standby.begin(whole)
+    return standby
 
 
 def _start(program: HostProgram, *, is_standby: bool = False) -> HostProcess:

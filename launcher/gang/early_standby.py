@@ -15,7 +15,6 @@ from typing import Self
 from launcher.core.errors import InternalError
 from launcher.core.messages import MessageReader, encode
 from launcher.gang.monitor import GRACE_S
-from launcher.gang.run_dir_sync import log_of
 from launcher.host.offer import Offer
 from launcher.host.process import HostProcess
 from launcher.host.process_tree import ReaperError
@@ -49,7 +48,7 @@ def early_standby(
     `environment` is that of the hosts, before the variables of the launch.
     """
     if pool and launch.standby_command(0, check=True):
-        waiting = StandbyOfCluster(pool, launch.run_dir / "logs")
+        waiting = StandbyOfCluster(pool)
         if waiting.offer(0):
             return waiting
         with waiting:
@@ -69,10 +68,9 @@ class StandbyOfLaunch(EarlyStandby):
             if command is None:
                 return
             whole = {**environment, **launch.environment(process)}
-            log = launch.run_dir / log_of(process)
             with suppress(ReaperError):  # the agent starts one, and reports what is wrong
                 self._programs[process] = HostProcess(
-                    command, whole, log, Path.cwd(), GRACE_S, is_standby=True
+                    command, whole, None, Path.cwd(), GRACE_S, is_standby=True
                 )
 
     def offer(self, process: int) -> Offer | None:
@@ -94,14 +92,14 @@ class StandbyOfLaunch(EarlyStandby):
 class StandbyOfCluster(EarlyStandby):
     """The standby processes of a warm cluster, held until the run has ended."""
 
-    def __init__(self, path: Path, logs: Path) -> None:
+    def __init__(self, path: Path) -> None:
         """Asks the cluster's pool at the socket `path`, which may have none, or be gone."""
         self._pool = socket.socket(socket.AF_UNIX)
         self._pool.settimeout(ANSWER_TIMEOUT_S)
         self._offers: Mapping[int, Offer] = {}
         with suppress(OSError, InternalError):
             self._pool.connect(str(path))
-            self._pool.sendall(encode(Request(str(logs.absolute()))))
+            self._pool.sendall(encode(Request()))
             line = self._pool.makefile("rb").readline()
             answer = MessageReader([Offered], "the standby pool", InternalError).parse(line)
             self._offers = answer.offers if answer else {}

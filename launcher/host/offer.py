@@ -25,8 +25,6 @@ class Offer:
     """The command of the program; without the rest of it when it has started before its run."""
     environment: Mapping[str, str]
     """The environment in which it waits."""
-    log_bytes: int
-    """Size of its log when it started."""
 
     def missing_of(self, command: Sequence[str]) -> list[str] | None:
         """Returns the words of `command` that the program does not have yet.

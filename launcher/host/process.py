@@ -8,6 +8,7 @@ import select
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -71,15 +72,15 @@ class HostProcess:
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
-        log: Path,
+        log: Path | None,
         cwd: Path,
         grace_s: float,
         is_standby: bool = False,
     ) -> None:
-        """Starts the program. One that `is_standby` waits for `begin`."""
-        _make(log)
-        self._log_bytes = _size(log)
-        self._lines = OutputLines(log)
+        """Starts the program. One that `is_standby` waits for `begin`.
+
+        The output of one without a `log` waits for `write_output`.
+        """
         events, writing = os.pipe()
         _enlarge(events)
         os.set_blocking(events, False)
@@ -90,11 +91,13 @@ class HostProcess:
         try:
             reaped = ProcessTree(grace_s=grace_s, pass_fds=fds)
             whole = {**environment, **{name: str(fd) for name, fd in passed.items()}}
-            reaped.start("program", command, whole, log, cwd, fds, ROTATE_BYTES, OF_PROGRAMS)
+            reaped.start("program", command, whole, None, cwd, fds, ROTATE_BYTES, OF_PROGRAMS)
         finally:
             for fd in fds:
                 os.close(fd)
-        self._own(reaped, events, start_fd, environment, log, command)
+        self._own(reaped, events, start_fd, environment, command)
+        if log is not None:
+            self.write_output(log)
 
     def _own(
         self,
@@ -102,12 +105,13 @@ class HostProcess:
         events: int,
         start_fd: int | None,
         environment: Mapping[str, str],
-        log: Path,
         command: Sequence[str],
     ) -> None:
         self._command = command
         self._reaped, self._events, self._start_fd = reaped, events, start_fd
-        self._environment, self._log = environment, log
+        self._environment = environment
+        self._log: Path | None = None
+        self._lines: OutputLines | None = None
         self._half_event = b""
         self._own_events: list[Event] = []
         self._pid: int | None = None
@@ -117,6 +121,23 @@ class HostProcess:
         self._suspension = Suspension()
         self._gone = self._events_closed = False
         self._result = OutputUpdate()
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment in which it runs or waits."""
+        return self._environment
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is a standby program that has neither begun nor ended, as far as known."""
+        return self._start_fd is not None
+
+    def write_output(self, log: Path) -> None:
+        """Appends the output of a program without a log to `log`, from its first byte on."""
+        _make(log)
+        self._log, self._lines = log, OutputLines(log)
+        with suppress(ReaperError):  # `poll` reports that all is gone
+            self._reaped.write_output(log)
 
     def assign(self, arguments: Sequence[str], environment: Mapping[str, str], cwd: str) -> None:
         """Gives a standby program the run that it has started before; it then waits for `begin`.
@@ -143,11 +164,8 @@ class HostProcess:
         return bool(events.poll(0))
 
     def is_ready(self) -> bool:
-        """Returns whether a standby program waits; `poll` then returns only what follows."""
-        ended = self.poll(0.0).ended_ago_s is not None
-        self._lines.close()
-        self._lines = OutputLines(self._log)
-        return not ended
+        """Returns whether a standby program waits; `poll` then returns only later events."""
+        return self.poll(0.0).ended_ago_s is None
 
     def offer(self) -> Offer:
         """Returns how another process of this machine takes over this standby program.
@@ -164,14 +182,14 @@ class HostProcess:
             start=self._start_fd,
             command=self._command,
             environment=self._environment,
-            log_bytes=self._log_bytes,
         )
 
     def let_go(self) -> None:
         """Closes the pipes: the program ends, unless another process has taken it over."""
         self._reaped.release()
         self._close_start()
-        self._lines.close()
+        if self._lines is not None:
+            self._lines.close()
         os.close(self._events)
 
     def end(self) -> None:
@@ -205,7 +223,7 @@ class HostProcess:
 
         Returns "" when it does not run. Safe to call during `poll` from another thread, or after.
         """
-        if self._pid is None or self._ended_monotonic_s is not None:
+        if self._pid is None or self._log is None or self._ended_monotonic_s is not None:
             return ""
         try:
             ask = partial(self._reaped.send, signal.SIGUSR1)
@@ -224,7 +242,7 @@ class HostProcess:
             self._read_answers()
         gone = self._gone
         events = self._read_events()
-        lines, is_all = self._lines.read(last=gone)
+        lines, is_all = self._lines.read(last=gone) if self._lines else ([], True)
         if gone and is_all:
             lines += self._finish()
         return replace(self._result, events=events, lines=lines, ended_ago_s=self._ended_ago_s())
@@ -233,8 +251,10 @@ class HostProcess:
         """Marks the update as over; returns a last line that is not the program's own."""
         failed = self._failed_to_start
         last_line = [f"could not start the program: {failed}"] if failed else []
-        self._result.over, self._result.tail = True, [*self._lines.tail, *last_line]
-        self._lines.close()
+        self._result.over, self._result.tail = True, last_line
+        if self._lines is not None:
+            self._result.tail = [*self._lines.tail, *last_line]
+            self._lines.close()
         os.close(self._events)
         self._close_start()
         return last_line
@@ -305,11 +325,10 @@ class HostProcess:
 class TakenProcess(HostProcess):
     """A standby program that another process of this machine has started."""
 
-    def __init__(self, offer: Offer, log: Path) -> None:
+    def __init__(self, offer: Offer) -> None:
         """Takes it over. Raises OSError when the owner is gone."""
         start_fd, events = offer.open_writing(offer.start), offer.open_reading(offer.events)
-        self._own(TakenTree(offer), events, start_fd, offer.environment, log, offer.command)
-        self._lines = OutputLines(log, offer.log_bytes)
+        self._own(TakenTree(offer), events, start_fd, offer.environment, offer.command)
 
 
 def _is_news(update: OutputUpdate) -> bool:
@@ -326,13 +345,6 @@ def _make(log: Path) -> None:
         log.touch()
     except OSError:
         pass  # as when the disk fills later: the relay warns, and the program runs
-
-
-def _size(log: Path) -> int:
-    try:
-        return log.stat().st_size
-    except OSError:
-        return 0
 
 
 def _enlarge(pipe: int) -> None:

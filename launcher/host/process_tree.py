@@ -70,7 +70,7 @@ class ProcessTree:
         name: str,
         argv: Sequence[str],
         env: Mapping[str, str],
-        log: Path,
+        log: Path | None,
         cwd: Path | None = None,
         pass_fds: Sequence[int] = (),
         rotate_bytes: int | None = None,
@@ -78,7 +78,8 @@ class ProcessTree:
     ) -> None:
         """Starts a command, and appends both of its outputs to `log`.
 
-        With `rotate_bytes`, a separate process writes it, see `launcher/host/log_writer.py`.
+        With `rotate_bytes`, a separate process writes it, see `launcher/host/log_writer.py`, and
+        the output of a command without a `log` waits for `write_output`.
         `oom_score`: see `launcher/host/oom_score.py`.
         """
         self._ask(
@@ -87,12 +88,16 @@ class ProcessTree:
                 "argv": list(argv),
                 "env": dict(env),
                 "cwd": None if cwd is None else str(cwd),
-                "log": str(log),
+                "log": None if log is None else str(log),
                 "pass_fds": list(pass_fds),
                 "rotate_bytes": rotate_bytes,
                 "oom_score": oom_score,
             }
         )
+
+    def write_output(self, log: Path) -> None:
+        """Appends the output of a command that has no log to `log`, from its first byte on."""
+        self._ask(log=str(log))
 
     def ask_to_end(self, grace_s: float) -> None:
         """Sends SIGTERM to the commands, and ends everything after `grace_s`."""

@@ -16,6 +16,7 @@ two lives: launcher/providers/ray/abandoned.py finds by it what both leave when 
 
 Requests: {"folders": [...], "setup": [[...]], "cleanup": [[...]], "grace_s": s}, first and once;
 {"start": {"name", "argv", "env", "cwd", "log", "pass_fds", "rotate_bytes", "oom_score"}};
+{"log": path}, of a command that started with the log null, whose output has waited in its pipe;
 {"signal": n}, to the commands; {"end": {"grace_s": s}}: an orderly stop, see `_ask_to_end`;
 {"detach": true}: live on without an owner. Answers, on standard output: those of
 reaper_messages.py, {"message": kind, field: value, ...}; log_writer.py adds its own.
@@ -57,6 +58,8 @@ class Reaper:
         self.names: dict[int, str] = {}
         self.relays: dict[int, tuple[list[str], int] | None] = {}
         """Process id -> its command and the pipe that it reads; None: another reaper's relay."""
+        self.unread: list[tuple[int, int]] = []
+        """The output pipe of a command without a log, and the size at which to rotate its log."""
         self.requests = b""
         """Bytes of requests that have been read but not handled."""
         self.owner_files: list[int] = []
@@ -145,6 +148,8 @@ class Reaper:
         try:
             if "start" in request:
                 self._start(**request["start"])
+            elif "log" in request:
+                self._write_output(request["log"])
             elif "signal" in request:
                 signal_all(list(self.names), request["signal"])
             elif "end" in request:
@@ -191,7 +196,7 @@ class Reaper:
         argv: list[str],
         env: dict[str, str],
         cwd: str | None,
-        log: str,
+        log: str | None,
         pass_fds: list[int],
         rotate_bytes: int | None,
         oom_score: int | None,
@@ -216,8 +221,9 @@ class Reaper:
         self.names[child.pid] = name
         _send("started", name=name, pid=child.pid)
 
-    def _open_output(self, log: str, rotate_bytes: int | None) -> int:
+    def _open_output(self, log: str | None, rotate_bytes: int | None) -> int:
         if rotate_bytes is None:
+            assert log is not None
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             return os.open(log, flags, 0o644)
         reading, writing = os.pipe()
@@ -225,9 +231,16 @@ class Reaper:
             fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         except OSError:
             pass  # over the user's quota: the kernel's 64 KiB will do
+        self.unread.append((reading, rotate_bytes))
+        if log is not None:
+            self._write_output(log)
+        return writing
+
+    def _write_output(self, log: str) -> None:
+        """Writes the output that no relay reads yet, and all that follows, to a log."""
+        reading, rotate_bytes = self.unread.pop()
         command = [sys.executable, "-I", "-S", RELAY, os.path.abspath(log), str(rotate_bytes)]
         self._start_relay(command, reading)
-        return writing
 
     def _start_relay(self, command: list[str], reading: int) -> None:
         relay = subprocess.Popen(command, stdin=reading, stderr=subprocess.DEVNULL)

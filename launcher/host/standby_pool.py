@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from launcher.core.errors import InternalError
-from launcher.core.formatting import host_name
 from launcher.core.messages import Message, MessageReader, encode
 from launcher.host.offer import Offer
 from launcher.host.process import HostProcess
@@ -41,8 +40,6 @@ class Request(Message):
     """A launch asks for the trainers of all its processes."""
 
     kind: ClassVar = "request"
-    logs: str
-    """The folder of the run's logs."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,6 @@ class Pool:
 
     def __init__(self, folder: Path, count: int) -> None:
         self._folder, self._count = folder, count
-        self._round = 0
         self._programs: dict[int, HostProcess] = {}
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(str(folder / SOCKET))
@@ -87,8 +83,7 @@ class Pool:
         try:
             line = launch.makefile("rb").readline()
             request = MessageReader([Request], "a launch", InternalError).parse(line)
-            offers = self._offers(Path(request.logs)) if request else {}
-            launch.sendall(encode(Offered(offers)))
+            launch.sendall(encode(Offered(self._offers() if request else {})))
         except (OSError, InternalError) as error:
             print(error, file=sys.stderr, flush=True)
             self._end_loan(launch)
@@ -100,42 +95,20 @@ class Pool:
         self._start()
 
     def _start(self) -> None:
-        self._round += 1
         for process in range(self._count):
-            log = self._slot(process) / f"{host_name(process)}.log"
             environment = {**os.environ, PROCESS_ID: str(process)}
             command = [*TRAINER, "--standby"]
             with suppress(ReaperError):  # the launch starts one itself, and reports what is wrong
                 self._programs[process] = HostProcess(
-                    command, environment, log, self._folder, GRACE_S, is_standby=True
+                    command, environment, None, self._folder, GRACE_S, is_standby=True
                 )
 
-    def _offers(self, logs: Path) -> dict[int, Offer]:
+    def _offers(self) -> dict[int, Offer]:
         return {
-            process: replace(program.offer(), command=TRAINER, log_bytes=size)
+            process: replace(program.offer(), command=TRAINER)
             for process, program in self._programs.items()
-            if not program.has_ended() and (size := self._direct(process, logs)) is not None
+            if not program.has_ended()
         }
-
-    def _direct(self, process: int, logs: Path) -> int | None:
-        """Directs the output of a trainer to the logs of the run, and returns that log's size.
-
-        Its log is opened at its first output, so a link to another folder is enough. Returns None
-        for a trainer that has printed something already.
-        """
-        slot, name = self._slot(process), f"{host_name(process)}.log"
-        if (slot / name).stat().st_size:
-            return None
-        (slot / name).unlink()
-        slot.rmdir()
-        logs.mkdir(parents=True, exist_ok=True)
-        slot.symlink_to(logs)
-        (logs / name).touch()
-        return (logs / name).stat().st_size
-
-    def _slot(self, process: int) -> Path:
-        """Returns the folder of a trainer's log, a new one for each trainer."""
-        return self._folder / f"standby-{self._round}-{process}"
 
     def _let_go(self) -> None:
         """Closes the pipes of all trainers: those that were not taken over end."""

@@ -19,6 +19,7 @@ from tests.support.processes import wait_until
 WAITS = """
 print("before the start", flush=True)
 say(event="checked", host_name=str(os.getpid()))
+open("ready", "w").close()
 start = os.fdopen(int(os.environ["SLIPWAY_START_FD"])).readline()
 print("after the start", start.strip(), flush=True)
 """
@@ -26,8 +27,7 @@ TAKES = """
 import sys
 from launcher.host.offer import Offer
 from launcher.host.process import TakenProcess
-from pathlib import Path
-program = TakenProcess(Offer(*eval(sys.argv[1])), Path(sys.argv[2]))
+program = TakenProcess(Offer(*eval(sys.argv[1])))
 print("taken", flush=True)
 sys.stdin.read()
 """
@@ -46,11 +46,11 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def offered(tmp_path: Path, log: Path, environment: dict[str, str]) -> Iterator[HostProcess]:
+def offered(tmp_path: Path, environment: dict[str, str]) -> Iterator[HostProcess]:
     """A standby program that has checked its host."""
     command = [sys.executable, "-c", SAY + WAITS]
-    program = HostProcess(command, environment, log, tmp_path, 0.5, is_standby=True)
-    wait_until(lambda: "before the start" in log.read_text())
+    program = HostProcess(command, environment, None, tmp_path, 0.5, is_standby=True)
+    wait_until((tmp_path / "ready").exists)
     yield program
     with suppress(OSError):  # a test may have let go of it
         program.let_go()
@@ -65,18 +65,20 @@ def process_of(taken: HostProcess) -> psutil.Process:
 def test_it_is_started_by_its_new_owner_with_all_that_it_printed(
     offered: HostProcess, log: Path, environment: dict[str, str]
 ) -> None:
-    taken = TakenProcess(offered.offer(), log)
+    taken = TakenProcess(offered.offer())
     offered.let_go()
+    taken.write_output(log)
     taken.begin({**environment, "ANSWER": "42"})
     update = collect(taken)
     assert [event.kind for event in update.events] == ["checked"]
     assert update.lines[0] == "before the start"
     assert '"changes": {"ANSWER": "42"}' in update.lines[1]
     assert update.status == 0
+    assert log.read_text().splitlines() == ["of an earlier attempt", *update.lines]
 
 
-def test_one_that_nobody_takes_ends_when_it_is_let_go(offered: HostProcess, log: Path) -> None:
-    watched = TakenProcess(offered.offer(), log)
+def test_one_that_nobody_takes_ends_when_it_is_let_go(offered: HostProcess) -> None:
+    watched = TakenProcess(offered.offer())
     process = process_of(watched)
     offered.let_go()
     assert process.is_running()
@@ -84,10 +86,10 @@ def test_one_that_nobody_takes_ends_when_it_is_let_go(offered: HostProcess, log:
     process.wait(10.0)
 
 
-def test_it_ends_with_its_new_owner_however_that_ends(offered: HostProcess, log: Path) -> None:
+def test_it_ends_with_its_new_owner_however_that_ends(offered: HostProcess) -> None:
     offer = repr(tuple(vars(offered.offer()).values()))
     owner = subprocess.Popen(
-        [sys.executable, "-c", TAKES, offer, str(log)],
+        [sys.executable, "-c", TAKES, offer],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -108,24 +110,24 @@ def is_closed(pipe: int) -> bool:
 
 
 def test_one_that_ended_before_it_was_taken_reports_its_end(
-    offered: HostProcess, log: Path, environment: dict[str, str]
+    offered: HostProcess, environment: dict[str, str]
 ) -> None:
-    watched = TakenProcess(offered.offer(), log)
+    watched = TakenProcess(offered.offer())
     process = process_of(watched)
     watched.let_go()
     process.kill()
     process.wait(10.0)
-    taken = TakenProcess(offered.offer(), log)
+    taken = TakenProcess(offered.offer())
     offered.let_go()
     taken.begin(environment)
     assert collect(taken).status == signal.SIGKILL
 
 
-def test_one_whose_owner_is_gone_cannot_be_taken(offered: HostProcess, log: Path) -> None:
+def test_one_whose_owner_is_gone_cannot_be_taken(offered: HostProcess) -> None:
     offer = offered.offer()
     offered.let_go()
     with pytest.raises(FileNotFoundError):
-        TakenProcess(offer, log)
+        TakenProcess(offer)
 
 
 @pytest.mark.parametrize(

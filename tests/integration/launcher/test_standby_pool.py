@@ -63,13 +63,11 @@ def pool(
 
 
 @pytest.mark.parametrize("pool", [2], indirect=True)
-def test_one_launch_gets_a_trainer_for_each_process_and_a_second_one_none(
-    pool: Pool, tmp_path: Path
-) -> None:
-    with StandbyOfCluster(pool.path, tmp_path / "logs") as first:
+def test_one_launch_gets_a_trainer_for_each_process_and_a_second_one_none(pool: Pool) -> None:
+    with StandbyOfCluster(pool.path) as first:
         assert all((offer := first.offer(n)) and offer.command == TRAINER for n in range(2))
         assert first.offer(2) is None
-        with StandbyOfCluster(pool.path, tmp_path / "other") as second:
+        with StandbyOfCluster(pool.path) as second:
             assert second.offer(0) is None
 
 
@@ -77,10 +75,11 @@ def test_one_that_was_taken_prints_into_the_log_of_its_run(pool: Pool, tmp_path:
     log = tmp_path / "logs" / "host-0000.log"
     log.parent.mkdir()
     log.write_text("of an earlier attempt\n")
-    with StandbyOfCluster(pool.path, log.parent) as standby:
+    with StandbyOfCluster(pool.path) as standby:
         offer = standby.offer(0)
         assert offer
-        taken = TakenProcess(offer, log)
+        taken = TakenProcess(offer)
+        taken.write_output(log)
         standby.close()
         taken.assign(["missing.yaml"], offer.environment, str(tmp_path))
         update = collect(taken)
@@ -89,48 +88,46 @@ def test_one_that_was_taken_prints_into_the_log_of_its_run(pool: Pool, tmp_path:
     assert log.read_text() == "of an earlier attempt\nmissing.yaml: no such file\n"
 
 
-def test_those_for_the_next_run_start_when_the_run_has_ended(pool: Pool, tmp_path: Path) -> None:
+def test_those_for_the_next_run_start_when_the_run_has_ended(pool: Pool) -> None:
     before = pool.waiting()
-    with StandbyOfCluster(pool.path, tmp_path / "logs") as standby:
+    with StandbyOfCluster(pool.path) as standby:
         standby.close()
         wait_until(pool.is_empty)
     assert not set(before) & set(pool.waiting())
-    with StandbyOfCluster(pool.path, tmp_path / "next") as standby:
+    with StandbyOfCluster(pool.path) as standby:
         assert standby.offer(0)
 
 
-def test_one_that_has_died_is_not_offered(pool: Pool, tmp_path: Path) -> None:
+def test_one_that_has_died_is_not_offered(pool: Pool) -> None:
     (waiting,) = pool.waiting()
     waiting.kill()
     waiting.wait(10.0)
-    with StandbyOfCluster(pool.path, tmp_path / "logs") as standby:
+    with StandbyOfCluster(pool.path) as standby:
         assert standby.offer(0) is None
 
 
-def test_a_stranger_gets_none_and_does_no_harm(pool: Pool, tmp_path: Path) -> None:
+def test_a_stranger_gets_none_and_does_no_harm(pool: Pool) -> None:
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(str(pool.path))
         stranger.sendall(b"hello\n")
         assert b'"offers": {}' in stranger.recv(1 << 16)
-    wait_until(lambda: is_offered(pool, tmp_path))
+    wait_until(lambda: is_offered(pool))
 
 
-def test_a_launch_that_dies_before_it_reads_its_answer_does_no_harm(
-    pool: Pool, tmp_path: Path
-) -> None:
+def test_a_launch_that_dies_before_it_reads_its_answer_does_no_harm(pool: Pool) -> None:
     with socket.socket(socket.AF_UNIX) as launch:
         launch.connect(str(pool.path))
-        launch.sendall(encode(Request(str(tmp_path / "logs"))))
+        launch.sendall(encode(Request()))
         select.select([launch], [], [])
-    wait_until(lambda: is_offered(pool, tmp_path))
+    wait_until(lambda: is_offered(pool))
 
 
-def is_offered(pool: Pool, folder: Path) -> bool:
+def is_offered(pool: Pool) -> bool:
     """Whether a launch would get a trainer now."""
-    with StandbyOfCluster(pool.path, folder / "logs") as standby:
+    with StandbyOfCluster(pool.path) as standby:
         return standby.offer(0) is not None
 
 
 def test_without_a_pool_there_are_none(tmp_path: Path) -> None:
-    with StandbyOfCluster(tmp_path / SOCKET, tmp_path / "logs") as standby:
+    with StandbyOfCluster(tmp_path / SOCKET) as standby:
         assert standby.offer(0) is None
