@@ -4,6 +4,7 @@ import contextlib
 import functools
 import math
 import socket
+import time
 from collections.abc import Iterator
 
 import jax
@@ -24,6 +25,7 @@ names them."""
 HEARTBEAT_S = 30
 SHUTDOWN_S = 20
 BARRIER_S = 300
+CONNECT_TIMEOUT_S, POLL_INTERVAL_S = 5.0, 0.02
 
 
 class PortTakenError(Exception):
@@ -44,6 +46,8 @@ def start(environment: Environment, deadlines: Deadlines, *, on_cpu: bool) -> No
         raise ConfigError([f"{NUM_PROCESSES} is {count}, but {JAX_COORDINATOR_ADDRESS} is not set"])
     if environment.process == 0:
         _check_port(environment.coordinator_bind or _everywhere(environment.coordinator))
+    else:
+        _wait_for_coordinator(environment.coordinator, _initialize_s(deadlines))
     # JAX's service would catch SIGTERM. Without it, the signal reaches StopSignal or, in a job
     # without checkpoints, ends the process.
     jax.config.update("jax_enable_preemption_service", False)
@@ -61,6 +65,21 @@ def start(environment: Environment, deadlines: Deadlines, *, on_cpu: bool) -> No
     )
     if on_cpu:
         _bind_collectives(environment.coordinator)
+
+
+def _wait_for_coordinator(address: str, limit_s: float) -> None:
+    """Waits until process 0 listens, or for `limit_s`: JAX then reports what is missing.
+
+    A client of JAX that finds no coordinator tries again after 1 s, and later after more.
+    """
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()
+            return
+        except OSError:
+            time.sleep(POLL_INTERVAL_S)
 
 
 def _initialize_s(deadlines: Deadlines) -> int:
