@@ -9,6 +9,8 @@ from trainer.contract.protocol.exit_codes import ProgramExit
 
 GRACE_S = 2.0
 """Seconds that a program has to end after another one failed."""
+HANG_GRACE_S = 0.5
+"""The same after a hang: most programs are stuck where they cannot react."""
 ENDING_TIMEOUT_S = 20.0
 
 
@@ -61,10 +63,13 @@ class Stop:
             grace_s = self._monitor.grace_s
             self._stop(grace_s, grace_s + ENDING_TIMEOUT_S)
 
-    def immediately(self) -> None:
-        """Stops the programs without time to save."""
+    def immediately(self, grace_s: float | None = None) -> None:
+        """Stops the programs without time to save.
+
+        They have GRACE_S to end, or `grace_s`.
+        """
         self._immediately = True
-        self._stop(None, ENDING_TIMEOUT_S)
+        self._stop(grace_s, ENDING_TIMEOUT_S)
 
     def _stop(self, grace_s: float | None, timeout_s: float) -> None:
         self.give_up_at = time.monotonic() + timeout_s

@@ -43,7 +43,6 @@ RELAY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log_writer.py"
 PIPE_BYTES = 1 << 20
 READ_BYTES = 65_536
 POLL_INTERVAL_S = 1.0
-"""Seconds by which a grace may end late."""
 LIBC = ctypes.CDLL(None)
 
 
@@ -118,7 +117,8 @@ class Reaper:
         self.asked_to_end = self.asked_to_end or self._is_alone()
         waiting, rest = [0, wakeup], self.requests
         while not (self.asked_to_end or (self.detached and not self.names)):
-            readable, _, _ = select.select(waiting, [], [], POLL_INTERVAL_S)
+            left_s = max(0.0, self.out_of_time - time.monotonic())
+            readable, _, _ = select.select(waiting, [], [], min(POLL_INTERVAL_S, left_s))
             if wakeup in readable:
                 os.read(wakeup, READ_BYTES)
             if 0 in readable:
