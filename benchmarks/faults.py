@@ -6,9 +6,9 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -92,6 +92,31 @@ class Recovery:
     """Until the first step of the next attempt."""
     new_s: float
     """Until the first step that no attempt had made before."""
+    parts_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The parts of `first_s`, in order: see `PARTS`."""
+
+
+PARTS = {
+    "detect": "hang",
+    "end": "attempt_ended",
+    "host": "started",
+    "rendezvous": "initialized",
+    "state": "restore",
+    "executable": "compile",
+    "first step": "step",
+}
+"""The parts of a recovery, and the event or phase whose last end on any host ends the part. Without
+a hang, the launcher's events do not separate the detection from the end of the other programs."""
+
+
+def _parts(fired: float, ends: Mapping[str, float]) -> dict[str, float]:
+    """Returns the seconds of each part, from the time at which each event or phase ended."""
+    parts, before = {}, fired
+    for part, end in PARTS.items():
+        after = max(before, ends.get(end, before))
+        parts[part] = after - before
+        before = after
+    return parts
 
 
 class NotRecoveredError(Exception):
@@ -158,23 +183,36 @@ class Story:
         """Waits for the recovery from a fault in the current attempt. Raises NotRecoveredError."""
         hit, kind = self.attempt, ""
         first: Event = {}
+        ends: dict[str, float] = {}
 
         def is_new(event: Event) -> bool:
             nonlocal kind, first
             if event["event"] == "attempt_ended" and event["attempt"] == hit:
                 kind = event["end_reason"]
+            if not first and (
+                event["attempt"] > hit or event["event"] in ("hang", "attempt_ended")
+            ):
+                ends[_end_of(event)] = event["time"]
             if event["event"] != "step" or event["attempt"] <= hit:
                 return False
             first = first or event
             return event["step"] > self.step
 
         new = self.wait_for(is_new, limit_s)
-        return Recovery(kind, first["time"] - fired, new["time"] - fired)
+        parts_s = _parts(fired, ends)
+        return Recovery(kind, first["time"] - fired, new["time"] - fired, parts_s)
 
     def _record(self, event: Event) -> None:
         self.attempt = max(self.attempt, event.get("attempt") or 0)
         if event["event"] == "step":
             self.step = max(self.step, event["step"])
+
+
+def _end_of(event: Event) -> str:
+    """Returns what an event is the end of, in the words of `PARTS`."""
+    if event["event"] == "phase":
+        return event["name"] if event["edge"] == "end" else ""
+    return event["event"]
 
 
 def _follow(path: Path) -> Iterator[Event | None]:

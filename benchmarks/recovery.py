@@ -1,11 +1,13 @@
 """Measures the time from a fault to the next new step: `launch` and Ray Train's JaxTrainer.
 
-    python benchmarks/recovery.py [--faults NAME ...] [--rounds 3] [--limit-s 180]
+    python benchmarks/recovery.py [--faults NAME ...] [--rounds 3] [--spares 0] [--limit-s 180]
 
 Runs on two simulated hosts of this machine, with a warm compile cache, and with standby processes
 that are ready. Each fault is injected two steps after a checkpoint was reported. A step takes
 0.1 s, so repeated steps cost little. Prints, as medians over the rounds, the seconds from the fault
-to the first step of the next attempt and to the first new step, beside Slipway's target.
+to the first step of the next attempt and to the first new step, beside Slipway's target, and the
+parts of the first time. With `--spares`, there are hosts to take the place of a lost one, and each
+round is a new run.
 
 After each fault, JaxTrainer runs too if `ray.train` can be imported:
 
@@ -28,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.faults import (
+    PARTS,
     Fire,
     NotRecoveredError,
     Recovery,
@@ -39,7 +42,8 @@ from benchmarks.faults import (
 from tests.support.assert_no_leftovers import Traces
 from tests.support.fault_injection import sabotage
 from tests.support.launches import Launcher
-from tests.support.programs import standby_of
+from tests.support.processes import wait_until
+from tests.support.programs import standbys
 
 WORKER = Path(__file__).with_name("recovery_jax_trainer.py")
 EVERY_STEPS, AFTER_STEPS, STEP_S = 20, 2, 0.1
@@ -93,6 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--faults", nargs="*", choices=list(CASES), default=list(CASES))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--spares", type=int, default=0)
     parser.add_argument("--limit-s", type=float, default=180.0)
     options = parser.parse_args()
     ways = {"launch": _launch}
@@ -106,8 +111,11 @@ def main() -> None:
                 case = CASES[name]
                 if way == "JaxTrainer" and name == "agent":
                     continue
-                with workplace() as (own, traces):
-                    found = list(measure(case, own, traces, options))
+                runs = options.rounds if options.spares else 1
+                found = []
+                for _ in range(runs):
+                    with workplace() as (own, traces):
+                        found += measure(case, own, traces, options.rounds // runs, options)
                 _print(name, case, way, found, options)
 
 
@@ -120,25 +128,30 @@ def _print(
         new = f"{statistics.median(recovery.new_s for recovery in found):.1f} s"
     aim = f"{case.aim_s:.0f} s" if way == "launch" else ""
     print(f"{name:12} {aim:>6}  {way:10} {first:>12} {new:>12}", flush=True)
+    if way == "launch" and found:
+        parts = {
+            part: statistics.median(recovery.parts_s[part] for recovery in found) for part in PARTS
+        }
+        print(" " * 12 + ", ".join(f"{part} {seconds:.1f}" for part, seconds in parts.items()))
 
 
 def _launch(
-    case: Case, folder: Path, traces: Traces, options: argparse.Namespace
+    case: Case, folder: Path, traces: Traces, rounds: int, options: argparse.Namespace
 ) -> Iterator[Recovery]:
     launcher, flag = Launcher(folder, traces), folder / "sleep"
     (folder / "job.yaml").write_text(JOB)
     code = f"time.sleep({STEP_S}); {sleeps_at(flag)}"
-    run = launcher("recovery", sabotage(folder, code))
+    run = launcher("recovery", sabotage(folder, code), f"spares: {options.spares}")
 
     def until_ready() -> None:
-        for process in range(HOSTS):
-            standby_of(traces, process)
+        wait_until(lambda: len(standbys(traces)) == HOSTS + options.spares)
 
-    yield from _rounds(case, faults(flag)[case.fault], Story(run), traces, options, until_ready)
+    fire = faults(flag)[case.fault]
+    yield from _rounds(case, fire, Story(run), traces, rounds, options, until_ready)
 
 
 def _jax_trainer(
-    case: Case, folder: Path, traces: Traces, options: argparse.Namespace
+    case: Case, folder: Path, traces: Traces, rounds: int, options: argparse.Namespace
 ) -> Iterator[Recovery]:
     flag = folder / "sleep"
     with (folder / "output").open("wb") as output:
@@ -151,7 +164,7 @@ def _jax_trainer(
         return int((folder / f"rank-{process}").read_text())
 
     fire = faults(flag, worker_of)[case.fault]
-    yield from _rounds(case, fire, Story(JaxTrainer(folder, process)), traces, options)
+    yield from _rounds(case, fire, Story(JaxTrainer(folder, process)), traces, rounds, options)
 
 
 def _rounds(
@@ -159,12 +172,13 @@ def _rounds(
     fire: Fire,
     story: Story,
     traces: Traces,
+    rounds: int,
     options: argparse.Namespace,
     until_ready: Callable[[], None] = lambda: None,
 ) -> Iterator[Recovery]:
     """Yields the recovery from one fault after the other, until one fails."""
     story.wait_for_steps(1)
-    for _ in range(options.rounds):
+    for _ in range(rounds):
         until_ready()
         story.catch_up()
         story.wait_for(lambda event: event["event"] == "checkpoint_saved")

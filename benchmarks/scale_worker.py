@@ -125,13 +125,13 @@ class Held(HostPool):
 
     def __init__(self, listener: Listener, hosts: HostCluster, gang: Gang) -> None:
         super().__init__(listener)
-        self._hosts, self._crew = hosts, gang
+        self._hosts, self._held_gang = hosts, gang
 
     def gang(self, launch: LaunchSpec) -> Gang:
-        return self._crew
+        return self._held_gang
 
-    def is_known(self, gang: Gang) -> bool:
-        return True
+    def unknown(self, gang: Gang) -> list[int]:
+        return []
 
     def alive(self, world: World) -> int:
         return world.processes
