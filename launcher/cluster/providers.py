@@ -67,8 +67,11 @@ class ProviderSection(Section):
         """Returns whether a run on `hosts` hosts loses checkpoints that are in its own folder."""
         return hosts > 1
 
-    def check_slices(self, accelerator: Accelerator, slices: int) -> None:
-        """Raises KeyedError when the provider cannot supply `slices` slices of an accelerator."""
+    def check_slices(self, accelerator: Accelerator, slices: int, hosts: int) -> None:
+        """Raises KeyedError when the provider cannot supply `slices` slices of an accelerator.
+
+        `hosts`: the number of their hosts, with spares.
+        """
 
 
 class Local(ProviderSection):
@@ -201,10 +204,11 @@ class Ssh(ProviderSection):
     def is_remote(self) -> bool:
         return True
 
-    def check_slices(self, accelerator: Accelerator, slices: int) -> None:
-        given, needed = len(self.hosts), accelerator.hosts * slices
-        if given != needed:
-            message = f"{given} are listed, but {accelerator.name} needs {needed}"
+    def check_slices(self, accelerator: Accelerator, slices: int, hosts: int) -> None:
+        if len(self.hosts) != hosts:
+            spares = hosts - accelerator.hosts * slices
+            needs = f"{hosts} with {spares} spare" if spares > 0 else f"{hosts}"
+            message = f"{len(self.hosts)} are listed, but {accelerator.name} needs {needs}"
             raise KeyedError(("provider", f"hosts: {message}"))
 
 
@@ -311,8 +315,8 @@ class Gcp(ProviderSection):
         del hosts  # the disk of even a single host is deleted with it
         return True
 
-    def check_slices(self, accelerator: Accelerator, slices: int) -> None:
-        del slices
+    def check_slices(self, accelerator: Accelerator, slices: int, hosts: int) -> None:
+        del slices, hosts
         if not self.accelerator_type and accelerator.platform != "tpu":
             message = f"accelerator_type: missing; {accelerator.name} is not a TPU"
             raise KeyedError(("provider", message))
@@ -361,8 +365,8 @@ class Kubernetes(ProviderSection):
         description="Seconds for the pods to become ready. Time in a queue does not count.",
     )
 
-    def check_slices(self, accelerator: Accelerator, slices: int) -> None:
-        del slices
+    def check_slices(self, accelerator: Accelerator, slices: int, hosts: int) -> None:
+        del slices, hosts
         if not gke.has(accelerator):
             known = ", ".join(gke.ACCELERATORS)
             message = f"GKE has no nodes of TPU {accelerator.generation}; it has those of {known}"

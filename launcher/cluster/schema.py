@@ -18,7 +18,7 @@ from launcher.cluster.providers import (
     Ssh,
     Text,
 )
-from trainer.contract.config.base import Positive, Section
+from trainer.contract.config.base import NonNegative, Positive, Section
 from trainer.contract.config.errors import KeyedError, found, suggest
 from trainer.contract.config.loader import ConfigError, Loaded, load
 from trainer.contract.planning import accelerators
@@ -79,6 +79,12 @@ class Cluster(Section):
         default=None,
         description="Number of devices of one host. By default, it follows from `accelerator`.",
     )
+    spares: NonNegative = Field(
+        default=0,
+        description="Number of hosts beside those of the run that take the place of lost ones; the "
+        "number of slices on TPUs and where there are several slices. A standby process waits on "
+        "each.",
+    )
     provider: Provider = Field(description="How the hosts are obtained.")
     coordinator_port: Port | None = Field(
         default=None,
@@ -115,7 +121,10 @@ class Cluster(Section):
         if self.hosts and self.hosts.min < self.hosts.max and self.slices.max > 1:
             message = "a run on several slices loses whole slices. Use slices: {min, max}"
             raise KeyedError(("hosts", message))
-        self.provider.check_slices(self.slice, self.slices.max)
+        if self.spares and self.provider.rents_slices:
+            raise KeyedError(("spares", "must be 0 where slices are requested for each run"))
+        whole = with_spares(self.world(simulated=False), self.spares)
+        self.provider.check_slices(self.slice, whole.slices, whole.processes)
         return self
 
     @property
@@ -162,6 +171,16 @@ class Cluster(Section):
         for hosts in range(self.hosts.min, self.hosts.max) if self.hosts else ():
             with suppress(ValueError):  # no slice has that size
                 yield _world(accelerators.with_hosts(self.slice, hosts), self.slices.max, simulated)
+
+
+def with_spares(world: World, spares: int) -> World:
+    """Returns a world with more slices, or with more hosts where it has one slice without a torus.
+
+    These are the units that a run loses and replaces.
+    """
+    if world.platform == "tpu" or world.slices > 1:
+        return world.model_copy(update={"slices": world.slices + spares})
+    return world.model_copy(update={"hosts_per_slice": world.hosts_per_slice + spares})
 
 
 def _world(part: Accelerator, slices: int, simulated: bool) -> World:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.prompt import Confirm
 from rich.text import Text
 
-from launcher.cluster.schema import Cluster, cluster_key, find_cluster
+from launcher.cluster.schema import Cluster, cluster_key, find_cluster, with_spares
 from launcher.commands.down import ToEnd, to_end
 from launcher.commands.held_slices import held_lines
 from launcher.core.errors import HostError, InterruptError, UsageError
@@ -27,7 +27,8 @@ def keep_warm(name_or_path: str, simulate_hosts: int | None) -> None:
     console, found = Console(), find_cluster(name_or_path)
     cluster, name = found.value, Path(found.source).stem
     try:
-        world = cluster.world(not cluster.provider.is_on_this_machine, simulate_hosts)
+        is_simulated = not cluster.provider.is_on_this_machine
+        world = with_spares(cluster.world(is_simulated, simulate_hosts), cluster.spares)
     except ValueError as error:
         raise UsageError(f"--simulate-hosts {simulate_hosts}: {error}") from None
     try:

@@ -14,16 +14,21 @@ from launcher.controller.supervisor import (
     Wait,
 )
 from launcher.core.errors import HostError
-from launcher.core.events import Listener, PreemptionNoticeEvent, StragglerEvent
+from launcher.core.events import (
+    HostExcludedEvent,
+    Listener,
+    PreemptionNoticeEvent,
+    StragglerEvent,
+)
 from launcher.core.formatting import host_name
 from launcher.core.results import AttemptResult, EndReason, GangResult, Hang, RunState
 from launcher.core.signals import Interrupts
-from launcher.gang.agent import LEASE_S
 from launcher.gang.agent_calls import AgentError, GangError, LostError
 from launcher.gang.gang import Gang
 from launcher.gang.host_pool import HostPool
 from launcher.gang.monitor import GangMonitor
 from launcher.gang.preflight import Problem, judge, needs_of
+from launcher.health.failing_hosts import FailingHosts
 from launcher.health.hangs import HangDetector, Limits
 from launcher.health.stragglers import Straggler
 from launcher.planning.spec import LaunchSpec
@@ -68,6 +73,9 @@ class RunController(Listener):
         self._waiting: Wait | None = None
         """The last wait that was reported."""
         self._hosting = HostPool(self)
+        self._failing = FailingHosts()
+        self._slow: frozenset[int] = frozenset()
+        """Processes of the last attempt that were stragglers when it ended."""
         retries = launch.job.retries
         policy = Policy(
             failures=retries.failures,
@@ -115,6 +123,11 @@ class RunController(Listener):
         """Raises HostError when the cluster itself is gone."""
         self._hosting.check_head()
 
+    def keep_spares(self, launch: LaunchSpec) -> None:
+        """Keeps the agents of spare hosts alive, and replaces lost spares."""
+        self._hosting.keep_agents()
+        self._hosting.keep_spares(launch)
+
     def on_straggler(self, straggler: Straggler) -> None:
         """Records a host that slows down the others. The host is reported, not stopped."""
         self.on_event(
@@ -147,8 +160,7 @@ class RunController(Listener):
             self._run.set_state(wait.state, reason=wait.why)
             what = WAITING[wait.state].format(left_s)
             self._display.status(f"{what}: {wait.why}")
-            if left_s > LEASE_S / 2:
-                self._hosting.dismiss()  # agents without requests for that long end themselves
+        self._hosting.keep_agents()
         time.sleep(max(0.0, min(left_s, POLL_INTERVAL_S)))
 
     def _attempt(self, layout: LaunchSpec) -> None:
@@ -164,9 +176,37 @@ class RunController(Listener):
         self._run.end_attempt(ending)
         self._supervisor.ended(ending, time.monotonic())
         self._display.attempt_ended(ending)
+        is_excluding = self._exclude_failing(ending)
         lost = ending.end_reason.is_loss or (self.outcome is not None and self.outcome.lost)
-        if lost or ending.end_reason is EndReason.RESIZED:
-            self._hosting.dismiss()
+        if lost or is_excluding or ending.end_reason is EndReason.RESIZED:
+            self._hosting.regroup(self.outcome)
+
+    def _exclude_failing(self, ending: AttemptResult) -> bool:
+        """Lets the next attempt avoid hosts that failed again or stayed slow, if others are idle.
+
+        Returns whether there are such hosts.
+        """
+        gang = self._hosting.current
+        if gang is None or ending.end_reason.is_orderly:
+            return False
+        is_failure = ending.end_reason.is_failure or ending.end_reason is EndReason.LOST
+        failed = ending.process if is_failure else None
+        hosts = [member.host for member in gang.members]
+        places = {process: host.place for process, host in enumerate(hosts)}
+        avoided = self._failing.record(places, failed, self._slow)
+        if not avoided or self._alive() <= gang.size:
+            return False
+        for process, reason in avoided.items():
+            self._hosting.exclude(process)
+            self.on_event(
+                HostExcludedEvent(
+                    time=time.time(),
+                    process=process,
+                    address=hosts[process].address,
+                    reason=reason,
+                )
+            )
+        return True
 
     def _is_first(self, launch: LaunchSpec) -> bool:
         """Returns whether this is the command's first attempt, whose errors go to the user."""
@@ -181,6 +221,7 @@ class RunController(Listener):
         try:
             return self._run_programs(launch)
         except LostError as error:
+            self._hosting.dismiss(lost_hosts=error.suspects)
             return AttemptResult(EndReason.LOST, str(error), "lost")
         except AgentError as error:
             self._hosting.dismiss(error.suspects)
@@ -200,12 +241,13 @@ class RunController(Listener):
         self._run.set_state(RunState.PROVISIONING)
         gang = self._hosting.gang(launch)
         self._run.set_state(RunState.STARTING)
-        if not self._hosting.is_known(gang):
+        if self._hosting.unknown(gang):
             self._display.status("looking at every host")
             self._report_problems(self._run_preflight(launch, gang))
             self._display.status("checking versions, code and data on every host")
-            _check_corpus(launch, gang.check(launch))
-            self._hosting.know(gang)
+            reports = gang.check(launch, self._hosting.known(gang))
+            _check_corpus(launch, reports)
+            self._hosting.know(gang, reports)
         self._display.status("starting the program on every host")
         self._monitor = monitor = _AttemptMonitor(launch, self, self._interrupts, self._display)
         self._run.set_state(RunState.RUNNING)
@@ -214,7 +256,7 @@ class RunController(Listener):
                 port = launch.cluster.coordinator_port
                 self.outcome = gang.run(launch, port, monitor)
         finally:
-            self._monitor = None
+            self._monitor, self._slow = None, monitor.slow
         return classify(self.outcome, monitor.asked, monitor.steps)
 
     def _run_preflight(self, launch: LaunchSpec, gang: Gang) -> list[Problem]:
@@ -260,6 +302,7 @@ class _AttemptMonitor(GangMonitor):
         """Why the hosts were asked to stop; None when they were not."""
         self.steps: dict[int, int] = {}
         """Last completed step of each host that reports steps."""
+        self._launch = launch
         self._attempts, self._interrupts, self._display = attempts, interrupts, display
         self._processes = launch.plan.world.processes
         self._limits = Limits.of(launch.job.deadlines)
@@ -268,7 +311,8 @@ class _AttemptMonitor(GangMonitor):
         self._first_step_s: float | None = None
         self.on_start()
         self._has_saved = self._is_about_to_go = False
-        self._looked_s = 0.0
+        self._hosts_poll = _Every(HOSTS_POLL_INTERVAL_S)
+        self._spares_poll = _Every(HOSTS_POLL_INTERVAL_S)
 
     def on_event(self, event: Event) -> None:
         self._watch.on_event(event, time.monotonic())
@@ -299,7 +343,7 @@ class _AttemptMonitor(GangMonitor):
             self.asked = EndReason.STOPPED
         elif self._is_about_to_go:
             self.asked = EndReason.PREEMPTED
-        elif self._has_saved and self._is_time() and self._attempts.wants_to_grow():
+        elif self._has_saved and self._hosts_poll.is_due() and self._attempts.wants_to_grow():
             self.asked = EndReason.RESIZED
         return self.asked is not None
 
@@ -310,18 +354,32 @@ class _AttemptMonitor(GangMonitor):
             return False
         return time.monotonic() - began_s >= after_s
 
+    @property
+    def slow(self) -> frozenset[int]:
+        """The hosts that are stragglers now."""
+        return self._watch.slow
+
     def hang(self) -> Hang | None:
         self._attempts.check_hosts()
+        if self._spares_poll.is_due():
+            self._attempts.keep_spares(self._launch)
         for straggler in self._watch.stragglers(time.monotonic()):
             self._attempts.on_straggler(straggler)
         return self._watch.poll(time.monotonic())
 
-    def _is_time(self) -> bool:
-        """Returns True once per HOSTS_POLL_INTERVAL_S at most: a count may query the cluster."""
+
+class _Every:
+    """A clock that is due once per interval at most, for what may query the cluster."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._last_s = 0.0
+
+    def is_due(self) -> bool:
         now = time.monotonic()
-        if now - self._looked_s < HOSTS_POLL_INTERVAL_S:
+        if now - self._last_s < self._interval_s:
             return False
-        self._looked_s = now
+        self._last_s = now
         return True
 
 

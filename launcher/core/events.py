@@ -77,6 +77,20 @@ class StragglerEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostExcludedEvent(Event):
+    """The next attempt uses another host in place of that of `process`."""
+
+    kind: ClassVar = "host_excluded"
+    address: str = ""
+    """Address of the host."""
+    reason: str = ""
+    """Why: it failed again, or was slow to the end."""
+
+    def __str__(self) -> str:
+        return f"{self.reason}: the next attempt uses another host in place of {self.address}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class PreemptionNoticeEvent(Event):
     """The platform is about to take the host of `process` away."""
 
@@ -96,7 +110,7 @@ class DisplayOffEvent(Event):
 
 LAUNCHER_EVENT_TYPES: tuple[type[Event], ...] = (
     CommandStartedEvent, LastHeardEvent, StateEvent, AttemptEndedEvent, HangEvent, SuspendedEvent,
-    StragglerEvent, PreemptionNoticeEvent, DisplayOffEvent,
+    StragglerEvent, HostExcludedEvent, PreemptionNoticeEvent, DisplayOffEvent,
 )  # fmt: skip
 """All events that only the launcher writes."""
 EVENT_TYPES = (*program.EVENT_TYPES, *LAUNCHER_EVENT_TYPES)

@@ -256,6 +256,11 @@ class GangResult:
         return [process for process, ended in self.exits.items() if ended.status is None]
 
     @property
+    def lost_hosts(self) -> list[int]:
+        """Those of `lost` whose hosts are gone too, not only their agents."""
+        return [process for process in self.lost if not self.exits[process].host_lives]
+
+    @property
     def cut_off(self) -> str:
         """The first program of a stopped gang that did not end in order, as text; "" for none."""
         late = [(e.ended_at, process) for process, e in self.exits.items() if not e.in_order]

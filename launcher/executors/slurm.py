@@ -66,7 +66,9 @@ class SlurmExecutor(Executor):
         on_status("waiting for hosts in Slurm's queue")
         with tempfile.TemporaryDirectory(prefix=".slipway-doctor-", dir=Path.cwd()) as shared:
             name = spec.cluster_ref.lasting().name
-            printed = submit.inspect_hosts(Path(shared), name, spec.plan.world, self._settings)
+            printed = submit.inspect_hosts(
+                Path(shared), name, spec.provisioned_world, self._settings
+            )
         return parse_reports(printed)
 
     def _submit(self, run: RunDir, spec: LaunchSpec, options: LaunchOptions) -> SlurmJob:
@@ -74,7 +76,7 @@ class SlurmExecutor(Executor):
         with run:
             run.wait_in_queue(spec)
         secrets = job_secrets.values(spec.job)
-        world, grace_s = spec.plan.world, spec.grace_s
+        world, grace_s = spec.provisioned_world, spec.grace_s
         try:
             return submit.submit(
                 run.folder, world, self._settings, grace_s, options.overrides, secrets
@@ -89,7 +91,7 @@ def _follow(
     folder: Path, job: SlurmJob, spec: LaunchSpec, options: LaunchOptions
 ) -> SlurmRunHandle:
     handle = SlurmRunHandle(folder)
-    hosts = pluralize(spec.plan.world.processes, "host")
+    hosts = pluralize(spec.provisioned_world.processes, "host")
     where = f"{folder.name} is Slurm's job {job.job_id}, on {hosts}"
     if options.detach:
         print_follow_hints(options.console, folder, where)

@@ -35,8 +35,7 @@ READ_AT_START = re.compile("SLIPWAY_|JAX_COORDINATOR_|MEGASCALE_|TPU_")
 class Agent:
     """The agent of a host. Ray calls it from several threads: `stop` must not wait for `poll`."""
 
-    def __init__(self, process: int) -> None:
-        self._process = process
+    def __init__(self) -> None:
         self._program: HostProcess | None = None
         self._prepared: HostProcess | None = None
         """A standby program for the next start."""
@@ -108,21 +107,33 @@ class Agent:
         return self._copied.written() if self._copied is not None else {}
 
     def start(self, program: HostProgram) -> None:
-        """Starts the host's program, or lets the one start that `prepare` has made."""
+        """Starts the host's program, in a standby process that waits for it if there is one."""
         self._asked_at = time.monotonic()
+        if self._program is not None and self._program.is_waiting:
+            self._program.begin(_whole(program.environment, program.hosts))
+            return
         prepared, self._prepared = self._prepared, None
         self._program = (prepared and _begin(prepared, program)) or _start(program)
 
     def start_standby(self, program: HostProgram, offer: Offer | None) -> None:
-        """Starts the host's program as `start` does, but it waits for `begin`.
+        """Starts the host's program, which waits for `start`; `poll` reports what it does.
 
-        Takes over the program of the offer instead when that waits in the same environment.
+        Takes the one that `prepare` has made, or the program of the offer, when that waits in the
+        same environment.
         """
         self._asked_at = time.monotonic()
-        self._program = (offer and _take(offer, program)) or _start(program, is_standby=True)
+        prepared, self._prepared = self._prepared, None
+        self._program = (
+            (prepared and _continue(prepared, program))
+            or (offer and _take(offer, program))
+            or _start(program, is_standby=True)
+        )
 
-    def prepare(self, program: HostProgram) -> None:
-        """Makes a standby program for the next `start`, which names the log of its output."""
+    def prepare(self, program: HostProgram, _received: str = "") -> None:
+        """Makes a standby program for the next `start`, which names the log of its output.
+
+        A caller can pass the answer of `receive`, so that Ray calls this after it.
+        """
         if self._prepared is not None:
             self._prepared.let_go()
         self._prepared = HostProcess(
@@ -133,12 +144,6 @@ class Agent:
             program.grace_s,
             is_standby=True,
         )
-
-    def begin(self, environment: Mapping[str, str], hosts: Sequence[str]) -> None:
-        """Lets the standby program start, with the environment that it has now."""
-        self._asked_at = time.monotonic()
-        assert self._program is not None
-        self._program.begin(_whole(environment, hosts))
 
     def poll(self, wait_s: float) -> OutputUpdate:
         """Returns the program's output and events since the last call; waits up to `wait_s`."""
@@ -188,6 +193,20 @@ def _take(offer: Offer, program: HostProgram) -> HostProcess | None:
             taken.let_go()
             return None
     return taken
+
+
+def _continue(standby: HostProcess, program: HostProgram) -> HostProcess | None:
+    """Returns a standby program that has started as `program`, with its output in the log.
+
+    Returns None when it has ended, or is another one; then it ends.
+    """
+    whole = _whole(program.environment, program.hosts)
+    is_it = standby.command == program.command and alike(standby.environment, whole)
+    if standby.has_ended() or not is_it:
+        standby.let_go()
+        return None
+    standby.write_output(Path(program.log))
+    return standby
 
 
 def _begin(standby: HostProcess, program: HostProgram) -> HostProcess | None:

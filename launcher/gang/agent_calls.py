@@ -7,6 +7,7 @@ from typing import Any
 from launcher.core.errors import JobError
 from launcher.core.formatting import host_name
 from launcher.gang.agent_ends import explain
+from launcher.gang.monitor import ENDING_TIMEOUT_S
 
 ANSWER_TIMEOUT_S = 60.0
 """Seconds for a call that an agent answers immediately: find a port, start a process."""
@@ -53,6 +54,16 @@ def wait_for_answers(calls: Sequence[Any], processes: Sequence[int]) -> list[Any
             f"no answer from {', '.join(sorted(names))} within {ANSWER_TIMEOUT_S:.0f} s"
         )
     return [_answer(call, process) for call, process in zip(calls, processes, strict=True)]
+
+
+def end_agents(agents: Sequence[Any]) -> None:
+    """Ends agents with all that runs on their hosts; waits for it up to ENDING_TIMEOUT_S."""
+    import ray
+
+    calls = [agent.stop.remote() for agent in agents]
+    ray.wait(calls, num_returns=len(calls), timeout=ENDING_TIMEOUT_S)
+    for agent in agents:
+        ray.kill(agent)
 
 
 def collect_stacks(agents: Sequence[Any]) -> dict[int, str]:

@@ -1,29 +1,21 @@
-"""Turns hosts of a Ray cluster into a gang: connects, reserves, starts an agent on each host."""
+"""Connects this process to the Ray cluster of a run's hosts, as their driver."""
 
 import logging
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from launcher.core.errors import HostError
 from launcher.core.events import Listener
-from launcher.gang.early_standby import EarlyStandby
-from launcher.gang.environment_check import check_equipment
+from launcher.gang.agent_pool import RESERVE_TIMEOUT_S, AgentPool
 from launcher.gang.gang import Gang
-from launcher.gang.reservation import Reservation, reserve
-from launcher.gang.run_dir_sync import not_sharing
-from launcher.gang.spawn import Patience, start_agents
+from launcher.gang.spawn import Patience
 from launcher.providers.ray import logs, private
 from launcher.providers.ray.host_cluster import HostCluster
 from trainer.contract.planning.plan import World
-from trainer.contract.protocol.events import WarningEvent
 
-CONNECT_TIMEOUT_S, LEAVE_TIMEOUT_S = 60.0, 45.0
-RESERVE_TIMEOUT_S = 20.0
-"""Seconds to reserve the hosts. Providers return hosts that are up, so a host that is missing or
-busy now has a reason."""
+CONNECT_TIMEOUT_S = 60.0
 BEFORE_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Under `uv run`, Ray would package this folder and start every agent through uv again.
@@ -46,96 +38,33 @@ def gather(
     reserve_timeout_s: float = RESERVE_TIMEOUT_S,
     patience: Patience | None = None,
 ) -> Iterator[Gang]:
-    """Combines `connected` and `assembled`, for a caller that runs one attempt."""
+    """Connects to the hosts and yields a gang on them, for a caller that runs one attempt."""
     listener = listener or Listener()
     with (
         connected(hosts, run_dir, listener),
-        assembled(hosts, world, run_dir, listener, reserve_timeout_s, patience) as gang,
+        AgentPool(hosts, run_dir, listener, reserve_timeout_s, patience) as agents,
     ):
-        yield gang
+        members, _ = agents.members(world)
+        yield Gang(members, run_dir, listener)
 
 
 @contextmanager
 def connected(hosts: HostCluster, run_dir: Path, listener: Listener) -> Iterator[None]:
     """Connects to the hosts' Ray cluster as a driver. Raises HostError when that fails."""
     import_ray(hosts)
-    with _keeping_logs(hosts, run_dir):
+    with logs.keeping(hosts.folder, run_dir):
         listener.on_status("connecting to Ray")
         hosts.call_ray("connecting", CONNECT_TIMEOUT_S, lambda: _connect(hosts))
     try:
         yield
     finally:
-        _call_bounded(hosts, _disconnect)
-
-
-@contextmanager
-def assembled(
-    hosts: HostCluster,
-    world: World,
-    run_dir: Path,
-    listener: Listener,
-    reserve_timeout_s: float = RESERVE_TIMEOUT_S,
-    patience: Patience | None = None,
-    early: EarlyStandby | None = None,
-) -> Iterator[Gang]:
-    """Reserves the world's hosts and starts an agent on each; releases everything on exit.
-
-    The agents take over the programs of `early`. Raises HostError when hosts are missing or busy,
-    or Ray is stuck. Ray's logs are then kept in the run's folder.
-    """
-    reservation: Reservation | None = None
-    gang: Gang | None = None
-
-    def warn(text: str) -> None:
-        listener.on_event(WarningEvent(category="agent", message=text))
-
-    def release() -> None:
-        if gang is not None:
-            gang.end()
-        if reservation is not None:
-            reservation.release()
-
-    try:
-        with _keeping_logs(hosts, run_dir):
-            listener.on_status("reserving the hosts")
-            reservation = reserve(world, hosts, reserve_timeout_s)
-            if hosts.is_external:
-                listener.on_status("checking code and Python on every host")
-                check_equipment(reservation)
-            patience = patience or Patience()
-            python = sys.executable if hosts.is_external else None
-            agents = start_agents(world, reservation, listener.on_status, warn, patience, python)
-            nodes = reservation.nodes()
-            apart = [] if hosts.is_on_this_machine else not_sharing(agents, run_dir)
-        gang = Gang(agents, reservation.places, nodes, run_dir, listener, apart, early)
-        yield gang
-    finally:
-        _call_bounded(hosts, release)
-
-
-def _call_bounded(hosts: HostCluster, call: Callable[[], None]) -> None:
-    """Runs `call`. If Ray is stuck or gone, the end of this process releases everything instead."""
-    if not hosts.head_is_down:
-        with suppress(HostError):
-            hosts.call_ray("leaving", LEAVE_TIMEOUT_S, call)
+        hosts.leave(_disconnect)
 
 
 def _disconnect() -> None:
     import ray
 
     ray.shutdown()
-
-
-@contextmanager
-def _keeping_logs(hosts: HostCluster, run_dir: Path) -> Iterator[None]:
-    """Copies Ray's logs, which are deleted with the hosts, on an error, and adds the path to it."""
-    try:
-        yield
-    except HostError as error:
-        target = run_dir / "logs" / "ray"
-        if not logs.keep(hosts.folder, target):
-            raise
-        raise HostError(f"{error}. Ray's own logs: {target}") from error
 
 
 def import_ray(hosts: HostCluster) -> None:

@@ -1,12 +1,13 @@
 """Requirements on the hosts of a cluster that is not Slipway's own, checked before agents start."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from launcher.core.errors import HostError
 from launcher.core.formatting import host_name
-from launcher.gang.reservation import Reservation
+from launcher.gang.reservation import Seat
 from launcher.host import environment_check
 from launcher.providers.ray.client import first_line
 
@@ -19,8 +20,11 @@ REMEDY = (
 )
 
 
-def check_equipment(reservation: Reservation) -> None:
-    """Raises HostError with every host that lacks something or does not answer."""
+def check_equipment(seats: Mapping[int, Seat]) -> None:
+    """Raises HostError with every host that lacks something or does not answer.
+
+    `seats`: those of the processes whose hosts are checked.
+    """
     import ray
     from ray import cloudpickle
     from ray.exceptions import RayError
@@ -30,20 +34,18 @@ def check_equipment(reservation: Reservation) -> None:
         environment_check
     )  # the host may have no Slipway to import
     try:
-        calls = [
-            _check_task(reservation, p).remote(*arguments) for p in range(len(reservation.hosts))
-        ]
+        calls = {_check_task(seat).remote(*arguments): p for p, seat in seats.items()}
     finally:
         cloudpickle.unregister_pickle_by_value(environment_check)
-    _, late = ray.wait(calls, num_returns=len(calls), timeout=TIMEOUT_S)
+    _, late = ray.wait(list(calls), num_returns=len(calls), timeout=TIMEOUT_S)
     problems = []
-    for process, call in enumerate(calls):
+    for call, process in calls.items():
         try:
             lacks = [f"no response within {TIMEOUT_S:.0f} s"] if call in late else ray.get(call)
         except RayError as error:
             lacks = [first_line(error)]
         if lacks:
-            address = reservation.hosts[process].address
+            address = seats[process].host.address
             problems.append(f"{host_name(process)} ({address}): {', '.join(lacks)}")
     for call in late:
         ray.cancel(call, force=True)
@@ -51,8 +53,8 @@ def check_equipment(reservation: Reservation) -> None:
         raise HostError(f"{'; '.join(problems)}. {REMEDY}")
 
 
-def _check_task(reservation: Reservation, process: int) -> Any:
-    """Returns a task for the host of `process`, which runs within the reservation."""
+def _check_task(seat: Seat) -> Any:
+    """Returns a task for the host of a seat, which runs within the reservation."""
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -60,6 +62,6 @@ def _check_task(reservation: Reservation, process: int) -> Any:
         num_cpus=0,
         max_retries=0,
         scheduling_strategy=PlacementGroupSchedulingStrategy(
-            reservation.placement_group, placement_group_bundle_index=process
+            seat.placement_group, placement_group_bundle_index=seat.bundle_index
         ),
     )

@@ -5,15 +5,16 @@ core/results.py interprets what the hosts report, without Ray.
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from launcher.core.events import Listener
 from launcher.core.results import GangResult
 from launcher.gang.agent_calls import call_agents, wait_for_answers
+from launcher.gang.agent_pool import Member
 from launcher.gang.early_standby import EarlyStandby
 from launcher.gang.host_checks import ProgramCheck, run_preflight
 from launcher.gang.host_program import HostProgram
-from launcher.gang.monitor import ENDING_TIMEOUT_S, GRACE_S, GangMonitor
+from launcher.gang.monitor import GRACE_S, GangMonitor
 from launcher.gang.preflight import Seen
 from launcher.gang.program_start import ProgramStart
 from launcher.gang.run_dir_sync import Copies, log_of
@@ -46,48 +47,50 @@ class Program(Protocol):
 
 
 class Gang:
-    """One agent on each host of a reservation, in the order of processes."""
+    """The hosts that run an attempt, with an agent on each, in the order of processes."""
 
     def __init__(
         self,
-        agents: Sequence[Any],
-        places: Sequence[HostSlot],
-        nodes: frozenset[str],
+        members: Sequence[Member],
         run_dir: Path,
         listener: Listener,
-        apart: Collection[int] = (),
         early: EarlyStandby | None = None,
+        spares: Sequence[Member] = (),
     ) -> None:
         """Creates the gang.
 
-        `apart`: processes whose hosts do not share the run's folder. `early`: standby processes
-        that have started already, for the first check.
+        `early`: standby processes that have started already, for the first check. `spares`: hosts
+        that get standby processes too, but run no program in this gang.
         """
-        self._agents, self._places = agents, places
-        self.nodes = nodes
-        """Ray ids of the hosts' nodes."""
-        self._lost: set[int] = set()
-        """Processes whose agents do not answer."""
+        self.members = members
+        self._agents = [member.agent for member in members]
+        self._spares = [member.agent for member in spares]
+        self._spare_program: HostProgram | None = None
+        """The standby program of spares, once the hosts have standby processes."""
+        self.silent: set[int] = set()
+        """Processes whose agents have stopped answering."""
         self._run_dir, self._listener = run_dir, listener
-        self._copies = Copies(agents, apart, run_dir)
+        all_members = [*members, *spares]
+        apart = [n for n, member in enumerate(all_members) if not member.shares_run_dir]
+        self._copies = Copies([member.agent for member in all_members], apart, run_dir)
         self._early = early
         self._addresses: list[str] = []
-        self._standby: ProgramStart | None = None
-        """Processes that have checked their hosts and wait for their start."""
+        self._checked: ProgramStart | None = None
+        """The start whose standby processes have checked their hosts and wait."""
 
     @property
     def size(self) -> int:
         """The number of hosts."""
-        return len(self._agents)
+        return len(self.members)
 
     @property
-    def silent_places(self) -> list[HostSlot]:
-        """Slots of the hosts that have stopped answering."""
-        return self.places_of(self._lost)
+    def nodes(self) -> list[str]:
+        """Ray ids of the hosts' nodes, in the order of processes."""
+        return [member.host.node_id for member in self.members]
 
     def places_of(self, processes: Collection[int]) -> list[HostSlot]:
         """Returns the slots of the hosts of these processes."""
-        return [self._places[process] for process in processes]
+        return [self.members[process].host.place for process in processes]
 
     def run(
         self,
@@ -125,49 +128,60 @@ class Gang:
         """
         return run_preflight(self._agents, self._run_dir, platform)
 
-    def check(self, program: Program) -> dict[int, CheckedEvent]:
+    def check(
+        self, program: Program, known: Mapping[int, CheckedEvent] | None = None
+    ) -> dict[int, CheckedEvent]:
         """Starts standby processes, which check the hosts: process -> its `checked` event.
 
-        `run` starts the program in these processes. Raises GangError when a host cannot serve the
-        job or differs from the others, LostError when one was lost meanwhile.
+        `known`: the events of hosts that were checked for an earlier gang, which are not checked
+        again. `run` starts the program in the standby processes. Raises GangError when a host
+        cannot serve the job or differs from the others, LostError when one was lost meanwhile.
         """
+        known = known or {}
         commands = self._standby_commands(program, check=True)
         if not commands:
             return {}
-        check = ProgramCheck(self.size)
+        check = ProgramCheck(self.size, known)
         programs = self._programs()
         environments = self._environments(program, coordinator_port=None)
-        programs.start_standby(self._host_programs(commands, environments), self._early)
+        all_programs = enumerate(self._host_programs(commands, environments))
+        programs.start_standby({p: one for p, one in all_programs if p not in known}, self._early)
         outcome = programs.watch(check.on_event, GangMonitor(), until=check.is_complete)
         reports = check.reports(outcome)
-        self._standby = programs
+        self._checked = programs
         return reports
 
-    def end(self) -> None:
-        """Ends everything that still runs on the hosts; waits for it up to ENDING_TIMEOUT_S."""
-        import ray
-
-        answering = [a for process, a in enumerate(self._agents) if process not in self._lost]
-        calls = [agent.stop.remote() for agent in answering]
-        ray.wait(calls, num_returns=len(calls), timeout=ENDING_TIMEOUT_S)
-        for agent in self._agents:
-            ray.kill(agent)
+    def add_spares(self, spares: Sequence[Member]) -> None:
+        """Adds spares that have become ready while the program runs."""
+        for member in spares:
+            received = "" if member.shares_run_dir else self._copies.add(member.agent)
+            self._spares.append(member.agent)
+            if self._spare_program is not None:
+                member.agent.prepare.remote(self._spare_program, received)
 
     def _started(self, program: Program, environments: Sequence[dict[str, str]]) -> ProgramStart:
-        """Starts the program, in the standby processes if there are any."""
-        programs, self._standby = self._standby or self._programs(), None
-        if programs.is_waiting:
-            programs.begin(environments, self._hosts())
-        else:
-            commands = [program.command(process) for process in range(self.size)]
-            programs.start(self._host_programs(commands, environments))
+        """Starts the program, in standby processes where there are any."""
+        programs, self._checked = self._checked or self._programs(), None
+        commands = [program.command(process) for process in range(self.size)]
+        programs.start(self._host_programs(commands, environments))
         return programs
 
     def _prepare(self, program: Program) -> None:
         """Makes standby processes for the next attempt, on hosts that answer."""
-        if commands := self._standby_commands(program, check=False):
-            environments = [program.environment(process) for process in range(self.size)]
-            self._programs().prepare(self._host_programs(commands, environments))
+        commands = self._standby_commands(program, check=False)
+        if not commands:
+            return
+        environments = [program.environment(process) for process in range(self.size)]
+        programs = self._host_programs(commands, environments)
+        for agent, prepared in zip(self._agents, programs, strict=True):
+            agent.prepare.remote(prepared)
+        # A spare checks its host now. Until its start, it has the environment of process 0.
+        checks = self._standby_commands(program, check=True)
+        if not checks:
+            return
+        self._spare_program = self._host_programs(checks, environments)[0]
+        for agent in self._spares:
+            agent.prepare.remote(self._spare_program)
 
     def _standby_commands(self, program: Program, *, check: bool) -> list[list[str]]:
         """Returns the commands of all standby processes; empty when the program has none."""
@@ -175,7 +189,7 @@ class Gang:
         return [command for command in commands if command is not None]
 
     def _programs(self) -> ProgramStart:
-        return ProgramStart(self._agents, self._copies, self._listener, self._lost)
+        return ProgramStart(self._agents, self._copies, self._listener, self.silent)
 
     def _host_programs(
         self, commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]

@@ -41,11 +41,12 @@ def run_preflight(agents: Sequence[Any], run_dir: Path, platform: str) -> dict[i
 
 
 class ProgramCheck:
-    """Collects what the standby processes of all hosts report while they check their hosts."""
+    """Collects what the standby processes report while they check their hosts."""
 
-    def __init__(self, processes: int) -> None:
+    def __init__(self, processes: int, known: Mapping[int, CheckedEvent]) -> None:
+        """Creates a check of all hosts without an event in `known`."""
         self._processes = processes
-        self._reports: dict[int, CheckedEvent] = {}
+        self._reports = dict(known)
         self._errors: dict[int, str] = {}
 
     def on_event(self, process: int, event: Event) -> None:

@@ -108,10 +108,12 @@ def choose(
     slices: int,
     hosts_per_slice: int,
     avoided: Collection[HostSlot] = (),
+    held: Collection[str] = (),
 ) -> tuple[list[Host] | None, str]:
     """Returns the hosts to take, in the order of processes: only idle hosts and whole slices.
 
     Returns None and the reason when they are too few. `avoided`: slots taken only as a last resort.
+    `held`: ids of nodes that this run holds already; they are not idle, and are preferred.
     """
     seen = [host.place for host in alive]
     problem = missing_workers(seen, slices, hosts_per_slice)
@@ -119,21 +121,30 @@ def choose(
         return None, problem
     free: dict[str, list[Host]] = {}
     for host in alive:
-        free.setdefault(host.group, []).extend([host] * host.idle)
+        is_free = host.idle or host.node_id in held
+        free.setdefault(host.group, []).extend([host] * is_free)
     for name, members in free.items():
-        members.sort(key=lambda host: (host.place in avoided, host.number))
+        members.sort(key=lambda host: (*_rank([host], avoided, held), host.number))
         free[name] = members[:hosts_per_slice]
     idle = [name for name, members in free.items() if len(members) == hosts_per_slice]
     if len(idle) < slices:
         busy = sorted(set(free) - set(idle))
         names = f"those of {', '.join(busy)}" if any(busy) else "some of them"
         return None, f"all hosts are alive, but {names} are in use by another run"
-    idle.sort(key=lambda name: (any(host.place in avoided for host in free[name]), name))
+    idle.sort(key=lambda name: (*_rank(free[name], avoided, held), name))
     return sorted((h for name in idle[:slices] for h in free[name]), key=lambda h: h.place), ""
 
 
+def _rank(
+    members: Sequence[Host], avoided: Collection[HostSlot], held: Collection[str]
+) -> tuple[bool, int]:
+    """Returns a sort key for hosts that are taken together; the lowest are taken first."""
+    is_avoided = any(host.place in avoided for host in members)
+    return is_avoided, sum(host.node_id not in held for host in members)
+
+
 def usable_hosts(world: World, hosts: HostCluster) -> list[Host]:
-    """Returns hosts that Ray reports alive, minus quarantined ones and exited local nodes."""
+    """Returns hosts that Ray reports alive, minus lost ones and exited local nodes."""
     alive = _alive_hosts(world, hosts)
     trusted = hosts.usable_slots(world, [host.place for host in alive])
     return [host for host in alive if host.place in trusted]
@@ -141,7 +152,11 @@ def usable_hosts(world: World, hosts: HostCluster) -> list[Host]:
 
 def _alive_hosts(world: World, hosts: HostCluster) -> list[Host]:
     wanted, free = resources_of(world), _free(hosts)
-    found = [_host(node, world, hosts, wanted, free) for node in all_nodes(hosts) if node["Alive"]]
+    found = [
+        _host(node, world, hosts, wanted, free)
+        for node in all_nodes(hosts)
+        if node["Alive"] and not hosts.is_quarantined(node["NodeID"])
+    ]
     return [host for host in found if host is not None]
 
 

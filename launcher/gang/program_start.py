@@ -1,7 +1,7 @@
 """One start of the programs of a gang: sends the run's folder, starts them, forwards reports.
 
-The programs may be standby processes: they are watched while they check their hosts, wait, and are
-watched again from their start.
+Some of the programs may be standby processes: they are watched while they check their hosts, wait,
+and are watched again from the start of all.
 """
 
 import time
@@ -43,54 +43,47 @@ class ProgramStart:
     ) -> None:
         """Creates the start. Processes whose agents stop answering are added to `lost`."""
         self._agents, self._copies = agents, copies
-        self._listener, self._lost = listener, lost
+        self._listener = listener
         self._on_event: Callable[[int, Event], None] = lambda *_: None
-        self._watch: GangWatch | None = None
-        self.is_waiting = False
-        """Whether the programs are standby processes that wait for their start."""
+        self._watch = GangWatch(agents, copies, self._forward, self._describe_hang, lost)
+        self._has_folder = False
+        """Whether the hosts have the files of this attempt."""
         self._final_reports: dict[int, str] = {}
         """The category of the last `peer_lost` or `stale` report of each process."""
         self._initializing: set[int] = set()
         """Processes that have started and are not yet connected to the others."""
 
     def start(self, programs: Sequence[HostProgram]) -> None:
-        """Starts the program of each host.
+        """Starts the program of each host, in the standby process that waits for it, if any.
 
         Raises GangError when a host cannot hold a copy of the run's folder, LostError when an
         agent does not answer.
         """
-        self._send_folder()
-        starts = [agent.start.remote(program) for agent, program in self._pairs(programs)]
+        if not self._has_folder:
+            self._send_folder()
+        starts = [
+            agent.start.remote(program)
+            for agent, program in zip(self._agents, programs, strict=True)
+        ]
         wait_for_answers(starts, range(len(starts)))
+        self._watch.follow(range(len(starts)))
 
-    def start_standby(self, programs: Sequence[HostProgram], early: EarlyStandby | None) -> None:
-        """Starts standby processes, or takes over those that have started early.
+    def start_standby(
+        self, programs: Mapping[int, HostProgram], early: EarlyStandby | None
+    ) -> None:
+        """Starts the standby processes of some hosts, or takes over those that have started early.
 
         Raises what `start` raises.
         """
         self._send_folder()
         starts = [
-            agent.start_standby.remote(program, early and early.offer(process))
-            for process, (agent, program) in enumerate(self._pairs(programs))
+            self._agents[process].start_standby.remote(program, early and early.offer(process))
+            for process, program in programs.items()
         ]
-        wait_for_answers(starts, range(len(starts)))
+        wait_for_answers(starts, list(programs))
         if early:
             early.close()
-        self.is_waiting = True
-
-    def begin(self, environments: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> None:
-        """Lets the standby processes start. Raises LostError when an agent does not answer."""
-        begins = [
-            agent.begin.remote(environment, hosts)
-            for agent, environment in zip(self._agents, environments, strict=True)
-        ]
-        wait_for_answers(begins, range(len(begins)))
-        self.is_waiting = False
-
-    def prepare(self, programs: Sequence[HostProgram]) -> None:
-        """Makes a standby process on each host for its next start; waits for none of them."""
-        for agent, program in self._pairs(programs):
-            agent.prepare.remote(program)
+        self._watch.follow(programs)
 
     def watch(
         self,
@@ -104,10 +97,7 @@ class ProgramStart:
         `on_event` receives each event with its process. `prepare_next` is called once, when the
         monitor wants standby processes for the next attempt.
         """
-        self._on_event = on_event
-        self._watch = watch = self._watch or GangWatch(
-            self._agents, self._copies, self._forward, self._describe_hang, self._lost
-        )
+        self._on_event, watch = on_event, self._watch
         watch.run(monitor, until, prepare_next)
         exits = {
             process: replace(
@@ -121,6 +111,7 @@ class ProgramStart:
 
     def _send_folder(self) -> None:
         """Sends the run's folder. Raises GangError with the hosts that cannot hold a copy."""
+        self._has_folder = True
         sent = self._copies.send()
         problems = wait_for_answers([call for _, call in sent], [process for process, _ in sent])
         failures = [
@@ -129,9 +120,6 @@ class ProgramStart:
         if failures:
             suspects = [process for (process, _), why in zip(sent, problems, strict=True) if why]
             raise GangError("; ".join(failures), suspects)
-
-    def _pairs(self, programs: Sequence[HostProgram]) -> list[tuple[Any, HostProgram]]:
-        return list(zip(self._agents, programs, strict=True))
 
     def _forward(self, process: int, update: OutputUpdate) -> None:
         for event in update.events:

@@ -1,12 +1,11 @@
 """Reserves the hosts of a gang in a Ray cluster: whole slices or nothing. Imports Ray late."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from launcher.core.errors import HostError
-from launcher.core.formatting import host_name
-from launcher.core.results import missing_workers
 from launcher.gang.host_selection import (
     SLICE_LABEL,
     STATE_TIMEOUT_S,
@@ -29,8 +28,18 @@ TAKE_TIMEOUT_S = 10.0
 """Seconds for Ray to place a group on hosts that are alive and idle, before others are tried."""
 
 
+@dataclass(frozen=True)
+class Seat:
+    """What a run holds on a host: a bundle of a placement group."""
+
+    host: Host
+    placement_group: Any
+    bundle_index: int
+    resources: Mapping[str, float]
+
+
 class Reservation:
-    """Hosts held in a placement group; bundle p is process p's host."""
+    """Hosts held in a placement group, each with one bundle."""
 
     def __init__(
         self,
@@ -44,7 +53,7 @@ class Reservation:
         """Creates the reservation. `claims`: a second group, released with the first."""
         self.cluster = cluster
         self.hosts = hosts
-        """The hosts in the order of processes: by slice, then by TPU worker id."""
+        """The hosts in the order of bundles."""
         self.placement_group = group
         self.bundle = bundle
         self._release, self._claims = release, claims
@@ -52,6 +61,13 @@ class Reservation:
     @property
     def places(self) -> list[HostSlot]:
         return [host.place for host in self.hosts]
+
+    @property
+    def seats(self) -> list[Seat]:
+        return [
+            Seat(host, self.placement_group, index, self.bundle)
+            for index, host in enumerate(self.hosts)
+        ]
 
     def is_placed_within(self, wait_s: float) -> bool:
         """Returns whether Ray has placed all of it within `wait_s`."""
@@ -67,20 +83,16 @@ class Reservation:
         if self._claims is not None:
             remove_placement_group(self._claims)
 
-    def nodes(self) -> frozenset[str]:
-        """Returns the Ray ids of its nodes: a host that was replaced is another node."""
-        return frozenset(self._node_of_bundle().values())
-
     def check_order(self) -> None:
         """Raises HostError when Ray placed a bundle on a node other than the requested one.
 
         On TPU, `jax.process_index()` comes from the slice, not from the number that is passed.
         """
         nodes = self._node_of_bundle()
-        for process, host in enumerate(self.hosts):
-            if nodes.get(process) != host.node_id:
+        for index, host in enumerate(self.hosts):
+            if nodes.get(index) != host.node_id:
                 raise HostError(
-                    f"Ray placed {host_name(process)} on node {nodes.get(process)}, not on "
+                    f"Ray placed bundle {index} on node {nodes.get(index)}, not on "
                     f"{host.node_id}: processes would not be in the order of the TPU's workers"
                 )
 
@@ -94,8 +106,14 @@ class Reservation:
         return table["bundles_to_node_id"]
 
 
-def reserve(world: World, hosts: HostCluster, timeout_s: float) -> Reservation:
+def reserve(
+    world: World, hosts: HostCluster, timeout_s: float, held: Collection[str] = ()
+) -> tuple[list[Host], Reservation | None]:
     """Waits until enough of the world's hosts are alive and idle, and takes all of them together.
+
+    `held`: ids of nodes that this run has reserved before; they are not taken again. Returns the
+    world's hosts in the order of processes (by slice, then by TPU worker id), and the reservation
+    of those that were not held, or None.
 
     If Ray does not place the group in time, other hosts are preferred from then on. Raises
     HostError after `timeout_s`, naming the hosts that are missing or busy.
@@ -104,16 +122,17 @@ def reserve(world: World, hosts: HostCluster, timeout_s: float) -> Reservation:
     failed = ""
     while True:
         alive = usable_hosts(world, hosts)
-        chosen, problem = choose(alive, world.slices, world.hosts_per_slice, hosts.avoided)
+        chosen, problem = choose(alive, world.slices, world.hosts_per_slice, hosts.avoided, held)
         if chosen is not None:
-            reservation = hosts.call_ray(
-                "reserving", STATE_TIMEOUT_S, lambda c=chosen: _take(world, hosts, c)
-            )
+            added = [host for host in chosen if host.node_id not in held]
+            if not added:
+                return chosen, None
+            reservation = request(world, hosts, added, is_whole=len(added) == len(chosen))
             wait_s = min(TAKE_TIMEOUT_S, max(POLL_INTERVAL_S, deadline - time.monotonic()))
             if _is_placed(reservation, wait_s):
-                return reservation
+                return chosen, reservation
             hosts.deprioritize(reservation.places)
-            failed = f"{_names(chosen)} could not be reserved within {wait_s:.0f} s: "
+            failed = f"{_names(added)} could not be reserved within {wait_s:.0f} s: "
             failed += missing(world, hosts) or "a host is stuck, or another run took it first"
         if time.monotonic() >= deadline:
             why = "; ".join(filter(None, [failed, problem]))
@@ -121,11 +140,23 @@ def reserve(world: World, hosts: HostCluster, timeout_s: float) -> Reservation:
         time.sleep(POLL_INTERVAL_S)
 
 
-def lost(world: World, reservation: Reservation) -> str:
-    """Describes which reserved hosts Ray no longer reports alive; returns "" when none is lost."""
-    alive = {node["NodeID"] for node in all_nodes(reservation.cluster) if node["Alive"]}
-    places = [host.place for host in reservation.hosts if host.node_id in alive]
-    return missing_workers(places, world.slices, world.hosts_per_slice)
+def request(
+    world: World, hosts: HostCluster, added: Sequence[Host], *, is_whole: bool
+) -> Reservation:
+    """Requests hosts from Ray, which may not have placed all of them yet.
+
+    `is_whole`: whether these are all hosts of the world, and not the rest of a slice of which the
+    run holds the other hosts.
+    """
+    return hosts.call_ray(
+        "reserving", STATE_TIMEOUT_S, lambda: _take(world, hosts, added, is_whole)
+    )
+
+
+def lost(seats: Mapping[int, Seat], hosts: HostCluster) -> list[int]:
+    """Returns the processes whose nodes Ray no longer reports alive."""
+    alive = {node["NodeID"] for node in all_nodes(hosts) if node["Alive"]}
+    return [process for process, seat in seats.items() if seat.host.node_id not in alive]
 
 
 def _names(chosen: Sequence[Host]) -> str:
@@ -148,19 +179,21 @@ def _is_placed(reservation: Reservation, wait_s: float) -> bool:
     return True
 
 
-def _take(world: World, hosts: HostCluster, chosen: Sequence[Host]) -> Reservation:
+def _take(world: World, hosts: HostCluster, added: Sequence[Host], is_whole: bool) -> Reservation:
     """Requests a bundle from Ray on each host, in the order of processes."""
-    if world.platform == "tpu":
-        return _take_slices(world, hosts, chosen)
+    if world.platform == "tpu" and is_whole:
+        return _take_slices(world, hosts, added)
     from ray.util.placement_group import placement_group, remove_placement_group
 
     bundle = resources_of(world)
     group = placement_group(
-        [bundle] * world.processes,
+        [bundle] * len(added),
         strategy="STRICT_SPREAD",
-        bundle_label_selector=[{NODE_LABEL: host.node_id} for host in chosen],
+        bundle_label_selector=[{NODE_LABEL: host.node_id} for host in added],
     )
-    return Reservation(hosts, group, bundle, chosen, lambda: remove_placement_group(group))
+    return Reservation(
+        hosts, group, bundle, added, lambda: remove_placement_group(group), _claims(added)
+    )
 
 
 def _take_slices(world: World, hosts: HostCluster, chosen: Sequence[Host]) -> Reservation:
@@ -168,7 +201,6 @@ def _take_slices(world: World, hosts: HostCluster, chosen: Sequence[Host]) -> Re
 
     The heads are claimed anyway, so that no other program waits for the rest of these slices.
     """
-    from ray.util.placement_group import placement_group
     from ray.util.tpu import SlicePlacementGroup
 
     kind = kind_of(world)
@@ -180,15 +212,23 @@ def _take_slices(world: World, hosts: HostCluster, chosen: Sequence[Host]) -> Re
         strategy="STRICT_SPREAD",
         bundle_label_selector=[_selector(host) for host in chosen],
     )
-    heads = [host for host in chosen if host.claim]
-    claims = heads and placement_group(
+    resources = group.bundle_resources
+    return Reservation(
+        hosts, group.placement_group, resources, chosen, group.shutdown, _claims(chosen)
+    )
+
+
+def _claims(added: Sequence[Host]) -> Any:
+    """Requests the claims of the slices whose first hosts are added; None when there are none."""
+    from ray.util.placement_group import placement_group
+
+    heads = [host for host in added if host.claim]
+    if not heads:
+        return None
+    return placement_group(
         [{host.claim: 1} for host in heads],
         strategy="STRICT_SPREAD",
         bundle_label_selector=[{NODE_LABEL: host.node_id} for host in heads],
-    )
-    resources = group.bundle_resources
-    return Reservation(
-        hosts, group.placement_group, resources, chosen, group.shutdown, claims or None
     )
 
 

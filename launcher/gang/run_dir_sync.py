@@ -28,8 +28,8 @@ def log_of(process: int) -> str:
     return f"logs/{host_name(process)}.log"
 
 
-def not_sharing(agents: Sequence[Any], run_dir: Path) -> list[int]:
-    """Returns the processes whose hosts do not see the run's folder.
+def not_sharing(agents: Mapping[int, Any], run_dir: Path) -> list[int]:
+    """Returns the processes of these agents whose hosts do not see the run's folder.
 
     Looks for a new file: copies of earlier attempts have all other files. Raises HostError when
     an agent does not answer.
@@ -40,7 +40,7 @@ def not_sharing(agents: Sequence[Any], run_dir: Path) -> list[int]:
     seen_by = run_dir / f".seen-by-hosts-{secrets.token_hex(8)}"
     seen_by.touch()
     try:
-        calls = [agent.file_exists.remote(str(seen_by)) for agent in agents]
+        calls = [agent.file_exists.remote(str(seen_by)) for agent in agents.values()]
         sees = bounded(
             "looking for the run's folder on the hosts", LAST_TIMEOUT_S, lambda: ray.get(calls)
         )
@@ -48,14 +48,14 @@ def not_sharing(agents: Sequence[Any], run_dir: Path) -> list[int]:
         raise HostError(f"an agent ended right after its start: {first_line(error)}") from error
     finally:
         seen_by.unlink()
-    return [process for process, is_there in enumerate(sees) if not is_there]
+    return [process for process, is_there in zip(agents, sees, strict=True) if not is_there]
 
 
 class Copies:
     """Copies on the hosts of the processes `apart`; does nothing when all share the folder."""
 
     def __init__(self, agents: Sequence[Any], apart: Collection[int], run_dir: Path) -> None:
-        self._agents, self._apart, self._run_dir = agents, sorted(apart), run_dir
+        self._agents, self._apart, self._run_dir = list(agents), sorted(apart), run_dir
         self._asked: dict[Any, int] = {}
         """Pending calls and their processes."""
         self._ask_at: dict[int, float] = {}
@@ -67,13 +67,13 @@ class Copies:
         self._asked, self._ask_at, self._made = {}, dict.fromkeys(self._apart, 0.0), set()
         if not self._apart:
             return []
-        paths = [path for pattern in READ for path in self._run_dir.glob(pattern)]
-        files = {str(p.relative_to(self._run_dir)): p.read_text("utf-8") for p in paths}
-        folder = str(self._run_dir)
-        return [
-            (process, self._agents[process].receive.remote(folder, files, *_written_by(process)))
-            for process in self._apart
-        ]
+        return [(process, self._send_to(process)) for process in self._apart]
+
+    def add(self, agent: Any) -> Any:
+        """Copies the folder to one more host, as that of a spare; returns the call."""
+        self._agents.append(agent)
+        self._apart.append(len(self._agents) - 1)
+        return self._send_to(self._apart[-1])
 
     def fetch(self) -> None:
         """Writes what has arrived and requests more, without waiting."""
@@ -102,6 +102,12 @@ class Copies:
             ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=_left(deadline))
             rest = {calls[call] for call in ready if self._take(calls[call], call)}
         self._asked, self._ask_at = {}, {}
+
+    def _send_to(self, process: int) -> Any:
+        paths = [path for pattern in READ for path in self._run_dir.glob(pattern)]
+        files = {str(p.relative_to(self._run_dir)): p.read_text("utf-8") for p in paths}
+        folder = str(self._run_dir)
+        return self._agents[process].receive.remote(folder, files, *_written_by(process))
 
     def _take(self, process: int, call: Any) -> bool:
         """Writes a call's result. Returns whether it had data; a lost host gets no more calls."""

@@ -1,16 +1,16 @@
-"""Starts one agent per host of a reservation; restarts an agent that does not answer."""
+"""Starts agents on reserved hosts; restarts an agent that does not answer."""
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from launcher.core.errors import HostError
 from launcher.core.formatting import host_name
-from launcher.gang.reservation import Reservation, lost
+from launcher.gang.reservation import Seat, lost
 from launcher.providers.ray.client import answered, first_line
-from trainer.contract.planning.plan import World
+from launcher.providers.ray.host_cluster import HostCluster
 
 POLL_INTERVAL_S = 0.5
 
@@ -35,50 +35,51 @@ class _Awaited:
 
 
 def start_agents(
-    world: World,
-    reservation: Reservation,
+    seats: Mapping[int, Seat],
+    hosts: HostCluster,
     on_status: Callable[[str], None],
     on_warning: Callable[[str], None],
     patience: Patience,
     python: str | None = None,
-) -> list[Any]:
-    """Starts one actor per bundle; returns them in the order of processes when all are up.
+) -> dict[int, Any]:
+    """Starts an actor in the seat of each process; returns them when all are up.
 
     `python`: the interpreter that runs them; None: the one that runs the hosts' Ray.
 
-    An agent that does not answer is killed and started again in its bundle. Raises HostError
+    An agent that does not answer is killed and started again in its seat. Raises HostError
     with the hosts whose agents never answer.
     """
-    start = _Start(world, reservation, on_warning, patience, python)
+    start = AgentStart(seats, hosts, on_warning, patience, python)
     try:
         while start.awaited:
             on_status(start.progress)
-            start.poll()
+            start.poll(POLL_INTERVAL_S)
         on_status(start.progress)
     except BaseException:
-        _kill(start.agents)
+        start.kill()
         raise
     return start.agents
 
 
-class _Start:
-    """The agents of a world while they start."""
+class AgentStart:
+    """The agents of some processes while they start."""
 
     def __init__(
         self,
-        world: World,
-        reservation: Reservation,
+        seats: Mapping[int, Seat],
+        hosts: HostCluster,
         on_warning: Callable[[str], None],
         patience: Patience,
         python: str | None,
-    ):
-        self._world, self._reservation, self._python = world, reservation, python
+    ) -> None:
+        """Starts them; see `start_agents`."""
+        self._seats, self._hosts, self._python = seats, hosts, python
         self._on_warning, self._patience = on_warning, patience
         self._began = time.monotonic()
-        self.agents = [self._make(process) for process in range(world.processes)]
+        self.agents = {process: self._make(process) for process in seats}
         self.awaited = {
             agent.address.remote(): _Awaited(process, self._began)
-            for process, agent in enumerate(self.agents)
+            for process, agent in self.agents.items()
         }
         """Pending calls and the agents that they wait for."""
 
@@ -86,15 +87,19 @@ class _Start:
     def progress(self) -> str:
         return f"{len(self.agents) - len(self.awaited)} of {len(self.agents)} agents are up"
 
-    def poll(self) -> None:
-        """Waits for answers for a short time; if none arrives, restarts overdue agents."""
-        ready = answered(list(self.awaited), POLL_INTERVAL_S)
+    def poll(self, wait_s: float) -> None:
+        """Waits for answers for `wait_s`; if none arrives, restarts overdue agents.
+
+        Raises HostError with the hosts whose agents never answer.
+        """
+        ready = answered(list(self.awaited), wait_s)
         for call in ready:
             _check_answer(call, self.awaited.pop(call).process)
         if ready:
             return
-        if gone := lost(self._world, self._reservation):
-            raise HostError(f"a host was lost during the start: {gone}")
+        if gone := lost(self._seats, self._hosts):
+            names = ", ".join(map(host_name, gone))
+            raise HostError(f"lost during the start: {names}")
         now = time.monotonic()
         if now - self._began > self._patience.total_s:
             _give_up(self.awaited.values(), now - self._began)
@@ -103,6 +108,9 @@ class _Start:
             if overdue and awaited.attempt < self._patience.attempts:
                 del self.awaited[call]
                 self._replace(awaited, now)
+
+    def kill(self) -> None:
+        _kill(self.agents.values())
 
     def _replace(self, awaited: _Awaited, now: float) -> None:
         process, attempt = awaited.process, awaited.attempt + 1
@@ -117,16 +125,16 @@ class _Start:
         self.awaited[call] = _Awaited(process, now, attempt)
 
     def _make(self, process: int) -> Any:
-        return _make(self._reservation, process, self._python)
+        return _make(self._seats[process], self._python)
 
 
-def _make(reservation: Reservation, process: int, python: str | None) -> Any:
+def _make(seat: Seat, python: str | None) -> Any:
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     from launcher.gang.agent import Agent
 
-    bundle = dict(reservation.bundle)
+    bundle = seat.resources
     options = ray.remote(Agent).options(
         num_cpus=bundle.get("CPU", 0),
         num_gpus=bundle.get("GPU", 0),
@@ -135,10 +143,10 @@ def _make(reservation: Reservation, process: int, python: str | None) -> Any:
         max_concurrency=4,
         runtime_env={"py_executable": shlex.quote(python)} if python else None,
         scheduling_strategy=PlacementGroupSchedulingStrategy(
-            reservation.placement_group, placement_group_bundle_index=process
+            seat.placement_group, placement_group_bundle_index=seat.bundle_index
         ),
     )
-    return options.remote(process)
+    return options.remote()
 
 
 def _check_answer(call: Any, process: int) -> None:
@@ -156,7 +164,7 @@ def _give_up(awaited: Any, waited_s: float) -> None:
     raise HostError(f"no agent started on {names} within {waited_s:.0f} s")
 
 
-def _kill(agents: Sequence[Any]) -> None:
+def _kill(agents: Iterable[Any]) -> None:
     import ray
 
     for agent in agents:

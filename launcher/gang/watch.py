@@ -1,13 +1,13 @@
 """Watches the programs of a gang until all have ended."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 from launcher.core.results import Hang, ProcessExit
 from launcher.gang.agent_ends import explain
-from launcher.gang.monitor import GangMonitor, Stop
+from launcher.gang.monitor import HANG_GRACE_S, GangMonitor, Stop
 from launcher.gang.run_dir_sync import Copies
 from launcher.health.lost_hosts import SILENCE_S, LostHostDetector
 from launcher.host.process import OutputUpdate
@@ -30,7 +30,7 @@ class GangWatch:
         describe_hang: Callable[[Hang], Hang],
         lost: set[int],
     ) -> None:
-        """Creates the watch of programs that have been started, and polls their agents.
+        """Creates a watch of no program yet, see `follow`.
 
         `forward` receives what a process reports. `describe_hang` inspects the hosts and adds what
         they do to a hang, before the programs are stopped. Processes whose agents stop answering
@@ -50,8 +50,14 @@ class GangWatch:
             self._stop_if_required,  # before hangs: a process that lost a peer does not hang
             self._find_hang,
         )
-        self._silence = LostHostDetector(len(agents), time.monotonic())
-        for process in range(len(agents)):
+        self._silence = LostHostDetector(time.monotonic())
+        self._followed: set[int] = set()
+
+    def follow(self, processes: Collection[int]) -> None:
+        """Polls the agents of processes that have been started, and are not followed yet."""
+        for process in set(processes) - self._followed:
+            self._followed.add(process)
+            self._silence.answered(process)
             self._poll(process)
 
     def run(
@@ -114,7 +120,7 @@ class GangWatch:
         self._hang_check_at = time.monotonic() + CHECK_INTERVAL_S
         if hang := self._monitor.hang():
             self.hang = self._describe_hang(hang)
-            self._stop.immediately()
+            self._stop.immediately(HANG_GRACE_S)
 
     def _finish(self) -> None:
         """Records the exits of programs that did not end, and the reasons of failed agents."""

@@ -173,6 +173,11 @@ class HangDetector:
         self._tick(now)
         return self._paces.named(self._watched_s)
 
+    @property
+    def slow(self) -> frozenset[int]:
+        """The stragglers that have not recovered."""
+        return self._paces.slow
+
     def _tick(self, now: float) -> None:
         if self._seen_at is not None:
             self._watched_s += min(max(0.0, now - self._seen_at), LONGEST_INTERVAL_S)

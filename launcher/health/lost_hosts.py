@@ -10,12 +10,12 @@ LONGEST_INTERVAL_S = 2.0
 class LostHostDetector:
     """Detects lost agents of one start of the gang. Times are the driver's monotonic seconds."""
 
-    def __init__(self, processes: int, now: float) -> None:
-        self._silent_s = dict.fromkeys(range(processes), 0.0)
+    def __init__(self, now: float) -> None:
+        self._silent_s: dict[int, float] = {}
         self._polled_at = now
 
     def answered(self, process: int) -> None:
-        """Records an answer of the agent of `process`."""
+        """Records an answer of the agent of `process`, or the first question to it."""
         self._silent_s[process] = 0.0
 
     def forget(self, process: int) -> None:

@@ -73,6 +73,11 @@ class StragglerDetector:
         self._host_time.forget(process)
         self._cpu_probe.forget(process)
 
+    @property
+    def slow(self) -> frozenset[int]:
+        """The hosts that were named and have not recovered."""
+        return frozenset(self._named)
+
     def named(self, now_s: float) -> list[Straggler]:
         """Returns each slow host once, until it has recovered."""
         slow = {**self._cpu_probe.lasting(now_s), **self._host_time.lasting(now_s)}

@@ -123,6 +123,10 @@ class HostProcess:
         self._result = OutputUpdate()
 
     @property
+    def command(self) -> Sequence[str]:
+        return self._command
+
+    @property
     def environment(self) -> Mapping[str, str]:
         """The environment in which it runs or waits."""
         return self._environment

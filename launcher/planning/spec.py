@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.cluster.schema import Cluster, ClusterRef
+from launcher.cluster.schema import Cluster, ClusterRef, with_spares
 from launcher.planning import job_secrets
 from trainer.contract.config.job import BaseJob, Job
 from trainer.contract.estimates.roofline import Bounds
@@ -67,6 +67,11 @@ class LaunchSpec(AttemptInfo, ABC):
     def is_remote(self) -> bool:
         """Whether the hosts are remote, so that the first of them drives the run."""
         return self.cluster.is_elsewhere and not self.plan.world.simulated
+
+    @property
+    def provisioned_world(self) -> World:
+        """What the provider gives to the run: the hosts of the plan, and the spares."""
+        return with_spares(self.plan.world, self.cluster.spares)
 
     @abstractmethod
     def command(self, process: int) -> list[str]:

@@ -7,6 +7,7 @@ from launcher.core.events import (
     AttemptEndedEvent,
     DisplayOffEvent,
     HangEvent,
+    HostExcludedEvent,
     StateEvent,
     StragglerEvent,
 )
@@ -21,7 +22,7 @@ from trainer.contract.protocol.events import (
 
 SHOWN = {
     AttemptEndedEvent, HangEvent, StragglerEvent, StateEvent, SaveFailedEvent, DisplayOffEvent,
-    RestoredEvent, CheckpointSavedEvent,
+    RestoredEvent, CheckpointSavedEvent, HostExcludedEvent,
 }  # fmt: skip
 """Types of the events that the history is made of."""
 
@@ -83,6 +84,8 @@ def _text(event: Event) -> str:
             return _sentence("hang", event.reason)
         case StragglerEvent():
             return event.message or f"host {event.process} is slow"
+        case HostExcludedEvent():
+            return str(event)
         case StateEvent() if event.state.is_waiting:
             return _sentence(event.state.replace("_", " "), event.reason)
         case SaveFailedEvent():

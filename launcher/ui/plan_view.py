@@ -100,6 +100,8 @@ def describe_world(launch: AttemptInfo) -> str:
         text += f", torus {'x'.join(map(str, world.topology))}"
     if world.slices > 1:
         text += f", {world.slices} slices"
+    if isinstance(launch, LaunchSpec) and launch.cluster.spares:
+        text += f", {launch.cluster.spares} spare"
     return text + (" (simulated on this machine)" if world.simulated else "")
 
 

@@ -18,7 +18,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from launcher.core.events import HangEvent, PreemptionNoticeEvent, StragglerEvent
+from launcher.core.events import (
+    HangEvent,
+    HostExcludedEvent,
+    PreemptionNoticeEvent,
+    StragglerEvent,
+)
 from launcher.core.formatting import format_seconds
 from launcher.core.printable import coloured, plain
 from launcher.core.results import AttemptResult, EndReason
@@ -166,6 +171,8 @@ class RunDisplay:
                 self._print(f"hang: {event.reason}", style="bold yellow")
             case StragglerEvent():
                 self._print(f"warning: {event.message}", style="yellow")
+            case HostExcludedEvent():
+                self._print(str(event), style="yellow")
             case PreemptionNoticeEvent():
                 self._print(f"host {process} is about to be taken away: {event.message}")
             case WarningEvent():

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.core.events import Listener
+from launcher.gang.agent_calls import end_agents
+from launcher.gang.agent_pool import Member
 from launcher.gang.connect import connected
 from launcher.gang.gang import Gang
 from launcher.gang.host_selection import usable_hosts
@@ -55,15 +57,15 @@ def nodes_for(agents: int) -> int:
 @contextmanager
 def crowded(hosts: HostCluster, agents: int, run_dir: Path, listener: Listener) -> Iterator[Gang]:
     """What `gather` does, with several agents on each of `nodes_for(agents)` nodes."""
-    world = cpu_world(agents, 1)
     with connected(hosts, run_dir, listener):
         reservation = _reserve(hosts, agents)
-        made = start_agents(world, reservation, listener.on_status, _warn(listener), PATIENCE)
-        gang = Gang(made, reservation.places, reservation.nodes(), run_dir, listener)
+        seats = dict(enumerate(reservation.seats))
+        made = start_agents(seats, hosts, listener.on_status, _warn(listener), PATIENCE)
         try:
-            yield gang
+            members = [Member(made[process], seat.host) for process, seat in seats.items()]
+            yield Gang(members, run_dir, listener)
         finally:
-            gang.end()
+            end_agents(list(made.values()))
             reservation.release()
 
 

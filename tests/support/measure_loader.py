@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.events import Listener
+from launcher.gang.agent_pool import Member
 from launcher.gang.connect import connected
 from launcher.gang.gang import Gang
+from launcher.gang.host_selection import Host
 from launcher.host.process import OutputUpdate
 from launcher.providers.ray.host_cluster import HostCluster
 from trainer.contract.protocol.events import Event, HeartbeatEvent, StepEvent
@@ -124,6 +126,7 @@ def fed(
         ]
         ray.get([crowd.address.remote(0) for crowd in crowds])
         seats = [Seat(crowds[p // HOSTS_PER_ACTOR], p) for p in range(processes)]
-        yield Gang(seats, [("", p) for p in range(processes)], frozenset(), run_dir, listener)
+        members = [Member(seat, Host("", process)) for process, seat in enumerate(seats)]
+        yield Gang(members, run_dir, listener)
         for crowd in crowds:
             ray.kill(crowd)

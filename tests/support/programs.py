@@ -1,6 +1,6 @@
 """The processes of a run that can be hit: each host's trainer, agent and Ray node."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -15,9 +15,17 @@ def trainer_of(traces: Traces, process: int) -> int:
     return _named(traces, "trainer", process)
 
 
-def standby_of(traces: Traces, process: int) -> int:
-    """The process id of the process that waits for a host's next attempt."""
-    return _named(traces, "standby", process)
+def standby_of(traces: Traces, process: int, **variables: str) -> int:
+    """The process id of the process that waits for a host's next attempt.
+
+    `variables`: the values of other variables in its environment; "" for none.
+    """
+    return _named(traces, "standby", process, variables)
+
+
+def standbys(traces: Traces) -> list[int]:
+    """All processes that wait for the next attempt, or for their start."""
+    return [process for process in traces.processes() if _has_name(process, "standby")]
 
 
 def is_training(process: int) -> bool:
@@ -51,9 +59,14 @@ def reaper_of_nodes(traces: Traces) -> int:
     return psutil.Process(starter).ppid()
 
 
-def _named(traces: Traces, name: str, process: int) -> int:
+def _named(
+    traces: Traces, name: str, process: int, variables: Mapping[str, str] | None = None
+) -> int:
+    wanted = {"SLIPWAY_PROCESS_ID": str(process), **(variables or {})}
+
     def is_it(number: int, _: str) -> bool:
-        is_of_host = f"SLIPWAY_PROCESS_ID={process}" in _environment_of(number)
+        found = _environment_of(number)
+        is_of_host = all(found.get(name, "") == value for name, value in wanted.items())
         return is_of_host and _has_name(number, name)
 
     return _newest(traces, is_it)
@@ -66,8 +79,9 @@ def _has_name(process: int, name: str) -> bool:
         return False
 
 
-def _environment_of(process: int) -> list[str]:
-    return Path(f"/proc/{process}/environ").read_bytes().decode().split("\0")
+def _environment_of(process: int) -> dict[str, str]:
+    entries = Path(f"/proc/{process}/environ").read_bytes().decode().split("\0")
+    return {name: value for name, _, value in (entry.partition("=") for entry in entries)}
 
 
 def _newest(traces: Traces, is_it: Callable[[int, str], bool]) -> int:

@@ -71,7 +71,7 @@ class KubernetesProvider(HostProvider):
 
         name, text = new_name(spec.run_dir.name), StringIO()
         text.write(f"# `launch` also creates the Secret {name}, with the token of this run.\n")
-        YAML().dump(ray_cluster(name, spec.plan.world, self._settings, version("ray")), text)
+        YAML().dump(ray_cluster(name, spec.provisioned_world, self._settings, version("ray")), text)
         return text.getvalue()
 
     def allocate(
@@ -82,7 +82,7 @@ class KubernetesProvider(HostProvider):
         If this process dies, the reaper deletes what is left. Raises HostError with the pods
         that are missing, and the reason.
         """
-        return _hosts_of_ray_cluster(spec.plan.world, self._settings, spec.run_dir, listener)
+        return _hosts_of_ray_cluster(spec.provisioned_world, self._settings, spec.run_dir, listener)
 
 
 @contextmanager

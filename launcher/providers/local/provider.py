@@ -37,7 +37,7 @@ class LocalProvider(HostProvider):
 
     def check(self, spec: LaunchSpec) -> None:
         """Raises HostError when this machine cannot be the hosts, or has too little memory."""
-        world = spec.plan.world
+        world = spec.provisioned_world
         _refuse_other_machines(world)
         # Accelerators have their own memory.
         memory.refuse_if_too_large(world, spec.state_bytes if world.on_cpu else 0)
@@ -49,14 +49,16 @@ class LocalProvider(HostProvider):
 
     def standby_pool(self, spec: LaunchSpec) -> Path | None:
         """Returns the socket of the pool that `launch up` has started, if any."""
-        kept = warm.find(spec.cluster_name, warm.WarmSettings(spec.plan.world, self._settings))
+        kept = warm.find(
+            spec.cluster_name, warm.WarmSettings(spec.provisioned_world, self._settings)
+        )
         path = kept and kept.folder and kept.folder / standby_pool.SOCKET
         return path if path and path.exists() else None
 
     @contextmanager
     def allocate(self, spec: LaunchSpec, listener: Listener) -> Iterator[HostCluster]:
         """Yields the hosts that `launch up` keeps warm under the cluster's name, or new ones."""
-        name, world = spec.cluster_name, spec.plan.world
+        name, world = spec.cluster_name, spec.provisioned_world
         listener.on_status(f"starting {pluralize(world.processes, 'host')}")
         kept = warm.find(name, warm.WarmSettings(world, self._settings))
         with (

@@ -3,6 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self, TypeVar
@@ -18,8 +19,9 @@ from trainer.contract.planning.plan import World
 
 T = TypeVar("T")
 
+LEAVE_TIMEOUT_S = 45.0
 SUSPECTED_S = 30.0
-"""Seconds of a quarantine: after it, Ray has noticed that the host is lost, or it is back."""
+"""Seconds of a quarantine: after it, Ray has noticed that the node is gone, or it is back."""
 AVOIDED_S = 600.0
 """Seconds for which other hosts are preferred to one that was lost or could not be reserved."""
 
@@ -40,7 +42,7 @@ class HostCluster(ABC):
     """IP address of this process's node: the head's, or that of any node on this machine."""
     folder: Path | None = field(default=None, kw_only=True)
     """Folder with the logs of Ray's processes. None when they are not on this machine."""
-    _suspects: dict[HostSlot, float] = field(default_factory=dict, init=False)
+    _suspects: dict[str, float] = field(default_factory=dict, init=False)
     _avoided: dict[HostSlot, float] = field(default_factory=dict, init=False)
     _head: HeadMonitor = field(init=False, repr=False)
 
@@ -69,6 +71,14 @@ class HostCluster(ABC):
         """
         return bounded(what, limit_s, call, lambda: self.head_is_down)
 
+    def leave(self, call: Callable[[], None]) -> None:
+        """Runs `call`, which releases something. If Ray is stuck or gone, the end of this process
+        releases it instead.
+        """
+        if not self.head_is_down:
+            with suppress(HostError):
+                self.call_ray("leaving", LEAVE_TIMEOUT_S, call)
+
     def number(self, node_id: str, labels: Mapping[str, str]) -> int | None:
         """Returns the host number of a node outside slices. Returns None when it is no host."""
         del node_id
@@ -85,19 +95,18 @@ class HostCluster(ABC):
         """Records that hosts were lost or could not be reserved."""
         self._avoided.update(dict.fromkeys(places, time.monotonic() + AVOIDED_S))
 
-    def quarantine(self, places: Collection[HostSlot]) -> None:
-        """Records that hosts no longer answer."""
-        self._suspects.update(dict.fromkeys(places, time.monotonic() + SUSPECTED_S))
+    def quarantine(self, nodes: Collection[str]) -> None:
+        """Records ids of nodes that are lost. Ray may still report them alive for some time."""
+        self._suspects.update(dict.fromkeys(nodes, time.monotonic() + SUSPECTED_S))
+
+    def is_quarantined(self, node: str) -> bool:
+        """Returns whether a node was lost a short time ago. Its replacement has another id."""
+        return time.monotonic() < self._suspects.get(node, 0.0)
 
     def usable_slots(self, world: World, seen: Collection[HostSlot]) -> set[HostSlot]:
-        """Returns the hosts in `seen`, which Ray reports alive, that are usable.
-
-        It leaves out quarantined hosts and those whose local node is not up.
-        """
+        """Returns the hosts in `seen`, which Ray reports alive, whose nodes are known to be up."""
         del world
-        now = time.monotonic()
-        self._suspects = {p: end for p, end in self._suspects.items() if p in seen and now < end}
-        return set(seen) - set(self._suspects)
+        return set(seen)
 
     def replace_lost(self, now_s: float) -> None:  # noqa: B027 - only owned nodes can be replaced
         """Starts the replacements of lost hosts that are due."""

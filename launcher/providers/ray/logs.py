@@ -1,12 +1,31 @@
 """Logs of Ray's own processes, kept with the run when its gang could not be formed."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from launcher.core.errors import HostError
 
 LONGEST_BYTES = 200_000
 """Bytes kept from the end of each file."""
 PATTERNS = ("*.log", "*/session_latest/logs/*.log", "*/session_latest/logs/*.out",
             "*/session_latest/logs/*.err")  # fmt: skip
+
+
+@contextmanager
+def keeping(folder: Path | None, run_dir: Path) -> Iterator[None]:
+    """Copies the logs, which are deleted with the hosts, on a HostError, and adds the path to it.
+
+    `folder`: see `HostCluster`.
+    """
+    try:
+        yield
+    except HostError as error:
+        target = run_dir / "logs" / "ray"
+        if not keep(folder, target):
+            raise
+        raise HostError(f"{error}. Ray's own logs: {target}") from error
 
 
 def keep(folder: Path | None, target: Path) -> bool:

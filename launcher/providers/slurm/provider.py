@@ -60,7 +60,7 @@ class SlurmProvider(HostProvider):
         folder = private_folder()
         reaped = ProcessTree(folders=[folder])
         try:
-            with _Step(spec.plan.world, folder) as step:
+            with _Step(spec.provisioned_world, folder) as step:
                 token = new_token()
                 token_path = write_token(folder, token)
                 address, port = step.start(token, listener.on_status)

@@ -7,7 +7,7 @@ ALONE = """
 import time
 from launcher.gang import agent
 agent.LEASE_S, agent.POLL_INTERVAL_S = 1.0, 0.1
-held = agent.Agent(0)
+held = agent.Agent()
 time.sleep(30)
 """
 

@@ -41,10 +41,17 @@ def stopped_raylet(folder: Path | None, process: int) -> Iterator[None]:
     raise LookupError(f"no raylet of host {process}")
 
 
+def take(world: World, hosts: OwnedCluster) -> Reservation:
+    """All hosts of a world, of which none is held."""
+    _, added = reserve(world, hosts, 20.0)
+    assert added is not None
+    return added
+
+
 def test_processes_on_other_hosts_than_reserved_for_them_are_refused(
     hosts: OwnedCluster, pod_world: World
 ) -> None:
-    held = reserve(pod_world, hosts, 20.0)
+    held = take(pod_world, hosts)
     try:
         held.check_order()
         swapped = Reservation(
@@ -65,6 +72,6 @@ def test_hosts_not_reserved_in_time_are_released_and_reservable(
         reserve(pod_world, hosts, 2.0)
     assert hosts.avoided
     monkeypatch.undo()
-    held = reserve(pod_world, hosts, 20.0)
+    held = take(pod_world, hosts)
     assert [host.number for host in held.hosts] == [0, 1]
     held.release()

@@ -29,6 +29,7 @@ class PlayedHosts:
 
     def __init__(self, acts: list[Act]) -> None:
         self.acts = acts
+        self.current = None
         self.avoided: list[list[int]] = []
 
     def __enter__(self) -> Self:
@@ -43,22 +44,31 @@ class PlayedHosts:
     def available_hosts(self, world: object) -> int:
         return 1
 
-    def is_known(self, gang: object) -> bool:
-        return False
+    def unknown(self, gang: object) -> list[int]:
+        return [0]
 
-    def know(self, gang: object) -> None:
+    def known(self, gang: object) -> dict[int, Any]:
+        return {}
+
+    def know(self, gang: object, reports: object) -> None:
+        pass
+
+    def keep_agents(self) -> None:
+        pass
+
+    def regroup(self, outcome: GangResult | None) -> None:
         pass
 
     def check_head(self) -> None:
         pass
 
-    def dismiss(self, suspects: Collection[int] = ()) -> None:
+    def dismiss(self, suspects: Collection[int] = (), lost_hosts: Collection[int] = ()) -> None:
         self.avoided.append(list(suspects))
 
     def run_preflight(self, platform: str) -> dict[int, Any]:
         return {}
 
-    def check(self, launch: LaunchSpec) -> dict[int, Any]:
+    def check(self, launch: LaunchSpec, known: object) -> dict[int, Any]:
         act = self.acts[0]
         if isinstance(act, Exception):
             del self.acts[0]

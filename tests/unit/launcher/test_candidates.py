@@ -47,6 +47,24 @@ def test_a_host_without_a_slice_that_could_not_be_had_is_left_for_another() -> N
     assert chosen(hosts("", True, True, True), 1, 2, {("", 0)}) == [("", 1), ("", 2)]
 
 
+def test_hosts_that_this_run_holds_are_preferred_to_idle_ones() -> None:
+    alive = [Host("", 0, node_id="x"), Host("", 1, idle=False, node_id="y"), Host("", 2)]
+    found, _ = choose(alive, 1, 2, held={"y"})
+    assert found and [host.number for host in found] == [0, 1]
+
+
+def test_a_slice_of_which_this_run_holds_the_other_hosts_is_completed() -> None:
+    held = Host("b", 1, idle=False, node_id="y")
+    found, _ = choose([*hosts("a", True, True), Host("b", 0), held], 1, 2, held={"y"})
+    assert found and [host.place for host in found] == [("b", 0), ("b", 1)]
+
+
+def test_a_held_host_that_was_lost_lately_is_left_for_another() -> None:
+    alive = [Host("", 0, idle=False, node_id="x"), Host("", 1)]
+    found, _ = choose(alive, 1, 1, avoided={("", 0)}, held={"x"})
+    assert found and [host.number for host in found] == [1]
+
+
 def test_busy_hosts_are_reported_as_busy() -> None:
     problem = problem_with(hosts("a", False, False), 1, 2)
     assert problem == "all hosts are alive, but those of a are in use by another run"

@@ -11,6 +11,7 @@ from launcher.cluster.schema import (
     cluster_key,
     find_cluster,
     known_clusters,
+    with_spares,
 )
 from trainer.contract.config.loader import ConfigError, Loaded, load
 
@@ -191,6 +192,36 @@ def test_hosts_reached_by_ssh_are_as_many_as_the_accelerator_has(folder):
     assert problems(text % "a, b, c") == [
         "c.yaml:2: provider: hosts: 3 are listed, but h100-16 needs 2"
     ]
+
+
+def test_a_spare_is_one_more_host_reached_by_ssh(folder):
+    text = "accelerator: h100-16\nspares: 1\nprovider: {kind: ssh, hosts: [%s]}\n"
+    assert cluster(text % "a, b, c").value
+    assert problems(text % "a, b") == [
+        "c.yaml:3: provider: hosts: 2 are listed, but h100-16 needs 3 with 1 spare"
+    ]
+
+
+def test_slices_that_are_rented_have_no_spares(folder):
+    text = "accelerator: v4-32\nspares: 1\nprovider: {kind: gcp}\n"
+    assert problems(text) == ["c.yaml:2: spares: must be 0 where slices are requested for each run"]
+
+
+@pytest.mark.parametrize(
+    ("cluster_text", "slices", "hosts"),
+    [
+        ("accelerator: cpu, hosts: 2, devices_per_host: 1", 1, 3),
+        ("accelerator: h100-16", 1, 3),
+        ("accelerator: h100-16, slices: 2", 3, 6),
+        ("accelerator: v4-32", 2, 8),
+    ],
+)
+def test_spares_are_hosts_or_slices_where_these_are_lost_as_a_whole(
+    cluster_text, slices, hosts, folder
+):
+    found = cluster(f"{{{cluster_text}, provider: {{kind: local}}}}").value
+    world = with_spares(found.world(simulated=True), 1)
+    assert (world.slices, world.processes) == (slices, hosts)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,46 @@
+"""Small programs that a gang runs in place of the trainer."""
+
+import sys
+
+from launcher.gang.monitor import GangMonitor
+
+SAY = """
+import json, os, sys, time
+process = int(os.environ["SLIPWAY_PROCESS_ID"])
+def say(**event):
+    os.write(int(os.environ["SLIPWAY_EVENTS_FD"]), json.dumps(event).encode() + b"\\n")
+"""
+
+
+START = """
+start = os.fdopen(int(os.environ["SLIPWAY_START_FD"])).readline()
+changes = json.loads(start)["changes"] if start else {}
+os.environ.update({name: value for name, value in changes.items() if value})
+"""
+"""What a standby process does after its check."""
+
+
+class Script:
+    """The same Python code on every host; `check` and `standby`: what its processes do before."""
+
+    def __init__(self, code: str, check: str = "", standby: str = "") -> None:
+        self._code, self._check, self._standby = code, check, standby
+        self.environment_of_all: dict[str, str] = {}
+
+    def standby_command(self, process: int, *, check: bool) -> list[str] | None:
+        before = self._check if check else self._standby
+        code = f"{SAY}{before}{START}if start:\n exec({self._code!r})"
+        return [sys.executable, "-c", code] if before else None
+
+    def command(self, process: int) -> list[str]:
+        return [sys.executable, "-c", SAY + self._code]
+
+    def environment(self, process: int) -> dict[str, str]:
+        return {"SLIPWAY_PROCESS_ID": str(process), **self.environment_of_all}
+
+
+class Preparing(GangMonitor):
+    """Wants standby processes at once."""
+
+    def wants_standby(self) -> bool:
+        return True
