@@ -46,8 +46,11 @@ def start(environment: Environment, deadlines: Deadlines, *, on_cpu: bool) -> No
         raise ConfigError([f"{NUM_PROCESSES} is {count}, but {JAX_COORDINATOR_ADDRESS} is not set"])
     if environment.process == 0:
         _check_port(environment.coordinator_bind or _everywhere(environment.coordinator))
-    else:
-        _wait_for_coordinator(environment.coordinator, _initialize_s(deadlines))
+    limit_s = _initialize_s(deadlines)
+    if environment.process != 0:
+        began = time.monotonic()
+        _wait_for_coordinator(environment.coordinator, limit_s)
+        limit_s = max(1, limit_s - int(time.monotonic() - began))
     # JAX's service would catch SIGTERM. Without it, the signal reaches StopSignal or, in a job
     # without checkpoints, ends the process.
     jax.config.update("jax_enable_preemption_service", False)
@@ -59,7 +62,7 @@ def start(environment: Environment, deadlines: Deadlines, *, on_cpu: bool) -> No
         environment.process,
         coordinator_bind_address=environment.coordinator_bind,
         cluster_detection_method="deactivate",
-        initialization_timeout=_initialize_s(deadlines),
+        initialization_timeout=limit_s,
         heartbeat_timeout_seconds=HEARTBEAT_S,
         shutdown_timeout_seconds=SHUTDOWN_S,
     )
