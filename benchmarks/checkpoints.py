@@ -120,7 +120,13 @@ class Setting:
         self.run_dir = options.folder
         tokens = Tokens("", np.empty(0), np.empty(0))
         opened = Checkpoints.open(
-            self.job, plan, tokens, self.run_dir, 1, self.program.shapes(), self.report()
+            self.job,
+            plan,
+            tokens,
+            self.run_dir,
+            self.environment,
+            self.program.shapes(),
+            self.report(),
         )
         assert opened
         self.checkpoints = opened
@@ -170,7 +176,10 @@ def _save(options: argparse.Namespace) -> dict[str, Any]:
     """Returns the seconds for which alternating saves of both kinds block; round 1 warms up."""
     import orbax.checkpoint as ocp
 
-    from trainer.checkpoint.saver import Progress, Saver
+    from trainer.checkpoint import facts
+    from trainer.checkpoint import saver as saver_module
+    from trainer.checkpoint.facts import Progress
+    from trainer.checkpoint.saver import Saver
     from trainer.checkpoint.tree import flatten
 
     setting = Setting(options)
@@ -178,8 +187,8 @@ def _save(options: argparse.Namespace) -> dict[str, Any]:
     opened = setting.checkpoints
     saver = Saver(opened.folder, opened.lease, opened.run, report)
     bare = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
-    digest = _Timed(saver._arrays)
-    saver._arrays = digest  # type: ignore[method-assign]
+    digest = _Timed(facts.array_facts)
+    saver_module.array_facts = digest
     seconds: dict[str, list[float]] = {"bare": [], "slipway": [], "digest": []}
     rounds = SAVES * options.rounds
     for number in range(rounds + 1):

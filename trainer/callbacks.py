@@ -1,11 +1,14 @@
 """What happens between the steps of the loop: evaluation, samples, traces, reports."""
 
 import gc
+import math
 import time
 from typing import Self
 
 import jax
 
+from trainer.checkpoint.facts import Progress
+from trainer.checkpoint.memory_saver import Interval, MemorySaver
 from trainer.contract.config.job import Eval, Job, Sample
 from trainer.contract.planning.plan import Plan
 from trainer.data.loader import BatchLoader
@@ -141,3 +144,35 @@ class SampleCallback(Callback):
         with self._events.phase("sample"):
             text = self._sampler.sample(state.weights)
         self._report.sampled(step, text)
+
+
+class InMemoryCallback(Callback):
+    """Saves the state in the memory of the hosts, at the interval of the job."""
+
+    def __init__(
+        self, saver: MemorySaver, job: Job, first_step: int, loader: BatchLoader, events: Events
+    ) -> None:
+        """`first_step` is the number of steps done at the start of the attempt."""
+        assert job.checkpoint and job.checkpoint.in_memory_every_steps
+        self._interval = Interval(job.checkpoint.in_memory_every_steps, first_step)
+        self._saver, self._loader, self._events = saver, loader, events
+        self._last_step, self._loss = job.steps, math.nan
+
+    def before_step(self, step: int) -> None:
+        if self.is_due(step):
+            with self._events.doing("save"):
+                self._saver.settle()
+
+    def on_step_end(self, result: StepResult) -> None:
+        self._loss = float(result.metrics.loss)
+
+    def is_due(self, step: int) -> bool:
+        # The last step is saved in storage.
+        return step < self._last_step and self._interval.is_due(step)
+
+    def on_due(self, step: int, state: TrainState[jax.Array]) -> None:
+        began_s = time.perf_counter()
+        with self._events.phase("save"):
+            progress = Progress(step, self._loader.examples(step), self._loss, None)
+            self._saver.save(progress, state)
+            self._interval.saved(step, began_s, time.perf_counter())

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from trainer.callbacks import (
     CollectionCallback,
     EvalCallback,
+    InMemoryCallback,
     ProfileCallback,
     ReportCallback,
     SampleCallback,
@@ -62,9 +63,9 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     program = TrainProgram.of(job, plan, devices)
     run = _Run(environment, run_dir, events, report, plan, tokens, asked, program)
     with closing(report), jax.set_mesh(devices):
-        start, training = run.prepare(stop)
+        start, training, memory = run.prepare(stop)
         sampler = Sampler(program, job.sample, tokens.tokenizer) if job.sample else None
-        callbacks = list(run.callbacks(training.loader, sampler))
+        callbacks = list(run.callbacks(training.loader, sampler, memory))
         try:
             with CollectionCallback() as collection:
                 state, loss = Loop(training, [collection, *callbacks], events).run(start)
@@ -92,11 +93,16 @@ class _Run:
     asked: Questions | None
     program: TrainProgram
 
-    def prepare(self, stop: StopSignal) -> tuple[InitialState, Training]:
-        """Restores or initializes the state, and compiles the step."""
+    def prepare(
+        self, stop: StopSignal
+    ) -> tuple[InitialState, Training, InMemoryCallback | None]:  # fmt: skip
+        """Restores or initializes the state, and compiles the step.
+
+        The last result saves the state in memory, if the job wants that.
+        """
         job, plan, report, program = self.program.job, self.plan, self.report, self.program
         saved = Checkpoints.open(
-            job, plan, self.tokens, self.run_dir, self.environment.attempt, program.shapes(), report
+            job, plan, self.tokens, self.run_dir, self.environment, program.shapes(), report
         )
         restorer = saved.restorer(report) if saved else None
         with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
@@ -107,9 +113,14 @@ class _Run:
         saving = saving_of(saved, loader, start.base, stop, report)
         with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
             step = _compiled(program, loader, self.events, report)
-        return start, Training(job.steps, step, loader, StopVote(program.mesh), saving)
+        training = Training(job.steps, step, loader, StopVote(program.mesh), saving)
+        saver = saved.memory_saver(start, self.events) if saved else None
+        memory = saver and InMemoryCallback(saver, job, start.step, loader, self.events)
+        return start, training, memory
 
-    def callbacks(self, loader: BatchLoader, sampler: Sampler | None) -> Iterator[Callback]:
+    def callbacks(
+        self, loader: BatchLoader, sampler: Sampler | None, memory: InMemoryCallback | None
+    ) -> Iterator[Callback]:
         """Yields what watches the loop, in the order in which it is called after a step."""
         job, program, report, events = self.program.job, self.program, self.report, self.events
         yield ReportCallback(job, self.plan, loader, report)
@@ -119,6 +130,8 @@ class _Run:
             yield EvalCallback(job.eval, job.steps, loader, Evaluator(program), choices, events)
         if job.sample and sampler:
             yield SampleCallback(job.sample, job.steps, sampler, report, events)
+        if memory:
+            yield memory
 
 
 def _check_corpus(plan: Plan, tokens: Tokens | Mixture) -> None:

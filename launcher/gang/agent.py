@@ -11,11 +11,13 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.core.events import PreemptionNoticeEvent
 from launcher.gang.host_program import HostProgram
 from launcher.host import preflight
+from launcher.host.checkpoint_memory import CheckpointMemory
 from launcher.host.offer import Offer
 from launcher.host.oom_score import outlive_programs
 from launcher.host.preemption_notice import Notices
@@ -23,6 +25,7 @@ from launcher.host.preflight import HostReport
 from launcher.host.process import SEARCH_PATHS, HostProcess, OutputUpdate, TakenProcess
 from launcher.host.proxy_env import LISTS, reach_directly
 from launcher.host.run_dir_mirror import CopiedFolder
+from trainer.contract.protocol.environment import HOST_MEMORY, HOST_MEMORY_BYTES
 
 LEASE_S = 60.0
 POLL_INTERVAL_S = 0.5
@@ -39,6 +42,8 @@ class Agent:
         self._program: HostProcess | None = None
         self._prepared: HostProcess | None = None
         """A standby program for the next start."""
+        self._memory: CheckpointMemory | None = None
+        """In-memory checkpoints, once a program keeps some."""
         self._copied: CopiedFolder | None = None
         self._asked_at = time.monotonic()
         outlive_programs()
@@ -109,6 +114,7 @@ class Agent:
     def start(self, program: HostProgram) -> None:
         """Starts the host's program, in a standby process that waits for it if there is one."""
         self._asked_at = time.monotonic()
+        program = self._with_memory(program)
         if self._program is not None and self._program.is_waiting:
             self._program.begin(_whole(program.environment, program.hosts))
             return
@@ -164,6 +170,16 @@ class Agent:
         """Returns the stacks of all threads of the program within `wait_s`, and logs them."""
         self._asked_at = time.monotonic()
         return self._program.stacks(wait_s) if self._program is not None else ""
+
+    def _with_memory(self, program: HostProgram) -> HostProgram:
+        """Tells a program that keeps in-memory checkpoints where this host's memory is."""
+        size = program.environment.get(HOST_MEMORY_BYTES)
+        if size is None:
+            return program
+        if self._memory is None:
+            self._memory = CheckpointMemory(preflight.own_address(self.address()), int(size))
+        place = {HOST_MEMORY: str(self._memory.address)}
+        return replace(program, environment={**program.environment, **place})
 
     def _end_when_alone(self) -> None:
         node = os.getppid()

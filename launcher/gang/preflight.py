@@ -56,6 +56,8 @@ class Needs:
     """Bytes needed on the first host's disk; 0 when it stores no checkpoints."""
     state_bytes: int = 0
     """Bytes that a save copies from a host's devices to the host."""
+    in_memory_bytes: int = 0
+    """Bytes of in-memory checkpoints, as far as they are not counted for the whole machine."""
 
 
 def needs_of(launch: LaunchSpec) -> Needs:
@@ -63,7 +65,14 @@ def needs_of(launch: LaunchSpec) -> Needs:
     world = launch.plan.world
     held = 0 if world.on_cpu else launch.checkpoint_bytes // world.processes
     here = 0 if launch.job.storage else launch.checkpoint_bytes
-    return Needs(world, launch.sends_events, checkpoint_bytes=here, state_bytes=held)
+    in_memory = 0 if world.simulated else launch.in_memory_bytes
+    return Needs(
+        world,
+        launch.sends_events,
+        checkpoint_bytes=here,
+        state_bytes=held,
+        in_memory_bytes=in_memory,
+    )
 
 
 def judge(seen: Mapping[int, Seen], needs: Needs) -> list[Problem]:
@@ -152,7 +161,14 @@ def _limits(process: int, one: Seen, needs: Needs) -> Iterator[Problem]:
             f"{format_bytes(SHARED_MEMORY)}"
         )
         yield Problem(process, text, is_fatal=False)
-    if report.memory_bytes < needs.state_bytes:
+    if report.memory_bytes < needs.in_memory_bytes:
+        text = (
+            f"{format_bytes(report.memory_bytes)} of memory are free, but in-memory checkpoints "
+            f"take {format_bytes(needs.in_memory_bytes)}. Set "
+            "checkpoint.in_memory_every_steps=null, or use more hosts"
+        )
+        yield Problem(process, text)
+    elif report.memory_bytes < needs.state_bytes:
         text = (
             f"{format_bytes(report.memory_bytes)} of memory are free, but a save copies "
             f"{format_bytes(needs.state_bytes)} to the host"

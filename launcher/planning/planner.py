@@ -22,6 +22,8 @@ from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.planning import accelerators, optimizer_state, planner
 from trainer.contract.planning.plan import BasePlan, Corpus, Plan, World
 from trainer.contract.planning.planner import FLOAT32_BYTES
+from trainer.contract.protocol.environment import HOST_MEMORY_BYTES
+from trainer.contract.protocol.host_memory import SLOTS
 from trainer.contract.storage import corpus
 from trainer.contract.storage.paths import is_url
 from trainer.contract.storage.retries import StorageError
@@ -30,6 +32,8 @@ AnyJob = TypeVar("AnyJob", bound=BaseJob)
 
 COORDINATOR_PLACEHOLDER = "<first host>:<free port>"
 NOTHING_TO_SAVE_S = 2.0
+SCALARS_BYTES = 1 << 20
+"""Room for what a state has beside parameters and moments: counters, and padding."""
 
 
 def allocator_environment(world: World) -> dict[str, str]:
@@ -61,7 +65,12 @@ class TrainingLaunch(LaunchSpec):
 
         The agent adds the coordinator's address and the event pipe.
         """
-        return {**super().environment(process), **allocator_environment(self.plan.world)}
+        memory = {HOST_MEMORY_BYTES: str(self.in_memory_bytes)} if self.in_memory_bytes else {}
+        return {
+            **super().environment(process),
+            **allocator_environment(self.plan.world),
+            **memory,
+        }
 
     def plan_on(self, world: World) -> Plan | None:
         """Returns a plan with the same global batch; None if the mesh or the batch does not fit."""
@@ -105,6 +114,17 @@ class TrainingLaunch(LaunchSpec):
         return FLOAT32_BYTES * elements + optimizer_state.bytes_in_all(
             self.job.optimizer, self.plan
         )
+
+    @property
+    def in_memory_bytes(self) -> int:
+        """Bytes of in-memory checkpoints on each host: its slots, for itself and a neighbor."""
+        if not (self.job.checkpoint and self.job.checkpoint.in_memory_every_steps):
+            return 0
+        world = self.plan.world
+        trained = sum(array.bytes_per_device for array in self.plan.trained)
+        on_host = (trained + self.optimizer_bytes) * world.devices_per_host
+        kinds = 2 if world.processes > 1 else 1
+        return SLOTS * kinds * (min(on_host, self.checkpoint_bytes) + SCALARS_BYTES)
 
     @property
     def bounds(self) -> Bounds | None:

@@ -121,6 +121,11 @@ class LaunchSpec(AttemptInfo, ABC):
         return 0
 
     @property
+    def in_memory_bytes(self) -> int:
+        """Bytes of in-memory checkpoints on each host; 0 when the job has none."""
+        return 0
+
+    @property
     def bounds(self) -> Bounds | None:
         """Bounds of one step's time; None without a model or the specifications of its devices."""
         return None

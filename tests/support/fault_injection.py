@@ -87,6 +87,25 @@ def change(module):
 def changed(number, line):
     return {code}
 """
+COPIES = """\
+def change(module):
+    import socket
+    store = module.HostMemory.store
+    def sabotaged(self, path, size, kept, content):
+        if content.stamp.step != {code} or not once():
+            return store(self, path, size, kept, content)
+        request = module.StoreRequest(
+            token=self.address.token, attempt=content.stamp.attempt, size=size, kept=kept,
+            content=content,
+        )
+        sent = socket.create_connection(self._place)
+        sent.sendall(module.encode(request))
+        with open(path, "rb") as file:
+            sent.sendall(file.read(size // 2))
+        once("half")
+        time.sleep(1000)
+    module.HostMemory.store = sabotaged
+"""
 
 
 def sabotage(folder: Path, code: str) -> str:
@@ -113,6 +132,15 @@ def sabotage_commits(folder: Path, code: str) -> str:
     `step` is the checkpoint's. Before all of them comes "imported", when no process is connected.
     """
     return _on_host(0, hook(folder, "trainer.checkpoint.saver", COMMITS, code))
+
+
+def sabotage_copy(folder: Path, host: int, step: int) -> tuple[str, Path]:
+    """Returns a provider's option: a host never ends its copy of a step to its neighbor's memory.
+
+    The path exists when half of the bytes are sent.
+    """
+    path = hook(folder, "trainer.checkpoint.memory_client", COPIES, str(step))
+    return _on_host(host, path), folder / "once-half"
 
 
 def sabotage_lines(folder: Path, code: str) -> str:

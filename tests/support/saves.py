@@ -9,9 +9,10 @@ import numpy as np
 
 from tests.support.harness import Bench, bench
 from tests.support.jobs import job_of
+from trainer.checkpoint.facts import Progress
 from trainer.checkpoint.manager import Checkpoints
 from trainer.checkpoint.restore import Restored
-from trainer.checkpoint.saver import Progress, Saver
+from trainer.checkpoint.saver import Saver
 from trainer.contract.config.job import Job
 from trainer.data import token_cache
 from trainer.distributed.process_env import Environment
@@ -54,7 +55,13 @@ class Kept:
         run_dir.mkdir(exist_ok=True)
         tokens, said = token_cache.load(job.data), Said(job, run_dir)
         opened = Checkpoints.open(
-            job, made.plan, tokens, run_dir, attempt, made.program.shapes(), said
+            job,
+            made.plan,
+            tokens,
+            run_dir,
+            Environment(attempt=attempt),
+            made.program.shapes(),
+            said,
         )
         assert opened
         return cls(made, opened, Saver(opened.folder, opened.lease, opened.run, said), said)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import jax
 
-from trainer.checkpoint.restore import Restorer, moved
+from trainer.checkpoint.restore import Restored, Restorer, moved
 from trainer.checkpoint.weights import initial
 from trainer.contract.planning.plan import Plan
+from trainer.contract.protocol.host_memory import Stamp
 from trainer.contract.records.checkpoint_metadata import Base
 from trainer.contract.records.compatibility import program_changes
 from trainer.step.train_step import TrainProgram, TrainState
@@ -28,6 +29,8 @@ class InitialState:
     """Loss of the last completed step."""
     base: Base | None = None
     """The base model of the adapters, in a job that trains adapters."""
+    stamp: Stamp | None = None
+    """The in-memory checkpoint that it was read from."""
 
 
 def begin(
@@ -43,7 +46,8 @@ def begin(
             restored = restorer.newest(program.shapes(), program.shardings)
         if restored:
             about = restored.about
-            report.restored(about.step, about.examples, moved(about, plan.world, plan.mesh))
+            text = f"{moved(about, plan.world, plan.mesh)}{_from(restored)}"
+            report.restored(about.step, about.examples, restored.source, text)
             for note in [*restored.notes, *program_changes(about, program.job)]:
                 report.print_line(f"changed since the checkpoint: {note}")
             state, base = restored.state, None
@@ -54,7 +58,7 @@ def begin(
                 with events.phase("restore"):
                     model, base = initial(folder, program, about.base)
                 state = state._replace(frozen_params=model)
-            return InitialState(state, about.step, about.examples, about.loss, base)
+            return InitialState(state, about.step, about.examples, about.loss, base, restored.stamp)
         report.print_if_resumed("no checkpoint was committed: starting from step 1")
     if source is None:
         return InitialState(program.initial_state())
@@ -67,3 +71,14 @@ def begin(
         f"starting from the weights in {source}, with a new optimizer state and data order"
     )
     return InitialState(program.fresh_state(params))
+
+
+def _from(restored: Restored) -> str:
+    """Returns where an in-memory checkpoint was, and what it saves; "" for one in storage."""
+    if restored.source == "storage":
+        return ""
+    where = "memory" if restored.source == "memory" else "the memory of neighbors"
+    if restored.stored_step is None:
+        return f", from {where}: storage has no checkpoint yet"
+    saved = restored.about.step - restored.stored_step
+    return f", from {where}: {saved} steps after the newest checkpoint in storage"

@@ -7,21 +7,29 @@ import jax
 from etils import epath
 
 from trainer.checkpoint import folder_check as folders
+from trainer.checkpoint.facts import RunFacts
+from trainer.checkpoint.initial_state import InitialState
 from trainer.checkpoint.lease import Lease
+from trainer.checkpoint.memory_client import HostMemory
+from trainer.checkpoint.memory_restore import MemoryRestorer
+from trainer.checkpoint.memory_saver import MemorySaver
 from trainer.checkpoint.policy import NoSaving, Saving, Schedule, ScheduledSaving
 from trainer.checkpoint.restore import Restorer
-from trainer.checkpoint.saver import RunFacts, Saver
+from trainer.checkpoint.saver import Saver
 from trainer.checkpoint.tree import flatten
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
+from trainer.contract.protocol.host_memory import Address
 from trainer.contract.records.checkpoint_metadata import Base, folder_of
 from trainer.contract.records.compatibility import code_of
 from trainer.contract.storage.paths import to_path
 from trainer.data.loader import BatchLoader
 from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
+from trainer.distributed.process_env import Environment
 from trainer.distributed.stop_vote import StopSignal
 from trainer.step.train_step import TrainState
+from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import Report
 
 
@@ -32,6 +40,8 @@ class Checkpoints:
     folder: epath.Path
     lease: Lease
     run: RunFacts
+    memory: HostMemory | None = None
+    """The memory of this host's agent."""
 
     @classmethod
     def open(
@@ -40,7 +50,7 @@ class Checkpoints:
         plan: Plan,
         tokens: Tokens | Mixture,
         run_dir: Path,
-        attempt: int,
+        environment: Environment,
         shapes: TrainState,
         report: Report,
     ) -> "Checkpoints | None":
@@ -54,14 +64,41 @@ class Checkpoints:
         folder = to_path(folder_of(job, run_dir))
         run_id = folders.run_id(run_dir)
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in flatten(shapes).values())
-        lease = folders.prepare(folder, run_id, attempt, size, report.warn)
+        lease = folders.prepare(folder, run_id, environment.attempt, size, report.warn)
         run = RunFacts(
-            job, plan, tokens.corpus_sha256, run_id, attempt, code_of(job), tokens.trained
+            job,
+            plan,
+            tokens.corpus_sha256,
+            run_id,
+            environment.attempt,
+            code_of(job),
+            tokens.trained,
         )
-        return cls(folder, lease, run)
+        memory = None
+        if environment.host_memory:
+            memory = HostMemory(Address.parse(environment.host_memory), environment.attempt)
+        return cls(folder, lease, run, memory)
 
     def restorer(self, report: Report) -> Restorer:
-        return Restorer(self.folder, self.run.job, self.run.corpus_sha256, report)
+        run, memory = self.run, None
+        if self._has_memory and run.attempt > 1:
+            limit_s = run.job.deadlines.restore_s
+            memory = MemoryRestorer(self.memory, run.attempt, limit_s, report.warn)
+        return Restorer(self.folder, run.job, run.corpus_sha256, report, memory)
+
+    def memory_saver(self, start: InitialState, events: Events) -> MemorySaver | None:
+        """Returns what saves the state in memory; None when the job does not want it.
+
+        Every process must call it.
+        """
+        if not self._has_memory:
+            return None
+        return MemorySaver(self.memory, replace(self.run, base=start.base), start.stamp, events)
+
+    @property
+    def _has_memory(self) -> bool:
+        policy = self.run.job.checkpoint
+        return policy is not None and policy.in_memory_every_steps is not None
 
     def saving(
         self, loader: BatchLoader, base: Base | None, stop: StopSignal, report: Report

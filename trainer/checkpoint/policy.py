@@ -9,7 +9,8 @@ from typing import Protocol
 import jax
 
 from trainer.checkpoint.errors import SaveError
-from trainer.checkpoint.saver import Progress, Saver
+from trainer.checkpoint.facts import Progress
+from trainer.checkpoint.saver import Saver
 from trainer.contract.config.job import Checkpoint
 from trainer.data.loader import BatchLoader
 from trainer.distributed.stop_vote import StopRequest, StopSignal

@@ -1,9 +1,8 @@
 """Finds the newest whole checkpoint and reads it straight into the shardings of this run's mesh."""
 
 import json
-import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,11 +13,14 @@ from etils import epath
 from trainer.checkpoint import host_memory
 from trainer.checkpoint.damage import forget_cached, judged
 from trainer.checkpoint.errors import NoGoodCheckpointError, RestoreError
-from trainer.checkpoint.tree import digests, flatten, unflatten
+from trainer.checkpoint.memory_restore import MemoryRestorer
+from trainer.checkpoint.tree import changed, flatten, groups, unflatten
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import CustomModel
 from trainer.contract.planning.plan import World
+from trainer.contract.protocol.events import RestoreSource
+from trainer.contract.protocol.host_memory import Stamp
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.records.checkpoint_metadata import (
     BrokenError,
@@ -36,8 +38,6 @@ TRIES = 10
 CONFIRM_S = 4.0
 """Seconds before a second read confirms damage: NFS clients trust their cache for about 3 s."""
 KINDS = (StorageError, RestoreError, FormatError)
-PARTS = 8
-"""Number of parts in which a restore reads its shards; about one part is in memory twice."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,11 @@ class Restored:
     about: CheckpointMetadata
     notes: list[str]
     """Changes in the job since the save."""
+    source: RestoreSource = "storage"
+    stored_step: int | None = None
+    """Step of the newest checkpoint in storage when this one is from memory, if there is one."""
+    stamp: Stamp | None = None
+    """Set for a checkpoint from memory."""
 
 
 class NewestStep(NamedTuple):
@@ -61,8 +66,16 @@ class NewestStep(NamedTuple):
 class Restorer:
     """Reads checkpoints of a folder; every process must call it, and all get the same result."""
 
-    def __init__(self, folder: epath.Path, job: Job, corpus_sha256: str, report: Report) -> None:
-        self._folder, self._report = folder, report
+    def __init__(
+        self,
+        folder: epath.Path,
+        job: Job,
+        corpus_sha256: str,
+        report: Report,
+        memory: MemoryRestorer | None = None,
+    ) -> None:
+        """`memory` reads in-memory checkpoints, if the run may have some."""
+        self._folder, self._report, self._memory = folder, report, memory
         self._job, self._corpus_sha256 = job, corpus_sha256
         self._limit_s = job.deadlines.restore_s
         self._bad: list[str] = []
@@ -71,11 +84,15 @@ class Restorer:
     def newest(self, like: TrainState[Any], shardings: TrainState[Any]) -> Restored | None:
         """Returns the newest whole checkpoint on this mesh, or None when there never was one.
 
+        One in the memory of the hosts is read unless storage has a newer one.
         `like` has the shapes of the state. A damaged checkpoint is moved aside with a warning, and
         the one before it is used. Raises NoGoodCheckpointError when none is good, ConfigError when
         the job is incompatible with the checkpoint, FormatError when another version wrote it.
         """
-        while (about := self._choose()) is not None:
+        about = self._choose()
+        if in_memory := self._newest_in_memory(about.step if about else None, like, shardings):
+            return in_memory
+        while about is not None:
             continuity = compare(about, self._job, self._corpus_sha256)
             errors = continuity.errors or self._other_parameters(about, like)
             if errors:
@@ -84,6 +101,7 @@ class Restorer:
             if not problem:
                 return Restored(unflatten(like, flat), about, continuity.notes)
             self._move_aside(about.step, problem)
+            about = self._choose()
         if self._bad:
             raise NoGoodCheckpointError(
                 f"no checkpoint in {self._folder} is whole: {'; '.join(self._bad)}. "
@@ -91,6 +109,31 @@ class Restorer:
                 f"`launch checkpoints restore-damaged {self._job.name}` puts back what is whole. "
                 "Otherwise start a new run with another name, or with --fresh"
             )
+        return None
+
+    def _newest_in_memory(
+        self, stored_step: int | None, like: TrainState[Any], shardings: TrainState[Any]
+    ) -> Restored | None:
+        """Returns the newest intact checkpoint in the memory of the hosts.
+
+        Returns None when there is none, or storage has a newer one.
+        """
+        for found in self._memory.find() if self._memory else []:
+            about = found.metadata
+            continuity = compare(about, self._job, self._corpus_sha256)
+            if about.step < (stored_step or 0) or continuity.errors:
+                continue
+            assert self._memory
+            read = self._memory.read(found, flatten(like), flatten(shardings))
+            if read:
+                return Restored(
+                    unflatten(like, read.flat),
+                    about,
+                    continuity.notes,
+                    read.source,
+                    stored_step,
+                    found.stamp,
+                )
         return None
 
     def _other_parameters(self, about: CheckpointMetadata, like: TrainState[Any]) -> list[str]:
@@ -269,39 +312,6 @@ def read_arrays(
             wanted: Any = ocp.args.PyTreeRestore(some, how, partial_restore=True)  # type: ignore[call-arg]
             flat |= jax.block_until_ready(handler.restore(source / about.data, args=wanted))
     return {name: flat[name] for name in like}
-
-
-def groups(
-    like: Mapping[str, Any], shardings: Mapping[str, Any], parts: int = PARTS
-) -> Iterator[list[str]]:
-    """Yields groups of array names. A group's arrays are in memory twice while it is read.
-
-    A group is at most 1/`parts` of the bytes of all shards, or one array.
-    """
-    sizes = {
-        name: math.prod(shardings[name].shard_shape(leaf.shape)) * leaf.dtype.itemsize
-        for name, leaf in like.items()
-    }
-    room = sum(sizes.values()) / parts
-    group: list[str] = []
-    for name in sorted(like, key=lambda name: -sizes[name]):
-        if group and sum(sizes[n] for n in group) + sizes[name] > room:
-            yield group
-            group = []
-        group.append(name)
-    if group:
-        yield group
-
-
-def changed(flat: Mapping[str, jax.Array], about: CheckpointMetadata) -> str:
-    """Returns a text that names the arrays whose digest is not the saved one; "": none."""
-    numbers = digests(flat.values())
-    wrong = [
-        name
-        for name, number in zip(flat, numbers, strict=True)
-        if number != about.arrays[name].digest
-    ]
-    return f"the data of {', '.join(wrong)} has changed since it was saved" if wrong else ""
 
 
 def moved(about: CheckpointMetadata, world: World, mesh: Mapping[str, int]) -> str:

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,14 @@ from trainer.checkpoint import conditional
 from trainer.checkpoint import folder_check as folders
 from trainer.checkpoint.commit import temporary_path_class
 from trainer.checkpoint.errors import SaveError, StaleError
+from trainer.checkpoint.facts import Progress, RunFacts, array_facts
 from trainer.checkpoint.lease import Lease
 from trainer.checkpoint.save_progress import Writing
-from trainer.checkpoint.tree import digests, flatten
-from trainer.contract.config.job import Job
-from trainer.contract.planning.plan import Plan
-from trainer.contract.protocol import versions
+from trainer.checkpoint.tree import flatten
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.records.checkpoint_metadata import (
     ABOUT,
     TOKENIZER,
-    Array,
-    Base,
     CheckpointMetadata,
     Score,
 )
@@ -45,33 +40,6 @@ CHUNK_BYTES = 64 * 2**20
 """The unit in which an array is read: on another mesh, a host reads little beyond its shards."""
 UNLISTED = "_CHECKPOINT_METADATA"
 """The file that Orbax changes after about.json is written."""
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """Facts about a run that its checkpoints record."""
-
-    job: Job
-    plan: Plan
-    corpus_sha256: str
-    run_id: str
-    attempt: int
-    code: str
-    """SHA-256 over all code that computes the job."""
-    tokenizer: str = ""
-    """The text of `tokenizer.json` if a tokenizer was trained for the run."""
-    base: Base | None = None
-    """The base model of its adapters."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """A run's progress when it saves."""
-
-    step: int
-    examples: int
-    loss: float
-    eval_loss: float | None
 
 
 class Saver:
@@ -105,7 +73,8 @@ class Saver:
         began = time.perf_counter()
         flat = flatten(state)
         self._number, self._barriers = self._number + 1, 0
-        self._about = self._about_of(progress, flat)
+        data = self._label() if is_url(self._folder) else ""
+        self._about = self._run.metadata(progress, array_facts(flat), data)
         error, writing = None, self._new_writing(progress.step, flat)
         try:
             how = {name: ocp.SaveArgs(chunk_byte_size=CHUNK_BYTES) for name in flat}
@@ -154,35 +123,6 @@ class Saver:
         limit_s = self._run.job.deadlines.save_s
         self._writing = Writing(limit_s, lambda written: self._report.saving(step, written, total))
         return self._writing
-
-    def _about_of(self, progress: Progress, flat: dict[str, jax.Array]) -> CheckpointMetadata:
-        run, plan = self._run, self._run.plan
-        return CheckpointMetadata(
-            step=progress.step,
-            examples=progress.examples,
-            time=time.time(),
-            run_id=run.run_id,
-            attempt=run.attempt,
-            loss=progress.loss,
-            eval_loss=progress.eval_loss,
-            job=run.job.model_dump(mode="json"),
-            corpus_sha256=run.corpus_sha256,
-            world=plan.world,
-            mesh=plan.mesh,
-            versions=versions.versions(),
-            code=run.code,
-            arrays=self._arrays(flat),
-            files={},
-            data=self._label() if is_url(self._folder) else "",
-            base=run.base,
-        )
-
-    def _arrays(self, flat: dict[str, jax.Array]) -> dict[str, Array]:
-        numbers = digests(flat.values())
-        return {
-            name: Array(shape=leaf.shape, dtype=str(leaf.dtype), digest=number)
-            for (name, leaf), number in zip(flat.items(), numbers, strict=True)
-        }
 
     def _settle(
         self,

@@ -7,7 +7,8 @@ Positions in optax's chain are left out, so another link in the chain does not c
 A digest is one number per array, which any change of a bit changes. It is the same on every mesh.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,7 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, KeyPath
 
+from trainer.contract.records.checkpoint_metadata import CheckpointMetadata
 from trainer.step.train_step import TrainState
+
+PARTS = 8
+"""Number of parts in which a restore reads its shards; about one part is in memory twice."""
 
 
 def flatten(state: TrainState[Any]) -> dict[str, Any]:
@@ -70,6 +75,39 @@ def digests(arrays: Iterable[jax.Array]) -> list[int]:
 
 
 _compiled = jax.jit(digest)
+
+
+def groups(
+    like: Mapping[str, Any], shardings: Mapping[str, Any], parts: int = PARTS
+) -> Iterator[list[str]]:
+    """Yields groups of array names. A group's arrays are in memory twice while it is read.
+
+    A group is at most 1/`parts` of the bytes of all shards, or one array.
+    """
+    sizes = {
+        name: math.prod(shardings[name].shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for name, leaf in like.items()
+    }
+    room = sum(sizes.values()) / parts
+    group: list[str] = []
+    for name in sorted(like, key=lambda name: -sizes[name]):
+        if group and sum(sizes[n] for n in group) + sizes[name] > room:
+            yield group
+            group = []
+        group.append(name)
+    if group:
+        yield group
+
+
+def changed(flat: Mapping[str, jax.Array], about: CheckpointMetadata) -> str:
+    """Returns a text that names the arrays whose digest is not the saved one; "": none."""
+    numbers = digests(flat.values())
+    wrong = [
+        name
+        for name, number in zip(flat, numbers, strict=True)
+        if number != about.arrays[name].digest
+    ]
+    return f"the data of {', '.join(wrong)} has changed since it was saved" if wrong else ""
 
 
 def _mix(x: jax.Array) -> jax.Array:

@@ -14,8 +14,8 @@ from jax.sharding import Sharding, SingleDeviceSharding
 
 from trainer import hugging_face
 from trainer.checkpoint.errors import FolderError
-from trainer.checkpoint.restore import changed, read_arrays
-from trainer.checkpoint.tree import digests
+from trainer.checkpoint.restore import read_arrays
+from trainer.checkpoint.tree import changed, digests
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import CustomModel

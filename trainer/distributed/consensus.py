@@ -61,6 +61,22 @@ def broadcast(name: str, value: str | None, deadline_s: float = 300.0) -> str:
     return published
 
 
+def publish(name: str, value: str) -> None:
+    """Makes a value of this process known to all; does nothing for a single process."""
+    client = jax_distributed.global_state.client
+    if client is not None:
+        client.key_value_set(f"slipway/{name}/{jax.process_index()}", value)
+
+
+def published(name: str, process: int, deadline_s: float = 300.0) -> str:
+    """Returns what another process has published. Raises AgreementError after the deadline."""
+    client = jax_distributed.global_state.client
+    value = _get(client, f"slipway/{name}/{process}", deadline_s)
+    if value is None:
+        raise AgreementError(f"{_no_response(process, deadline_s)['text']} ({name})")
+    return value
+
+
 def _encoded(error: Exception | None) -> str:
     return json.dumps({"kind": type(error).__name__, "text": str(error)} if error else None)
 

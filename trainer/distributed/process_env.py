@@ -20,6 +20,8 @@ class Environment:
     run_dir: Path | None = None
     attempt: int = 1
     events_fd: int | None = None
+    host_memory: str | None = None
+    """Address of the memory of this host's agent; None without an agent."""
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> "Environment":
@@ -40,4 +42,5 @@ class Environment:
             run_dir=Path(run_dir) if run_dir else None,
             attempt=int(variables.get(environment.ATTEMPT, 1)),
             events_fd=int(events_fd) if events_fd else None,
+            host_memory=variables.get(environment.HOST_MEMORY),
         )

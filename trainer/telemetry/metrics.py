@@ -19,6 +19,7 @@ from trainer.contract.protocol.events import (
     EvalEvent,
     Event,
     RestoredEvent,
+    RestoreSource,
     SampledEvent,
     SaveFailedEvent,
     SaveProgressEvent,
@@ -232,8 +233,8 @@ class Report:
         self._emit(SaveFailedEvent(step=step, message=message))
         self.print_line(f"checkpoint of step {step} NOT saved: {message}")
 
-    def restored(self, step: int, examples: int, message: str) -> None:
-        self._emit(RestoredEvent(step=step, examples=examples, message=message))
+    def restored(self, step: int, examples: int, source: RestoreSource, message: str) -> None:
+        self._emit(RestoredEvent(step=step, examples=examples, source=source, message=message))
         self.print_line(message)
 
     def print_if_resumed(self, line: str) -> None:

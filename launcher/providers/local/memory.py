@@ -17,7 +17,8 @@ TRAINER_BYTES = 704 * MIB
 def refuse_if_too_large(world: World, state_bytes: int) -> None:
     """Raises HostError unless the hosts and `state_bytes` of training state fit.
 
-    `state_bytes` covers parameters, optimizer and gradients on all devices together.
+    `state_bytes` covers parameters, optimizer and gradients on all devices together, and in-memory
+    checkpoints.
     """
     available = available_bytes()
     per_host = NODE_BYTES + TRAINER_BYTES

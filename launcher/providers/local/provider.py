@@ -40,7 +40,9 @@ class LocalProvider(HostProvider):
         world = spec.provisioned_world
         _refuse_other_machines(world)
         # Accelerators have their own memory.
-        memory.refuse_if_too_large(world, spec.state_bytes if world.on_cpu else 0)
+        on_devices = spec.state_bytes if world.on_cpu else 0
+        in_memory = spec.in_memory_bytes * spec.plan.world.processes
+        memory.refuse_if_too_large(world, on_devices + in_memory)
 
     def host_environment(self) -> dict[str, str] | None:
         """Returns the environment of all hosts; None when they have networks or variables apart."""

@@ -17,8 +17,9 @@ from tests.support.model_folders import loaded, logits_of
 from tests.support.sampling import sampled
 from tests.support.saves import Kept
 from trainer.checkpoint.errors import FolderError
+from trainer.checkpoint.facts import Progress
 from trainer.checkpoint.initial_state import InitialState, begin
-from trainer.checkpoint.saver import Progress, Saver
+from trainer.checkpoint.saver import Saver
 from trainer.checkpoint.weights import initial
 from trainer.contract.config.job import Job
 from trainer.contract.estimates.memory import footprint

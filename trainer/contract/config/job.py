@@ -89,6 +89,11 @@ class Checkpoint(Section):
         description="Save every N minutes. Defaults to 10 when `every_steps` is not set; both may "
         "be set.",
     )
+    in_memory_every_steps: Positive | Literal["auto"] | None = Field(
+        default=None,
+        description="Also keep the state of every N-th step in the memory of the hosts, with a "
+        "copy on another host. auto: as often as takes 1 % of the time of steps. null: do not.",
+    )
     keep: Positive = Field(default=3, description="Number of newest checkpoints that are kept.")
     keep_every_steps: Positive | None = Field(
         default=None,

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 Edge = Literal["begin", "end"]
+RestoreSource = Literal["storage", "memory", "neighbor"]
+"""`memory`: the memory of each process's own host; `neighbor`: copies in that of other hosts."""
 PORT_TAKEN, PEER_LOST, STALE = "port_taken", "peer_lost", "stale"
 """Categories of a program's last warning or error that the launcher acts on."""
 
@@ -244,6 +246,8 @@ class RestoredEvent(Event):
     """Step of the checkpoint."""
     examples: int | None = None
     """Examples that were used up to this step."""
+    source: RestoreSource | None = None
+    """Where it was read: storage, the memory of the hosts, or copies in that of neighbors."""
     message: str | None = None
     """Description for the user, if the program has printed one."""
 
