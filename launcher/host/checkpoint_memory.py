@@ -75,18 +75,8 @@ class _Slots:
 
     def free(self, kind: Kind, size: int, kept: Stamp | None) -> _Memory:
         """Returns a slot to overwrite. Raises RefusedError when the memory has no room for it."""
-        slots = [one for one in self.all if one.kind == kind]
-        usable = [
-            one
-            for one in slots
-            if not one.is_busy and (one.content is None or one.content.stamp != kept)
-        ]
-        if usable:
-            slot = min(usable, key=lambda one: one.content.stamp if one.content else Stamp(0, 0))
-        elif len(slots) < SLOTS:
-            slot = _Memory(len(self.all), kind, os.memfd_create(f"slipway-{kind}"))
-            self.all.append(slot)
-        else:
+        slot = self._unused(kind) or self._oldest(kind, kept)
+        if slot is None:
             raise RefusedError("both slots are in use")
         total = size + sum(one.size for one in self.all if one is not slot)
         if total > self.limit_bytes:
@@ -96,6 +86,23 @@ class _Slots:
             os.ftruncate(slot.fd, size)
             slot.size = size
         return slot
+
+    def _unused(self, kind: Kind) -> _Memory | None:
+        slots = [one for one in self.all if one.kind == kind]
+        empty = [one for one in slots if one.content is None and not one.is_busy]
+        if not empty and len(slots) < SLOTS:
+            empty = [_Memory(len(self.all), kind, os.memfd_create(f"slipway-{kind}"))]
+            self.all += empty
+        return empty[0] if empty else None
+
+    def _oldest(self, kind: Kind, kept: Stamp | None) -> _Memory | None:
+        """Returns the slot with the oldest checkpoint, except for the one that must be kept."""
+        found = [
+            (one.content.stamp, one.number, one)
+            for one in self.all
+            if one.kind == kind and one.content is not None and one.content.stamp != kept
+        ]
+        return min(found)[2] if found else None
 
     def holding(self, number: int, stamp: Stamp) -> _Memory:
         """Returns a committed slot. Raises RefusedError when it holds something else."""
@@ -117,6 +124,7 @@ class CheckpointMemory:
 
     def close(self) -> None:
         """Stops listening and frees all slots."""
+        self._server.shutdown(socket.SHUT_RDWR)  # ends the `accept` that waits
         self._server.close()
         with self._lock:
             for slot in self._slots.all:

@@ -64,6 +64,7 @@ def plan_as_json(launch: LaunchSpec) -> str:
     }
     if isinstance(launch, TrainingLaunch):
         content["bytes_per_device"] = _bytes_per_device(launch)
+        content["in_memory_bytes_per_host"] = launch.in_memory_bytes
         content["arrays"] = [
             array.model_dump(include={"name", "axes", "spec", "bytes_per_device"})
             for array in launch.plan.parameters
@@ -163,6 +164,8 @@ def _facts(launch: TrainingLaunch) -> Table:
     sizes = _bytes_per_device(launch)
     shown = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
     table.add_row("per device", shown)
+    if size := launch.in_memory_bytes:
+        table.add_row("per host", f"in-memory checkpoints {format_bytes(size)}")
     if best := launch.bounds:
         for title, text in zip(("at best", "", ""), _bounds_lines(launch, best), strict=True):
             table.add_row(title, text)

@@ -79,6 +79,14 @@ def test_a_disk_without_room_for_a_checkpoint_is_named() -> None:
     assert "1 GiB of disk space are free, but a checkpoint takes 2 GiB" in str(problem)
 
 
+def test_memory_without_room_for_in_memory_checkpoints_is_named() -> None:
+    look = seen(replace(GOOD, memory_bytes=1 << 30))
+    (problem,) = judge(look, Needs(TPU, in_memory_bytes=2 << 30))
+    assert problem.is_fatal
+    assert "1 GiB of memory are free, but in-memory checkpoints take 2 GiB" in str(problem)
+    assert "checkpoint.in_memory_every_steps=null" in str(problem)
+
+
 def test_the_wrong_number_of_chips_is_named() -> None:
     assert "found 3 of 4 TPUs" in only(problems(replace(GOOD, chips=3)))
 

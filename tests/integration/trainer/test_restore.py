@@ -9,7 +9,7 @@ import pytest
 from tests.support.checkpoint_metadata_builders import about_of
 from tests.support.saves import Kept, equal
 from tests.support.worlds import cpu_world, tiny_job
-from trainer.checkpoint import restore, saver
+from trainer.checkpoint import restore, saver, tree
 from trainer.checkpoint.lease import Lease
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.storage import retries
@@ -20,7 +20,7 @@ def test_a_restore_reads_a_part_of_the_arrays_at_a_time(tmp_path):
     shardings = dict.fromkeys(shapes, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
     shapes["large"] = jax.ShapeDtypeStruct((400,), "float32")
     shardings["large"] = shardings["a"]
-    groups = list(restore.groups(shapes, shardings, parts=4))
+    groups = list(tree.groups(shapes, shardings, parts=4))
     assert groups == [["large"], ["f", "e"], ["d", "c"], ["b", "a"]]
 
 
@@ -32,7 +32,7 @@ def test_a_part_is_measured_in_bytes_and_may_be_full():
         "d": jax.ShapeDtypeStruct((100,), "int32"),
     }
     shardings = dict.fromkeys(shapes, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
-    assert list(restore.groups(shapes, shardings, parts=2)) == [["a", "b"], ["c", "d"]]
+    assert list(tree.groups(shapes, shardings, parts=2)) == [["a", "b"], ["c", "d"]]
 
 
 def test_a_restore_says_on_which_hosts_and_mesh_the_checkpoint_was_saved():

@@ -9,6 +9,7 @@ from launcher.planning.planner import make_launch
 from launcher.planning.spec import LaunchSpec
 from tests.support.worlds import tiny_job
 from trainer.contract.config.loader import Loaded
+from trainer.contract.protocol.environment import HOST_MEMORY_BYTES
 
 SSH = {"kind": "ssh", "hosts": ["a", "b"]}
 
@@ -61,3 +62,17 @@ def test_a_cluster_file_is_remembered_by_where_it_is(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert ClusterRef(name="c.yaml").lasting().name == str(tmp_path / "c.yaml")
     assert ClusterRef(name="tpu-v4-32").lasting().name == "tpu-v4-32"
+
+
+def test_in_memory_checkpoints_have_two_slots_for_each_host_and_for_its_neighbor() -> None:
+    saving = {"every_steps": 10, "in_memory_every_steps": 10}
+    sharded = launch_of("/job", None, checkpoint=saving, mesh={"data": 1, "fsdp": -1})
+    a_host = sharded.checkpoint_bytes / sharded.plan.world.processes
+    assert sharded.in_memory_bytes == pytest.approx(4 * a_host, abs=4.2 * 2**20)
+    assert sharded.environment(0)[HOST_MEMORY_BYTES] == str(sharded.in_memory_bytes)
+
+
+def test_a_job_without_in_memory_checkpoints_needs_no_memory_for_them() -> None:
+    launch = launch_of("/job", None)
+    assert launch.in_memory_bytes == 0
+    assert HOST_MEMORY_BYTES not in launch.environment(0)
