@@ -92,6 +92,8 @@ class Recovery:
     """Until the first step of the next attempt."""
     new_s: float
     """Until the first step that no attempt had made before."""
+    repeated: int = 0
+    """Steps that the next attempt repeats."""
     parts_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """The parts of `first_s`, in order: see `PARTS`."""
 
@@ -200,7 +202,8 @@ class Story:
 
         new = self.wait_for(is_new, limit_s)
         parts_s = _parts(fired, ends)
-        return Recovery(kind, first["time"] - fired, new["time"] - fired, parts_s)
+        repeated = new["step"] - first["step"]
+        return Recovery(kind, first["time"] - fired, new["time"] - fired, repeated, parts_s)
 
     def _record(self, event: Event) -> None:
         self.attempt = max(self.attempt, event.get("attempt") or 0)

@@ -1,13 +1,16 @@
 """Measures the time from a fault to the next new step: `launch` and Ray Train's JaxTrainer.
 
-    python benchmarks/recovery.py [--faults NAME ...] [--rounds 3] [--spares 0] [--limit-s 180]
+    python benchmarks/recovery.py [--faults NAME ...] [--hosts 2] [--rounds 3] [--spares 0]
+        [--in-memory null] [--after-steps 2] [--model small] [--limit-s 180]
 
-Runs on two simulated hosts of this machine, with a warm compile cache, and with standby processes
-that are ready. Each fault is injected two steps after a checkpoint was reported. A step takes
-0.1 s, so repeated steps cost little. Prints, as medians over the rounds, the seconds from the fault
-to the first step of the next attempt and to the first new step, beside Slipway's target, and the
-parts of the first time. With `--spares`, there are hosts to take the place of a lost one, and each
-round is a new run.
+Runs on simulated hosts of this machine, with a warm compile cache, and with standby processes that
+are ready. Each fault is injected `--after-steps` steps after a checkpoint was reported. A step
+takes 0.1 s, so repeated steps cost little. Prints, as medians over the rounds, the seconds from the
+fault to the first step of the next attempt and to the first new step, beside Slipway's target, the
+most repeated steps, and the parts of the first time. With `--spares`, there are hosts to take the
+place of a lost one, and each round is a new run. With `--in-memory`, states are also kept in the
+memory of the hosts, every so many steps or `auto`. `--model large` has 1 GiB of state, and longer
+steps.
 
 After each fault, JaxTrainer runs too if `ray.train` can be imported:
 
@@ -46,19 +49,26 @@ from tests.support.processes import wait_until
 from tests.support.programs import standbys
 
 WORKER = Path(__file__).with_name("recovery_jax_trainer.py")
-EVERY_STEPS, AFTER_STEPS, STEP_S = 20, 2, 0.1
-JOB = f"""\
+EVERY_STEPS, STEP_S = 20, 0.1
+JOB = """\
 name: recovery
 steps: 1000000
-model: {{layers: 4, d_model: 128, heads: 4, kv_heads: 2, d_ff: 384}}
+model: {model}
 data: {{source: text, path: "corpus/*.txt", seq_len: 32, global_batch: 4}}
-mesh: {{data: -1, fsdp: 1}}
+mesh: {mesh}
 eval: null
 sample: null
-checkpoint: {{every_steps: {EVERY_STEPS}}}
+checkpoint: {{every_steps: {every_steps}, in_memory_every_steps: {in_memory}}}
 retries: {{standby_after_s: 0}}
 """
-HOSTS = 2
+MODELS = {
+    "small": (
+        "{layers: 4, d_model: 128, heads: 4, kv_heads: 2, d_ff: 384}",
+        "{data: -1, fsdp: 1}",
+    ),
+    "large": ("{layers: 7, d_model: 1024, heads: 8, d_ff: 2816}", "{data: 1, fsdp: -1}"),
+}
+"""Model and mesh. The large one is sharded: no host has what another one has."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +106,19 @@ def main() -> None:
     """Measures fault by fault, each launcher in its own cluster."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--faults", nargs="*", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--spares", type=int, default=0)
+    parser.add_argument("--in-memory", default="null")
+    parser.add_argument("--after-steps", type=int, default=2)
+    parser.add_argument("--model", choices=MODELS, default="small")
     parser.add_argument("--limit-s", type=float, default=180.0)
     options = parser.parse_args()
     ways = {"launch": _launch}
     if all(importlib.util.find_spec(name) for name in ("pyarrow", "fsspec", "pandas")):
         ways["JaxTrainer"] = _jax_trainer
-    print(f"{'fault':12} {'aim':>6}  {'way':10} {'first step':>12} {'new step':>12}")
+    titles = f"{'first step':>12} {'new step':>12} {'repeated':>9}"
+    print(f"{'fault':12} {'aim':>6}  {'way':10} {titles}")
     with tempfile.TemporaryDirectory() as folder:
         os.environ.update(XDG_STATE_HOME=f"{folder}/state", XDG_CACHE_HOME=f"{folder}/cache")
         for name in options.faults:
@@ -127,7 +142,8 @@ def _print(
         first = f"{statistics.median(recovery.first_s for recovery in found):.1f} s"
         new = f"{statistics.median(recovery.new_s for recovery in found):.1f} s"
     aim = f"{case.aim_s:.0f} s" if way == "launch" else ""
-    print(f"{name:12} {aim:>6}  {way:10} {first:>12} {new:>12}", flush=True)
+    repeated = max((recovery.repeated for recovery in found), default="")
+    print(f"{name:12} {aim:>6}  {way:10} {first:>12} {new:>12} {repeated:>9}", flush=True)
     if way == "launch" and found:
         parts = {
             part: statistics.median(recovery.parts_s[part] for recovery in found) for part in PARTS
@@ -139,12 +155,18 @@ def _launch(
     case: Case, folder: Path, traces: Traces, rounds: int, options: argparse.Namespace
 ) -> Iterator[Recovery]:
     launcher, flag = Launcher(folder, traces), folder / "sleep"
-    (folder / "job.yaml").write_text(JOB)
+    model, mesh = MODELS[options.model]
+    job = JOB.format(model=model, mesh=mesh, every_steps=EVERY_STEPS, in_memory=options.in_memory)
+    (folder / "job.yaml").write_text(job)
     code = f"time.sleep({STEP_S}); {sleeps_at(flag)}"
-    run = launcher("recovery", sabotage(folder, code), f"spares: {options.spares}")
+    cluster = launcher.cluster_file(
+        "recovery-cluster", sabotage(folder, code), f"spares: {options.spares}"
+    )
+    cluster.write_text(cluster.read_text().replace("hosts: 2", f"hosts: {options.hosts}"))
+    run = launcher.on(cluster, "recovery")
 
     def until_ready() -> None:
-        wait_until(lambda: len(standbys(traces)) == HOSTS + options.spares)
+        wait_until(lambda: len(standbys(traces)) == options.hosts + options.spares)
 
     fire = faults(flag)[case.fault]
     yield from _rounds(case, fire, Story(run), traces, rounds, options, until_ready)
@@ -182,7 +204,7 @@ def _rounds(
         until_ready()
         story.catch_up()
         story.wait_for(lambda event: event["event"] == "checkpoint_saved")
-        story.wait_for_steps(AFTER_STEPS)
+        story.wait_for_steps(options.after_steps)
         fired = fire(traces, case.process)
         try:
             yield story.recovery(fired, options.limit_s)
