@@ -172,7 +172,7 @@ class Agent:
         return self._program.stacks(wait_s) if self._program is not None else ""
 
     def _with_memory(self, program: HostProgram) -> HostProgram:
-        """Tells a program that keeps in-memory checkpoints where this host's memory is."""
+        """Adds the address of this host's memory for a program that keeps in-memory checkpoints."""
         size = program.environment.get(HOST_MEMORY_BYTES)
         if size is None:
             return program
