@@ -59,7 +59,7 @@ def test_the_neighbor_is_in_another_slice_if_there_is_one() -> None:
     assert [memory_saver.neighbor_of(p, slices) for p in range(4)] == [2, 3, 0, 1]
 
 
-def test_a_checkpoint_is_complete_when_each_part_of_each_array_is_in_some_slot() -> None:
+def test_a_checkpoint_is_complete_when_each_shard_is_in_some_slot() -> None:
     about = about_of(tiny_job(), step=5)
     arrays = {"a": Array(shape=(4, 2), dtype="float32", digest=0)}
     text = about.model_copy(update={"arrays": arrays}).model_dump_json()

@@ -64,7 +64,7 @@ def test_a_cluster_file_is_remembered_by_where_it_is(tmp_path: Path, monkeypatch
     assert ClusterRef(name="tpu-v4-32").lasting().name == "tpu-v4-32"
 
 
-def test_in_memory_checkpoints_have_two_slots_for_each_host_and_for_its_neighbor() -> None:
+def test_each_host_has_two_slots_for_itself_and_two_for_a_neighbor() -> None:
     saving = {"every_steps": 10, "in_memory_every_steps": 10}
     sharded = launch_of("/job", None, checkpoint=saving, mesh={"data": 1, "fsdp": -1})
     a_host = sharded.checkpoint_bytes / sharded.plan.world.processes
