@@ -8,7 +8,8 @@ from typing import Self
 import jax
 
 from trainer.checkpoint.facts import Progress
-from trainer.checkpoint.memory_saver import Interval, MemorySaver
+from trainer.checkpoint.memory_interval import Interval
+from trainer.checkpoint.memory_saver import MemorySaver
 from trainer.contract.config.job import Eval, Job, Sample
 from trainer.contract.planning.plan import Plan
 from trainer.data.loader import BatchLoader
@@ -175,4 +176,5 @@ class InMemoryCallback(Callback):
         with self._events.phase("save"):
             progress = Progress(step, self._loader.examples(step), self._loss, None)
             self._saver.save(progress, state)
-            self._interval.saved(step, began_s, time.perf_counter())
+            background_s = self._saver.background_s
+            self._interval.saved(step, began_s, time.perf_counter(), background_s)

@@ -6,6 +6,7 @@ whatever ends the agent: the slots are files without a name, see memfd_create(2)
 
 import hmac
 import json
+import mmap
 import os
 import secrets
 import socket
@@ -33,7 +34,6 @@ from trainer.contract.protocol.host_memory import (
 
 IDLE_TIMEOUT_S = 30.0
 """Seconds after which a connection that sends or takes nothing is closed."""
-CHUNK_BYTES = 4 * 2**20
 
 
 class RefusedError(Exception):
@@ -48,6 +48,7 @@ class _Memory:
     kind: Kind
     fd: int
     size: int = 0
+    mapped: memoryview = field(default_factory=lambda: memoryview(bytearray()))
     content: Content | None = None
     """None while the slot is empty or being written."""
     is_busy: bool = False
@@ -84,7 +85,7 @@ class _Slots:
         slot.content = None
         if slot.size != size:
             os.ftruncate(slot.fd, size)
-            slot.size = size
+            slot.size, slot.mapped = size, memoryview(mmap.mmap(slot.fd, size))
         return slot
 
     def _unused(self, kind: Kind) -> _Memory | None:
@@ -206,7 +207,7 @@ class CheckpointMemory:
             slot = self._slots.free("copy", request.size, request.kept)
             slot.is_busy = True
         try:
-            complete = _receive(received, slot.fd, request.size)
+            complete = received.readinto(slot.mapped) == request.size  # type: ignore[attr-defined]
             with self._lock:
                 self._slots.enter(request.attempt)
                 if complete:
@@ -215,18 +216,6 @@ class CheckpointMemory:
             slot.is_busy = False
         if not complete:
             raise RefusedError("the connection ended before all bytes had arrived")
-
-
-def _receive(received: BinaryIO, fd: int, size: int) -> bool:
-    """Writes `size` received bytes to a file; returns whether all of them came."""
-    chunk, offset = memoryview(bytearray(min(CHUNK_BYTES, size))), 0
-    while offset < size:
-        count = received.readinto(chunk[: size - offset])  # type: ignore[attr-defined]
-        if not count:
-            return False
-        os.pwrite(fd, chunk[:count], offset)
-        offset += count
-    return True
 
 
 def _send(connection: socket.socket, fd: int, parts: Any) -> None:

@@ -1,9 +1,9 @@
 """Requests to the memory of a host's agent, in which in-memory checkpoints are kept."""
 
 import json
-import os
+import mmap
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -107,22 +107,13 @@ class HostMemory:
                 yield _answer(received.readline(LINE_BYTES)), received
 
 
-def write(path: str, arrays: Iterable[np.ndarray]) -> None:
-    """Writes arrays into a reserved slot, one after the other.
-
-    A mapping of the file would cost a page fault for each of its pages. Raises HostMemoryError.
-    """
+def mapping(path: str, size: int) -> np.ndarray:
+    """Returns the bytes of a reserved slot, to be written. Raises HostMemoryError."""
     try:
-        fd = os.open(path, os.O_WRONLY)
-        try:
-            for array in arrays:
-                left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-                while left:
-                    left = left[os.write(fd, left) :]
-        finally:
-            os.close(fd)
+        with Path(path).open("r+b") as file:
+            return np.frombuffer(mmap.mmap(file.fileno(), size), np.uint8)
     except OSError as error:
-        raise HostMemoryError(f"cannot write {path}: {error.strerror}") from error
+        raise HostMemoryError(f"cannot map {path}: {error.strerror}") from error
 
 
 def read_file(path: str, parts: Sequence[tuple[int, int]]) -> list[np.ndarray]:

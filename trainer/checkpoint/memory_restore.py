@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
+from trainer.checkpoint.local_shards import Bounds, bounds
 from trainer.checkpoint.memory_client import HostMemory, HostMemoryError, read_file
-from trainer.checkpoint.memory_saver import Bounds, bounds
 from trainer.checkpoint.tree import changed, groups
 from trainer.contract.protocol.host_memory import Address, Shard, Slot, Stamp
 from trainer.contract.records.checkpoint_metadata import CheckpointMetadata
@@ -242,8 +242,24 @@ def complete(slots: Sequence[Slot]) -> list[MemoryCheckpoint]:
         metadata = CheckpointMetadata.model_validate_json(some[0].content.metadata)
         if _is_whole(metadata, some):
             own = [slot for slot in some if slot.kind == "own"]
-            found.append(MemoryCheckpoint(stamp, metadata, not _is_whole(metadata, own)))
+            whole = _with_digests(metadata, some)
+            found.append(MemoryCheckpoint(stamp, whole, not _is_whole(metadata, own)))
     return found
+
+
+def _with_digests(metadata: CheckpointMetadata, slots: Iterable[Slot]) -> CheckpointMetadata:
+    """Returns the metadata with the digests of the arrays, from those of their shards."""
+    shards = {
+        (shard.name, shard.index): shard.digest for slot in slots for shard in slot.content.shards
+    }
+    sums: dict[str, int] = defaultdict(int)
+    for (name, _), digest in shards.items():
+        sums[name] += digest
+    arrays = {
+        name: array.model_copy(update={"digest": sums[name] % 2**32})
+        for name, array in metadata.arrays.items()
+    }
+    return metadata.model_copy(update={"arrays": arrays})
 
 
 def _is_whole(metadata: CheckpointMetadata, slots: Iterable[Slot]) -> bool:

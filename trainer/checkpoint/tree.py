@@ -8,7 +8,7 @@ A digest is one number per array, which any change of a bit changes. It is the s
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -55,8 +55,11 @@ PRIMES = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
 """Primes of xxHash32 (https://github.com/Cyan4973/xxHash), one per dim."""
 
 
-def digest(array: jax.Array) -> jax.Array:
+def digest(array: jax.Array, first: Sequence[jax.Array | int] | None = None) -> jax.Array:
     """Returns the digest, a uint32 scalar, of an array of up to five dims and 4 bytes a number.
+
+    `first` is the position of its first element in a larger array, of which it is a part. The
+    digest of an array is the sum of those of its parts.
 
     It is the sum modulo 2^32 of each element's bits times an odd hash of its position, both mixed
     by the finalizer of MurmurHash3 (https://github.com/aappleby/smhasher).
@@ -65,13 +68,21 @@ def digest(array: jax.Array) -> jax.Array:
     bits = jax.lax.bitcast_convert_type(array, width).astype(jnp.uint32)
     position = jnp.zeros(array.shape, jnp.uint32)
     for dim, prime in zip(range(array.ndim), PRIMES, strict=False):
-        position += jax.lax.broadcasted_iota(jnp.uint32, array.shape, dim) * jnp.uint32(prime)
+        index = jax.lax.broadcasted_iota(jnp.uint32, array.shape, dim)
+        if first is not None:
+            index += jnp.uint32(first[dim])
+        position += index * jnp.uint32(prime)
     return jnp.sum(_mix(bits) * (_mix(position) | jnp.uint32(1)), dtype=jnp.uint32)
 
 
 def digests(arrays: Iterable[jax.Array]) -> list[int]:
     """Returns all digests, one program each: on CPU, a single program would hold copies of all."""
     return [int(_compiled(array)) for array in arrays]
+
+
+def part_digest(part: jax.Array, first: Sequence[int]) -> jax.Array:
+    """Returns the digest of a part of an array, without waiting for it."""
+    return _compiled(part, [np.uint32(position) for position in first])
 
 
 _compiled = jax.jit(digest)

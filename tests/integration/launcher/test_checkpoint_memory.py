@@ -9,7 +9,7 @@ import pytest
 
 from launcher.host.checkpoint_memory import CheckpointMemory
 from tests.support.processes import wait_until
-from trainer.checkpoint.memory_client import HostMemory, HostMemoryError, read_file, write
+from trainer.checkpoint.memory_client import HostMemory, HostMemoryError, mapping, read_file
 from trainer.contract.protocol.host_memory import Content, Shard, Stamp, StoreRequest, encode
 
 SIZE = 1000
@@ -25,14 +25,14 @@ def memory() -> Iterator[CheckpointMemory]:
 
 
 def content(step: int, attempt: int = 1) -> Content:
-    return Content(Stamp(attempt, step), 0, [Shard("a", ((0, SIZE),), 0, SIZE)], "{}")
+    return Content(Stamp(attempt, step), 0, [Shard("a", ((0, SIZE),), 0, SIZE, 7)], "{}")
 
 
 def save(memory: CheckpointMemory, step: int, kept: Stamp | None = None, attempt: int = 1) -> str:
     """Writes and commits a slot; returns its path."""
     client = HostMemory(memory.address, attempt)
     number, path = client.reserve(SIZE, kept)
-    write(path, [DATA])
+    mapping(path, SIZE)[:] = DATA
     client.commit(number, content(step, attempt))
     return path
 

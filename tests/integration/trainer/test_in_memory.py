@@ -7,26 +7,29 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.host.checkpoint_memory import CheckpointMemory
 from tests.support.checkpoint_metadata_builders import about_of
 from tests.support.saves import Kept, equal
 from tests.support.worlds import cpu_world, tiny_job, tpu_world
-from trainer.checkpoint import memory_restore, memory_saver
+from trainer.checkpoint import memory_interval, memory_restore, memory_saver, tree
 from trainer.checkpoint.facts import Progress
 from trainer.checkpoint.initial_state import InitialState
+from trainer.checkpoint.local_shards import Bounds
 from trainer.checkpoint.memory_client import HostMemory
+from trainer.checkpoint.memory_interval import Interval
 from trainer.checkpoint.memory_restore import Held, Sources
-from trainer.checkpoint.memory_saver import Bounds, Interval
-from trainer.contract.protocol.host_memory import Address, Content, Shard, Slot, Stamp
+from trainer.contract.protocol.host_memory import Address, Content, Kind, Shard, Slot, Stamp
 from trainer.contract.records.checkpoint_metadata import Array
 
 NOWHERE = Address("127.0.0.1", 1, "")
 
 
-def slot(step: int, *shards: Shard, kind="own", attempt: int = 1, metadata: str = "") -> Slot:
+def slot(
+    step: int, *shards: Shard, kind: Kind = "own", attempt: int = 1, metadata: str = ""
+) -> Slot:
     return Slot(0, kind, "", Content(Stamp(attempt, step), 0, shards, metadata))
 
 
@@ -35,12 +38,15 @@ def test_an_interval_in_steps_counts_from_the_first_step_of_the_run() -> None:
     assert [step for step in range(13, 30) if interval.is_due(step)] == [15, 20, 25]
 
 
-def test_an_automatic_interval_follows_from_the_second_save() -> None:
+def test_an_automatic_interval_follows_from_the_fourth_save() -> None:
     interval = Interval("auto", first_step=100)
-    assert [step for step in range(101, 110) if interval.is_due(step)] == [102, 106]
-    interval.saved(102, began_s=10.0, ended_s=15.0)  # compiles
-    interval.saved(106, began_s=19.0, ended_s=19.08)  # 0.08 s, and steps of 1 s
-    assert [step for step in range(107, 125) if interval.is_due(step)] == [114, 122]
+    assert [step for step in range(101, 112) if interval.is_due(step)] == [102, 104, 106, 108]
+    interval.saved(102, began_s=10.0, ended_s=15.0, background_s=0.0)  # compiles
+    interval.saved(104, began_s=17.0, ended_s=17.5, background_s=0.5)
+    interval.saved(106, began_s=20.0, ended_s=20.5, background_s=0.5)
+    # 0.05 s and 0.025 s in the background, and steps of 1 s.
+    interval.saved(108, began_s=22.5, ended_s=22.55, background_s=0.025)
+    assert [step for step in range(109, 125) if interval.is_due(step)] == [116, 124]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +56,7 @@ def test_an_automatic_interval_follows_from_the_second_save() -> None:
 def test_saves_take_at_most_one_percent_of_the_time(
     save_s: float, step_s: float, every: int
 ) -> None:
-    assert memory_saver.interval(save_s, step_s) == every
+    assert memory_interval.interval(save_s, step_s) == every
 
 
 def test_the_neighbor_is_in_another_slice_if_there_is_one() -> None:
@@ -63,7 +69,10 @@ def test_a_checkpoint_is_complete_when_each_shard_is_in_some_slot() -> None:
     about = about_of(tiny_job(), step=5)
     arrays = {"a": Array(shape=(4, 2), dtype="float32", digest=0)}
     text = about.model_copy(update={"arrays": arrays}).model_dump_json()
-    first, second = Shard("a", ((0, 2), (0, 2)), 0, 16), Shard("a", ((2, 4), (0, 2)), 0, 16)
+    first, second = (
+        Shard("a", ((0, 2), (0, 2)), 0, 16, 2**31),
+        Shard("a", ((2, 4), (0, 2)), 0, 16, 2**31 + 5),
+    )
     slots = [
         slot(5, first, metadata=text),
         slot(5, second, kind="copy", metadata=text),
@@ -76,6 +85,7 @@ def test_a_checkpoint_is_complete_when_each_shard_is_in_some_slot() -> None:
         (Stamp(2, 3), False),
         (Stamp(1, 5), True),
     ]
+    assert [one.metadata.arrays["a"].digest for one in found] == [5, 5]
 
 
 @st.composite
@@ -92,7 +102,7 @@ def test_an_array_is_the_same_in_shards_of_any_other_sharding(
 ) -> None:
     array = np.random.default_rng(0).standard_normal((rows, columns)).astype(np.float32)
     boxes = [(a, b) for a in data.draw(cuts(rows)) for b in data.draw(cuts(columns))]
-    shards = [Shard("x", box, 0, 0) for box in boxes]
+    shards = [Shard("x", box, 0, 0, 0) for box in boxes]
     sources = Sources.of([Held(NOWHERE, slot(1, *shards))])
     values = {
         piece: np.ascontiguousarray(array[piece.shard.index[0][0] : piece.shard.index[0][1],
@@ -138,12 +148,27 @@ def test_a_state_is_read_from_memory_onto_another_mesh(
     saver = first.checkpoints.memory_saver(start, first.said.events)
     assert saver
     saver.save(Progress(3, 24, float(metrics[-1].loss), None), state)
+    saver.settle()
     state = jax.device_get(state)
     restored = kept(tmp_path / "run", memory, 2, **mesh).restore()
     assert restored
     assert (restored.about.step, restored.source, restored.stored_step) == (3, "memory", 1)
     assert equal(restored.state, state)
     assert restored.about.examples == 24
+
+
+@given(st.data(), st.integers(1, 8), st.integers(1, 8))
+@settings(max_examples=20, deadline=None)
+def test_the_digest_of_an_array_is_the_sum_of_those_of_its_parts(
+    data: st.DataObject, rows: int, columns: int
+) -> None:
+    array = jax.random.normal(jax.random.key(0), (rows, columns))
+    total = sum(
+        int(tree.part_digest(array[a:b, c:d], [a, c]))
+        for a, b in data.draw(cuts(rows))
+        for c, d in data.draw(cuts(columns))
+    )
+    assert tree.digests([array]) == [total % 2**32]
 
 
 def test_a_newer_checkpoint_in_storage_is_read_instead(
@@ -154,6 +179,7 @@ def test_a_newer_checkpoint_in_storage_is_read_instead(
     saver = first.checkpoints.memory_saver(InitialState(state), first.said.events)
     assert saver
     saver.save(Progress(1, 8, 0.0, None), state)
+    saver.settle()
     first.saved(2)
     restored = kept(tmp_path / "run", memory, 2, data=1, fsdp=4).restore()
     assert restored

@@ -52,6 +52,8 @@ class Shard(NamedTuple):
     """First byte in the slot."""
     size: int
     """Number of bytes."""
+    digest: int
+    """Its part of the array's digest: the sum over all shards of an array, modulo 2^32."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,13 @@ class Content:
     """The process whose shards these are."""
     shards: Sequence[Shard]
     metadata: str
-    """The JSON text of a CheckpointMetadata, the same on all processes."""
+    """The JSON text of a CheckpointMetadata, whose arrays have no digests: shards have them."""
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Self:
         shards = [
-            Shard(name, tuple((start, stop) for start, stop in index), offset, size)
-            for name, index, offset, size in fields["shards"]
+            Shard(name, tuple((start, stop) for start, stop in index), *numbers)
+            for name, index, *numbers in fields["shards"]
         ]
         return cls(Stamp(*fields["stamp"]), fields["process"], shards, fields["metadata"])
 
