@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from trainer.checkpoint.facts import Progress, RunFacts
-from trainer.checkpoint.local_shards import Place, local_shards, on_host
+from trainer.checkpoint.local_shards import LocalShard, Place, local_shards, on_host
 from trainer.checkpoint.memory_client import HostMemory, HostMemoryError, mapping
 from trainer.checkpoint.tree import flatten, part_digest
 from trainer.contract.planning.plan import World
@@ -75,7 +75,7 @@ class MemorySaver:
             self._warn(f"step {progress.step} is not in the memory of a host: {error}")
             return
         places = [one.place for one in local]
-        digests = [part_digest(data, [first for first, _ in place.index]) for place, data in local]
+        digests = self._thread.submit(_digests, local)
         for place, data in zip(places, on_host(local), strict=True):
             mapped[place.offset : place.offset + place.size] = data
         arrays = {
@@ -84,7 +84,7 @@ class MemorySaver:
         }
         metadata = self._run.metadata(progress, arrays).model_dump_json()
         self._saving = self._thread.submit(
-            self._finish, self._own, number, path, places, digests, progress.step, metadata
+            self._finish, self._own, number, path, places, digests.result(), progress.step, metadata
         )
 
     def settle(self) -> None:
@@ -135,6 +135,14 @@ class MemorySaver:
         if not self._has_warned:
             self._has_warned = True
             self._events.emit(WarningEvent(message=f"in-memory checkpoints: {message}"))
+
+
+def _digests(local: Sequence[LocalShard]) -> list[jax.Array]:
+    """Returns the digests of shards, without waiting for them.
+
+    Call it in a thread without `jax.set_mesh`: JAX would refuse arrays of one device.
+    """
+    return [part_digest(data, [first for first, _ in place.index]) for place, data in local]
 
 
 def _neighbor(own: HostMemory | None, run: RunFacts) -> HostMemory | None:
