@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,12 @@ def run(
 
 def slots(agent: int, kind: str) -> list[Path]:
     """The memory that an agent holds, as files."""
-    links = [(path, path.readlink()) for path in Path(f"/proc/{agent}/fd").iterdir()]
-    return sorted(
-        path for path, target in links if str(target).startswith(f"/memfd:slipway-{kind}")
-    )
+    found: dict[int, Path] = {}
+    for path in Path(f"/proc/{agent}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was just closed
+            if str(path.readlink()).startswith(f"/memfd:slipway-{kind}"):
+                found[path.stat().st_ino] = path  # a mapping has a descriptor of its own
+    return list(found.values())
 
 
 def flip_bits(agent: int, kind: str) -> None:
