@@ -18,6 +18,8 @@ References:
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -66,7 +68,8 @@ class MemorySaver:
         """
         if self._own is None:
             return
-        local = local_shards(flatten(state))
+        flat = flatten(state)
+        local = local_shards(flat)
         size = sum(one.place.size for one in local)
         try:
             number, path = self._own.reserve(size, self._kept)
@@ -80,12 +83,14 @@ class MemorySaver:
             mapped[place.offset : place.offset + place.size] = data
         arrays = {
             name: Array(shape=leaf.shape, dtype=str(leaf.dtype), digest=0)
-            for name, leaf in flatten(state).items()
+            for name, leaf in flat.items()
         }
         metadata = self._run.metadata(progress, arrays).model_dump_json()
-        self._saving = self._thread.submit(
-            self._finish, self._own, number, path, places, digests.result(), progress.step, metadata
+        content = Content(
+            Stamp(self._run.attempt, progress.step), jax.process_index(), [], metadata
         )
+        written = _Written(number, path, places, digests.result())
+        self._saving = self._thread.submit(self._finish, self._own, written, content)
 
     def settle(self) -> None:
         """Waits until the last save has ended."""
@@ -98,43 +103,51 @@ class MemorySaver:
             self._mapped[path, size] = mapping(path, size)
         return self._mapped[path, size]
 
-    def _finish(
-        self,
-        own: HostMemory,
-        number: int,
-        path: str,
-        places: Sequence[Place],
-        digests: Sequence[jax.Array],
-        step: int,
-        metadata: str,
-    ) -> Stamp | None:
-        """Commits a save and copies it to the neighbor. Returns its stamp; None if it failed."""
-        began_s = time.perf_counter()
-        stamp, process = Stamp(self._run.attempt, step), jax.process_index()
-        shards = [
-            Shard(one.name, one.index, one.offset, one.size, int(number))
-            for one, number in zip(places, digests, strict=True)
-        ]
+    def _finish(self, own: HostMemory, written: "_Written", content: Content) -> Stamp | None:
+        """Commits a save and copies it to the neighbor. Returns its stamp; None if it failed.
+
+        `content` has no shards yet.
+        """
+        began_s, step = time.perf_counter(), content.stamp.step
+        shards = written.shards()
         try:
-            own.commit(number, Content(stamp, process, shards, metadata))
+            own.commit(written.number, replace(content, shards=shards))
         except HostMemoryError as error:
             self._warn(f"step {step} is not in the memory of a host: {error}")
             return None
-        alone = [shard for shard, one in zip(shards, places, strict=True) if one.is_alone]
+        alone = [s for s, one in zip(shards, written.places, strict=True) if one.is_alone]
         if self._neighbor is not None and alone:
-            content = Content(stamp, process, alone, metadata)
+            size = sum(shard.size for shard in alone)
+            copy = replace(content, shards=alone)
             try:
-                self._neighbor.store(path, sum(one.size for one in alone), self._kept, content)
+                self._neighbor.store(written.path, size, self._kept, copy)
             except HostMemoryError as error:
                 self._warn(f"the neighbor of a host has no copy of step {step}: {error}")
         if self._run.plan.world.on_cpu:
             self.background_s = time.perf_counter() - began_s
-        return stamp
+        return content.stamp
 
     def _warn(self, message: str) -> None:
         if not self._has_warned:
             self._has_warned = True
             self._events.emit(WarningEvent(message=f"in-memory checkpoints: {message}"))
+
+
+class _Written(NamedTuple):
+    """A slot that is written and not committed yet."""
+
+    number: int
+    path: str
+    places: Sequence[Place]
+    digests: Sequence[jax.Array]
+    """Digests of the shards, which the devices may still compute."""
+
+    def shards(self) -> list[Shard]:
+        """Returns the shards in the slot; waits for their digests."""
+        return [
+            Shard(one.name, one.index, one.offset, one.size, int(digest))
+            for one, digest in zip(self.places, self.digests, strict=True)
+        ]
 
 
 def _digests(local: Sequence[LocalShard]) -> list[jax.Array]:
