@@ -69,17 +69,26 @@ def flip_bits(agent: int, kind: str) -> None:
             file.write(bytes([byte[0] ^ 1]))
 
 
-def restored(run: Launch) -> tuple[int, str]:
-    """The step that the second attempt has gone on from, and where that was."""
-    event = run.wait_for_event("restored", attempt=2)
+def restored(run: Launch, attempt: int = 2) -> tuple[int, str]:
+    """The step that an attempt has gone on from, and where that was."""
+    event = run.wait_for_event("restored", attempt=attempt)
     return event["step"], event["source"]
 
 
-def test_after_the_loss_of_a_trainer_it_is_the_memory_of_the_hosts(
+def test_own_memory_is_read_then_the_copy_then_storage(
     run: Launch, unbroken: list[list[Any]], traces: Traces, flag: Path
 ) -> None:
     os.kill(trainer_of(traces, 1), signal.SIGKILL)
     assert restored(run) == (IN_MEMORY, "memory")
+    run.wait_for_event("step", attempt=2)
+    flip_bits(agent_of(traces, 1), "own")
+    os.kill(trainer_of(traces, 0), signal.SIGKILL)
+    assert restored(run, attempt=3) == (IN_MEMORY, "neighbor")
+    run.wait_for_event("step", attempt=3)
+    flip_bits(agent_of(traces, 0), "copy")
+    os.kill(trainer_of(traces, 0), signal.SIGKILL)
+    assert restored(run, attempt=4) == (STORED, "storage")
+    assert run.log(0).count("has changed since it was saved") == 3
     flag.touch()
     assert_finished(run, unbroken, traces)
 
@@ -90,28 +99,6 @@ def test_after_the_loss_of_a_host_its_neighbor_has_its_shards(
 ) -> None:
     os.kill(node_of(traces, 1), signal.SIGKILL)
     assert restored(run) == (IN_MEMORY, "neighbor")
-    flag.touch()
-    assert_finished(run, unbroken, traces)
-
-
-def test_a_flipped_bit_is_detected_and_the_copy_is_read(
-    run: Launch, unbroken: list[list[Any]], traces: Traces, flag: Path
-) -> None:
-    flip_bits(agent_of(traces, 1), "own")
-    os.kill(trainer_of(traces, 0), signal.SIGKILL)
-    assert restored(run) == (IN_MEMORY, "neighbor")
-    assert "has changed since it was saved" in run.log(0)
-    flag.touch()
-    assert_finished(run, unbroken, traces)
-
-
-def test_when_the_copy_is_damaged_too_storage_is_read(
-    run: Launch, unbroken: list[list[Any]], traces: Traces, flag: Path
-) -> None:
-    for host, kind in ((1, "own"), (0, "copy")):
-        flip_bits(agent_of(traces, host), kind)
-    os.kill(trainer_of(traces, 0), signal.SIGKILL)
-    assert restored(run) == (STORED, "storage")
     flag.touch()
     assert_finished(run, unbroken, traces)
 
