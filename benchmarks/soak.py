@@ -1,19 +1,22 @@
 """Injects many faults into one run, which must end as if none had happened.
 
-    python benchmarks/soak.py [--faults 50] [--seed 0]
+    python benchmarks/soak.py [--faults 50] [--seed 0] [--hosts 2] [--netns] [--in-memory null]
 
-Runs a small job on two simulated hosts, first without faults, then in the foreground of a terminal
-with that many random faults. Each comes at a random moment after the recovery from the last one:
-SIGKILL of a trainer in a random phase, of an agent, of a Ray node; SIGTERM of a trainer, of a node;
-SIGSTOP of a trainer; a data loader that sleeps; a trainer that the kernel kills for lack of memory;
-checkpoints that cannot be read for some seconds after a kill (ESTALE); checkpoints that are slow to
-write; a terminal that closes, after which the run is resumed in another one.
+Runs a small job on simulated hosts, with `--netns` in networks of their own. It runs first without
+faults, then in the foreground of a terminal with that many random faults. Each comes at a random
+moment after the recovery from the last one: SIGKILL of a trainer in a random phase, of an agent, of
+a Ray node; SIGTERM of a trainer, of a node; SIGSTOP of a trainer; a data loader that sleeps; a
+trainer that the kernel kills for lack of memory; checkpoints that cannot be read for some seconds
+after a kill (ESTALE); checkpoints that are slow to write; a terminal that closes, after which the
+run is resumed in another one.
 
-Prints a line for each fault, and checks at the end that every step is in the curve once, with the
-examples of the run without faults; that there were not many more attempts than faults; that the
-parts of the goodput add up to the wall time; and that no process and no file is left. Exits with 1
-when one of these does not hold. Fifty faults take about 20 minutes. Memory kills need root and a
-memory cgroup; without them they are skipped, and a line says so.
+With `--in-memory`, the state is also kept in the memory of the hosts, every so many steps; a lost
+host loses its memory. Prints a line for each fault, and how often each source was restored. Checks
+at the end that every step is in the curve once, with the examples of the run without faults; that
+there were not many more attempts than faults; that the parts of the goodput add up to the wall
+time; and that no process and no file is left. Exits with 1 when one of these does not hold. Fifty
+faults take about 20 minutes. Memory kills need root and a memory cgroup; without them they are
+skipped, and a line says so.
 """
 
 import argparse
@@ -23,6 +26,7 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -52,10 +56,10 @@ name: soak
 steps: {steps}
 model: {{layers: 1, d_model: 16, heads: 2, d_ff: 32}}
 data: {{source: text, path: "corpus/*.txt", seq_len: 16, global_batch: 12}}
-mesh: {{data: -1, fsdp: 1}}
+mesh: {{data: 1, fsdp: -1}}
 eval: {{every_steps: 15, batches: 1}}
 sample: null
-checkpoint: {{every_steps: 10, keep: 3}}
+checkpoint: {{every_steps: 10, keep: 3, in_memory_every_steps: {in_memory}}}
 retries: {{failures: 10}}
 """
 STEPS_PER_FAULT = 30
@@ -135,9 +139,12 @@ class Session:
 class Soak:
     """Chooses and injects the faults."""
 
-    def __init__(self, session: Session, launcher: Launcher, rng: random.Random) -> None:
+    def __init__(
+        self, session: Session, launcher: Launcher, rng: random.Random, hosts: int
+    ) -> None:
         self.attempts = 1
         """Number of attempts of the run so far."""
+        self._hosts = hosts
         self._session, self._launcher, self._rng = session, launcher, rng
         self._story = Story(session)
         self._fires: dict[str, Fire] = faults(launcher.folder / "sleep")
@@ -164,7 +171,7 @@ class Soak:
         fault = rng.choice(list(self._fires))
         phase = rng.choice(IN_LOOP + IN_START) if fault == BY_PHASE else "train"
         pause_s = LONGEST_PAUSE_S * rng.random()
-        return Shot(fault, rng.randrange(2), phase, rng.randint(1, 10), pause_s)
+        return Shot(fault, rng.randrange(self._hosts), phase, rng.randint(1, 10), pause_s)
 
     def _fire(self, shot: Shot) -> float:
         """Injects a fault; returns its time."""
@@ -193,22 +200,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--faults", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--netns", action="store_true")
+    parser.add_argument("--in-memory", default="null")
     options = parser.parse_args()
     with workplace() as (folder, traces), ExitStack() as stack:
         os.environ.update(XDG_STATE_HOME=f"{folder}/state", XDG_CACHE_HOME=f"{folder}/cache")
         launcher = Launcher(folder, traces)
-        job = JOB.format(steps=STEPS_PER_FAULT * (1 + options.faults))
+        steps = STEPS_PER_FAULT * (1 + options.faults)
+        job = JOB.format(steps=steps, in_memory=options.in_memory)
         (launcher.folder / "job.yaml").write_text(job)
-        undisturbed = launcher.on(_one_host(launcher), "undisturbed")
+        one_host = _cluster(launcher, "one-host", 1)
+        undisturbed = launcher.on(one_host, "undisturbed", ["checkpoint=null"])
         undisturbed.wait()
         rng = random.Random(options.seed)
         storage = FaultyStorage(folder, f"/runs/{NAME}/checkpoints/")
         os.environ.update(storage.environment)
         began = time.monotonic()
         slow = f"time.sleep({STEP_S}); {sleeps_at(launcher.folder / 'sleep')}"
-        cluster = launcher.cluster_file("soak-cluster", sabotage(launcher.folder, slow))
-        session = Session(launcher, cluster)
-        soak = Soak(session, launcher, rng)
+        networks = ", netns: true" if options.netns else ""
+        provider = sabotage(launcher.folder, slow) + networks
+        session = Session(launcher, _cluster(launcher, "soak-cluster", options.hosts, provider))
+        soak = Soak(session, launcher, rng, options.hosts)
         soak.add(STORAGE_ERRORS, storage_errors(storage, rng))
         soak.add(SLOW_STORAGE, slow_storage(storage))
         try:
@@ -222,6 +235,7 @@ def main() -> None:
             sys.exit(f"not recovered: {error}")
         wall_s = time.monotonic() - began - session.away_s
         _print_recoveries(recoveries)
+        _print_sources(session.run_dir)
         checks = [
             (code == 0, f"the run ended with {code}"),
             _check_examples(session.run_dir, undisturbed.run_dir),
@@ -234,10 +248,10 @@ def main() -> None:
     sys.exit(0 if all(holds for holds, _ in checks) else 1)
 
 
-def _one_host(launcher: Launcher) -> Path:
-    """Writes a cluster file whose runs have the same examples, and end sooner."""
-    cluster = launcher.cluster_file("one-host")
-    cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: 1"))
+def _cluster(launcher: Launcher, name: str, hosts: int, provider: str = "") -> Path:
+    """Writes a cluster file. Runs on any number of hosts have the same examples."""
+    cluster = launcher.cluster_file(name, provider)
+    cluster.write_text(cluster.read_text().replace("hosts: 2", f"hosts: {hosts}"))
     return cluster
 
 
@@ -246,6 +260,15 @@ def _print_recoveries(recoveries: list[tuple[Shot, Recovery]]) -> None:
     for fault in sorted({shot.fault for shot, _ in recoveries}):
         took_s = [recovery.new_s for shot, recovery in recoveries if shot.fault == fault]
         print(f"{fault:24} {len(took_s):3} times, to a new step {max(took_s):5.1f} s at most")
+
+
+def _print_sources(run_dir: Path) -> None:
+    """Prints how many attempts were restored from memory, from neighbors, and from storage."""
+    lines = (run_dir / "events.jsonl").read_text().splitlines()
+    sources = Counter(
+        event["source"] for event in map(json.loads, lines) if event["event"] == "restored"
+    )
+    print("restored from", ", ".join(f"{name} {n} times" for name, n in sources.most_common()))
 
 
 def _check_examples(run_dir: Path, undisturbed: Path) -> tuple[bool, str]:

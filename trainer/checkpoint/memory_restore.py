@@ -8,7 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,11 +16,10 @@ import numpy as np
 from trainer.checkpoint.local_shards import Bounds, bounds
 from trainer.checkpoint.memory_client import HostMemory, HostMemoryError, read_file
 from trainer.checkpoint.tree import changed, groups
+from trainer.contract.protocol.events import RestoreSource
 from trainer.contract.protocol.host_memory import Address, Shard, Slot, Stamp
 from trainer.contract.records.checkpoint_metadata import CheckpointMetadata
 from trainer.distributed import consensus
-
-Source = Literal["memory", "neighbor"]
 
 
 class Held(NamedTuple):
@@ -45,8 +44,7 @@ class InMemory:
 
     flat: dict[str, jax.Array]
     checkpoint: MemoryCheckpoint
-    source: Source
-    """`memory`: each process's own shards; `neighbor`: copies of some of them."""
+    source: RestoreSource
 
 
 class MemoryRestorer:

@@ -18,6 +18,7 @@ References:
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -93,10 +94,16 @@ class MemorySaver:
         self._saving = self._thread.submit(self._finish, self._own, written, content)
 
     def settle(self) -> None:
-        """Waits until the last save has ended."""
+        """Waits until the last save has ended. Raises TimeoutError after COPY_TIMEOUT_S."""
         saving, self._saving = self._saving, None
-        if saving is not None:
+        if saving is None:
+            return
+        try:
             self._kept = saving.result(COPY_TIMEOUT_S) or self._kept
+        except FutureTimeoutError:
+            raise TimeoutError(
+                f"an in-memory checkpoint was not copied within {COPY_TIMEOUT_S:.0f} s"
+            ) from None
 
     def _mapping(self, path: str, size: int) -> np.ndarray:
         if (path, size) not in self._mapped:

@@ -121,7 +121,8 @@ class Restorer:
         for found in self._memory.find() if self._memory else []:
             about = found.metadata
             continuity = compare(about, self._job, self._corpus_sha256)
-            if about.step < (stored_step or 0) or continuity.errors:
+            is_other = continuity.errors or set(flatten(like)) - set(about.arrays)
+            if is_other or about.step < (stored_step or 0):
                 continue
             assert self._memory
             read = self._memory.read(found, flatten(like), flatten(shardings))
