@@ -125,7 +125,7 @@ class Setting:
             tokens,
             self.run_dir,
             self.environment,
-            self.program.shapes(),
+            self.program.shapes,
             self.report(),
         )
         assert opened
@@ -232,7 +232,7 @@ def _restore(options: argparse.Namespace) -> Numbers:
     from trainer.distributed import initialize
 
     setting = Setting(options)
-    shapes, shardings = setting.program.shapes(), setting.program.shardings
+    shapes, shardings = setting.program.shapes, setting.program.shardings
     restore.changed = check = _Timed(restore.changed)
     restorer = setting.checkpoints.restorer(setting.report())
     initialize.barrier("restore")

@@ -102,7 +102,7 @@ class _Run:
         """
         job, plan, report, program = self.program.job, self.plan, self.report, self.program
         saved = Checkpoints.open(
-            job, plan, self.tokens, self.run_dir, self.environment, program.shapes(), report
+            job, plan, self.tokens, self.run_dir, self.environment, program.shapes, report
         )
         restorer = saved.restorer(report) if saved else None
         with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):

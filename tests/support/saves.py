@@ -60,7 +60,7 @@ class Kept:
             tokens,
             run_dir,
             Environment(attempt=attempt),
-            made.program.shapes(),
+            made.program.shapes,
             said,
         )
         assert opened
@@ -87,4 +87,4 @@ class Kept:
     def restore(self) -> Restored | None:
         program = self.made.program
         restorer = self.checkpoints.restorer(self.said)
-        return restorer.newest(program.shapes(), program.shardings)
+        return restorer.newest(program.shapes, program.shardings)

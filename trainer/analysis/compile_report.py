@@ -105,7 +105,7 @@ def _with_evaluation(verdict: CompileReport, program: TrainProgram, batch: Batch
     It runs in the same micro-batches, while the training state stays in memory.
     """
     began = time.perf_counter()
-    params = program.shapes().weights
+    params = program.shapes.weights
     with jax.set_mesh(program.mesh):
         compiled = Evaluator(program).compiled(params, batch)
     found = compiled.memory_analysis()

@@ -43,7 +43,7 @@ def begin(
     source = program.job.checkpoint and program.job.checkpoint.init_from
     if restorer:
         with events.phase("restore"):
-            restored = restorer.newest(program.shapes(), program.shardings)
+            restored = restorer.newest(program.shapes, program.shardings)
         if restored:
             about = restored.about
             text = f"{moved(about, plan.world, plan.mesh)}{_from(restored)}"

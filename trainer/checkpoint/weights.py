@@ -52,7 +52,7 @@ def initial(source: str, program: TrainProgram, known: Base | None = None) -> In
     FolderError when they are missing, damaged, of another model, or not the `known` ones. Raises
     StorageError when the storage fails transiently. Both are raised on all processes alike.
     """
-    shapes, shardings = program.shapes(), program.shardings
+    shapes, shardings = program.shapes, program.shardings
     wanted, lie = shapes.frozen_params or shapes.params, shardings.frozen_params or shardings.params
     params, numbers, limit_s = {}, {}, program.job.deadlines.restore_s
     with ExitStack() as stack:
@@ -212,7 +212,7 @@ def read_params(
 
     Raises BrokenError when they have changed since the save, and what Orbax raises.
     """
-    shardings, shapes = program.shardings.params, program.shapes().params
+    shardings, shapes = program.shardings.params, program.shapes.params
     prefix = weights_prefix(about)
     flat = read_arrays(
         folder,

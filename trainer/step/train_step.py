@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -140,11 +141,12 @@ class TrainProgram:
         """Compiles the step for batches like `batch`, of which only shapes are used."""
         with jax.set_mesh(self.mesh):
             requests = jax.ShapeDtypeStruct((self.mesh.size,), jnp.int32)
-            lowered = self.step_function().lower(self.shapes(), batch, requests)
+            lowered = self.step_function().lower(self.shapes, batch, requests)
             return compiler_options.compiled(lowered, self.mesh)
 
+    @cached_property
     def shapes(self) -> TrainState[jax.ShapeDtypeStruct]:
-        """Returns the state's shapes and dtypes; computes nothing."""
+        """The state's shapes and dtypes; traces the initialization once, and computes nothing."""
         return jax.eval_shape(self._initial)
 
     def _initial(self) -> TrainState[jax.Array]:

@@ -189,4 +189,4 @@ def test_start_from_weights_names_tokenizer_file(run: Kept) -> None:
     data = made.job.data.model_copy(update={"tokenizer": file})
     job = made.job.model_copy(update={"data": data})
     named = TrainProgram.of(job, run.made.plan, made.mesh)
-    assert set(initial(str(run.folder), named).params) == set(made.shapes().params)
+    assert set(initial(str(run.folder), named).params) == set(made.shapes.params)

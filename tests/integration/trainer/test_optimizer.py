@@ -95,7 +95,7 @@ def test_the_state_on_a_device_is_as_large_as_planned(name, moments_dtype, ema_d
     settings = {"name": name, "moments_dtype": moments_dtype, "ema_decay": ema_decay}
     mesh = {"fsdp": 2, "tensor": 2}
     program, plan = _program(4, mesh=mesh, optimizer=settings)
-    kept, lie = program.shapes(), program.shardings
+    kept, lie = program.shapes, program.shardings
     leaves = jax.tree.leaves((kept.optimizer, kept.average))
     shardings = jax.tree.leaves((lie.optimizer, lie.average))
     held = sum(
