@@ -49,6 +49,7 @@ class _Memory:
     fd: int
     size: int = 0
     mapped: memoryview = field(default_factory=lambda: memoryview(bytearray()))
+    """The bytes of the slot."""
     content: Content | None = None
     """None while the slot is empty or being written."""
     is_busy: bool = False

@@ -65,7 +65,7 @@ class MemorySaver:
     def save(self, progress: Progress, state: TrainState[jax.Array]) -> None:
         """Copies this process's shards into its host's memory; the rest of the save follows.
 
-        Call `settle` before the step that precedes it.
+        Call `settle` before the step whose state is saved.
         """
         if self._own is None:
             return
