@@ -75,6 +75,7 @@ class ProfileCallback(Callback):
 
     def __init__(self, profiler: Profiler, events: Events) -> None:
         self._profiler, self._events = profiler, events
+        profiler.accept_requests()
 
     def before_step(self, step: int) -> None:
         self._profiler.before(step)
@@ -157,7 +158,7 @@ class InMemoryCallback(Callback):
         assert job.checkpoint and job.checkpoint.in_memory_every_steps
         self._interval = Interval(job.checkpoint.in_memory_every_steps, first_step)
         self._saver, self._loader, self._events = saver, loader, events
-        self._last_step, self._loss = job.steps, math.nan
+        self._last_step, self._loss = job.last_step, math.nan
 
     def before_step(self, step: int) -> None:
         if self.is_due(step):

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -23,7 +24,12 @@ from trainer.checkpoint.manager import Checkpoints, saving_of
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol import versions
-from trainer.contract.protocol.events import FinishedEvent, InitializedEvent, StartedEvent
+from trainer.contract.protocol.events import (
+    CompiledEvent,
+    FinishedEvent,
+    InitializedEvent,
+    StartedEvent,
+)
 from trainer.contract.records.compatibility import code_of
 from trainer.contract.storage.corpus import DataError
 from trainer.data import questions
@@ -40,6 +46,7 @@ from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator
 from trainer.loop import Callback, Loop, Step, Training
 from trainer.preflight import prepare_data
 from trainer.run_plan import planned
+from trainer.step import executables
 from trainer.step.train_step import TrainProgram
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import EVENT_TEXT_CHARACTERS, Report
@@ -60,23 +67,11 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     devices = _connect(job, plan, environment, events)
     report = Report(job, environment, run_dir, events)
     _warn_of_bad_records(tokens, asked, report)
-    program = TrainProgram.of(job, plan, devices)
-    run = _Run(environment, run_dir, events, report, plan, tokens, asked, program)
-    with closing(report), jax.set_mesh(devices):
-        start, training, memory = run.prepare(stop)
-        sampler = Sampler(program, job.sample, tokens.tokenizer) if job.sample else None
-        callbacks = list(run.callbacks(training.loader, sampler, memory))
-        try:
-            with CollectionCallback() as collection:
-                state, loss = Loop(training, [collection, *callbacks], events).run(start)
-        except StoppedError:
-            _disconnect("stopped")
-            raise
-        text = None
-        if sampler:
-            with events.phase("sample"):
-                text = sampler.sample(state.weights)
-        report.finished(text)
+    kept = executables.kept(job, plan, list(devices.devices.flat))
+    with closing(report), executables.counting() as counts, kept:
+        program = TrainProgram.of(job, plan, devices)
+        run = _Run(environment, run_dir, events, report, plan, tokens, asked, program, counts)
+        loss, text = run.train(stop)
     _finish(job, environment, run_dir, events, loss, text)
 
 
@@ -92,6 +87,27 @@ class _Run:
     tokens: Tokens | Mixture
     asked: Questions | None
     program: TrainProgram
+    counts: executables.Counts
+
+    def train(self, stop: StopSignal) -> tuple[float, str | None]:
+        """Runs the loop. Returns the last loss, and the last sample if the job wants samples."""
+        job, program, report, events = self.program.job, self.program, self.report, self.events
+        with jax.set_mesh(program.mesh):
+            start, training, memory = self.prepare(stop)
+            sampler = Sampler(program, job.sample, self.tokens.tokenizer) if job.sample else None
+            callbacks = list(self.callbacks(training.loader, sampler, memory))
+            try:
+                with CollectionCallback() as collection:
+                    state, loss = Loop(training, [collection, *callbacks], events).run(start)
+            except StoppedError:
+                _disconnect("stopped")
+                raise
+            text = None
+            if sampler:
+                with events.phase("sample"):
+                    text = sampler.sample(state.weights)
+            report.finished(text)
+        return loss, text
 
     def prepare(
         self, stop: StopSignal
@@ -112,8 +128,8 @@ class _Run:
         loader = BatchLoader(job, plan.batch, self.tokens, shardings, shift)
         saving = saving_of(saved, loader, start.base, stop, report)
         with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
-            step = _compiled(program, loader, self.events, report)
-        training = Training(job.steps, step, loader, StopVote(program.mesh), saving)
+            step = _compiled(program, loader, self.events, report, self.counts)
+        training = Training(job.last_step, step, loader, StopVote(program.mesh), saving)
         saver = saved.memory_saver(start, self.events) if saved else None
         memory = saver and InMemoryCallback(saver, job, start.step, loader, self.events)
         return start, training, memory
@@ -127,9 +143,9 @@ class _Run:
         yield ProfileCallback(Profiler(job, self.environment, self.run_dir), events)
         if job.eval:
             choices = MultipleChoiceEvaluator(program, self.asked) if self.asked else None
-            yield EvalCallback(job.eval, job.steps, loader, Evaluator(program), choices, events)
+            yield EvalCallback(job.eval, job.last_step, loader, Evaluator(program), choices, events)
         if job.sample and sampler:
-            yield SampleCallback(job.sample, job.steps, sampler, report, events)
+            yield SampleCallback(job.sample, job.last_step, sampler, report, events)
         if memory:
             yield memory
 
@@ -157,14 +173,34 @@ def _warn_of_bad_records(tokens: Tokens | Mixture, asked: Questions | None, repo
             report.warn(f"left out: {bad}")
 
 
-def _compiled(program: TrainProgram, loader: BatchLoader, events: Events, report: Report) -> Step:
-    """Returns the compiled step when every process is ready for the first one."""
+def _compiled(
+    program: TrainProgram,
+    loader: BatchLoader,
+    events: Events,
+    report: Report,
+    counts: executables.Counts,
+) -> Step:
+    """Returns the compiled step when every process is ready for the first one.
+
+    `counts` are those of the process.
+    """
     with events.phase("compile"):
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), replace(counts)
         step = program.compiled_step(next(loader.training(first_step=1)))
-        report.print_line(f"compiled in {time.perf_counter() - begin:.1f} s")
+        seconds = time.perf_counter() - begin
+        read = counts.cache_hits - before.cache_hits
+        from_cache = counts.compilations - before.compilations == read
+        events.emit(
+            CompiledEvent(
+                seconds=seconds,
+                from_cache=from_cache,
+                traces=counts.traces,
+                compilations=counts.compilations,
+            )
+        )
+        report.print_line(f"compiled in {seconds:.1f} s{', from the cache' * from_cache}")
         initialize.wait_for_compilers("first step", program.job.deadlines)
-    return step
+    return partial(step, program.peak_rate)
 
 
 def _finish(
@@ -174,7 +210,7 @@ def _finish(
         (run_dir / "sample.txt").write_text(text, encoding="utf-8")
     _disconnect("end")
     shown = text and text[:EVENT_TEXT_CHARACTERS]
-    events.emit(FinishedEvent(step=job.steps, loss=loss, sample=shown), last_word=True)
+    events.emit(FinishedEvent(step=job.last_step, loss=loss, sample=shown), last_word=True)
 
 
 def _disconnect(name: str) -> None:

@@ -107,7 +107,7 @@ class Checkpoints:
         job = self.run.job
         assert job.checkpoint
         first = jax.process_index() == 0
-        schedule = Schedule(job.checkpoint, job.steps, stop, keeps_time=first)
+        schedule = Schedule(job.checkpoint, job.last_step, stop, keeps_time=first)
         saver = Saver(self.folder, self.lease, replace(self.run, base=base), report)
         return ScheduledSaving(schedule, saver, loader)
 

@@ -17,6 +17,7 @@ import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, KeyPath
 
 from trainer.contract.records.checkpoint_metadata import CheckpointMetadata
+from trainer.step import executables
 from trainer.step.train_step import TrainState
 
 PARTS = 8
@@ -77,12 +78,12 @@ def digest(array: jax.Array, first: Sequence[jax.Array | int] | None = None) -> 
 
 def digests(arrays: Iterable[jax.Array]) -> list[int]:
     """Returns all digests, one program each: on CPU, a single program would hold copies of all."""
-    return [int(_compiled(array)) for array in arrays]
+    return [int(executables.call(_compiled, array)) for array in arrays]
 
 
 def part_digest(part: jax.Array, first: Sequence[int]) -> jax.Array:
     """Returns the digest of a part of an array, without waiting for it."""
-    return _compiled(part, [np.uint32(position) for position in first])
+    return executables.call(_compiled, part, [np.uint32(position) for position in first])
 
 
 _compiled = jax.jit(digest)

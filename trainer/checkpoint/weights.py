@@ -16,6 +16,7 @@ from trainer import hugging_face
 from trainer.checkpoint.errors import FolderError
 from trainer.checkpoint.restore import read_arrays
 from trainer.checkpoint.tree import changed, digests
+from trainer.contract.config.checkpoint_ref import parse_checkpoint_ref
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import CustomModel
@@ -52,6 +53,11 @@ def initial(source: str, program: TrainProgram, known: Base | None = None) -> In
     FolderError when they are missing, damaged, of another model, or not the `known` ones. Raises
     StorageError when the storage fails transiently. Both are raised on all processes alike.
     """
+    if parse_checkpoint_ref(source):
+        raise FolderError(
+            f"checkpoint.init_from: `launch` replaces {source} by the folder of a checkpoint. "
+            "Name that folder when you start the trainer without it"
+        )
     shapes, shardings = program.shapes, program.shardings
     wanted, lie = shapes.frozen_params or shapes.params, shardings.frozen_params or shardings.params
     params, numbers, limit_s = {}, {}, program.job.deadlines.restore_s

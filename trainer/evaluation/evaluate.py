@@ -5,12 +5,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from trainer.data.loader import batch_shardings
 from trainer.data.packing import Batch
 from trainer.distributed import initialize
 from trainer.distributed import mesh as meshes
 from trainer.model import Params
+from trainer.step import executables
 from trainer.step.loss import loss_sum
 from trainer.step.train_step import TrainProgram
 from trainer.telemetry.metrics import Evaluation
@@ -50,12 +52,13 @@ class Evaluator:
             ),
             out_shardings=(whole, whole),
         )
-        self._zeros = jax.jit(lambda: (jnp.float32(0), jnp.float32(0)), out_shardings=whole)
+        self._whole = whole
         self._compiled: Callable[..., Sums] | None = None
 
     def evaluate(self, params: Params, batches: Iterable[Batch]) -> Evaluation | None:
         """Returns the mean loss of all targets in the batches. Returns None without targets."""
-        sums = self._zeros()
+        zero = jax.make_array_from_callback((), self._whole, lambda _: np.float32(0))
+        sums = (zero, zero)
         for batch in batches:
             sums = self._ready(params, batch)(params, batch, sums)
         loss, targets = (float(total) for total in sums)
@@ -70,7 +73,7 @@ class Evaluator:
     def compiled(self, params: Any, batch: Batch) -> jax.stages.Compiled:
         """Compiles the sum over a batch like `batch`; only the arguments' shapes are used."""
         zero = jax.ShapeDtypeStruct((), jnp.float32)
-        return self._add.lower(params, batch, (zero, zero)).compile()
+        return executables.compiled(self._add, params, batch, (zero, zero))
 
     def _sums(self, params: Params, batch: Batch, before: Sums) -> Sums:
         """Adds the sums of a batch (M, B, S) to those `before`."""

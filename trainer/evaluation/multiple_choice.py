@@ -15,6 +15,7 @@ from trainer.data.questions import Question, Questions
 from trainer.distributed import consensus, initialize
 from trainer.distributed import mesh as meshes
 from trainer.model import Params
+from trainer.step import executables
 from trainer.step.loss import losses_by_row
 from trainer.step.train_step import TrainProgram
 from trainer.telemetry.metrics import MultipleChoiceResult
@@ -47,7 +48,7 @@ class MultipleChoiceEvaluator:
         self, params: Params, batch: Batch
     ) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
         if self._compiled is None:
-            self._compiled = self._score.lower(params, batch).compile()
+            self._compiled = executables.compiled(self._score, params, batch)
             initialize.wait_for_compilers("first choice", self._deadlines)
         return self._compiled
 

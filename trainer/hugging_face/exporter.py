@@ -18,6 +18,8 @@ from trainer.hugging_face.safetensors import Tensor
 from trainer.hugging_face.tensor_layout import Layout, layouts
 
 SHARD_BYTES = 5 * 10**9
+RECORD, PARTIAL = "export.json", ".export.json"
+"""Name of the file with the source of an exported folder, and its name until all is written."""
 
 Group = list[Layout]
 """Parameters that share the same tensors, in the order of their parts."""
@@ -30,10 +32,14 @@ def export(
     dtype: Literal["float32", "bfloat16"] = "float32",
     shard_bytes: int = SHARD_BYTES,
     trained: str = "",
+    source: str = "",
 ) -> None:
     """Writes the model of `job` with `params` into the folder `to`, which must be new or empty.
 
-    Raises ConfigError when Hugging Face does not support the model.
+    What an interrupted export has left there is replaced. `source`: what is recorded in the folder
+    as the origin of the weights, see `source_of`.
+
+    Raises ConfigError when Hugging Face does not support the model, FileExistsError.
 
     Values of `params` become numpy arrays as needed: memory holds the parameters of one `Group`
     and the tensors of one file. `trained` is the content of a trained tokenizer's file.
@@ -46,10 +52,20 @@ def export(
     all_layouts = layouts(job.model, vocab_size(job))
     _check(all_layouts, params)
     _make_empty(to)
+    _write_json(to / PARTIAL, {"source": source})
     _write_weights(_groups(all_layouts), params, to, jnp.dtype(dtype), shard_bytes)
     for name, content in tokenizer.files(job.data, trained).items():
         _write_json(to / name, content)
     _write_json(to / config.CONFIG, config.make(job, dtype))
+    (to / PARTIAL).rename(to / RECORD)
+
+
+def source_of(folder: Path) -> str | None:
+    """Returns the source of a complete export; None for any other folder."""
+    try:
+        return json.loads((folder / RECORD).read_text(encoding="utf-8"))["source"]
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def _groups(all_layouts: list[Layout]) -> list[Group]:
@@ -112,6 +128,9 @@ def _check(all_layouts: list[Layout], params: Mapping[str, Any]) -> None:
 
 def _make_empty(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    if (folder / PARTIAL).exists():
+        for path in folder.iterdir():
+            path.unlink()
     if any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty. Choose a new or an empty folder")
 

@@ -6,6 +6,7 @@ checkpoint has readable names.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,8 @@ class Network:
     job: Job
     vocabulary: Vocabulary
     dtype: jnp.dtype
-    graph: nnx.GraphDef
+    attention: str
+    moe: str
 
     @property
     def is_random(self) -> bool:
@@ -45,8 +47,21 @@ class Network:
             job = _written_out(job)
         vocabulary = Vocabulary(vocab_size(job), plan.padded_vocab)
         dtype = jnp.dtype(plan.compute_dtype)
-        module = abstract(job, vocabulary, dtype, plan.attention, plan.moe)
-        return cls(job, vocabulary, dtype, nnx.graphdef(module))
+        return cls(job, vocabulary, dtype, plan.attention, plan.moe)
+
+    @cached_property
+    def graph(self) -> nnx.GraphDef:
+        """The module without values; only a trace needs it."""
+        built = list[nnx.GraphDef]()
+
+        def build() -> None:
+            module = _decoder(self.job, self.vocabulary, self.dtype, self.attention, self.moe)
+            built.append(nnx.graphdef(module))
+
+        # Not `nnx.eval_shape`: under `jax.set_mesh` it takes logical axes for axes of the mesh.
+        with nnx.use_eager_sharding(False):
+            jax.eval_shape(build)
+        return built[0]
 
     def initial(self) -> Params:
         """Initializes parameters in float32 from the job's seed alone; call it under jit."""

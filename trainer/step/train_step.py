@@ -7,6 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -20,7 +21,7 @@ from trainer.distributed import stop_vote
 from trainer.model import AnyNetwork, Params, network_of
 from trainer.model.dropout import row_keys
 from trainer.model.sharding import scattering_by_rows
-from trainer.step import compiler_options, optimizer
+from trainer.step import compiler_options, executables, optimizer
 from trainer.step.loss import loss_sum
 
 Leaf = TypeVar("Leaf")
@@ -78,7 +79,7 @@ class TrainProgram:
     mesh: Mesh
     network: AnyNetwork
     rule: optax.GradientTransformation
-    shardings: TrainState[NamedSharding]
+    parameter_shardings: dict[str, NamedSharding]
     kept_as: dict[str, jnp.dtype]
     """Storage dtype of each parameter that is not trained."""
     fsdp_rows: int
@@ -91,15 +92,19 @@ class TrainProgram:
         """
         network = network_of(job, plan)
         rule = optimizer.make(job, plan.trained)
-        whole, placed = meshes.replicated(mesh), meshes.parameter_shardings(plan, mesh)
+        placed = meshes.parameter_shardings(plan, mesh)
         kept_as = {one.name: jnp.dtype(one.dtype) for one in plan.parameters if not one.is_trained}
-        params, base = _parted(placed, kept_as)
-        shapes, _ = _parted(jax.eval_shape(network.initial), kept_as)
-        moments = optimizer.shardings(rule, shapes, params, whole)
-        average = None if job.optimizer.ema_decay is None else params
-        shardings = TrainState(whole, params, moments, average, base)
         rows = mesh_layout.fsdp_rows(plan.world, plan.mesh)
-        return cls(job, mesh, network, rule, shardings, kept_as, rows)
+        return cls(job, mesh, network, rule, placed, kept_as, rows)
+
+    @cached_property
+    def shardings(self) -> TrainState[NamedSharding]:
+        """The sharding of every leaf of the state."""
+        whole = meshes.replicated(self.mesh)
+        params, base = _parted(self.parameter_shardings, self.kept_as)
+        moments = optimizer.shardings(self.shapes.optimizer, self.shapes.params, params, whole)
+        average = None if self.job.optimizer.ema_decay is None else params
+        return TrainState(whole, params, moments, average, base)
 
     def initial_state(self) -> TrainState[jax.Array]:
         """Returns the state at step 0, created in shards: no device ever holds a whole array."""
@@ -107,7 +112,8 @@ class TrainProgram:
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
         options = {"xla_backend_optimization_level": 0} if on_cpu else None
         with jax.set_mesh(self.mesh):
-            return jax.jit(self._initial, out_shardings=self.shardings, compiler_options=options)()
+            initial = jax.jit(self._initial, out_shardings=self.shardings, compiler_options=options)
+            return executables.compiled(initial)()
 
     def fresh_state(self, params: Params) -> TrainState[jax.Array]:
         """Returns the state at step 0 with given parameters, which are donated, not copied.
@@ -125,29 +131,43 @@ class TrainProgram:
     def step_function(
         self,
     ) -> Callable[
-        [TrainState[jax.Array], Batch, jax.Array], tuple[TrainState[jax.Array], StepMetrics]
+        [jax.Array, TrainState[jax.Array], Batch, jax.Array],
+        tuple[TrainState[jax.Array], StepMetrics],
     ]:
-        """Returns the jitted step. It donates the state and returns it with the same shardings."""
+        """Returns the jitted `step`. It donates the state and returns it with the same shardings.
+
+        The first argument is `peak_rate`.
+        """
         batch = batch_shardings(self.mesh)
         whole = meshes.replicated(self.mesh)
         return jax.jit(
             self.step,
-            in_shardings=(self.shardings, batch, stop_vote.sharding(self.mesh)),
+            in_shardings=(whole, self.shardings, batch, stop_vote.sharding(self.mesh)),
             out_shardings=(self.shardings, whole),
-            donate_argnums=0,
+            donate_argnums=1,
         )
+
+    @cached_property
+    def peak_rate(self) -> jax.Array:
+        """The job's learning rate, a float32 scalar on all devices."""
+        peak = np.float32(self.job.optimizer.learning_rate)
+        whole = meshes.replicated(self.mesh)
+        return jax.make_array_from_callback((), whole, lambda _: peak)
 
     def compiled_step(self, batch: Batch) -> jax.stages.Compiled:
         """Compiles the step for batches like `batch`, of which only shapes are used."""
         with jax.set_mesh(self.mesh):
             requests = jax.ShapeDtypeStruct((self.mesh.size,), jnp.int32)
-            lowered = self.step_function().lower(self.shapes, batch, requests)
-            return compiler_options.compiled(lowered, self.mesh)
+            peak = jax.ShapeDtypeStruct((), jnp.float32)
+            return executables.compiled(
+                self.step_function(), peak, self.shapes, batch, requests,
+                finish=lambda lowered: compiler_options.compiled(lowered, self.mesh),
+            )  # fmt: skip
 
     @cached_property
     def shapes(self) -> TrainState[jax.ShapeDtypeStruct]:
         """The state's shapes and dtypes; traces the initialization once, and computes nothing."""
-        return jax.eval_shape(self._initial)
+        return executables.value("shapes", lambda: jax.eval_shape(self._initial))
 
     def _initial(self) -> TrainState[jax.Array]:
         return self._fresh(self.network.initial())
@@ -159,10 +179,11 @@ class TrainProgram:
         return TrainState(jnp.int32(0), params, self.rule.init(params), average, base)
 
     def step(
-        self, state: TrainState[jax.Array], batch: Batch, requests: jax.Array
+        self, peak: jax.Array, state: TrainState[jax.Array], batch: Batch, requests: jax.Array
     ) -> tuple[TrainState[jax.Array], StepMetrics]:
         """Returns the state after a global batch (M, B, S), and the step's metrics.
 
+        `peak` is the peak learning rate, see `peak_rate`.
         `requests` are the stop requests of all devices, int32 (devices,): see `StopVote`. The
         gradient is that of the mean loss over all targets of the global batch, clipped to
         `clip_norm`. When the loss or the gradient is not finite, the state stays unchanged, its
@@ -176,7 +197,7 @@ class TrainProgram:
             loss, grad_norm = loss / tokens, optax.tree.norm(grads) / tokens
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         settings = self.job.optimizer
-        rate = jnp.float32(optimizer.schedule(settings, self.job.steps)(state.step))
+        rate = jnp.float32(optimizer.schedule(settings, self.job.steps, peak)(state.step))
         scale = optimizer.clipping(settings, grad_norm) / tokens
         with jax.named_scope("optimizer"):
             moved = self._moved(state, grads, scale, rate)

@@ -156,7 +156,7 @@ class Report:
             board.close()
 
     def step(self, step: int, fields: dict[str, Any]) -> None:
-        last = self._job.steps
+        last = self._job.last_step
         if step % self._job.log_every == 0 or step in (1, last):
             self._file.write({"step": step, **fields, "attempt": self._attempt})
             self._show(step, fields)
@@ -176,7 +176,7 @@ class Report:
         choices: MultipleChoiceResult | None = None,
     ) -> None:
         """Reports the losses on held-out data and the multiple-choice results, if there are any."""
-        numbers, text = dict[str, Any](), f"step {step}/{self._job.steps}"
+        numbers, text = dict[str, Any](), f"step {step}/{self._job.last_step}"
         losses = evaluation.eval_losses if evaluation else {}
         if evaluation:
             loss, perplexity = evaluation.eval_loss, evaluation.eval_perplexity
@@ -206,7 +206,7 @@ class Report:
 
     def finished(self, text: str | None) -> None:
         """Reports the text that the model wrote after the last step."""
-        self._show(self._job.steps, {}, text)
+        self._show(self._job.last_step, {}, text)
         if text is not None:
             self.print_line(f"sample:\n{text}")
 

@@ -1,7 +1,8 @@
 """`python -m trainer.tools.export_checkpoint STEP_FOLDER --to DIR`: exports the weights.
 
 Writes files that `transformers` loads; see trainer/hugging_face. Adapters are merged into their
-base model. Exits with 1 when the checkpoint is incomplete or damaged, with 2 when DIR is not empty.
+base model. Exits with 1 when the checkpoint is incomplete or damaged, with 2 when DIR is
+not empty, unless it has this very export.
 """
 
 import argparse
@@ -43,21 +44,25 @@ def main() -> int:
 def export_hugging_face(checkpoint: AnyPath | str, to: Path) -> None:
     """Exports the weights of a checkpoint as files that `transformers` loads.
 
+    Leaves a folder as it is that already has the whole export of this checkpoint.
+
     Args:
       checkpoint: the folder of one saved step, which may be in a bucket.
-      to: a folder that is new or empty.
+      to: a folder that is new or empty, or has what an interrupted export has left.
 
     Raises:
       BrokenError: when the checkpoint is incomplete or damaged.
-      FileExistsError: when `to` is not empty.
+      FileExistsError: when `to` has anything else.
       ConfigError: when Hugging Face does not support the model.
     """
     from trainer import hugging_face
 
     folder = to_path(str(checkpoint))
+    if hugging_face.source_of(to) == str(folder):
+        return
     trained = checkpoint_metadata.trained_tokenizer(folder)
     with _opened(folder) as (job, weights):
-        hugging_face.export(job, weights, to, trained=trained)
+        hugging_face.export(job, weights, to, trained=trained, source=str(folder))
 
 
 def load_weights(checkpoint: AnyPath | str) -> dict[str, np.ndarray]:

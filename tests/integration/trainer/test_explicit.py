@@ -34,8 +34,8 @@ def forward(function: Callable[..., Any], *arguments: Any) -> list[ShardingFindi
 
 def line_of(found: ShardingFinding) -> str:
     """The line of source that a finding names."""
-    file, number, _ = found.place[0]
-    return linecache.getline(str(ROOT / file), number).strip()
+    frame = found.place[0]
+    return linecache.getline(str(ROOT / frame.file), frame.line).strip()
 
 
 def product(weights: jax.Array, x: jax.Array) -> jax.Array:

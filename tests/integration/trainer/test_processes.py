@@ -95,7 +95,7 @@ def test_two_processes_train_together_and_report_events(tmp_path):
         # On a slow machine the data takes long enough to tell of its progress.
         names = [event["event"] for event in events]
         first_seen = [n for n in dict.fromkeys(names) if n not in ("heartbeat", "progress")]
-        assert first_seen == ["started", "phase", "initialized", "step", "finished"]
+        assert first_seen == ["started", "phase", "initialized", "compiled", "step", "finished"]
         phases = [event["name"] for event in events if event.get("edge") == "begin"]
         assert phases == ["data", "compile", "train"]
         assert [event["step"] for event in events if event["event"] == "step"] == [1, 2]

@@ -42,7 +42,7 @@ def test_twenty_steps_compile_once():
     try:
         with jax.set_mesh(made.program.mesh):
             for batch in ready:
-                state, _ = step(state, batch, nothing)
+                state, _ = step(made.program.peak_rate, state, batch, nothing)
             jax.block_until_ready(state)
     finally:
         monitoring.unregister_event_duration_listener(count)
@@ -86,6 +86,13 @@ def test_the_digest_of_examples_ignores_their_order():
     assert digest(numbers) != digest(numbers.at[0].set(99))
 
 
+def test_jobs_with_other_learning_rates_share_a_compiled_step():
+    slow, fast = (bench(job_of(optimizer={"learning_rate": rate})) for rate in (1e-3, 3e-3))
+    assert slow.text == fast.text
+    rates = [float(made.run(1)[1][0].learning_rate) for made in (slow, fast)]
+    assert rates == pytest.approx([1e-3, 3e-3])
+
+
 @pytest.mark.parametrize("mesh", [{}, {"tensor": 2}], ids=["fsdp 4", "fsdp 2, tensor 2"])
 def test_a_step_says_the_largest_wish_of_any_device_and_all_examples_once(mesh):
     made = bench(job_of(mesh=mesh), 4)
@@ -97,7 +104,8 @@ def test_a_step_says_the_largest_wish_of_any_device_and_all_examples_once(mesh):
         ),
         stop_vote.sharding(made.program.mesh),
     )
-    _, metrics = made.program.compiled_step(batch)(made.initial(), batch, requests)
+    step = made.program.compiled_step(batch)
+    _, metrics = step(made.program.peak_rate, made.initial(), batch, requests)
     assert metrics.request == StopRequest.STOP
     assert metrics.examples == digest(jax.device_get(batch.examples))
 
@@ -124,7 +132,7 @@ def test_lion_moves_every_weight_by_the_rate_alone():
 
 def test_wsd_stays_at_its_rate_until_the_last_steps():
     job = job_of(steps=50, optimizer={"schedule": "wsd", "warmup_steps": 5, "decay_steps": 10})
-    rate = optimizer.schedule(job.optimizer, job.steps)
+    rate = optimizer.schedule(job.optimizer, job.steps, job.optimizer.learning_rate)
     rates = [float(np.asarray(rate(update))) for update in range(50)]
     peak = job.optimizer.learning_rate
     assert rates[4:40] == pytest.approx([peak] * 36)
@@ -135,7 +143,7 @@ def test_wsd_stays_at_its_rate_until_the_last_steps():
 @pytest.mark.parametrize("warmup_steps", [0, 1, 5])
 def test_schedules_climb_then_fall_to_their_end(schedule, warmup_steps):
     job = job_of(steps=50, optimizer={"schedule": schedule, "warmup_steps": warmup_steps})
-    rate = optimizer.schedule(job.optimizer, job.steps)
+    rate = optimizer.schedule(job.optimizer, job.steps, job.optimizer.learning_rate)
     rates = [float(np.asarray(rate(update))) for update in range(50)]
     peak = job.optimizer.learning_rate
     climb = [peak * (n + 1) / warmup_steps for n in range(warmup_steps)]

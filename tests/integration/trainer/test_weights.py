@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -49,11 +50,29 @@ def test_weights_go_out_and_come_back_through_a_hugging_face_folder(saved, tmp_p
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["export", str(kept.folder / "2"), "--to", str(tmp_path / "out")])
         assert export_checkpoint.main() == 0
-        assert export_checkpoint.main() == 2  # DIR is not empty now
     assert hugging_face.is_hugging_face(tmp_path / "out")
     start = _begin(tmp_path / "out", tmp_path / "new")
     for name, array in start.state.params.items():
         np.testing.assert_array_equal(array, state.params[name])
+
+
+def test_an_export_is_repeated_only_as_far_as_it_is_missing(saved, tmp_path):
+    kept, _, _ = saved
+    first, second = kept.folder / "2", tmp_path / "copy" / "2"
+    shutil.copytree(first, second)
+    whole, cut_off, other = (tmp_path / name for name in ("whole", "cut_off", "other"))
+    export_checkpoint.export_hugging_face(first, whole)
+    before = {path: path.stat().st_mtime_ns for path in whole.iterdir()}
+    export_checkpoint.export_hugging_face(first, whole)
+    assert {path: path.stat().st_mtime_ns for path in whole.iterdir()} == before
+    with pytest.raises(FileExistsError, match="not empty"):
+        export_checkpoint.export_hugging_face(second, whole)
+    shutil.copytree(whole, cut_off)
+    (cut_off / "export.json").rename(cut_off / ".export.json")
+    (cut_off / "model.safetensors").write_bytes(b"half of it")
+    export_checkpoint.export_hugging_face(second, cut_off)
+    export_checkpoint.export_hugging_face(second, other)
+    assert all((cut_off / path.name).read_bytes() == path.read_bytes() for path in other.iterdir())
 
 
 def test_weights_of_another_model_are_refused(saved, tmp_path):

@@ -38,7 +38,7 @@ def loaded(text: str, *overrides: str) -> Job | CommandJob:
 def problems(text: str, *overrides: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         loaded(text, *overrides)
-    return caught.value.problems
+    return caught.value.lines
 
 
 def test_a_command_makes_the_difference_between_the_two_kinds_of_job() -> None:

@@ -31,7 +31,7 @@ def problems(text: str | bytes, *overrides: str) -> list[str]:
     Path("job.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError) as caught:
         load(Path("job.yaml"), Job, overrides)
-    return caught.value.problems
+    return caught.value.lines
 
 
 def loaded(*overrides: str, text: str = GOOD):
@@ -40,6 +40,17 @@ def loaded(*overrides: str, text: str = GOOD):
 
 
 pytestmark = pytest.mark.usefixtures("folder")
+
+
+def test_a_run_ends_with_the_step_that_it_stops_after(folder):
+    assert loaded().value.last_step == 10
+    assert loaded("stop_after_step=4").value.last_step == 4
+
+
+def test_a_stop_after_the_last_step_is_an_error(folder):
+    assert problems(GOOD, "stop_after_step=11") == [
+        "override stop_after_step=11: the run has only 10 steps, found 11"
+    ]
 
 
 def test_a_right_file_becomes_a_job():
@@ -51,7 +62,7 @@ def test_a_missing_file_names_the_one_that_was_meant():
     Path("jobs.yaml").touch()
     with pytest.raises(ConfigError) as caught:
         load(Path("job.yaml"), Job)
-    assert caught.value.problems == ["job.yaml: no such file. Did you mean 'jobs.yaml'?"]
+    assert caught.value.lines == ["job.yaml: no such file. Did you mean 'jobs.yaml'?"]
 
 
 def test_a_folder_is_refused():
@@ -217,7 +228,7 @@ def test_an_override_may_hold_an_equals_sign():
 )
 def test_a_key_is_found_where_it_was_written(key, place):
     job = loaded("mesh.tensor=2", "data={source: stdlib, seq_len: 8, global_batch: 8}")
-    assert job.where(key) == place
+    assert str(job.where(key)) == place
 
 
 def test_control_characters_do_not_reach_the_terminal():

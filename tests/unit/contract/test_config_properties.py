@@ -49,8 +49,8 @@ def outcome(data: bytes, *overrides: str) -> Loaded[Job] | ConfigError:
         try:
             return load(path, Job, overrides)
         except ConfigError as error:
-            assert error.problems and all(error.problems)
-            assert all(line.isprintable() for line in error.problems)
+            assert error.lines and all(error.lines)
+            assert all(line.isprintable() for line in error.lines)
             return error
 
 
@@ -75,7 +75,7 @@ def test_an_error_in_one_key_names_that_key_or_one_that_is_missing(key, value):
     result = outcome(dump_yaml(GOOD).encode(), override)
     if isinstance(result, ConfigError):
         name = key.rpartition(".")[2]
-        assert all(name in line or line.endswith(": missing") for line in result.problems)
+        assert all(name in line or line.endswith(": missing") for line in result.lines)
 
 
 @given(st.sampled_from(KEYS), st.integers(-2, 100) | st.floats(0, 1) | st.booleans() | st.none())

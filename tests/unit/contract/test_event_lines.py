@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trainer
-from docs.generate.events import field_docs
+from launcher.commands.field_docs import field_docs
 from launcher.core.events import EVENT_TYPES, LAUNCHER_EVENT_TYPES, parse_event
 from trainer.contract.protocol import environment, events, wire
 from trainer.contract.protocol.events import (
@@ -130,7 +130,7 @@ def test_fields_that_are_absent_are_left_out_of_the_line() -> None:
 @pytest.mark.parametrize("event_type", [Event, UnknownEvent, *EVENT_TYPES])
 def test_every_event_and_every_field_of_its_own_is_described(event_type: type[Event]) -> None:
     described = field_docs(event_type)
-    assert set(described) == vars(event_type).get("__annotations__", {}).keys() - {"kind"}
+    assert set(described) == {field.name for field in dataclasses.fields(event_type)}
     for text in (event_type.__doc__, *described.values()):
         assert text and text.endswith(".")
 

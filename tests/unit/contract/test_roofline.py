@@ -5,7 +5,7 @@ import pytest
 from tests.support.llama_jobs import CORPUS, found, job_of, world_of
 from tests.support.worlds import tpu_world
 from trainer.contract.estimates.activations import least_kept_per_token
-from trainer.contract.estimates.roofline import bounds
+from trainer.contract.estimates.roofline import bounds, traffic
 from trainer.contract.planning.planner import resolve
 
 KERNELS = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
@@ -85,3 +85,16 @@ def test_of_cpu_devices_nothing_is_known() -> None:
     job, simulated = job_of(64), tpu_world("v4-32", (2, 2, 4), (2, 2, 1))
     assert simulated.on_cpu
     assert bounds(job, resolve(job, simulated, CORPUS)) is None
+
+
+def test_traffic_by_axis_adds_up_to_the_bound_of_the_links() -> None:
+    job, world = job_of(8, fsdp=8, tensor=4), world_of("v5p-64")
+    sent = traffic(job, resolve(job, world, CORPUS))
+    assert [(one.axis, one.link) for one in sent] == [("fsdp", "ici"), ("tensor", "ici")]
+    assert sum(one.bytes for one in sent) / 600e9 == pytest.approx(found(job, world).ici_s)
+
+
+def test_traffic_between_slices_is_that_of_the_network() -> None:
+    job, world = job_of(64, data=2), world_of("v5p-64", slices=2)
+    sent = traffic(job, resolve(job, world, CORPUS))
+    assert [(one.axis, one.link) for one in sent] == [("fsdp", "ici"), ("data", "dcn")]

@@ -33,7 +33,7 @@ def test_every_key_that_differs_is_named_with_both_values(exported):
     with pytest.raises(ConfigError) as error:
         loaded(folder, other)
     file = folder / "config.json"
-    assert error.value.problems == [
+    assert error.value.lines == [
         f"{file}: hidden_size is 32, but the job's model.d_model is 64",
         f"{file}: intermediate_size is 64, but the job's model.d_ff is 128",
         f"{file}: num_hidden_layers is 2, but the job's model.layers is 3",
@@ -79,8 +79,8 @@ def test_models_of_another_kind_are_refused(exported, change, said):
     _rewrite(folder / "config.json", change)
     with pytest.raises(ConfigError) as error:
         loaded(folder, job_of())
-    assert len(error.value.problems) == len(said)
-    for problem, words in zip(error.value.problems, said, strict=True):
+    assert len(error.value.lines) == len(said)
+    for problem, words in zip(error.value.lines, said, strict=True):
         assert words in problem
 
 
@@ -106,7 +106,7 @@ def test_all_tensors_that_do_not_fit_are_named(exported):
     with pytest.raises(ConfigError) as error:
         loaded(folder, job)
     shapes = "has shape (256, 32), but the job's model has (257, 32)"
-    assert sorted(problem.split(": ", 1)[1] for problem in error.value.problems) == [
+    assert sorted(problem.split(": ", 1)[1] for problem in error.value.lines) == [
         "lm_head.weight is unexpected",
         f"model.embed_tokens.weight {shapes}",
         "model.layers.0.mlp.up_proj.weight has dtype I8, expected one of F32, BF16, F16",

@@ -1,6 +1,7 @@
 """Schema errors as text: the value found, the value expected, and a suggestion."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -27,6 +28,20 @@ _KEY = "[key]"
 MISSING = "missing"
 
 
+@dataclass(frozen=True)
+class Explanation:
+    """A problem of a value in a file."""
+
+    path: KeyPath
+    """Path of the key in the file."""
+    message: str
+    found: str | None = None
+    """The value, as text; None for a missing key, and when the message names what is wrong."""
+    expected: str | None = None
+    """The values that are valid, as text; None when the message alone describes them."""
+    is_missing: bool = False
+
+
 class KeyedError(ValueError):
     """Raised by a validator of a whole section, with (key, message) pairs for some of its keys."""
 
@@ -35,33 +50,39 @@ class KeyedError(ValueError):
         self.problems = problems
 
 
-def explain(schema: type[BaseModel], error: Any) -> list[tuple[KeyPath, str]]:
-    """Converts one pydantic error to (path of a key in the file, message) pairs."""
+def explain(schema: type[BaseModel], error: Any) -> list[Explanation]:
+    """Converts one pydantic error to the problems that it stands for."""
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, KeyedError):
         path, _ = _locate(schema, error["loc"])
-        return [((*path, key), message) for key, message in cause.problems]
+        return [Explanation((*path, key), message) for key, message in cause.problems]
     return [_explain_one(schema, error)]
 
 
-def _explain_one(schema: type[BaseModel], error: Any) -> tuple[KeyPath, str]:
-    path, expected = _locate(schema, error["loc"])
+def _explain_one(schema: type[BaseModel], error: Any) -> Explanation:
+    path, annotation = _locate(schema, error["loc"])
+    value, valid = found(error["input"]), describe(annotation) or None
     if _is_of_key(schema, error["loc"]):
-        return path, f"expected {_describe_key(schema, error['loc'])} as the key"
+        valid = f"{_describe_key(schema, error['loc'])} as the key"
+        return Explanation(path, f"expected {valid}", str(path[-1]), valid)
     match error["type"]:
         case "missing":
-            return path, MISSING
+            return Explanation(path, MISSING, None, valid, is_missing=True)
         case "extra_forbidden":
-            return path, _unknown(schema, path, error["loc"])
+            return Explanation(path, _unknown(schema, path, error["loc"]), value)
         case "union_tag_not_found":
-            return (*path, _tag_key(error)), f"{MISSING}; one of {', '.join(_tags(expected))}"
+            valid, path = _one_of(_tags(annotation)), (*path, _tag_key(error))
+            return Explanation(path, f"{MISSING}; {valid}", None, valid, is_missing=True)
         case "union_tag_invalid":
-            return (*path, _tag_key(error)), _bad_choice(error["ctx"]["tag"], _tags(expected))
+            path = (*path, _tag_key(error))
+            return _bad_choice(path, error["ctx"]["tag"], _tags(annotation))
         case "literal_error":
-            return path, _bad_choice(error["input"], _choices(expected))
+            return _bad_choice(path, error["input"], _choices(annotation))
         case "value_error":
-            return path, str(error["ctx"]["error"])
-    return path, _wrong_value(error, expected)
+            return Explanation(path, str(error["ctx"]["error"]), value)
+    valid = valid or error["msg"]
+    message = f"expected {valid}, found {value}{_yaml_hint(error['input'], annotation)}"
+    return Explanation(path, message, value, valid)
 
 
 def found(value: Any) -> str:
@@ -76,15 +97,15 @@ def found(value: Any) -> str:
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
 
 
-def _bad_choice(value: Any, choices: list[str]) -> str:
+def _bad_choice(path: KeyPath, value: Any, choices: list[str]) -> Explanation:
     hint = suggest(value, choices) if isinstance(value, str) else ""
-    return f"{found(value)} is not one of {', '.join(choices)}.{hint}".removesuffix(".")
+    valid = _one_of(choices)
+    message = f"{found(value)} is not {valid}.{hint}".removesuffix(".")
+    return Explanation(path, message, found(value), valid)
 
 
-def _wrong_value(error: Any, expected: Any) -> str:
-    wanted = describe(expected) or error["msg"]
-    value = error["input"]
-    return f"expected {wanted}, found {found(value)}{_yaml_hint(value, expected)}"
+def _one_of(choices: list[str]) -> str:
+    return f"one of {', '.join(choices)}"
 
 
 def _yaml_hint(value: Any, expected: Any) -> str:

@@ -5,16 +5,19 @@ The launcher reads it to check and plan, the trainer to run. Pure Python, no JAX
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from trainer.contract.config.base import NonNegative, Positive, Section
+from trainer.contract.config.budget import Budget
+from trainer.contract.config.checkpoint_ref import parse_checkpoint_ref
 from trainer.contract.config.data import Data
 from trainer.contract.config.errors import KeyedError
 from trainer.contract.config.lora import Lora
 from trainer.contract.config.model import AnyModel, Model
+from trainer.contract.config.notify import AnyTarget, VariableName
 from trainer.contract.config.optimizer import Optimizer
+from trainer.contract.config.sweep import Sweep
 
-VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 AxisSize = Annotated[int, Field(ge=-1)]
 
 
@@ -118,7 +121,9 @@ class Checkpoint(Section):
     )
     init_from: str | None = Field(
         default=None,
-        description="Weights to start from: a run, a checkpoint, or a Hugging Face model folder.",
+        description="Weights to start from: a checkpoint of a run (`run:NAME@STEP`, "
+        "`run:NAME@best`, or `run:NAME` for the newest one), or the folder of a run, a checkpoint "
+        "or a Hugging Face model.",
     )
 
     @model_validator(mode="before")
@@ -128,6 +133,12 @@ class Checkpoint(Section):
         if isinstance(given, dict) and not given.keys() & {"every_steps", "every_minutes"}:
             return {**given, "every_minutes": 10.0}
         return given
+
+    @field_validator("init_from")
+    @classmethod
+    def _is_a_reference_or_a_folder(cls, init_from: str | None) -> str | None:
+        parse_checkpoint_ref(init_from or "")
+        return init_from
 
 
 class Profile(Section):
@@ -199,7 +210,7 @@ class Retries(Section):
 
 
 class Deadlines(Section):
-    """Seconds without progress after which a host counts as hung."""
+    """Seconds after which a wait ends, mostly because a host without progress counts as hung."""
 
     start_s: Seconds = Field(
         default=300.0,
@@ -227,18 +238,29 @@ class Deadlines(Section):
         default=1200.0,
         description="Maximum seconds in which a host that saves a checkpoint writes nothing.",
     )
+    after_s: Seconds | None = Field(
+        default=None,
+        description="Maximum seconds to wait for the runs in `after`. null: no limit.",
+    )
+
+
+RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
 class BaseJob(Section):
     """Keys that all jobs share."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = Field(
-        description="Name of the run and of its directory in `runs/`."
-    )
+    name: RunName = Field(description="Name of the run and of its directory in `runs/`.")
     storage: Annotated[str, Field(min_length=1)] | None = Field(
         default=None,
         description="Folder for checkpoints that all hosts share, or a URL such as "
         "`gs://bucket/path`. null: the run directory.",
+    )
+    after: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        default=(),
+        strict=False,
+        description="Runs, by name or folder, that must finish before this one starts. It is "
+        "cancelled when one of them ends without finishing.",
     )
     retries: Retries = Field(default=Retries(), description="Limits on automatic restarts.")
     deadlines: Deadlines = Field(
@@ -250,12 +272,41 @@ class BaseJob(Section):
         description="Environment variables that are copied from your shell to every host. Only "
         "their names are written to disk.",
     )
+    priority: int = Field(
+        default=0,
+        description="Runs of a queue start by priority, the highest first, and then by time of "
+        "entry.",
+    )
+    preemptible: bool = Field(
+        default=False,
+        description="Whether the run saves and stops for a run of the queue with a higher "
+        "priority, and resumes later.",
+    )
+    budget: Budget | None = Field(
+        default=None,
+        description="Limits of time and cost, after which the run saves and stops. null: none.",
+    )
+    notify: tuple[AnyTarget, ...] | None = Field(
+        default=None,
+        strict=False,
+        description="Targets of notifications. null: those of your configuration file. []: none.",
+    )
+    sweep: Sweep | None = Field(
+        default=None,
+        exclude=True,  # a run is one point
+        description="Points of `launch sweep`. null: those of its command line.",
+    )
 
 
 class Job(BaseJob):
     """A training job."""
 
     steps: Positive = Field(description="Number of optimizer updates of the whole run.")
+    stop_after_step: Positive | None = Field(
+        default=None,
+        description="Step after which the run ends early, evaluated and saved. The learning-rate "
+        "schedule stays that of all `steps`. null: none.",
+    )
     seed: NonNegative = Field(
         default=0, description="Seed of the initial weights, the order of examples and dropout."
     )
@@ -305,6 +356,24 @@ class Job(BaseJob):
         if isinstance(model, dict) and "module" in model:
             return {"sample": None, **given}
         return given
+
+    @model_validator(mode="after")
+    def _saves_when_preempted(self) -> "Job":
+        if self.preemptible and self.checkpoint is None:
+            raise KeyedError(("preemptible", "true requires checkpoints, found checkpoint: null"))
+        return self
+
+    @model_validator(mode="after")
+    def _stops_before_the_end(self) -> "Job":
+        if self.stop_after_step is not None and self.stop_after_step > self.steps:
+            message = f"the run has only {self.steps} steps, found {self.stop_after_step}"
+            raise KeyedError(("stop_after_step", message))
+        return self
+
+    @property
+    def last_step(self) -> int:
+        """The step with which the run ends."""
+        return self.stop_after_step or self.steps
 
     @property
     def decoder(self) -> Model:

@@ -1,16 +1,16 @@
 """Reads a YAML file into a validated schema, or reports all of its problems together."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from trainer.contract.config import yaml
-from trainer.contract.config.errors import MISSING, explain, found, suggest
+from trainer.contract.config.errors import Explanation, explain, found, suggest
 from trainer.contract.config.yaml import KeyPath
-from trainer.contract.errors import UsageError
+from trainer.contract.errors import Place, Problem, UsageError
 
 T = TypeVar("T", bound=BaseModel)
 T_co = TypeVar("T_co", bound=BaseModel, covariant=True)
@@ -23,9 +23,10 @@ _OVERRIDE_RANK, _MISSING_RANK = _LARGEST_BYTES + 1, _LARGEST_BYTES + 2
 class ConfigError(UsageError):
     """Raised for an invalid file, with one printable line per problem."""
 
-    def __init__(self, problems: Sequence[str]):
+    def __init__(self, problems: Sequence[Problem | str]):
         self.problems = [_printable(problem) for problem in problems]
-        super().__init__("\n".join(self.problems))
+        self.lines = [str(problem) for problem in self.problems]
+        super().__init__("\n".join(self.lines))
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,20 @@ class Loaded(Generic[T_co]):
     value: T_co
     source: str
     """The file, as the user named it."""
-    places: dict[KeyPath, str] = field(repr=False)
+    places: dict[KeyPath, Place] = field(repr=False)
 
-    def where(self, key: str) -> str:
-        """Returns the location of a dotted key: "job.yaml:7", or "override data.seq_len=8".
+    def where(self, key: str) -> Place:
+        """Returns the place of a dotted key.
 
-        A key that is written nowhere has the location of its nearest section that is written.
+        A key that is written nowhere has the place of its nearest section that is written.
         """
         path = _path(key)
         known = (self.places.get(path[:n]) for n in range(len(path), 0, -1))
-        return next(filter(None, known), self.source)
+        return next(filter(None, known), Place(file=self.source))
+
+    def problem(self, key: str, message: str) -> Problem:
+        """Returns a problem of a dotted key."""
+        return Problem(**vars(self.where(key)), key=key, message=message)
 
 
 def load(path: Path, schema: type[T], overrides: Sequence[str] = ()) -> Loaded[T]:
@@ -65,7 +70,7 @@ def load_chosen(
         draft.override(override)
     value = draft.validate(choose(draft.value))
     if draft.problems or value is None:
-        raise ConfigError(draft.lines())
+        raise ConfigError(draft.in_order())
     return Loaded(value, draft.source, draft.places)
 
 
@@ -79,13 +84,14 @@ def _parse(path: Path) -> yaml.Tree:
     try:
         tree = yaml.parse(text)
     except yaml.NotYamlError as error:
-        line = f":{error.line}" if error.line else ""
-        raise ConfigError([f"{path}{line}: {error}"]) from None
+        problem = Problem(file=str(path), line=error.line or None, message=str(error))
+        raise ConfigError([problem]) from None
     if tree.value is None and not tree.problems:
-        raise ConfigError([f"{path}: the file is empty"])
+        raise ConfigError([Problem(file=str(path), message="the file is empty")])
     if not isinstance(tree.value, dict):
-        what = found(tree.value)
-        raise ConfigError([f"{path}: expected keys and values (key: value), found {what}"])
+        what, wanted = found(tree.value), "keys and values (key: value)"
+        message = f"expected {wanted}, found {what}"
+        raise ConfigError([Problem(file=str(path), message=message, found=what, expected=wanted)])
     return tree
 
 
@@ -95,20 +101,23 @@ def _read(path: Path) -> str:
             data = file.read(_LARGEST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError, ValueError):
         near = suggest(path.name, (p.name for p in _siblings(path)))
-        raise ConfigError([f"{path}: no such file.{near}".removesuffix(".")]) from None
+        raise _unreadable(path, f"no such file.{near}".removesuffix(".")) from None
     except IsADirectoryError:
-        raise ConfigError([f"{path}: a folder, not a file"]) from None
+        raise _unreadable(path, "a folder, not a file") from None
     except OSError as error:
-        raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from None
+        raise _unreadable(path, f"cannot be read: {error.strerror}") from None
     if len(data) > _LARGEST_BYTES:
-        raise ConfigError(
-            [f"{path}: larger than {_LARGEST_BYTES} bytes, the limit of a configuration file"]
-        )
+        message = f"larger than {_LARGEST_BYTES} bytes, the limit of a configuration file"
+        raise _unreadable(path, message)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError([f"{path}:{line}: not text (UTF-8): byte {error.start}"]) from None
+        raise _unreadable(path, f"not text (UTF-8): byte {error.start}", line) from None
+
+
+def _unreadable(path: Path, message: str, line: int | None = None) -> ConfigError:
+    return ConfigError([Problem(file=str(path), line=line, message=message)])
 
 
 def _siblings(path: Path) -> list[Path]:
@@ -118,34 +127,25 @@ def _siblings(path: Path) -> list[Path]:
         return []
 
 
-@dataclass(frozen=True)
-class _Problem:
-    place: str
-    rank: int
-    """Sort key of the messages: lines of the file, then overrides, then missing keys."""
-    text: str
-
-
 class _Draft:
     """A file's values while overrides and validation are applied."""
 
     def __init__(self, source: str, tree: yaml.Tree):
         self.source = source
         self.value: dict[Any, Any] = tree.value
-        self.places = {path: f"{source}:{line}" for path, line in tree.lines.items()}
-        self.problems: list[_Problem] = []
-        self._lines = dict(tree.lines)
-        for path, line, message in tree.problems:
-            text = f"{_dotted(path)}: {message}" if path else message
-            self.problems.append(_Problem(f"{source}:{line}", line, text))
+        self.places = {p: Place(file=source, line=line) for p, line in tree.lines.items()}
+        self.problems = [
+            Problem(file=source, line=line, key=_dotted(path) or None, message=message)
+            for path, line, message in tree.problems
+        ]
 
-    def lines(self) -> list[str]:
-        ordered = sorted(self.problems, key=lambda problem: problem.rank)
-        return list(dict.fromkeys(f"{problem.place}: {problem.text}" for problem in ordered))
+    def in_order(self) -> list[Problem]:
+        """Returns the problems: those of lines of the file, of overrides, and of missing keys."""
+        return list(dict.fromkeys(sorted(self.problems, key=_rank)))
 
     def override(self, override: str) -> None:
         """Applies one `key.path=value` and creates missing sections along the path."""
-        place = f"override {_shortened(override)}"
+        place = Place(override=_shortened(override))
         key, equals, text = override.partition("=")
         path = _path(key.strip())
         try:
@@ -153,13 +153,13 @@ class _Draft:
                 raise ValueError("expected key=value, such as optimizer.learning_rate=1e-3")
             tree = yaml.parse(text)
             self._set(place, path, tree)
+            messages = [message for _, _, message in tree.problems]
         except ValueError as error:
-            self._add(place, str(error))
-        else:
-            for _, _, message in tree.problems:
-                self._add(place, message)
+            messages = [str(error)]
+        named = key if equals else None
+        self.problems += [Problem(**vars(place), key=named, message=text) for text in messages]
 
-    def _set(self, place: str, path: KeyPath, tree: yaml.Tree) -> None:
+    def _set(self, place: Place, path: KeyPath, tree: yaml.Tree) -> None:
         section = self.value
         for depth, part in enumerate(path[:-1], 1):
             if section.get(part) is None:
@@ -172,11 +172,10 @@ class _Draft:
         self._move(path, place)
         self.places |= {(*path, *below): place for below in tree.lines}
 
-    def _move(self, path: KeyPath, place: str) -> None:
+    def _move(self, path: KeyPath, place: Place) -> None:
         """Records `place` as the location of `path` and discards the locations below it."""
         for known in [known for known in self.places if known[: len(path)] == path]:
             del self.places[known]
-            self._lines.pop(known, None)
         self.places[path] = place
 
     def validate(self, schema: type[T]) -> T | None:
@@ -190,22 +189,26 @@ class _Draft:
         explained = [problem for error in errors for problem in explain(schema, error)]
         # A value that a validator derived from a wrong one is wrong too; the user did not write it.
         written = [
-            (p, m) for p, m in explained if p in self.places or m.startswith(MISSING) or not p
+            one for one in explained if one.path in self.places or one.is_missing or not one.path
         ]
-        for path, message in written or explained:
-            self._complain(path, message)
+        self.problems += map(self._problem, written or explained)
 
-    def _complain(self, path: KeyPath, message: str) -> None:
-        is_missing = message.startswith(MISSING)
-        known = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in self.places), ())
-        place = self.source if is_missing else self.places.get(known, self.source)
-        names_the_key = place.startswith(f"override {_dotted(path)}=")
-        text = message if names_the_key or not path else f"{_dotted(path)}: {message}"
-        rank = _MISSING_RANK if is_missing else self._lines.get(known, _OVERRIDE_RANK)
-        self.problems.append(_Problem(place, rank, text))
+    def _problem(self, one: Explanation) -> Problem:
+        path, place = one.path, Place(file=self.source)
+        if not one.is_missing:
+            known = (self.places.get(path[:n]) for n in range(len(path), 0, -1))
+            place = next(filter(None, known), place)
+        return Problem(
+            **vars(place), key=_dotted(path) or None, message=one.message, found=one.found,
+            expected=one.expected,
+        )  # fmt: skip
 
-    def _add(self, place: str, text: str) -> None:
-        self.problems.append(_Problem(place, _OVERRIDE_RANK, text))
+
+def _rank(problem: Problem) -> int:
+    """Returns the position of a problem's message: lines, then overrides, then missing keys."""
+    if problem.override is not None:
+        return _OVERRIDE_RANK
+    return _MISSING_RANK if problem.line is None else problem.line
 
 
 def _path(key: str) -> KeyPath:
@@ -216,8 +219,15 @@ def _dotted(path: KeyPath) -> str:
     return ".".join(str(part) for part in path)
 
 
-def _printable(text: str) -> str:
+def _printable(problem: Problem | str) -> Problem:
     """Escapes control characters: a file's keys may hold any, and the text goes to a terminal."""
+    if isinstance(problem, str):
+        return Problem(message=_escaped(problem))
+    texts = {name: _escaped(text) for name, text in vars(problem).items() if isinstance(text, str)}
+    return replace(problem, **texts)
+
+
+def _escaped(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -167,7 +167,7 @@ def resolve(word: str) -> bool | int | float | str | None:
 def dump(value: Any) -> str:
     """Returns YAML text that `parse` reads back equal: mappings, sequences and finite scalars."""
     if not _is_nested(value):
-        return _flow(value) + "\n"
+        return dump_inline(value) + "\n"
     return "\n".join(_block(value)) + "\n"
 
 
@@ -179,21 +179,24 @@ def _block(mapping: Mapping[Any, Any]) -> list[str]:
     lines: list[str] = []
     for key, value in mapping.items():
         if _is_nested(value):
-            lines += [f"{_flow(key)}:", *("  " + line for line in _block(value))]
+            lines += [f"{dump_inline(key)}:", *("  " + line for line in _block(value))]
         else:
-            lines.append(f"{_flow(key)}: {_flow(value)}")
+            lines.append(f"{dump_inline(key)}: {dump_inline(value)}")
     return lines
 
 
-def _flow(value: Any) -> str:
+def dump_inline(value: Any) -> str:
+    """Returns YAML text on one line that `parse` reads back equal."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_flow(k)}: {_flow(v)}" for k, v in value.items()) + "}"
+        return (
+            "{" + ", ".join(f"{dump_inline(k)}: {dump_inline(v)}" for k, v in value.items()) + "}"
+        )
     if isinstance(value, Sequence):
-        return "[" + ", ".join(_flow(item) for item in value) + "]"
+        return "[" + ", ".join(dump_inline(item) for item in value) + "]"
     return repr(value)
 
 

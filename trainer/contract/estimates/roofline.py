@@ -12,6 +12,7 @@ References:
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import Model
@@ -83,6 +84,21 @@ class Bounds:
         return self.tokens / self.step_s
 
 
+Link = Literal["ici", "dcn"]
+"""`ici`: links inside an island; `dcn`: the network between islands."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The least traffic of a step's collectives along one mesh axis over one kind of link."""
+
+    axis: str
+    """`data` includes gradients that are also summed over `expert` or `context`."""
+    link: Link
+    bytes: float
+    """Bytes that a device sends over its links, or that a host sends over the network."""
+
+
 def bounds(job: Job, plan: Plan) -> Bounds | None:
     """Returns the bounds of a step on the real accelerator.
 
@@ -98,11 +114,12 @@ def bounds(job: Job, plan: Plan) -> Bounds | None:
     model = tokens * flops_per_token(job, plan)
     program = model + tokens * _recomputed_per_token(job, plan)
     peak = chip.peak_bf16_flops * world.devices
-    dcn_s = _dcn_bytes(plan) / chip.dcn_bytes_per_s if chip.dcn_bytes_per_s else 0.0
+    ici_bytes, dcn_bytes = sum(_ici_bytes(job, plan).values()), sum(_dcn_bytes(plan).values())
+    dcn_s = dcn_bytes / chip.dcn_bytes_per_s if chip.dcn_bytes_per_s else 0.0
     return Bounds(
         model_flops=model, program_flops=program, compute_s=program / peak,
         hbm_s=_hbm_bytes(job, plan) / chip.hbm_bytes_per_s,
-        ici_s=_ici_bytes(job, plan) / chip.ici_bytes_per_s, dcn_s=dcn_s, peak_flops=peak,
+        ici_s=ici_bytes / chip.ici_bytes_per_s, dcn_s=dcn_s, peak_flops=peak,
         tokens=tokens,
     )  # fmt: skip
 
@@ -189,8 +206,21 @@ def _hbm_bytes(job: Job, plan: Plan) -> float:
     return 2 * state + USES * (batch.grad_accum_steps * read + kept)
 
 
-def _ici_bytes(job: Job, plan: Plan) -> float:
-    """Returns the bytes that a device sends over the links of its island.
+def traffic(job: Job, plan: Plan) -> list[Traffic]:
+    """Returns the least traffic of a step by axis and link; empty for a custom model."""
+    if not isinstance(job.model, Model):
+        return []
+    links: dict[Link, dict[str, float]] = {"ici": _ici_bytes(job, plan), "dcn": _dcn_bytes(plan)}
+    return [
+        Traffic(axis, link, size)
+        for link, sizes in links.items()
+        for axis, size in sizes.items()
+        if size
+    ]
+
+
+def _ici_bytes(job: Job, plan: Plan) -> dict[str, float]:
+    """Returns mesh axis -> the bytes that a device sends over the links of its island.
 
     A ring over n devices moves (n - 1) / n of an array to gather or scatter it, and twice that to
     give all devices the sum.
@@ -201,19 +231,24 @@ def _ici_bytes(job: Job, plan: Plan) -> float:
     """
     islands_data, islands_fsdp = _islands(plan.world, plan.mesh)
     fsdp, data = plan.mesh["fsdp"] // islands_fsdp, plan.mesh["data"] // islands_data
-    total = 0.0
+    weights = gradients = 0.0
     for array in plan.parameters:
         own = own_bytes(array, plan)
         if "fsdp" in array.spec:
-            total += moves(array) * plan.batch.grad_accum_steps * own * (fsdp - 1)
+            weights += moves(array) * plan.batch.grad_accum_steps * own * (fsdp - 1)
         if array.is_trained:
-            total += 2 * own * (data * alike(array, plan) - 1) / (data * alike(array, plan))
+            gradients += 2 * own * (data * alike(array, plan) - 1) / (data * alike(array, plan))
     tensor, batch = plan.mesh["tensor"], plan.batch
     tokens = batch.tokens_per_device * batch.grad_accum_steps
     width = job.decoder.d_model * DTYPE_BYTES[plan.compute_dtype]
     sums = ALL_REDUCES_PER_LAYER * job.decoder.layers * tokens * width
-    others = to_experts(job, plan) + keys_and_values(job, plan)
-    return total + 2 * sums * (tensor - 1) / tensor + others
+    return {
+        "data": gradients,
+        "fsdp": weights,
+        "expert": to_experts(job, plan),
+        "context": keys_and_values(job, plan),
+        "tensor": 2 * sums * (tensor - 1) / tensor,
+    }
 
 
 def alike(array: ArrayPlan, plan: Plan) -> int:
@@ -249,23 +284,23 @@ def keys_and_values(job: Job, plan: Plan) -> float:
     return float(arrays * own * DTYPE_BYTES[plan.compute_dtype] * (axis - 1))
 
 
-def _dcn_bytes(plan: Plan) -> float:
-    """Returns the bytes that a host sends over the network to other islands.
+def _dcn_bytes(plan: Plan) -> dict[str, float]:
+    """Returns mesh axis -> the bytes that a host sends over the network to other islands.
 
     Each island receives once the parts that it lacks of weights split over islands. It sends and
     receives the gradients that islands sum.
     """
     islands_data, islands_fsdp = _islands(plan.world, plan.mesh)
     hosts = plan.world.processes // (islands_data * islands_fsdp)
-    total = 0.0
+    weights = gradients = 0.0
     for array in plan.parameters:
         whole = _size(array) * DTYPE_BYTES[plan.compute_dtype]
         if "fsdp" in array.spec:
             times = moves(array) * plan.batch.grad_accum_steps
-            total += times * whole * (islands_fsdp - 1) / islands_fsdp
+            weights += times * whole * (islands_fsdp - 1) / islands_fsdp
         if array.is_trained:
-            total += 2 * whole / islands_fsdp * (islands_data - 1) / islands_data
-    return total / hosts
+            gradients += 2 * whole / islands_fsdp * (islands_data - 1) / islands_data
+    return {"data": gradients / hosts, "fsdp": weights / hosts}
 
 
 def _islands(world: World, mesh: dict[str, int]) -> tuple[int, int]:

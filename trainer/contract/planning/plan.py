@@ -83,6 +83,8 @@ class ArrayPlan(Section):
 
 
 class Corpus(Section):
+    """The data of a training job."""
+
     source: str
     sha256: str | None
     """None when only the hosts can read the data."""

@@ -214,8 +214,8 @@ def _profile(job: Job, world: World) -> Problems:
     if job.profile is None:
         return
     last, most = job.profile.steps[1], max(job.profile.processes, default=0)
-    if last > job.steps:
-        yield "profile.steps", f"the last step is {last}, but the run has {job.steps} steps"
+    if last > job.last_step:
+        yield "profile.steps", f"the last step is {last}, but the run has {job.last_step} steps"
     if most >= world.processes:
         yield (
             "profile.processes",

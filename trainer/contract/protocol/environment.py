@@ -45,6 +45,15 @@ RUN_ID = "SLIPWAY_RUN_ID"
 SLURM_JOB = "SLIPWAY_SLURM_JOB"
 """Name of the Slurm job, for a `launch` that the job itself started."""
 
+NOTIFY_EVENT = "SLIPWAY_NOTIFY_EVENT"
+"""Event, for a command of `notify`, like the following ones."""
+NOTIFY_RUN = "SLIPWAY_NOTIFY_RUN"
+"""Name of the run."""
+NOTIFY_MESSAGE = "SLIPWAY_NOTIFY_MESSAGE"
+"""The event in a sentence or two."""
+NOTIFY_JSON = "SLIPWAY_NOTIFY_JSON"
+"""The event as JSON, as a URL receives it."""
+
 SET_BY_SLIPWAY = re.compile(r"SLIPWAY_\w*|JAX_COORDINATOR_(BIND_)?ADDRESS|JAX_PLATFORMS")
 """Variables that a job file must not set."""
 

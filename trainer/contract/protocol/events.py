@@ -72,6 +72,21 @@ class InitializedEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompiledEvent(Event):
+    """The step is compiled, or read from a cache."""
+
+    kind: ClassVar = "compiled"
+    seconds: float
+    """Seconds that this took."""
+    from_cache: bool
+    """Whether the program was in a cache."""
+    traces: int | None = None
+    """Number of functions that the process has traced since its attempt began."""
+    compilations: int | None = None
+    """Number of programs that it has compiled or read from JAX's cache, which needs a trace."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckedEvent(Event):
     """The check of a host is done. The launcher compares these values between the hosts."""
 
@@ -288,8 +303,8 @@ class FinishedEvent(Event):
 
 
 EVENT_TYPES: tuple[type[Event], ...] = (
-    StartedEvent, InitializedEvent, CheckedEvent, PhaseEvent, ProgressEvent, HeartbeatEvent,
-    StepEvent, EvalEvent, SampledEvent, SaveProgressEvent, CheckpointSavedEvent, SaveFailedEvent,
-    RestoredEvent, WarningEvent, ErrorEvent, FinishedEvent,
+    StartedEvent, InitializedEvent, CompiledEvent, CheckedEvent, PhaseEvent, ProgressEvent,
+    HeartbeatEvent, StepEvent, EvalEvent, SampledEvent, SaveProgressEvent, CheckpointSavedEvent,
+    SaveFailedEvent, RestoredEvent, WarningEvent, ErrorEvent, FinishedEvent,
 )  # fmt: skip
 """All events that a program may send."""

@@ -4,7 +4,7 @@ The process prints the fields of a dataclass, and the launcher reads them back i
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ class CompileReport:
     """Bytes of an evaluation with the optimizer's state in memory; None when it is not compiled."""
 
 
-class Frame(NamedTuple):
+@dataclass(frozen=True)
+class Frame:
     """A line of source code, in a function."""
 
     file: str

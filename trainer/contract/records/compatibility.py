@@ -46,7 +46,7 @@ DATA_KEYS = frozenset(
 """Keys that set the examples of a step: with another value some are seen twice, others never."""
 SILENT = (
     "mesh", "name", "sample", "log_every", "tensorboard", "wandb", "retries", "deadlines",
-    "profile", "model.preset", "checkpoint.on_data_change",
+    "profile", "model.preset", "stop_after_step", "checkpoint.on_data_change",
 )  # fmt: skip
 """Keys that change nothing in the loss curve."""
 PARAMS = "params."
@@ -76,7 +76,7 @@ def compare(about: CheckpointMetadata, job: Job, corpus_sha256: str | None) -> C
     errors, notes = [], []
     is_allowed = job.checkpoint is not None and job.checkpoint.on_data_change == "continue"
     for key, saved, now in _changes(about, job, corpus_sha256):
-        change = f"{key}: {_shown(saved)} -> {_shown(now)}"
+        change = f"{key}: {yaml.dump_inline(saved)} -> {yaml.dump_inline(now)}"
         if key == "corpus" and isinstance(job.data.tokenizer, TrainTokenizer):
             errors.append(
                 f"{change}: the tokenizer of step {about.step} was trained on other data, or by "
@@ -177,8 +177,3 @@ def _differences(
 
 def _is_silent(key: str) -> bool:
     return any(key == silent or key.startswith(f"{silent}.") for silent in SILENT)
-
-
-def _shown(value: Any) -> str:
-    """Returns a value as it is written in a job file, on one line."""
-    return yaml.dump([value]).strip().removeprefix("[").removesuffix("]")
