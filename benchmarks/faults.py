@@ -96,6 +96,8 @@ class Recovery:
     """Steps that the next attempt repeats."""
     parts_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """The parts of `first_s`, in order: see `PARTS`."""
+    traces: int = 0
+    """Traces and compilations of the process that made the most of them before its first step."""
 
 
 PARTS = {
@@ -183,19 +185,20 @@ class Story:
 
     def recovery(self, fired: float, limit_s: float = DEADLINE_S) -> Recovery:
         """Waits for the recovery from a fault in the current attempt. Raises NotRecoveredError."""
-        hit, kind = self.attempt, ""
+        hit, kind, traces = self.attempt, "", 0
         first: Event = {}
         ends: dict[str, float] = {}
 
         def is_new(event: Event) -> bool:
-            nonlocal kind, first
-            if event["event"] == "attempt_ended" and event["attempt"] == hit:
+            nonlocal kind, first, traces
+            attempt = event.get("attempt") or 0  # some events of the launcher have none
+            if event["event"] == "attempt_ended" and attempt == hit:
                 kind = event["end_reason"]
-            if not first and (
-                event["attempt"] > hit or event["event"] in ("hang", "attempt_ended")
-            ):
+            if not first and (attempt > hit or event["event"] in ("hang", "attempt_ended")):
                 ends[_end_of(event)] = event["time"]
-            if event["event"] != "step" or event["attempt"] <= hit:
+            if event["event"] == "compiled" and attempt > hit:
+                traces = max(traces, event["traces"] + event["compilations"])
+            if event["event"] != "step" or attempt <= hit:
                 return False
             first = first or event
             return event["step"] > self.step
@@ -203,7 +206,8 @@ class Story:
         new = self.wait_for(is_new, limit_s)
         parts_s = _parts(fired, ends)
         repeated = new["step"] - first["step"]
-        return Recovery(kind, first["time"] - fired, new["time"] - fired, repeated, parts_s)
+        first_s, new_s = first["time"] - fired, new["time"] - fired
+        return Recovery(kind, first_s, new_s, repeated, parts_s, traces)
 
     def _record(self, event: Event) -> None:
         self.attempt = max(self.attempt, event.get("attempt") or 0)

@@ -7,10 +7,10 @@ Runs on simulated hosts of this machine, with a warm compile cache, and with sta
 are ready. Each fault is injected `--after-steps` steps after a checkpoint was reported. A step
 takes 0.1 s, so repeated steps cost little. Prints, as medians over the rounds, the seconds from the
 fault to the first step of the next attempt and to the first new step, beside Slipway's target, the
-most repeated steps, and the parts of the first time. With `--spares`, there are hosts to take the
-place of a lost one, and each round is a new run. With `--in-memory`, states are also kept in the
-memory of the hosts, every so many steps or `auto`. `--model large` has 1 GiB of state, and longer
-steps.
+most repeated steps, the parts of the first time, and the most traces and compilations of a process
+before its first step. With `--spares`, there are hosts to take the place of a lost one, and each
+round is a new run. With `--in-memory`, states are also kept in the memory of the hosts, every so
+many steps or `auto`. `--model large` has 1 GiB of state, and longer steps.
 
 After each fault, JaxTrainer runs too if `ray.train` can be imported:
 
@@ -148,7 +148,9 @@ def _print(
         parts = {
             part: statistics.median(recovery.parts_s[part] for recovery in found) for part in PARTS
         }
+        traces = max(recovery.traces for recovery in found)
         print(" " * 12 + ", ".join(f"{part} {seconds:.1f}" for part, seconds in parts.items()))
+        print(" " * 12 + f"traces and compilations: {traces}")
 
 
 def _launch(

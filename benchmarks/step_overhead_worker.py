@@ -6,6 +6,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def main() -> None:
     with jax.set_mesh(devices):
         loader = BatchLoader(job, plan.batch, tokens, batch_shardings(devices))
         batch = next(loader.training(first_step=1))
-        step = program.compiled_step(batch)
+        step = partial(program.compiled_step(batch), program.peak_rate)
         turns = Turns(program, step, batch, rounds)
         callbacks = [
             ReportCallback(job, plan, loader, report),

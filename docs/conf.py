@@ -16,8 +16,9 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
+    "docs.extensions.llms_txt",
 ]
-exclude_patterns = ["_build", "generate"]
+exclude_patterns = ["_build", "extensions", "generate"]
 
 html_theme = "furo"
 html_static_path = ["_static"]

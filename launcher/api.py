@@ -10,10 +10,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from launcher.chains.link import link, prepare
 from launcher.cluster.schema import ClusterRef, find_cluster
+from launcher.core.results import RunState
 from launcher.executors.handles import handle_of
 from launcher.executors.options import LaunchOptions
-from launcher.planning.planner import make_launch, prepare
+from launcher.planning.planner import make_launch
 from launcher.runs import storage
 from launcher.runs.directory import RunDir, RunFolderError
 from launcher.runs.directory import find_run as find_folder
@@ -58,7 +60,8 @@ def plan(
     cluster_ref = ClusterRef(name=cluster, simulate=simulate, simulate_hosts=simulate_hosts)
     if isinstance(job, Job | CommandJob):
         changed = _changed(job, overrides)
-        return make_launch(changed, find_cluster(cluster), Path(runs), cluster_ref)
+        spec = make_launch(changed, find_cluster(cluster), Path(runs), cluster_ref)
+        return link(spec, changed.problem)
     return prepare(Path(job), _as_arguments(overrides), cluster_ref, Path(runs))
 
 
@@ -66,6 +69,7 @@ def run(
     spec: "LaunchSpec",
     *,
     detach: bool = False,
+    queue: bool = False,
     fresh: bool = False,
     assume_yes: bool = False,
     compile_check: bool = True,
@@ -77,6 +81,8 @@ def run(
       spec: what `plan` returned.
       detach: whether to return as soon as the run has started, and keep it running in the
         background.
+      queue: whether to return at once, and start the run in the background when its cluster is
+        free, by `priority` of the job.
       fresh: whether to move an existing run of this name aside and start from scratch.
       assume_yes: whether to create billable resources without asking for confirmation.
       compile_check: whether to compile the step first, on real TPUs, to see whether it fits.
@@ -93,6 +99,7 @@ def run(
         spec,
         LaunchOptions(
             detach=detach,
+            queue=queue,
             fresh=fresh,
             assume_yes=assume_yes,
             compile_check=compile_check,
@@ -109,6 +116,7 @@ def resume(
     simulate: bool = False,
     simulate_hosts: int | None = None,
     detach: bool = False,
+    queue: bool = False,
     assume_yes: bool = False,
     compile_check: bool = True,
     progress: bool = True,
@@ -130,6 +138,7 @@ def resume(
     """
     options = LaunchOptions(
         detach=detach,
+        queue=queue,
         assume_yes=assume_yes,
         compile_check=compile_check,
         quiet=not progress,
@@ -160,26 +169,36 @@ def start(spec: "LaunchSpec", options: LaunchOptions) -> "RunHandle":
     """Starts a run, see `run`."""
     from launcher.executors.compile_check import require_fit
     from launcher.executors.drive import reporting_disk_errors
+    from launcher.executors.enqueue import enqueue
     from launcher.executors.registry import executor_for
 
     if options.fresh:
         spec = storage.apart_from_earlier(spec)
     executor = executor_for(spec.cluster, simulated=spec.plan.world.simulated)
-    executor.check(spec)
+    executor.check(spec, later=options.queue)
     if options.compile_check:
         require_fit(spec)
+    spec = executor.await_runs(spec, options)
     with reporting_disk_errors(spec.run_dir):
+        if options.queue:
+            return enqueue(executor, spec, options)
         return executor.submit(spec, options)
 
 
 def restart(
-    folder: Path, where: tuple[str | None, bool, int | None], options: LaunchOptions
+    folder: Path,
+    where: tuple[str | None, bool, int | None],
+    options: LaunchOptions,
+    *,
+    from_queue: bool = False,
 ) -> "RunHandle":
     """Resumes the run in a directory, see `resume`.
 
-    `where`: the cluster, whether it is simulated, and the number of simulated hosts.
+    `where`: the cluster, whether it is simulated, and the number of simulated hosts. `from_queue`:
+    whether to raise RunFolderError unless the run waits in a queue.
     """
     from launcher.executors.drive import reporting_disk_errors
+    from launcher.executors.enqueue import enqueue_again
     from launcher.executors.registry import executor_for
     from launcher.executors.remote_run import locate
     from launcher.executors.resume_point import new_cluster_ref
@@ -187,10 +206,14 @@ def restart(
     if remote := locate(folder):
         raise RunFolderError(f"{folder}: this run is running now, on {remote.head_name}")
     with reporting_disk_errors(folder), RunDir.open(folder) as opened:
+        if from_queue and opened.recorded.state is not RunState.QUEUED:
+            raise RunFolderError(f"{folder}: this run does not wait in a queue")
         cluster_ref = new_cluster_ref(opened.cluster_ref, *where)
         with chdir(opened.launched_in):
             cluster = find_cluster(cluster_ref.name).value
             executor = executor_for(cluster, simulated=cluster_ref.simulated)
+            if options.queue:
+                return enqueue_again(executor, opened, cluster, cluster_ref, options)
             return executor.resume(opened, cluster_ref, options)
 
 

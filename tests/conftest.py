@@ -56,10 +56,11 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The runs of tests are not remembered among the user's own."""
+    """Tests neither add to the user's own runs nor read the user's configuration."""
     folder = tmp_path_factory.mktemp("state")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder))
+        patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
         yield folder
 
 

@@ -13,7 +13,7 @@ from launcher.cli.app import app
 
 INTRO = """\
 `launch --cluster C job.yaml` is short for `launch run --cluster C job.yaml`. Every command has
-`--help`. Commands that print a result take `-o json`; progress then goes to standard error.
+`--help` and `-o json`; see [JSON output](command-output.md).
 
 | exit code | meaning |
 |---|---|

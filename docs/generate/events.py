@@ -1,13 +1,12 @@
 """The page of events and metrics, from the dataclasses of the events."""
 
-import ast
 import dataclasses
 import inspect
-import textwrap
 from collections.abc import Iterable
 from typing import Any
 
 from docs.generate.markdown import NOTE, code, table
+from launcher.commands.field_docs import field_docs
 from launcher.core.events import LAUNCHER_EVENT_TYPES
 from trainer.contract.protocol.events import EVENT_TYPES, Event
 
@@ -65,15 +64,3 @@ def _fields(kind: type[Event], fields: Iterable[dataclasses.Field[Any]]) -> str:
 
 def _is_required(field: dataclasses.Field[Any]) -> bool:
     return field.default is field.default_factory is dataclasses.MISSING
-
-
-def field_docs(kind: type) -> dict[str, str]:
-    """Returns the string that follows each field of a class, by the name of the field."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(definition, ast.ClassDef)
-    found = {}
-    for field, text in zip(definition.body, definition.body[1:], strict=False):
-        match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=value)):
-                found[name] = str(value)
-    return found

@@ -1,11 +1,11 @@
-"""The pages of job keys and cluster keys, from the JSON Schemas of both files."""
+"""The pages of job, cluster and flow keys, from the JSON Schemas of the files."""
 
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from docs.generate.markdown import NOTE, code, table
-from launcher.commands.schema import cluster_schema, job_schema
+from launcher.commands.schema import cluster_schema, flow_schema, job_schema
 
 Schema = Mapping[str, Any]
 
@@ -20,6 +20,13 @@ A cluster file is YAML 1.2 and says where a job runs. `--cluster NAME` reads `cl
 `--cluster PATH` the file at that path, and `--cluster v5p-128` one slice of that accelerator.
 Unknown keys are errors. `launch schema cluster` prints the same information as a JSON Schema.
 """
+FLOW_INTRO = """\
+A flow file is YAML 1.2. `launch flow FILE` runs its steps; see [Chain runs](../how-to/chains.md).
+Unknown keys are errors. `launch schema flow-file` prints the same information as a JSON Schema.
+"""
+
+MARKERS = {"model": ("module",), "notify": ("url", "email", "command")}
+"""Keys that distinguish the sections at one path, if that is not `kind`."""
 
 
 def job_page() -> str:
@@ -41,6 +48,11 @@ def cluster_page() -> str:
     return f"{NOTE}\n# Cluster file\n\n{CLUSTER_INTRO}\n" + _section("Cluster", schema, schema, "")
 
 
+def flow_page() -> str:
+    schema = flow_schema()
+    return f"{NOTE}\n# Flow file\n\n{FLOW_INTRO}\n" + _section("Flow", schema, schema, "")
+
+
 def _section(title: str, section: Schema, root: Schema, path: str, *, nested: bool = True) -> str:
     """Returns the heading and the table of a section, then those of the sections in it."""
     required = section.get("required", ())
@@ -60,8 +72,8 @@ def _section(title: str, section: Schema, root: Schema, path: str, *, nested: bo
 def _title(key: str, option: Schema) -> str:
     """Returns the path of a section, and what distinguishes it from others at that path."""
     properties = option["properties"]
-    if "module" in properties:
-        return f"{code(key)} with {code('module')}"
+    if marker := next((name for name in MARKERS.get(key, ()) if name in properties), ""):
+        return f"{code(key)} with {code(marker)}"
     kind = properties.get("kind", {}).get("const")
     return f"{code(key)} with {code(f'kind: {kind}')}" if kind else code(key)
 
@@ -84,8 +96,9 @@ def _options(value: Schema, root: Schema) -> Iterator[Schema]:
     if members and "properties" not in value:
         for member in members:
             yield from _options(member, root)
-    elif "$ref" in value.get("items", {}):
-        yield {**_resolve(value["items"], root), "many": True}
+    elif value.get("items", {}).keys() & {"$ref", "oneOf"}:
+        for item in _options(value["items"], root):
+            yield {**item, "many": True}
     else:
         yield value
 

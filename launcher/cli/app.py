@@ -4,13 +4,17 @@ Exit codes: 0 ok; 1 the job failed; 2 usage or configuration; 3 the cluster cann
 provisioned; 130 interrupted.
 """
 
+import re
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
-from launcher.cli import checkpoint_commands, file_commands, run_commands
+from launcher.cli import checkpoint_commands, file_commands, flow_commands, run_commands
 from launcher.cli.options import (
     Agreed,
     ClusterName,
@@ -22,13 +26,15 @@ from launcher.cli.options import (
     Output,
     OutputOption,
     Overrides,
+    Queued,
     RunName,
     Runs,
     Simulate,
     SimulateHosts,
 )
-from launcher.core.errors import SlipwayError, UsageError
-from launcher.core.exit_codes import print_error
+from launcher.core.errors import SlipwayError, UsageError, error_of
+from launcher.core.exit_codes import OK, print_error
+from launcher.core.json_output import print_json_error, requests_json
 from launcher.core.output import prepare
 from trainer.contract.config.errors import suggest
 
@@ -36,8 +42,14 @@ if TYPE_CHECKING:
     from launcher.planning.spec import LaunchSpec
 
 
+STEPS_OF_FLOW = re.compile(
+    rb"^steps:[ \t]*(\[|(#.*)?(\r?\n[ \t]*(#.*)?)*\r?\n[ \t]*- )", re.MULTILINE
+)
+"""A list of steps. Those of a job are a number."""
+
+
 class DefaultToRun(TyperGroup):
-    """`launch --cluster C job.yaml` is `launch run --cluster C job.yaml`."""
+    """`launch job.yaml` is `launch run job.yaml`, and `launch flow.yaml` is `launch flow ...`."""
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Runs a command; prints its error, if there is one, and exits with the error's code.
@@ -46,9 +58,20 @@ class DefaultToRun(TyperGroup):
         """
         prepare()
         try:
+            if requests_json(sys.argv[1:]):
+                raise SystemExit(self._main_with_json(*args, **options))
             return super().main(*args, **options)
         except SlipwayError as error:
             raise SystemExit(print_error(error)) from None
+
+    def _main_with_json(self, *args: Any, **options: Any) -> int:
+        """Runs a command, and returns its exit code. Prints an error as JSON."""
+        try:
+            return super().main(*args, **options, standalone_mode=False) or OK
+        except TyperException as error:  # of the parser
+            return print_json_error(error_of(error.exit_code, error.format_message()))
+        except SlipwayError as error:
+            return print_json_error(error)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own_options = {"--help", "-h", "--install-completion", "--show-completion"}
@@ -57,12 +80,17 @@ class DefaultToRun(TyperGroup):
             if not verb.startswith("-") and _looks_like_a_verb(verb):
                 hint = suggest(verb, sorted(self.commands))
                 raise UsageError(f"launch: '{verb}' is neither a command nor a job file.{hint}")
-            args = ["run", *args]
+            args = ["flow" if any(map(_is_flow, args)) else "run", *args]
         return super().parse_args(ctx, args)
 
 
 def _looks_like_a_verb(word: str) -> bool:
     return word.isidentifier() and not Path(word).exists()
+
+
+def _is_flow(word: str) -> bool:
+    path = Path(word)
+    return path.is_file() and bool(STEPS_OF_FLOW.search(path.read_bytes()))
 
 
 app = typer.Typer(
@@ -96,6 +124,7 @@ def run(
     runs: Runs = Path("runs"),
     fresh: Fresh = False,
     detach: Detach = False,
+    queue: Queued = False,
     yes: Agreed = False,
     compile_check: CompileCheck = True,
     dry_run: Annotated[
@@ -107,11 +136,13 @@ def run(
     """Run a job on a cluster. This is the default command: `run` can be omitted.
 
     launch --cluster local jobs/quickstart.yaml --detach
+
+    launch --cluster local jobs/quickstart.yaml --queue priority=5
     """
     from launcher.executors.options import LaunchOptions
 
     options = LaunchOptions(
-        fresh=fresh, detach=detach, assume_yes=yes, compile_check=compile_check,
+        fresh=fresh, detach=detach, queue=queue, assume_yes=yes, compile_check=compile_check,
         as_json=output is Output.json,
     )  # fmt: skip
     spec = _plan(job, overrides, cluster, simulate, simulate_hosts, runs)
@@ -133,6 +164,7 @@ def resume(
     simulate: Simulate = False,
     simulate_hosts: SimulateHosts = None,
     detach: Detach = False,
+    queue: Queued = False,
     yes: Agreed = False,
     compile_check: CompileCheck = True,
     runs: Runs = Path("runs"),
@@ -146,12 +178,71 @@ def resume(
     from launcher.executors.options import LaunchOptions
 
     options = LaunchOptions(
-        overrides=overrides or (), detach=detach, assume_yes=yes, compile_check=compile_check,
-        as_json=output is Output.json,
+        overrides=overrides or (), detach=detach, queue=queue, assume_yes=yes,
+        compile_check=compile_check, as_json=output is Output.json,
     )  # fmt: skip
     resume_run(run, runs, (cluster, simulate, simulate_hosts), options)
 
 
+@app.command()
+def sweep(
+    job: JobFile,
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUES]...",
+            help="changes to the job; 4,8 or log(1e-4,1e-2) or uniform(0,0.2) are swept",
+        ),
+    ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option("--jobs", "-j", metavar="N", min=1, help="points that run at the same time"),
+    ] = 1,
+    samples: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="draws for each combination of listed values"),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="seed of the draws (default: 0)")
+    ] = None,
+    early_stop: Annotated[
+        bool,
+        typer.Option(
+            "--early-stop", help="continue only the better half of the points at some steps"
+        ),
+    ] = False,
+    cluster: ClusterName = "local",
+    simulate: Simulate = False,
+    simulate_hosts: SimulateHosts = None,
+    runs: Runs = Path("runs"),
+    yes: Agreed = False,
+    compile_check: CompileCheck = True,
+    output: OutputOption = Output.text,
+) -> None:
+    """Run a job with every combination of some values, and compare the losses.
+
+    The same command continues a sweep that was interrupted. Finished points stay finished.
+
+    launch sweep job.yaml optimizer.learning_rate=1e-3,3e-3 model.layers=4,8 --jobs 2
+
+    launch sweep job.yaml "optimizer.learning_rate=log(1e-4,1e-2)" --samples 8 --early-stop
+    """
+    from launcher.cluster.schema import ClusterRef
+    from launcher.commands.sweep import sweep as run_sweep
+    from launcher.commands.sweep_plan import SweepRequest, plan_sweep
+    from launcher.commands.sweep_runner import SweepOptions
+
+    request = SweepRequest(
+        job_file=job, arguments=values or (), samples=samples, seed=seed, early_stop=early_stop,
+        cluster_ref=ClusterRef(name=cluster, simulate=simulate, simulate_hosts=simulate_hosts),
+        runs=runs,
+    )  # fmt: skip
+    options = SweepOptions(jobs=jobs, assume_yes=yes, compile_check=compile_check)
+    command = shlex.join(["launch", *sys.argv[1:]])
+    run_sweep(plan_sweep(request), options, as_json=output is Output.json, command=command)
+
+
+flow_commands.add_to(app)
 run_commands.add_to(app)
 file_commands.add_to(app)
 
@@ -233,11 +324,12 @@ def doctor(
 def up(
     cluster: Annotated[str, typer.Argument(help="the cluster to simulate")],
     simulate_hosts: SimulateHosts = None,
+    output: OutputOption = Output.text,
 ) -> None:
     """Start a simulated cluster and keep it, with its trainers ready, for later runs."""
     from launcher.commands.clusters import keep_warm
 
-    keep_warm(cluster, simulate_hosts)
+    keep_warm(cluster, simulate_hosts, as_json=output is Output.json)
 
 
 @app.command()
@@ -246,6 +338,7 @@ def down(
         str, typer.Argument(help="a warm cluster, a cluster file, or the name of TPU slices")
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="skip the confirmation")] = False,
+    output: OutputOption = Output.text,
 ) -> None:
     """Shut down a warm cluster, or release the hosts of a cloud.
 
@@ -258,7 +351,7 @@ def down(
     """
     from launcher.commands.clusters import end
 
-    end(cluster, agreed=yes)
+    end(cluster, agreed=yes, as_json=output is Output.json)
 
 
 def _plan(

@@ -25,6 +25,12 @@ class DefaultToList(TyperGroup):
 app = typer.Typer(
     cls=DefaultToList, no_args_is_help=True, help="List, verify or export the checkpoints of a run."
 )
+CheckpointName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="a run, a folder of checkpoints, run:NAME@STEP or run:NAME@best"
+    ),
+]
 RunOrFolder = Annotated[
     str, typer.Argument(metavar="RUN", help="a run's name or path, or a folder of checkpoints")
 ]
@@ -38,49 +44,58 @@ def list_checkpoints(
     output: OutputOption = Output.text,
 ) -> None:
     """List the saved steps. This is the default command: `list` can be omitted."""
-    from launcher.commands.checkpoints import as_json, show, verified
+    from launcher.commands.checkpoints import CheckpointResult, show, verified
+    from launcher.core.json_output import print_json
 
     folder, found = _checkpoints_of(run, runs)
     if verify:
         found = verified(found)
     if output is Output.json:
-        print(as_json(found))
+        print_json([CheckpointResult.of(entry) for entry in found])
     else:
         show(found, folder, run)
     raise typer.Exit(JOB_FAILED if verify and any(entry.problem for entry in found) else 0)
 
 
 @app.command("restore-damaged")
-def restore_damaged(run: RunOrFolder, runs: Runs = Path("runs")) -> None:
+def restore_damaged(
+    run: RunOrFolder, runs: Runs = Path("runs"), output: OutputOption = Output.text
+) -> None:
     """Verify checkpoints that were moved aside as damaged; put back those that are whole."""
-    from launcher.commands.checkpoints import put_back
+    from launcher.commands.checkpoints import put_back, show_put_back
+    from launcher.core.json_output import print_json
 
     folder, found = _checkpoints_of(run, runs)
     results = list(put_back(found))
-    for entry, why in results:
-        print(f"{entry.folder.name}: {f'stays aside: {why}' if why else 'whole, and put back'}")
-    if not results:
-        print(f"{folder}: no checkpoint was moved aside")
-    raise typer.Exit(JOB_FAILED if any(why for _, why in results) else 0)
+    if output is Output.json:
+        print_json(results)
+    else:
+        show_put_back(results, folder)
+    raise typer.Exit(JOB_FAILED if any(one.problem for one in results) else 0)
 
 
 @app.command("export")
 def export_checkpoint(
-    run: RunOrFolder,
+    run: CheckpointName,
     to: Annotated[Path, typer.Option(help="the folder to write")],
     step: Annotated[int | None, typer.Option(help="the newest whole one by default")] = None,
     runs: Runs = Path("runs"),
+    output: OutputOption = Output.text,
 ) -> None:
     """Export the weights of a checkpoint for other programs."""
-    from launcher.commands.checkpoints import export, pick
+    from launcher.chains.checkpoints import choose, named
+    from launcher.commands.checkpoints import export
+    from launcher.core.json_output import print_json
 
-    folder, found = _checkpoints_of(run, runs)
-    entry = pick(found, folder, step)
-    raise typer.Exit(export(entry, to))
+    exported = export(choose(named(run), step, runs), to)
+    if output is Output.json:
+        print_json(exported)
+    else:
+        print(exported.message)
 
 
 def sample(
-    run: RunOrFolder,
+    run: CheckpointName,
     prompt: Annotated[str, typer.Option(help="what the text begins with")],
     tokens: Annotated[int, typer.Option(metavar="N", min=1, help="so many follow")] = 200,
     temperature: Annotated[
@@ -93,22 +108,28 @@ def sample(
         int | None, typer.Option(metavar="N", help="the newest whole one by default")
     ] = None,
     runs: Runs = Path("runs"),
+    output: OutputOption = Output.text,
 ) -> None:
     """Generate text with the model of a checkpoint, on this machine.
 
     launch sample quickstart --prompt "def main(" --tokens 100 --temperature 0
     """
-    from launcher.commands.checkpoints import pick
-    from launcher.commands.sample import SampleRequest, folder_of_paths, write
+    from launcher.chains.checkpoints import choose, named
+    from launcher.commands.sample import SampleRequest, folder_of_paths
+    from launcher.commands.sample import sample as generate
+    from launcher.core.json_output import print_json
 
-    folder, found = _checkpoints_of(run, runs)
-    entry = pick(found, folder, step)
-    wish = SampleRequest(prompt, tokens, temperature, seed)
-    raise typer.Exit(write(entry, wish, folder_of_paths(run, runs)))
+    ref = named(run)
+    request = SampleRequest(prompt, tokens, temperature, seed)
+    generated = generate(choose(ref, step, runs), request, folder_of_paths(ref.run, runs))
+    if output is Output.json:
+        print_json(generated)
+    else:
+        print(generated.text)
 
 
 def _checkpoints_of(run: str, runs: Path) -> "tuple[str, list[Entry]]":
-    from launcher.commands.checkpoints import find_folder
+    from launcher.chains.checkpoints import find_folder
     from launcher.runs.checkpoints import entries
 
     folder = find_folder(run, runs)

@@ -1,15 +1,11 @@
-"""The commands of `launch` about job and cluster files."""
+"""The commands of `launch` about job, cluster and flow files."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-
-class FileKind(StrEnum):
-    job = "job"
-    cluster = "cluster"
+from launcher.cli.options import JsonOutput, JsonOutputOption, Output, OutputOption
 
 
 def add_to(app: typer.Typer) -> None:
@@ -22,25 +18,39 @@ def init(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="the file to write")] = Path(
         "job.yaml"
     ),
+    output: OutputOption = Output.text,
 ) -> None:
     """Write a commented job file that runs as it is.
 
     launch init my-job.yaml
     """
     from launcher.commands.init import write_job
+    from launcher.core.json_output import print_json
 
-    write_job(path)
-    print(f"wrote {path}. Run it with: launch {path}")
+    written = write_job(path)
+    if output is Output.json:
+        print_json(written)
+    else:
+        print(f"wrote {path}. Run it with: {written.command}")
 
 
 def schema(
-    kind: Annotated[FileKind, typer.Argument(help="the kind of file")],
+    name: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="job|cluster|flow-file|error|COMMAND...",
+            help="a kind of file, the errors of all commands, or a command: checkpoints list",
+        ),
+    ],
+    output: JsonOutputOption = JsonOutput.json,
 ) -> None:
-    """Print the JSON Schema of job or cluster files, for editors.
+    """Print the JSON Schema of a kind of file, or of what a command prints with -o json.
 
     launch schema job > job.schema.json
-    """
-    from launcher.commands import schema as schemas
 
-    of_kind = {FileKind.job: schemas.job_schema, FileKind.cluster: schemas.cluster_schema}
-    print(schemas.as_text(of_kind[kind]()))
+    launch schema status
+    """
+    from launcher.commands.schema import as_text, schema_of
+
+    del output  # the only format
+    print(as_text(schema_of(" ".join(name))))

@@ -12,6 +12,10 @@ class Output(StrEnum):
     json = "json"
 
 
+class JsonOutput(StrEnum):
+    json = "json"
+
+
 JobFile = Annotated[Path, typer.Argument(help="the job file, such as jobs/quickstart.yaml")]
 ClusterName = Annotated[
     str,
@@ -43,6 +47,13 @@ Detach = Annotated[
         help="return as soon as the run has started and keep it running in the background",
     ),
 ]
+Queued = Annotated[
+    bool,
+    typer.Option(
+        "--queue",
+        help="return, and start the run in the background when the cluster is free, by priority",
+    ),
+]
 Agreed = Annotated[
     bool,
     typer.Option("--yes", "-y", help="skip the confirmation before creating billable resources"),
@@ -59,3 +70,6 @@ RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="the name of a run, or the path of its folder")
 ]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="the format of the output")]
+JsonOutputOption = Annotated[
+    JsonOutput, typer.Option("--output", "-o", help="the format of the output: always JSON")
+]

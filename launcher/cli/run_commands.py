@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import Output, OutputOption, RunName, Runs
+from launcher.cli.options import (
+    JsonOutput,
+    JsonOutputOption,
+    Output,
+    OutputOption,
+    RunName,
+    Runs,
+)
 
 if TYPE_CHECKING:
     from launcher.executors.handle import RunHandle
@@ -16,28 +23,57 @@ if TYPE_CHECKING:
 def add_to(app: typer.Typer) -> None:
     """Adds the commands to `launch`."""
     app.command("list")(list_runs)
-    for command in (status, logs, events, attach, stop):
+    for command in (
+        status,
+        logs,
+        events,
+        attach,
+        stop,
+        report,
+        compare,
+        why,
+        stacks,
+        debug,
+        profile,
+    ):
         app.command()(command)
+    app.command("exec")(execute)
 
 
-def list_runs(runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
+def list_runs(
+    cost: Annotated[
+        bool, typer.Option("--cost", help="add the chip-hours and dollars of each run")
+    ] = False,
+    runs: Runs = Path("runs"),
+    output: OutputOption = Output.text,
+) -> None:
     """List all runs, the newest first.
 
     The list has the runs in --runs and those that were started in other folders. A run is `lost`
-    when its state is `running` but no process runs it: `launch resume` continues it.
+    when its state is `running` but no process runs it: `launch resume` continues it. Queued runs
+    have their position and priority.
+
+    launch list --cost
 
     launch list -o json | jq -r '.[] | select(.alive) | .name'
     """
     from launcher import api
     from launcher.commands.held_slices import print_held
-    from launcher.commands.list_runs import as_json, show
+    from launcher.commands.list_runs import read_usage, serve_queues, show
+    from launcher.core.json_output import print_json
+    from launcher.notify.lost import notify_lost
 
-    found = api.list_runs(runs)
+    places, found = serve_queues(), api.list_runs(runs)
+    usage = read_usage(found) if cost else None
     if output is Output.json:
-        print(as_json(found))
+        used = usage or [None] * len(found)
+        print_json(
+            [run.result(places.get(run.folder), one) for run, one in zip(found, used, strict=True)]
+        )
     else:
-        show(found, runs)
+        show(found, runs, places, usage)
     print_held()
+    notify_lost(found)
 
 
 def status(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
@@ -46,15 +82,18 @@ def status(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Outpu
     launch status quickstart
     """
     from launcher.commands.held_slices import print_held
-    from launcher.commands.status import as_json, read, show
+    from launcher.commands.status import read, show
+    from launcher.core.json_output import print_json
+    from launcher.notify.lost import notify_lost
     from launcher.runs.directory import find_run
 
     print_held(find_run(run, runs))
     found = read(_find(run, runs, "status", *_json(output)).folder)
     if output is Output.json:
-        print(as_json(found))
+        print_json(found.result())
     else:
         show(found)
+    notify_lost([found.run])
 
 
 def logs(
@@ -87,13 +126,16 @@ def logs(
     show_logs(handle.folder, host=host, tail=tail, follow=follow, as_json=as_json)
 
 
-def events(run: RunName, runs: Runs = Path("runs")) -> None:
+def events(
+    run: RunName, runs: Runs = Path("runs"), output: JsonOutputOption = JsonOutput.json
+) -> None:
     """Print the events of a run as JSON lines, until it ends.
 
     launch events quickstart | jq -c 'select(.event == "checkpoint_saved")'
     """
     from trainer.contract.protocol.wire import encode
 
+    del output  # the only format
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     for event in _find(run, runs, "events").events():
@@ -127,14 +169,195 @@ def stop(
     ] = False,
     output: OutputOption = Output.text,
 ) -> None:
-    """Stop a run after it has saved a checkpoint.
+    """Stop a run after it has saved a checkpoint, or remove it from its queue.
 
     launch stop quickstart
     """
+    from launcher.commands.list_runs import serve_queues
     from launcher.commands.stop import stop_run
 
     handle = _find(run, runs, "stop", *["--force"] * force, *_json(output))
     stop_run(handle, force=force, as_json=output is Output.json)
+    serve_queues()
+
+
+def report(
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="names of runs, or paths of their folders"),
+    ] = None,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="write an index of all runs, and the report of each in --runs"),
+    ] = False,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="where to write it, if not to report.html in the run's folder (several runs: in "
+            "--runs; --all: index.html in --runs)",
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="update the file until the runs end")
+    ] = False,
+    runs: Runs = Path("runs"),
+    output: OutputOption = Output.text,
+) -> None:
+    """Write a report of a run as one HTML file; of several runs, with their curves in one chart.
+
+    launch report quickstart
+
+    launch report first second --to compare.html
+
+    launch report --all --follow
+    """
+    from launcher.commands.report import ReportOptions, report_all, report_runs
+    from launcher.core.errors import UsageError
+
+    options = ReportOptions(runs=runs, to=to, follow=follow, as_json=output is Output.json)
+    if every == bool(run):
+        raise UsageError("launch report: name one or more runs, or use --all for all of them")
+    if run:
+        report_runs(run, options)
+    else:
+        report_all(options)
+
+
+def compare(
+    run: Annotated[
+        list[str], typer.Argument(metavar="RUN RUN...", help="names or folders of two or more runs")
+    ],
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE", help="also write a report with all curves"),
+    ] = None,
+    runs: Runs = Path("runs"),
+    output: OutputOption = Output.text,
+) -> None:
+    """Compare runs with the first one: jobs, examples, losses, and what they used.
+
+    launch compare first second
+
+    launch compare first second third --report compared.html
+    """
+    from launcher.commands.compare import CompareOptions, compare_runs
+
+    compare_runs(run, CompareOptions(runs=runs, report=report, as_json=output is Output.json))
+
+
+def why(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
+    """Explain why a run ended badly, and what its wall time went into, with what to change.
+
+    launch why quickstart
+    """
+    from launcher.commands.why import read, show
+    from launcher.core.json_output import print_json
+
+    found = read(_find(run, runs, "why", *_json(output)).folder)
+    if output is Output.json:
+        print_json(found.result())
+    else:
+        show(found)
+
+
+def stacks(
+    run: RunName,
+    full: Annotated[
+        bool, typer.Option("--full", help="print all threads of one process of each group")
+    ] = False,
+    runs: Runs = Path("runs"),
+    output: OutputOption = Output.text,
+) -> None:
+    """Show what the processes of a live run do: their stacks, equal ones once.
+
+    launch stacks quickstart
+    """
+    from launcher.commands.stacks import collect, show
+    from launcher.core.json_output import print_json
+
+    handle = _find(run, runs, "stacks", *["--full"] * full, *_json(output))
+    found = collect(handle.folder)
+    if output is Output.json:
+        print_json(found.result())
+    else:
+        show(found, full=full)
+
+
+def debug(
+    run: RunName,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="where to write it, if not to debug.zip in its folder"),
+    ] = None,
+    runs: Runs = Path("runs"),
+    output: OutputOption = Output.text,
+) -> None:
+    """Write an archive for a bug report: job, plan, events, logs, versions. Without secrets.
+
+    launch debug quickstart
+    """
+    from launcher.commands.debug import show, write
+    from launcher.core.json_output import print_json
+
+    target = [f"--to={to}"] if to else []
+    found = write(_find(run, runs, "debug", *target, *_json(output)).folder, to)
+    if output is Output.json:
+        print_json(found)
+    else:
+        show(found)
+
+
+def execute(
+    run: RunName,
+    command: Annotated[
+        list[str], typer.Argument(metavar="COMMAND", help="the command and its arguments, after --")
+    ],
+    host: Annotated[
+        int, typer.Option(metavar="N", min=0, help="the host, by the number of its process")
+    ] = 0,
+    runs: Runs = Path("runs"),
+    output: OutputOption = Output.text,
+) -> None:
+    """Run a command on a host of a live run, in the environment of the run's program.
+
+    Its output is printed as it comes, and its exit code is that of this command. Ctrl-C ends it
+    with all that it has started.
+
+    launch exec quickstart --host 2 -- nvidia-smi
+    """
+    from launcher.commands.execute import execute as run_command
+
+    options = [f"--host={host}", *_json(output)]
+    handle = _find(run, runs, "exec", *options, "--", *command)
+    as_json = output is Output.json
+    raise typer.Exit(run_command(handle.folder, host, command, as_json=as_json))
+
+
+def profile(
+    run: RunName,
+    steps: Annotated[
+        int, typer.Option(metavar="N", min=1, max=1000, help="number of steps to trace")
+    ] = 3,
+    host: Annotated[
+        int, typer.Option(metavar="N", min=0, help="the host, by the number of its process")
+    ] = 0,
+    runs: Runs = Path("runs"),
+    output: OutputOption = Output.text,
+) -> None:
+    """Trace the next steps of a live run, into its folder.
+
+    launch profile quickstart --steps 3
+    """
+    from launcher.commands.profile import show, trace
+    from launcher.core.json_output import print_json
+
+    options = [f"--steps={steps}", f"--host={host}", *_json(output)]
+    found = trace(_find(run, runs, "profile", *options).folder, host, steps)
+    if output is Output.json:
+        print_json(found)
+    else:
+        show(found)
 
 
 def _json(output: Output) -> list[str]:

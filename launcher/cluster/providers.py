@@ -52,6 +52,14 @@ class ProviderSection(Section):
     """Whether hosts are on this machine even when they are not simulated."""
     rents_slices: ClassVar[bool] = False
     """Whether hosts are requested for a run, cost money, and have to be released."""
+    own_queue: ClassVar[str] = ""
+    """What starts runs when there are hosts for them; "" when Slipway's own queue does."""
+
+    price_per_chip_hour: Annotated[float, Field(ge=0)] | None = Field(
+        default=None,
+        description="Price of one chip in US dollars per hour; of a device, for CPU devices. "
+        "Defaults to the list price for `gcp`, and is unknown for other kinds.",
+    )
 
     @property
     def is_remote(self) -> bool:
@@ -216,6 +224,7 @@ class Gcp(ProviderSection):
     """Cloud TPU slices, requested for each run."""
 
     rents_slices: ClassVar[bool] = True
+    own_queue: ClassVar[str] = "Cloud TPU"
 
     kind: Literal["gcp"]
     zone: Text | None = Field(
@@ -280,11 +289,6 @@ class Gcp(ProviderSection):
         description="Minutes without an answer by SSH from the hosts, after which their slices are "
         "released.",
     )
-    price_per_chip_hour: Annotated[float, Field(ge=0)] | None = Field(
-        default=None,
-        description="Price of one chip in US dollars per hour. Defaults to the list price, where "
-        "it is known.",
-    )
     user: Text | None = Field(
         default=None,
         description="User name on the hosts. By default, the hosts create the user `slipway`.",
@@ -325,6 +329,8 @@ class Gcp(ProviderSection):
 class Kubernetes(ProviderSection):
     """Pods of a Kubernetes cluster with KubeRay. Each run has its own Ray cluster."""
 
+    own_queue: ClassVar[str] = "Kubernetes"
+
     kind: Literal["kubernetes"]
     image: Text = Field(
         description="Container image of all pods. It holds the launcher's Python, Slipway, and the "
@@ -342,6 +348,12 @@ class Kubernetes(ProviderSection):
         default=None,
         description="Kueue queue that admits the run. By default, the pods are scheduled "
         "immediately.",
+    )
+    priority_classes: dict[Text, int] = Field(
+        default={},
+        description="Smallest `priority` of the jobs that get a priority class, by the name of the "
+        "class: {normal: 0, urgent: 5}. With `queue`, it is a WorkloadPriorityClass of Kueue, else "
+        "a PriorityClass of the pods. Other jobs get the default.",
     )
     cpu: Positive | None = Field(
         default=None, description="CPU cores that the pod of each host requests."
@@ -365,6 +377,11 @@ class Kubernetes(ProviderSection):
         description="Seconds for the pods to become ready. Time in a queue does not count.",
     )
 
+    def priority_class(self, priority: int) -> str | None:
+        """Returns the priority class of a job with this priority; None for the default."""
+        classes = [(least, name) for name, least in self.priority_classes.items()]
+        return max((one for one in classes if one[0] <= priority), default=(0, None))[1]
+
     def check_slices(self, accelerator: Accelerator, slices: int, hosts: int) -> None:
         del slices, hosts
         if not gke.has(accelerator):
@@ -375,6 +392,8 @@ class Kubernetes(ProviderSection):
 
 class Slurm(ProviderSection):
     """Hosts of a Slurm cluster, one task on each. They share the run's folder."""
+
+    own_queue: ClassVar[str] = "Slurm"
 
     kind: Literal["slurm"]
     partition: str | None = Field(

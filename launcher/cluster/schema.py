@@ -232,14 +232,14 @@ def find_cluster(name_or_path: str) -> Loaded[Cluster]:
     return Loaded(_slice_of(name_or_path), name_or_path, places={})
 
 
-def cluster_key(name_or_path: str) -> str:
+def cluster_key(name_or_path: str, base: Path = Path()) -> str:
     """Returns the absolute path of a cluster file, or the name of a shipped one or an accelerator.
 
-    The path distinguishes projects that each have a clusters/pod.yaml.
+    The path distinguishes projects that each have a clusters/pod.yaml. It starts from `base`.
     """
     if is_path(name_or_path):
-        return str(Path(name_or_path).absolute())
-    here = Path("clusters") / f"{name_or_path}.yaml"
+        return str((base / name_or_path).absolute())
+    here = base / "clusters" / f"{name_or_path}.yaml"
     return str(here.absolute()) if here.is_file() else name_or_path
 
 

@@ -1,25 +1,34 @@
 """`launch plan --check-sharding`: where the step's shardings are ambiguous or would change."""
 
-import json
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.text import Text
 
+from launcher.commands.plan_result import PlanResult, plan_result
 from launcher.core.errors import InterruptError, UsageError
 from launcher.core.formatting import format_bytes, pluralize
+from launcher.core.json_output import print_json
 from launcher.core.signals import ending_on_signals
 from launcher.planning.compiler import of_training
 from launcher.planning.spec import LaunchSpec
 from launcher.planning.trainer_process import TrainerProcess, TrainerProcessError
-from launcher.ui.plan_view import plan_as_json, print_plan
+from launcher.ui.plan_view import print_plan
 from trainer.contract.protocol.reports import ShardingFinding, ShardingReport, SourceLocation
 
 TIMEOUT_S = 600.0
 CALLERS = 2
 """Maximum number of frames shown of a source location."""
 STYLES = {"ambiguous": "bold red", "reshard": "yellow", "constraint": "dim"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedPlanResult(PlanResult):
+    """The plan of a run, with the result of `--check-sharding`."""
+
+    explicit: Sequence[ShardingFinding]
+    """Findings under explicit axis types, most bytes first."""
 
 
 def check_sharding(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> None:
@@ -36,8 +45,7 @@ def check_sharding(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> Non
     except KeyboardInterrupt:
         raise InterruptError("interrupted; the trace has ended") from None
     if as_json:
-        content = json.loads(plan_as_json(launch))
-        print(json.dumps(content | {"explicit": [*map(_as_json, report.findings)]}, indent=2))
+        print_json(CheckedPlanResult(**vars(plan_result(launch)), explicit=report.findings))
     else:
         _print(Console(), report.findings)
     if report.stopped:
@@ -80,20 +88,6 @@ def _lines(one: ShardingFinding) -> list[Text]:
 
 def _direction(one: ShardingFinding) -> str:
     return "backward" if one.backward else "forward"
-
-
-def _as_json(one: ShardingFinding) -> dict[str, Any]:
-    return {
-        "kind": one.kind,
-        "pass": _direction(one),
-        "place": [frame._asdict() for frame in one.place],
-        "operation": one.operation,
-        "from": one.old,
-        "to": one.new,
-        "times": one.times,
-        "bytes": one.bytes,
-        "reason": one.reason,
-    }
 
 
 def _where(place: SourceLocation) -> str:

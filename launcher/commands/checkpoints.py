@@ -5,8 +5,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,41 +14,96 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from launcher.commands.trainer_tool import run_tool
 from launcher.core.errors import docs_link
 from launcher.core.formatting import format_bytes, format_seconds, pluralize
 from launcher.host.reaper import die_with_parent
 from launcher.runs.checkpoints import Entry
-from launcher.runs.directory import RunFolderError, find_run
-from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.planning.sharding_rules import mesh_text
-from trainer.contract.records.checkpoint_metadata import (
-    PROBLEM,
-    folder_of,
-)
-from trainer.contract.storage.paths import is_url
+from trainer.contract.records.checkpoint_metadata import PROBLEM
 
-OK, FAILED, INTERRUPTED = 0, 1, 130
 NOT_VERIFIED = "not verified"
 
 
-def find_folder(name_or_path: str, runs: Path) -> str:
-    """Returns the checkpoint folder of a run, or the given path or URL itself.
+@dataclass(frozen=True, kw_only=True)
+class CheckpointResult:
+    """A step folder of a run. Fields of a checkpoint whose about.json cannot be read are None."""
 
-    Raises RunFolderError when neither exists or the run's checkpoints are not Slipway's, and
-    ConfigError when the run's job cannot be read.
-    """
-    if is_url(name_or_path):
-        return name_or_path
-    try:
-        run_dir = find_run(name_or_path, runs)
-    except RunFolderError:
-        if Path(name_or_path).is_dir():
-            return name_or_path
-        raise
-    job = load_job(run_dir / "job.yaml").value
-    if isinstance(job, CommandJob):
-        raise RunFolderError(f"{run_dir}: its job is a command: what it saves is its own business")
-    return folder_of(job, run_dir)
+    step: int
+    folder: str
+    whole: bool
+    """Whether the run can resume from it, as far as it was checked."""
+    verified: bool
+    """Whether every array was read and matches its digest."""
+    problem: str | None
+    """Why the run cannot resume from it; None when no problem is known."""
+    bytes: int | None = None
+    time: float | None = None
+    """Start of the save, in seconds since the epoch."""
+    examples: int | None = None
+    """Number of examples that it was trained on."""
+    attempt: int | None = None
+    """Number of the attempt that saved it, from 1."""
+    loss: float | None = None
+    """Training loss of the step."""
+    eval_loss: float | None = None
+    """Loss of an evaluation after exactly this step; None without one."""
+    hosts: int | None = None
+    devices_per_host: int | None = None
+    mesh: Mapping[str, int] | None = None
+    """Size of each axis."""
+
+    @classmethod
+    def of(cls, entry: Entry) -> "CheckpointResult":
+        """Returns an entry for a command's JSON output."""
+        found = cls(
+            step=entry.step,
+            folder=str(entry.folder),
+            whole=not entry.problem,
+            verified=entry.verified,
+            problem=entry.problem or None,
+        )
+        about = entry.about
+        if about is None:
+            return found
+        return replace(
+            found,
+            bytes=about.bytes,
+            time=about.time,
+            examples=about.examples,
+            attempt=about.attempt,
+            loss=about.loss,
+            eval_loss=about.eval_loss,
+            hosts=about.world.processes,
+            devices_per_host=about.world.devices_per_host,
+            mesh=about.mesh,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoredCheckpoint:
+    """A checkpoint that had been moved aside as damaged."""
+
+    step: int
+    folder: str
+    """Its folder before the command."""
+    restored: bool
+    """Whether it is whole and was put back."""
+    problem: str | None
+    """Why it stays aside."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportResult:
+    """A checkpoint whose weights were exported."""
+
+    step: int
+    checkpoint: str
+    """The checkpoint's folder."""
+    folder: str
+    """The folder with the exported files."""
+    message: str
+    """Description for the user."""
 
 
 def show(found: Sequence[Entry], folder: str, run: str) -> None:
@@ -68,11 +123,6 @@ def show(found: Sequence[Entry], folder: str, run: str) -> None:
         console.print(Text(f"{hint}. {docs_link('damaged-checkpoints')}"), soft_wrap=True)
 
 
-def as_json(found: Sequence[Entry]) -> str:
-    """Returns a JSON list with one object per step folder."""
-    return json.dumps([_facts(entry) for entry in found], indent=2)
-
-
 def verified(found: Sequence[Entry]) -> list[Entry]:
     """Returns the entries after a child process has read every array: the digests need JAX."""
     judged = _verify([str(entry.folder) for entry in found if not entry.problem])
@@ -81,11 +131,8 @@ def verified(found: Sequence[Entry]) -> list[Entry]:
     ]
 
 
-def put_back(found: Sequence[Entry]) -> Iterator[tuple[Entry, str]]:
-    """Puts back whole checkpoints that were moved aside.
-
-    Yields each checkpoint that was aside, with the reason that it stays so; "" when it is put back.
-    """
+def put_back(found: Sequence[Entry]) -> Iterator[RestoredCheckpoint]:
+    """Puts back whole checkpoints that were moved aside; yields each one that was aside."""
     aside = [entry for entry in found if entry.is_aside]
     taken = {entry.step for entry in found if not entry.is_aside}
     judged = _verify([str(entry.folder) for entry in aside])
@@ -98,7 +145,18 @@ def put_back(found: Sequence[Entry]) -> Iterator[tuple[Entry, str]]:
             entry.folder.rename(back)
             (back / PROBLEM).unlink(missing_ok=True)
             taken.add(entry.step)
-        yield entry, why
+        yield RestoredCheckpoint(
+            step=entry.step, folder=str(entry.folder), restored=not why, problem=why or None
+        )
+
+
+def show_put_back(results: Sequence[RestoredCheckpoint], folder: str) -> None:
+    """Prints a line for each checkpoint that was aside."""
+    for one in results:
+        state = "whole, and put back" if one.restored else f"stays aside: {one.problem}"
+        print(f"{Path(one.folder).name}: {state}")
+    if not results:
+        print(f"{folder}: no checkpoint was moved aside")
 
 
 def _verify(folders: Sequence[str]) -> dict[str, str]:
@@ -118,28 +176,12 @@ def _verify(folders: Sequence[str]) -> dict[str, str]:
     }
 
 
-def pick(found: Sequence[Entry], folder: str, step: int | None) -> Entry:
-    """Returns the whole checkpoint of a step, or the newest one. Raises RunFolderError."""
-    whole = [entry for entry in found if not entry.problem]
-    for entry in whole:
-        if step in (None, entry.step):
-            return entry
-    known = ", ".join(str(entry.step) for entry in whole) or "none"
-    wanted = "checkpoint" if step is None else f"whole checkpoint of step {step}"
-    why = next((f" ({e.problem})" for e in found if e.step == step), "")
-    raise RunFolderError(f"{folder}: no {wanted}{why}. Whole ones: {known}")
-
-
-def export(entry: Entry, to: Path) -> int:
-    """Exports a checkpoint for other programs in a child process; returns its exit code."""
-    command = [sys.executable, "-m", "trainer.tools.export_checkpoint", str(entry.folder)]
-    try:
-        code = subprocess.run(
-            [*command, "--to", str(to)], preexec_fn=die_with_parent(os.getpid())
-        ).returncode
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return code if code >= 0 else FAILED
+def export(entry: Entry, to: Path) -> ExportResult:
+    """Exports a checkpoint for other programs, in a child process. Raises as `run_tool` does."""
+    message = run_tool("export_checkpoint", [str(entry.folder), f"--to={to}"]).strip()
+    return ExportResult(
+        step=entry.step, checkpoint=str(entry.folder), folder=str(to), message=message
+    )
 
 
 def _cells(entry: Entry) -> list[str]:
@@ -156,31 +198,6 @@ def _cells(entry: Entry) -> list[str]:
         f"{pluralize(world.processes, 'host')} x {pluralize(world.devices_per_host, 'device')}, "
         f"{mesh_text(about.mesh)}",
     ]
-
-
-def _facts(entry: Entry) -> dict[str, Any]:
-    about = entry.about
-    facts: dict[str, Any] = {
-        "step": entry.step,
-        "folder": str(entry.folder),
-        "whole": not entry.problem,
-        "verified": entry.verified,
-        "problem": entry.problem or None,
-    }
-    if about is None:
-        return facts
-    return {
-        **facts,
-        "bytes": about.bytes,
-        "time": about.time,
-        "examples": about.examples,
-        "attempt": about.attempt,
-        "loss": about.loss,
-        "eval_loss": about.eval_loss,
-        "hosts": about.world.processes,
-        "devices_per_host": about.world.devices_per_host,
-        "mesh": about.mesh,
-    }
 
 
 def _result(text: str) -> dict[str, Any] | None:

@@ -1,7 +1,9 @@
 """`launch up` and `launch down`: clusters that outlive a command."""
 
+import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -13,18 +15,48 @@ from launcher.commands.down import ToEnd, to_end
 from launcher.commands.held_slices import held_lines
 from launcher.core.errors import HostError, InterruptError, UsageError
 from launcher.core.formatting import pluralize
+from launcher.core.json_output import print_json
 from launcher.core.signals import ending_on_signals
 from launcher.providers.local import memory, provider, warm
 from trainer.contract.planning.plan import World
 
 
-def keep_warm(name_or_path: str, simulate_hosts: int | None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class UpResult:
+    """A simulated cluster that stays up."""
+
+    cluster: str
+    hosts: int
+    started: bool
+    """Whether this command has started it; false when it was up already."""
+    command: str
+    """The command that ends it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndedResource:
+    """A warm cluster, or slices of a cloud."""
+
+    name: str
+    message: str
+    """Description of the result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DownResult:
+    """What was ended; nothing when the cluster was not up."""
+
+    cluster: str
+    ended: Sequence[EndedResource]
+
+
+def keep_warm(name_or_path: str, simulate_hosts: int | None, *, as_json: bool) -> None:
     """Starts a simulated cluster that outlives this command.
 
     Raises ConfigError for an unknown cluster or a size that it cannot have, HostError when the
     cluster does not start.
     """
-    console, found = Console(), find_cluster(name_or_path)
+    console, found = Console(stderr=as_json), find_cluster(name_or_path)
     cluster, name = found.value, Path(found.source).stem
     try:
         is_simulated = not cluster.provider.is_on_this_machine
@@ -36,7 +68,12 @@ def keep_warm(name_or_path: str, simulate_hosts: int | None) -> None:
             is_new = _keep_warm(name, cluster, world, cluster_key(name_or_path), console)
     except KeyboardInterrupt:
         raise InterruptError("interrupted; everything has ended") from None
-    up = f"is up: {pluralize(world.processes, 'host')}. End it with `launch down {name}`"
+    command = shlex.join(["launch", "down", name])
+    if as_json:
+        hosts = world.processes
+        print_json(UpResult(cluster=name, hosts=hosts, started=is_new, command=command))
+        return
+    up = f"is up: {pluralize(world.processes, 'host')}. End it with `{command}`"
     console.print(f"{name} {up if is_new else 'is up already'}")
 
 
@@ -54,7 +91,7 @@ def _keep_warm(name: str, cluster: Cluster, world: World, key: str, console: Con
     return True
 
 
-def end(given: str, *, agreed: bool) -> None:
+def end(given: str, *, agreed: bool, as_json: bool) -> None:
     """Ends what `keep_warm` started, or releases slices.
 
     `given` is the name or path of a cluster, or the name of slices. `agreed` skips confirmation.
@@ -63,24 +100,25 @@ def end(given: str, *, agreed: bool) -> None:
     """
     try:
         with warm.locked(Path(given).stem):
-            _end(given, agreed, Console(stderr=True))
+            ended = _end(given, agreed, Console(stderr=as_json), Console(stderr=True))
     except KeyboardInterrupt:
         raise InterruptError("interrupted") from None
+    if as_json:
+        print_json(DownResult(cluster=Path(given).stem, ended=ended))
 
 
-def _end(given: str, agreed: bool, errors: Console) -> None:
-    console = Console()
+def _end(given: str, agreed: bool, console: Console, errors: Console) -> list[EndedResource]:
     found = to_end(given, lambda text: errors.print(Text(text), soft_wrap=True))
     if not found:
         console.print(f"{Path(given).stem} was not up")
         _print_others(errors)
-        return
+        return []
     asked = [thing for thing in found if thing.is_asked]
     if asked and not agreed:
         _confirm(asked, errors)
-    if problems := _end_all(found, console):
-        raise HostError("\n".join(problems))
+    ended = _end_all(found, console)
     console.print(f"{Path(given).stem} is down")
+    return ended
 
 
 def _confirm(asked: Sequence[ToEnd], errors: Console) -> None:
@@ -94,9 +132,9 @@ def _confirm(asked: Sequence[ToEnd], errors: Console) -> None:
         raise KeyboardInterrupt
 
 
-def _end_all(found: Sequence[ToEnd], console: Console) -> list[str]:
-    """Ends everything and returns the problems; a failure does not keep the rest from ending."""
-    problems = []
+def _end_all(found: Sequence[ToEnd], console: Console) -> list[EndedResource]:
+    """Ends everything; a failure does not keep the rest from ending. Raises HostError."""
+    ended, problems = [], []
     for thing in found:
         try:
             with console.status(f"ending {thing.name}"):
@@ -105,7 +143,10 @@ def _end_all(found: Sequence[ToEnd], console: Console) -> list[str]:
             problems.append(f"{thing.name}: {error}")
             continue
         console.print(Text(result), soft_wrap=True)
-    return problems
+        ended.append(EndedResource(name=thing.name, message=result))
+    if problems:
+        raise HostError("\n".join(problems))
+    return ended
 
 
 def _print_others(errors: Console) -> None:

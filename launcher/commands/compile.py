@@ -1,15 +1,17 @@
 """`launch plan --compile`: asks the TPU compiler whether the step fits."""
 
-import json
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from launcher.commands.plan_result import PlanResult, plan_result
 from launcher.commands.search import Advice, advise
 from launcher.core.errors import InterruptError, JobError, UsageError
 from launcher.core.formatting import format_bytes, format_seconds
+from launcher.core.json_output import print_json
 from launcher.core.signals import ending_on_signals
 from launcher.executors.compile_check import describe_misfit, memory_share
 from launcher.planning.compiler import compilation
@@ -17,10 +19,20 @@ from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
 from launcher.planning.trainer_process import TrainerProcessError
 from launcher.ui import collectives_view
-from launcher.ui.plan_view import plan_as_json, print_plan
+from launcher.ui.plan_view import print_plan
 from trainer.contract.config.model import Model
 from trainer.contract.estimates.memory import footprint
 from trainer.contract.protocol.reports import CompileReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledPlanResult(PlanResult, CompileReport):
+    """The plan of a run, with the result of `--compile`."""
+
+    estimate: Mapping[str, int] | None
+    """Estimated bytes by part; None for a custom model."""
+    advice: Advice | None
+    """A suggested alternative; None when there is nothing to suggest."""
 
 
 def compile_plan(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> None:
@@ -42,8 +54,8 @@ def compile_plan(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> None:
     assert isinstance(launch, TrainingLaunch), "else there is no verdict"
     parts, advice = _estimate(launch), advise(launch, verdict)
     if as_json:
-        more = {"estimate": parts, "advice": asdict(advice) if advice else None}
-        print(json.dumps(json.loads(plan_as_json(launch)) | asdict(verdict) | more, indent=2))
+        plan = vars(plan_result(launch))
+        print_json(CompiledPlanResult(**plan, **vars(verdict), estimate=parts, advice=advice))
     else:
         _print(Console(), verdict, parts, advice)
     if not verdict.fits:

@@ -1,10 +1,9 @@
 """`launch doctor`: gets a cluster's hosts, inspects them as a run would, and releases them."""
 
-import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -15,14 +14,31 @@ from launcher.cluster.schema import ClusterRef, find_cluster
 from launcher.commands.held_slices import print_held
 from launcher.core.errors import HostError, InterruptError, JobError
 from launcher.core.formatting import format_bytes, host_name, pluralize
+from launcher.core.json_output import print_json
 from launcher.core.signals import ending_on_signals
 from launcher.executors.registry import executor_for
 from launcher.gang.agent_calls import GangError
-from launcher.gang.preflight import Needs, Problem, Seen, judge
+from launcher.gang.preflight import HostProblem, Needs, Seen, judge
 from launcher.planning.planner import make_launch
 from launcher.planning.spec import LaunchSpec
 from trainer.contract.config.command import CommandJob
 from trainer.contract.config.loader import Loaded
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectedHost(Seen):
+    """A host of the cluster, and the result of its checks."""
+
+    process: int
+    """Number of the process that a run starts on it, from 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorResult:
+    """The hosts of a cluster and their problems."""
+
+    hosts: Sequence[InspectedHost]
+    problems: Sequence[HostProblem]
 
 
 def examine(cluster_ref: ClusterRef, *, as_json: bool) -> None:
@@ -37,7 +53,7 @@ def examine(cluster_ref: ClusterRef, *, as_json: bool) -> None:
         took_s = time.monotonic() - began
     problems = judge(seen, Needs(spec.plan.world))
     if as_json:
-        print(_as_json(seen, problems))
+        print_json(_result(seen, problems))
     else:
         _print(Console(), seen, problems)
         took = f"hosts acquired, inspected and released in {took_s:.1f} s"
@@ -68,7 +84,7 @@ def _inspect(spec: LaunchSpec) -> Mapping[int, Seen]:
         raise InterruptError("interrupted; everything has ended") from None
 
 
-def _print(console: Console, seen: Mapping[int, Seen], problems: Sequence[Problem]) -> None:
+def _print(console: Console, seen: Mapping[int, Seen], problems: Sequence[HostProblem]) -> None:
     table = Table(box=None, pad_edge=False)
     for title in ("host", "address", "chips", "memory", "/dev/shm", "disk", "files", "clock"):
         table.add_column(title, justify="left" if title in ("host", "address") else "right")
@@ -95,6 +111,6 @@ def _cells(one: Seen) -> list[str]:
     ]
 
 
-def _as_json(seen: Mapping[int, Seen], problems: Sequence[Problem]) -> str:
-    hosts = [asdict(one) | {"process": process} for process, one in sorted(seen.items())]
-    return json.dumps({"hosts": hosts, "problems": [asdict(p) for p in problems]}, indent=2)
+def _result(seen: Mapping[int, Seen], problems: Sequence[HostProblem]) -> DoctorResult:
+    hosts = [InspectedHost(process=p, **vars(one)) for p, one in sorted(seen.items())]
+    return DoctorResult(hosts=hosts, problems=problems)

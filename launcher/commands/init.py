@@ -1,6 +1,8 @@
 """`launch init`: writes a commented job file that runs as it is."""
 
 import re
+import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.core.errors import UsageError
@@ -35,7 +37,18 @@ checkpoint: {{every_steps: 50, keep: 3}}     # `launch resume {name}` continues 
 """
 
 
-def write_job(path: Path) -> None:
+@dataclass(frozen=True, kw_only=True)
+class InitResult:
+    """A job file that was written."""
+
+    job_file: str
+    name: str
+    """Name of the job in it."""
+    command: str
+    """The command that runs it."""
+
+
+def write_job(path: Path) -> InitResult:
     """Writes a job file whose job is named after `path`.
 
     Raises UsageError when the file exists already or cannot be written.
@@ -48,3 +61,5 @@ def write_job(path: Path) -> None:
         raise UsageError(f"{path} exists already: name another file, or delete it first") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    command = shlex.join(["launch", str(path)])
+    return InitResult(job_file=str(path), name=name, command=command)

@@ -1,19 +1,29 @@
 """`launch logs`: the output of the hosts so far, and their further output."""
 
-import json
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from launcher.core.json_output import print_json_line
 from launcher.core.printable import coloured
 from launcher.executors.follow import detached
 from launcher.runs.directory import RunFolderError, is_alive
 from launcher.runs.host_logs import FOLLOWED_TAIL, POLL_INTERVAL_S, HostLogs, OnLine
 from launcher.runs.status import describe, read_status
 from launcher.ui.plan_view import host_color
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A line that a host's program has printed."""
+
+    host: int
+    """Number of the host, from 0."""
+    line: str
 
 
 def show_logs(
@@ -52,7 +62,7 @@ def _copy(logs: HostLogs, folder: Path, on_line: OnLine, follow: bool) -> None:
 def _printer(*, alone: bool, as_json: bool) -> OnLine:
     """Returns a function that prints a line: as JSON, alone, or after the name of its host."""
     if as_json:
-        return lambda host, line: print(json.dumps({"host": host, "line": line}))
+        return lambda host, line: print_json_line(LogLine(host, line))
     if alone:
         return lambda _, line: print(coloured(line))
     console, prefixes = Console(), {}

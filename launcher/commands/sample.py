@@ -1,14 +1,9 @@
 """`launch sample`: generates text from a checkpoint, in a child process that uses JAX."""
 
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.core.environment import child_environment
-from launcher.core.exit_codes import INTERRUPTED, JOB_FAILED
-from launcher.host.reaper import die_with_parent
+from launcher.commands.trainer_tool import run_tool
 from launcher.runs.checkpoints import Entry
 from launcher.runs.directory import RunFolderError, find_run, launched_in
 from trainer.contract.storage.paths import is_url
@@ -32,21 +27,26 @@ class SampleRequest:
         return [f"--prompt={self.prompt}", *numbers, *seed]
 
 
-def write(entry: Entry, wish: SampleRequest, start_in: Path) -> int:
-    """Prints the text; returns the child's exit code.
+@dataclass(frozen=True, kw_only=True)
+class SampleResult:
+    """A text that the model of a checkpoint has generated."""
+
+    step: int
+    """Step of the checkpoint."""
+    checkpoint: str
+    """The checkpoint's folder."""
+    text: str
+    """The prompt and the text that follows it."""
+
+
+def sample(entry: Entry, request: SampleRequest, start_in: Path) -> SampleResult:
+    """Generates text. Raises as `run_tool` does.
 
     `start_in` is the folder that the job's relative paths start from.
     """
     folder = str(entry.folder if is_url(entry.folder) else entry.folder.absolute())
-    command = [sys.executable, "-m", "trainer.tools.sample_checkpoint", folder, *wish.arguments]
-    parent_dies = die_with_parent(os.getpid())
-    try:
-        code = subprocess.run(
-            command, cwd=start_in, env=child_environment(), preexec_fn=parent_dies
-        ).returncode
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return code if code >= 0 else JOB_FAILED
+    printed = run_tool("sample_checkpoint", [folder, *request.arguments], start_in)
+    return SampleResult(step=entry.step, checkpoint=folder, text=printed.removesuffix("\n"))
 
 
 def folder_of_paths(run: str, runs: Path) -> Path:

@@ -2,24 +2,24 @@
 suggests an alternative of a job that would be better.
 """
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from launcher.commands.plan_result import StepBounds
 from launcher.core.errors import InterruptError, JobError, UsageError
 from launcher.core.formatting import format_bytes
+from launcher.core.json_output import print_json
 from launcher.core.signals import ending_on_signals
 from launcher.planning.compiler import MOST, CompiledCandidate, compile_candidates
 from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
 from launcher.planning.trainer_process import TrainerProcessError
-from launcher.ui.plan_view import bounds_as_json, describe_world
+from launcher.ui.plan_view import describe_world
 from trainer.contract.config.model import CustomModel
 from trainer.contract.estimates.search import Candidate, Ranking, rank
 from trainer.contract.planning.accelerators import lacks_compiler
@@ -122,7 +122,7 @@ def search(launch: LaunchSpec, *, compiled: bool | None, as_json: bool) -> None:
         raise InterruptError("interrupted; the compiler has ended") from None
     findings = _in_order(ranking, asked)
     if as_json:
-        print(json.dumps(_as_json(launch, ranking, findings, lack), indent=2))
+        print_json(_result(launch, ranking, findings, lack))
     else:
         _print(Console(), launch, ranking, findings, lack)
     if not any(_is_likely(one, ranking) for one in findings):
@@ -221,33 +221,77 @@ def _memory(finding: CompiledCandidate, ranking: Ranking) -> str:
     return f"{size} {'fits' if finding.fits else 'does not fit'}"
 
 
-def _as_json(
+@dataclass(frozen=True, kw_only=True)
+class RankedAlternative:
+    """An alternative of the job that computes the same numbers."""
+
+    overrides: Sequence[str]
+    """Changes to the job, as on the command line; empty for the job as it is."""
+    mesh: Mapping[str, int]
+    """Size of each axis."""
+    remat: str
+    """Rematerialization policy."""
+    grad_accum_steps: int
+    rows_per_device: int
+    """Rows of one micro-batch."""
+    bounds: StepBounds
+    hbm_estimate_bytes: int
+    estimate: Mapping[str, int]
+    """Estimated bytes per device by part."""
+    fits: bool | None
+    """Whether it fits by the compiler; None without a result."""
+    hbm_needed_bytes: int | None
+    """Bytes per device by the compiler; None without a result."""
+    compile_s: float | None
+    """Seconds that compilation took; None without a result."""
+    failure: str
+    """Why the compiler failed; "" when it did not."""
+
+    @classmethod
+    def of(cls, finding: CompiledCandidate) -> "RankedAlternative":
+        """Returns a candidate for a command's JSON output."""
+        one, verdict = finding.candidate, finding.verdict
+        plan = one.alternative.plan
+        return cls(
+            overrides=one.alternative.overrides,
+            mesh=plan.mesh,
+            remat=one.alternative.job.decoder.remat,
+            grad_accum_steps=plan.batch.grad_accum_steps,
+            rows_per_device=plan.batch.rows_per_device,
+            bounds=StepBounds.of(one.bounds),
+            hbm_estimate_bytes=one.footprint.total,
+            estimate=one.footprint.parts,
+            fits=finding.fits,
+            hbm_needed_bytes=verdict and verdict.hbm_needed_bytes,
+            compile_s=verdict and verdict.compile_s,
+            failure=finding.failure,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """The alternatives of a job on its cluster, which `--search` ranks."""
+
+    job: str
+    cluster: str
+    hbm_available_bytes: int
+    """HBM of a device."""
+    legal: int
+    """Number of legal alternatives, whether they fit or not."""
+    lacks_compiler: str
+    """Why the compiler was not asked; "" when it was."""
+    alternatives: Sequence[RankedAlternative]
+    """Those that fit by the compiler, then those without a result, then the rest."""
+
+
+def _result(
     launch: TrainingLaunch, ranking: Ranking, findings: list[CompiledCandidate], lack: str
-) -> dict[str, Any]:
-    return {
-        "job": launch.job.name,
-        "cluster": launch.cluster_name,
-        "hbm_available_bytes": ranking.hbm_bytes,
-        "legal": len(ranking.all_by_speed),
-        "lacks_compiler": lack,
-        "alternatives": [_finding_as_json(one) for one in findings],
-    }
-
-
-def _finding_as_json(finding: CompiledCandidate) -> dict[str, Any]:
-    one = finding.candidate
-    plan, verdict = one.alternative.plan, finding.verdict
-    return {
-        "overrides": one.alternative.overrides,
-        "mesh": plan.mesh,
-        "remat": one.alternative.job.decoder.remat,
-        "grad_accum_steps": plan.batch.grad_accum_steps,
-        "rows_per_device": plan.batch.rows_per_device,
-        "bounds": bounds_as_json(one.bounds),
-        "hbm_estimate_bytes": one.footprint.total,
-        "estimate": one.footprint.parts,
-        "fits": finding.fits,
-        "hbm_needed_bytes": verdict and verdict.hbm_needed_bytes,
-        "compile_s": verdict and verdict.compile_s,
-        "failure": finding.failure,
-    }
+) -> SearchResult:
+    return SearchResult(
+        job=launch.job.name,
+        cluster=launch.cluster_name,
+        hbm_available_bytes=ranking.hbm_bytes,
+        legal=len(ranking.all_by_speed),
+        lacks_compiler=lack,
+        alternatives=[RankedAlternative.of(one) for one in findings],
+    )

@@ -1,8 +1,8 @@
 """`launch status`: the state of a run, its history, and the command to follow or continue it."""
 
-import json
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,16 +10,17 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
-from launcher.commands.list_runs import STYLES
 from launcher.core.files import read_object
 from launcher.core.formatting import pluralize
 from launcher.core.printable import plain
 from launcher.core.results import RunState
+from launcher.queue.folder import Place, place_of
 from launcher.runs import live, summary
 from launcher.runs.directory import resume_command, run_word
-from launcher.runs.goodput import Goodput
-from launcher.runs.history import History, HistoryEntry
-from launcher.runs.status import RunStatus, read_status
+from launcher.runs.goodput import Goodput, GoodputResult
+from launcher.runs.history import History, HistoryEntry, LastCheckpoint
+from launcher.runs.status import RunResult, RunStatus, read_status
+from launcher.ui.console import STATE_STYLES
 from trainer.contract.planning.plan import World
 
 SHOWN_ENTRIES = 20
@@ -34,6 +35,8 @@ class Status:
     goodput: Goodput
     left_out: int
     """Bytes at the start of events.jsonl that were skipped, because the file is too large."""
+    place: Place | None
+    """The run's place in its queue; None when it does not wait in one of Slipway's."""
     phases: dict[int, str]
     """Phase of each host of the last attempt, by process."""
     world: World | None
@@ -50,11 +53,48 @@ class Status:
         return text + (": " if doing else "") + ", ".join(f"{n} {phase}" for phase, n in doing)
 
     @property
+    def is_followed(self) -> bool:
+        """Whether the run is live, or will be without another command."""
+        return self.run.is_alive or self.run.state is RunState.QUEUED
+
+    @property
     def next_command(self) -> str:
-        """The command that follows a live run or resumes one that is not; "" for a finished run."""
-        if self.run.is_alive:
+        """The command that follows a live or queued run or resumes another one; "" if finished."""
+        if self.is_followed:
             return f"launch attach {run_word(self.run.folder)}"
         return "" if self.run.state is RunState.FINISHED else resume_command(self.run.folder)
+
+    def result(self) -> "StatusResult":
+        """Returns the status for a command's JSON output."""
+        return StatusResult(
+            **vars(self.run.result(self.place)),
+            world=self.world,
+            hosts={str(process): phase for process, phase in sorted(self.phases.items())},
+            checkpoint=self.history.checkpoint,
+            goodput=self.goodput.result(),
+            events_left_out_bytes=self.left_out,
+            happened=self.history.entries,
+            command=self.next_command or None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusResult(RunResult):
+    """A run, its current state and its history."""
+
+    world: World | None
+    """Hosts and devices of the last attempt's plan; None without a plan."""
+    hosts: Mapping[str, str]
+    """Phase of each host of the last attempt, by process."""
+    checkpoint: LastCheckpoint | None
+    """The newest checkpoint that it could resume from."""
+    goodput: GoodputResult
+    events_left_out_bytes: int
+    """Bytes at the start of events.jsonl that were skipped, because the file is too large."""
+    happened: Sequence[HistoryEntry]
+    """The history of the run, the oldest entry first."""
+    command: str | None
+    """The command that follows or resumes the run; None for a finished run."""
 
 
 def read(folder: Path) -> Status:
@@ -65,13 +105,15 @@ def read(folder: Path) -> Status:
         history=found.history,
         goodput=found.goodput(time.time() if run.is_alive else None, hosts.heard),
         left_out=found.begin,
+        place=place_of(folder),
         phases=hosts.phases,
-        world=_world(folder / "plans" / f"{run.attempt or 1:04d}.json"),
+        world=read_world(run),
     )
 
 
-def _world(plan: Path) -> World | None:
-    """Returns the world of a plan; None when the file is missing or damaged."""
+def read_world(run: RunStatus) -> World | None:
+    """Returns the world of the last attempt's plan; None when it is missing or damaged."""
+    plan = run.folder / "plans" / f"{run.attempt or 1:04d}.json"
     try:
         return World.model_validate(read_object(plan).get("world"))
     except ValidationError:
@@ -82,7 +124,7 @@ def show(status: Status) -> None:
     """Prints the status as text."""
     console, run = Console(), status.run
     title = Text(run.name, style="bold").append("  ")
-    title.append(plain(run.displayed_state), style=STYLES.get(run.state, "cyan"))
+    title.append(plain(run.displayed_state), style=STATE_STYLES.get(run.state, "cyan"))
     title.append(f", attempt {run.attempt}" if run.attempt else "", style="not bold")
     console.print(title)
     for name, value in _facts(status).items():
@@ -91,24 +133,8 @@ def show(status: Status) -> None:
     for line in _history(status.history.entries):
         console.print(line, soft_wrap=True)
     if status.next_command:
-        how = "follow it with" if run.is_alive else "continue with"
+        how = "follow it with" if status.is_followed else "continue with"
         console.print(Text(f"{how}: {status.next_command}"), soft_wrap=True)
-
-
-def as_json(status: Status) -> str:
-    """Returns the status as one JSON object."""
-    checkpoint = status.history.checkpoint
-    content = {
-        **status.run.as_json(),
-        "world": status.world and status.world.model_dump(mode="json"),
-        "hosts": {str(process): phase for process, phase in sorted(status.phases.items())},
-        "checkpoint": checkpoint and {"step": checkpoint.step, "time": checkpoint.time},
-        "goodput": status.goodput.as_json(),
-        "events_left_out_bytes": status.left_out,
-        "happened": [vars(entry) for entry in status.history.entries],
-        "command": status.next_command or None,
-    }
-    return json.dumps(content, indent=2)
 
 
 def _facts(status: Status) -> dict[str, str]:
@@ -116,6 +142,7 @@ def _facts(status: Status) -> dict[str, str]:
     loss = "" if run.loss is None else f", loss {run.loss:.4f}"
     return {
         "reason": run.recorded.reason or "",
+        "queue": str(status.place or ""),
         "left": run.left,
         "step": run.position + loss,
         "cluster": run.cluster,

@@ -8,6 +8,7 @@ from launcher.commands.run import print_status, status_after_errors
 from launcher.core.errors import JobError
 from launcher.core.events import Listener
 from launcher.core.exit_codes import JOB_FAILED
+from launcher.core.results import RunState
 from launcher.executors.handle import RunHandle
 from launcher.runs.status import describe
 
@@ -18,14 +19,15 @@ def stop_run(handle: RunHandle, *, force: bool, as_json: bool) -> None:
     Raises JobError for a run that fails while it stops, and what `RunHandle.stop` raises.
     """
     console = Console(stderr=as_json)
-    was_alive = handle.status().is_alive
+    before = handle.status()
+    was_running = before.is_alive or before.state is RunState.QUEUED
     with status_after_errors(as_json=as_json):
         with console.status("") as status:
             handle.stop(force=force, listener=_Progress(console, status))
         found = handle.status()
         text = describe(found)
-        console.print(Text(text if was_alive else f"not running: {text}"), soft_wrap=True)
-        if was_alive and found.exit_code == JOB_FAILED:
+        console.print(Text(text if was_running else f"not running: {text}"), soft_wrap=True)
+        if was_running and found.exit_code == JOB_FAILED:
             raise JobError(f"{found.name} failed while it stopped", run_dir=handle.folder)
     print_status(handle, as_json=as_json)
 

@@ -17,10 +17,13 @@ from trainer.contract.protocol.exit_codes import FINAL, ProgramExit
 
 WHY = {
     EndReason.RESIZED: "stopped to go on with more hosts",
+    EndReason.BUDGET: "stopped because the budget is used up",
     EndReason.PREEMPTED: "stopped because a host is about to be taken away",
 }
 BY_SIGTERM = int(signal.SIGTERM)
 AGENT_FAILED = "its agent failed"
+FOR_GOOD = (EndReason.STOPPED, EndReason.BUDGET)
+"""Reasons of this launcher to stop after which no other attempt follows."""
 
 
 def classify(
@@ -28,7 +31,8 @@ def classify(
 ) -> AttemptResult:
     """Returns the result of an attempt.
 
-    `asked`: STOPPED, RESIZED or PREEMPTED when this launcher asked the hosts to stop, else None.
+    `asked`: STOPPED, BUDGET, RESIZED or PREEMPTED when this launcher asked the hosts to stop, else
+    None.
     `steps`: the last completed step of each host that reported one.
     """
     furthest = max(steps.values(), default=None)
@@ -70,10 +74,10 @@ def _failed(
 ) -> AttemptResult:
     reason = describe_exit(process, ended)
     # A run that is being stopped ends either way, whether a host is lost or only its agent.
-    if ended.status is None and (asked is EndReason.STOPPED or not ended.host_lives):
+    if ended.status is None and (asked in FOR_GOOD or not ended.host_lives):
         return AttemptResult(EndReason.LOST, reason, "lost", process, step)
     how = AGENT_FAILED if ended.status is None else describe_status(ended.status)
-    if asked is EndReason.STOPPED or ended.code in FINAL:
+    if asked in FOR_GOOD or ended.code in FINAL:
         return AttemptResult(EndReason.FINAL, reason, how, process, step)
     if ended.status != BY_SIGTERM:
         return AttemptResult(EndReason.CRASH, reason, how, process, step)

@@ -27,11 +27,14 @@ from launcher.gang.agent_calls import AgentError, GangError, LostError
 from launcher.gang.gang import Gang
 from launcher.gang.host_pool import HostPool
 from launcher.gang.monitor import GangMonitor
-from launcher.gang.preflight import Problem, judge, needs_of
+from launcher.gang.preflight import HostProblem, judge, needs_of
 from launcher.health.failing_hosts import FailingHosts
 from launcher.health.hangs import HangDetector, Limits
 from launcher.health.stragglers import Straggler
+from launcher.planning import budget
 from launcher.planning.spec import LaunchSpec
+from launcher.requests.inbox import Inbox, Received
+from launcher.runs import summary
 from launcher.runs.directory import RunDir
 from launcher.ui.progress import RunDisplay
 from trainer.contract.protocol.events import (
@@ -68,6 +71,7 @@ class RunController(Listener):
             each.plan.world.processes: each for each in (*launch.fallback_specs(), launch)
         }
         """All launches that the job may run with, by their number of hosts."""
+        self._inbox = Inbox(lambda: run.folder)
         self._monitor: _AttemptMonitor | None = None
         """Monitor of the running attempt."""
         self._waiting: Wait | None = None
@@ -84,6 +88,8 @@ class RunController(Listener):
             wait_for_hosts_s=launch.cluster.wait_for_hosts_s,
         )
         self._supervisor = Supervisor(policy)
+        self._usage = summary.read(run.folder).usage
+        run.observe(self._usage.add)
 
     def run(self) -> RunEnded:
         """Runs attempts until the supervisor ends the run.
@@ -91,7 +97,7 @@ class RunController(Listener):
         Raises HostError when no hosts are available at the start or the whole cluster is lost.
         Raises GangError when the hosts cannot run the job, KeyboardInterrupt outside an attempt.
         """
-        with self._hosting:
+        with self._hosting, self._inbox:
             while not isinstance(decision := self._decide(), RunEnded):
                 if isinstance(decision, Wait):
                     self._wait(decision)
@@ -115,9 +121,20 @@ class RunController(Listener):
     def on_status(self, text: str) -> None:
         self._display.status(text)
 
+    def new_requests(self) -> list[Received]:
+        """Returns the requests of commands to this run."""
+        return self._inbox.take()
+
     def wants_to_grow(self) -> bool:
         """Returns whether missing hosts have come back."""
         return self._supervisor.wants_to_grow(self._alive())
+
+    def is_over_budget(self) -> bool:
+        """Returns whether the budget is used up, in all attempts together."""
+        reason = budget.spent(self._whole.job.budget, self._usage.until(time.time()))
+        if reason:
+            self._supervisor.budget_spent(reason)
+        return bool(reason)
 
     def check_hosts(self) -> None:
         """Raises HostError when the cluster itself is gone."""
@@ -147,6 +164,7 @@ class RunController(Listener):
 
         Raises KeyboardInterrupt when a stop was requested but the attempt ended by itself.
         """
+        self.is_over_budget()
         decision = self._supervisor.decide(self._alive(), time.monotonic())
         if self._interrupts.asked and not isinstance(decision, RunEnded):
             raise KeyboardInterrupt
@@ -259,7 +277,7 @@ class RunController(Listener):
             self._monitor, self._slow = None, monitor.slow
         return classify(self.outcome, monitor.asked, monitor.steps)
 
-    def _run_preflight(self, launch: LaunchSpec, gang: Gang) -> list[Problem]:
+    def _run_preflight(self, launch: LaunchSpec, gang: Gang) -> list[HostProblem]:
         """Returns the problems of the hosts; in a later attempt, those that remain after HELD_S."""
         given_up = time.monotonic() + (0.0 if self._is_first(launch) else HELD_S)
         while True:
@@ -270,7 +288,7 @@ class RunController(Listener):
             self._display.status(f"waiting {HELD_S:.0f} s at most for {'; '.join(fatal)}")
             time.sleep(HELD_POLL_INTERVAL_S)
 
-    def _report_problems(self, problems: Sequence[Problem]) -> None:
+    def _report_problems(self, problems: Sequence[HostProblem]) -> None:
         """Records the other problems as warnings. Raises GangError with the fatal ones."""
         for problem in problems:
             if not problem.is_fatal:
@@ -334,13 +352,16 @@ class _AttemptMonitor(GangMonitor):
         self._watch.on_end(process)
 
     def should_stop(self) -> bool:
-        """Returns whether the user, a preemption notice or the supervisor requests a stop.
+        """Returns whether the user, the budget, a notice or the supervisor requests a stop.
 
         The supervisor requests one to resume on more hosts, once the attempt has saved.
         """
         if self._interrupts.asked:
             self._display.stopping()
             self.asked = EndReason.STOPPED
+        elif self._attempts.is_over_budget():
+            self._display.stopping("the budget is used up")
+            self.asked = EndReason.BUDGET
         elif self._is_about_to_go:
             self.asked = EndReason.PREEMPTED
         elif self._has_saved and self._hosts_poll.is_due() and self._attempts.wants_to_grow():
@@ -353,6 +374,9 @@ class _AttemptMonitor(GangMonitor):
         if began_s is None or after_s is None or self.asked:
             return False
         return time.monotonic() - began_s >= after_s
+
+    def new_requests(self) -> list[Received]:
+        return self._attempts.new_requests()
 
     @property
     def slow(self) -> frozenset[int]:

@@ -70,7 +70,7 @@ class RunEnded:
     """The run has ended."""
 
     state: RunState
-    """FINISHED, FAILED or STOPPED."""
+    """FINISHED, FAILED, STOPPED or OVER_BUDGET."""
     reason: str
     help: str = field(default="", compare=False)
     """A sentence that refers to the documentation; "" when no page covers this end."""
@@ -117,6 +117,10 @@ class Supervisor:
             self._furthest = max(self._furthest, step)
             self._record_progress()
 
+    def budget_spent(self, reason: str) -> None:
+        """Records that the budget is used up: no other attempt starts."""
+        self._over = self._over or RunEnded(RunState.OVER_BUDGET, reason)
+
     def wants_to_grow(self, alive: int) -> bool:
         """Returns whether the running attempt should stop for one on more hosts."""
         size = self._largest(alive)
@@ -131,6 +135,8 @@ class Supervisor:
             self._over = RunEnded(RunState(ending.end_reason), ending.reason)
         elif ending.end_reason is EndReason.FINAL:
             self._over = RunEnded(RunState.FAILED, ending.reason, PROGRAM_HELP)
+        elif self._over:
+            return
         elif ending.end_reason is EndReason.RESIZED:
             self._count_in_vain(ending)
         else:

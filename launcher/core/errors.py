@@ -21,7 +21,10 @@ __all__ = [
 
 
 class InterruptError(SlipwayError):
-    """Raised when a signal ended a command, once everything that it started has ended."""
+    """Raised when a signal or the budget ended a command early.
+
+    Everything that it started has ended.
+    """
 
     exit_code = 130
 

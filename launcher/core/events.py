@@ -35,6 +35,19 @@ class StateEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AttemptStartedEvent(Event):
+    """An attempt begins; what it holds counts against the budget from its state `starting` on."""
+
+    kind: ClassVar = "attempt_started"
+    hosts: int
+    """Number of hosts, spares included."""
+    chips: int
+    """Number of their chips; CPU devices count as chips."""
+    price_per_chip_hour: float | None = None
+    """Price of a chip in US dollars per hour; absent when it is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttemptEndedEvent(Event):
     """An attempt is over; `process` is the one whose end ended it, absent when all finished."""
 
@@ -109,8 +122,9 @@ class DisplayOffEvent(Event):
 
 
 LAUNCHER_EVENT_TYPES: tuple[type[Event], ...] = (
-    CommandStartedEvent, LastHeardEvent, StateEvent, AttemptEndedEvent, HangEvent, SuspendedEvent,
-    StragglerEvent, HostExcludedEvent, PreemptionNoticeEvent, DisplayOffEvent,
+    CommandStartedEvent, LastHeardEvent, StateEvent, AttemptStartedEvent, AttemptEndedEvent,
+    HangEvent, SuspendedEvent, StragglerEvent, HostExcludedEvent, PreemptionNoticeEvent,
+    DisplayOffEvent,
 )  # fmt: skip
 """All events that only the launcher writes."""
 EVENT_TYPES = (*program.EVENT_TYPES, *LAUNCHER_EVENT_TYPES)

@@ -22,6 +22,12 @@ def format_seconds(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def format_percent(fraction: float) -> str:
+    """Formats a fraction in percent with two significant digits: 0.0012 %, 19 %, 1,400 %."""
+    percent = 100 * fraction
+    return f"{percent:,.0f} %" if percent >= 10 else f"{percent:.2g} %"
+
+
 def pluralize(number: int, noun: str) -> str:
     """Returns a count with its noun: "1 host", "4 hosts"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -29,7 +29,7 @@ NO_INITIALIZATION = "initialization failed, see above"
 
 
 class RunState(StrEnum):
-    """The state of a run. Those after INTERRUPTED are found when its folder is read."""
+    """The state of a run. Those from LOST on are found when its folder is read."""
 
     QUEUED = "queued"
     """Waits in the queue of a cluster, which starts it."""
@@ -41,12 +41,18 @@ class RunState(StrEnum):
     BACKING_OFF = "backing_off"
     """Waits before the next attempt, after a failure."""
     WAITING_FOR_HOSTS = "waiting_for_hosts"
+    WAITING_FOR_RUNS = "waiting_for_runs"
+    """Waits for the runs in the job's `after`."""
     FINISHED = "finished"
     FAILED = "failed"
     STOPPED = "stopped"
     """Stopped by `launch stop` or SIGTERM."""
     INTERRUPTED = "interrupted"
     """Stopped by Ctrl-C or a closed terminal."""
+    OVER_BUDGET = "over_budget"
+    """Stopped because the job's budget was used up."""
+    CANCELLED = "cancelled"
+    """Never started: a run in the job's `after` ended without finishing."""
     LOST = "lost"
     """The launcher process exited without recording a result."""
     REMOTE = "remote"
@@ -64,12 +70,17 @@ class RunState(StrEnum):
     @property
     def is_waiting(self) -> bool:
         """Whether the run waits for its next attempt."""
-        return self in (RunState.BACKING_OFF, RunState.WAITING_FOR_HOSTS)
+        return self in (
+            RunState.BACKING_OFF, RunState.WAITING_FOR_HOSTS, RunState.WAITING_FOR_RUNS
+        )  # fmt: skip
 
 
 _TERMINAL = frozenset(
-    [RunState.FINISHED, RunState.FAILED, RunState.STOPPED, RunState.INTERRUPTED, RunState.LOST]
-)
+    [
+        RunState.FINISHED, RunState.FAILED, RunState.STOPPED, RunState.INTERRUPTED,
+        RunState.OVER_BUDGET, RunState.CANCELLED, RunState.LOST,
+    ]
+)  # fmt: skip
 
 
 class EndReason(StrEnum):
@@ -80,6 +91,8 @@ class EndReason(StrEnum):
     """An orderly stop that the user requested."""
     RESIZED = "resized"
     """An orderly stop that the supervisor requested, because more hosts are available."""
+    BUDGET = "budget"
+    """An orderly stop that the supervisor requested, because the budget is used up."""
     CRASH = "crash"
     HANG = "hang"
     LOST = "lost"
@@ -97,7 +110,9 @@ class EndReason(StrEnum):
     @property
     def is_orderly(self) -> bool:
         """Whether the program ended by itself, with everything saved."""
-        return self in (EndReason.FINISHED, EndReason.STOPPED, EndReason.RESIZED)
+        return self in (
+            EndReason.FINISHED, EndReason.STOPPED, EndReason.RESIZED, EndReason.BUDGET
+        )  # fmt: skip
 
     @property
     def is_loss(self) -> bool:

@@ -2,8 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from launcher.cluster.schema import ClusterRef
+from launcher.core.errors import InterruptError
+from launcher.core.signals import ending_on_signals
+from launcher.executors.await_runs import wait_for_runs
 from launcher.executors.handle import RunHandle
 from launcher.executors.options import LaunchOptions
 from launcher.gang.preflight import Seen
@@ -17,16 +21,21 @@ from trainer.contract.config.loader import ConfigError
 class Executor(ABC):
     """Decides which process drives a run: this one, a background one, or one of the hosts."""
 
-    def check(self, spec: LaunchSpec) -> None:
+    def check(self, spec: LaunchSpec, *, later: bool = False) -> None:
         """Checks what can be known before anything is created.
+
+        `later`: whether the run starts after other programs on the hosts have ended.
 
         Raises ConfigError for a job that these hosts cannot run, HostError for hosts that cannot be
         reached.
         """
-        problems = [spec.storage_problem] if spec.storage_problem else []
-        problems += self.missing_secrets(spec.job)
-        if problems:
+        if problems := self.problems(spec):
             raise ConfigError(problems)
+
+    def problems(self, spec: LaunchSpec) -> list[str]:
+        """Returns what is wrong with a job for these hosts, whatever their current state."""
+        storage = [spec.storage_problem] if spec.storage_problem else []
+        return storage + self.missing_secrets(spec.job)
 
     def missing_secrets(self, job: BaseJob) -> list[str]:
         """Returns a problem for each of the job's secrets that this process does not have."""
@@ -36,6 +45,19 @@ class Executor(ABC):
         """Returns what is created to get the hosts, as text for `--dry-run`; "" for nothing."""
         del spec
         return ""
+
+    def await_runs(self, spec: LaunchSpec, options: LaunchOptions) -> LaunchSpec:
+        """Waits for the runs in the job's `after`, which the hosts of a remote run do not see.
+
+        Raises CancelledError, and InterruptError after a signal: nothing was started.
+        """
+        if not spec.job.after:
+            return spec
+        with ending_on_signals():
+            try:
+                return wait_for_runs(spec, partial(options.console.print, soft_wrap=True))
+            except KeyboardInterrupt:
+                raise InterruptError("interrupted; nothing was started") from None
 
     @abstractmethod
     def submit(self, spec: LaunchSpec, options: LaunchOptions) -> RunHandle:

@@ -17,10 +17,14 @@ from launcher.controller.supervisor import RunEnded
 from launcher.core.errors import HostError, InterruptError, JobError
 from launcher.core.events import DisplayOffEvent
 from launcher.core.output import report_failures
+from launcher.core.printable import plain
 from launcher.core.results import GangResult, RunState
 from launcher.core.signals import Interrupts, ending_on_signals, refusing_suspension
+from launcher.executors.await_runs import CancelledError, wait_for_runs
+from launcher.notify.notifier import END_TIMEOUT_S, RunNotifier
+from launcher.planning import budget
 from launcher.planning.spec import LaunchSpec
-from launcher.runs import summary
+from launcher.runs import live, summary
 from launcher.runs.directory import RunDir, resume_command
 from launcher.runs.history import LastCheckpoint
 from launcher.runs.state_file import Position
@@ -30,12 +34,33 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 def drive(spec: LaunchSpec, run: RunDir, saved: LastCheckpoint | None, console: Console) -> None:
-    """Runs attempts until the run ends, then records and prints the end.
+    """Runs attempts until the run ends, then records and prints the end, and notifies it.
 
     `saved` is the checkpoint to resume from.
 
     Raises JobError, HostError or InterruptError, with the run's directory, unless the run finishes.
     """
+    notifier = RunNotifier.of(spec)
+    if notifier is None:
+        _drive(spec, run, saved, console)
+        return
+    run.observe(notifier.on_event)
+    try:
+        _drive(spec, run, saved, console)
+    finally:
+        _close(notifier, console)
+
+
+def _close(notifier: RunNotifier, console: Console) -> None:
+    """Sends the last notices, and warns of those that were not delivered."""
+    waiting = Text(f"sending notifications, {END_TIMEOUT_S:.0f} s at most (Ctrl-C ends this)")
+    failures = notifier.close(lambda: console.print(waiting, soft_wrap=True))
+    errors = Console(stderr=True, quiet=console.quiet)
+    for failure in failures:
+        errors.print(Text(plain(f"warning: notify: {failure}"), style="yellow"), soft_wrap=True)
+
+
+def _drive(spec: LaunchSpec, run: RunDir, saved: LastCheckpoint | None, console: Console) -> None:
     display = RunDisplay(console, spec, saved)
     report_failures(_recorder(run))
     errors = Console(stderr=True, quiet=console.quiet)
@@ -43,12 +68,17 @@ def drive(spec: LaunchSpec, run: RunDir, saved: LastCheckpoint | None, console: 
         errors.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
     began = time.monotonic()
     with ending_on_signals() as interrupts, refusing_suspension():
-        controller = RunController(spec, run, display, interrupts)
         try:
             with display:
+                spec = _after_other_runs(spec, run, display)
+                controller = RunController(spec, run, display, interrupts)
                 over = controller.run()
         except KeyboardInterrupt:
             raise _stopped(spec, run, display, interrupts) from None
+        except CancelledError as error:
+            run.set_state(RunState.CANCELLED, reason=str(error).removeprefix("cancelled: "))
+            error.run_dir, error.hint = run.folder, f"Try again: {resume_command(run.folder)}"
+            raise
         except (HostError, JobError) as error:
             run.set_state(RunState.FAILED, _position(display), reason=str(error))
             error.run_dir, error.hint = run.folder, _next_action(run, display)
@@ -56,10 +86,31 @@ def drive(spec: LaunchSpec, run: RunDir, saved: LastCheckpoint | None, console: 
     if over.state is RunState.STOPPED:
         cut_off = controller.outcome.cut_off if controller.outcome else ""
         raise _stopped(spec, run, display, interrupts, cut_off)
+    if over.state is RunState.OVER_BUDGET:
+        run.set_state(RunState.OVER_BUDGET, _position(display), reason=over.reason)
+        raise _over_budget(spec, run, display, over.reason)
     if over.state is RunState.FAILED:
         run.set_state(RunState.FAILED, _position(display), reason=over.reason)
         raise _failed(run, display, over, controller.outcome)
     _finish(console, spec, run, display, time.monotonic() - began)
+
+
+def _after_other_runs(spec: LaunchSpec, run: RunDir, display: RunDisplay) -> LaunchSpec:
+    """Returns the launch once the runs in the job's `after` have finished.
+
+    Records what it waits for, and then the job without `after`: a resumed run does not wait again.
+    Raises CancelledError.
+    """
+    if not spec.job.after:
+        return spec
+
+    def on_status(text: str) -> None:
+        run.set_state(RunState.WAITING_FOR_RUNS, reason=text)
+        display.status(text)
+
+    ready = wait_for_runs(spec, on_status)
+    run.begin(ready)
+    return ready
 
 
 @contextmanager
@@ -108,6 +159,17 @@ def _failed(
         f"{over.reason}; all other hosts were ended. Logs: {run.folder}/logs",
         details=outcome.tail if outcome else (),
         hint="\n".join(filter(None, [over.help, _next_action(run, display)])),
+        run_dir=run.folder,
+    )
+
+
+def _over_budget(spec: LaunchSpec, run: RunDir, display: RunDisplay, reason: str) -> InterruptError:
+    """Returns the error of a run that has used up its budget."""
+    assert spec.job.budget
+    more = budget.raised(spec.job.budget, live.read_usage(run.folder, is_alive=False))
+    return InterruptError(
+        f"{reason}; everything has ended. Logs: {run.folder}/logs",
+        hint=f"{describe_stop(spec, display)} {more}",
         run_dir=run.folder,
     )
 

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from rich.console import Console
 
+from launcher.core.background import leave_parent, redirect_streams
 from launcher.core.environment import child_environment
 from launcher.core.errors import InternalError, SlipwayError, error_of
 from launcher.core.exit_codes import OK, print_error
@@ -24,6 +24,7 @@ from launcher.core.output import unfailing_output
 from launcher.planning.spec import LaunchSpec
 from launcher.runs.directory import RunDir, RunFolderError
 from launcher.runs.history import LastCheckpoint
+from launcher.runs.state_file import RecordedState
 
 MODULE = "launcher.executors.driver"
 
@@ -37,14 +38,23 @@ class DriverOrder:
     """Whether the driver creates the run's directory; it opens an existing one otherwise."""
     fresh: bool = False
     """Whether an existing run of the same name is moved aside."""
+    before: RecordedState | None = None
+    """State of an existing run when the command decided to resume it."""
     saved: LastCheckpoint | None = None
     """Checkpoint that the run resumes from."""
 
     def open(self) -> RunDir:
-        """Returns the run's directory, locked by this process. Raises RunFolderError."""
+        """Returns the run's directory, locked by this process. Raises RunFolderError.
+
+        An existing run is refused when its state has changed since the command read it: then
+        another process has begun this attempt, or has stopped the run.
+        """
         if self.is_new:
             return RunDir.create(self.spec, fresh=self.fresh)
         run = RunDir.open(self.spec.run_dir)
+        if run.recorded != self.before:
+            run.close()
+            raise RunFolderError(f"{run.folder}: another command has started or stopped it since")
         run.begin(self.spec)
         return run
 
@@ -88,9 +98,7 @@ def start(order: DriverOrder) -> None:
 def main() -> int:
     """Serves one order, in a process that this process's parent does not wait for."""
     order: DriverOrder = pickle.load(sys.stdin.buffer)
-    if os.fork():
-        os._exit(OK)
-    os.setsid()
+    leave_parent()
     answers = os.dup(1)
     try:
         with _taken(order) as run:
@@ -106,20 +114,10 @@ def _taken(order: DriverOrder) -> Iterator[RunDir]:
     """Locks the run, and redirects the standard streams. Raises RunFolderError."""
     with order.open() as run:
         try:
-            _redirect(run.folder / "logs" / "launch.log")
+            redirect_streams(run.folder / "logs" / "launch.log")
         except OSError as error:
             raise RunFolderError(f"{run.folder}: the run could not be detached: {error}") from None
         yield run
-
-
-def _redirect(log: Path) -> None:
-    """Connects standard input to nothing, and the other standard streams to a file."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for source, number in ((nothing, 0), (file, 1), (file, 2)):
-        os.dup2(source, number)
-    os.close(nothing)
-    os.close(file)
 
 
 def _answer(descriptor: int, answer: Message) -> None:

@@ -23,9 +23,14 @@ from launcher.runs.directory import RunDir
 class LocalExecutor(Executor):
     """Drives runs in a process of this machine, on the hosts that a provider gives to it."""
 
-    def check(self, spec: LaunchSpec) -> None:
-        super().check(spec)
-        provider_for(spec.cluster, spec.plan.world.simulated).check(spec)
+    def check(self, spec: LaunchSpec, *, later: bool = False) -> None:
+        super().check(spec, later=later)
+        provider_for(spec.cluster, spec.plan.world.simulated).check(spec, later=later)
+
+    def await_runs(self, spec: LaunchSpec, options: LaunchOptions) -> LaunchSpec:
+        """Returns the launch as it is: the process that drives the run waits, see `drive`."""
+        del options
+        return spec
 
     def describe(self, spec: LaunchSpec) -> str:
         return provider_for(spec.cluster, spec.plan.world.simulated).describe(spec)
@@ -47,8 +52,10 @@ class LocalExecutor(Executor):
         if point.launch.attempt > 1:
             point.print_start(options.console)
         if options.detach:
+            before = run.recorded
             run.close()  # the driver takes the lock
-            return _detach(DriverOrder(point.launch, is_new=False, saved=point.saved), options)
+            order = DriverOrder(point.launch, is_new=False, before=before, saved=point.saved)
+            return _detach(order, options)
         run.begin(point.launch)
         drive(point.launch, run, point.saved, options.console)
         return LocalRunHandle(run.folder)

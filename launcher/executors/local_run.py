@@ -1,19 +1,23 @@
 """The handle of a run that a process of this machine drives, or that has ended."""
 
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from launcher.core.errors import InterruptError, JobError
+from rich.text import Text
+
+from launcher.core.errors import InterruptError, JobError, SlipwayError
 from launcher.core.events import Listener
 from launcher.core.formatting import format_seconds
 from launcher.core.results import RunState
 from launcher.core.wait import wait_until
-from launcher.executors.follow import follow_run, new_events, new_lines
+from launcher.executors.follow import detached, follow_run, new_events, new_lines
 from launcher.executors.handle import RunHandle
 from launcher.executors.options import LaunchOptions
 from launcher.providers.kubernetes.cleanup import release
+from launcher.queue.folder import Place, Queue, queue_of
 from launcher.runs import summary
 from launcher.runs.directory import RunDir, RunFolderError, is_alive, run_word
 from launcher.runs.goodput import Goodput
@@ -28,7 +32,7 @@ ENDING_TIMEOUT_S = 60.0
 OWNER_TIMEOUT_S = 10.0
 """Seconds to wait until a run that has just begun has recorded its process."""
 SIGNALS_TIMEOUT_S, KILLED_TIMEOUT_S = 5.0, 30.0
-POLL_INTERVAL_S = 0.1
+POLL_INTERVAL_S, QUEUE_POLL_INTERVAL_S = 0.1, 0.5
 
 
 class LocalRunHandle(RunHandle):
@@ -47,19 +51,74 @@ class LocalRunHandle(RunHandle):
         return new_lines(self.folder, host)
 
     def wait(self, listener: Listener | None = None) -> RunStatus:
-        for event in self.events():
-            if listener:
-                listener.on_event(event)
-        return self.status()
+        while True:
+            await_turn(self.folder)
+            for event in self.events():
+                if listener:
+                    listener.on_event(event)
+            if not _waits(self.folder):
+                return self.status()
 
     def follow(self, options: LaunchOptions) -> RunStatus:
-        return follow_run(self.folder, options)
+        """Displays the run until its end, also after it has stopped for another one."""
+
+        def show(place: Place) -> None:
+            text = f"{self.name} waits in the queue of its cluster: {place}"
+            options.console.print(Text(text), soft_wrap=True)
+
+        while True:
+            try:
+                await_turn(self.folder, show)
+                found = follow_run(self.folder, options)
+            except KeyboardInterrupt:
+                raise detached(self.folder) from None
+            except SlipwayError:
+                if is_alive(self.folder) or not _waits(self.folder):
+                    raise
+            else:
+                if not _waits(self.folder):
+                    return found
 
     def stop(self, *, force: bool = False, listener: Listener | None = None) -> None:
+        if queued := queue_of(self.folder):
+            queue, entry = queued
+            queue.remove(entry)
         stop_run(self.folder, force=force, listener=listener or Listener())
 
     def fetch(self) -> Path:
         return self.folder
+
+
+def await_turn(folder: Path, on_place: Callable[[Place], None] = lambda place: None) -> None:
+    """Waits until a run in a queue has begun or has left it.
+
+    Calls `on_place` with its place, and whenever that changes. Keeps a worker serving the queue.
+    """
+    shown: Place | None = None
+    while queue := _waits(folder):
+        queue.start_worker()
+        place = queue.places().get(folder)
+        if place and place != shown:
+            on_place(place)
+            shown = place
+        time.sleep(QUEUE_POLL_INTERVAL_S)
+
+
+def _waits(folder: Path) -> Queue | None:
+    """Returns the queue that is going to start or resume a run; None for a run that has begun."""
+    queued = queue_of(folder)
+    if queued is None:
+        return None
+    queue, entry = queued
+    has_stopped = entry.stop_requested is not None and not is_alive(folder)
+    is_queued = RecordedState.read(folder).state is RunState.QUEUED
+    return queue if is_queued or has_stopped else None
+
+
+def request_stop(folder: Path) -> None:
+    """Sends a run the signal to save and stop, and returns. Raises RunFolderError."""
+    with _owner(folder) as owner:
+        _send(owner, signal.SIGTERM)
 
 
 def stop_run(folder: Path, *, force: bool, listener: Listener) -> None:
@@ -71,6 +130,8 @@ def stop_run(folder: Path, *, force: bool, listener: Listener) -> None:
     leftovers cannot be deleted, JobError when the run does not end, and InterruptError after
     Ctrl-C: the run continues to stop.
     """
+    if _leave_queue(folder):
+        listener.on_status(f"{folder.name} is removed from the queue")
     if not is_alive(folder):
         if release(folder):
             listener.on_status("the Kubernetes resources that the run had left are deleted")
@@ -129,6 +190,25 @@ def _end_at_once(folder: Path, owner: KnownProcess | None) -> bool:
     return ended
 
 
+def _leave_queue(folder: Path) -> bool:
+    """Records the stop of a run that waits in a queue.
+
+    Returns False for a run that has begun, or that a process is starting now.
+    """
+    if RecordedState.read(folder).state is not RunState.QUEUED:
+        return False
+    try:
+        with RunDir.open(folder) as run:
+            is_waiting = run.recorded.state is RunState.QUEUED
+            if is_waiting:
+                run.set_state(RunState.STOPPED, run.recorded.position)
+            return is_waiting
+    except RunFolderError:
+        if is_alive(folder):
+            return False
+        raise
+
+
 def _record_stop(folder: Path) -> None:
     """Records the stop of a run that was ended before it could record it."""
     found = read_status(folder)
@@ -150,7 +230,8 @@ def _owner(folder: Path) -> Iterator[KnownProcess | None]:
     def is_found() -> bool:
         nonlocal owner
         recorded = RecordedState.read(folder)
-        owner = KnownProcess.find(recorded.pid, recorded.start_time)
+        if recorded.state is not RunState.QUEUED:  # else the process is the one that has queued it
+            owner = KnownProcess.find(recorded.pid, recorded.start_time)
         return owner is not None or not is_alive(folder)
 
     if not wait_until(is_found, OWNER_TIMEOUT_S, poll_interval_s=POLL_INTERVAL_S):

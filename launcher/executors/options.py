@@ -14,6 +14,8 @@ class LaunchOptions:
     """Whether an existing run of the same name is moved aside."""
     detach: bool = False
     """Whether to return as soon as the run has started, and keep it running in the background."""
+    queue: bool = False
+    """Whether the run waits until its cluster is free, and then runs in the background."""
     assume_yes: bool = False
     """Whether costs are accepted without asking the user."""
     compile_check: bool = True

@@ -22,8 +22,8 @@ class RayJobsExecutor(RemoteExecutor):
     def __init__(self, settings: Attach) -> None:
         self._settings = settings
 
-    def check(self, spec: LaunchSpec) -> None:
-        super().check(spec)
+    def check(self, spec: LaunchSpec, *, later: bool = False) -> None:
+        super().check(spec, later=later)
         jobs.check(self._settings)
 
     def missing_secrets(self, job: BaseJob) -> list[str]:

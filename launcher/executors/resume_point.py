@@ -7,15 +7,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from launcher.chains.link import prepare
 from launcher.cluster.schema import ClusterRef, is_path
 from launcher.core.errors import UnreachableError
 from launcher.core.results import RunState
+from launcher.core.usage import Usage
 from launcher.executors import new_secrets
 from launcher.executors.compile_check import require_fit
 from launcher.executors.options import LaunchOptions
+from launcher.planning import budget
 from launcher.planning.command import CommandLaunch
-from launcher.planning.planner import TrainingLaunch, prepare
+from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
+from launcher.runs import live
 from launcher.runs.checkpoints import newest
 from launcher.runs.directory import RunDir, resume_command
 from launcher.runs.history import LastCheckpoint
@@ -24,6 +28,7 @@ from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.config.job import BaseJob, Job
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import CustomModel
+from trainer.contract.errors import Problem
 from trainer.contract.records.checkpoint_metadata import CheckpointMetadata, folder_of
 from trainer.contract.records.compatibility import PARAMS, Continuity, compare, other_parameters
 
@@ -58,6 +63,8 @@ def prepare_resume(run: RunDir, cluster_ref: ClusterRef, options: LaunchOptions)
     DoesNotFitError, and InterruptError when a signal ends the check.
     """
     point = plan_resume(run, options.overrides, cluster_ref)
+    if not point.is_complete:
+        _check_budget(point.launch)
     new_secrets.confirm(point.launch.job, run.folder, options.overrides)
     if point.is_complete:
         options.console.print(Text(_complete(point)), soft_wrap=True)
@@ -66,13 +73,28 @@ def prepare_resume(run: RunDir, cluster_ref: ClusterRef, options: LaunchOptions)
     return point
 
 
+def _check_budget(launch: LaunchSpec) -> None:
+    """Raises ConfigError when the run has used up its budget."""
+    job = launch.job
+    if job.budget and (reason := budget.spent(job.budget, _usage(launch.run_dir))):
+        more = budget.raised(job.budget, _usage(launch.run_dir))
+        again = f"{resume_command(launch.run_dir)} {more}"
+        raise ConfigError([f"{launch.run_dir / 'job.yaml'}: {reason}. Raise it: {again}"])
+
+
+def _usage(folder: Path) -> Usage:
+    return live.read_usage(folder, is_alive=False)
+
+
 def _complete(point: Resumed) -> str:
     launch = point.launch
     message = f"{launch.job.name} is complete"
     if not launch.steps:
         return message
     done = max(launch.steps, point.newest.step if point.newest else 0)
-    more = f"{resume_command(launch.run_dir)} steps={2 * launch.steps}"
+    stops_early = isinstance(launch.job, Job) and launch.job.stop_after_step is not None
+    change = "stop_after_step=null" if stops_early else f"steps={2 * launch.steps}"
+    more = f"{resume_command(launch.run_dir)} {change}"
     return f"{message}: {done} steps are done. To train further: {more}"
 
 
@@ -98,7 +120,7 @@ def plan_resume(run: RunDir, overrides: Sequence[str], cluster_ref: ClusterRef) 
         launch=replace(planned, run_dir=run.folder, attempt=attempt),
         newest=about,
         notes=[*notes, *(f"changed: {note}" for note in found.notes)],
-        is_complete=_is_complete(run.recorded, about, planned.job.steps),
+        is_complete=_is_complete(run.recorded, about, planned.job.last_step),
     )
 
 
@@ -115,7 +137,7 @@ def _plan_command(run: RunDir, before: BaseJob, planned: LaunchSpec) -> Resumed:
 
 def _refuse(path: Path, problems: Sequence[str]) -> None:
     if problems:
-        raise ConfigError([f"{path}: {problem}" for problem in problems])
+        raise ConfigError([Problem(file=str(path), message=message) for message in problems])
 
 
 def new_cluster_ref(

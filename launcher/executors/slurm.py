@@ -79,8 +79,9 @@ class SlurmExecutor(Executor):
         world, grace_s = spec.provisioned_world, spec.grace_s
         try:
             return submit.submit(
-                run.folder, world, self._settings, grace_s, options.overrides, secrets
-            )
+                run.folder, world, self._settings, grace_s, spec.job.priority, options.overrides,
+                secrets,
+            )  # fmt: skip
         except UnconfirmedError as error:
             word = run_word(run.folder)
             error.hint = f"Ask again: launch status {word}. Do without the job: launch stop {word}"

@@ -31,6 +31,7 @@ from launcher.executors.inspect_hosts import inspect_by_ssh
 from launcher.executors.options import LaunchOptions
 from launcher.gang.preflight import Seen
 from launcher.planning import job_secrets
+from launcher.planning.notify_targets import with_targets
 from launcher.planning.spec import LaunchSpec
 from launcher.providers.ray.code_bundle import pack
 from launcher.providers.ray.host_protocol import LaunchEnded, RunOrder
@@ -46,6 +47,7 @@ from launcher.runs.status import describe, read_status
 from trainer.contract.config.command import load_job
 from trainer.contract.config.job import BaseJob
 from trainer.contract.config.loader import ConfigError, dump
+from trainer.contract.config.yaml import dump_inline
 from trainer.contract.storage.cache_dirs import run_id
 
 LAST_WORD_TIMEOUT_S = 60.0
@@ -181,7 +183,7 @@ class RemoteSubmission:
         The hosts' copy of the job is never used.
         """
         replace_file(self.folder / "job.yaml", dump(begin.job))
-        registry.register(self.folder, begin.job.secrets)
+        registry.register(self.folder, job_secrets.names_in_file(begin.job))
 
     def _follow(self, run: RemoteRun, sessions: Sessions, watch: HostMonitor) -> int:
         """Displays the run until it ends, then copies its folder. Ctrl-C only detaches."""
@@ -240,7 +242,7 @@ class RemoteExecutor(Executor):
     """Starts runs that a remote host drives."""
 
     def submit(self, spec: LaunchSpec, options: LaunchOptions) -> RunHandle:
-        folder, text = spec.run_dir, dump(spec.job)
+        folder, text = spec.run_dir, dump(with_targets(spec.job))
         submission = RemoteSubmission(
             folder, spec.cluster, spec.cluster_name, spec.cluster_ref, options
         )
@@ -262,7 +264,8 @@ class RemoteExecutor(Executor):
         with submission.reporting():
             job = load_job(run.folder / "job.yaml", options.overrides).value
             self._check_secrets(job, run.folder, options)
-            code = self._start(submission, RunRequest(job, None, options.overrides))
+            targets = f"notify={dump_inline(with_targets(job).model_dump()['notify'])}"
+            code = self._start(submission, RunRequest(job, None, [*options.overrides, targets]))
         return _handle(submission, code)
 
     def _check_secrets(self, job: BaseJob, folder: Path, options: LaunchOptions) -> None:

@@ -23,9 +23,17 @@ from launcher.host.oom_score import outlive_programs
 from launcher.host.preemption_notice import Notices
 from launcher.host.preflight import HostReport
 from launcher.host.process import SEARCH_PATHS, HostProcess, OutputUpdate, TakenProcess
+from launcher.host.process_tree import ReaperError
+from launcher.host.profile import Trace, TracedFiles
 from launcher.host.proxy_env import LISTS, reach_directly
 from launcher.host.run_dir_mirror import CopiedFolder
-from trainer.contract.protocol.environment import HOST_MEMORY, HOST_MEMORY_BYTES
+from launcher.host.side_command import CommandUpdate, SideCommand
+from trainer.contract.protocol.environment import (
+    HOST_MEMORY,
+    HOST_MEMORY_BYTES,
+    PROCESS_ID,
+    RUN_DIR,
+)
 
 LEASE_S = 60.0
 POLL_INTERVAL_S = 0.5
@@ -44,6 +52,13 @@ class Agent:
         """A standby program for the next start."""
         self._memory: CheckpointMemory | None = None
         """In-memory checkpoints, once a program keeps some."""
+        self._started: HostProgram | None = None
+        """What `start` started last."""
+        self._commands: dict[str, SideCommand] = {}
+        """Commands beside the program, by the names that their callers chose."""
+        self._cancelled: set[str] = set()
+        """Commands that their callers have ended."""
+        self._trace: Trace | None = None
         self._copied: CopiedFolder | None = None
         self._asked_at = time.monotonic()
         outlive_programs()
@@ -114,7 +129,7 @@ class Agent:
     def start(self, program: HostProgram) -> None:
         """Starts the host's program, in a standby process that waits for it if there is one."""
         self._asked_at = time.monotonic()
-        program = self._with_memory(program)
+        self._started = program = self._with_memory(program)
         if self._program is not None and self._program.is_waiting:
             self._program.begin(_whole(program.environment, program.hosts))
             return
@@ -171,6 +186,62 @@ class Agent:
         self._asked_at = time.monotonic()
         return self._program.stacks(wait_s) if self._program is not None else ""
 
+    def execute(self, name: str, command: Sequence[str]) -> str:
+        """Starts a command in the environment of the program. Returns the error, or ""."""
+        self._asked_at = time.monotonic()
+        program = self._started
+        if program is None:
+            return "no program has been started on this host"
+        whole = _whole(program.environment, program.hosts)
+        try:
+            self._commands[name] = started = SideCommand(command, whole, Path(program.cwd))
+        except (ReaperError, OSError) as error:
+            return str(error)
+        if name in self._cancelled:  # by `end_command`, which Ray may have called first
+            started.end()
+        return ""
+
+    def command_output(self, name: str, wait_s: float) -> CommandUpdate:
+        """Returns the next output of a command; waits up to `wait_s`."""
+        self._asked_at = time.monotonic()
+        update = self._commands[name].poll(wait_s)
+        if update.exit_code is not None:
+            self._commands.pop(name, None)
+        return update
+
+    def end_command(self, name: str) -> None:
+        """Ends a command and all that it has started, now or as soon as it has begun."""
+        self._asked_at = time.monotonic()
+        self._cancelled.add(name)
+        if started := self._commands.pop(name, None):
+            started.end()
+
+    def trace(self, steps: int) -> str:
+        """Asks the program to trace its next steps. Returns the error, or ""."""
+        self._asked_at = time.monotonic()
+        if self._program is None or self._started is None:
+            return "no program has been started on this host"
+        variables = self._started.environment
+        self._trace = Trace(Path(variables[RUN_DIR]), int(variables[PROCESS_ID]))
+        return self._trace.begin(self._program, steps)
+
+    def traced(self, wait_s: float) -> TracedFiles:
+        """Returns the files of the trace, once it is complete; waits up to `wait_s` for it."""
+        self._asked_at = time.monotonic()
+        files = self._trace.files(wait_s) if self._trace else []
+        return TracedFiles(files, is_apart=self._copied is not None)
+
+    def trace_part(self, path: str, begin: int) -> bytes:
+        """Returns the next bytes of a file of the trace; b"" at its end."""
+        self._asked_at = time.monotonic()
+        return self._trace.part(path, begin) if self._trace else b""
+
+    def cancel_trace(self) -> None:
+        """Withdraws the request for a trace, unless it has begun."""
+        self._asked_at = time.monotonic()
+        if self._trace:
+            self._trace.cancel()
+
     def _with_memory(self, program: HostProgram) -> HostProgram:
         """Adds the address of this host's memory for a program that keeps in-memory checkpoints."""
         size = program.environment.get(HOST_MEMORY_BYTES)
@@ -178,6 +249,7 @@ class Agent:
             return program
         if self._memory is None:
             self._memory = CheckpointMemory(preflight.own_address(self.address()), int(size))
+        self._memory.set_limit(int(size))
         place = {HOST_MEMORY: str(self._memory.address)}
         return replace(program, environment={**program.environment, **place})
 

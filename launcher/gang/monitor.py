@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.core.results import Hang, ProcessExit
+from launcher.requests.inbox import Received
 from trainer.contract.protocol.exit_codes import ProgramExit
 
 GRACE_S = 2.0
@@ -34,6 +35,10 @@ class GangMonitor:
     def hang(self) -> Hang | None:
         """Returns a hang once the program makes no more progress; called about twice a second."""
         return None
+
+    def new_requests(self) -> list[Received]:
+        """Returns the requests of commands that have arrived since the last call."""
+        return []
 
     def on_exit(self, process: int) -> None:
         """Handles the end of the program of `process`."""

@@ -21,7 +21,7 @@ COMMAND_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
-class Problem:
+class HostProblem:
     """A problem of one host."""
 
     process: int
@@ -75,7 +75,7 @@ def needs_of(launch: LaunchSpec) -> Needs:
     )
 
 
-def judge(seen: Mapping[int, Seen], needs: Needs) -> list[Problem]:
+def judge(seen: Mapping[int, Seen], needs: Needs) -> list[HostProblem]:
     """Returns the problems of all hosts, by process; none when they can serve the run."""
     machines = {one.report.machine for one in seen.values()}
     return [
@@ -90,29 +90,29 @@ def judge(seen: Mapping[int, Seen], needs: Needs) -> list[Problem]:
     ]
 
 
-def _addresses(process: int, one: Seen, machines: set[str], first: str) -> Iterator[Problem]:
+def _addresses(process: int, one: Seen, machines: set[str], first: str) -> Iterator[HostProblem]:
     address = one.report.address
     if is_ipv6(address):
-        yield Problem(process, f"its address is {address}: {NEEDED}")
+        yield HostProblem(process, f"its address is {address}: {NEEDED}")
     if len(machines) > 1 and ipaddress.ip_address(address).is_loopback:
-        yield Problem(
+        yield HostProblem(
             process,
             f"its address is {address}, which no other machine can reach. Give its name another "
             "address in /etc/hosts, or start Ray on it with --node-ip-address",
         )
     if one.unreachable:
-        yield Problem(
+        yield HostProblem(
             process,
             f"cannot connect to {host_name(0)} at {first}: {one.unreachable}. Check its firewall: "
             "all hosts must reach all ports of the first one",
         )
 
 
-def _storage(process: int, report: HostReport, needs: Needs) -> Iterator[Problem]:
+def _storage(process: int, report: HostReport, needs: Needs) -> Iterator[HostProblem]:
     if report.unwritable:
-        yield Problem(process, f"cannot write to the run's folder: {report.unwritable}")
+        yield HostProblem(process, f"cannot write to the run's folder: {report.unwritable}")
     elif process == 0 and report.disk_bytes < needs.checkpoint_bytes:
-        yield Problem(
+        yield HostProblem(
             process,
             f"{format_bytes(report.disk_bytes)} of disk space are free, but a checkpoint takes "
             f"{format_bytes(needs.checkpoint_bytes)}. Delete files, or set storage to another "
@@ -120,13 +120,13 @@ def _storage(process: int, report: HostReport, needs: Needs) -> Iterator[Problem
         )
 
 
-def _accelerators(process: int, report: HostReport, needs: Needs) -> Iterator[Problem]:
+def _accelerators(process: int, report: HostReport, needs: Needs) -> Iterator[HostProblem]:
     world = needs.world
     if world.on_cpu:
         return
     planned = _chips_of_a_host(world)
     if report.chips != planned:
-        yield Problem(
+        yield HostProblem(
             process,
             f"found {report.chips} of {planned} {world.platform.upper()}s. Check the accelerator "
             "type, the driver, and the container's device access",
@@ -134,7 +134,7 @@ def _accelerators(process: int, report: HostReport, needs: Needs) -> Iterator[Pr
         )
     for holder in report.holders:
         command = holder.command[:COMMAND_CHARACTERS]
-        yield Problem(
+        yield HostProblem(
             process,
             f"process {holder.pid} of {holder.owner} ({command}) has {holder.device} open. "
             f"End it on that host with `kill {holder.pid}`",
@@ -143,7 +143,7 @@ def _accelerators(process: int, report: HostReport, needs: Needs) -> Iterator[Pr
         )
 
 
-def _limits(process: int, one: Seen, needs: Needs) -> Iterator[Problem]:
+def _limits(process: int, one: Seen, needs: Needs) -> Iterator[HostProblem]:
     report = one.report
     if abs(one.clock_ahead_s) > CLOCKS_S:
         which = "ahead of" if one.clock_ahead_s > 0 else "behind"
@@ -151,29 +151,29 @@ def _limits(process: int, one: Seen, needs: Needs) -> Iterator[Problem]:
             f"its clock is {abs(one.clock_ahead_s):.0f} s {which} this machine's. "
             "Synchronize it with NTP"
         )
-        yield Problem(process, text, is_fatal=False)
+        yield HostProblem(process, text, is_fatal=False)
     if report.open_files < OPEN_FILES:
         text = f"open-file limit is {report.open_files}; raise it with `ulimit -n {OPEN_FILES}`"
-        yield Problem(process, text, is_fatal=False)
+        yield HostProblem(process, text, is_fatal=False)
     if report.shared_memory_bytes is not None and report.shared_memory_bytes < SHARED_MEMORY:
         text = (
             f"{format_bytes(report.shared_memory_bytes)} of /dev/shm are free; data loaders need "
             f"{format_bytes(SHARED_MEMORY)}"
         )
-        yield Problem(process, text, is_fatal=False)
+        yield HostProblem(process, text, is_fatal=False)
     if report.memory_bytes < needs.in_memory_bytes:
         text = (
             f"{format_bytes(report.memory_bytes)} of memory are free, but in-memory checkpoints "
             f"take {format_bytes(needs.in_memory_bytes)}. Set "
             "checkpoint.in_memory_every_steps=null, or use more hosts"
         )
-        yield Problem(process, text)
+        yield HostProblem(process, text)
     elif report.memory_bytes < needs.state_bytes:
         text = (
             f"{format_bytes(report.memory_bytes)} of memory are free, but a save copies "
             f"{format_bytes(needs.state_bytes)} to the host"
         )
-        yield Problem(process, text, is_fatal=False)
+        yield HostProblem(process, text, is_fatal=False)
 
 
 def _chips_of_a_host(world: World) -> int:

@@ -140,7 +140,7 @@ def _make(seat: Seat, python: str | None) -> Any:
         num_gpus=bundle.get("GPU", 0),
         resources={k: v for k, v in bundle.items() if k not in ("CPU", "GPU")},
         max_restarts=0,
-        max_concurrency=4,
+        max_concurrency=8,
         runtime_env={"py_executable": shlex.quote(python)} if python else None,
         scheduling_strategy=PlacementGroupSchedulingStrategy(
             seat.placement_group, placement_group_bundle_index=seat.bundle_index

@@ -7,6 +7,7 @@ from typing import Any
 
 from launcher.core.results import Hang, ProcessExit
 from launcher.gang.agent_ends import explain
+from launcher.gang.live_requests import LiveRequests
 from launcher.gang.monitor import HANG_GRACE_S, GangMonitor, Stop
 from launcher.gang.run_dir_sync import Copies
 from launcher.health.lost_hosts import SILENCE_S, LostHostDetector
@@ -49,7 +50,9 @@ class GangWatch:
             self._copies.fetch,
             self._stop_if_required,  # before hangs: a process that lost a peer does not hang
             self._find_hang,
+            self._serve_requests,
         )
+        self._requests = LiveRequests(agents)
         self._silence = LostHostDetector(time.monotonic())
         self._followed: set[int] = set()
 
@@ -114,6 +117,9 @@ class GangWatch:
     def _stop_if_required(self) -> None:
         self._stop.check(self.exits)
 
+    def _serve_requests(self) -> None:
+        self._requests.poll(self._monitor.new_requests())
+
     def _find_hang(self) -> None:
         if self._stop.begun or time.monotonic() < self._hang_check_at:
             return
@@ -124,6 +130,7 @@ class GangWatch:
 
     def _finish(self) -> None:
         """Records the exits of programs that did not end, and the reasons of failed agents."""
+        self._requests.close()
         for process in self._polls.values():
             given_up = ProcessExit(None, time.monotonic(), True, [], "it did not end")
             self.exits.setdefault(process, given_up)

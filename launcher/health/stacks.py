@@ -20,7 +20,9 @@ LIBRARIES = re.compile(r"<frozen |.*/(?:(?:site|dist)-packages|lib/python3[.\d]*
 
 
 @dataclass(frozen=True)
-class Frame:
+class StackFrame:
+    """A call in the stack of a thread."""
+
     file: str
     line: int
     function: str
@@ -44,7 +46,7 @@ class Frame:
 
 @dataclass
 class _Thread:
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[StackFrame] = field(default_factory=list)
     """Frames, innermost first."""
     name: str = ""
 
@@ -60,10 +62,15 @@ def innermost(text: str, count: int = 3) -> list[str]:
     Returns at most `count` frames, innermost first, and library frames only if there are no others.
     If `text` has stacks of several processes, uses those of the first. Empty without stacks.
     """
+    frames = main_frames(text)
+    return [str(f) for f in [frame for frame in frames if frame.of_interest] or frames][:count]
+
+
+def main_frames(text: str) -> list[StackFrame]:
+    """Returns all frames of a program's main thread, innermost first; see `innermost`."""
     threads = _threads(text.splitlines())
     mains = [thread for thread in threads if thread.is_main] or threads[-1:]
-    frames = mains[0].frames if mains else []
-    return [str(f) for f in [frame for frame in frames if frame.of_interest] or frames][:count]
+    return mains[0].frames if mains else []
 
 
 def _threads(lines: Sequence[str]) -> list[_Thread]:
@@ -75,5 +82,7 @@ def _threads(lines: Sequence[str]) -> list[_Thread]:
         elif HEADER.match(line):
             threads.append(_Thread())
         elif threads and (frame := FRAME.match(line) or SPY_FRAME.match(line)):
-            threads[-1].frames.append(Frame(frame["file"], int(frame["line"]), frame["function"]))
+            threads[-1].frames.append(
+                StackFrame(frame["file"], int(frame["line"]), frame["function"])
+            )
     return threads

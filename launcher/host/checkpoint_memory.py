@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO
 
@@ -59,6 +59,12 @@ class _Memory:
     def path(self) -> str:
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
+    def resize(self, size: int) -> None:
+        if self.size != size:
+            os.ftruncate(self.fd, size)
+            self.size = size
+            self.mapped = memoryview(mmap.mmap(self.fd, size) if size else b"")
+
 
 @dataclass
 class _Slots:
@@ -80,14 +86,27 @@ class _Slots:
         slot = self._unused(kind) or self._oldest(kind, kept)
         if slot is None:
             raise RefusedError("both slots are in use")
-        total = size + sum(one.size for one in self.all if one is not slot)
+        others = [one for one in self.all if one is not slot]
+        if self._total(size, others) > self.limit_bytes:
+            self._empty_earlier(others, kept)
+        total = self._total(size, others)
         if total > self.limit_bytes:
             raise RefusedError(f"{total:,} bytes exceed the {self.limit_bytes:,} that are planned")
         slot.content = None
-        if slot.size != size:
-            os.ftruncate(slot.fd, size)
-            slot.size, slot.mapped = size, memoryview(mmap.mmap(slot.fd, size))
+        slot.resize(size)
         return slot
+
+    @staticmethod
+    def _total(size: int, others: Sequence[_Memory]) -> int:
+        return size + sum(one.size for one in others)
+
+    def _empty_earlier(self, slots: Sequence[_Memory], kept: Stamp | None) -> None:
+        """Frees slots of earlier attempts: another number of hosts has shards of another size."""
+        for slot in slots:
+            stamp = slot.content and slot.content.stamp
+            if stamp and stamp.attempt < self.attempt and stamp != kept and not slot.is_busy:
+                slot.content = None
+                slot.resize(0)
 
     def _unused(self, kind: Kind) -> _Memory | None:
         slots = [one for one in self.all if one.kind == kind]
@@ -123,6 +142,11 @@ class CheckpointMemory:
         self._server = socket.create_server((host, 0))
         self.address = Address(host, self._server.getsockname()[1], secrets.token_hex(16))
         threading.Thread(target=self._accept, name="memory", daemon=True).start()
+
+    def set_limit(self, limit_bytes: int) -> None:
+        """Sets the size that all slots together can have; an attempt on fewer hosts needs more."""
+        with self._lock:
+            self._slots.limit_bytes = limit_bytes
 
     def close(self) -> None:
         """Stops listening and frees all slots."""

@@ -21,7 +21,7 @@ from launcher.host.oom_score import OF_PROGRAMS
 from launcher.host.output_tail import OutputLines
 from launcher.host.process_tree import ProcessTree, ReaperError, TakenTree
 from launcher.host.reaper_messages import Exited, Failed, Killed, LogWarning, Started
-from launcher.host.stack_dump import dump_stacks
+from launcher.host.stack_dump import dump_stacks, handles
 from launcher.host.suspension import SUSPENDED_S, Suspension
 from trainer.contract.protocol.environment import EVENTS_FD, START_FD
 from trainer.contract.protocol.events import Event, WarningEvent
@@ -169,7 +169,7 @@ class HostProcess:
 
     def is_ready(self) -> bool:
         """Returns whether a standby program waits; `poll` then returns only later events."""
-        return self.poll(0.0).ended_ago_s is None
+        return not self.has_ended() and self.poll(0.0).ended_ago_s is None
 
     def offer(self) -> Offer:
         """Returns how another process of this machine takes over this standby program.
@@ -234,6 +234,18 @@ class HostProcess:
             return dump_stacks(self._pid, ask, self._log, wait_s)
         except ReaperError:
             return ""
+
+    def send(self, number: signal.Signals) -> bool:
+        """Sends a signal that the program handles; returns False when it does not, or is gone."""
+        if self._pid is None or self._ended_monotonic_s is not None:
+            return False
+        if not handles(self._pid, number):
+            return False
+        try:
+            self._reaped.send(number)
+        except ReaperError:
+            return False
+        return True
 
     def _read(self, wait_s: float) -> OutputUpdate:
         """Reads the state before the output, so that no output from before the end is missed."""

@@ -33,17 +33,18 @@ FRAME = re.compile(rb'  (File "[^"]*", line \d+ in |\.\.\.$|<no Python frame>|Ga
 def dump_stacks(pid: int, ask: Callable[[], None], log: Path, wait_s: float) -> str:
     """Returns and logs the stacks of process `pid` within `wait_s`; `ask` sends it SIGUSR1."""
     deadline = time.monotonic() + wait_s
-    text = _answer(ask, log, min(ANSWER_S, wait_s / 2)) if _will_answer(pid) else ""
+    will_answer = handles(pid, signal.SIGUSR1)
+    text = _answer(ask, log, min(ANSWER_S, wait_s / 2)) if will_answer else ""
     if not text:
         text = "\n".join(_read(each, deadline) for each in [pid, *descendants(pid)])
         _append(log, text)
     return text
 
 
-def _will_answer(pid: int) -> bool:
-    """Returns whether the process handles SIGUSR1, and runs at all."""
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Returns whether the process handles a signal, and runs at all."""
     status = _status(pid)
-    handled = int(status.get("SigCgt", "0"), 16) >> (signal.SIGUSR1 - 1) & 1
+    handled = int(status.get("SigCgt", "0"), 16) >> (number - 1) & 1
     return bool(handled) and status["State"][0] not in "TtZX"
 
 

@@ -7,17 +7,18 @@ that result.
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from launcher.cluster.schema import Cluster, ClusterRef, find_cluster
-from launcher.planning import trainer_process
+from launcher.planning import budget, notify_targets, trainer_process
 from launcher.planning.command import CommandLaunch
 from launcher.planning.spec import LaunchSpec
 from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.config.job import BaseJob, Job
 from trainer.contract.config.loader import ConfigError, Loaded
+from trainer.contract.errors import Problem
 from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.planning import accelerators, optimizer_state, planner
 from trainer.contract.planning.plan import BasePlan, Corpus, Plan, World
@@ -34,6 +35,8 @@ COORDINATOR_PLACEHOLDER = "<first host>:<free port>"
 NOTHING_TO_SAVE_S = 2.0
 SCALARS_BYTES = 1 << 20
 """Room for what a state has beside parameters and moments: counters, and padding."""
+STANDBY_BYTES = 240 << 20
+"""Resident set of a trainer that has imported everything and waits: 225 MiB, rounded up."""
 
 
 def allocator_environment(world: World) -> dict[str, str]:
@@ -127,31 +130,36 @@ class TrainingLaunch(LaunchSpec):
         return SLOTS * kinds * (min(on_host, self.checkpoint_bytes) + SCALARS_BYTES)
 
     @property
+    def standby_bytes(self) -> int:
+        """Bytes of a standby process on each host beside the program; 0 without one."""
+        return 0 if self.job.retries.standby_after_s is None else STANDBY_BYTES
+
+    @property
     def bounds(self) -> Bounds | None:
         """Bounds of one step's time; None when the specifications of the devices are unknown."""
         return bounds(self.job, self.plan)
 
 
-def prepare(
-    job_file: Path, overrides: Sequence[str], cluster_ref: ClusterRef, runs: Path
-) -> TrainingLaunch | CommandLaunch:
-    """Builds a launch from the arguments of a command.
+def load(
+    job_file: Path, overrides: Sequence[str], cluster: str
+) -> tuple[Loaded[Job | CommandJob], Loaded[Cluster]]:
+    """Reads the files that the arguments of a command name.
 
-    Raises ConfigError with every problem of the files, the overrides and their fit.
+    Raises ConfigError with every problem of the files and the overrides.
     """
-    problems: list[str] = []
-    job = cluster = None
+    problems: list[Problem] = []
+    job = found = None
     try:
         job = load_job(job_file, overrides)
     except ConfigError as error:
         problems += error.problems
     try:
-        cluster = find_cluster(cluster_ref.name)
+        found = find_cluster(cluster)
     except ConfigError as error:
         problems += error.problems
-    if job is None or cluster is None:
+    if job is None or found is None:
         raise ConfigError(problems)
-    return make_launch(job, cluster, runs, cluster_ref)
+    return job, found
 
 
 def make_launch(
@@ -162,6 +170,8 @@ def make_launch(
         world = cluster.value.world(cluster_ref.simulated, cluster_ref.simulate_hosts)
     except ValueError as error:
         raise ConfigError([f"--simulate-hosts {cluster_ref.simulate_hosts}: {error}"]) from error
+    if problem := budget.problem(job.value.budget, cluster.value):
+        raise ConfigError([job.problem("budget.dollars", problem)])
     stored = _with_storage(job.value, cluster.value)
     where: dict[str, Any] = {
         "cluster": cluster.value,
@@ -169,16 +179,20 @@ def make_launch(
         "run_dir": (runs / stored.name).absolute(),
         "cluster_ref": cluster_ref.lasting(),
     }
+    notes = tuple(notify_targets.warnings(stored))
     if isinstance(stored, CommandJob):
-        return CommandLaunch(job=stored, plan=BasePlan(world=world), **where)
-    plan = _plan(stored, job.where, world)
+        return CommandLaunch(job=stored, plan=BasePlan(world=world, warnings=notes), **where)
+    plan = _plan(stored, job.problem, world)
     problem = _storage_problem(stored, job.source, cluster, world)
     if problem:
         plan = _with_warning(plan, problem)
-    return TrainingLaunch(job=stored, plan=plan, storage_problem=problem, **where)
+    launch = TrainingLaunch(job=stored, plan=plan, storage_problem=problem, **where)
+    for note in (budget.warning(launch), *notes):
+        plan = _with_warning(plan, note) if note else plan
+    return replace(launch, plan=plan)
 
 
-def _plan(job: Job, where: Callable[[str], str], world: World) -> Plan:
+def _plan(job: Job, problem: Callable[[str, str], Problem], world: World) -> Plan:
     """Plans a job. Raises ConfigError with the key and location of everything that does not fit."""
     data = job.data
     try:
@@ -186,9 +200,7 @@ def _plan(job: Job, where: Callable[[str], str], world: World) -> Plan:
         corpus_seen = Corpus(source=data.source, sha256=seen_here)
         plan = planner.resolve(job, world, corpus_seen, trainer_process.parameters)
     except planner.PlanError as error:
-        raise ConfigError(
-            [f"{where(key)}: {key}: {message}" for key, message in error.problems]
-        ) from error
+        raise ConfigError([problem(*one) for one in error.problems]) from error
     except StorageError as error:
         raise ConfigError([str(error)]) from error
     return _with_memory_warning(job, plan)

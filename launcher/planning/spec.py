@@ -40,7 +40,7 @@ class AttemptInfo:
     @property
     def steps(self) -> int | None:
         """Number of steps of the run; None for a user's program, whose steps are unknown."""
-        return self.job.steps if isinstance(self.job, Job) else None
+        return self.job.last_step if isinstance(self.job, Job) else None
 
     @property
     def sends_events(self) -> bool:
@@ -126,6 +126,11 @@ class LaunchSpec(AttemptInfo, ABC):
         return 0
 
     @property
+    def standby_bytes(self) -> int:
+        """Bytes of a standby process on each host beside the program; 0 without one."""
+        return 0
+
+    @property
     def bounds(self) -> Bounds | None:
         """Bounds of one step's time; None without a model or the specifications of its devices."""
         return None
@@ -137,7 +142,7 @@ class LaunchSpec(AttemptInfo, ABC):
         """
         world = self.plan.world
         variables = {
-            **job_secrets.values(self.job),
+            **job_secrets.host_values(self.job),
             NUM_PROCESSES: str(world.processes),
             PROCESS_ID: str(process),
             RUN_DIR: str(self.run_dir),

@@ -15,10 +15,11 @@ class HostProvider(Protocol):
     One object serves one cluster file; its settings are the file's `provider` section.
     """
 
-    def check(self, spec: LaunchSpec) -> None:
+    def check(self, spec: LaunchSpec, *, later: bool = False) -> None:
         """Raises HostError for problems that are known before anything is created.
 
-        Raises ConfigError when the job itself cannot run on these hosts.
+        Raises ConfigError when the job itself cannot run on these hosts. `later`: whether the job
+        starts after other programs on these hosts have ended.
         """
 
     def describe(self, spec: LaunchSpec) -> str:

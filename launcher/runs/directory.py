@@ -7,15 +7,22 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
+from launcher.cluster.prices import chips, price_per_chip_hour
 from launcher.cluster.schema import ClusterRef
 from launcher.core.errors import UsageError
-from launcher.core.events import AttemptEndedEvent, CommandStartedEvent, LastHeardEvent, StateEvent
+from launcher.core.events import (
+    AttemptEndedEvent,
+    AttemptStartedEvent,
+    CommandStartedEvent,
+    LastHeardEvent,
+    StateEvent,
+)
 from launcher.core.files import (
     LOCK_TIMEOUT_S,
     NoLocksError,
@@ -27,7 +34,9 @@ from launcher.core.files import (
 )
 from launcher.core.results import AttemptResult, RunState
 from launcher.host.process_tree import start_time
+from launcher.planning import job_secrets
 from launcher.planning.spec import LaunchSpec
+from launcher.queue.folder import queue_of
 from launcher.runs import live, registry, storage
 from launcher.runs.phases import is_kept
 from launcher.runs.records import KubernetesRecord
@@ -62,6 +71,7 @@ class RunDir:
         self.folder = folder
         self._attempt = RecordedState()
         self._last_change: StateEvent | None = None
+        self._observers: list[Callable[[Event], None]] = []
         self._writing = threading.Lock()
         self._live = live.LiveFiles(lambda: self.folder)
         self._events = (folder / "events.jsonl").open("a", encoding="utf-8")
@@ -127,6 +137,16 @@ class RunDir:
         plans.mkdir(exist_ok=True)
         replace_file(plans / f"{launch.attempt:04d}.json", launch.plan.model_dump_json(indent=2))
         self._keep(launch)
+        world = launch.provisioned_world
+        self.add_event(
+            AttemptStartedEvent(
+                time=time.time(),
+                attempt=launch.attempt,
+                hosts=world.processes,
+                chips=chips(world),
+                price_per_chip_hour=price_per_chip_hour(launch.cluster),
+            )
+        )
         self.set_state(RunState.PROVISIONING)
 
     def wait_in_queue(self, launch: LaunchSpec) -> None:
@@ -137,7 +157,7 @@ class RunDir:
     def _keep(self, launch: LaunchSpec) -> None:
         replace_file(self.folder / "job.yaml", dump(launch.job))
         (self.folder / "logs").mkdir(exist_ok=True)
-        registry.register(self.folder, launch.job.secrets)
+        registry.register(self.folder, job_secrets.names_in_file(launch.job))
         self._attempt = RecordedState(
             attempt=launch.attempt,
             cluster=launch.cluster_ref,
@@ -181,6 +201,15 @@ class RunDir:
             with self._writing:
                 self._live.on_written(self._events.write(encode(event) + "\n"))
                 self._events.flush()
+                for observer in self._observers:
+                    observer(event)
+
+    def observe(self, observer: Callable[[Event], None]) -> None:
+        """Passes all events that are written from now on to a function, which must return soon.
+
+        It must not write events itself.
+        """
+        self._observers.append(observer)
 
     def set_state(
         self, state: RunState, position: Position | None = None, *, reason: str = ""
@@ -350,6 +379,11 @@ def _earlier(folder: Path, *, fresh: bool) -> Path | None:
     if is_alive(folder):
         raise RunFolderError(
             f"{folder}: this run is running now. End it first, or say name=... for another one"
+        )
+    if queue_of(folder):
+        raise RunFolderError(
+            f"{folder}: this run is in a queue. Remove it first (launch stop {run_word(folder)}), "
+            "or say name=... for another one"
         )
     if left := next((name for name in LEFT if (folder / name).exists()), ""):
         raise RunFolderError(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from launcher.core.events import AttemptEndedEvent, CommandStartedEvent, StateEvent
 from launcher.core.formatting import format_seconds
@@ -40,7 +40,7 @@ class Part(StrEnum):
     LOST = "lost"
     """Repeated steps, and unfinished work that was cut off when an attempt failed."""
     WAITING = "waiting"
-    """Backing off after a failure, or waiting for hosts to come back."""
+    """Backing off after a failure, or waiting for hosts or for other runs."""
     PROGRAM = "program"
     """A program that sends neither phases nor steps: its activity is unknown."""
     OTHER = "other"
@@ -55,8 +55,11 @@ OUTSIDE_PHASES = {
     RunState.STARTING: Part.START,
     RunState.BACKING_OFF: Part.WAITING,
     RunState.WAITING_FOR_HOSTS: Part.WAITING,
+    RunState.WAITING_FOR_RUNS: Part.WAITING,
 }
-IN_ORDER = (RunState.STARTING, RunState.RUNNING, RunState.FINISHED, RunState.STOPPED)
+IN_ORDER = (
+    RunState.STARTING, RunState.RUNNING, RunState.FINISHED, RunState.STOPPED, RunState.OVER_BUDGET,
+)  # fmt: skip
 """States that cut off no phase in progress."""
 SHOWN_FROM_S = 0.05
 FOLDED_STEPS = 1000
@@ -89,9 +92,9 @@ class Goodput:
             if seconds >= SHOWN_FROM_S
         ]
 
-    def as_json(self) -> dict[str, Any]:
-        parts_s = {str(part): seconds for part, seconds in self.seconds.items()}
-        return {"goodput": self.share, "wall_s": self.wall_s, "parts_s": parts_s}
+    def result(self) -> "GoodputResult":
+        """Returns the goodput for a command's JSON output."""
+        return GoodputResult(goodput=self.share, wall_s=self.wall_s, parts_s=self.seconds)
 
     def __str__(self) -> str:
         """Returns e.g. "goodput 93.1 % (steps 5:12 of 5:35; start 20.0 s, lost 3.0 s)"."""
@@ -100,6 +103,18 @@ class Goodput:
         rest = [f"{name} {format_seconds(s)}" for name, s, _ in self.rows() if name != main]
         whole = f"{main} {format_seconds(self.seconds[main])} of {format_seconds(self.wall_s)}"
         return f"goodput {share} ({'; '.join(filter(None, [whole, ', '.join(rest)]))})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoodputResult:
+    """The wall time of a run, divided into parts."""
+
+    goodput: float | None
+    """Fraction of the wall time in steps that counted; None if the program reports no steps."""
+    wall_s: float
+    """Wall time of all attempts, in seconds: the sum of the parts."""
+    parts_s: Mapping[Part, float]
+    """Seconds of each part; docs/explanation/supervision.md describes the parts."""
 
 
 def goodput(events: Iterable[Event], now: float | None = None) -> Goodput:
@@ -311,9 +326,15 @@ class Account:
 
     def _close_innermost(self, of_train: Part) -> str:
         phase = self.phases.pop()
-        part = of_train if phase.name == "train" else Part.OTHER
-        self.booked[Part(phase.name) if phase.name in PHASES else part] += phase.seconds
+        self.booked[part_of(phase, of_train)] += phase.seconds
         return phase.name
+
+
+def part_of(phase: Phase, of_train: Part) -> Part:
+    """Returns the part of a phase that ends in order; `of_train` is that of the phase `train`."""
+    if phase.name in PHASES:
+        return Part(phase.name)
+    return of_train if phase.name == "train" else Part.OTHER
 
 
 def _block(steps: list[Step]) -> Block:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.core.files import read_object, replace_file
+from launcher.core.usage import Usage
 from launcher.runs import summary
 from launcher.runs.goodput import Goodput
 from launcher.runs.phases import HostPhases
@@ -53,6 +54,12 @@ def read_goodput(folder: Path, *, is_alive: bool) -> Goodput:
     """Returns the goodput of a run, until now if it is alive."""
     found = summary.read(folder)
     return found.goodput(time.time() if is_alive else None, read(folder).heard)
+
+
+def read_usage(folder: Path, *, is_alive: bool) -> Usage:
+    """Returns what a run has used of its hosts, until now if it is alive."""
+    account = summary.read(folder).usage
+    return account.until(time.time() if is_alive else read(folder).heard)
 
 
 class LiveFiles:

@@ -1,6 +1,7 @@
 """The current phase of each host, from its events; and which of these events a run keeps."""
 
 from trainer.contract.protocol.events import (
+    CompiledEvent,
     Event,
     FinishedEvent,
     HeartbeatEvent,
@@ -10,7 +11,7 @@ from trainer.contract.protocol.events import (
     UnknownEvent,
 )
 
-OF_PROCESS_0_ONLY = (PhaseEvent.kind, StepEvent.kind)
+OF_PROCESS_0_ONLY = (PhaseEvent.kind, StepEvent.kind, CompiledEvent.kind)
 LIVE_ONLY = (HeartbeatEvent.kind, SaveProgressEvent.kind)
 
 

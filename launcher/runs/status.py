@@ -4,15 +4,17 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from launcher.cluster.schema import ClusterRef
 from launcher.core.errors import HostError
 from launcher.core.exit_codes import INTERRUPTED, JOB_FAILED, OK
 from launcher.core.files import last_object, parse_object, read_object
-from launcher.core.messages import from_wire, to_wire
+from launcher.core.messages import from_wire
 from launcher.core.printable import plain
 from launcher.core.results import RunState
+from launcher.core.usage import Usage, UsageResult
+from launcher.queue.folder import Place, QueueError, place_of, queue_of
 from launcher.runs.directory import (
     REMOTE,
     RunFolderError,
@@ -30,7 +32,9 @@ from launcher.runs.state_file import KnownState, RecordedState
 EXIT_CODES = {
     RunState.FINISHED: OK,
     RunState.FAILED: JOB_FAILED,
+    RunState.CANCELLED: JOB_FAILED,
     RunState.LOST: JOB_FAILED,
+    RunState.OVER_BUDGET: INTERRUPTED,
     RunState.STOPPED: INTERRUPTED,
     RunState.INTERRUPTED: INTERRUPTED,
 }
@@ -150,11 +154,13 @@ class RunStatus:
         return Path(cluster.name).stem if cluster else ""
 
     @property
+    def is_simulated(self) -> bool:
+        return self.recorded.cluster is not None and self.recorded.cluster.simulated
+
+    @property
     def cluster(self) -> str:
         """Name of the cluster, and whether it is simulated."""
-        cluster = self.recorded.cluster
-        is_simulated = cluster is not None and cluster.simulated
-        return self.cluster_name + " (simulated)" * is_simulated
+        return self.cluster_name + " (simulated)" * self.is_simulated
 
     @property
     def position(self) -> str:
@@ -177,24 +183,63 @@ class RunStatus:
         """Exit code of a command that waited for the run."""
         return EXIT_CODES.get(self.state, OK)
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns the fields for a command's JSON output; see `PrintedStatus`."""
-        cluster = self.recorded.cluster
-        return {
-            "name": self.name,
-            "folder": str(self.folder),
-            "state": self.displayed_state,
-            "alive": self.is_alive,
-            "exit_code": None if self.is_alive else self.exit_code,
-            "reason": self.recorded.reason,
-            "left": self.left or None,
-            "attempt": self.attempt,
-            "step": self.step,
-            "steps": self.steps,
-            "loss": self.loss,
-            "cluster": cluster and to_wire(cluster),
-            "changed": self.changed_at,
-        }
+    def result(self, place: Place | None = None, usage: Usage | None = None) -> "RunResult":
+        """Returns the status for a command's JSON output; see `PrintedStatus`.
+
+        `place`: its place in a queue; None when it does not wait in one of Slipway's.
+        """
+        return RunResult(
+            name=self.name,
+            folder=str(self.folder),
+            state=self.displayed_state,
+            alive=self.is_alive,
+            queue=place,
+            exit_code=None if self.is_alive else self.exit_code,
+            reason=self.recorded.reason,
+            left=self.left or None,
+            attempt=self.attempt,
+            step=self.step,
+            steps=self.steps,
+            loss=self.loss,
+            cluster=self.recorded.cluster,
+            changed=self.changed_at,
+            usage=usage and usage.result(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """A run and its current state."""
+
+    name: str
+    folder: str
+    """The run's directory."""
+    state: str
+    """State of the run; "on HOST" when a remote host has it."""
+    alive: bool
+    """Whether a process runs it now."""
+    queue: Place | None
+    """Its place in the queue of its cluster; None when it does not wait in one of Slipway's."""
+    exit_code: int | None
+    """Exit code of a command that waited for the run; None while it is alive."""
+    reason: str | None
+    """Why the run is in this state."""
+    left: str | None
+    """Resources that an ended run has left, and the command that deletes them."""
+    attempt: int | None
+    """Number of the last attempt, from 1."""
+    step: int | None
+    """Last reported step."""
+    steps: int | None
+    """Number of steps of the job; None for a job with `command`."""
+    loss: float | None
+    """Last reported training loss."""
+    cluster: ClusterRef | None
+    """Where the run was started."""
+    changed: float
+    """When its files last changed, in seconds since the epoch."""
+    usage: UsageResult | None
+    """What it has used of its hosts, with --cost; None otherwise."""
 
 
 def read_status(folder: Path) -> RunStatus:
@@ -235,7 +280,7 @@ def _take_any(folder: Path) -> RunStatus:
     """Returns a run's status; `unknown` if reading it fails, so that it hides no other run."""
     try:
         return read_status(folder)
-    except (RunFolderError, RunRecordError):
+    except (RunFolderError, RunRecordError, QueueError):
         recorded, changed_at = RecordedState.read_valid(folder), _changed_at(folder)
         return RunStatus(folder, RunState.UNKNOWN, False, recorded, None, None, changed_at)
 
@@ -247,7 +292,9 @@ def describe(found: RunStatus) -> str:
     match found.state:
         case RunState.QUEUED:
             command = f"launch attach {run_word(found.folder)}"
-            return f"{found.name} waits in a queue; follow it with: {command}"
+            place = place_of(found.folder)
+            where = f"a queue: {place}" if place else "a queue"
+            return f"{found.name} waits in {where}; follow it with: {command}"
         case RunState.FINISHED:
             steps = f": {found.position} steps" if found.position else ""
             return f"{found.name} finished{steps}"
@@ -266,8 +313,12 @@ def _end(found: RunStatus) -> str:
     match found.state:
         case RunState.FAILED:
             return f"failed{where}: {plain(found.recorded.reason or 'see its logs')}"
+        case RunState.OVER_BUDGET:
+            return f"was stopped{where}: {plain(found.recorded.reason or 'the budget is used up')}"
+        case RunState.CANCELLED:
+            return f"was cancelled: {plain(found.recorded.reason or '')}"
         case RunState.LOST if found.recorded.state is RunState.QUEUED:
-            return f"was lost{where}: Slurm's queue does not have its job"
+            return f"was lost{where}: it is in no queue"
         case RunState.LOST:
             return f"was lost{where}: the launcher process exited without recording a result"
         case _:
@@ -275,10 +326,12 @@ def _end(found: RunStatus) -> str:
 
 
 def _is_queued(folder: Path, state: RunState) -> bool:
-    """Returns whether the run's job is in the queue, as far as this machine can query it.
+    """Returns whether the run waits in a queue, as far as this machine can query it.
 
     Slurm itself requeues a job that lost a host.
     """
+    if state is RunState.QUEUED and queue_of(folder):
+        return True
     try:
         job = queued(folder)
     except HostError:

@@ -4,6 +4,7 @@ The summary contains only what is in events.jsonl. Without it, only the newest e
 file are read.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from launcher.core.files import replace_file
 from launcher.runs.goodput import Account, Goodput
 from launcher.runs.history import History
 from launcher.runs.timeline import Timeline
+from launcher.runs.usage import UsageAccount
+from trainer.contract.protocol.events import Event
 
 NAME = "events_summary.json"
 SUMMARY_EVERY_BYTES = 4 << 20
@@ -32,6 +35,7 @@ class Summary:
     timeline: Timeline = field(default_factory=Timeline)
     account: Account = field(default_factory=Account)
     history: History = field(default_factory=History)
+    usage: UsageAccount = field(default_factory=UsageAccount)
 
     def goodput(self, now: float | None, heard: float | None = None) -> Goodput:
         """Returns the goodput. Call it once, at the end.
@@ -43,8 +47,8 @@ class Summary:
         self.account.close(now)
         return self.account.goodput()
 
-    def read_on(self, events: Path) -> None:
-        """Adds the complete lines after `offset`."""
+    def read_on(self, events: Path, on_event: Callable[[Event], None] = lambda _: None) -> None:
+        """Adds the complete lines after `offset`, and passes each event to `on_event`."""
         with events.open("rb") as lines:
             lines.seek(self.offset)
             for line in lines:
@@ -54,6 +58,8 @@ class Summary:
                 if event := parse_event(line):
                     self.account.take(self.timeline.add(event))
                     self.history.add(event)
+                    self.usage.add(event)
+                    on_event(event)
 
     def skip_to(self, events: Path, offset: int) -> None:
         """Skips to the first complete line after `offset`."""

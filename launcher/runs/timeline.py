@@ -103,7 +103,7 @@ class Timeline:
 
         Each event of the launcher follows the moment in which any host last sent an event.
         """
-        time = _driver_time(event)
+        time = driver_time(event)
         if time is None:
             return
         if self.heard is None:
@@ -130,6 +130,14 @@ def as_time(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and 0 <= value < LATEST_S else None
 
 
+def driver_time(event: Event) -> float | None:
+    """Returns the driver's time; without `received`, process 0's clock is the best estimate."""
+    if event.received is not None:
+        return as_time(event.received)
+    is_known = isinstance(event, LAUNCHER_EVENTS) or not event.process
+    return as_time(event.time) if is_known else None
+
+
 def _kept(event: Event) -> PhaseEdge | StepDone | None:
     """Returns what the goodput needs of a phase or step; None for any other event."""
     match event:
@@ -139,11 +147,3 @@ def _kept(event: Event) -> PhaseEdge | StepDone | None:
             return PhaseEdge(event.attempt, event.name, event.edge == "begin")
         case _:
             return None
-
-
-def _driver_time(event: Event) -> float | None:
-    """Returns the driver's time; without `received`, process 0's clock is the best estimate."""
-    if event.received is not None:
-        return as_time(event.received)
-    is_known = isinstance(event, LAUNCHER_EVENTS) or not event.process
-    return as_time(event.time) if is_known else None

@@ -1,9 +1,8 @@
 """The output of `launch plan`: tables and the mesh picture, or the same facts as JSON."""
 
-import json
 import math
 import shlex
-from typing import Any
+from collections.abc import Mapping
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -42,52 +41,6 @@ def print_plan(console: Console, launch: LaunchSpec, *, shardings: bool) -> None
     console.print(Padding(_process(launch), (1, 0, 0, 0)))
     for warning in launch.plan.warnings:
         console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
-
-
-def plan_as_json(launch: LaunchSpec) -> str:
-    """Returns the plan, and the processes that would start, as one JSON object."""
-    processes = [
-        {
-            "process": process,
-            "host": process,
-            "command": launch.command(process),
-            "environment": _environment(launch, process),
-        }
-        for process in range(launch.plan.world.processes)
-    ]
-    content: dict[str, Any] = {
-        "job": launch.job.model_dump(),
-        "cluster": launch.cluster.model_dump(),
-        "run_dir": str(launch.run_dir),
-        "plan": launch.plan.model_dump(),
-        "processes": processes,
-    }
-    if isinstance(launch, TrainingLaunch):
-        content["bytes_per_device"] = _bytes_per_device(launch)
-        content["in_memory_bytes_per_host"] = launch.in_memory_bytes
-        content["arrays"] = [
-            array.model_dump(include={"name", "axes", "spec", "bytes_per_device"})
-            for array in launch.plan.parameters
-        ]
-        content |= _bounds_as_json(launch)
-    return json.dumps(content, indent=2)
-
-
-def _bounds_as_json(launch: TrainingLaunch) -> dict[str, Any]:
-    """Returns {} when the specifications of the devices are unknown."""
-    best = launch.bounds
-    if best is None:
-        return {}
-    return {
-        "flops": {"model": best.model_flops, "program": best.program_flops},
-        "bounds": bounds_as_json(best),
-    }
-
-
-def bounds_as_json(best: Bounds) -> dict[str, float]:
-    """Returns the times in seconds, and the rates that follow from them."""
-    names = ("compute_s", "hbm_s", "ici_s", "dcn_s", "link_s", "step_s", "mfu", "tokens_per_s")
-    return {name: getattr(best, name) for name in names}
 
 
 def describe_world(launch: AttemptInfo) -> str:
@@ -161,11 +114,10 @@ def _facts(launch: TrainingLaunch) -> Table:
     seen = f"sha256 {corpus[:16]}" if corpus else "seen by the hosts only"
     table.add_row("corpus", f"{plan.corpus.source}, {seen}")
     table.add_row("parameters", _parameters_text(launch))
-    sizes = _bytes_per_device(launch)
-    shown = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
-    table.add_row("per device", shown)
-    if size := launch.in_memory_bytes:
-        table.add_row("per host", f"in-memory checkpoints {format_bytes(size)}")
+    sizes = bytes_per_device(launch)
+    table.add_row("per device", _sizes_text(sizes))
+    if on_host := _bytes_per_host(launch):
+        table.add_row("per host", _sizes_text(on_host))
     if best := launch.bounds:
         for title, text in zip(("at best", "", ""), _bounds_lines(launch, best), strict=True):
             table.add_row(title, text)
@@ -173,9 +125,13 @@ def _facts(launch: TrainingLaunch) -> Table:
     return table
 
 
+def _sizes_text(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
+
+
 def _bounds_lines(launch: TrainingLaunch, best: Bounds) -> tuple[str, str, str]:
     """Returns a line each for a step's times, its rates, and the whole run."""
-    world, steps = launch.plan.world, launch.job.steps
+    world, steps = launch.plan.world, launch.job.last_step
     chips = accelerators.parse(world.accelerator).chips * world.slices
     hours = steps * best.step_s / 3600
     return (
@@ -201,12 +157,22 @@ def _batch_text(launch: TrainingLaunch) -> str:
     )
 
 
-def _bytes_per_device(launch: TrainingLaunch) -> dict[str, int]:
+def bytes_per_device(launch: TrainingLaunch) -> dict[str, int]:
+    """Returns the bytes of the training state on a device, by its parts."""
     return {
         "parameters": launch.parameter_bytes,
         "optimizer": launch.optimizer_bytes,
         "gradients": launch.gradient_bytes,
     }
+
+
+def _bytes_per_host(launch: TrainingLaunch) -> dict[str, int]:
+    """Returns what a host keeps in its memory beside its program."""
+    sizes = {
+        "standby process": launch.standby_bytes,
+        "in-memory checkpoints": launch.in_memory_bytes,
+    }
+    return {name: size for name, size in sizes.items() if size}
 
 
 def _parameters_text(launch: TrainingLaunch) -> str:
@@ -240,7 +206,7 @@ def _shardings(arrays: tuple[ArrayPlan, ...]) -> Table:
     return table
 
 
-def _environment(launch: LaunchSpec, process: int) -> dict[str, str]:
+def environment(launch: LaunchSpec, process: int) -> dict[str, str]:
     """Returns the environment of a process for display, with secrets hidden."""
     coordinator = {JAX_COORDINATOR_ADDRESS: COORDINATOR_PLACEHOLDER}
     hidden = dict.fromkeys(launch.job.secrets, job_secrets.SHOWN)
@@ -250,7 +216,7 @@ def _environment(launch: LaunchSpec, process: int) -> dict[str, str]:
 def _process(launch: LaunchSpec) -> Group:
     """Returns the environment and command of each process, with the values of host 0."""
     lines = [Text(f"started on each host (host 0 shown; {PROCESS_ID} counts on)", style="bold")]
-    for name, value in _environment(launch, 0).items():
+    for name, value in environment(launch, 0).items():
         after = f':"${name}"' if name in SEARCH_PATHS else ""
         lines.append(Text(f"  {name}={shlex.quote(value)}{after} \\", overflow="fold"))
     lines.append(Text(f"  {shlex.join(launch.command(0))}", overflow="fold"))

@@ -118,10 +118,11 @@ class RunDisplay:
             self._print(text)
         self._status = text
 
-    def stopping(self) -> None:
+    def stopping(self, why: str = "") -> None:
         """Shows that the run is stopping. Later statuses do not replace this state in the panel."""
         if not self._stopping:
-            self._stopping = STOPPING if self._launch.saves else STOPPING_UNSAVED
+            how = STOPPING if self._launch.saves else STOPPING_UNSAVED
+            self._stopping = f"{why}; {how}" if why else how
             self.status(self._stopping)
 
     def attempt(self, launch: AttemptInfo) -> None:

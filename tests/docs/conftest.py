@@ -2,15 +2,24 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.docs.pages import DOCS
+from tests.support.browser import chromium
 
 # Without the group there is no browser to drive.
-collect_ignore = [] if find_spec("selenium") else ["test_browser.py"]
+collect_ignore = [] if find_spec("selenium") else ["test_browser.py", "test_report_page.py"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as driver:
+        yield driver
 
 
 @pytest.fixture(scope="session")

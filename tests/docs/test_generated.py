@@ -19,6 +19,7 @@ from launcher.cluster.schema import Cluster
 from launcher.commands.schema import cluster_schema, job_schema
 from launcher.core.errors import docs_link
 from launcher.core.results import RunState
+from launcher.flow.schema import Flow
 from launcher.runs.goodput import Part
 from tests.docs.pages import DOCS, ROOT, WITH_README, blocks, page_id, prose
 from trainer.contract.config.command import CommandJob
@@ -52,6 +53,8 @@ def _completed(given: dict[str, Any]) -> tuple[type[BaseModel], dict[str, Any]]:
     """Returns the schema of an example, and the example with the keys that it leaves out."""
     if "command" in given:
         return CommandJob, {"name": "example", **given}
+    if isinstance(given.get("steps"), list):
+        return Flow, {"name": "example", **given}
     if given.keys() <= Cluster.model_fields.keys() and "steps" not in given:
         return Cluster, given if "accelerator" in given else {**CLUSTER, **given}
     return Job, {**JOB, **given}

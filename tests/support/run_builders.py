@@ -5,6 +5,8 @@ from typing import Any, Self
 import pytest
 
 from launcher.runs.goodput import Goodput, goodput
+from launcher.runs.spans import Span, SpanAccount
+from launcher.runs.timeline import Timeline
 from tests.support.run_folders import event_of
 from trainer.contract.protocol.events import Event, StepEvent
 
@@ -97,3 +99,12 @@ def step(number: int, mfu: float | None = None) -> StepEvent:
         learning_rate=1e-3,
         mfu=mfu,
     )
+
+
+def spans_of(events: list[Event], now: float | None = None) -> list[Span]:
+    account, timeline = SpanAccount(), Timeline()
+    for event in events:
+        account.take(timeline.add(event))
+    account.take(timeline.rest())
+    account.close(now)
+    return account.spans()

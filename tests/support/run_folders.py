@@ -1,11 +1,13 @@
 """Run folders as a launcher and a trainer leave them."""
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from launcher.core.events import EVENT_TYPES
+from launcher.core.results import RunState
 from launcher.runs.directory import RunDir
 from tests.support.launch_plans import small_launch
 from trainer.contract.protocol.events import Event
@@ -44,3 +46,13 @@ def add_events(run: RunDir, *events: Event | dict[str, Any], time: float = 1000.
 def add_log(run: RunDir, host: int, content: bytes) -> None:
     with (run.folder / "logs" / f"host-{host:04d}.log").open("ab") as file:
         file.write(content)
+
+
+def add_attempt(run: RunDir, hours: float, price: float | None = None) -> None:
+    """An attempt that holds 8 chips for some hours, in the future: later than the run's events."""
+    began = time.time() + 1000
+    more = {} if price is None else {"price_per_chip_hour": price}
+    started = {"event": "attempt_started", "hosts": 2, "chips": 8, **more}
+    add_events(run, started, {"event": "state", "state": "starting"}, time=began)
+    add_events(run, {"event": "state", "state": "finished"}, time=began + 3600 * hours)
+    run.set_state(RunState.FINISHED)

@@ -34,11 +34,12 @@ class AttachProvider(HostProvider):
     def __init__(self, settings: Attach) -> None:
         self._settings = settings
 
-    def check(self, spec: LaunchSpec) -> None:
+    def check(self, spec: LaunchSpec, *, later: bool = False) -> None:
         """Raises HostError when the cluster cannot be reached or its token cannot be read.
 
         Raises ConfigError when other users could read the job's secrets.
         """
+        del later
         check(self._settings)
         _refuse_readable_secrets(spec.job, self._settings)
 

@@ -1,11 +1,8 @@
 """Cost estimates of slices before they are requested. Pure."""
 
+from launcher.cluster.prices import US_DOLLARS_PER_CHIP_HOUR
 from launcher.providers.gcp.request import TpuRequest
 from trainer.contract.planning import accelerators
-
-US_DOLLARS_PER_CHIP_HOUR = {"v4": 3.22, "v5e": 1.20, "v5p": 4.20, "v6e": 2.70}
-"""On-demand list prices in US regions: cloud.google.com/tpu/pricing, November 2026. Other regions
-cost up to a fifth more. Reservations and spot cost less; spot prices change daily."""
 
 
 def chips(wanted: TpuRequest) -> int | None:

@@ -15,6 +15,7 @@ TOKEN_KEY = "auth_token"
 GCS_PORT, GCS_PORT_NAME = 6379, "gcs-server"
 """Ray's default port, and its name in KubeRay (DefaultGcsServerPort, GcsServerPortName)."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 LONGEST_NAME = 53
 """Longest name of a RayCluster that KubeRay accepts (its MaxRayClusterNameLength)."""
 CHIPS = {"tpu": "google.com/tpu", "gpu": "nvidia.com/gpu"}
@@ -46,15 +47,27 @@ def token_secret(name: str, token: str, owner: str) -> dict[str, Any]:
     }
 
 
-def ray_cluster(name: str, world: World, settings: Kubernetes, ray_version: str) -> dict[str, Any]:
-    """Returns a head that runs no tasks and a pod per host; a TPU replica is a whole slice."""
+def ray_cluster(
+    name: str, world: World, settings: Kubernetes, ray_version: str, priority: int
+) -> dict[str, Any]:
+    """Returns a head that runs no tasks and a pod per host; a TPU replica is a whole slice.
+
+    `priority` is the job's; it decides the priority class of the pods, or of Kueue's workload.
+    """
     labels = {"app.kubernetes.io/managed-by": "slipway"}
+    priority_class = settings.priority_class(priority)
     if settings.queue:
         labels[QUEUE_LABEL] = settings.queue
+        if priority_class:
+            labels[PRIORITY_LABEL] = priority_class
     head = {
         "rayStartParams": {"num-cpus": "0", "dashboard-host": "127.0.0.1"},
         "template": _template("ray-head", name, settings, HEAD_RESOURCES),
     }
+    hosts = _hosts(name, world, settings)
+    if priority_class and not settings.queue:
+        for group in (head, hosts):
+            group["template"]["spec"]["priorityClassName"] = priority_class
     ports = [{"containerPort": GCS_PORT, "name": GCS_PORT_NAME}]
     head["template"]["spec"]["containers"][0]["ports"] = ports
     return {
@@ -65,7 +78,7 @@ def ray_cluster(name: str, world: World, settings: Kubernetes, ray_version: str)
             "rayVersion": ray_version,
             **({"suspend": True} if settings.queue else {}),  # until Kueue admits it
             "headGroupSpec": head,
-            "workerGroupSpecs": [_hosts(name, world, settings)],
+            "workerGroupSpecs": [hosts],
         },
     }
 

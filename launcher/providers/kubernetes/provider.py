@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from launcher.cluster.providers import Kubernetes
 from launcher.core.errors import HostError, UnreachableError
@@ -60,9 +61,9 @@ class KubernetesProvider(HostProvider):
     def __init__(self, settings: Kubernetes) -> None:
         self._settings = settings
 
-    def check(self, spec: LaunchSpec) -> None:
+    def check(self, spec: LaunchSpec, *, later: bool = False) -> None:
         """Raises HostError when the API server denies access or KubeRay is not installed."""
-        del spec
+        del spec, later
         api_of(self._settings).ray_cluster("slipway")  # any name: checks access and the kind
 
     def describe(self, spec: LaunchSpec) -> str:
@@ -71,7 +72,7 @@ class KubernetesProvider(HostProvider):
 
         name, text = new_name(spec.run_dir.name), StringIO()
         text.write(f"# `launch` also creates the Secret {name}, with the token of this run.\n")
-        YAML().dump(ray_cluster(name, spec.provisioned_world, self._settings, version("ray")), text)
+        YAML().dump(_manifest(name, spec, self._settings), text)
         return text.getvalue()
 
     def allocate(
@@ -82,13 +83,14 @@ class KubernetesProvider(HostProvider):
         If this process dies, the reaper deletes what is left. Raises HostError with the pods
         that are missing, and the reason.
         """
-        return _hosts_of_ray_cluster(spec.provisioned_world, self._settings, spec.run_dir, listener)
+        return _hosts_of_ray_cluster(spec, self._settings, listener)
 
 
 @contextmanager
 def _hosts_of_ray_cluster(
-    world: World, settings: Kubernetes, run_dir: Path, listener: Listener
+    spec: LaunchSpec, settings: Kubernetes, listener: Listener
 ) -> Iterator[ExternalCluster]:
+    world, run_dir = spec.provisioned_world, spec.run_dir
     release(run_dir, listener.on_status)  # left by a launcher whose machine went down
     api, name, token = api_of(settings), new_name(run_dir.name), new_token()
     KubernetesRecord(name=name, namespace=settings.namespace, context=settings.context).write(
@@ -97,12 +99,18 @@ def _hosts_of_ray_cluster(
     folder = private_folder()
     reaped = ProcessTree(folders=[folder], cleanup=[[sys.executable, "-m", CLEAN, str(run_dir)]])
     try:
-        made = api.create_ray_cluster(ray_cluster(name, world, settings, version("ray")))
+        made = api.create_ray_cluster(_manifest(name, spec, settings))
         api.create_secret(token_secret(name, token, made["metadata"]["uid"]))
         address = _head_of(api, name, world, settings, listener)
         yield _joined(address, write_token(folder, token), folder, reaped, listener)
     finally:
         _end(run_dir, reaped, listener)
+
+
+def _manifest(name: str, spec: LaunchSpec, settings: Kubernetes) -> dict[str, Any]:
+    return ray_cluster(
+        name, spec.provisioned_world, settings, version("ray"), priority=spec.job.priority
+    )
 
 
 def _end(run_dir: Path, reaped: ProcessTree, listener: Listener) -> None:

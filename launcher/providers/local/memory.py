@@ -1,7 +1,7 @@
 """Checks that a simulated world fits into this machine's memory, before anything starts."""
 
 from launcher.core.errors import HostError
-from launcher.core.memory import available_bytes
+from launcher.core.memory import available_bytes, total_bytes
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import World
 
@@ -14,14 +14,17 @@ NODE_BYTES = 208 * MIB
 TRAINER_BYTES = 704 * MIB
 
 
-def refuse_if_too_large(world: World, state_bytes: int) -> None:
+def refuse_if_too_large(
+    world: World, state_bytes: int, standby_bytes: int = 0, *, later: bool = False
+) -> None:
     """Raises HostError unless the hosts and `state_bytes` of training state fit.
 
     `state_bytes` covers parameters, optimizer and gradients on all devices together, and in-memory
-    checkpoints.
+    checkpoints. `standby_bytes` are those of a standby process on each host. `later`: whether all
+    memory counts, because the programs that use it now will have ended.
     """
-    available = available_bytes()
-    per_host = NODE_BYTES + TRAINER_BYTES
+    available = total_bytes() if later else available_bytes()
+    per_host = NODE_BYTES + TRAINER_BYTES + standby_bytes
     needed = HEAD_BYTES + world.processes * per_host + state_bytes
     if needed <= available:
         return

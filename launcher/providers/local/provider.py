@@ -35,14 +35,14 @@ class LocalProvider(HostProvider):
     def __init__(self, settings: Local) -> None:
         self._settings = settings
 
-    def check(self, spec: LaunchSpec) -> None:
+    def check(self, spec: LaunchSpec, *, later: bool = False) -> None:
         """Raises HostError when this machine cannot be the hosts, or has too little memory."""
         world = spec.provisioned_world
         _refuse_other_machines(world)
         # Accelerators have their own memory.
         on_devices = spec.state_bytes if world.on_cpu else 0
         in_memory = spec.in_memory_bytes * spec.plan.world.processes
-        memory.refuse_if_too_large(world, on_devices + in_memory)
+        memory.refuse_if_too_large(world, on_devices + in_memory, spec.standby_bytes, later=later)
 
     def host_environment(self) -> dict[str, str] | None:
         """Returns the environment of all hosts; None when they have networks or variables apart."""

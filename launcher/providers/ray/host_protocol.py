@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Generic
 
+from launcher.cluster.prices import price_per_chip_hour
 from launcher.cluster.schema import Attach, Cluster
 from launcher.core.errors import HostError
 from launcher.core.messages import AnyMessage, Message, MessageReader, encode
@@ -45,9 +46,14 @@ class DoctorOrder(Message):
     cluster_name: str
 
     def cluster_file(self, folder: Path, provider: Attach) -> str:
-        """Writes the cluster file, with that provider, into `folder` and returns its path."""
+        """Writes the cluster file into `folder` and returns its path.
+
+        It has that provider, with the price of the original one.
+        """
         path = folder / f"{self.cluster_name}.yaml"
-        cluster = self.cluster.model_copy(update={"provider": provider})
+        price = {"price_per_chip_hour": price_per_chip_hour(self.cluster)}
+        priced = provider.model_copy(update=price)
+        cluster = self.cluster.model_copy(update={"provider": priced})
         path.write_text(cluster.model_dump_json())
         return str(path)
 

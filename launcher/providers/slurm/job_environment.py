@@ -1,29 +1,16 @@
-"""The environment of a job: the part that `sbatch` copies, and the secrets.
+"""The secrets of a job, in a file in the run's folder that only its user can read.
 
-`sbatch` copies its environment to a file on the controller's disk. Secrets are not part of it. The
-job reads the secrets that it names from a file in the run's folder that only its user can read.
+`sbatch` copies its environment to a file on the controller's disk, so secrets are not part of it.
 """
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.core.files import read_object
 
 FILE = ".slurm-secrets.json"
-SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|KEY|KEY_ID)$", re.I)
-"""Pattern for the end of a variable's name that marks its value as a secret."""
-
-
-def without_secrets(secrets: Mapping[str, str]) -> dict[str, str]:
-    """Returns this process's environment for `sbatch`, without secrets."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name not in secrets and not SECRET.search(name)
-    }
 
 
 def write(folder: Path, secrets: Mapping[str, str]) -> None:

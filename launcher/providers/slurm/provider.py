@@ -47,7 +47,7 @@ class SlurmProvider(HostProvider):
     def __init__(self, settings: Slurm) -> None:
         del settings  # they are sbatch's, see executors/slurm.py
 
-    def check(self, spec: LaunchSpec) -> None:
+    def check(self, spec: LaunchSpec, *, later: bool = False) -> None:
         """Does nothing: sbatch checks the request."""
 
     @contextmanager

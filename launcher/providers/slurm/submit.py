@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launcher.cluster.providers import Slurm
 from launcher.core.errors import HostError, UnconfirmedError, UnreachableError
+from launcher.planning import job_secrets
 from launcher.providers.slurm import job_environment
 from launcher.runs.slurm_job import Queued, SlurmJob, command
 from trainer.contract.planning.plan import World
@@ -27,6 +28,7 @@ def submit(
     world: World,
     settings: Slurm,
     grace_s: float,
+    priority: int,
     overrides: Sequence[str],
     secrets: Mapping[str, str],
 ) -> SlurmJob:
@@ -39,8 +41,8 @@ def submit(
     job.write(folder)
     job_environment.write(folder, secrets)
     try:
-        sbatch = sbatch_command(job.name, folder, world, settings, grace_s, overrides)
-        job.job_id = _accepted(job, sbatch, job_environment.without_secrets(secrets))
+        sbatch = sbatch_command(job.name, folder, world, settings, grace_s, priority, overrides)
+        job.job_id = _accepted(job, sbatch, job_secrets.without_secrets(secrets))
     except UnconfirmedError:
         raise
     except HostError:
@@ -88,7 +90,7 @@ def inspect_hosts(folder: Path, cluster: str, world: World, settings: Slurm) -> 
     script = f"{SLURM_JOB}={job.name} exec {typed}"
     sbatch = [*_job_command(job.name, world, settings), f"--output={log}", f"--wrap={script}"]
     try:
-        job.job_id = _accepted(job, sbatch, job_environment.without_secrets({}))
+        job.job_id = _accepted(job, sbatch, job_secrets.without_secrets(()))
         while job.queue_status() is not None:
             time.sleep(POLL_INTERVAL_S)
     except BaseException:
@@ -103,12 +105,17 @@ def sbatch_command(
     world: World,
     settings: Slurm,
     grace_s: float,
+    priority: int,
     overrides: Sequence[str],
 ) -> list[str]:
-    """Returns the `sbatch` command of a run; SIGTERM comes early enough to save a checkpoint."""
+    """Returns the `sbatch` command of a run; SIGTERM comes early enough to save a checkpoint.
+
+    Slurm subtracts `--nice` from the priority that it computes for the job.
+    """
     script = shlex.join([sys.executable, "-m", BATCH, name, str(folder), *overrides])
     return [
         *_job_command(name, world, settings),
+        *([f"--nice={-priority}"] if priority else []),
         f"--signal=B:TERM@{ENDING_S + grace_s:.0f}",
         f"--output={folder}/logs/slurm.log",
         "--open-mode=append",

@@ -41,9 +41,9 @@ def test_a_program_gets_the_same_as_json(folder: Path) -> None:
     found = content["explicit"]
     assert [one["bytes"] for one in found] == sorted((one["bytes"] for one in found), reverse=True)
     assert {one["kind"] for one in found} == {"ambiguous", "constraint"}
-    assert {one["pass"] for one in found} == {"forward", "backward"}
-    gathered = next(one for one in found if one["to"].endswith("[64,4@tensor,16]"))
-    assert gathered["from"] == "float32[64@fsdp,4@tensor,16]"
+    assert {one["backward"] for one in found} == {False, True}
+    gathered = next(one for one in found if one["new"].endswith("[64,4@tensor,16]"))
+    assert gathered["old"] == "float32[64@fsdp,4@tensor,16]"
     assert set(gathered["place"][0]) == {"file", "line", "function"}
 
 

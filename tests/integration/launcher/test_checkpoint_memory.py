@@ -120,6 +120,19 @@ def test_more_than_is_planned_is_refused_and_nothing_is_lost(memory: CheckpointM
     assert steps(memory) == {5}
 
 
+def test_room_of_earlier_attempts_is_taken_except_for_what_is_kept(
+    memory: CheckpointMemory,
+) -> None:
+    save(memory, 5)
+    save(memory, 10)
+    path = save(memory, 15)
+    HostMemory(memory.address, 1).store(path, SIZE, None, content(15))
+    HostMemory(memory.address, 1).store(path, SIZE, None, content(10))
+    memory.set_limit(3 * SIZE)
+    HostMemory(memory.address, 2).reserve(SIZE, kept=Stamp(1, 15))
+    assert (steps(memory, attempt=2), steps(memory, "copy", attempt=2)) == ({15}, {15})
+
+
 def test_a_request_without_the_token_is_refused(memory: CheckpointMemory) -> None:
     stranger = HostMemory(memory.address._replace(token="0" * 32), 1)
     with pytest.raises(HostMemoryError, match="wrong token"):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.commands.checkpoints import as_json, find_folder, pick, put_back, show, verified
+from launcher.chains.checkpoints import find_folder, pick
+from launcher.commands.checkpoints import CheckpointResult, put_back, show, verified
 from launcher.runs.checkpoints import entries, newest
 from launcher.runs.directory import RunDir, RunFolderError
 from tests.support.checkpoint_metadata_builders import about_of
@@ -75,10 +76,10 @@ def test_the_table_says_what_a_checkpoint_was_saved_on(folder: Path, capsys, mon
 
 
 def test_json_has_one_object_per_step(folder: Path) -> None:
-    listed = {entry["step"]: entry for entry in json.loads(as_json(list(entries(str(folder)))))}
-    assert listed[200]["whole"]
-    assert (listed[200]["bytes"], listed[200]["eval_loss"], listed[200]["hosts"]) == (1000, 2.25, 2)
-    assert listed[300]["problem"] == "data has 999 bytes, expected 1,000"
+    listed = {entry.step: CheckpointResult.of(entry) for entry in entries(str(folder))}
+    assert listed[200].whole
+    assert (listed[200].bytes, listed[200].eval_loss, listed[200].hosts) == (1000, 2.25, 2)
+    assert listed[300].problem == "data has 999 bytes, expected 1,000"
 
 
 VERIFY = """
@@ -121,8 +122,12 @@ def test_a_whole_checkpoint_that_was_moved_aside_is_put_back(
     folder: Path, fake_check: None
 ) -> None:
     (folder / "150.damaged" / "problem.txt").write_text("Stale file handle")
-    results = [(entry.folder.name, why) for entry, why in put_back(list(entries(str(folder))))]
-    assert results == [("150.damaged", "")]
+    (result,) = put_back(list(entries(str(folder))))
+    assert (Path(result.folder).name, result.restored, result.problem) == (
+        "150.damaged",
+        True,
+        None,
+    )
     assert sorted(path.name for path in (folder / "150").iterdir()) == ["about.json", "data"]
     assert {e.step: e.problem for e in entries(str(folder))}[150] == ""
 
@@ -135,7 +140,8 @@ def test_a_checkpoint_that_is_damaged_not_verified_or_replaced_stays_aside(
     save(folder, 200, name="200.damaged.1")
     save(folder, 350, name="350.damaged")
     before = sorted(path.name for path in folder.iterdir())
-    found = {e.folder.name: why for e, why in put_back(list(entries(str(folder))))}
+    results = put_back(list(entries(str(folder))))
+    found = {Path(one.folder).name: one.problem for one in results if not one.restored}
     assert found == {
         "150.damaged": "it is whole, but there is another checkpoint of step 150",
         "200.damaged.1": "a digest differs",

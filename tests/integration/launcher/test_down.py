@@ -51,7 +51,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
 
 
 def end(given: str, *, agreed: bool) -> int:
-    return exit_code(lambda: clusters.end(given, agreed=agreed))
+    return exit_code(lambda: clusters.end(given, agreed=agreed, as_json=False))
 
 
 def test_down_deletes_slices_of_own_cluster_file_not_of_namesake(
@@ -211,7 +211,7 @@ def test_two_ups_at_once_start_one_cluster(
 
     def up() -> None:
         both.wait()
-        codes.append(exit_code(lambda: keep_warm(str(file), None)))
+        codes.append(exit_code(lambda: keep_warm(str(file), None, as_json=False)))
 
     monkeypatch.setattr(clusters, "ending_on_signals", nullcontext)
     threads = [threading.Thread(target=up) for _ in range(2)]

@@ -35,9 +35,13 @@ COMMANDS = {
     "plan_without_a_job": ["plan", "absent.yaml"],
     "plan_on_no_cluster": ["plan", "small.yaml", "--cluster", "absent"],
     "list": ["list"],
+    "list_cost": ["list", "--cost"],
     "status": ["status", "small"],
     "status_of_a_failed_run": ["status", "broken"],
     "status_of_no_run": ["status", "absent"],
+    "why": ["why", "small"],
+    "why_of_a_failed_run": ["why", "broken"],
+    "why_of_no_run": ["why", "absent"],
     "logs": ["logs", "small"],
     "checkpoints": ["checkpoints", "list", "small"],
 }
@@ -94,6 +98,10 @@ def masked(found: Any, folder: Path) -> Any:
     match found:
         case {"parts_s": dict(parts)}:
             return {"parts_s": sorted(parts)}
+        case {"seconds": float(), "share": float()}:
+            return sorted(found)
+        case {"wall_s": float()}:
+            return masked({**found, "wall_s": "TIME"}, folder)
         case dict():
             return {key: masked(value, folder) for key, value in found.items()}
         case list():

@@ -38,14 +38,17 @@ JOB = "{name: quick, command: [python, x.py]}"
 IMAGE = "registry.example/train:1"
 
 
-def asked_for(accelerator: str, slices: int = 1, **settings: object) -> dict[str, Any]:
+def asked_for(
+    accelerator: str, slices: int = 1, priority: int = 0, **settings: object
+) -> dict[str, Any]:
     """A RayCluster, held against the CRD."""
     provider = {"kind": "kubernetes", "image": IMAGE, **settings}
     more = {"hosts": 3, "devices_per_host": 2} if accelerator == "cpu" else {}
     file = {"accelerator": accelerator, "slices": slices, "provider": provider, **more}
     cluster = Cluster.model_validate(file)
     assert isinstance(cluster.provider, Kubernetes)
-    made = ray_cluster("slipway-a-1", cluster.world(simulated=False), cluster.provider, "2.60.0")
+    world = cluster.world(simulated=False)
+    made = ray_cluster("slipway-a-1", world, cluster.provider, "2.60.0", priority)
     assert problems(made) == []
     return made
 
@@ -97,6 +100,22 @@ def test_the_head_places_nothing_and_its_dashboard_is_its_own() -> None:
     head = asked_for("v4-32")["spec"]["headGroupSpec"]
     assert head["rayStartParams"] == {"num-cpus": "0", "dashboard-host": "127.0.0.1"}
     assert "nodeSelector" not in head["template"]["spec"]
+
+
+CLASSES = {"normal": 0, "urgent": 5}
+
+
+@pytest.mark.parametrize(
+    ("priority", "expected"), [(-1, None), (0, "normal"), (4, "normal"), (7, "urgent")]
+)
+def test_a_priority_becomes_the_class_of_the_pods_or_of_kueue(
+    priority: int, expected: str | None
+) -> None:
+    pods = asked_for("v4-16", priority=priority, priority_classes=CLASSES)
+    assert pod_of(pods).get("priorityClassName") == expected
+    queued = asked_for("v4-16", priority=priority, priority_classes=CLASSES, queue="team")
+    assert queued["metadata"]["labels"].get("kueue.x-k8s.io/priority-class") == expected
+    assert "priorityClassName" not in pod_of(queued)
 
 
 def test_a_queue_is_named_and_lets_the_cluster_in() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.core.results import RunState
 from tests.support.cli import launch
-from tests.support.run_folders import add_events, add_steps, make_run
+from tests.support.run_folders import add_attempt, add_events, add_steps, make_run
 
 
 @pytest.fixture(autouse=True)
@@ -103,3 +103,44 @@ def test_a_program_that_writes_no_metrics_is_seen_by_its_events(tmp_path: Path) 
         add_events(run, *[{"event": "heartbeat", "process": 0}] * 50)
         (found,) = listed(tmp_path)
     assert (found["step"], found["loss"]) == (7, 1.5)
+
+
+def cost_lines(folder: Path) -> list[list[str]]:
+    shown = launch(folder, "list", "--cost").stdout
+    return [line.split()[-2:] for line in sorted(shown.splitlines())]
+
+
+def test_the_cost_of_each_run_and_their_sum_are_shown(tmp_path: Path) -> None:
+    for name, hours, price in (("a", 1.0, 2.5), ("b", 0.5, 5.0)):
+        with make_run(tmp_path, name) as run:
+            add_attempt(run, hours, price)
+    a, b, title, total = cost_lines(tmp_path)
+    assert title == ["chip-hours", "cost"]
+    assert (a, b, total) == (["8.00", "$20.00"], ["4.00", "$20.00"], ["chip-hours,", "$40.00"])
+
+
+def test_a_cost_that_is_not_known_is_left_out(tmp_path: Path) -> None:
+    with make_run(tmp_path, "a") as run:
+        add_attempt(run, 1.0)
+    a, _, total = cost_lines(tmp_path)
+    assert a[1] == "8.00"
+    assert total == ["8.00", "chip-hours"]
+
+
+def test_a_cost_of_which_only_a_part_is_known_is_shown_as_more(tmp_path: Path) -> None:
+    for name, price in (("a", 2.5), ("b", None)):
+        with make_run(tmp_path, name) as run:
+            add_attempt(run, 1.0, price)
+    assert cost_lines(tmp_path)[-1] == [">", "$20.00"]
+
+
+def test_simulated_runs_are_not_in_the_sum(tmp_path: Path) -> None:
+    with make_run(tmp_path, "a") as run:
+        add_attempt(run, 1.0, 2.5)
+    state = run.folder / "state.json"
+    recorded = json.loads(state.read_text())
+    recorded["cluster"]["simulate"] = True
+    state.write_text(json.dumps(recorded))
+    shown = launch(tmp_path, "list", "--cost").stdout
+    assert "$20.00" in shown
+    assert "total: 0.00 chip-hours, without 1 simulated run" in shown

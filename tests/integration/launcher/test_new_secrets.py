@@ -78,6 +78,20 @@ def test_resume_with_new_secret_is_refused_and_names_allowing_option(
     assert not (folder / "plans" / "0002.json").exists()
 
 
+def test_new_secret_of_a_notification_target_is_refused(folder: Path) -> None:
+    target = "notify: [{url: 'https://127.0.0.1', token_secret: CLOUD_KEY}]"
+    (folder / "job.yaml").write_text(JOB.replace("}", f", {target}}}"))
+    refused = launch(folder.parents[1], "resume", "any")
+    assert refused.returncode == BAD_USAGE
+    assert "notify: CLOUD_KEY: no launch from this machine named it for this run" in refused.stderr
+    named = '[{"url": "https://127.0.0.1", "token_secret": "CLOUD_KEY"}]'
+    assert f"launch resume any 'notify={named}'" in refused.stderr
+    job = load_job(folder / "job.yaml").value
+    new_secrets.confirm(job, folder, [f"notify={named}"])
+    with pytest.raises(ConfigError):
+        new_secrets.confirm(job, folder, ["secrets=[NAMED]"])
+
+
 def test_secrets_that_the_launch_named_are_not_asked_for(folder: Path) -> None:
     new_secrets.confirm(job("NAMED"), folder, [])
 

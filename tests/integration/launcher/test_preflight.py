@@ -12,7 +12,7 @@ import pytest
 
 from launcher.cluster.schema import find_cluster
 from launcher.core.ipv4 import NEEDED
-from launcher.gang.preflight import Needs, Problem, Seen, judge
+from launcher.gang.preflight import HostProblem, Needs, Seen, judge
 from launcher.host import preflight
 from launcher.host.preflight import Holder, HostReport
 from tests.support.jobs import world_of
@@ -39,11 +39,11 @@ def seen(*looks: HostReport, unreachable: str = "", ahead_s: float = 0.0) -> dic
     return {**others, 0: Seen(looks[0], 0.0, "")}
 
 
-def problems(*looks: HostReport, world: World = TPU, **said: object) -> list[Problem]:
+def problems(*looks: HostReport, world: World = TPU, **said: object) -> list[HostProblem]:
     return judge(seen(*looks, **said), Needs(world))  # type: ignore[arg-type]
 
 
-def only(found: list[Problem]) -> str:
+def only(found: list[HostProblem]) -> str:
     (problem,) = found
     return str(problem)
 

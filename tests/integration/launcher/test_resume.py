@@ -44,7 +44,7 @@ def resumed(folder: Path, *overrides: str) -> Resumed:
 def problems(folder: Path, *overrides: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         resumed(folder, *overrides)
-    return caught.value.problems
+    return caught.value.lines
 
 
 def test_the_next_attempt_goes_on_from_the_newest_checkpoint(folder: Path) -> None:

@@ -1,6 +1,7 @@
-"""JSON Schemas of job and cluster files: `launch schema`, and the copies that editors use."""
+"""JSON Schemas: `launch schema`, and the copies in docs that editors and other tools use."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,11 @@ from tests.support.cli import launch
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = ROOT / "docs" / "schemas"
-FILES = {"job": sorted(ROOT.glob("jobs/*.yaml")), "cluster": sorted(ROOT.glob("clusters/*.yaml"))}
+FILES = {
+    "job": sorted(ROOT.glob("jobs/*.yaml")),
+    "cluster": sorted(ROOT.glob("clusters/*.yaml")),
+    "flow-file": sorted(ROOT.glob("jobs/flows/*.yaml")),
+}
 
 
 def schema_of(kind: str) -> dict[str, Any]:
@@ -24,7 +29,7 @@ def read(path: Path) -> Any:
     return YAML(typ="safe").load(path.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("kind", ["job", "cluster"])
+@pytest.mark.parametrize("kind", [*FILES, "compare"])
 def test_the_schema_in_docs_is_what_the_command_prints(kind: str, tmp_path: Path) -> None:
     printed = launch(tmp_path, "schema", kind)
     assert printed.returncode == 0, printed.stderr
@@ -40,7 +45,8 @@ def test_the_schema_in_docs_is_what_the_command_prints(kind: str, tmp_path: Path
 def test_a_shipped_file_is_valid_and_names_its_schema(kind: str, path: Path) -> None:
     Draft202012Validator(schema_of(kind)).validate(read(path))
     first = path.read_text(encoding="utf-8").splitlines()[0]
-    assert first == f"# yaml-language-server: $schema=../docs/schemas/{kind}.schema.json"
+    folder = os.path.relpath(SCHEMAS, path.parent)
+    assert first == f"# yaml-language-server: $schema={folder}/{kind}.schema.json"
 
 
 @pytest.mark.parametrize(
@@ -49,6 +55,7 @@ def test_a_shipped_file_is_valid_and_names_its_schema(kind: str, path: Path) -> 
         ("job", {"name": "a", "steps": "many"}),
         ("job", {"name": "a", "command": ["x"], "model": {}}),
         ("cluster", {"accelerator": "v4-8", "provider": {"kind": "cloud"}}),
+        ("flow-file", {"name": "a", "steps": [{"jb": "job.yaml"}]}),
     ],
 )
 def test_a_wrong_file_is_invalid(kind: str, wrong: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import stat
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -35,13 +36,20 @@ from trainer.contract.protocol.environment import SLURM_JOB
 JOB_ID, NAME = "4711", "small-1a2b3c4d"
 
 
-def words(accelerator: str, **settings: object) -> list[str]:
+def words(accelerator: str, *, priority: int = 0, **settings: Any) -> list[str]:
     provider = {"kind": "slurm", **settings}
     cluster = Cluster.model_validate({"accelerator": accelerator, "provider": provider})
     assert isinstance(cluster.provider, Slurm)
     world = cluster.world(simulated=False)
     folder = Path("/shared/runs/small")
-    return sbatch_command(NAME, folder, world, cluster.provider, 120.0, ["steps=7"])
+    return sbatch_command(NAME, folder, world, cluster.provider, 120.0, priority, ["steps=7"])
+
+
+@pytest.mark.parametrize(("priority", "nice"), [(-100, "--nice=100"), (5, "--nice=-5"), (0, "")])
+def test_the_priority_of_a_job_is_passed_on_as_its_nice_value(priority: int, nice: str) -> None:
+    assert [word for word in words("h100-16", priority=priority) if "--nice" in word] == [
+        nice
+    ] * bool(nice)
 
 
 def test_a_job_has_one_task_on_each_host_and_all_its_gpus() -> None:
@@ -61,7 +69,12 @@ def test_job_gets_notice_before_time_limit_with_time_to_save() -> None:
 
 
 def test_what_the_cluster_file_says_is_passed_on() -> None:
-    given = {"partition": "gpu", "account": "lab", "qos": "high", "time_limit": "2-0"}
+    given: dict[str, Any] = {
+        "partition": "gpu",
+        "account": "lab",
+        "qos": "high",
+        "time_limit": "2-0",
+    }
     asked = words("h100-16", **given, sbatch_args=["--constraint=a100"])
     named = {"--partition=gpu", "--account=lab", "--qos=high", "--time=2-0", "--constraint=a100"}
     assert named <= set(asked)

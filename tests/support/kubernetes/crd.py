@@ -64,6 +64,7 @@ POD = _object(
     containers=_list(CONTAINER),
     nodeSelector=TEXTS,
     serviceAccountName=TEXT,
+    priorityClassName=TEXT,
     tolerations=_list(_object(effect=TEXT, key=TEXT, operator=TEXT, value=TEXT)),
     volumes=_list(
         _object(

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.chains.link import prepare
 from launcher.cluster.schema import ClusterRef
 from launcher.commands.search import advise
-from launcher.planning.planner import TrainingLaunch, prepare
+from launcher.planning.planner import TrainingLaunch
 from trainer.contract.estimates.memory import footprint
 from trainer.contract.estimates.search import rank
 from trainer.contract.planning.chips import GiB

@@ -13,7 +13,7 @@ from launcher.controller.supervisor import RunEnded
 from launcher.core.results import GangResult, ProcessExit, first_failure
 from launcher.core.signals import Interrupts
 from launcher.gang.agent_calls import AgentError, GangError
-from launcher.gang.preflight import Problem
+from launcher.gang.preflight import HostProblem
 from launcher.planning.spec import LaunchSpec
 from launcher.runs.directory import RunDir
 from launcher.ui.progress import RunDisplay
@@ -124,7 +124,7 @@ def test_hosts_that_stay_unfit_end_the_run_with_what_is_wrong(play: Play) -> Non
 def test_later_attempt_waits_for_host_with_held_chips(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = Problem(0, "process 7 has /dev/accel0 open")
+    held = HostProblem(0, "process 7 has /dev/accel0 open")
     found = [[], [held], [held], []]
     monkeypatch.setattr(controller, "judge", lambda *_: found.pop(0))
     monkeypatch.setattr(controller, "HELD_POLL_INTERVAL_S", 0.0)

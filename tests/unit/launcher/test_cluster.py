@@ -46,7 +46,7 @@ def cluster(text: str) -> Loaded[Cluster]:
 def problems(text: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         cluster(text)
-    return caught.value.problems
+    return caught.value.lines
 
 
 def test_the_clusters_that_ship_are_these(folder):
@@ -85,13 +85,13 @@ def test_a_cluster_file_here_goes_before_one_that_ships(folder):
 
 def test_a_path_is_read_as_a_path_and_keys_are_found_in_it(folder):
     found = cluster("accelerator: v4-32\nprovider: {kind: gcp}\n")
-    assert found.where("accelerator") == "c.yaml:1"
+    assert str(found.where("accelerator")) == "c.yaml:1"
 
 
 def test_unknown_cluster_is_reported_with_known_and_nearest(folder):
     with pytest.raises(ConfigError) as caught:
         find_cluster("tpu-v4-33")
-    (problem,) = caught.value.problems
+    (problem,) = caught.value.lines
     assert "unknown cluster" in problem
     assert ", ".join(sorted(SHIPPED)) in problem
     assert "Did you mean 'tpu-v4-32'?" in problem

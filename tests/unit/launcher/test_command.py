@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from launcher.commands.checkpoints import find_folder
+from launcher.chains.checkpoints import find_folder
+from launcher.commands.plan_result import plan_result
+from launcher.core.json_output import to_json
 from launcher.core.results import RunState
 from launcher.executors.resume_point import Resumed, plan_resume
 from launcher.gang.agent import add
 from launcher.planning.command import CommandLaunch
 from launcher.runs.directory import RunDir, RunFolderError
-from launcher.ui.plan_view import plan_as_json, print_plan
+from launcher.ui.plan_view import print_plan
 from tests.support.launch_plans import command_launch
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.planning.plan import BasePlan
@@ -100,7 +102,7 @@ def test_the_plan_shows_hosts_environment_and_command(tmp_path: Path) -> None:
 
 
 def test_the_plan_as_json_has_all_processes(tmp_path: Path) -> None:
-    plan = json.loads(plan_as_json(command_launch(tmp_path, cluster="tpu-v4-32")))
+    plan = to_json(plan_result(command_launch(tmp_path, cluster="tpu-v4-32")))
     assert [p["environment"]["SLIPWAY_PROCESS_ID"] for p in plan["processes"]] == list("0123")
     assert plan["plan"]["world"]["devices_per_host"] == 4
     assert plan["job"]["command"] == ["python", "my_script.py"]

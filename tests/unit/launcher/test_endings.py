@@ -31,6 +31,7 @@ def test_all_hosts_finished() -> None:
 
 def test_requested_stop_is_attributed_to_requester() -> None:
     assert kind(STOPPED, STOPPED, asked=EndReason.STOPPED) is EndReason.STOPPED
+    assert kind(STOPPED, STOPPED, asked=EndReason.BUDGET) is EndReason.BUDGET
     ending = classify(outcome(STOPPED, STOPPED), EndReason.RESIZED, {})
     assert (ending.end_reason, ending.reason) == (
         EndReason.RESIZED,

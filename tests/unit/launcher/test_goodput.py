@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from launcher.core.json_output import to_json
 from launcher.runs.goodput import Goodput, Part, goodput
 from launcher.runs.status import PrintedStatus
 from tests.support.run_builders import BEGIN_S, DAY_S, HOUR_S, RunEvents, parts
@@ -286,15 +287,15 @@ def test_one_line_shows_goodput_and_losses() -> None:
 
 def test_json_has_every_part_in_seconds() -> None:
     found = goodput(RunEvents().training().steps(1, 10).finished().events)
-    told = json.loads(json.dumps(found.as_json()))
-    assert set(told) == {"goodput", "wall_s", "parts_s"}
-    assert list(told["parts_s"]) == list(Part)
-    assert sum(told["parts_s"].values()) == pytest.approx(told["wall_s"])
-    assert told["goodput"] == pytest.approx(10 / told["wall_s"])
+    printed = to_json(found.result())
+    assert set(printed) == {"goodput", "wall_s", "parts_s"}
+    assert list(printed["parts_s"]) == list(Part)
+    assert sum(printed["parts_s"].values()) == pytest.approx(printed["wall_s"])
+    assert printed["goodput"] == pytest.approx(10 / printed["wall_s"])
 
 
 def test_goodput_that_a_remote_host_printed_is_read_back() -> None:
     seconds = {part: float(number) for number, part in enumerate(Part)}
-    output = json.dumps({"alive": False, "goodput": Goodput(seconds).as_json()})
+    output = json.dumps({"alive": False, "goodput": to_json(Goodput(seconds).result())})
     printed = PrintedStatus.parse(output, "host-0000")
     assert printed.goodput and printed.goodput.goodput() == Goodput(seconds)

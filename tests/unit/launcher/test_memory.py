@@ -6,8 +6,13 @@ import pytest
 
 from launcher.cluster.schema import find_cluster
 from launcher.core.errors import HostError
-from launcher.core.memory import available_bytes
-from launcher.providers.local.memory import refuse_if_too_large
+from launcher.core.memory import available_bytes, total_bytes
+from launcher.providers.local.memory import (
+    HEAD_BYTES,
+    NODE_BYTES,
+    TRAINER_BYTES,
+    refuse_if_too_large,
+)
 from tests.support.worlds import cpu_world
 
 
@@ -31,3 +36,19 @@ def test_the_largest_that_fits_is_a_size_that_exists() -> None:
 def test_state_that_fills_the_memory_alone_is_refused() -> None:
     with pytest.raises(HostError, match="not even one host fits"):
         refuse_if_too_large(cpu_world(1, 1), state_bytes=available_bytes())
+
+
+def test_standby_processes_count_on_every_host() -> None:
+    with pytest.raises(HostError, match="not even one host fits"):
+        refuse_if_too_large(cpu_world(1, 1), state_bytes=0, standby_bytes=available_bytes())
+
+
+def test_memory_that_other_programs_use_counts_for_a_run_that_starts_later() -> None:
+    used = total_bytes() - available_bytes()
+    assert used > 0
+    state_bytes = total_bytes() - HEAD_BYTES - NODE_BYTES - TRAINER_BYTES
+    refuse_if_too_large(cpu_world(1, 1), state_bytes, later=True)
+    with pytest.raises(HostError):
+        refuse_if_too_large(cpu_world(1, 1), state_bytes)
+    with pytest.raises(HostError):
+        refuse_if_too_large(cpu_world(1, 1), state_bytes + 1, later=True)

@@ -1,10 +1,12 @@
 """Messages between the launcher's processes arrive as they were sent, or say what is wrong."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from launcher.cluster.schema import Cluster, find_cluster, known_clusters
+from launcher.cluster.prices import price_per_chip_hour
+from launcher.cluster.schema import Attach, Cluster, Gcp, find_cluster, known_clusters
 from launcher.core.errors import HostError
 from launcher.core.messages import Message, MessageReader, encode
 from launcher.providers.ray.host_protocol import HeadPort, LaunchEnded, NodeOrder, NodeUp, RunOrder
@@ -53,6 +55,16 @@ def test_wrong_message_is_reported_with_sender_and_field(line: str, found: str) 
     kind = json.loads(line)["message"]
     assert str(raised.value).startswith(f"the message `{kind}` from host-1 {found}")
     assert "another version of Slipway" in str(raised.value)
+
+
+@pytest.mark.parametrize(("price", "expected"), [(None, 3.22), (1.5, 1.5)])
+def test_the_head_has_the_price_of_the_original_hosts(
+    tmp_path: Path, price: float | None, expected: float
+) -> None:
+    provider = Gcp(kind="gcp", price_per_chip_hour=price)
+    order = run_order(Cluster(accelerator="v4-32", provider=provider))
+    path = order.cluster_file(tmp_path, Attach(kind="attach"))
+    assert price_per_chip_hour(find_cluster(path).value) == expected
 
 
 def test_wrong_order_is_reported_without_its_secrets() -> None:

@@ -45,6 +45,26 @@ def test_a_stop_by_the_user_ends_the_run() -> None:
     assert over(end(supervisor(), AttemptResult(EndReason.STOPPED, "asked"))).state == "stopped"
 
 
+@pytest.mark.parametrize("ending", [CRASH, LOSS, AttemptResult(EndReason.BUDGET, "stopped")])
+def test_no_attempt_follows_once_the_budget_is_used_up(ending: AttemptResult) -> None:
+    run = supervisor()
+    run.budget_spent("12 h of 12 h")
+    assert end(run, ending) == RunEnded(RunState.OVER_BUDGET, "12 h of 12 h")
+
+
+def test_a_budget_that_is_used_up_between_attempts_ends_the_wait() -> None:
+    run = supervisor()
+    end(run, LOSS)
+    run.budget_spent("12 h of 12 h")
+    assert run.decide(0, 1e9) == RunEnded(RunState.OVER_BUDGET, "12 h of 12 h")
+
+
+def test_an_attempt_that_finishes_beyond_its_budget_has_finished() -> None:
+    run = supervisor()
+    run.budget_spent("12 h of 12 h")
+    assert over(end(run, AttemptResult(EndReason.FINISHED, ""))).state is RunState.FINISHED
+
+
 def test_a_final_failure_is_not_tried_again() -> None:
     assert (
         over(end(supervisor(), AttemptResult(EndReason.FINAL, "not finite"))).reason == "not finite"

@@ -1,0 +1,1 @@
+"""Runs that one command starts, resumes and awaits together: the points of a sweep, a flow."""

@@ -1,0 +1,145 @@
+"""The plan of a run, and the processes that would start, for JSON output."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from launcher.cluster.schema import Cluster
+from launcher.planning.planner import TrainingLaunch
+from launcher.planning.spec import LaunchSpec
+from launcher.ui.plan_view import bytes_per_device, environment
+from trainer.contract.config.command import CommandJob
+from trainer.contract.config.job import Job
+from trainer.contract.estimates.roofline import Bounds
+from trainer.contract.planning.plan import ArrayPlan, BasePlan, Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedProcess:
+    """A process that would start."""
+
+    process: int
+    """Number of the process, from 0."""
+    host: int
+    """Number of its host, from 0."""
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    """Variables that are set for it; the values of secrets are hidden."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayLayout:
+    """The sharding of one parameter."""
+
+    name: str
+    axes: Sequence[str]
+    """Logical axis of each dim."""
+    spec: Sequence[str | None]
+    """Mesh axis of each dim; None for a dim that is not split."""
+    bytes_per_device: int
+
+    @classmethod
+    def of(cls, array: ArrayPlan) -> "ArrayLayout":
+        """Returns the fields of an array's plan that are printed."""
+        return cls(
+            name=array.name,
+            axes=array.axes,
+            spec=array.spec,
+            bytes_per_device=array.bytes_per_device,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepFlops:
+    """FLOPs of one step on all devices. A multiply-add counts as two."""
+
+    model: float
+    program: float
+    """Recomputation by rematerialization included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepBounds:
+    """Bounds of one step: times in seconds, and the rates that follow from them."""
+
+    compute_s: float
+    hbm_s: float
+    ici_s: float
+    """Seconds over the links of an island: a slice of TPUs, a host of GPUs."""
+    dcn_s: float
+    """Seconds over the network between islands; 0 when its bandwidth is unknown."""
+    link_s: float
+    """Seconds over links and network, whose transfers overlap."""
+    step_s: float
+    """The longest of these times."""
+    mfu: float
+    """Model FLOPs utilization of a step that takes `step_s`."""
+    tokens_per_s: float
+
+    @classmethod
+    def of(cls, best: Bounds) -> "StepBounds":
+        """Returns the bounds that are printed."""
+        return cls(
+            compute_s=best.compute_s,
+            hbm_s=best.hbm_s,
+            ici_s=best.ici_s,
+            dcn_s=best.dcn_s,
+            link_s=best.link_s,
+            step_s=best.step_s,
+            mfu=best.mfu,
+            tokens_per_s=best.tokens_per_s,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanResult:
+    """The plan of a run."""
+
+    job: Job | CommandJob
+    """The job with its defaults filled in."""
+    cluster: Cluster
+    run_dir: str
+    """Directory of the run."""
+    plan: Plan | BasePlan
+    """All that the launcher and the processes agree on."""
+    processes: Sequence[PlannedProcess]
+    bytes_per_device: Mapping[str, int] | None
+    """Bytes of the training state on a device, by part; None for a job with `command`."""
+    in_memory_bytes_per_host: int | None
+    """Bytes of in-memory checkpoints; None for a job with `command`."""
+    standby_bytes_per_host: int | None
+    """Bytes of a standby process; None for a job with `command`."""
+    arrays: Sequence[ArrayLayout] | None
+    """The sharding of every parameter; None for a job with `command`."""
+    flops: StepFlops | None
+    """None when the specifications of the devices are unknown."""
+    bounds: StepBounds | None
+    """None when the specifications of the devices are unknown."""
+
+
+def plan_result(spec: LaunchSpec) -> PlanResult:
+    """Returns the plan, and the processes that would start."""
+    assert isinstance(spec.job, Job | CommandJob)
+    training = spec if isinstance(spec, TrainingLaunch) else None
+    best = training and training.bounds
+    return PlanResult(
+        job=spec.job,
+        cluster=spec.cluster,
+        run_dir=str(spec.run_dir),
+        plan=spec.plan,
+        processes=[_process(spec, process) for process in range(spec.plan.world.processes)],
+        bytes_per_device=training and bytes_per_device(training),
+        in_memory_bytes_per_host=training and training.in_memory_bytes,
+        standby_bytes_per_host=training and training.standby_bytes,
+        arrays=training and [ArrayLayout.of(array) for array in training.plan.parameters],
+        flops=best and StepFlops(model=best.model_flops, program=best.program_flops),
+        bounds=best and StepBounds.of(best),
+    )
+
+
+def _process(spec: LaunchSpec, process: int) -> PlannedProcess:
+    return PlannedProcess(
+        process=process,
+        host=process,
+        command=spec.command(process),
+        environment=environment(spec, process),
+    )

@@ -1,0 +1,1 @@
+"""The points of a sweep, and which of them continue; pure functions."""
