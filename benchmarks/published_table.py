@@ -1,0 +1,213 @@
+"""The comparison of forecasts with published measurements: errors, and the page that shows them."""
+
+import json
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from benchmarks.published_rows import ROOT, Row, Speed, load, plan, published_speed
+
+FORECASTS = ROOT / "docs" / "published" / "forecasts.json"
+"""The results behind the page, by the id of the row."""
+PAGE = ROOT / "docs" / "reference" / "published.md"
+LARGE_ERROR = 0.25
+"""An error from which on a row needs an explanation."""
+HALVES = {"calibrate": "may set constants", "test": "only tests"}
+
+
+class Forecast(BaseModel):
+    """What `launch plan --compile` found for a row's job."""
+
+    job: str
+    """Hash of job and cluster."""
+    code: str
+    versions: dict[str, str]
+    seconds: float | None = None
+    """How long planning and compiling took."""
+    problem: str | None = None
+    """Why there is no forecast."""
+    is_transient: bool = False
+    """Whether the problem may be gone the next time, and is not kept."""
+    forecast: dict[str, Any] | None = None
+    """`forecast` of the command's JSON output."""
+
+    @property
+    def step_time_s(self) -> float:
+        """Expected seconds of a step."""
+        assert self.forecast
+        return self.forecast["step_time_s"]
+
+    @property
+    def tokens_per_s_per_device(self) -> float:
+        """Expected tokens per second of a JAX device."""
+        assert self.forecast
+        return self.forecast["tokens_per_s_per_device"]
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """Seconds of a step by what they go into."""
+        assert self.forecast
+        return dict(_seconds(self.forecast.get("parts") or {}))
+
+
+def _seconds(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yields all numbers of nested parts, with their path."""
+    for name, value in parts.items():
+        if isinstance(value, Mapping):
+            yield from _seconds(value, f"{prefix}{name}.")
+        elif isinstance(value, int | float):
+            yield f"{prefix}{name}", float(value)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A row, and the forecast of its job as far as there is one."""
+
+    row: Row
+    published: Speed
+    result: Forecast | None
+
+    @property
+    def tokens_per_s_per_chip(self) -> float | None:
+        """The forecast speed; None without a forecast."""
+        if self.result is None or self.result.forecast is None:
+            return None
+        return self.result.tokens_per_s_per_device * self.row.devices_per_chip
+
+    @property
+    def error(self) -> float | None:
+        """Forecast over published speed, minus 1; None without a forecast."""
+        ours = self.tokens_per_s_per_chip
+        return None if ours is None else ours / self.published.tokens_per_s_per_chip - 1
+
+    @property
+    def text(self) -> str:
+        """The comparison in one line."""
+        ours, error = self.tokens_per_s_per_chip, self.error
+        theirs = f"published {self.published.tokens_per_s_per_chip:,.0f} tokens/s per chip"
+        if ours is None or error is None:
+            return f"{theirs}, {self.missing}"
+        return f"{theirs}, forecast {ours:,.0f}, {error:+.1%}"
+
+    @property
+    def missing(self) -> str:
+        """Why there is no forecast."""
+        return (self.result and self.result.problem) or "not run yet"
+
+
+@cache
+def _published(row: Row) -> Speed:
+    """Plans the row's job, on which speeds that follow from TFLOP/s depend."""
+    with tempfile.TemporaryDirectory() as folder:
+        return published_speed(row, plan(row, Path(folder)))
+
+
+def compare(rows: Sequence[Row], results: Mapping[str, Forecast]) -> Iterator[Comparison]:
+    """Yields the comparison of every row; results of another job count as not run."""
+    for row in rows:
+        result = results.get(row.id)
+        is_current = result is not None and result.job == row.job_hash
+        yield Comparison(row, _published(row), result if is_current else None)
+
+
+def errors_of(compared: Sequence[Comparison], half: str) -> list[float]:
+    """Returns the absolute errors of a half's rows that have a forecast."""
+    return [abs(c.error) for c in compared if c.row.half == half and c.error is not None]
+
+
+def summary(compared: Sequence[Comparison]) -> Iterator[str]:
+    """Yields a line with the median and the largest error of each half."""
+    for half in HALVES:
+        rows, errors = [c for c in compared if c.row.half == half], errors_of(compared, half)
+        line = f"{half}: {len(errors)} of {len(rows)} rows have a forecast"
+        if errors:
+            line += f"; median error {statistics.median(errors):.1%}, largest {max(errors):.1%}"
+        yield line
+
+
+def stored(path: Path = FORECASTS) -> dict[str, Forecast]:
+    """Returns the results behind the page; none without the file."""
+    if not path.exists():
+        return {}
+    values = json.loads(path.read_text(encoding="utf-8"))
+    return {name: Forecast.model_validate(value) for name, value in values.items()}
+
+
+HEAD = """\
+# Published measurements
+
+Public measurements of training speed, and what `launch plan --compile` forecasts for the closest
+job. `docs/published/measurements.yaml` has sources, settings and jobs. One command makes
+the forecasts and this page:
+
+```console
+$ uv run --extra tpu python benchmarks/published.py --write
+```
+
+Half of the rows may set constants of the forecast; the other half only tests it. Speeds are tokens
+per second and chip. Where a source gives TFLOP/s only (marked `*`), the speed follows from its own
+count of FLOPs. A forecast that is above the measurement has a positive error, and is ahead of it.
+Forecasts are computed; no row was run on TPUs.
+"""
+
+
+def page(rows: Sequence[Row], results: Mapping[str, Forecast]) -> str:
+    """Returns the text of docs/reference/published.md."""
+    compared = list(compare(rows, results))
+    parts = [HEAD, _summary_table(compared)]
+    for half, purpose in HALVES.items():
+        of_half = [c for c in compared if c.row.half == half]
+        parts.append(f"## Rows of the half that {purpose}\n\n{_table(of_half)}")
+    parts.append(f"## What differs\n\n{_differences(compared)}")
+    return "\n".join(parts)
+
+
+def _summary_table(compared: Sequence[Comparison]) -> str:
+    lines = [
+        "| half | rows | with a forecast | median error | largest error | ahead |",
+        "|---|---|---|---|---|---|",
+    ]
+    for half in HALVES:
+        rows, errors = [c for c in compared if c.row.half == half], errors_of(compared, half)
+        median = f"{statistics.median(errors):.1%}" if errors else "-"
+        largest = f"{max(errors):.1%}" if errors else "-"
+        ahead = sum(c.error is not None and c.error > 0 for c in rows)
+        lines.append(f"| {half} | {len(rows)} | {len(errors)} | {median} | {largest} | {ahead} |")
+    return _spaced("\n".join(lines)) + "\n"
+
+
+def _table(compared: Sequence[Comparison]) -> str:
+    lines = [
+        "| row | chips | batch per device | positions | published | forecast | error | ahead |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for c in compared:
+        row, ours, error = c.row, c.tokens_per_s_per_chip, c.error
+        theirs = f"{c.published.tokens_per_s_per_chip:,.0f}{'*' if c.published.is_derived else ''}"
+        figures = f"{c.missing} | - | -"
+        if ours is not None and error is not None:
+            figures = f"{ours:,.0f} | {error:+.1%} | {'yes' if error > 0 else 'no'}"
+        size = f"{row.chips} | {row.batch_per_device:g} | {row.seq_len}"
+        lines.append(f"| [{row.id}]({row.source.url}) | {size} | {theirs} | {figures} |")
+    return _spaced("\n".join(lines)) + "\n"
+
+
+def _differences(compared: Sequence[Comparison]) -> str:
+    lines = ["| row | in Slipway's job |", "|---|---|"]
+    lines += [f"| {c.row.id} | {c.row.differs} |" for c in compared]
+    return "\n".join(lines) + "\n"
+
+
+def _spaced(text: str) -> str:
+    """Puts a space between figures and percent signs, as on the other pages."""
+    return text.replace("%", " %")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(load(), stored()), encoding="utf-8")

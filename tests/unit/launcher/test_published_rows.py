@@ -1,0 +1,220 @@
+"""The public measurements in docs/published, their jobs, and the comparison with forecasts."""
+
+from collections import Counter
+from math import prod
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from benchmarks.published import read_output
+from benchmarks.published_rows import (
+    MEASUREMENTS,
+    Figures,
+    Row,
+    chosen,
+    flops_per_token,
+    load,
+    plan,
+    published_speed,
+)
+from benchmarks.published_table import (
+    PAGE,
+    Comparison,
+    Forecast,
+    Speed,
+    compare,
+    page,
+    stored,
+    summary,
+)
+from trainer.contract.planning import accelerators
+from trainer.contract.planning.chips import TPUS
+
+ROWS = load()
+FEWEST_ROWS = 16
+ROUNDING = 0.01
+"""Sources round step times and speeds to a few digits."""
+SAME_FLOPS = 0.015
+WITH_WINDOWS = {"gpt-oss-120b-v7x-128"}
+"""Half of its layers attend to 128 positions, which Slipway's job cannot."""
+WITH_TFLOPS = [
+    row for row in ROWS if row.published.tflops_per_s_per_chip and row.id not in WITH_WINDOWS
+]
+every_row = pytest.mark.parametrize("row", ROWS, ids=[row.id for row in ROWS])
+
+
+def result_of(row: Row, tokens_per_s: float) -> Forecast:
+    """Returns a result with a forecast speed per JAX device."""
+    forecast = {"step_time_s": 2.0, "tokens_per_s_per_device": tokens_per_s, "parts": {}}
+    return Forecast(job=row.job_hash, code="0", versions={}, forecast=forecast)
+
+
+def test_there_are_enough_rows_in_two_equal_halves() -> None:
+    halves = Counter(row.half for row in ROWS)
+    assert len(ROWS) >= FEWEST_ROWS
+    assert abs(halves["calibrate"] - halves["test"]) <= 1
+
+
+@pytest.mark.parametrize("half", ["calibrate", "test"])
+def test_each_half_has_every_chip_both_sizes_and_experts(half: str) -> None:
+    rows = [row for row in ROWS if row.half == half]
+    assert {row.chip for row in rows} == {"v5e", "v5p", "v6e", "v7x"}
+    assert {"405B" in row.model for row in rows} == {True, False}
+    assert any("model.moe" in " ".join(row.job) or "mixtral" in row.id for row in rows)
+
+
+@every_row
+def test_job_of_row_is_legal_and_has_its_batch_and_length(row: Row, tmp_path: Path) -> None:
+    launch = plan(row, tmp_path)
+    devices = row.chips * row.devices_per_chip
+    assert launch.plan.world.devices == devices
+    assert launch.job.data.global_batch == pytest.approx(row.batch_per_device * devices)
+    assert launch.job.data.seq_len == row.seq_len
+
+
+@every_row
+def test_chips_and_slices_of_row_are_those_of_its_accelerator(row: Row) -> None:
+    made = accelerators.parse(row.accelerator)
+    assert (row.chip, row.chips) == (made.generation, made.chips * row.slices)
+
+
+@every_row
+def test_published_figures_of_row_agree_with_each_other(row: Row) -> None:
+    figures = row.published
+    tokens_per_chip = row.tokens_per_device * row.devices_per_chip
+    if figures.step_time_s and figures.tokens_per_s_per_chip:
+        tokens = figures.step_time_s * figures.tokens_per_s_per_chip
+        assert tokens == pytest.approx(tokens_per_chip, rel=ROUNDING)
+    if figures.mfu and figures.tflops_per_s_per_chip:
+        peak = TPUS[row.chip].peak_bf16_flops
+        share = figures.tflops_per_s_per_chip * 1e12 / peak
+        assert share == pytest.approx(figures.mfu, rel=ROUNDING)
+
+
+@every_row
+def test_published_speed_of_row_is_below_the_peak_of_its_chips(row: Row, tmp_path: Path) -> None:
+    launch = plan(row, tmp_path)
+    best = launch.bounds
+    assert best is not None
+    speed = published_speed(row, launch).tokens_per_s_per_chip * row.chips
+    assert speed * best.model_flops / best.tokens < best.peak_flops
+
+
+@pytest.mark.parametrize("row", WITH_TFLOPS, ids=[row.id for row in WITH_TFLOPS])
+def test_tflops_of_row_are_those_of_its_job(row: Row, tmp_path: Path) -> None:
+    """Compares FLOPs per token, whether the source counts attention by halves or as a whole."""
+    launch = plan(row, tmp_path)
+    best, model = launch.bounds, launch.job.decoder
+    assert best is not None
+    causal = best.model_flops / best.tokens
+    whole = causal + 6 * model.layers * model.heads * model.head_dim * row.seq_len
+    speed = published_speed(row, launch).tokens_per_s_per_chip
+    assert row.published.tflops_per_s_per_chip
+    theirs = row.published.tflops_per_s_per_chip * 1e12 / speed
+    assert min(abs(theirs / causal - 1), abs(theirs / whole - 1)) < SAME_FLOPS
+
+
+@every_row
+def test_row_with_tflops_alone_says_how_it_counts_attention(row: Row) -> None:
+    figures = row.published
+    is_derived = not (figures.step_time_s or figures.tokens_per_s_per_chip)
+    assert is_derived == (row.attention_flops is not None)
+
+
+def test_figures_without_a_speed_are_refused() -> None:
+    with pytest.raises(ValidationError, match="needs a step time"):
+        Figures(mfu=0.5)
+
+
+def test_unknown_row_is_an_error_that_names_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=f"no row is named llama9.*{ROWS[0].id}"):
+        chosen(ROWS, ["llama9"])
+
+
+def test_chosen_rows_are_in_the_order_asked_for_and_all_without_ids() -> None:
+    last, first = ROWS[-1], ROWS[0]
+    assert chosen(ROWS, [last.id, first.id]) == [last, first]
+    assert chosen(ROWS, []) == ROWS
+
+
+def test_id_that_occurs_twice_is_an_error(tmp_path: Path) -> None:
+    text = MEASUREMENTS.read_text(encoding="utf-8")
+    (tmp_path / "rows.yaml").write_text(text + text[text.index("- id:") :], encoding="utf-8")
+    with pytest.raises(ValueError, match="occur twice"):
+        load(tmp_path / "rows.yaml")
+
+
+def test_causal_attention_counts_half_of_the_flops_of_attention(tmp_path: Path) -> None:
+    (row,) = chosen(ROWS, ["gpt-32b-v5p-128"])
+    launch = plan(row, tmp_path)
+    without = 6 * sum(prod(array.shape) for array in launch.plan.parameters)
+    as_whole = row.model_copy(update={"attention_flops": "whole"})
+    causal, whole = (flops_per_token(each, launch) - without for each in (row, as_whole))
+    assert causal == whole / 2 == 6 * 32 * 32 * 256 * 2048
+
+
+@given(st.sampled_from(ROWS), st.floats(0.5, 2))
+def test_error_is_forecast_over_published_speed(row: Row, factor: float) -> None:
+    published = Speed(1000.0, is_derived=False)
+    result = result_of(row, 1000 * factor / row.devices_per_chip)
+    assert Comparison(row, published, result).error == pytest.approx(factor - 1)
+
+
+def test_result_of_another_job_counts_as_not_run() -> None:
+    row = ROWS[0]
+    result = result_of(row, 1.0).model_copy(update={"job": "another"})
+    (compared,) = compare([row], {row.id: result})
+    assert (compared.error, compared.missing) == (None, "not run yet")
+
+
+def test_row_that_failed_is_listed_with_its_reason() -> None:
+    row = ROWS[0]
+    result = Forecast(job=row.job_hash, code="0", versions={}, problem="does not fit: 40 GiB")
+    assert "does not fit: 40 GiB | - | -" in page([row], {row.id: result})
+
+
+def test_summary_has_median_and_largest_error_of_each_half() -> None:
+    rows = [row for row in ROWS if row.half == "test"][:3]
+    compared = [
+        Comparison(
+            row, Speed(100.0, is_derived=False), result_of(row, speed / row.devices_per_chip)
+        )
+        for row, speed in zip(rows, (110, 95, 130), strict=True)
+    ]
+    calibrate, test = summary(compared)
+    assert calibrate == "calibrate: 0 of 0 rows have a forecast"
+    assert test.endswith("3 of 3 rows have a forecast; median error 10.0%, largest 30.0%")
+
+
+def test_nested_parts_have_the_names_of_their_path() -> None:
+    parts = {"matmul": 1.5, "exposed": {"fsdp": 0.25, "data": 0.5}, "note": "text"}
+    result = Forecast(job="1", code="0", versions={}, forecast={"parts": parts})
+    assert result.parts == {"matmul": 1.5, "exposed.fsdp": 0.25, "exposed.data": 0.5}
+
+
+def test_page_is_fresh() -> None:
+    written = PAGE.read_text(encoding="utf-8")
+    assert written == page(ROWS, stored()), "run: uv run python -m benchmarks.published_table"
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        ("", "launch: job.yaml:3: unknown key"),
+        ('{"fits": false, "hbm_needed_bytes": 42949672960, "hbm_available_bytes": 33554432000}',
+         "does not fit: 40.0 of 31.25 GiB"),
+        ('{"fits": true}', "the plan has no forecast"),
+    ],
+)  # fmt: skip
+def test_row_without_forecast_has_the_reason(output: str, problem: str) -> None:
+    errors = "progress\nlaunch: job.yaml:3: unknown key\n"
+    assert read_output(CompletedProcess([], 1, output, errors))["problem"] == problem
+
+
+def test_forecast_is_read_from_the_output_of_plan() -> None:
+    output = '{"fits": true, "forecast": {"step_time_s": 2.5}}'
+    assert read_output(CompletedProcess([], 0, output, "")) == {"forecast": {"step_time_s": 2.5}}
