@@ -133,22 +133,30 @@ def _compile(row: Row, folder: Path, timeout_s: float) -> Forecast:
     except subprocess.TimeoutExpired:
         problem = f"not compiled within {timeout_s:.0f} s"
         return Forecast(**made, problem=problem, is_transient=True)
-    return Forecast(**made, **read_output(done))
+    return Forecast(**made, **read_output(done.stdout, done.stderr))
 
 
-def read_output(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def read_output(stdout: str, stderr: str) -> dict[str, Any]:
     """Returns the fields of a Forecast that the output of the command has."""
     try:
-        found = json.loads(done.stdout)
+        found = json.loads(stdout)
     except ValueError:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return {"problem": lines[-1][:300], "is_transient": True}
+        return {"problem": f"not compiled: {_reason(stderr)}"}
     if not found["fits"]:
         needed, has = found["hbm_needed_bytes"], found["hbm_available_bytes"]
         return {"problem": f"does not fit: {needed / 2**30:.1f} of {has / 2**30:.2f} GiB"}
     if not found.get("forecast"):
         return {"problem": "the plan has no forecast", "is_transient": True}
     return {"forecast": found["forecast"]}
+
+
+def _reason(stderr: str) -> str:
+    """Returns the message of the JSON error that a command prints last, or the last line."""
+    last = (stderr.strip().splitlines() or ["ended without a message"])[-1]
+    try:
+        return json.loads(last)["message"].partition("\n")[0]
+    except (ValueError, KeyError, TypeError):
+        return last[:300]
 
 
 def _print(row: Row, result: Forecast) -> None:

@@ -3,7 +3,6 @@
 from collections import Counter
 from math import prod
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 from hypothesis import given
@@ -204,17 +203,23 @@ def test_page_is_fresh() -> None:
 @pytest.mark.parametrize(
     ("output", "problem"),
     [
-        ("", "launch: job.yaml:3: unknown key"),
+        ("", "not compiled: unknown key"),
         ('{"fits": false, "hbm_needed_bytes": 42949672960, "hbm_available_bytes": 33554432000}',
          "does not fit: 40.0 of 31.25 GiB"),
         ('{"fits": true}', "the plan has no forecast"),
     ],
 )  # fmt: skip
 def test_row_without_forecast_has_the_reason(output: str, problem: str) -> None:
-    errors = "progress\nlaunch: job.yaml:3: unknown key\n"
-    assert read_output(CompletedProcess([], 1, output, errors))["problem"] == problem
+    errors = 'a warning\n{"exit_code": 2, "message": "unknown key\\nmore"}\n'
+    assert read_output(output, errors)["problem"] == problem
+
+
+@pytest.mark.parametrize("errors", ["", "Killed\n"])
+def test_command_without_json_error_has_its_last_line(errors: str) -> None:
+    reason = errors.strip() or "ended without a message"
+    assert read_output("", errors) == {"problem": f"not compiled: {reason}"}
 
 
 def test_forecast_is_read_from_the_output_of_plan() -> None:
     output = '{"fits": true, "forecast": {"step_time_s": 2.5}}'
-    assert read_output(CompletedProcess([], 0, output, "")) == {"forecast": {"step_time_s": 2.5}}
+    assert read_output(output, "") == {"forecast": {"step_time_s": 2.5}}
