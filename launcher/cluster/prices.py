@@ -54,9 +54,9 @@ US_DOLLARS = {
 }
 """US dollars per chip and hour by generation and region: on demand, and spot (None: not listed).
 
-On demand in the US: cloud.google.com/tpu/pricing. Other regions and spot: Google's price list as
-github.com/skypilot-org/skypilot-catalog has it in catalogs/v8/gcp/vms.csv, commit 006059e, per slice
-and divided by its chips. Spot prices change daily. Reservations have prices of their own.
+On demand in the US: cloud.google.com/tpu/pricing. Other regions and spot: Google's price list, as
+github.com/skypilot-org/skypilot-catalog has it (catalogs/v8/gcp/vms.csv, commit 006059e). Spot
+prices change daily. Reservations have prices of their own.
 """
 
 

@@ -79,7 +79,7 @@ def forecast(launch: TrainingLaunch, schedule: StepSchedule | None = None) -> Fo
 
 
 def cost(step: StepForecast, chip_hours: float, price: Price | None) -> CostForecast | None:
-    """Returns the cost of a number of chip-hours at the expected step time; None without a price."""
+    """Returns the cost of chip-hours at the expected step time; None without a price."""
     if price is None:
         return None
     dollars = chip_hours * price.dollars_per_chip_hour

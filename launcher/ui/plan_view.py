@@ -34,7 +34,7 @@ def host_color(process: int) -> str:
 def print_plan(
     console: Console, launch: LaunchSpec, *, shardings: bool, forecasts: bool = True
 ) -> None:
-    """Prints the whole plan of an attempt. `forecasts`: whether it includes an estimated forecast."""
+    """Prints the whole plan of an attempt; `forecasts`: with an estimated forecast."""
     console.print(f"[bold]{launch.job.name}[/bold] on {describe_world(launch)}", highlight=False)
     if isinstance(launch, TrainingLaunch):
         console.print(Padding(_facts(launch, forecasts=forecasts), (1, 0, 0, 0)))

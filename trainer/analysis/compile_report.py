@@ -137,7 +137,7 @@ def _with_evaluation(verdict: CompileReport, program: TrainProgram, batch: Batch
 
 
 def step_schedule(text: str, plan: Plan) -> StepSchedule:
-    """Returns the time of a compiled step by its text. Raises ValueError when it is not understood."""
+    """Returns the time of a compiled step. Raises ValueError when its text is not understood."""
     program = Program(text)
     return schedule.follow(program, Costs(program, plan))
 

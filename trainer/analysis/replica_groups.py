@@ -1,4 +1,4 @@
-"""The devices of a collective: groups of partitions, the mesh axes that they span, and their links."""
+"""The devices of a collective: groups of partitions, the mesh axes they span, and their links."""
 
 import re
 from collections.abc import Sequence

@@ -47,7 +47,7 @@ class Links:
         return self._places.groups(collective)
 
     def axis(self, groups: np.ndarray) -> str:
-        """Returns the mesh axes that groups of partitions (groups, members) span; "" for one device."""
+        """Returns the mesh axes that groups of partitions span; "" for one device."""
         return self._places.axis(groups)
 
     def is_network(self, groups: np.ndarray) -> bool:

@@ -1,4 +1,4 @@
-"""Follows the schedule of a compiled step and returns its time on the devices, with the parts of it.
+"""Follows the schedule of a compiled step: its time on the devices, and the parts of that time.
 
 The instructions of a scheduled program are in the order in which the core runs them. An instruction
 with a start and an end lets the core go on in between; at the end the core waits for the rest.
@@ -11,7 +11,7 @@ from trainer.analysis.hlo import Computation, Instruction, Program
 from trainer.contract.protocol.reports import StepSchedule
 
 CostOf = Callable[[str, Instruction], Cost | None]
-"""Returns the cost of an instruction of a computation, given by name; None when it takes no time."""
+"""Returns the cost of an instruction of a named computation; None when it takes no time."""
 STARTS = ("-start", "send", "recv")
 ENDS = ("-done",)
 FUSED_START, FUSED_END = "async-collective-start", "async-collective-done"
