@@ -19,6 +19,7 @@ from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
 from launcher.planning.trainer_process import TrainerProcessError
 from launcher.ui import collectives_view
+from launcher.ui.forecast_view import elapsed, forecast_table
 from launcher.ui.plan_view import print_plan
 from trainer.contract.config.model import Model
 from trainer.contract.estimates.memory import footprint
@@ -42,10 +43,9 @@ def compile_plan(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> None:
     """
     errors = Console(stderr=True)
     if not as_json:
-        print_plan(Console(), launch, shardings=shardings)
+        print_plan(Console(), launch, shardings=shardings, forecasts=False)
     try:
-        status = errors.status(f"compiling the step for {launch.plan.world.accelerator}")
-        with status, ending_on_signals():
+        with ending_on_signals(), elapsed(errors, _compiling(launch)):
             verdict = compile_step(launch)
     except TrainerProcessError as error:
         raise UsageError(f"--compile: {error}") from None
@@ -54,12 +54,18 @@ def compile_plan(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> None:
     assert isinstance(launch, TrainingLaunch), "else there is no verdict"
     parts, advice = _estimate(launch), advise(launch, verdict)
     if as_json:
-        plan = vars(plan_result(launch))
+        plan = vars(plan_result(launch, verdict.schedule))
         print_json(CompiledPlanResult(**plan, **vars(verdict), estimate=parts, advice=advice))
     else:
         _print(Console(), verdict, parts, advice)
+        if verdict.schedule:
+            Console().print(Padding(forecast_table(launch, verdict.schedule), (1, 0, 0, 0)))
     if not verdict.fits:
         raise JobError(describe_misfit(verdict))
+
+
+def _compiling(launch: LaunchSpec) -> str:
+    return f"compiling the step for {launch.plan.world.accelerator}"
 
 
 def compile_step(launch: LaunchSpec) -> CompileReport:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launcher.cluster.schema import Cluster
+from launcher.planning.forecast import Forecast, forecast
 from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
 from launcher.ui.plan_view import bytes_per_device, environment
@@ -11,6 +12,7 @@ from trainer.contract.config.command import CommandJob
 from trainer.contract.config.job import Job
 from trainer.contract.estimates.roofline import Bounds
 from trainer.contract.planning.plan import ArrayPlan, BasePlan, Plan
+from trainer.contract.protocol.reports import StepSchedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +116,15 @@ class PlanResult:
     """None when the specifications of the devices are unknown."""
     bounds: StepBounds | None
     """None when the specifications of the devices are unknown."""
+    forecast: Forecast | None
+    """None when the speed of the devices or of the program is unknown."""
 
 
-def plan_result(spec: LaunchSpec) -> PlanResult:
-    """Returns the plan, and the processes that would start."""
+def plan_result(spec: LaunchSpec, schedule: StepSchedule | None = None) -> PlanResult:
+    """Returns the plan, and the processes that would start.
+
+    `schedule`: the time of a compiled step, on which the forecast is then based.
+    """
     assert isinstance(spec.job, Job | CommandJob)
     training = spec if isinstance(spec, TrainingLaunch) else None
     best = training and training.bounds
@@ -133,6 +140,7 @@ def plan_result(spec: LaunchSpec) -> PlanResult:
         arrays=training and [ArrayLayout.of(array) for array in training.plan.parameters],
         flops=best and StepFlops(model=best.model_flops, program=best.program_flops),
         bounds=best and StepBounds.of(best),
+        forecast=training and forecast(training, schedule),
     )
 
 

@@ -14,6 +14,7 @@ from launcher.host.process import SEARCH_PATHS
 from launcher.planning import job_secrets
 from launcher.planning.planner import COORDINATOR_PLACEHOLDER, TrainingLaunch
 from launcher.planning.spec import AttemptInfo, LaunchSpec
+from launcher.ui.forecast_view import forecast_rows
 from trainer.contract.config.model import CustomModel
 from trainer.contract.estimates.roofline import Bounds
 from trainer.contract.planning import accelerators, sharding_rules
@@ -30,11 +31,13 @@ def host_color(process: int) -> str:
     return HOST_COLORS[process % len(HOST_COLORS)]
 
 
-def print_plan(console: Console, launch: LaunchSpec, *, shardings: bool) -> None:
-    """Prints the whole plan of an attempt."""
+def print_plan(
+    console: Console, launch: LaunchSpec, *, shardings: bool, forecasts: bool = True
+) -> None:
+    """Prints the whole plan of an attempt; `forecasts`: with an estimated forecast."""
     console.print(f"[bold]{launch.job.name}[/bold] on {describe_world(launch)}", highlight=False)
     if isinstance(launch, TrainingLaunch):
-        console.print(Padding(_facts(launch), (1, 0, 0, 0)))
+        console.print(Padding(_facts(launch, forecasts=forecasts), (1, 0, 0, 0)))
         console.print(Padding(mesh_picture(launch, console.width), (1, 0, 0, 0)))
         if shardings:
             console.print(Padding(_shardings(launch.plan.parameters), (1, 0, 0, 0)))
@@ -104,7 +107,7 @@ def _place_inside(mesh: dict[str, int], inside: int) -> str:
     return " ".join(f"{axis[:2]} {places[axis]}" for axis in shown)
 
 
-def _facts(launch: TrainingLaunch) -> Table:
+def _facts(launch: TrainingLaunch, *, forecasts: bool) -> Table:
     plan, batch = launch.plan, launch.plan.batch
     table = Table.grid(padding=(0, 2))
     table.add_row("mesh", sharding_rules.mesh_text(plan.mesh))
@@ -121,6 +124,8 @@ def _facts(launch: TrainingLaunch) -> Table:
     if best := launch.bounds:
         for title, text in zip(("at best", "", ""), _bounds_lines(launch, best), strict=True):
             table.add_row(title, text)
+    for row in forecast_rows(launch) if forecasts else ():
+        table.add_row(*row)
     table.add_row("run", Text(str(launch.run_dir), overflow="fold"))
     return table
 

@@ -5,13 +5,12 @@ what the devices will execute, not what the source code requests.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from trainer.analysis.hlo import Instruction, Program
-from trainer.contract.planning import accelerators, sharding_rules
+from trainer.analysis.replica_groups import Places
+from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import Plan, World
 from trainer.contract.protocol.reports import Collective
 
@@ -38,11 +37,6 @@ PARTS = (
 )
 """Scopes (`jax.named_scope`) in which the model and the step are traced."""
 PART = re.compile(rf"\b({'|'.join(PARTS)})\b")
-BRACES = re.compile(r"\{([\d,]+)\}")
-LISTED = re.compile(r"replica_groups=(\{\{.*?\}\})")
-COUNTED = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-MESHED = re.compile(r"replica_groups=mesh\[([^]]*)\](?:, device_ids=\(([^)]*\)?)\))? \{([^}]*)\}")
-PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\})")
 BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 """Attribute of a send through the host: the form of a collective between slices of TPUs."""
 
@@ -52,7 +46,7 @@ def of(text: str, plan: Plan) -> list[Collective]:
 
     Raises ValueError when the program has something that this parser does not understand.
     """
-    program, places = Program(text), _Places(plan)
+    program, places = Program(text), Places(plan)
     sums: dict[_Purpose, tuple[int, int]] = {}
     for times, one in _instructions(program):
         groups = places.groups(one.instruction)
@@ -65,7 +59,7 @@ def of(text: str, plan: Plan) -> list[Collective]:
             one.overlapped,
         )
         count, sent = sums.get(purpose, (0, 0))
-        each = _sent(one.kind, one.operand_bytes, groups.shape[1])
+        each = sent_bytes(one.kind, one.operand_bytes, groups.shape[1])
         sums[purpose] = count + times, sent + times * each
     rates = _bytes_per_s(plan.world)
     found = []
@@ -111,7 +105,7 @@ def _instructions(program: Program) -> Iterator[tuple[int, _Found]]:
         if not program.runs[name] or _goes_on(name, caller):
             continue
         for one in computation.values():
-            if kind := _kind(one, name):
+            if kind := kind_of(one, name):
                 is_started = one.opcode.endswith(("-start", "send")) or _is_start(caller)
                 scope = _scope(program, name, one)
                 size = sum(computation[operand].bytes for operand in one.operands)
@@ -167,46 +161,8 @@ def _is_named(caller: Instruction | None, name: str) -> bool:
     return caller is not None and caller.name.startswith(name)
 
 
-class _Places:
-    """Mesh axes and islands of a program's partitions, which are numbered in the mesh's order."""
-
-    def __init__(self, plan: Plan):
-        self.sizes = tuple(plan.mesh[axis] for axis in sharding_rules.MESH_AXES)
-        world = plan.world
-        islands = world.slices if world.platform == "tpu" else world.processes
-        self.island = np.array(plan.device_order) // (world.devices // islands)
-
-    def groups(self, instruction: Instruction) -> np.ndarray:
-        """Returns the partitions of each group (groups, members): for a permute, of each pair."""
-        text = instruction.attributes
-        if instruction.opcode == "send":
-            slices = [np.flatnonzero(self.island == island) for island in np.unique(self.island)]
-            return np.stack(slices, axis=1)
-        if pairs := PAIRS.search(text):
-            return _braces(pairs[1])
-        if listed := LISTED.search(text):
-            return _braces(listed[1])
-        if counted := COUNTED.search(text):
-            shape, dims, order = (_numbers(words) for words in counted.groups())
-            return _counted(dims, order).reshape(shape)
-        if meshed := MESHED.search(text):
-            return _meshed(*meshed.groups())
-        return np.arange(self.island.size)[None]  # no groups: one of all partitions
-
-    def axis(self, groups: np.ndarray) -> str:
-        """Returns the mesh axes along which members of a group differ."""
-        coordinates = np.stack(np.unravel_index(groups, self.sizes))
-        differ = (coordinates != coordinates[:, :, :1]).any(axis=(1, 2))
-        return "+".join(
-            a for a, is_one in zip(sharding_rules.MESH_AXES, differ, strict=True) if is_one
-        )
-
-    def link(self, groups: np.ndarray) -> str:
-        islands = self.island[groups]
-        return "dcn" if (islands != islands[:, :1]).any() else "ici"
-
-
-def _kind(instruction: Instruction, computation: str) -> str | None:
+def kind_of(instruction: Instruction, computation: str) -> str | None:
+    """Returns the kind of a collective in a computation, by name; None for other instructions."""
     kind = instruction.opcode.removesuffix("-start")
     if kind == "send" and (between := BETWEEN_SLICES.search(instruction.attributes)):
         kind = between[1].lower().replace("_", "-")
@@ -220,7 +176,7 @@ def _part(scope: str) -> str:
     return found[-1] if found else OTHER
 
 
-def _sent(kind: str, operand: int, members: int) -> int:
+def sent_bytes(kind: str, operand: int, members: int) -> int:
     """Returns the bytes that a device sends in total, in a ring of `members` devices.
 
     The formulas are those of `_ici_bytes` in trainer/contract/estimates/roofline.py.
@@ -230,44 +186,3 @@ def _sent(kind: str, operand: int, members: int) -> int:
     if kind == "all-gather":
         return operand * (members - 1)
     return (2 if kind == "all-reduce" else 1) * operand * (members - 1) // members
-
-
-def _braces(text: str) -> np.ndarray:
-    return np.array([_numbers(group) for group in BRACES.findall(text)])
-
-
-def _counted(dims: Sequence[int], order: Sequence[int]) -> np.ndarray:
-    """Returns 0, 1, 2, ... in the shape `dims`, transposed to `order`."""
-    return np.arange(np.prod(dims)).reshape(dims).transpose(order or range(len(dims)))
-
-
-def _meshed(axes: str, devices: str | None, used: str) -> np.ndarray:
-    """Returns the groups over named axes of a mesh that XLA defines: `'a'=4,'b'=2` over `'b'`.
-
-    An axis can be used in part: `'a':(2)4` is a sub-axis of size 4, after one of size 2.
-    """
-    sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", axes)}
-    numbers = np.arange(np.prod(list(sizes.values())))
-    if counted := re.match(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", devices or ""):
-        dims, order = (_numbers(words) for words in counted.groups())
-        numbers = _counted(dims, order)
-    parts: list[int] = []
-    members: list[int] = []
-    wanted = {name: (first, size) for name, first, size in _used_axes(used)}
-    for name, size in sizes.items():
-        before, own = wanted.get(name, (size, 1))
-        own = own or size // before
-        members.append(len(parts) + 1)
-        parts += [before, own, size // before // own]
-    numbers = numbers.reshape(parts)
-    others = [dim for dim in range(len(parts)) if dim not in members]
-    return numbers.transpose(others + members).reshape(-1, np.prod([parts[d] for d in members]))
-
-
-def _used_axes(text: str) -> list[tuple[str, int, int]]:
-    found = re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", text)
-    return [(name, int(first or 1), int(size or 0)) for name, first, size in found]
-
-
-def _numbers(text: str | None) -> list[int]:
-    return [int(word) for word in (text or "").split(",") if word]

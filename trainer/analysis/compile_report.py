@@ -12,13 +12,18 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import numpy as np
 
 from trainer.analysis import collectives, topology
+from trainer.analysis.forecast import schedule
+from trainer.analysis.forecast.costs import Costs
+from trainer.analysis.hlo import Program
 from trainer.analysis.parallelism import shares
 from trainer.contract.config.job import Job
 from trainer.contract.config.loader import load
@@ -26,12 +31,13 @@ from trainer.contract.config.model import Model
 from trainer.contract.planning import accelerators, optimizer_state, sharding_rules
 from trainer.contract.planning.chips import GiB
 from trainer.contract.planning.plan import Plan
-from trainer.contract.protocol.reports import Collective, CompileReport
+from trainer.contract.protocol.reports import CompileReport, StepSchedule
 from trainer.data.packing import Batch
 from trainer.distributed import mesh as meshes
 from trainer.evaluation.evaluate import Evaluator
 from trainer.step.train_step import TrainProgram
 
+Result = TypeVar("Result")
 TOO_LARGE = re.compile(r"\(([\d.]+)([GT])\) exceeds available HBM \(([\d.]+)G\)")
 """Sizes in the compiler's error for a program that does not fit. It calls the first one "HLO
 temporaries", but includes the arguments: 17.00G for x + 1, where x has 17 GiB and is donated."""
@@ -77,10 +83,16 @@ def estimate(job: Job, plan: Plan) -> CompileReport:
     temporaries = found.peak_memory_in_bytes - found.argument_size_in_bytes
     memory |= {"temporaries": temporaries, "program": code_bytes}
     needed = found.peak_memory_in_bytes + code_bytes
-    sent = _collectives(compiled.as_text() or "", plan)
+    text = compiled.as_text() or ""
+    sent, followed = (
+        _understood(collectives.of, text, plan),
+        _understood(step_schedule, text, plan),
+    )
     is_known = isinstance(job.model, Model)
     strategies = None if sent is None or not is_known else shares(sent, job, plan)
-    verdict = CompileReport(True, needed, available, memory, compile_s, "", sent, strategies)
+    verdict = CompileReport(
+        True, needed, available, memory, compile_s, "", sent, strategies, schedule=followed
+    )
     return _with_evaluation(verdict, program, batch) if job.eval else verdict
 
 
@@ -124,15 +136,22 @@ def _with_evaluation(verdict: CompileReport, program: TrainProgram, batch: Batch
     )
 
 
-def _collectives(text: str, plan: Plan) -> list[Collective] | None:
-    """Returns the program's collectives.
+def step_schedule(text: str, plan: Plan) -> StepSchedule:
+    """Returns the time of a compiled step. Raises ValueError when its text is not understood."""
+    program = Program(text)
+    return schedule.follow(program, Costs(program, plan))
 
-    When it is not understood, prints the reason and returns None: the report does not need them.
+
+def _understood(read: Callable[[str, Plan], Result], text: str, plan: Plan) -> Result | None:
+    """Returns what is read from a program's text.
+
+    When the program is not understood, prints the reason and returns None: the report does not need
+    it.
     """
     try:
-        return collectives.of(text, plan)
+        return read(text, plan)
     except ValueError as error:
-        print(f"cannot analyze the program's collectives: {error}", file=sys.stderr)
+        print(f"cannot analyze the program ({read.__name__}): {error}", file=sys.stderr)
         return None
 
 

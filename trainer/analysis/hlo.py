@@ -15,7 +15,12 @@ INSTRUCTION = re.compile(r"^\s+(ROOT )?%(\S+) = (.*)$")
 NAME = re.compile(r"%([\w.-]+)")
 ARRAY = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
 BITS = re.compile(r"\d+")
-CALLED = re.compile(r"\b(calls|to_apply|body|condition|branch_computations)=(\{[^}]*\}|%[\w.-]+)")
+CALLED = re.compile(
+    r"\b(calls|to_apply|body|condition|branch_computations|true_computation|false_computation)"
+    r"=(\{[^}]*\}|%[\w.-]+)"
+)
+SPLIT = re.compile(r"\{\n([^\n]*)\n\}")
+"""Attributes that are printed over three lines: those of a kernel."""
 OP_NAME = re.compile(r'op_name="([^"]*)"')
 COPIES = ("copy", "bitcast", "convert", "copy-start", "copy-done")
 TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
@@ -65,7 +70,7 @@ class Program:
         self.entry = ""
         self._used_by: dict[str, dict[str, list[str]]] = {}
         current: Computation = {}
-        for line in text.splitlines():
+        for line in SPLIT.sub(r"{\1}", text).splitlines():
             if header := HEADER.match(line):
                 current = self.computations.setdefault(header[2], {})
                 self.entry = header[2] if header[1] else self.entry
@@ -120,6 +125,10 @@ class Program:
                     trips = self.trips(instruction, self.computations[name])
                 for called in instruction.called:
                     self._count(called, times * trips, runs)
+
+    def body(self, loop: Instruction) -> str:
+        """Returns the name of a loop's body."""
+        return dict(CALLED.findall(loop.attributes))["body"][1:]
 
     def trips(self, loop: Instruction, around: Computation) -> int:
         """Returns the trip count of a `while` that counts up by a constant between two constants.

@@ -1,6 +1,6 @@
 """Cost estimates of slices before they are requested. Pure."""
 
-from launcher.cluster.prices import US_DOLLARS_PER_CHIP_HOUR
+from launcher.cluster.prices import list_price
 from launcher.providers.gcp.request import TpuRequest
 from trainer.contract.planning import accelerators
 
@@ -20,7 +20,8 @@ def dollars_per_hour(wanted: TpuRequest) -> float | None:
         return None
     if price is None:
         generation = accelerators.parse(wanted.accelerator_type).generation
-        price = US_DOLLARS_PER_CHIP_HOUR.get(generation)
+        found = list_price(generation, zone=wanted.zone, spot=False)
+        price = found and found.dollars_per_chip_hour
     return None if price is None else price * total
 
 

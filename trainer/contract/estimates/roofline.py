@@ -140,7 +140,12 @@ def flops_per_token(job: Job, plan: Plan) -> float:
     """
     kernels = _kernels(job, plan)
     frozen = [array for array in kernels if not array.is_trained]
-    return 6.0 * _met(job, kernels) - 2.0 * _met(job, frozen) + 6.0 * _attention(job)
+    return 6.0 * _met(job, kernels) - 2.0 * _met(job, frozen) + attention_flops_per_token(job)
+
+
+def attention_flops_per_token(job: Job) -> float:
+    """Returns the FLOPs per token of attention's products in both passes; see `flops_per_token`."""
+    return 6.0 * _attention(job)
 
 
 def _recomputed_per_token(job: Job, plan: Plan) -> float:

@@ -34,6 +34,8 @@ class Accelerator:
     """HBM bandwidth per device."""
     peak_bf16_flops: float | None
     """Peak FLOP/s per device, without sparsity."""
+    clock_hz: float | None
+    """Cycles of a TPU core per second; None for other devices."""
     ici_bytes_per_s: float | None
     """Send bandwidth per device over all its links together (on GPU: NVLink)."""
     dcn_bytes_per_s: float | None
@@ -136,7 +138,7 @@ def _example(kind: str) -> str:
 
 def _cpu(hosts: int, devices_per_host: int) -> Accelerator:
     chips = hosts * devices_per_host
-    facts = [None] * 9
+    facts = [None] * 10
     return Accelerator("cpu", "cpu", "cpu", chips, hosts, devices_per_host, *facts)  # type: ignore[arg-type]
 
 
@@ -161,6 +163,7 @@ def _gpu(gpu: Gpu, size: int, hosts: int | None, devices_per_host: int | None) -
         hbm_bytes=gpu.hbm_bytes,
         hbm_bytes_per_s=gpu.hbm_bytes_per_s,
         peak_bf16_flops=gpu.peak_bf16_flops,
+        clock_hz=None,
         ici_bytes_per_s=gpu.nvlink_bytes_per_s,
         dcn_bytes_per_s=gpu.network_bytes_per_s,
         ray_pod_type=None,
@@ -190,6 +193,7 @@ def _tpu(tpu: Tpu, size: int, hosts: int | None, devices_per_host: int | None) -
         hbm_bytes=tpu.hbm_bytes // tpu.devices,
         hbm_bytes_per_s=tpu.hbm_bytes_per_s / tpu.devices,
         peak_bf16_flops=tpu.peak_bf16_flops / tpu.devices,
+        clock_hz=tpu.clock_hz,
         ici_bytes_per_s=tpu.ici_bytes_per_s / tpu.devices,
         dcn_bytes_per_s=None if tpu.dcn_bytes_per_s is None else tpu.dcn_bytes_per_s * per_host,
         ray_pod_type=f"{tpu.ray_name}-{size}",

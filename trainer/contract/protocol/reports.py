@@ -38,6 +38,17 @@ class Share:
 
 
 @dataclass(frozen=True)
+class StepSchedule:
+    """Time of a step on the devices, by following the compiled schedule."""
+
+    device_s: float
+    parts: dict[str, float]
+    """Seconds by part, which add up to `device_s`: what the core does, and what it waits for."""
+    busy: dict[str, float]
+    """Seconds that the core, the links of each mesh axis and other resources work."""
+
+
+@dataclass(frozen=True)
 class CompileReport:
     """Result of compiling a step: whether it fits, its memory by part, time and collectives.
 
@@ -59,6 +70,8 @@ class CompileReport:
     """Bytes that each kind of parallelism must send and sends; None also for a custom model."""
     evaluation_bytes: int | None = None
     """Bytes of an evaluation with the optimizer's state in memory; None when it is not compiled."""
+    schedule: StepSchedule | None = None
+    """The step's time; None without a program, or when it is not understood."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,152 @@
+"""What each instruction of a compiled TPU step occupies, and for how long.
+
+The compiler attaches its own estimate in core cycles ("estimated_cycles") to fusions, copies and
+reductions. This module adds what it leaves out: kernels, collectives and copies.
+"""
+
+import re
+from functools import cache
+
+from trainer.analysis.collectives import PART, kind_of, sent_bytes
+from trainer.analysis.forecast import kernels
+from trainer.analysis.forecast.links import Links
+from trainer.analysis.forecast.schedule import FUSED_START
+from trainer.analysis.forecast.timeline import Cost
+from trainer.analysis.hlo import Instruction, Program
+from trainer.contract.planning import accelerators
+from trainer.contract.planning.plan import Plan
+
+CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+TARGET = re.compile(r'custom_call_target="([^"]*)"')
+SPACE = re.compile(r"S\((\d+)\)")
+HOST_SPACE = "5"
+"""Memory space of the host's memory in the layout of a TPU array; 1 is the core's own memory."""
+SPARSE_CORES = "SparseCores"
+ON_SPARSE_CORES = 'async_execution_thread="sparsecore"'
+PRODUCTS = ("convolution", "dot")
+PROJECTION = re.compile(r"\battention/dot_general")
+"""Scope of attention's products with weights; its other products are of queries, keys, values."""
+MATRIX_PRODUCTS, ATTENTION, OTHERS = "matrix products", "attention", "other fusions"
+COPIES, HOST_COPIES = "waits for copies", "waits for host memory"
+MOVES = (
+    "copy", "copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice", "gather",
+    "scatter", "fusion", "convolution", "dot", "custom-call", "reduce", "reduce-window", "sort",
+    "transpose", "convert", "broadcast", "concatenate", "slice", "dynamic-slice", "pad", "select",
+    "add", "multiply", "subtract", "divide",
+)  # fmt: skip
+"""Opcodes that read and write memory. All others are free."""
+FREE_TARGETS = ("AllocateBuffer", "ConcatBitcast", "PrepareAsyncCallStart", "PrepareAsyncCallDone")
+"""Custom calls that do no work."""
+HOST_BYTES_PER_S = 16e9
+"""Bytes/s of a chip to its host's memory, in one direction: "How to Scale Your Model", "TPUs"."""
+NO_AXIS = "none"
+
+
+class Costs:
+    """The costs of a program's instructions on the devices of a plan."""
+
+    def __init__(self, program: Program, plan: Plan):
+        self._program = program
+        self._links = Links(plan)
+        chip = accelerators.parse(plan.world.accelerator)
+        assert chip.clock_hz and chip.hbm_bytes_per_s, "only the chips of TPUs are known"
+        self._clock_hz = chip.clock_hz
+        self._hbm_bytes_per_s = chip.hbm_bytes_per_s
+        self._chip = chip
+        self._has_product = cache(self._find_product)
+        self._collective_in = cache(self._find_collective)
+
+    def __call__(self, computation: str, one: Instruction) -> Cost | None:
+        """Returns the cost of an instruction; None when it takes no time."""
+        if found := self._collective(computation, one):
+            return found
+        if one.opcode.endswith("-start"):
+            return self._asynchronous(one)
+        return self._on_core(computation, one)
+
+    def _collective(self, computation: str, one: Instruction) -> Cost | None:
+        if kind := kind_of(one, computation):
+            return self._sending(computation, one, kind, on_sparse_cores=False)
+        if one.opcode == "while" or not one.called or _is_piece(one):
+            return None
+        inner = next(filter(None, map(self._collective_in, one.called)), None)
+        if inner is None:
+            return None
+        within, collective = inner
+        kind = kind_of(collective, within)
+        assert kind
+        return self._sending(
+            within, collective, kind, on_sparse_cores=ON_SPARSE_CORES in one.attributes
+        )
+
+    def _sending(
+        self, computation: str, one: Instruction, kind: str, *, on_sparse_cores: bool
+    ) -> Cost:
+        groups = self._links.groups(one)
+        within = self._program.computations[computation]
+        size = sum(within[name].bytes for name in one.operands if name in within)
+        seconds = self._links.seconds(kind, sent_bytes(kind, size, groups.shape[1]), groups)
+        axis = self._links.axis(groups) or NO_AXIS
+        wires = f"{'network' if self._links.is_network(groups) else 'links'} of {axis}"
+        resources = (wires, SPARSE_CORES) if on_sparse_cores else (wires,)
+        return Cost(seconds, f"collectives over {axis}", resources)
+
+    def _asynchronous(self, one: Instruction) -> Cost | None:
+        """Returns the cost of a copy beside the core, or of work on the SparseCores."""
+        size = max((self._size_of(one, name) for name in one.operands), default=0)
+        if ON_SPARSE_CORES in one.attributes:
+            return Cost(size / self._hbm_bytes_per_s, OTHERS, (SPARSE_CORES,))
+        if one.opcode in ("slice-start", "dynamic-slice-start"):
+            size = one.bytes - size
+        if HOST_SPACE in SPACE.findall(one.shape):
+            return Cost(size / HOST_BYTES_PER_S, HOST_COPIES, ("host memory",))
+        return Cost(size / self._hbm_bytes_per_s, COPIES, ("copies",))
+
+    def _on_core(self, computation: str, one: Instruction) -> Cost | None:
+        target = TARGET.search(one.attributes)
+        if one.opcode not in MOVES or (target and target[1] in FREE_TARGETS):
+            return None
+        part = self._part(one)
+        if found := CYCLES.search(one.attributes):
+            return Cost(int(found[1]) / self._clock_hz, part)
+        if target and (kernel := kernels.attention(one)):
+            return Cost(kernel.seconds(self._chip), ATTENTION)
+        return Cost(self._moved_bytes(computation, one) / self._hbm_bytes_per_s, part)
+
+    def _part(self, one: Instruction) -> str:
+        scopes = PART.findall(one.op_name)
+        is_attention = bool(scopes) and scopes[-1] == "attention"
+        is_product = one.opcode in PRODUCTS or any(map(self._has_product, one.called))
+        if is_attention and not PROJECTION.search(one.op_name):
+            return ATTENTION
+        return MATRIX_PRODUCTS if is_product else OTHERS
+
+    def _moved_bytes(self, computation: str, one: Instruction) -> int:
+        """Returns the bytes read and written; an update in place moves only what is new."""
+        within = self._program.computations[computation]
+        sizes = [within[name].bytes for name in one.operands if name in within]
+        if one.opcode == "dynamic-update-slice":
+            return 2 * sizes[1]
+        return one.bytes + sum(min(size, max(one.bytes, 1)) for size in sizes)
+
+    def _size_of(self, one: Instruction, operand: str) -> int:
+        return self._program.computations[self._program.place(one)][operand].bytes
+
+    def _find_product(self, computation: str) -> bool:
+        within = self._program.computations[computation].values()
+        return any(
+            one.opcode in PRODUCTS or any(map(self._has_product, one.called)) for one in within
+        )
+
+    def _find_collective(self, computation: str) -> tuple[str, Instruction] | None:
+        for one in self._program.computations[computation].values():
+            if kind_of(one, computation):
+                return computation, one
+            if found := next(filter(None, map(self._collective_in, one.called)), None):
+                return found
+        return None
+
+
+def _is_piece(one: Instruction) -> bool:
+    """Returns whether an instruction does core work with a piece of a collective under way."""
+    return one.opcode == "fusion" and "async" in one.name and not one.name.startswith(FUSED_START)

@@ -1,0 +1,59 @@
+"""The time of attention kernels, for which the compiler gives no estimate."""
+
+import math
+import re
+from dataclasses import dataclass
+
+from trainer.analysis.hlo import ARRAY, Instruction
+from trainer.contract.planning.accelerators import Accelerator
+
+NAME = re.compile(r"splash_m[hq]a_(fwd|dkv|dq)")
+BLOCK = re.compile(r'\\?"(block_\w+)\\?": (\d+)')
+OPERANDS = re.compile(r"operand_layout_constraints=\{(.*?)\}, frontend_attributes")
+PRODUCTS = {"fwd": 2, "dkv": 4, "dq": 3}
+"""Matrix products of a pair of blocks: scores and values; with their gradients in the others."""
+FUSED_PRODUCTS = 5
+"""Products of the kernel that computes all three gradients at once."""
+SHARE_OF_PEAK = 0.35
+
+
+@dataclass(frozen=True)
+class AttentionKernel:
+    """A call of JAX's splash kernel."""
+
+    scores: int
+    """Pairs of positions, of all heads and rows, in blocks that the mask does not skip."""
+    head_dim: int
+    products: int
+
+    def seconds(self, chip: Accelerator) -> float:
+        """Returns the seconds on one device."""
+        assert chip.peak_bf16_flops
+        return (
+            2 * self.products * self.scores * self.head_dim / (SHARE_OF_PEAK * chip.peak_bf16_flops)
+        )
+
+
+def attention(call: Instruction) -> AttentionKernel | None:
+    """Returns the kernel that a custom call runs; None when it is not one of attention."""
+    name, operands = NAME.search(call.name), OPERANDS.search(call.attributes)
+    if name is None or operands is None:
+        return None
+    shapes = [(dtype, _dims(dims)) for dtype, dims in ARRAY.findall(operands[1])]
+    masks = [dims for dtype, dims in shapes if dtype == "s8"]
+    arrays = [dims for dtype, dims in shapes if dtype == "bf16"]
+    if not masks or len(arrays) < 2:
+        return None
+    *outer, length, head_dim = arrays[0]
+    queries, seen = masks[-1][-2:]
+    keys = arrays[1][-2]
+    blocks = {key: int(size) for key, size in BLOCK.findall(call.attributes)}
+    block = blocks.get("block_kv" if name[1] == "fwd" else f"block_kv_{name[1]}", 512)
+    own = math.ceil(length / queries) if queries else length
+    active = sum(min(math.ceil((at + 1) * own / block), seen) for at in range(queries))
+    products = FUSED_PRODUCTS if name[1] == "dkv" and len(masks) == 0 else PRODUCTS[name[1]]
+    return AttentionKernel(math.prod(outer) * active * own * min(block, keys), head_dim, products)
+
+
+def _dims(text: str) -> list[int]:
+    return [int(dim) for dim in text.split(",") if dim]

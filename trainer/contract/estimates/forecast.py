@@ -1,0 +1,145 @@
+"""The expected time of a step, with its parts and a range: from the schedule that the TPU compiler
+has made, or estimated from the plan. Pure Python.
+
+The estimate divides the work by rates that were fitted: on TPUs to compiled schedules, on GPUs to
+one published measurement. Its parts have the names of those of a compiled schedule.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trainer.contract.config.job import Job
+from trainer.contract.config.model import Model
+from trainer.contract.estimates import roofline
+from trainer.contract.estimates.roofline import Bounds
+from trainer.contract.planning import accelerators
+from trainer.contract.planning.accelerators import Accelerator
+from trainer.contract.planning.plan import Plan
+from trainer.contract.planning.planner import DTYPE_BYTES
+from trainer.contract.protocol.reports import StepSchedule
+
+Basis = Literal["compiled schedule", "calibrated estimate"]
+MATRIX_PRODUCTS, ATTENTION, OTHER_FUSIONS = "matrix products", "attention", "other fusions"
+HOST = "host"
+COLLECTIVES = "collectives over {}"
+"""Name of a part by mesh axis: the time in which nothing else runs."""
+HOST_S = 0.003
+"""Seconds of the host per step: measured with 48 scanned layers on CPU devices. It works while the
+devices run the step before, so it only counts beyond their time."""
+RANGES: dict[Basis, tuple[float, float]] = {
+    "compiled schedule": (0.88, 1.15),
+    "calibrated estimate": (0.75, 1.4),
+}
+"""Lowest and highest step time as multiples of the expected one."""
+
+
+@dataclass(frozen=True)
+class StepForecast:
+    """The expected time of one step, in seconds."""
+
+    parts: dict[str, float]
+    """Seconds by part: a work of the devices, a wait for collectives over an axis, or the host."""
+    basis: Basis
+    is_validated: bool
+    """Whether forecasts of such devices have been compared with published measurements."""
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step, the sum of its parts."""
+        return sum(self.parts.values())
+
+    @property
+    def low_s(self) -> float:
+        return self.step_s * RANGES[self.basis][0]
+
+    @property
+    def high_s(self) -> float:
+        return self.step_s * RANGES[self.basis][1]
+
+
+def of_schedule(schedule: StepSchedule) -> StepForecast:
+    """Returns the forecast of a step that was compiled."""
+    return _with_host(schedule.parts, "compiled schedule", is_validated=True)
+
+
+def estimated(job: Job, plan: Plan) -> StepForecast | None:
+    """Returns the estimate of a step from its plan.
+
+    Returns None for CPU devices and custom models, whose speed is not known.
+    """
+    best = roofline.bounds(job, plan)
+    chip = None if plan.world.on_cpu else accelerators.parse(plan.world.accelerator)
+    if best is None or chip is None or not isinstance(job.model, Model):
+        return None
+    rates = TPU_RATES.get(chip.generation, GPU_RATES)
+    parts = _work(job, plan, best, chip, rates)
+    busy_s = sum(parts.values())
+    for one in roofline.traffic(job, plan):
+        seconds = _link_s(one, chip)
+        is_hidden = one.axis in OVERLAPPED
+        exposed = max(EXPOSED * seconds, seconds - busy_s) if is_hidden else seconds
+        name = COLLECTIVES.format(one.axis)
+        parts[name] = parts.get(name, 0.0) + exposed
+    return _with_host(parts, "calibrated estimate", is_validated=chip.platform == "tpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Shares of a device's specifications that steps reach."""
+
+    products: float
+    """Of the peak FLOP/s, in products with weights."""
+    attention: float
+    """Of the peak FLOP/s, in the products of attention."""
+
+
+TPU_RATES = {
+    "v4": Rates(products=0.80, attention=0.35),
+    "v5e": Rates(products=0.75, attention=0.35),
+    "v5p": Rates(products=0.85, attention=0.35),
+    "v6e": Rates(products=0.59, attention=0.35),
+    "v7x": Rates(products=0.65, attention=0.25),
+}
+GPU_RATES = Rates(products=0.55, attention=0.35)
+PASSES = 60
+"""Times that fusions read or write the residual stream of a layer in a step."""
+ATTENTION_PRODUCTS, MODEL_PRODUCTS = 9, 6
+"""Products of two passes of attention as kernels compute them, and as the model's FLOPs count them.
+The backward pass computes the scores again, once for each of its two kernels."""
+RECOMPUTED_PRODUCTS = 2
+"""Products of attention's forward pass, which rematerialization repeats."""
+OVERLAPPED = ("fsdp", "data")
+"""Mesh axes whose collectives run beside other work."""
+EXPOSED = 0.1
+"""Share of the time of overlapped collectives that nothing hides."""
+LINK_SHARE = 0.9
+"""Share of a link's specified bandwidth that a collective gets."""
+
+
+def _work(job: Job, plan: Plan, best: Bounds, chip: Accelerator, rates: Rates) -> dict[str, float]:
+    """Returns the seconds of a device's work by part."""
+    assert chip.hbm_bytes_per_s
+    own = roofline.attention_flops_per_token(job) * best.tokens
+    repeated = RECOMPUTED_PRODUCTS if job.decoder.remat != "none" else 0
+    counted = own * (MODEL_PRODUCTS + repeated) / MODEL_PRODUCTS
+    computed = own * (ATTENTION_PRODUCTS + repeated) / MODEL_PRODUCTS
+    tokens = plan.batch.tokens_per_device * plan.batch.grad_accum_steps
+    stream = DTYPE_BYTES[plan.compute_dtype] * job.decoder.d_model
+    moved = PASSES * tokens * job.decoder.layers * stream
+    return {
+        MATRIX_PRODUCTS: (best.program_flops - counted) / best.peak_flops / rates.products,
+        ATTENTION: computed / best.peak_flops / rates.attention,
+        OTHER_FUSIONS: moved / chip.hbm_bytes_per_s + best.hbm_s,
+    }
+
+
+def _link_s(one: roofline.Traffic, chip: Accelerator) -> float:
+    """Returns the seconds of traffic; 0 where the bandwidth is not known."""
+    rate = chip.ici_bytes_per_s if one.link == "ici" else chip.dcn_bytes_per_s
+    return one.bytes / (LINK_SHARE * rate) if rate else 0.0
+
+
+def _with_host(parts: dict[str, float], basis: Basis, *, is_validated: bool) -> StepForecast:
+    return StepForecast(
+        {**parts, HOST: max(0.0, HOST_S - sum(parts.values()))}, basis, is_validated
+    )
