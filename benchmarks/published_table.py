@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from benchmarks.published_rows import ROOT, Row, Speed, load, plan, published_speed
+from launcher.planning.forecast import forecast
 
 FORECASTS = ROOT / "docs" / "published" / "forecasts.json"
 """The results behind the page, by the id of the row."""
@@ -71,6 +72,8 @@ class Comparison:
 
     row: Row
     published: Speed
+    estimate: float | None
+    """Tokens per second and chip that are estimated from the plan, without the compiler."""
     result: Forecast | None
 
     @property
@@ -83,8 +86,15 @@ class Comparison:
     @property
     def error(self) -> float | None:
         """Forecast over published speed, minus 1; None without a forecast."""
-        ours = self.tokens_per_s_per_chip
-        return None if ours is None else ours / self.published.tokens_per_s_per_chip - 1
+        return self._error_of(self.tokens_per_s_per_chip)
+
+    @property
+    def error_of_estimate(self) -> float | None:
+        """Estimate over published speed, minus 1; None without an estimate."""
+        return self._error_of(self.estimate)
+
+    def _error_of(self, speed: float | None) -> float | None:
+        return None if speed is None else speed / self.published.tokens_per_s_per_chip - 1
 
     @property
     def text(self) -> str:
@@ -102,10 +112,13 @@ class Comparison:
 
 
 @cache
-def _published(row: Row) -> Speed:
-    """Plans the row's job, on which speeds that follow from TFLOP/s depend."""
+def _planned(row: Row) -> tuple[Speed, float | None]:
+    """Plans the row's job; returns the published speed and the estimated one."""
     with tempfile.TemporaryDirectory() as folder:
-        return published_speed(row, plan(row, Path(folder)))
+        launch = plan(row, Path(folder))
+    estimate = forecast(launch)
+    speed = estimate and estimate.tokens_per_s_per_device * row.devices_per_chip
+    return published_speed(row, launch), speed
 
 
 def compare(rows: Sequence[Row], results: Mapping[str, Forecast]) -> Iterator[Comparison]:
@@ -113,22 +126,45 @@ def compare(rows: Sequence[Row], results: Mapping[str, Forecast]) -> Iterator[Co
     for row in rows:
         result = results.get(row.id)
         is_current = result is not None and result.job == row.job_hash
-        yield Comparison(row, _published(row), result if is_current else None)
+        yield Comparison(row, *_planned(row), result if is_current else None)
 
 
-def errors_of(compared: Sequence[Comparison], half: str) -> list[float]:
-    """Returns the absolute errors of a half's rows that have a forecast."""
-    return [abs(c.error) for c in compared if c.row.half == half and c.error is not None]
+@dataclass(frozen=True)
+class Errors:
+    """The absolute errors of a half, of one kind of figure."""
+
+    rows: int
+    found: list[float]
+    ahead: int
+    """Number of rows with a figure above the published one."""
+
+    @property
+    def median(self) -> str:
+        return f"{statistics.median(self.found):.1%}" if self.found else "-"
+
+    @property
+    def largest(self) -> str:
+        return f"{max(self.found):.1%}" if self.found else "-"
+
+
+def errors_of(compared: Sequence[Comparison], half: str, *, of_estimates: bool = False) -> Errors:
+    """Returns the errors of a half's forecasts, or of its estimates."""
+    rows = [c for c in compared if c.row.half == half]
+    signed = [c.error_of_estimate if of_estimates else c.error for c in rows]
+    known = [error for error in signed if error is not None]
+    return Errors(len(rows), [abs(error) for error in known], sum(e > 0 for e in known))
 
 
 def summary(compared: Sequence[Comparison]) -> Iterator[str]:
     """Yields a line with the median and the largest error of each half."""
     for half in HALVES:
-        rows, errors = [c for c in compared if c.row.half == half], errors_of(compared, half)
-        line = f"{half}: {len(errors)} of {len(rows)} rows have a forecast"
-        if errors:
-            line += f"; median error {statistics.median(errors):.1%}, largest {max(errors):.1%}"
-        yield line
+        forecasts = errors_of(compared, half)
+        estimates = errors_of(compared, half, of_estimates=True)
+        yield (
+            f"{half}: {len(forecasts.found)} of {forecasts.rows} rows have a forecast, "
+            f"median error {forecasts.median}, largest {forecasts.largest}; "
+            f"estimates from the plan alone: {estimates.median}, {estimates.largest}"
+        )
 
 
 def stored(path: Path = FORECASTS) -> dict[str, Forecast]:
@@ -152,8 +188,9 @@ $ uv run --extra tpu python benchmarks/published.py --write
 
 Half of the rows may set constants of the forecast; the other half only tests it. Speeds are tokens
 per second and chip. Where a source gives TFLOP/s only (marked `*`), the speed follows from its own
-count of FLOPs. A forecast that is above the measurement has a positive error, and is ahead of it.
-Forecasts are computed; no row was run on TPUs.
+count of FLOPs. The estimate is what `launch plan` prints without the compiler; the forecast follows
+the compiled step. A figure above the measurement has a positive error, and is ahead of it. All
+figures of Slipway are computed; no row was run on TPUs.
 """
 
 
@@ -170,32 +207,38 @@ def page(rows: Sequence[Row], results: Mapping[str, Forecast]) -> str:
 
 def _summary_table(compared: Sequence[Comparison]) -> str:
     lines = [
-        "| half | rows | with a forecast | median error | largest error | ahead |",
+        "| | half | rows | median error | largest error | ahead |",
         "|---|---|---|---|---|---|",
     ]
-    for half in HALVES:
-        rows, errors = [c for c in compared if c.row.half == half], errors_of(compared, half)
-        median = f"{statistics.median(errors):.1%}" if errors else "-"
-        largest = f"{max(errors):.1%}" if errors else "-"
-        ahead = sum(c.error is not None and c.error > 0 for c in rows)
-        lines.append(f"| {half} | {len(rows)} | {len(errors)} | {median} | {largest} | {ahead} |")
+    for name, of_estimates in (("forecast", False), ("estimate", True)):
+        for half in HALVES:
+            found = errors_of(compared, half, of_estimates=of_estimates)
+            count = f"{len(found.found)} of {found.rows}"
+            lines.append(
+                f"| {name} | {half} | {count} | {found.median} | {found.largest} | {found.ahead} |"
+            )
     return _spaced("\n".join(lines)) + "\n"
 
 
 def _table(compared: Sequence[Comparison]) -> str:
     lines = [
-        "| row | chips | batch per device | positions | published | forecast | error | ahead |",
+        "| row | chips | rows per device | positions | published | estimate | forecast | ahead |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for c in compared:
-        row, ours, error = c.row, c.tokens_per_s_per_chip, c.error
-        theirs = f"{c.published.tokens_per_s_per_chip:,.0f}{'*' if c.published.is_derived else ''}"
-        figures = f"{c.missing} | - | -"
-        if ours is not None and error is not None:
-            figures = f"{ours:,.0f} | {error:+.1%} | {'yes' if error > 0 else 'no'}"
+        row, theirs = c.row, c.published
+        published = f"{theirs.tokens_per_s_per_chip:,.0f}{'*' if theirs.is_derived else ''}"
+        ahead = "-" if c.error is None else "yes" if c.error > 0 else "no"
+        forecast_cell = _cell(c.tokens_per_s_per_chip, c.error) or c.missing
         size = f"{row.chips} | {row.batch_per_device:g} | {row.seq_len}"
-        lines.append(f"| [{row.id}]({row.source.url}) | {size} | {theirs} | {figures} |")
+        cells = f"{_cell(c.estimate, c.error_of_estimate) or '-'} | {forecast_cell} | {ahead}"
+        lines.append(f"| [{row.id}]({row.source.url}) | {size} | {published} | {cells} |")
     return _spaced("\n".join(lines)) + "\n"
+
+
+def _cell(speed: float | None, error: float | None) -> str:
+    """Returns a speed with its error; "" when there is none."""
+    return "" if speed is None or error is None else f"{speed:,.0f} ({error:+.1%})"
 
 
 def _differences(compared: Sequence[Comparison]) -> str:

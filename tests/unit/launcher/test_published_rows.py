@@ -160,7 +160,7 @@ def test_causal_attention_counts_half_of_the_flops_of_attention(tmp_path: Path) 
 def test_error_is_forecast_over_published_speed(row: Row, factor: float) -> None:
     published = Speed(1000.0, is_derived=False)
     result = result_of(row, 1000 * factor / row.devices_per_chip)
-    assert Comparison(row, published, result).error == pytest.approx(factor - 1)
+    assert Comparison(row, published, None, result).error == pytest.approx(factor - 1)
 
 
 def test_result_of_another_job_counts_as_not_run() -> None:
@@ -173,20 +173,20 @@ def test_result_of_another_job_counts_as_not_run() -> None:
 def test_row_that_failed_is_listed_with_its_reason() -> None:
     row = ROWS[0]
     result = Forecast(job=row.job_hash, code="0", versions={}, problem="does not fit: 40 GiB")
-    assert "does not fit: 40 GiB | - | -" in page([row], {row.id: result})
+    assert "| does not fit: 40 GiB | - |" in page([row], {row.id: result})
 
 
 def test_summary_has_median_and_largest_error_of_each_half() -> None:
     rows = [row for row in ROWS if row.half == "test"][:3]
+    published = Speed(100.0, is_derived=False)
     compared = [
-        Comparison(
-            row, Speed(100.0, is_derived=False), result_of(row, speed / row.devices_per_chip)
-        )
+        Comparison(row, published, 50.0, result_of(row, speed / row.devices_per_chip))
         for row, speed in zip(rows, (110, 95, 130), strict=True)
     ]
     calibrate, test = summary(compared)
-    assert calibrate == "calibrate: 0 of 0 rows have a forecast"
-    assert test.endswith("3 of 3 rows have a forecast; median error 10.0%, largest 30.0%")
+    assert "calibrate: 0 of 0 rows have a forecast, median error -, largest -;" in calibrate
+    assert "3 of 3 rows have a forecast, median error 10.0%, largest 30.0%;" in test
+    assert test.endswith("estimates from the plan alone: 50.0%, 50.0%")
 
 
 def test_nested_parts_have_the_names_of_their_path() -> None:
