@@ -29,6 +29,7 @@ from benchmarks.published_table import FORECASTS, PAGE, Forecast, compare, page,
 
 DOES_NOT_FIT = 1
 PACKAGES = ("jax", "libtpu")
+SHOWN_EVERY_S = 5.0
 
 
 def main() -> int:
@@ -76,7 +77,7 @@ def forecast(row: Row, options: argparse.Namespace) -> Forecast:
     result = result.model_copy(update={"seconds": round(time.monotonic() - began, 1)})
     if not result.is_transient:
         options.cache.mkdir(parents=True, exist_ok=True)
-        path = options.cache / f"{row.id}.{row.job_hash}.{code_hash()}.json"
+        path = options.cache / f"{row.id}.{row.job_hash}.{result.code}.json"
         path.write_text(result.model_dump_json(indent=1))
     return result
 
@@ -119,21 +120,33 @@ def _compile(row: Row, folder: Path, timeout_s: float) -> Forecast:
         *(sys.executable, "-m", "launcher", "plan", str(job), "-c", str(cluster)),
         *(*row.job, "--compile", "-o", "json"),
     ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     made: dict[str, Any] = {"job": row.job_hash, "code": code_hash(), "versions": versions()}
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-        )
-    except subprocess.TimeoutExpired:
+    output = _run(command, folder, timeout_s)
+    if output is None:
         problem = f"not compiled within {timeout_s:.0f} s"
         return Forecast(**made, problem=problem, is_transient=True)
-    return Forecast(**made, **read_output(done.stdout, done.stderr))
+    return Forecast(**made, **read_output(*output))
+
+
+def _run(command: list[str], folder: Path, timeout_s: float) -> tuple[str, str] | None:
+    """Runs a command, and shows on a terminal how long it has run.
+
+    Returns its standard output and error; None after the timeout.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipe, began = subprocess.PIPE, time.monotonic()
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True
+    ) as child:
+        while (ran := time.monotonic() - began) < timeout_s:
+            try:
+                return child.communicate(timeout=min(SHOWN_EVERY_S, timeout_s - ran))
+            except subprocess.TimeoutExpired:
+                if sys.stdout.isatty():
+                    shown = f"{time.monotonic() - began:.0f} s"
+                    print(shown, end="\b" * len(shown), flush=True)
+        child.terminate()  # the command ends the compiler
+    return None
 
 
 def read_output(stdout: str, stderr: str) -> dict[str, Any]:
