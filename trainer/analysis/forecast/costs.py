@@ -7,10 +7,9 @@ reductions. This module adds what it leaves out: kernels, collectives and copies
 import re
 from functools import cache
 
-from trainer.analysis.collectives import PART, kind_of, sent_bytes
+from trainer.analysis.collectives import ENDED, OVERLAPPING, PART, kind_of, sent_bytes
 from trainer.analysis.forecast import kernels
 from trainer.analysis.forecast.links import Links
-from trainer.analysis.forecast.schedule import FUSED_START
 from trainer.analysis.forecast.timeline import Cost
 from trainer.analysis.hlo import Instruction, Program
 from trainer.contract.estimates.forecast import (
@@ -152,4 +151,4 @@ class Costs:
 
 def _is_piece(one: Instruction) -> bool:
     """Returns whether an instruction does core work with a piece of a collective under way."""
-    return one.opcode == "fusion" and "async" in one.name and not one.name.startswith(FUSED_START)
+    return any(name.startswith(OVERLAPPING) for name in one.called) or one.name.startswith(ENDED)
