@@ -121,7 +121,7 @@ def search(launch: LaunchSpec, *, compiled: bool | None, as_json: bool) -> None:
         raise UsageError(f"--compile: {error}") from None
     except KeyboardInterrupt:
         raise InterruptError("interrupted; the compiler has ended") from None
-    findings = _in_order(ranking, asked)
+    findings = in_order(ranking, asked)
     if as_json:
         print_json(_result(launch, ranking, findings, lack))
     else:
@@ -147,7 +147,7 @@ def _progress(errors: Console) -> Progress:
     return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
 
 
-def _in_order(ranking: Ranking, asked: list[CompiledCandidate]) -> list[CompiledCandidate]:
+def in_order(ranking: Ranking, asked: list[CompiledCandidate]) -> list[CompiledCandidate]:
     """Returns the alternatives that fit by the compiler, then the unknown, then the rest.
 
     Those that fit are in the order of their compiled schedules, the others in that of the ranking.

@@ -60,7 +60,8 @@ class CompiledCandidate:
     def forecast(self) -> StepForecast:
         """The forecast by the compiled schedule, or else by the calibrated estimate."""
         schedule = self.verdict and self.verdict.schedule
-        return of_schedule(schedule) if schedule else self.candidate.forecast
+        world = self.candidate.alternative.plan.world
+        return of_schedule(schedule, world) if schedule else self.candidate.forecast
 
     @property
     def fits(self) -> bool | None:

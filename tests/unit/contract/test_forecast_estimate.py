@@ -27,14 +27,16 @@ def schedule(**parts: float) -> StepSchedule:
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 100), min_size=1))
 def test_parts_of_a_compiled_step_add_up_to_it(parts: dict[str, float]) -> None:
-    found = of_schedule(schedule(**parts))
+    found = of_schedule(schedule(**parts), world_of("v5p-64"))
     assert found.step_s == pytest.approx(sum(found.parts.values()))
     assert found.low_s <= found.step_s <= found.high_s
 
 
 def test_host_counts_only_beyond_the_devices_time() -> None:
-    assert of_schedule(schedule(a=1.0)).parts[HOST] == 0
-    assert of_schedule(schedule(a=HOST_S / 3)).parts[HOST] == pytest.approx(2 * HOST_S / 3)
+    assert of_schedule(schedule(a=1.0), world_of("v5p-64")).parts[HOST] == 0
+    assert of_schedule(schedule(a=HOST_S / 3), world_of("v5p-64")).parts[HOST] == pytest.approx(
+        2 * HOST_S / 3
+    )
 
 
 @pytest.mark.parametrize("accelerator", ["v4-32", "v5e-256", "v5p-64", "v6e-256", "h100-64"])
@@ -60,9 +62,14 @@ def test_estimate_has_the_wider_range() -> None:
     assert least < low < 1 < high < most
 
 
-def test_gpus_are_marked_as_not_validated() -> None:
-    assert step(job_of(64), world_of("v5p-64")).is_validated
-    assert not step(job_of(64), world_of("h100-8")).is_validated
+@pytest.mark.parametrize(
+    ("accelerator", "is_validated"),
+    [("v5p-64", True), ("v6e-64", True), ("v4-32", False), ("h100-8", False)],
+)
+def test_devices_that_no_measurement_covers_are_marked(
+    accelerator: str, is_validated: bool
+) -> None:
+    assert step(job_of(64), world_of(accelerator)).is_validated == is_validated
 
 
 def test_devices_of_unknown_speed_have_no_estimate() -> None:

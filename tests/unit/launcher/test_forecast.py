@@ -8,12 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.chains.link import prepare
-from launcher.cluster.prices import Price, list_price, price_of
+from launcher.cluster.prices import US_DOLLARS, Price, list_price, price_of
 from launcher.cluster.schema import ClusterRef, find_cluster
+from launcher.commands.search import in_order
+from launcher.planning.compiler import CompiledCandidate
 from launcher.planning.forecast import cost, forecast, unknown
 from launcher.planning.planner import TrainingLaunch
+from launcher.ui.forecast_view import forecast_rows
 from trainer.contract.estimates.forecast import StepForecast
-from trainer.contract.protocol.reports import StepSchedule
+from trainer.contract.estimates.search import rank
+from trainer.contract.protocol.reports import CompileReport, StepSchedule
 
 JOB = """\
 name: large
@@ -114,7 +118,30 @@ def test_price_of_an_unlisted_generation_is_not_known() -> None:
 
 @pytest.mark.parametrize("generation", ["v4", "v5e", "v5p", "v6e"])
 def test_spot_is_never_dearer_than_on_demand(generation: str) -> None:
-    from launcher.cluster.prices import US_DOLLARS
-
     for on_demand, spot in US_DOLLARS[generation].values():
         assert spot is None or spot < on_demand
+
+
+def test_table_states_time_range_parts_cost_and_basis(tmp_path: Path) -> None:
+    launch = planned(tmp_path, "v6e-256")
+    titles, texts = zip(*forecast_rows(launch, SCHEDULE), strict=True)
+    assert titles == ("forecast", "", "", "")
+    assert texts[0].startswith("2 s a step (1.76 to 2.3 s), 8,192 tokens/s per device, MFU ")
+    assert texts[1] == "matrix products 75.0%, attention 25.0%"
+    assert "1,000 steps in 33:20" in texts[2] and "at $2.70 per chip-hour" in texts[2]
+    assert texts[3] == "by the compiled schedule"
+    assert "not validated" in forecast_rows(planned(tmp_path, "h100-64"))[-1][1]
+
+
+def test_alternatives_that_fit_are_in_the_order_of_their_schedules(tmp_path: Path) -> None:
+    launch = planned(tmp_path, "v6e-256")
+    ranking = rank(launch.job, launch.plan)
+    assert ranking
+
+    def compiled(place: int, seconds: float) -> CompiledCandidate:
+        schedule = StepSchedule(seconds, {"a": seconds}, {})
+        report = CompileReport(True, 1, 2, {}, 1.0, "", schedule=schedule)
+        return CompiledCandidate(ranking.fitting[place], report)
+
+    slow, fast = compiled(0, 3.0), compiled(1, 2.0)
+    assert in_order(ranking, [slow, fast])[:2] == [fast, slow]

@@ -14,7 +14,7 @@ from trainer.contract.estimates import roofline
 from trainer.contract.estimates.roofline import Bounds
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.accelerators import Accelerator
-from trainer.contract.planning.plan import Plan
+from trainer.contract.planning.plan import Plan, World
 from trainer.contract.planning.planner import DTYPE_BYTES
 from trainer.contract.protocol.reports import StepSchedule
 
@@ -23,6 +23,8 @@ MATRIX_PRODUCTS, ATTENTION, OTHER_FUSIONS = "matrix products", "attention", "oth
 HOST = "host"
 COLLECTIVES = "collectives over {}"
 """Name of a part by mesh axis: the time in which nothing else runs."""
+VALIDATED = ("v5e", "v5p", "v6e")
+"""Generations whose forecasts are compared with published measurements."""
 HOST_S = 0.003
 """Seconds of the host per step: measured with 48 scanned layers on CPU devices. It works while the
 devices run the step before, so it only counts beyond their time."""
@@ -57,9 +59,9 @@ class StepForecast:
         return self.step_s * RANGES[self.basis][1]
 
 
-def of_schedule(schedule: StepSchedule) -> StepForecast:
-    """Returns the forecast of a step that was compiled."""
-    return _with_host(schedule.parts, "compiled schedule", is_validated=True)
+def of_schedule(schedule: StepSchedule, world: World) -> StepForecast:
+    """Returns the forecast of a step that was compiled for a world."""
+    return _with_host(schedule.parts, "compiled schedule", world)
 
 
 def estimated(job: Job, plan: Plan) -> StepForecast | None:
@@ -80,7 +82,7 @@ def estimated(job: Job, plan: Plan) -> StepForecast | None:
         exposed = max(EXPOSED * seconds, seconds - busy_s) if is_hidden else seconds
         name = COLLECTIVES.format(one.axis)
         parts[name] = parts.get(name, 0.0) + exposed
-    return _with_host(parts, "calibrated estimate", is_validated=chip.platform == "tpu")
+    return _with_host(parts, "calibrated estimate", plan.world)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +145,7 @@ def _link_s(one: roofline.Traffic, chip: Accelerator) -> float:
     return one.bytes / (LINK_SHARE * rate) if rate else 0.0
 
 
-def _with_host(parts: dict[str, float], basis: Basis, *, is_validated: bool) -> StepForecast:
-    return StepForecast(
-        {**parts, HOST: max(0.0, HOST_S - sum(parts.values()))}, basis, is_validated
-    )
+def _with_host(parts: dict[str, float], basis: Basis, world: World) -> StepForecast:
+    exposed = max(0.0, HOST_S - sum(parts.values()))
+    generation = accelerators.parse(world.accelerator).generation
+    return StepForecast({**parts, HOST: exposed}, basis, generation in VALIDATED)
