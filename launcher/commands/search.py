@@ -21,12 +21,13 @@ from launcher.planning.spec import LaunchSpec
 from launcher.planning.trainer_process import TrainerProcessError
 from launcher.ui.plan_view import describe_world
 from trainer.contract.config.model import CustomModel
+from trainer.contract.estimates.forecast import Basis
 from trainer.contract.estimates.search import Candidate, Ranking, rank
 from trainer.contract.planning.accelerators import lacks_compiler
 from trainer.contract.protocol.reports import CompileReport
 
 CLEARLY_FASTER = 0.9
-"""Maximum step time of a clearly faster alternative, as a share of the job's own bound."""
+"""Maximum step time of a clearly faster alternative, as a share of the job's own."""
 SAFE_SHARE = 0.9
 """Maximum share of the memory that an estimate may reach."""
 
@@ -39,7 +40,7 @@ class Advice:
     overrides: tuple[str, ...] = ()
     hbm_estimate_bytes: int | None = None
     step_s: float | None = None
-    """Lower bound of the step's time."""
+    """Step time in seconds, by the calibrated estimate."""
 
 
 def advise(launch: TrainingLaunch, verdict: CompileReport) -> Advice | None:
@@ -72,9 +73,9 @@ def nothing_fits(ranking: Ranking, scale: float = 1.0) -> str:
 
 
 def _faster(ranking: Ranking, fitting: list[Candidate], scale: float) -> Advice | None:
-    limit_s = CLEARLY_FASTER * ranking.own.bounds.step_s
-    faster = [one for one in fitting if one.bounds.step_s <= limit_s]
-    return _advice("faster at best", faster[0], ranking, scale) if faster else None
+    limit_s = CLEARLY_FASTER * ranking.own.forecast.step_s
+    faster = [one for one in fitting if one.forecast.step_s <= limit_s]
+    return _advice("faster, by estimate", faster[0], ranking, scale) if faster else None
 
 
 def _advice(what: str, one: Candidate, ranking: Ranking, scale: float) -> Advice:
@@ -82,10 +83,10 @@ def _advice(what: str, one: Candidate, ranking: Ranking, scale: float) -> Advice
     overrides = one.alternative.overrides
     text = (
         f"{what}: {' '.join(overrides)} (about {format_bytes(needed)} of "
-        f"{format_bytes(ranking.hbm_bytes)} per device; at best {one.bounds.step_s:.3g} s a step, "
-        f"now {ranking.own.bounds.step_s:.3g} s)"
+        f"{format_bytes(ranking.hbm_bytes)} per device; {one.forecast.step_s:.3g} s a step, now "
+        f"{ranking.own.forecast.step_s:.3g} s)"
     )
-    return Advice(text, overrides, needed, one.bounds.step_s)
+    return Advice(text, overrides, needed, one.forecast.step_s)
 
 
 def _scale(ranking: Ranking, verdict: CompileReport) -> float:
@@ -120,7 +121,7 @@ def search(launch: LaunchSpec, *, compiled: bool | None, as_json: bool) -> None:
         raise UsageError(f"--compile: {error}") from None
     except KeyboardInterrupt:
         raise InterruptError("interrupted; the compiler has ended") from None
-    findings = _in_order(ranking, asked)
+    findings = in_order(ranking, asked)
     if as_json:
         print_json(_result(launch, ranking, findings, lack))
     else:
@@ -146,14 +147,22 @@ def _progress(errors: Console) -> Progress:
     return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
 
 
-def _in_order(ranking: Ranking, asked: list[CompiledCandidate]) -> list[CompiledCandidate]:
-    """Returns the alternatives that fit by the compiler, then the unknown, then the rest."""
+def in_order(ranking: Ranking, asked: list[CompiledCandidate]) -> list[CompiledCandidate]:
+    """Returns the alternatives that fit by the compiler, then the unknown, then the rest.
+
+    Those that fit are in the order of their compiled schedules, the others in that of the ranking.
+    """
     compiled = {id(one.candidate): one for one in asked}
     every = [
         compiled.get(id(one), CompiledCandidate(one))
         for one in [*ranking.fitting, *ranking.doubtful]
     ]
-    return sorted(every, key=lambda one: {True: 0, None: 1, False: 2}[one.fits])
+    return sorted(every, key=_place)
+
+
+def _place(finding: CompiledCandidate) -> tuple[float, ...]:
+    group = {True: 0, None: 1, False: 2}[finding.fits]
+    return group, finding.forecast.step_s if finding.fits else 0.0
 
 
 def _is_likely(finding: CompiledCandidate, ranking: Ranking) -> bool:
@@ -184,14 +193,14 @@ def _print(
 
 def _table(ranking: Ranking, findings: list[CompiledCandidate]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("", "at best", "in turn"):
+    for title in ("", "forecast", "at best"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column(f"of {format_bytes(ranking.hbm_bytes)} HBM", no_wrap=True)
     table.add_column("changes", overflow="fold")
     for number, finding in enumerate(findings, 1):
-        best = finding.candidate.bounds
+        likely, best = finding.forecast, finding.candidate.bounds
         if number <= ROWS or finding.candidate is ranking.own:
-            times = f"{best.step_s:.3g} s", f"{best.serial_s:.3g} s"
+            times = f"{likely.step_s:.3g} s", f"{best.step_s:.3g} s"
             table.add_row(str(number), *times, _memory(finding, ranking), _changes(finding))
     return table
 
@@ -235,6 +244,9 @@ class RankedAlternative:
     rows_per_device: int
     """Rows of one micro-batch."""
     bounds: StepBounds
+    step_time_s: float
+    """Forecast of a step in seconds, by which the alternatives are ranked."""
+    forecast_basis: Basis
     hbm_estimate_bytes: int
     estimate: Mapping[str, int]
     """Estimated bytes per device by part."""
@@ -259,6 +271,8 @@ class RankedAlternative:
             grad_accum_steps=plan.batch.grad_accum_steps,
             rows_per_device=plan.batch.rows_per_device,
             bounds=StepBounds.of(one.bounds),
+            step_time_s=finding.forecast.step_s,
+            forecast_basis=finding.forecast.basis,
             hbm_estimate_bytes=one.footprint.total,
             estimate=one.footprint.parts,
             fits=finding.fits,

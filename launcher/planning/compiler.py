@@ -12,6 +12,7 @@ from launcher.core.memory import available_bytes
 from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
 from launcher.planning.trainer_process import POLL_INTERVAL_S, TrainerProcess, TrainerProcessError
+from trainer.contract.estimates.forecast import StepForecast, of_schedule
 from trainer.contract.estimates.search import Candidate, Ranking
 from trainer.contract.planning.accelerators import lacks_compiler
 from trainer.contract.protocol.reports import CompileReport
@@ -54,6 +55,13 @@ class CompiledCandidate:
     verdict: CompileReport | None = None
     """None when it was not compiled, or the compiler failed."""
     failure: str = ""
+
+    @property
+    def forecast(self) -> StepForecast:
+        """The forecast by the compiled schedule, or else by the calibrated estimate."""
+        schedule = self.verdict and self.verdict.schedule
+        world = self.candidate.alternative.plan.world
+        return of_schedule(schedule, world) if schedule else self.candidate.forecast
 
     @property
     def fits(self) -> bool | None:

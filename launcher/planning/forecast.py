@@ -57,10 +57,10 @@ def forecast(launch: TrainingLaunch, schedule: StepSchedule | None = None) -> Fo
 
     Returns None when the speed of the devices or of the model is not known; see `unknown`.
     """
-    step = steps.of_schedule(schedule) if schedule else steps.estimated(launch.job, launch.plan)
+    job, world = launch.job, launch.plan.world
+    step = steps.of_schedule(schedule, world) if schedule else steps.estimated(job, launch.plan)
     if step is None:
         return None
-    job, world = launch.job, launch.plan.world
     tokens = job.data.global_batch * job.data.seq_len
     best = launch.bounds
     duration_s = job.last_step * step.step_s

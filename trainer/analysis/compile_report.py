@@ -150,7 +150,7 @@ def _understood(read: Callable[[str, Plan], Result], text: str, plan: Plan) -> R
     """
     try:
         return read(text, plan)
-    except ValueError as error:
+    except (KeyError, ValueError) as error:
         print(f"cannot analyze the program ({read.__name__}): {error}", file=sys.stderr)
         return None
 

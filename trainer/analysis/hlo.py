@@ -19,7 +19,7 @@ CALLED = re.compile(
     r"\b(calls|to_apply|body|condition|branch_computations|true_computation|false_computation)"
     r"=(\{[^}]*\}|%[\w.-]+)"
 )
-SPLIT = re.compile(r"\{\n([^\n]*)\n\}")
+SPLIT = re.compile(r'\{\n("[^\n]*)\n\}')
 """Attributes that are printed over three lines: those of a kernel."""
 OP_NAME = re.compile(r'op_name="([^"]*)"')
 COPIES = ("copy", "bitcast", "convert", "copy-start", "copy-done")

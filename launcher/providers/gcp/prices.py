@@ -1,6 +1,6 @@
 """Cost estimates of slices before they are requested. Pure."""
 
-from launcher.cluster.prices import list_price
+from launcher.cluster.prices import Price, list_price
 from launcher.providers.gcp.request import TpuRequest
 from trainer.contract.planning import accelerators
 
@@ -15,14 +15,20 @@ def chips(wanted: TpuRequest) -> int | None:
 
 def dollars_per_hour(wanted: TpuRequest) -> float | None:
     """Returns the estimated cost per hour. Returns None when no price is known."""
-    price, total = wanted.settings.price_per_chip_hour, chips(wanted)
-    if total is None:
-        return None
-    if price is None:
+    price, total = _price(wanted), chips(wanted)
+    return None if price is None or total is None else price.dollars_per_chip_hour * total
+
+
+def _price(wanted: TpuRequest) -> Price | None:
+    """Returns the price of the settings, or else the list price on demand."""
+    own = wanted.settings.price_per_chip_hour
+    if own is not None:
+        return Price(dollars_per_chip_hour=own, source="by provider.price_per_chip_hour")
+    try:
         generation = accelerators.parse(wanted.accelerator_type).generation
-        found = list_price(generation, zone=wanted.zone, spot=False)
-        price = found and found.dollars_per_chip_hour
-    return None if price is None else price * total
+    except ValueError:
+        return None
+    return list_price(generation, zone=wanted.zone, spot=False)
 
 
 def cost_line(wanted: TpuRequest) -> str:
@@ -31,11 +37,12 @@ def cost_line(wanted: TpuRequest) -> str:
     if cost is None or total is None:
         return f"{wanted}: no price is known (say provider.price_per_chip_hour)"
     each = f"{total} chips at ${cost / total:.2f}"
-    if wanted.settings.price_per_chip_hour is not None:
-        source = "by provider.price_per_chip_hour"
-    else:
+    price = _price(wanted)
+    assert price, "its cost is known"
+    source = price.source
+    if wanted.settings.price_per_chip_hour is None:
         kinds = {"spot": ", spot is cheaper", "reserved": ", a reservation has its own"}
-        source = "an estimate: the list price on demand in the US" + kinds.get(wanted.tier, "")
+        source = f"an estimate: the list price {source}{kinds.get(wanted.tier, '')}"
     return f"{wanted}: about ${cost:,.2f} an hour, {each} ({source})"
 
 

@@ -126,9 +126,10 @@ def test_all_missing_settings_are_reported_at_once(tmp_path: Path, monkeypatch):
     ("settings", "line"),
     [
         ({}, "v4-32 (on demand) in us-central2-b, project mine: about $51.52 an hour, 16 chips at "
-         "$3.22 (an estimate: the list price on demand in the US)"),
+         "$3.22 (an estimate: the list price on demand in us-central2, 2026-11)"),
         ({"spot": True}, "v4-32 (spot) in us-central2-b, project mine: about $51.52 an hour, 16 "
-         "chips at $3.22 (an estimate: the list price on demand in the US, spot is cheaper)"),
+         "chips at $3.22 (an estimate: the list price on demand in us-central2, 2026-11, spot "
+         "is cheaper)"),
         ({"price_per_chip_hour": 0.5}, "v4-32 (on demand) in us-central2-b, project mine: about "
          "$8.00 an hour, 16 chips at $0.50 (by provider.price_per_chip_hour)"),
         ({"accelerator": "v3-8"}, "v3-8 (on demand) in us-central2-b, project mine: no price is "

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,10 +32,26 @@ def compiled(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
-def test_what_fits_is_needed_where_the_plan_says(tmp_path: Path) -> None:
-    result = compiled(tmp_path, "-c", "v5e-1", "-o", "json")
+@pytest.fixture(scope="module")
+def fitting(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The verdict on a job that fits."""
+    result = compiled(tmp_path_factory.mktemp("fitting"), "-c", "v5e-1", "-o", "json")
     assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
+    return json.loads(result.stdout)
+
+
+def test_forecast_follows_the_compiled_schedule(fitting: dict[str, Any]) -> None:
+    forecast, bounds = fitting["forecast"], fitting["bounds"]
+    assert forecast["basis"] == "compiled schedule"
+    assert sum(forecast["parts"].values()) == pytest.approx(forecast["step_time_s"])
+    assert forecast["step_time_s"] == pytest.approx(fitting["schedule"]["device_s"])
+    assert bounds["step_s"] < forecast["step_time_s"] < 3 * bounds["step_s"]
+    assert 0 < forecast["parts"]["matrix products"] < forecast["step_time_s"]
+    assert forecast["cost"]["price_per_chip_hour"] == 1.20
+
+
+def test_what_fits_is_needed_where_the_plan_says(fitting: dict[str, Any]) -> None:
+    found = fitting
     assert found["fits"]
     assert found["hbm_needed_bytes"] <= found["hbm_available_bytes"] == 16 * GiB
     for part in ("parameters", "optimizer"):

@@ -85,7 +85,7 @@ def test_what_may_fit_but_is_too_close_to_count_on_is_no_advice(tmp_path: Path) 
 
 def test_plan_that_fits_names_clearly_faster_one(tmp_path: Path) -> None:
     advice = advise(planned(tmp_path, "v5p-64", "model.remat=full"), verdict(True, 30))
-    assert advice and advice.text.startswith("faster at best: ")
+    assert advice and advice.text.startswith("faster, by estimate: ")
     assert any(override.startswith("model.remat=") for override in advice.overrides)
 
 

@@ -7,12 +7,17 @@ reductions. This module adds what it leaves out: kernels, collectives and copies
 import re
 from functools import cache
 
-from trainer.analysis.collectives import PART, kind_of, sent_bytes
+from trainer.analysis.collectives import ENDED, OVERLAPPING, PART, kind_of, sent_bytes
 from trainer.analysis.forecast import kernels
 from trainer.analysis.forecast.links import Links
-from trainer.analysis.forecast.schedule import FUSED_START
 from trainer.analysis.forecast.timeline import Cost
 from trainer.analysis.hlo import Instruction, Program
+from trainer.contract.estimates.forecast import (
+    ATTENTION,
+    COLLECTIVES,
+    MATRIX_PRODUCTS,
+    OTHER_FUSIONS,
+)
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import Plan
 
@@ -26,7 +31,6 @@ ON_SPARSE_CORES = 'async_execution_thread="sparsecore"'
 PRODUCTS = ("convolution", "dot")
 PROJECTION = re.compile(r"\battention/dot_general")
 """Scope of attention's products with weights; its other products are of queries, keys, values."""
-MATRIX_PRODUCTS, ATTENTION, OTHERS = "matrix products", "attention", "other fusions"
 COPIES, HOST_COPIES = "waits for copies", "waits for host memory"
 MOVES = (
     "copy", "copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice", "gather",
@@ -39,7 +43,6 @@ FREE_TARGETS = ("AllocateBuffer", "ConcatBitcast", "PrepareAsyncCallStart", "Pre
 """Custom calls that do no work."""
 HOST_BYTES_PER_S = 16e9
 """Bytes/s of a chip to its host's memory, in one direction: "How to Scale Your Model", "TPUs"."""
-NO_AXIS = "none"
 
 
 class Costs:
@@ -86,16 +89,15 @@ class Costs:
         within = self._program.computations[computation]
         size = sum(within[name].bytes for name in one.operands if name in within)
         seconds = self._links.seconds(kind, sent_bytes(kind, size, groups.shape[1]), groups)
-        axis = self._links.axis(groups) or NO_AXIS
-        wires = f"{'network' if self._links.is_network(groups) else 'links'} of {axis}"
-        resources = (wires, SPARSE_CORES) if on_sparse_cores else (wires,)
-        return Cost(seconds, f"collectives over {axis}", resources)
+        part = COLLECTIVES.format(self._links.axis(groups))
+        helpers = (SPARSE_CORES,) if on_sparse_cores else ()
+        return Cost(seconds, part, self._links.resources(kind, groups) + helpers)
 
     def _asynchronous(self, one: Instruction) -> Cost | None:
         """Returns the cost of a copy beside the core, or of work on the SparseCores."""
         size = max((self._size_of(one, name) for name in one.operands), default=0)
         if ON_SPARSE_CORES in one.attributes:
-            return Cost(size / self._hbm_bytes_per_s, OTHERS, (SPARSE_CORES,))
+            return Cost(size / self._hbm_bytes_per_s, OTHER_FUSIONS, (SPARSE_CORES,))
         if one.opcode in ("slice-start", "dynamic-slice-start"):
             size = one.bytes - size
         if HOST_SPACE in SPACE.findall(one.shape):
@@ -119,7 +121,7 @@ class Costs:
         is_product = one.opcode in PRODUCTS or any(map(self._has_product, one.called))
         if is_attention and not PROJECTION.search(one.op_name):
             return ATTENTION
-        return MATRIX_PRODUCTS if is_product else OTHERS
+        return MATRIX_PRODUCTS if is_product else OTHER_FUSIONS
 
     def _moved_bytes(self, computation: str, one: Instruction) -> int:
         """Returns the bytes read and written; an update in place moves only what is new."""
@@ -149,4 +151,4 @@ class Costs:
 
 def _is_piece(one: Instruction) -> bool:
     """Returns whether an instruction does core work with a piece of a collective under way."""
-    return one.opcode == "fusion" and "async" in one.name and not one.name.startswith(FUSED_START)
+    return any(name.startswith(OVERLAPPING) for name in one.called) or one.name.startswith(ENDED)

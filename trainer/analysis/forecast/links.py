@@ -24,6 +24,9 @@ CHIP_NETWORK_BYTES_PER_S = 3.125e9
 """A chip's share of its host's network where it is unknown: that of a v5e."""
 WHOLE_SIDE = {"v5e": 16, "v6e": 16, "v2": 16, "v3": 32}
 """Length of a side at which the flat torus of a generation closes; other sides are open."""
+NO_AXIS = "none"
+EVEN = 0.5
+"""Least share of a permute's pairs that count up when it goes forward."""
 CUBE_SIDE = 4
 """Sides of three-dimensional tori close if all of them are multiples of this ("TPU v5p")."""
 
@@ -47,8 +50,19 @@ class Links:
         return self._places.groups(collective)
 
     def axis(self, groups: np.ndarray) -> str:
-        """Returns the mesh axes that groups of partitions span; "" for one device."""
-        return self._places.axis(groups)
+        """Returns the mesh axes that groups of partitions span; "none" for one device."""
+        return self._places.axis(groups) or NO_AXIS
+
+    def resources(self, kind: str, groups: np.ndarray) -> tuple[str, ...]:
+        """Returns the links that a collective occupies: those of its axes in both directions.
+
+        A permute occupies one direction, so two permutes can pass each other.
+        """
+        name = f"{'network' if self.is_network(groups) else 'links'} of {self.axis(groups)}"
+        forward, backward = f"{name}, forward", f"{name}, backward"
+        if kind != "collective-permute":
+            return forward, backward
+        return (forward,) if (groups[:, 1] > groups[:, 0]).mean() >= EVEN else (backward,)
 
     def is_network(self, groups: np.ndarray) -> bool:
         """Returns whether the groups span several slices."""

@@ -6,6 +6,7 @@ with a start and an end lets the core go on in between; at the end the core wait
 
 from collections.abc import Callable
 
+from trainer.analysis.collectives import ENDED, OVERLAPPING, STARTED
 from trainer.analysis.forecast.timeline import Cost, Timeline, longest
 from trainer.analysis.hlo import Computation, Instruction, Program
 from trainer.contract.protocol.reports import StepSchedule
@@ -14,8 +15,6 @@ CostOf = Callable[[str, Instruction], Cost | None]
 """Returns the cost of an instruction of a named computation; None when it takes no time."""
 STARTS = ("-start", "send", "recv")
 ENDS = ("-done",)
-FUSED_START, FUSED_END = "async-collective-start", "async-collective-done"
-"""XLA's names of fusions that start and end a collective which is fused with the work between."""
 SIMULATED = 2
 """Iterations of a loop that are followed: in the first one all resources may be free, the second
 one is like all others."""
@@ -92,11 +91,11 @@ class _Walk:
 
 
 def _starts(one: Instruction) -> bool:
-    return one.opcode.endswith(STARTS) or one.name.startswith(FUSED_START)
+    return one.opcode.endswith(STARTS) or one.name.startswith(STARTED)
 
 
 def _ends(one: Instruction) -> bool:
-    return one.opcode.endswith(ENDS) or one.name.startswith(FUSED_END)
+    return one.opcode.endswith(ENDS) or one.name.startswith(ENDED)
 
 
 def _started(within: Computation, end: Instruction, under_way: dict[str, object]) -> str | None:
@@ -118,5 +117,5 @@ def _started(within: Computation, end: Instruction, under_way: dict[str, object]
 
 
 def _passes_on(one: Instruction) -> bool:
-    is_part = one.opcode == "fusion" and one.name.startswith("async")
-    return is_part or one.opcode in ("get-tuple-element", "async-update", "bitcast", "tuple")
+    is_piece = any(name.startswith(OVERLAPPING) for name in one.called)
+    return is_piece or one.opcode in ("get-tuple-element", "async-update", "bitcast", "tuple")

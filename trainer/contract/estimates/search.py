@@ -11,6 +11,7 @@ from typing import TypeVar, get_args
 
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import Model
+from trainer.contract.estimates.forecast import StepForecast, estimated
 from trainer.contract.estimates.memory import Footprint, footprint
 from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.planning import accelerators
@@ -116,17 +117,16 @@ class Candidate:
 
     alternative: Alternative
     bounds: Bounds
+    forecast: StepForecast
     footprint: Footprint
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Sort key, smallest for the likely fastest: the time if half of the work overlaps.
+        """Sort key, smallest for the likely fastest: the step time by the calibrated estimate.
 
-        By the bound alone, a step whose collectives take as long as its arithmetic equals one
-        without collectives. Fewer changes win between times equal to three significant figures.
+        Fewer changes win between times equal to three significant figures.
         """
-        likely_s = (self.bounds.step_s + self.bounds.serial_s) / 2
-        return float(f"{likely_s:.3g}"), len(self.alternative.changes)
+        return float(f"{self.forecast.step_s:.3g}"), len(self.alternative.changes)
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,7 @@ def rank(job: Job, plan: Plan) -> Ranking | None:
 
 
 def _candidate(alternative: Alternative) -> Candidate:
-    best = bounds(alternative.job, alternative.plan)
-    assert best is not None, "the chip's specifications are known"
-    return Candidate(alternative, best, footprint(alternative.job, alternative.plan))
+    job, plan = alternative.job, alternative.plan
+    best, likely = bounds(job, plan), estimated(job, plan)
+    assert best and likely, "the chip's specifications are known"
+    return Candidate(alternative, best, likely, footprint(job, plan))

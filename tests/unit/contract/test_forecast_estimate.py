@@ -1,0 +1,88 @@
+"""The estimated time of a step: its parts, its range, and what it reproduces."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.llama_jobs import CORPUS, job_of, world_of
+from trainer.contract.config.job import Job
+from trainer.contract.estimates.forecast import HOST, HOST_S, RANGES, estimated, of_schedule
+from trainer.contract.estimates.roofline import bounds
+from trainer.contract.planning.plan import World
+from trainer.contract.planning.planner import resolve
+from trainer.contract.protocol.reports import StepSchedule
+
+
+def step(job: Job, world: World) -> Any:
+    found = estimated(job, resolve(job, world, CORPUS))
+    assert found
+    return found
+
+
+def schedule(**parts: float) -> StepSchedule:
+    return StepSchedule(sum(parts.values()), parts, {})
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 100), min_size=1))
+def test_parts_of_a_compiled_step_add_up_to_it(parts: dict[str, float]) -> None:
+    found = of_schedule(schedule(**parts), world_of("v5p-64"))
+    assert found.step_s == pytest.approx(sum(found.parts.values()))
+    assert found.low_s <= found.step_s <= found.high_s
+
+
+def test_host_counts_only_beyond_the_devices_time() -> None:
+    assert of_schedule(schedule(a=1.0), world_of("v5p-64")).parts[HOST] == 0
+    assert of_schedule(schedule(a=HOST_S / 3), world_of("v5p-64")).parts[HOST] == pytest.approx(
+        2 * HOST_S / 3
+    )
+
+
+@pytest.mark.parametrize("accelerator", ["v4-32", "v5e-256", "v5p-64", "v6e-256", "h100-64"])
+@pytest.mark.parametrize("remat", ["none", "dots", "full"])
+def test_estimate_is_never_below_the_bound(accelerator: str, remat: str) -> None:
+    job, world = job_of(256, remat), world_of(accelerator)
+    best = bounds(job, resolve(job, world, CORPUS))
+    assert best and best.step_s < step(job, world).step_s < 4 * best.step_s
+
+
+def test_recomputation_is_expected_to_cost_time() -> None:
+    none, dots, full = (step(job_of(64, r), world_of("v5p-64")) for r in ("none", "dots", "full"))
+    assert none.step_s < dots.step_s < full.step_s
+
+
+def test_tensor_parallelism_waits_for_its_sums() -> None:
+    found = step(job_of(64, "full", fsdp=8, tensor=4), world_of("v5p-64"))
+    assert found.parts["collectives over tensor"] > found.parts["collectives over fsdp"]
+
+
+def test_estimate_has_the_wider_range() -> None:
+    (low, high), (least, most) = RANGES["compiled schedule"], RANGES["calibrated estimate"]
+    assert least < low < 1 < high < most
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "is_validated"),
+    [("v5p-64", True), ("v6e-64", True), ("v4-32", False), ("h100-8", False)],
+)
+def test_devices_that_no_measurement_covers_are_marked(
+    accelerator: str, is_validated: bool
+) -> None:
+    assert step(job_of(64), world_of(accelerator)).is_validated == is_validated
+
+
+def test_devices_of_unknown_speed_have_no_estimate() -> None:
+    world = world_of("v5p-64").model_copy(update={"simulated": True})
+    assert estimated(job_of(64), resolve(job_of(64), world, CORPUS)) is None
+
+
+@pytest.mark.parametrize(("gpu", "measured"), [("h100-8", 6667), ("a100-80gb-64", 2973)])
+def test_gpus_are_as_fast_as_the_measurement_that_set_them(gpu: str, measured: float) -> None:
+    """See RATES: sequences of 8,192, two rows on an H100, one on an A100."""
+    world = world_of(gpu)
+    rows = 2 * world.devices if gpu == "h100-8" else world.devices
+    job = job_of(rows, "dots")
+    job = job.model_copy(update={"data": job.data.model_copy(update={"seq_len": 8192})})
+    tokens_per_s = rows * 8192 / step(job, world).step_s / world.devices
+    assert tokens_per_s == pytest.approx(measured, rel=0.1)
