@@ -6,7 +6,8 @@ Compiles the job of each row of docs/published/measurements.yaml for its absent 
 published speed, the forecast and its error, the parts of the forecast, and the median and the
 largest error of each half. A step takes one to ten minutes on two cores. Results are kept in the
 folder of `--cache` by a hash of job, cluster and code; `--any-code` also takes results of other
-code. A row that cannot be compiled is reported, and the others go on.
+code. A row that cannot be compiled is reported, and the others go on. `ID+best` is the fastest job
+of a row.
 
 `--write` merges the results into docs/published/forecasts.json and writes
 docs/reference/published.md. Exits with 1 when a row failed.
@@ -24,7 +25,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.published_rows import ROOT, Row, chosen, digest, load, write_files
+from benchmarks.published_rows import ROOT, Row, chosen, digest, load, with_faster, write_files
 from benchmarks.published_table import FORECASTS, PAGE, Forecast, compare, page, stored, summary
 
 DOES_NOT_FIT = 1
@@ -189,7 +190,7 @@ def _merge(row: Row, result: Forecast) -> None:
     if result.is_transient:
         return
     kept = {**stored(), row.id: result}
-    order = [other.id for other in load()]
+    order = [other.id for other in with_faster(load())]
     values = {name: kept[name].model_dump(mode="json") for name in order if name in kept}
     FORECASTS.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 

@@ -25,6 +25,8 @@ sample: null
 checkpoint: null
 """
 """The keys of every row's job that have no influence on a step, before the row's overrides."""
+BEST = "+best"
+"""What the name of a row's fastest job ends in."""
 Text = Annotated[str, Field(min_length=3)]
 Url = Annotated[str, Field(pattern=r"^https://\S+$")]
 Figure = Annotated[float, Field(gt=0)]
@@ -81,6 +83,8 @@ class Row(Section):
     """How TFLOP/s count attention, where they are the only figure."""
     job: tuple[Text, ...]
     """Overrides of BASE_JOB."""
+    best: tuple[Text, ...] = ()
+    """Further overrides, of a job that does the same work faster; none if `job` is the fastest."""
     differs: Text
     """What is not the same in Slipway's job."""
 
@@ -100,6 +104,14 @@ class Row(Section):
         """The text of the cluster file."""
         slices = f"slices: {self.slices}, provider: {{kind: gcp}}"
         return f"{{accelerator: {self.accelerator}, {slices}}}\n"
+
+    @property
+    def faster(self) -> "Row | None":
+        """The row with the fastest job instead of the closest one; None if they are the same."""
+        if not self.best:
+            return None
+        job = (*self.job, *self.best)
+        return self.model_copy(update={"id": f"{self.id}{BEST}", "job": job, "best": ()})
 
     @property
     def job_hash(self) -> str:
@@ -124,8 +136,17 @@ def load(path: Path = MEASUREMENTS) -> list[Row]:
     return rows
 
 
+def with_faster(rows: list[Row]) -> list[Row]:
+    """Returns the rows, each followed by the one with its fastest job."""
+    return [one for row in rows for one in (row, row.faster) if one]
+
+
 def chosen(rows: list[Row], ids: list[str]) -> list[Row]:
-    """Returns the rows with these ids, or all if there are none. Raises ValueError."""
+    """Returns the rows with these ids, or all if there are none. Raises ValueError.
+
+    An id with BEST at its end stands for the row's fastest job.
+    """
+    rows = with_faster(rows)
     known = {row.id: row for row in rows}
     if unknown := [name for name in ids if name not in known]:
         raise ValueError(f"no row is named {', '.join(unknown)}. There are: {', '.join(known)}")

@@ -75,6 +75,15 @@ class Comparison:
     estimate: float | None
     """Tokens per second and chip that are estimated from the plan, without the compiler."""
     result: Forecast | None
+    best: "Comparison | None" = None
+    """The comparison of the row's fastest job; None if it is the same job."""
+
+    @property
+    def is_ahead(self) -> bool | None:
+        """Whether a forecast is above the published speed; None without a forecast."""
+        both = [self.error, self.best and self.best.error]
+        known = [error for error in both if error is not None]
+        return any(error > 0 for error in known) if known else None
 
     @property
     def tokens_per_s_per_chip(self) -> float | None:
@@ -124,9 +133,10 @@ def _planned(row: Row) -> tuple[Speed, float | None]:
 def compare(rows: Sequence[Row], results: Mapping[str, Forecast]) -> Iterator[Comparison]:
     """Yields the comparison of every row; results of another job count as not run."""
     for row in rows:
+        best = None if row.faster is None else next(compare([row.faster], results))
         result = results.get(row.id)
         is_current = result is not None and result.job == row.job_hash
-        yield Comparison(row, *_planned(row), result if is_current else None)
+        yield Comparison(row, *_planned(row), result if is_current else None, best)
 
 
 @dataclass(frozen=True)
@@ -135,8 +145,6 @@ class Errors:
 
     rows: int
     found: list[float]
-    ahead: int
-    """Number of rows with a figure above the published one."""
 
     @property
     def median(self) -> str:
@@ -152,7 +160,7 @@ def errors_of(compared: Sequence[Comparison], half: str, *, of_estimates: bool =
     rows = [c for c in compared if c.row.half == half]
     signed = [c.error_of_estimate if of_estimates else c.error for c in rows]
     known = [error for error in signed if error is not None]
-    return Errors(len(rows), [abs(error) for error in known], sum(e > 0 for e in known))
+    return Errors(len(rows), [abs(error) for error in known])
 
 
 def summary(compared: Sequence[Comparison]) -> Iterator[str]:
@@ -187,10 +195,12 @@ $ uv run --extra tpu python benchmarks/published.py --write
 ```
 
 Half of the rows may set constants of the forecast; the other half only tests it. Speeds are tokens
-per second and chip. Where a source gives TFLOP/s only (marked `*`), the speed follows from its own
-count of FLOPs. The estimate is what `launch plan` prints without the compiler; the forecast follows
-the compiled step. A figure above the measurement has a positive error, and is ahead of it. All
-figures of Slipway are computed; no row was run on TPUs.
+per second and chip, rows are sequences per JAX device. Where a source gives TFLOP/s only (marked
+`*`), the speed follows from its own count of FLOPs. The estimate is what `launch plan` prints
+without the compiler; the forecast follows the compiled step. A figure above the measurement has a
+positive error. The fastest job is one that `launch plan --search` finds for the same model, batch
+and length; a row is ahead if the forecast of either job is above the measurement. All figures of
+Slipway are computed; no row was run on TPUs.
 """
 
 
@@ -206,34 +216,37 @@ def page(rows: Sequence[Row], results: Mapping[str, Forecast]) -> str:
 
 
 def _summary_table(compared: Sequence[Comparison]) -> str:
-    lines = [
-        "| | half | rows | median error | largest error | ahead |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = ["| | half | rows | median error | largest error |", "|---|---|---|---|---|"]
     for name, of_estimates in (("forecast", False), ("estimate", True)):
         for half in HALVES:
             found = errors_of(compared, half, of_estimates=of_estimates)
             count = f"{len(found.found)} of {found.rows}"
-            lines.append(
-                f"| {name} | {half} | {count} | {found.median} | {found.largest} | {found.ahead} |"
-            )
-    return _spaced("\n".join(lines)) + "\n"
+            lines.append(f"| {name} | {half} | {count} | {found.median} | {found.largest} |")
+    ahead = sum(c.is_ahead is True for c in compared)
+    behind = sum(c.is_ahead is False for c in compared)
+    text = f"{ahead} rows are ahead, {behind} are not, {len(compared) - ahead - behind} are open."
+    return _spaced("\n".join(lines)) + f"\n\n{text}\n"
 
 
 def _table(compared: Sequence[Comparison]) -> str:
     lines = [
-        "| row | chips | rows per device | positions | published | estimate | forecast | ahead |",
-        "|---|---|---|---|---|---|---|---|",
+        "| row | chips | rows | length | published | estimate | forecast | fastest job | ahead |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for c in compared:
         row, theirs = c.row, c.published
         published = f"{theirs.tokens_per_s_per_chip:,.0f}{'*' if theirs.is_derived else ''}"
-        ahead = "-" if c.error is None else "yes" if c.error > 0 else "no"
-        forecast_cell = _cell(c.tokens_per_s_per_chip, c.error) or c.missing
+        ahead = {None: "-", True: "yes", False: "no"}[c.is_ahead]
+        fastest = _forecast_cell(c.best) if c.best else "the same"
         size = f"{row.chips} | {row.batch_per_device:g} | {row.seq_len}"
-        cells = f"{_cell(c.estimate, c.error_of_estimate) or '-'} | {forecast_cell} | {ahead}"
+        estimate = _cell(c.estimate, c.error_of_estimate) or "-"
+        cells = f"{estimate} | {_forecast_cell(c)} | {fastest} | {ahead}"
         lines.append(f"| [{row.id}]({row.source.url}) | {size} | {published} | {cells} |")
     return _spaced("\n".join(lines)) + "\n"
+
+
+def _forecast_cell(compared: Comparison) -> str:
+    return _cell(compared.tokens_per_s_per_chip, compared.error) or compared.missing
 
 
 def _cell(speed: float | None, error: float | None) -> str:

@@ -1,6 +1,7 @@
 """The public measurements in docs/published, their jobs, and the comparison with forecasts."""
 
 from collections import Counter
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 
 from benchmarks.published import read_output
 from benchmarks.published_rows import (
+    BEST,
     MEASUREMENTS,
     Figures,
     Row,
@@ -43,6 +45,7 @@ WITH_WINDOWS = {"gpt-oss-120b-v7x-128"}
 WITH_TFLOPS = [
     row for row in ROWS if row.published.tflops_per_s_per_chip and row.id not in WITH_WINDOWS
 ]
+FASTER = [row.faster for row in ROWS if row.faster]
 every_row = pytest.mark.parametrize("row", ROWS, ids=[row.id for row in ROWS])
 
 
@@ -73,6 +76,18 @@ def test_job_of_row_is_legal_and_has_its_batch_and_length(row: Row, tmp_path: Pa
     assert launch.plan.world.devices == devices
     assert launch.job.data.global_batch == pytest.approx(row.batch_per_device * devices)
     assert launch.job.data.seq_len == row.seq_len
+
+
+@pytest.mark.parametrize("row", FASTER, ids=[row.id for row in FASTER])
+def test_fastest_job_is_legal_and_has_the_same_model_and_batch(row: Row, tmp_path: Path) -> None:
+    (closest,) = chosen(ROWS, [row.id.removesuffix(BEST)])
+    jobs = [plan(one, tmp_path).job for one in (closest, row)]
+    kept = [
+        (job.decoder.model_copy(update={"remat": "none"}), job.data.global_batch, job.data.seq_len)
+        for job in jobs
+    ]
+    assert kept[0] == kept[1]
+    assert jobs[0] != jobs[1]
 
 
 @every_row
@@ -137,7 +152,18 @@ def test_unknown_row_is_an_error_that_names_the_known_ones() -> None:
 def test_chosen_rows_are_in_the_order_asked_for_and_all_without_ids() -> None:
     last, first = ROWS[-1], ROWS[0]
     assert chosen(ROWS, [last.id, first.id]) == [last, first]
-    assert chosen(ROWS, []) == ROWS
+    assert len(chosen(ROWS, [])) == len(ROWS) + len(FASTER)
+
+
+@given(st.floats(0.5, 2), st.floats(0.5, 2))
+def test_row_is_ahead_if_the_forecast_of_either_job_is(closest: float, fastest: float) -> None:
+    row, speed = FASTER[0], Speed(1.0, is_derived=False)
+    slow, fast = (
+        Comparison(row, speed, None, result_of(row, factor / row.devices_per_chip))
+        for factor in (closest, fastest)
+    )
+    assert replace(slow, best=fast).is_ahead == (max(closest, fastest) > 1)
+    assert replace(slow, result=None, best=None).is_ahead is None
 
 
 def test_id_that_occurs_twice_is_an_error(tmp_path: Path) -> None:
@@ -173,7 +199,7 @@ def test_result_of_another_job_counts_as_not_run() -> None:
 def test_row_that_failed_is_listed_with_its_reason() -> None:
     row = ROWS[0]
     result = Forecast(job=row.job_hash, code="0", versions={}, problem="does not fit: 40 GiB")
-    assert "| does not fit: 40 GiB | - |" in page([row], {row.id: result})
+    assert "| does not fit: 40 GiB | not run yet | - |" in page([row], {row.id: result})
 
 
 def test_summary_has_median_and_largest_error_of_each_half() -> None:
