@@ -25,8 +25,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.published_compare import FORECASTS, Forecast, compare, stored, summary
 from benchmarks.published_rows import ROOT, Row, chosen, digest, load, with_faster, write_files
-from benchmarks.published_table import FORECASTS, PAGE, Forecast, compare, page, stored, summary
+from benchmarks.published_table import PAGE, page
 
 DOES_NOT_FIT = 1
 PACKAGES = ("jax", "libtpu")

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from benchmarks.published_remat import Product
 from launcher.planning.planner import TrainingLaunch
 from trainer.contract.config.base import Positive, Section
 from trainer.contract.config.yaml import parse
@@ -77,6 +78,8 @@ class Row(Section):
     seq_len: Positive
     precision: Text
     remat: Text
+    recomputes: tuple[Product, ...] | None
+    """What the policy of `remat` recomputes in a layer; None when the source does not say."""
     mesh: Text
     published: Figures
     attention_flops: Literal["causal", "whole"] | None = None

@@ -2,8 +2,11 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from math import prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -11,6 +14,16 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from benchmarks.published import read_output
+from benchmarks.published_compare import (
+    Comparison,
+    Estimate,
+    Forecast,
+    Speed,
+    compare,
+    stored,
+    summary,
+)
+from benchmarks.published_remat import Product, like_for_like, of_policy
 from benchmarks.published_rows import (
     BEST,
     MEASUREMENTS,
@@ -22,16 +35,9 @@ from benchmarks.published_rows import (
     plan,
     published_speed,
 )
-from benchmarks.published_table import (
-    PAGE,
-    Comparison,
-    Forecast,
-    Speed,
-    compare,
-    page,
-    stored,
-    summary,
-)
+from benchmarks.published_table import PAGE, page
+from launcher.planning.planner import TrainingLaunch
+from trainer.contract.estimates.forecast import ATTENTION, MATRIX_PRODUCTS
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.chips import TPUS
 
@@ -53,6 +59,12 @@ def result_of(row: Row, tokens_per_s: float) -> Forecast:
     """Returns a result with a forecast speed per JAX device."""
     forecast = {"step_time_s": 2.0, "tokens_per_s_per_device": tokens_per_s, "parts": {}}
     return Forecast(job=row.job_hash, code="0", versions={}, forecast=forecast)
+
+
+@cache
+def launch_of_first_row() -> TrainingLaunch:
+    with TemporaryDirectory() as folder:
+        return plan(ROWS[0], Path(folder))
 
 
 def test_there_are_enough_rows_in_two_equal_halves() -> None:
@@ -206,13 +218,39 @@ def test_summary_has_median_and_largest_error_of_each_half() -> None:
     rows = [row for row in ROWS if row.half == "test"][:3]
     published = Speed(100.0, is_derived=False)
     compared = [
-        Comparison(row, published, 50.0, result_of(row, speed / row.devices_per_chip))
+        Comparison(
+            row, published, Estimate(50.0, 80.0), result_of(row, speed / row.devices_per_chip)
+        )
         for row, speed in zip(rows, (110, 95, 130), strict=True)
     ]
-    calibrate, test = summary(compared)
-    assert "calibrate: 0 of 0 rows have a forecast, median error -, largest -;" in calibrate
-    assert "3 of 3 rows have a forecast, median error 10.0%, largest 30.0%;" in test
-    assert test.endswith("estimates from the plan alone: 50.0%, 50.0%")
+    lines = dict(line.split(": ") for line in summary(compared))
+    assert lines["forecast, calibrate"] == "0 of 0 rows, median error -, largest -"
+    assert lines["forecast, test"] == "3 of 3 rows, median error 10.0%, largest 30.0%"
+    assert lines["estimate, test"] == "3 of 3 rows, median error 50.0%, largest 50.0%"
+    assert lines["estimate, like for like, test"].endswith("median error 20.0%, largest 20.0%")
+
+
+@pytest.mark.parametrize("remat", ["none", "dots", "full"])
+def test_step_that_recomputes_the_same_takes_the_same_time(remat: str, tmp_path: Path) -> None:
+    row = ROWS[0].model_copy(update={"job": (*ROWS[0].job, f"model.remat={remat}")})
+    parts = {MATRIX_PRODUCTS: 3.0, ATTENTION: 2.0, "other fusions": 1.0}
+    alike = like_for_like(parts, plan(row, tmp_path), of_policy(remat))
+    assert alike == pytest.approx(6.0)
+
+
+def test_step_without_recomputation_saves_a_quarter_of_a_layers_products(tmp_path: Path) -> None:
+    """Of four passes, which the output layer dilutes; and of attention two products of eleven."""
+    launch = plan(ROWS[0], tmp_path)
+    alone = like_for_like({MATRIX_PRODUCTS: 1.0}, launch, [])
+    assert 0.75 < alone < 0.78
+    assert like_for_like({ATTENTION: 11.0}, launch, []) == pytest.approx(9.0)
+
+
+@given(st.sets(st.sampled_from(get_args(Product))), st.sampled_from(get_args(Product)))
+def test_more_recomputation_never_makes_a_step_faster(some: set[Product], one: Product) -> None:
+    parts = {MATRIX_PRODUCTS: 3.0, ATTENTION: 2.0, "other fusions": 1.0}
+    launch = launch_of_first_row()
+    assert like_for_like(parts, launch, some) <= like_for_like(parts, launch, {*some, one})
 
 
 def test_nested_parts_have_the_names_of_their_path() -> None:
