@@ -44,10 +44,10 @@ FREE_TARGETS = ("AllocateBuffer", "ConcatBitcast", "PrepareAsyncCallStart", "Pre
 PRODUCT_CYCLES = {"v6e": 0.85}
 """Cycles of products relative to the compiler's estimate, by generation; 1 for all others.
 
-libtpu 0.0.42 estimates the product of two 8,192 x 8,192 matrices at 70 % of the peak of a v6e, and at
-90 % of that of a v5p. Less what they need not recompute, MaxText's measurements of Llama 3.1 70B on
-v6e-128 and 8B on v6e-256 give 0.81 and 0.88, and that of Llama 2 70B on v5p-1024 gives 0.96 (rows of
-docs/published that set constants).
+libtpu 0.0.42 estimates the product of two 8,192 x 8,192 matrices at 70 % of the peak of a v6e, and
+at 90 % of that of a v5p. Less what they need not recompute, MaxText's measurements of Llama 3.1 70B
+on v6e-128 and 8B on v6e-256 give 0.81 and 0.88, and that of Llama 2 70B on v5p-1024 gives 0.96
+(rows of docs/published that set constants).
 """
 HOST_BYTES_PER_S = 16e9
 """Bytes/s of a chip to its host's memory, in one direction: "How to Scale Your Model", "TPUs"."""

@@ -98,11 +98,11 @@ class Rates:
 
 HOPPER, AMPERE = Rates(products=0.47, attention=0.28), Rates(products=0.65, attention=0.40)
 RATES = {
-    "v4": Rates(products=0.88, attention=0.35),
-    "v5e": Rates(products=0.75, attention=0.35),
-    "v5p": Rates(products=0.86, attention=0.35),
-    "v6e": Rates(products=0.62, attention=0.35),
-    "v7x": Rates(products=0.80, attention=0.40),
+    "v4": Rates(products=0.88, attention=0.60),
+    "v5e": Rates(products=0.77, attention=0.60),
+    "v5p": Rates(products=0.86, attention=0.60),
+    "v6e": Rates(products=0.69, attention=0.30),
+    "v7x": Rates(products=0.83, attention=0.30),
     "a100": AMPERE, "a100-80gb": AMPERE,
     "h100": HOPPER, "h200": HOPPER, "b200": HOPPER, "gb200": HOPPER,
 }  # fmt: skip
