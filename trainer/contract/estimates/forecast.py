@@ -91,9 +91,9 @@ class Rates:
     """Shares of a device's specifications that steps reach."""
 
     products: float
-    """Of the peak FLOP/s, in products with weights."""
+    """Share of the peak FLOP/s, in products with weights."""
     attention: float
-    """Of the peak FLOP/s, in the products of attention."""
+    """Share of the peak FLOP/s, in the products of attention."""
 
 
 HOPPER, AMPERE = Rates(products=0.47, attention=0.28), Rates(products=0.65, attention=0.40)
