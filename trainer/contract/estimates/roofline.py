@@ -64,11 +64,6 @@ class Bounds:
         return max(self.compute_s, self.hbm_s, self.link_s)
 
     @property
-    def serial_s(self) -> float:
-        """Seconds without any overlap, which distinguish steps with the same bottleneck."""
-        return self.compute_s + self.hbm_s + self.link_s
-
-    @property
     def binds(self) -> str:
         """Name of the resource that takes the longest."""
         times = {"compute": self.compute_s, "HBM": self.hbm_s, "links": self.link_s}
