@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from launcher.cli import checkpoint_commands, file_commands, flow_commands, run_commands
@@ -32,6 +31,7 @@ from launcher.cli.options import (
     Simulate,
     SimulateHosts,
 )
+from launcher.cli.sections import SectionedGroup
 from launcher.core.errors import SlipwayError, UsageError, error_of
 from launcher.core.exit_codes import OK, print_error
 from launcher.core.json_output import print_json_error, requests_json
@@ -48,7 +48,7 @@ STEPS_OF_FLOW = re.compile(
 """A list of steps. Those of a job are a number."""
 
 
-class DefaultToRun(TyperGroup):
+class DefaultToRun(SectionedGroup):
     """`launch job.yaml` is `launch run job.yaml`, and `launch flow.yaml` is `launch flow ...`."""
 
     def main(self, *args: Any, **options: Any) -> Any:
@@ -170,7 +170,7 @@ def resume(
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
-    """Resume a run from its last checkpoint, on the same cluster or on another one.
+    """Resume a run from its last checkpoint, on any cluster.
 
     launch resume quickstart --detach steps=300
     """
@@ -219,7 +219,7 @@ def sweep(
     compile_check: CompileCheck = True,
     output: OutputOption = Output.text,
 ) -> None:
-    """Run a job with every combination of some values, and compare the losses.
+    """Run a job with many values, and compare the losses.
 
     The same command continues a sweep that was interrupted. Finished points stay finished.
 
@@ -280,7 +280,7 @@ def plan(
     ] = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Show the plan of a run without starting it: hosts, mesh, batch, memory.
+    """Show a run's hosts, mesh and memory before it starts.
 
     launch plan --cluster tpu-v4-32 job.yaml --compile
 
@@ -309,7 +309,9 @@ def doctor(
     simulate_hosts: SimulateHosts = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Check the hosts of a cluster as a run would, and report every problem.
+    """Check the hosts of a cluster as a run would.
+
+    Reports every problem of every host.
 
     launch doctor --cluster tpu-v4-32 --simulate
     """
@@ -326,7 +328,10 @@ def up(
     simulate_hosts: SimulateHosts = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Start a simulated cluster and keep it, with its trainers ready, for later runs."""
+    """Start a simulated cluster and keep it for later runs.
+
+    Its trainers are ready before a run needs them.
+    """
     from launcher.commands.clusters import keep_warm
 
     keep_warm(cluster, simulate_hosts, as_json=output is Output.json)
@@ -340,7 +345,7 @@ def down(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="skip the confirmation")] = False,
     output: OutputOption = Output.text,
 ) -> None:
-    """Shut down a warm cluster, or release the hosts of a cloud.
+    """Shut down a kept cluster, or release hosts of a cloud.
 
     Runs on it are stopped with a checkpoint. The command asks for confirmation, and needs
     --yes when it runs without a terminal.

@@ -110,7 +110,9 @@ def sample(
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
-    """Generate text with the model of a checkpoint, on this machine.
+    """Generate text with the model of a checkpoint.
+
+    The model runs on this machine.
 
     launch sample quickstart --prompt "def main(" --tokens 100 --temperature 0
     """

@@ -44,7 +44,7 @@ def schema(
     ],
     output: JsonOutputOption = JsonOutput.json,
 ) -> None:
-    """Print the JSON Schema of a kind of file, or of what a command prints with -o json.
+    """Print the JSON Schema of a file or of a command's output.
 
     launch schema job > job.schema.json
 

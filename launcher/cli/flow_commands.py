@@ -49,9 +49,10 @@ def add_to(app: typer.Typer) -> None:
         compile_check: CompileCheck = True,
         output: OutputOption = Output.text,
     ) -> None:
-        """Run jobs and commands that depend on each other: pretrain, fine-tune, export.
+        """Run jobs and commands that depend on each other.
 
-        The same command continues a flow that was interrupted. Finished steps stay finished.
+        For example: pretrain, fine-tune, export. The same command continues a flow that was
+        interrupted. Finished steps stay finished.
 
         launch jobs/flow.yaml
         """

@@ -77,7 +77,7 @@ def list_runs(
 
 
 def status(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
-    """Show the state of a run and what happened to it.
+    """Show the state and the history of a run.
 
     launch status quickstart
     """
@@ -143,7 +143,7 @@ def events(
 
 
 def attach(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
-    """Follow a run until it ends, with the display of `launch run`.
+    """Follow a run until it ends, as `launch run` does.
 
     The exit code is that of the run. Ctrl-C detaches, and the run continues.
 
@@ -169,7 +169,7 @@ def stop(
     ] = False,
     output: OutputOption = Output.text,
 ) -> None:
-    """Stop a run after it has saved a checkpoint, or remove it from its queue.
+    """Save and stop a run, or remove it from its queue.
 
     launch stop quickstart
     """
@@ -204,7 +204,9 @@ def report(
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
-    """Write a report of a run as one HTML file; of several runs, with their curves in one chart.
+    """Write one HTML page about one or several runs.
+
+    Several runs have their curves in one chart.
 
     launch report quickstart
 
@@ -235,7 +237,7 @@ def compare(
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
-    """Compare runs with the first one: jobs, examples, losses, and what they used.
+    """Compare jobs, examples, losses and cost of runs.
 
     launch compare first second
 
@@ -247,7 +249,9 @@ def compare(
 
 
 def why(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
-    """Explain why a run ended badly, and what its wall time went into, with what to change.
+    """Explain why a run failed or is slow.
+
+    Shows what the wall time went into, and what to change.
 
     launch why quickstart
     """
@@ -269,7 +273,7 @@ def stacks(
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
-    """Show what the processes of a live run do: their stacks, equal ones once.
+    """Show the stacks of a live run, equal ones once.
 
     launch stacks quickstart
     """
@@ -293,7 +297,9 @@ def debug(
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
-    """Write an archive for a bug report: job, plan, events, logs, versions. Without secrets.
+    """Write an archive for a bug report, without secrets.
+
+    It has the job, the plan, events, logs and versions.
 
     launch debug quickstart
     """
@@ -319,10 +325,10 @@ def execute(
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
-    """Run a command on a host of a live run, in the environment of the run's program.
+    """Run a command on a host of a live run.
 
-    Its output is printed as it comes, and its exit code is that of this command. Ctrl-C ends it
-    with all that it has started.
+    The command has the environment of the run's program. Its output is printed as it comes, and
+    its exit code is that of this command. Ctrl-C ends it with all that it has started.
 
     launch exec quickstart --host 2 -- nvidia-smi
     """
@@ -345,7 +351,9 @@ def profile(
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
-    """Trace the next steps of a live run, into its folder.
+    """Trace the next steps of a live run.
+
+    The trace is written to the run's folder.
 
     launch profile quickstart --steps 3
     """

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from launcher.cluster.providers import Gcp
 from launcher.cluster.schema import Cluster
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import World
@@ -81,9 +80,8 @@ def price_of(cluster: Cluster) -> Price | None:
             dollars_per_chip_hour=provider.price_per_chip_hour,
             source="provider.price_per_chip_hour",
         )
-    rented = provider if isinstance(provider, Gcp) else None
-    zone = rented.zone if rented else None
-    return list_price(cluster.slice.generation, zone=zone, spot=rented is not None and rented.spot)
+    generation = cluster.slice.generation
+    return list_price(generation, zone=provider.rented_zone, spot=provider.rents_spot)
 
 
 def list_price(generation: str, *, zone: str | None, spot: bool) -> Price | None:
@@ -110,9 +108,9 @@ def price_per_chip_hour(cluster: Cluster) -> float | None:
     It is that of the cluster file or, where slices are rented, the list price on demand.
     """
     provider = cluster.provider
-    if provider.price_per_chip_hour is not None or not isinstance(provider, Gcp):
+    if provider.price_per_chip_hour is not None or not provider.rents_slices:
         return provider.price_per_chip_hour
-    found = list_price(cluster.slice.generation, zone=provider.zone, spot=False)
+    found = list_price(cluster.slice.generation, zone=provider.rented_zone, spot=False)
     return found and found.dollars_per_chip_hour
 
 

@@ -62,6 +62,16 @@ class ProviderSection(Section):
     )
 
     @property
+    def rented_zone(self) -> str | None:
+        """Zone in which hosts are rented; None when none is set, or none are rented."""
+        return None
+
+    @property
+    def rents_spot(self) -> bool:
+        """Whether the rented hosts are spot capacity."""
+        return False
+
+    @property
     def is_remote(self) -> bool:
         """Whether one of the run's hosts drives it, and this machine only displays it."""
         return False
@@ -310,6 +320,14 @@ class Gcp(ProviderSection):
         if self.spot and self.reservation:
             raise KeyedError(("reservation", "cannot be combined with spot: true. Remove one"))
         return self
+
+    @property
+    def rented_zone(self) -> str | None:
+        return self.zone
+
+    @property
+    def rents_spot(self) -> bool:
+        return self.spot
 
     @property
     def is_remote(self) -> bool:

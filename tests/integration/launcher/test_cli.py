@@ -1,12 +1,15 @@
 """The `launch` command as a person meets it: what it says, and with which exit code it ends."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 
+from launcher.cli.app import app
 from tests.support.cli import JOB, ROOT, launch
 from tests.support.worlds import mesh_of
 
@@ -139,11 +142,12 @@ def test_the_plan_warns_where_the_state_alone_does_not_fit(folder: Path) -> None
     assert "does not fit" in result.stdout
 
 
-def test_help_lists_the_commands(folder: Path) -> None:
+def test_help_lists_every_command_once_on_a_line_of_its_own(folder: Path) -> None:
     result = launch(folder, "--help")
     assert result.returncode == 0
-    for verb in ("run", "plan", "up", "down"):
-        assert verb in result.stdout
+    listed = re.findall(r"^  ([a-z]+) {2,}\S", result.stdout, re.MULTILINE)
+    assert sorted(listed) == sorted(typer.main.get_command(app).commands)
+    assert "..." not in result.stdout.partition("Run:")[2]
 
 
 def test_the_command_imports_neither_jax_nor_ray() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.llama_jobs import CORPUS, job_of, world_of
 from trainer.analysis.forecast import kernels
-from trainer.analysis.forecast.costs import Costs
+from trainer.analysis.forecast.costs import PRODUCT_CYCLES, Costs
 from trainer.analysis.forecast.links import LINK_SHARE, Links
 from trainer.analysis.forecast.schedule import follow
 from trainer.analysis.hlo import Program
@@ -68,6 +68,14 @@ def test_core_work_is_attributed_by_scope_and_product(name: str, called: str, pa
     calls = f"calls=%{called}, " if called == "multiplying" else ""
     found = followed(f"%f = bf16[8]{{0}} fusion(%p), {calls}{scope(name)}, {cycles(1)}")
     assert found.parts == {part: pytest.approx(1)}
+
+
+def test_products_on_v6e_take_less_than_the_compiler_estimates() -> None:
+    product = f"%f = bf16[8]{{0}} fusion(%p), calls=%multiplying, {cycles(1)}"
+    other = f"%f = bf16[8]{{0}} fusion(%p), kind=kLoop, {cycles(1)}"
+    plan = plan_of("v6e-16", rows=16)
+    assert followed(product, plan=plan).device_s == pytest.approx(PRODUCT_CYCLES["v6e"])
+    assert followed(other, plan=plan).device_s == pytest.approx(1)
 
 
 def test_gather_on_sparse_cores_beside_work_costs_nothing() -> None:

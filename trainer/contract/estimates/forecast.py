@@ -14,6 +14,7 @@ from trainer.contract.estimates import roofline
 from trainer.contract.estimates.roofline import Bounds
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.accelerators import Accelerator
+from trainer.contract.planning.parameter_shapes import capacity
 from trainer.contract.planning.plan import Plan, World
 from trainer.contract.planning.planner import DTYPE_BYTES
 from trainer.contract.protocol.reports import StepSchedule
@@ -73,7 +74,7 @@ def estimated(job: Job, plan: Plan) -> StepForecast | None:
     chip = None if plan.world.on_cpu else accelerators.parse(plan.world.accelerator)
     if best is None or chip is None or not isinstance(job.model, Model):
         return None
-    rates = RATES.get(chip.generation, RATES["v6e"])
+    rates = RATES.get(chip.generation, RATES["v4"])
     parts = _work(job, plan, best, chip, rates)
     busy_s = sum(parts.values())
     for one in roofline.traffic(job, plan):
@@ -90,23 +91,27 @@ class Rates:
     """Shares of a device's specifications that steps reach."""
 
     products: float
-    """Of the peak FLOP/s, in products with weights."""
+    """Share of the peak FLOP/s, in products with weights."""
     attention: float
-    """Of the peak FLOP/s, in the products of attention."""
+    """Share of the peak FLOP/s, in the products of attention."""
 
 
 HOPPER, AMPERE = Rates(products=0.47, attention=0.28), Rates(products=0.65, attention=0.40)
 RATES = {
-    "v4": Rates(products=0.88, attention=0.35),
-    "v5e": Rates(products=0.75, attention=0.35),
-    "v5p": Rates(products=0.86, attention=0.35),
-    "v6e": Rates(products=0.59, attention=0.35),
+    "v4": Rates(products=0.88, attention=0.60),
+    "v5e": Rates(products=0.77, attention=0.60),
+    "v5p": Rates(products=0.86, attention=0.60),
+    "v6e": Rates(products=0.69, attention=0.30),
+    "v7x": Rates(products=0.83, attention=0.30),
     "a100": AMPERE, "a100-80gb": AMPERE,
     "h100": HOPPER, "h200": HOPPER, "b200": HOPPER, "gb200": HOPPER,
 }  # fmt: skip
-"""Rates by generation. Those of TPUs are those of compiled schedules; other generations have those
-of a v6e. Those of GPUs give torchtitan's measurements (docs/performance.md there, Llama 3 8B with
+"""Rates by generation. Those of TPUs are those of compiled schedules; for v7x, of measurements of
+Llama 3.1 70B and 405B (the rows of docs/published that set constants). Older TPUs have those of a
+v4. Those of GPUs give torchtitan's measurements (docs/performance.md there, Llama 3 8B with
 sequences of 8,192 and selective rematerialization): 6,667 tokens/s on an H100, 2,973 on an A100."""
+EXPERTS_SHARE = 0.86
+"""Rate of the products of experts, relative to other products: as measured for Mixtral 8x22B."""
 PASSES = 60
 """Times that fusions read or write the residual stream of a layer in a step."""
 ATTENTION_PRODUCTS, MODEL_PRODUCTS = 9, 6
@@ -132,11 +137,22 @@ def _work(job: Job, plan: Plan, best: Bounds, chip: Accelerator, rates: Rates) -
     tokens = plan.batch.tokens_per_device * plan.batch.grad_accum_steps
     stream = DTYPE_BYTES[plan.compute_dtype] * job.decoder.d_model
     moved = PASSES * tokens * job.decoder.layers * stream
+    products = best.program_flops - counted
+    experts = roofline.expert_flops_per_token(job, plan) * best.tokens
+    products += experts * (_slots(job, plan) / EXPERTS_SHARE - 1)
     return {
-        MATRIX_PRODUCTS: (best.program_flops - counted) / best.peak_flops / rates.products,
+        MATRIX_PRODUCTS: products / best.peak_flops / rates.products,
         ATTENTION: computed / best.peak_flops / rates.attention,
         OTHER_FUSIONS: moved / chip.hbm_bytes_per_s + best.hbm_s,
     }
+
+
+def _slots(job: Job, plan: Plan) -> float:
+    """Returns the rows that experts compute, relative to those that tokens choose."""
+    experts, length = job.decoder.moe, job.data.seq_len
+    if experts is None or plan.moe == "ragged":
+        return 1.0
+    return experts.count * capacity(experts, length) / length / experts.top_k
 
 
 def _link_s(one: roofline.Traffic, chip: Accelerator) -> float:

@@ -64,11 +64,6 @@ class Bounds:
         return max(self.compute_s, self.hbm_s, self.link_s)
 
     @property
-    def serial_s(self) -> float:
-        """Seconds without any overlap, which distinguish steps with the same bottleneck."""
-        return self.compute_s + self.hbm_s + self.link_s
-
-    @property
     def binds(self) -> str:
         """Name of the resource that takes the longest."""
         times = {"compute": self.compute_s, "HBM": self.hbm_s, "links": self.link_s}
@@ -157,14 +152,26 @@ def _recomputed_per_token(job: Job, plan: Plan) -> float:
     """
     if job.decoder.remat == "none":
         return 0.0
-    again = [
+    return 2.0 * _met(job, _again(job, plan)) + 2.0 * _attention(job)
+
+
+def _again(job: Job, plan: Plan) -> list[ArrayPlan]:
+    """Returns the weights whose products rematerialization repeats, for `dots` and `full`."""
+    return [
         array
         for array in _kernels(job, plan)
         if array.name.startswith("layers.")
         and not array.name.endswith(LAST)
         and (job.decoder.remat == "full" or "expert" in array.axes)
     ]
-    return 2.0 * _met(job, again) + 2.0 * _attention(job)
+
+
+def expert_flops_per_token(job: Job, plan: Plan) -> float:
+    """Returns the FLOPs per token of the experts that it chooses, with recomputation; 0 without."""
+    repeated = _again(job, plan) if job.decoder.remat != "none" else []
+    kernels = [array for array in _kernels(job, plan) if "expert" in array.axes]
+    again = [array for array in repeated if "expert" in array.axes]
+    return 6.0 * _met(job, kernels) + 2.0 * _met(job, again)
 
 
 def _kernels(job: Job, plan: Plan) -> list[ArrayPlan]:

@@ -24,6 +24,8 @@ class Tpu:
     """Peak FLOP/s in bfloat16, without sparsity."""
     clock_hz: float
     """Cycles of a core per second, the unit of the compiler's estimates."""
+    matrix_side: int
+    """Rows and columns of a core's matrix units."""
     ici_bytes_per_s: float
     """Send bandwidth over all links to other chips of the slice together, in one direction."""
     dcn_bytes_per_s: float | None
@@ -100,6 +102,7 @@ _TPUS = [
         hbm_bytes_per_s=700e9,
         peak_bf16_flops=45e12,
         clock_hz=700e6,
+        matrix_side=128,
         ici_bytes_per_s=248e9,
         dcn_bytes_per_s=None,
         topologies=_V2,
@@ -115,6 +118,7 @@ _TPUS = [
         hbm_bytes_per_s=900e9,
         peak_bf16_flops=123e12,
         clock_hz=940e6,
+        matrix_side=128,
         ici_bytes_per_s=280e9,
         dcn_bytes_per_s=None,
         topologies=_V3,
@@ -130,6 +134,7 @@ _TPUS = [
         hbm_bytes_per_s=1228e9,
         peak_bf16_flops=275e12,
         clock_hz=1.05e9,
+        matrix_side=128,
         ici_bytes_per_s=300e9,
         dcn_bytes_per_s=None,
         topologies=_cubes(64),
@@ -144,6 +149,7 @@ _TPUS = [
         hbm_bytes_per_s=819e9,
         peak_bf16_flops=197e12,
         clock_hz=1.5e9,
+        matrix_side=128,
         ici_bytes_per_s=200e9,
         dcn_bytes_per_s=3.125e9,
         topologies=_FLAT,
@@ -159,6 +165,7 @@ _TPUS = [
         hbm_bytes_per_s=2765e9,
         peak_bf16_flops=459e12,
         clock_hz=1.75e9,
+        matrix_side=128,
         ici_bytes_per_s=600e9,
         dcn_bytes_per_s=6.25e9,
         topologies=_cubes(96),
@@ -174,6 +181,7 @@ _TPUS = [
         hbm_bytes_per_s=1640e9,
         peak_bf16_flops=918e12,
         clock_hz=1.75e9,
+        matrix_side=256,
         ici_bytes_per_s=400e9,
         dcn_bytes_per_s=12.5e9,
         topologies=_FLAT,
@@ -189,6 +197,7 @@ _TPUS = [
         hbm_bytes_per_s=7380e9,
         peak_bf16_flops=2307e12,
         clock_hz=2.2e9,
+        matrix_side=256,
         ici_bytes_per_s=600e9,
         dcn_bytes_per_s=12.5e9,
         topologies=_cubes(144),
