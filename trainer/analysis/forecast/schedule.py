@@ -4,7 +4,7 @@ The instructions of a scheduled program are in the order in which the core runs 
 with a start and an end lets the core go on in between; at the end the core waits for the rest.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from trainer.analysis.collectives import ENDED, OVERLAPPING, STARTED
 from trainer.analysis.forecast.timeline import Cost, Timeline, longest
@@ -98,7 +98,7 @@ def _ends(one: Instruction) -> bool:
     return one.opcode.endswith(ENDS) or one.name.startswith(ENDED)
 
 
-def _started(within: Computation, end: Instruction, under_way: dict[str, object]) -> str | None:
+def _started(within: Computation, end: Instruction, under_way: Container[str]) -> str | None:
     """Returns the name of the start that an end belongs to; None when it is not under way.
 
     Between them are updates, elements of tuples, and work that is fused with parts of a collective.

@@ -1,6 +1,6 @@
 """Resources of a device over time: what each one does, and what the core waits for."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -18,15 +18,19 @@ class Cost:
     """Resources that it needs at the same time, each of which does one thing at a time."""
 
 
+def _sums() -> defaultdict[str, float]:
+    return defaultdict(float)
+
+
 @dataclass
 class Timeline:
     """The time of a step so far. The parts always add up to `now_s`."""
 
     now_s: float = 0.0
     """When the core begins the next instruction."""
-    parts: Counter[str] = field(default_factory=Counter)
+    parts: defaultdict[str, float] = field(default_factory=_sums)
     """Seconds of the core by part: its work, and its waits for other resources."""
-    busy: Counter[str] = field(default_factory=Counter)
+    busy: defaultdict[str, float] = field(default_factory=_sums)
     """Seconds that each resource works."""
     free_s: dict[str, float] = field(default_factory=dict)
     """When each resource other than the core is free."""
