@@ -96,11 +96,15 @@ def _add(run: RunDir, spec: LaunchSpec) -> Queue:
     with run:
         run.wait_in_queue(spec)
     secrets = job_secrets.values(spec.job)
+    is_fixed = spec.cluster_ref.simulate_hosts is not None
+    sizes = () if is_fixed else spec.sizes
     queue.add(
         run.folder,
         priority=spec.job.priority,
         is_preemptible=spec.job.preemptible,
         grace_s=spec.grace_s,
+        sizes=sizes,
+        is_elastic=spec.saves and len(sizes) > 1,
         environment={**job_secrets.without_secrets(secrets), **secrets},
     )
     return queue

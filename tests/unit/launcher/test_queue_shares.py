@@ -1,0 +1,218 @@
+"""How the runs of a queue share hosts, held against a simulated cluster that counts them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.queue.decisions import (
+    Preempt,
+    Remove,
+    Requeue,
+    Resize,
+    RunPhase,
+    RunView,
+    Start,
+    next_action,
+)
+from launcher.queue.entries import Entry, waiting
+from launcher.queue.shares import shares_of, shares_with
+
+HOSTS = 4
+SIZES = st.sets(st.integers(1, HOSTS - 1)).map(lambda smaller: (*sorted(smaller), HOSTS))
+
+
+def elastic(name: str = "a", sizes: Sequence[int] = (1, 2, 3, 4), **fields: object) -> Entry:
+    """An elastic run that has started on all hosts, unless `fields` say otherwise."""
+    own = {"priority": 0, "is_preemptible": False, "is_elastic": True, "is_started": True}
+    folder = Path("/runs") / name
+    rest = {"entered": float(ord(name[0])), "hosts": HOSTS, **fields}
+    return Entry(folder=folder, grace_s=1.0, sizes=tuple(sizes), **{**own, **rest})
+
+
+def waits(name: str = "b", sizes: Sequence[int] = (1, 2, 3, 4), **fields: object) -> Entry:
+    return elastic(name, sizes, **{"is_started": False, "hosts": None, **fields})
+
+
+RUNS = st.lists(
+    st.builds(
+        Entry,
+        folder=st.just(Path("/runs/any")),
+        priority=st.integers(-2, 2),
+        is_preemptible=st.booleans(),
+        grace_s=st.just(1.0),
+        entered=st.floats(0, 1),
+        sizes=SIZES,
+        is_elastic=st.booleans(),
+        is_started=st.booleans(),
+        hosts=st.none() | st.integers(1, HOSTS),
+    ),
+    max_size=6,
+    unique_by=lambda run: run.entered,
+)
+
+
+@given(RUNS)
+def test_runs_get_sizes_that_they_fit_on_and_never_more_hosts_than_there_are(
+    runs: list[Entry],
+) -> None:
+    shares = shares_of(runs)
+    if shares is None:
+        return
+    assert sum(shares.values()) <= HOSTS
+    for run, hosts in shares.items():
+        is_fixed = run.is_started and not run.is_elastic
+        assert hosts == (run.hosts or HOSTS) if is_fixed else hosts in run.sizes
+
+
+@given(RUNS, SIZES, st.integers(-2, 2))
+def test_no_run_gives_hosts_to_a_lower_priority(
+    runs: list[Entry], sizes: tuple[int, ...], priority: int
+) -> None:
+    started = [replace(run, is_started=True) for run in runs]
+    shares = shares_with(started, waits("z", sizes, priority=priority))
+    for run in started if shares else ():
+        if run.priority > priority:
+            assert shares[run] >= (run.hosts or HOSTS)
+
+
+@given(RUNS)
+def test_shares_do_not_depend_on_the_shares_before(runs: list[Entry]) -> None:
+    """So requests that were carried out need no further ones."""
+    started = [replace(run, is_started=True, is_elastic=True) for run in runs]
+    shares = shares_of(started)
+    if shares is not None:
+        after = [replace(run, hosts=hosts) for run, hosts in shares.items()]
+        assert shares_of(after) == {run: run.hosts for run in after}
+
+
+def test_every_run_gets_its_least_and_the_first_gets_the_rest() -> None:
+    first, second, third = elastic(), waits("b"), waits("c")
+    assert shares_of([first, second, third]) == {first: 2, second: 1, third: 1}
+
+
+def test_a_higher_priority_gets_all_but_the_least_of_the_others() -> None:
+    first, urgent = elastic(), waits(priority=1)
+    assert shares_with([first], urgent) == {first: 1, urgent: 3}
+
+
+def test_a_run_that_fits_only_on_all_hosts_waits_for_an_elastic_one() -> None:
+    assert shares_with([elastic()], waits(sizes=[4], priority=9)) is None
+
+
+def test_a_run_with_a_cluster_of_its_own_size_shares_with_no_other() -> None:
+    assert shares_with([elastic()], waits(sizes=[])) is None
+
+
+@dataclass
+class SharedCluster:
+    """Hosts that runs share. A run takes some turns on any number of hosts, and resizes late."""
+
+    entries: dict[Path, Entry] = field(default_factory=dict)
+    left: dict[Path, int] = field(default_factory=dict)
+    phases: dict[Path, RunPhase] = field(default_factory=dict)
+    used: dict[Path, int] = field(default_factory=dict)
+    """Hosts of active runs, by folder."""
+    limits: dict[Path, int] = field(default_factory=dict)
+    begun: list[Path] = field(default_factory=list)
+
+    def add(self, new: Entry, turns: int) -> None:
+        self.entries[new.folder] = new
+        self.left[new.folder], self.phases[new.folder] = turns, RunPhase.WAITING
+
+    def view_of(self, entry: Entry) -> RunView:
+        return RunView(self.phases[entry.folder], self.used.get(entry.folder))
+
+    def turn(self) -> None:
+        """Carries out all actions; then runs take up their limits, and active ones work."""
+        while action := next_action(list(self.entries.values()), self.view_of, lambda: True, 0.0):
+            self._carry_out(action)
+            assert sum(self.used.values()) <= HOSTS
+        for folder in list(self.used):
+            self.used[folder] = self.limits[folder]
+            self.left[folder] -= 1
+            if self.left[folder] == 0:
+                self._end(folder, RunPhase.ENDED)
+        assert sum(self.used.values()) <= HOSTS
+
+    def _carry_out(self, action: object) -> None:
+        match action:
+            case Start(entry=one, hosts=hosts):
+                changes = {"is_started": True, "stop_requested": None, "hosts": hosts}
+                self.entries[one.folder] = replace(one, **changes)
+                self.phases[one.folder] = RunPhase.ACTIVE
+                self.used[one.folder] = self.limits[one.folder] = hosts or HOSTS
+                self.begun.append(one.folder)
+            case Resize(entry=one, hosts=hosts):
+                assert one.is_elastic and hosts in one.sizes
+                self.entries[one.folder] = replace(one, hosts=hosts)
+                self.limits[one.folder] = hosts
+            case Preempt(entry=one):
+                assert one.is_preemptible
+                self.entries[one.folder] = replace(one, stop_requested=0.0)
+                self._end(one.folder, RunPhase.STOPPED)
+            case Requeue(entry=one):
+                changes = {"is_started": False, "stop_requested": None, "hosts": None}
+                self.entries[one.folder] = replace(one, **changes)
+                self.phases[one.folder] = RunPhase.WAITING
+            case Remove(entry=one):
+                del self.entries[one.folder]
+
+    def _end(self, folder: Path, phase: RunPhase) -> None:
+        self.phases[folder] = phase
+        del self.used[folder]
+
+
+JOBS = st.lists(
+    st.tuples(st.integers(-2, 2), SIZES, st.booleans(), st.booleans(), st.integers(1, 3)),
+    max_size=8,
+)
+
+
+@given(JOBS, st.integers(0, 2))
+def test_all_runs_end_and_hosts_are_never_used_twice(jobs: list, every: int) -> None:
+    """Runs come while others are active, shrink and grow late, and may be preempted."""
+    cluster = SharedCluster()
+    for number, (priority, sizes, can_resize, is_preemptible, turns) in enumerate(jobs):
+        fields = {"is_elastic": can_resize, "is_preemptible": is_preemptible, "entered": number}
+        cluster.add(waits(f"{number}", sizes, priority=priority, **fields), turns)
+        for _ in range(every):
+            cluster.turn()
+    for _ in range(8 * len(jobs) + 1):
+        cluster.turn()
+    assert cluster.entries == {}
+    assert set(cluster.phases.values()) <= {RunPhase.ENDED}
+    certain = [Path(f"/runs/{n}") for n, job in enumerate(jobs) if not job[3]]
+    assert all(cluster.begun.count(folder) == 1 for folder in certain)
+
+
+@given(JOBS)
+def test_the_next_run_waits_only_while_it_does_not_fit(jobs: list) -> None:
+    cluster = SharedCluster()
+    for number, (priority, sizes, can_resize, _, _) in enumerate(jobs):
+        fields = {"is_elastic": can_resize, "entered": number}
+        cluster.add(waits(f"{number}", sizes, priority=priority, **fields), 100)
+    for _ in range(2 * len(jobs)):
+        cluster.turn()
+    started = [run for run in cluster.entries.values() if run.is_started]
+    following = waiting(cluster.entries.values())
+    assert not (following and shares_with(started, following[0]))
+    assert cluster.used == {run.folder: run.hosts for run in started}
+    if shares := shares_of(started):
+        assert {run: run.hosts for run in started} == shares
+
+
+def test_an_elastic_run_shrinks_before_the_next_one_starts_and_grows_at_its_end() -> None:
+    cluster = SharedCluster()
+    cluster.add(waits("a", [1, 4]), 5)
+    cluster.turn()
+    cluster.add(waits("b", [1, 4], is_elastic=False), 1)
+    used = []
+    for _ in range(3):
+        cluster.turn()
+        used.append(dict(cluster.used))
+    first, second = Path("/runs/a"), Path("/runs/b")
+    assert used == [{first: 1}, {first: 1}, {first: 4}]
+    assert cluster.begun == [first, second]
