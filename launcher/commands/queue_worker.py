@@ -23,6 +23,7 @@ from launcher.core.formatting import pluralize
 from launcher.core.results import RunState
 from launcher.executors.local_run import request_stop
 from launcher.executors.options import LaunchOptions
+from launcher.notify.recorded import notify_failure
 from launcher.queue.decisions import (
     Action,
     Adopt,
@@ -101,21 +102,31 @@ class Worker:
         options = LaunchOptions(
             detach=True, quiet=True, assume_yes=True, compile_check=False, host_limit=hosts
         )
+        environment = self._queue.environment(entry)
         try:
-            with _environment(self._queue.environment(entry)):
+            with _environment(environment):
                 api.restart(entry.folder, (None, False, None), options, from_queue=True)
         except SlipwayError as error:
-            self._record_failure(entry.folder, str(error))
+            reason = str(error)
         except Exception as error:  # a defect with this run must not keep the others waiting
             traceback.print_exc()
-            self._record_failure(entry.folder, f"internal error: {error!r}")
+            reason = f"internal error: {error!r}"
+        else:
+            return
+        if self._record_failure(entry.folder, reason):
+            notify_failure(entry.folder, environment)
 
-    def _record_failure(self, folder: Path, reason: str) -> None:
-        """Records that a waiting run cannot start. Does nothing when a process has begun it."""
+    def _record_failure(self, folder: Path, reason: str) -> bool:
+        """Records that a waiting run cannot start.
+
+        Returns False when it does not wait: a process has begun it, and notifies its end.
+        """
         self._log(reason)
         with RunDir.open(folder) as run:
-            if run.recorded.state is RunState.QUEUED:
-                run.set_state(RunState.FAILED, run.recorded.position, reason=reason)
+            if run.recorded.state is not RunState.QUEUED:
+                return False
+            run.set_state(RunState.FAILED, run.recorded.position, reason=reason)
+        return True
 
     def _log(self, text: str) -> None:
         print(f"{time.strftime('%F %T')} {text}", flush=True)

@@ -9,11 +9,11 @@ from email.utils import formatdate
 from launcher.notify.notices import Notice
 from trainer.contract.config.notify import EmailTarget, UrlTarget
 
-PRIORITIES = {"failed": "high", "lost": "high", "hang": "high", "budget": "high"}
+PRIORITIES = dict.fromkeys(("failed", "cancelled", "lost", "hang", "budget"), "high")
 """Priority of an event for ntfy, if not the default one."""
 TAGS = {
     "finished": "white_check_mark", "failed": "x", "lost": "ghost", "resumed": "arrow_forward",
-    "hang": "hourglass", "straggler": "turtle", "budget": "moneybag",
+    "hang": "hourglass", "straggler": "turtle", "budget": "moneybag", "cancelled": "no_entry_sign",
 }  # fmt: skip
 """Emoji of an event for ntfy: https://docs.ntfy.sh/emojis/."""
 

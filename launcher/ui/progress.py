@@ -26,7 +26,7 @@ from launcher.core.events import (
 )
 from launcher.core.formatting import format_seconds
 from launcher.core.printable import coloured, plain
-from launcher.core.results import AttemptResult, EndReason
+from launcher.core.results import AttemptResult
 from launcher.planning.spec import AttemptInfo
 from launcher.runs.directory import resume_command
 from launcher.runs.history import LastCheckpoint
