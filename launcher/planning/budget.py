@@ -44,7 +44,8 @@ def forecast(launch: LaunchSpec, done: int = 0) -> Usage | None:
 def describe_forecast(launch: LaunchSpec, done: int = 0) -> str:
     """Describes `forecast`: "9 steps take at least 12 s, 0.05 chip-hours, $0.17"; "" without it.
 
-    `done`: steps that an earlier attempt has saved. The cost is left out when the price is not known. Simulated hosts have no forecast.
+    `done`: steps that an earlier attempt has saved. The cost is left out when the price is not
+    known. Simulated hosts have no forecast.
     """
     least = forecast(launch, done)
     if least is None or launch.plan.world.simulated:

@@ -171,7 +171,7 @@ def test_a_run_that_the_queue_cannot_start_is_notified(folder: Path) -> None:
         wait_until(lambda: outcomes(bad))
     assert outcomes(bad) == [("failed", "sent")]
     (notice,) = hooks.delivered
-    assert "A_MISSING_ONE is not set" in notice.json["message"]
+    assert "secrets: A_MISSING_ONE: no launch from this machine" in notice.json["message"]
 
 
 def test_a_resumed_run_has_the_forecast_of_a_new_one(folder: Path) -> None:
