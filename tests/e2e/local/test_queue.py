@@ -89,7 +89,10 @@ def test_a_preempted_run_has_the_curve_of_an_undisturbed_one(launch: Launcher) -
 def test_an_elastic_run_lends_a_host_to_another_one_and_takes_it_back(
     launch: Launcher, tmp_path: Path
 ) -> None:
-    """Two simulated hosts for the first run, then one for each, then two. No step is repeated."""
+    """Of two hosts that runs share: two for the first run, then one for each, then two again.
+
+    No step is repeated.
+    """
     cluster = launch.cluster_file("elastic", sabotage(tmp_path, "time.sleep(0.02)"))
     cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: {min: 1, max: 2}"))
     (launch.folder / "next.yaml").write_text("{name: next, command: [sleep, '1']}")
@@ -99,6 +102,7 @@ def test_an_elastic_run_lends_a_host_to_another_one_and_takes_it_back(
         ended = run_launcher(launch.folder, launch.traces.environment, *words)
         assert ended.returncode == 0, ended.stdout + ended.stderr
 
+    command("up", str(cluster))
     command("-c", str(cluster), "job.yaml", "name=first", "checkpoint.every_steps=20", "--queue")
     wait_until(lambda: read_status(first).step, LAUNCH_TIMEOUT_S)
     command("-c", str(cluster), "next.yaml", "--queue")
@@ -108,6 +112,7 @@ def test_an_elastic_run_lends_a_host_to_another_one_and_takes_it_back(
     wait_until(lambda: (read_status(first).attempt or 0) > 2, LAUNCH_TIMEOUT_S)
     wait_until(lambda: (read_status(first).step or 0) > (alone.step or 0), LAUNCH_TIMEOUT_S)
     command("stop", "first")
+    command("down", str(cluster), "--yes")
     assert [hosts_of(run) for run in (first, second)] == [[2, 1, 2], [1]]
     assert end_reasons(first) == ["shrunk", "resized", "stopped"]
     steps = [step for step, *_ in curve(first)]
