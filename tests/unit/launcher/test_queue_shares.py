@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from launcher.queue.decisions import (
 )
 from launcher.queue.entries import Entry, waiting
 from launcher.queue.shares import shares_of, shares_with
+from tests.support.launch_plans import small_launch
 
 HOSTS = 4
 SIZES = st.sets(st.integers(1, HOSTS - 1)).map(lambda smaller: (*sorted(smaller), HOSTS))
@@ -108,7 +110,10 @@ def test_a_run_with_a_cluster_of_its_own_size_shares_with_no_other() -> None:
 
 @dataclass
 class SharedCluster:
-    """Hosts that runs share. A run takes some turns on any number of hosts, and resizes late."""
+    """Hosts that runs share. A run takes some turns on any number of hosts.
+
+    It grows at once, and shrinks late.
+    """
 
     entries: dict[Path, Entry] = field(default_factory=dict)
     left: dict[Path, int] = field(default_factory=dict)
@@ -149,6 +154,7 @@ class SharedCluster:
                 assert one.is_elastic and hosts in one.sizes
                 self.entries[one.folder] = replace(one, hosts=hosts)
                 self.limits[one.folder] = hosts
+                self.used[one.folder] = max(hosts, self.used[one.folder])
             case Preempt(entry=one):
                 assert one.is_preemptible
                 self.entries[one.folder] = replace(one, stop_requested=0.0)
@@ -216,3 +222,17 @@ def test_an_elastic_run_shrinks_before_the_next_one_starts_and_grows_at_its_end(
     first, second = Path("/runs/a"), Path("/runs/b")
     assert used == [{first: 1}, {first: 1}, {first: 4}]
     assert cluster.begun == [first, second]
+
+
+@pytest.mark.parametrize(("limit", "hosts"), [(None, 4), (5, 4), (3, 2), (1, 1), (0, 1)])
+def test_a_launch_within_a_limit_has_the_most_hosts_that_fit(
+    tmp_path: Path, limit: int | None, hosts: int
+) -> None:
+    cluster = tmp_path / "elastic.yaml"
+    cluster.write_text(
+        "{accelerator: cpu, hosts: {min: 1, max: 4}, devices_per_host: 1, provider: {kind: local}}"
+    )
+    launch = small_launch(tmp_path, str(cluster))
+    assert launch.sizes == (1, 2, 4)
+    limited = replace(launch, host_limit=limit).within_limit
+    assert limited.plan.world.processes == hosts
