@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.queue.decisions import (
+    Action,
     Preempt,
     Remove,
     Requeue,
@@ -106,6 +107,24 @@ def test_a_run_that_fits_only_on_all_hosts_waits_for_an_elastic_one() -> None:
 
 def test_a_run_with_a_cluster_of_its_own_size_shares_with_no_other() -> None:
     assert shares_with([elastic()], waits(sizes=[])) is None
+
+
+def test_runs_grow_and_start_once_others_have_shrunk() -> None:
+    """With gaps between the sizes, one run shrinks while another one grows."""
+    first, second = elastic("a", [1, 3, 4], hosts=3), elastic("b", [1, 2, 4], hosts=1)
+    third = waits("c", [1, 4])
+
+    def following(runs: Sequence[Entry], used: int) -> Action | None:
+        """The next action while the first run still uses so many hosts."""
+        views = {"a": RunView(RunPhase.ACTIVE, used), "b": RunView(RunPhase.ACTIVE, 1)}
+        waits = RunView(RunPhase.WAITING)
+        return next_action(runs, lambda run: views.get(run.folder.name, waits), lambda: True, 0.0)
+
+    assert following([first, second, third], 3) == Resize(first, 1)
+    smaller, larger = replace(first, hosts=1), replace(second, hosts=2)
+    assert following([smaller, second, third], 3) is None
+    assert following([smaller, second, third], 1) == Resize(second, 2)
+    assert following([smaller, larger, third], 1) == Start(third, 1)
 
 
 @dataclass
