@@ -109,6 +109,20 @@ def test_a_run_with_a_cluster_of_its_own_size_shares_with_no_other() -> None:
     assert shares_with([elastic()], waits(sizes=[])) is None
 
 
+@pytest.mark.parametrize(("needed", "victim"), [(1, "a"), (3, "b"), (4, "a")])
+def test_no_run_is_preempted_whose_hosts_are_not_needed(needed: int, victim: str) -> None:
+    """The lowest priority stops first; not at all when its hosts do not suffice."""
+    fields = {"is_elastic": False, "is_preemptible": True}
+    low = elastic("a", priority=0, hosts=1, **fields)
+    high = elastic("b", priority=1, hosts=3, **fields)
+    head = waits("c", sorted({needed, HOSTS}), priority=2)
+    views = {low: RunView(RunPhase.ACTIVE, 1), high: RunView(RunPhase.ACTIVE, 3)}
+    action = next_action(
+        [low, high, head], lambda run: views.get(run, RunView(RunPhase.WAITING)), lambda: True, 0.0
+    )
+    assert action == Preempt(low if victim == "a" else high)
+
+
 def test_runs_grow_and_start_once_others_have_shrunk() -> None:
     """With gaps between the sizes, one run shrinks while another one grows."""
     first, second = elastic("a", [1, 3, 4], hosts=3), elastic("b", [1, 2, 4], hosts=1)
