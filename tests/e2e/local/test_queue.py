@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,14 +108,13 @@ def test_an_elastic_run_lends_a_host_to_another_one_and_takes_it_back(
     wait_until(lambda: read_status(first).step, LAUNCH_TIMEOUT_S)
     command("-c", str(cluster), "next.yaml", "--queue")
     wait_until(lambda: read_status(second).state is RunState.FINISHED, LAUNCH_TIMEOUT_S)
-    alone = read_status(first)
-    assert alone.is_alive and alone.attempt == 2
-    wait_until(lambda: (read_status(first).attempt or 0) > 2, LAUNCH_TIMEOUT_S)
-    wait_until(lambda: (read_status(first).step or 0) > (alone.step or 0), LAUNCH_TIMEOUT_S)
+    wait_until(lambda: len(values(first, "restored", "step")) == 2, LAUNCH_TIMEOUT_S)
+    _, restored = values(first, "restored", "step")
+    wait_until(lambda: (read_status(first).step or 0) > restored, LAUNCH_TIMEOUT_S)
     command("stop", "first")
     command("down", str(cluster), "--yes")
     assert [hosts_of(run) for run in (first, second)] == [[2, 1, 2], [1]]
-    assert end_reasons(first) == ["shrunk", "resized", "stopped"]
+    assert values(first, "attempt_ended", "end_reason") == ["shrunk", "resized", "stopped"]
     steps = [step for step, *_ in curve(first)]
     assert steps == list(range(1, len(steps) + 1))
 
@@ -125,7 +125,7 @@ def hosts_of(run: Path) -> list[int]:
     return [plan["world"]["hosts_per_slice"] for plan in plans]
 
 
-def end_reasons(run: Path) -> list[str]:
-    """Why each attempt ended."""
-    events = map(json.loads, (run / "events.jsonl").read_text().splitlines())
-    return [event["end_reason"] for event in events if event["event"] == "attempt_ended"]
+def values(run: Path, event: str, key: str) -> list[Any]:
+    """A value of each event of that kind, in order; `restored` once for each attempt."""
+    lines = map(json.loads, (run / "events.jsonl").read_text().split("\n")[:-1])
+    return [line[key] for line in lines if line["event"] == event and not line.get("process")]
