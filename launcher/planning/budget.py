@@ -48,7 +48,7 @@ def describe_forecast(launch: LaunchSpec, done: int = 0) -> str:
     known. Simulated hosts have no forecast.
     """
     least = forecast(launch, done)
-    if least is None or launch.plan.world.simulated:
+    if least is None or launch.steps is None or launch.plan.world.simulated:
         return ""
     cost = "" if least.cost is None else f", ${least.cost:,.2f}"
     amounts = f"{format_seconds(least.hours * 3600)}, {least.chip_hours:,.2f} chip-hours{cost}"

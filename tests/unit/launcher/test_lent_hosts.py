@@ -1,7 +1,7 @@
 """A run that is asked to use fewer or more hosts, in a play of hosts without Ray."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,7 +58,7 @@ Play = Callable[..., tuple[list[str], list[int]]]
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Iterator[Play]:
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Runs attempts to their end; returns the calls, and the hosts of each recorded plan."""
     cluster = tmp_path / "elastic.yaml"
     cluster.write_text(ELASTIC)
@@ -70,13 +70,14 @@ def play(tmp_path: Path) -> Iterator[Play]:
             run.begin(launch.within_limit)
             display = RunDisplay(Console(quiet=True), launch, None)
             controller = RunController(launch, run, display, Interrupts())
-            controller._hosting = hosts = AskedHosts(run, list(numbers))
+            hosts = AskedHosts(run, list(numbers))
+            monkeypatch.setattr(controller, "_hosting", hosts)
             hosts.controller = controller
             assert controller.run().state == "finished"
         plans = [json.loads(path.read_text()) for path in sorted((run.folder / "plans").iterdir())]
         return hosts.calls, [plan["world"]["hosts_per_slice"] for plan in plans]
 
-    yield play
+    return play
 
 
 def test_a_run_gives_up_a_host_between_two_attempts(play: Play) -> None:

@@ -36,7 +36,7 @@ def elastic(name: str = "a", sizes: Sequence[int] = (1, 2, 3, 4), **fields: obje
 
 
 def waits(name: str = "b", sizes: Sequence[int] = (1, 2, 3, 4), **fields: object) -> Entry:
-    return elastic(name, sizes, **{"is_started": False, "hosts": None, **fields})
+    return replace(elastic(name, sizes, **fields), is_started=False, hosts=None)
 
 
 RUNS = st.lists(
@@ -76,8 +76,8 @@ def test_no_run_gives_hosts_to_a_lower_priority(
 ) -> None:
     started = [replace(run, is_started=True) for run in runs]
     shares = shares_with(started, waits("z", sizes, priority=priority))
-    for run in started if shares else ():
-        if run.priority > priority:
+    for run in started:
+        if shares and run.priority > priority:
             assert shares[run] >= (run.hosts or HOSTS)
 
 
