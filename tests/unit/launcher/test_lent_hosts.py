@@ -11,6 +11,7 @@ from rich.console import Console
 from launcher.controller.controller import RunController
 from launcher.core.results import GangResult, ProcessExit
 from launcher.core.signals import Interrupts
+from launcher.core.wait import wait_until
 from launcher.gang.monitor import GangMonitor
 from launcher.planning.spec import LaunchSpec
 from launcher.requests.client import ask
@@ -20,7 +21,6 @@ from launcher.runs.state_file import RecordedState
 from launcher.ui.progress import RunDisplay
 from tests.support.launch_plans import small_launch
 from tests.support.played_hosts import PlayedHosts
-from tests.support.processes import wait_until
 from trainer.contract.protocol.events import CheckpointSavedEvent
 
 STOPPED, FINISHED = ProcessExit(75 << 8, 1.0, stopped=True), ProcessExit(0, 1.0)
@@ -50,7 +50,7 @@ class AskedHosts(PlayedHosts):
             assert not monitor.should_stop(), "it has not saved yet"
             assert self.controller
             self.controller.on_event(CheckpointSavedEvent(step=1, process=0))
-        wait_until(monitor.should_stop)
+        assert wait_until(monitor.should_stop, 20.0, poll_interval_s=0.02)
         return GangResult(dict.fromkeys(range(processes), STOPPED), None)
 
 

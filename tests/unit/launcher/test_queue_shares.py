@@ -58,7 +58,7 @@ RUNS = st.lists(
 
 
 @given(RUNS)
-def test_runs_get_sizes_that_they_fit_on_and_never_more_hosts_than_there_are(
+def test_runs_get_sizes_that_fit_and_no_more_hosts_than_there_are(
     runs: list[Entry],
 ) -> None:
     shares = shares_of(runs)
@@ -243,7 +243,7 @@ def test_the_next_run_waits_only_while_it_does_not_fit(jobs: list) -> None:
         assert {run: run.hosts for run in started} == shares
 
 
-def test_an_elastic_run_shrinks_before_the_next_one_starts_and_grows_at_its_end() -> None:
+def test_an_elastic_run_shrinks_for_the_next_one_and_grows_at_its_end() -> None:
     cluster = SharedCluster()
     cluster.add(waits("a", [1, 4]), 5)
     cluster.turn()

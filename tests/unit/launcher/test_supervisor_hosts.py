@@ -76,7 +76,7 @@ def test_it_grows_when_hosts_come_back() -> None:
     assert (run.failures, run.losses) == (0, 1)
 
 
-def test_a_run_with_a_limit_gives_up_hosts_at_once_and_does_not_take_them_back() -> None:
+def test_a_limit_takes_hosts_at_once_and_keeps_them_away() -> None:
     run = supervisor(ELASTIC)
     assert not run.wants_to_shrink()
     run.limit(3)
