@@ -159,7 +159,10 @@ def _view_of(entry: Entry) -> RunView:
     alive = alive or is_alive(folder)  # it may have begun between the two reads
     if recorded.state is RunState.QUEUED:
         return RunView(RunPhase.BEGINNING if alive else RunPhase.WAITING)
-    return RunView(RunPhase.ACTIVE, recorded.hosts) if alive else RunView(RunPhase.STOPPED)
+    if not alive:
+        return RunView(RunPhase.STOPPED)
+    has_begun = recorded.state is not RunState.WAITING_FOR_RUNS
+    return RunView(RunPhase.ACTIVE, recorded.hosts if has_begun else None)
 
 
 def _ask_for_hosts(folder: Path, hosts: int) -> None:

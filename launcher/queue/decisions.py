@@ -31,7 +31,8 @@ class RunView:
 
     phase: RunPhase
     hosts: int | None = None
-    """Number of hosts of an active run's attempt, when it is recorded."""
+    """Number of hosts of an active run's attempt. None before the run begins one, also while it
+    waits for other runs: nothing answers a request then."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def _share(views: dict[Entry, RunView], head: Entry | None, shares: Shares | Non
     free = hosts_of_cluster([*shares]) - sum(used.values())
     for entry, view in views.items():
         more = shares[entry] - hosts_given(entry)
-        is_ready = entry.is_elastic and view.phase is RunPhase.ACTIVE
+        is_ready = entry.is_elastic and view.hosts is not None
         if is_ready and entry.stop_requested is None and (more < 0 or 0 < more <= free):
             return Resize(entry, shares[entry])
     if head and shares[head] <= free:

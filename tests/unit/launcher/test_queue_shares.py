@@ -141,6 +141,12 @@ def test_runs_grow_and_start_once_others_have_shrunk() -> None:
     assert following([smaller, larger, third], 1) == Start(third, 1)
 
 
+def test_a_run_that_waits_for_other_runs_is_not_asked_for_hosts() -> None:
+    first, second = elastic("a"), waits("b")
+    views = {first: RunView(RunPhase.ACTIVE), second: RunView(RunPhase.WAITING)}
+    assert next_action([first, second], views.__getitem__, lambda: True, 0.0) is None
+
+
 @dataclass
 class SharedCluster:
     """Hosts that runs share. A run takes some turns on any number of hosts.
