@@ -123,8 +123,10 @@ class Measured(RunController):
 class Held(HostPool):
     """Hosts and agents that exist already."""
 
-    def __init__(self, listener: Listener, hosts: HostCluster, gang: Gang) -> None:
-        super().__init__(listener)
+    def __init__(
+        self, listener: Listener, launch: LaunchSpec, hosts: HostCluster, gang: Gang
+    ) -> None:
+        super().__init__(listener, launch)
         self._hosts, self._held_gang = hosts, gang
 
     def gang(self, launch: LaunchSpec) -> Gang:
@@ -165,7 +167,7 @@ def measure(kind: str, processes: int, seconds: float, step_s: float, folder: Pa
             gathered = fed(hosts, processes, launch.run_dir, attempts, step_s)
         with gathered as gang:
             figures.agents_s = time.monotonic() - began - figures.nodes_s
-            attempts.run_on(Held(attempts, hosts, gang))
+            attempts.run_on(Held(attempts, launch, hosts, gang))
     return figures
 
 

@@ -5,7 +5,6 @@ provisioned; 130 interrupted.
 """
 
 import re
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,21 +14,21 @@ from typer.exceptions import TyperException
 
 from launcher.cli import checkpoint_commands, file_commands, flow_commands, run_commands
 from launcher.cli.options import (
-    Agreed,
-    ClusterName,
-    CompileCheck,
+    Consent,
     Detach,
     Fresh,
     JobFile,
-    OtherCluster,
+    OtherWhere,
     Output,
     OutputOption,
     Overrides,
     Queued,
     RunName,
     Runs,
-    Simulate,
     SimulateHosts,
+    Where,
+    command_line,
+    with_groups,
 )
 from launcher.cli.sections import SectionedGroup
 from launcher.core.errors import SlipwayError, UsageError, error_of
@@ -115,18 +114,17 @@ app = typer.Typer(
 
 
 @app.command()
+@with_groups
 def run(
     job: JobFile,
     overrides: Overrides = None,
-    cluster: ClusterName = "local",
-    simulate: Simulate = False,
-    simulate_hosts: SimulateHosts = None,
+    *,
+    where: Where,
     runs: Runs = Path("runs"),
     fresh: Fresh = False,
     detach: Detach = False,
     queue: Queued = False,
-    yes: Agreed = False,
-    compile_check: CompileCheck = True,
+    consent: Consent,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="start nothing; print the plan, or the Kubernetes manifest"),
@@ -142,10 +140,10 @@ def run(
     from launcher.executors.options import LaunchOptions
 
     options = LaunchOptions(
-        fresh=fresh, detach=detach, queue=queue, assume_yes=yes, compile_check=compile_check,
-        as_json=output is Output.json,
+        fresh=fresh, detach=detach, queue=queue, assume_yes=consent.yes,
+        compile_check=consent.compile_check, as_json=output is Output.json,
     )  # fmt: skip
-    spec = _plan(job, overrides, cluster, simulate, simulate_hosts, runs)
+    spec = _plan(job, overrides, where, runs)
     if dry_run:
         from launcher.commands.plan import show_dry_run
 
@@ -157,16 +155,15 @@ def run(
 
 
 @app.command()
+@with_groups
 def resume(
     run: RunName,
     overrides: Overrides = None,
-    cluster: OtherCluster = None,
-    simulate: Simulate = False,
-    simulate_hosts: SimulateHosts = None,
+    *,
+    where: OtherWhere,
     detach: Detach = False,
     queue: Queued = False,
-    yes: Agreed = False,
-    compile_check: CompileCheck = True,
+    consent: Consent,
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
@@ -178,13 +175,14 @@ def resume(
     from launcher.executors.options import LaunchOptions
 
     options = LaunchOptions(
-        overrides=overrides or (), detach=detach, queue=queue, assume_yes=yes,
-        compile_check=compile_check, as_json=output is Output.json,
+        overrides=overrides or (), detach=detach, queue=queue, assume_yes=consent.yes,
+        compile_check=consent.compile_check, as_json=output is Output.json,
     )  # fmt: skip
-    resume_run(run, runs, (cluster, simulate, simulate_hosts), options)
+    resume_run(run, runs, where, options)
 
 
 @app.command()
+@with_groups
 def sweep(
     job: JobFile,
     values: Annotated[
@@ -211,12 +209,10 @@ def sweep(
             "--early-stop", help="continue only the better half of the points at some steps"
         ),
     ] = False,
-    cluster: ClusterName = "local",
-    simulate: Simulate = False,
-    simulate_hosts: SimulateHosts = None,
+    *,
+    where: Where,
     runs: Runs = Path("runs"),
-    yes: Agreed = False,
-    compile_check: CompileCheck = True,
+    consent: Consent,
     output: OutputOption = Output.text,
 ) -> None:
     """Run a job with many values, and compare the losses.
@@ -227,19 +223,16 @@ def sweep(
 
     launch sweep job.yaml "optimizer.learning_rate=log(1e-4,1e-2)" --samples 8 --early-stop
     """
-    from launcher.cluster.schema import ClusterRef
     from launcher.commands.sweep import sweep as run_sweep
     from launcher.commands.sweep_plan import SweepRequest, plan_sweep
     from launcher.commands.sweep_runner import SweepOptions
 
     request = SweepRequest(
         job_file=job, arguments=values or (), samples=samples, seed=seed, early_stop=early_stop,
-        cluster_ref=ClusterRef(name=cluster, simulate=simulate, simulate_hosts=simulate_hosts),
-        runs=runs,
+        cluster_ref=where.reference, runs=runs,
     )  # fmt: skip
-    options = SweepOptions(jobs=jobs, assume_yes=yes, compile_check=compile_check)
-    command = shlex.join(["launch", *sys.argv[1:]])
-    run_sweep(plan_sweep(request), options, as_json=output is Output.json, command=command)
+    options = SweepOptions(jobs=jobs, assume_yes=consent.yes, compile_check=consent.compile_check)
+    run_sweep(plan_sweep(request), options, as_json=output is Output.json, command=command_line())
 
 
 flow_commands.add_to(app)
@@ -248,12 +241,12 @@ file_commands.add_to(app)
 
 
 @app.command()
+@with_groups
 def plan(
     job: JobFile,
     overrides: Overrides = None,
-    cluster: ClusterName = "local",
-    simulate: Simulate = False,
-    simulate_hosts: SimulateHosts = None,
+    *,
+    where: Where,
     runs: Runs = Path("runs"),
     shardings: Annotated[
         bool, typer.Option("--shardings", help="list the layout of every parameter")
@@ -295,7 +288,7 @@ def plan(
         draw=draw, as_json=output is Output.json,
     )  # fmt: skip
     options.check()
-    show_plan(_plan(job, overrides, cluster, simulate, simulate_hosts, runs), options)
+    show_plan(_plan(job, overrides, where, runs), options)
 
 
 app.add_typer(checkpoint_commands.app, name="checkpoints")
@@ -303,10 +296,10 @@ app.command()(checkpoint_commands.sample)
 
 
 @app.command()
+@with_groups
 def doctor(
-    cluster: ClusterName = "local",
-    simulate: Simulate = False,
-    simulate_hosts: SimulateHosts = None,
+    *,
+    where: Where,
     output: OutputOption = Output.text,
 ) -> None:
     """Check the hosts of a cluster as a run would.
@@ -315,11 +308,9 @@ def doctor(
 
     launch doctor --cluster tpu-v4-32 --simulate
     """
-    from launcher.cluster.schema import ClusterRef
     from launcher.commands.doctor import examine
 
-    cluster_ref = ClusterRef(name=cluster, simulate=simulate, simulate_hosts=simulate_hosts)
-    examine(cluster_ref, as_json=output is Output.json)
+    examine(where.reference, as_json=output is Output.json)
 
 
 @app.command()
@@ -359,18 +350,8 @@ def down(
     end(cluster, agreed=yes, as_json=output is Output.json)
 
 
-def _plan(
-    job: Path,
-    overrides: list[str] | None,
-    cluster: str,
-    simulate: bool,
-    simulate_hosts: int | None,
-    runs: Path,
-) -> "LaunchSpec":
+def _plan(job: Path, overrides: list[str] | None, where: Where, runs: Path) -> "LaunchSpec":
     """Plans a job from the options that `run` and `plan` share. Raises ConfigError."""
     from launcher import api
 
-    return api.plan(
-        job, cluster=cluster, simulate=simulate, simulate_hosts=simulate_hosts,
-        overrides=overrides or (), runs=runs,
-    )  # fmt: skip
+    return api.plan(job, **where._asdict(), overrides=overrides or (), runs=runs)

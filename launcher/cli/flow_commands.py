@@ -1,7 +1,6 @@
 """`launch flow`, and how the commands of its steps are read."""
 
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,14 +9,13 @@ import typer
 import typer.main
 
 from launcher.cli.options import (
-    Agreed,
-    ClusterName,
-    CompileCheck,
+    Consent,
     Output,
     OutputOption,
     Runs,
-    Simulate,
-    SimulateHosts,
+    Where,
+    command_line,
+    with_groups,
 )
 
 if TYPE_CHECKING:
@@ -33,6 +31,7 @@ def add_to(app: typer.Typer) -> None:
     """Adds the command to `launch`."""
 
     @app.command()
+    @with_groups
     def flow(
         file: Annotated[Path, typer.Argument(help="the flow file, such as jobs/flow.yaml")],
         jobs: Annotated[
@@ -41,12 +40,10 @@ def add_to(app: typer.Typer) -> None:
                 "--jobs", "-j", metavar="N", min=1, help="steps that run at the same time"
             ),
         ] = 1,
-        cluster: ClusterName = "local",
-        simulate: Simulate = False,
-        simulate_hosts: SimulateHosts = None,
+        *,
+        where: Where,
         runs: Runs = Path("runs"),
-        yes: Agreed = False,
-        compile_check: CompileCheck = True,
+        consent: Consent,
         output: OutputOption = Output.text,
     ) -> None:
         """Run jobs and commands that depend on each other.
@@ -56,7 +53,6 @@ def add_to(app: typer.Typer) -> None:
 
         launch jobs/flow.yaml
         """
-        from launcher.cluster.schema import ClusterRef
         from launcher.commands.flow import run_flow
         from launcher.commands.flow_plan import plan_flow
         from launcher.commands.flow_runner import FlowOptions
@@ -64,13 +60,14 @@ def add_to(app: typer.Typer) -> None:
 
         request = FlowRequest(
             flow_file=file,
-            cluster_ref=ClusterRef(name=cluster, simulate=simulate, simulate_hosts=simulate_hosts),
+            cluster_ref=where.reference,
             runs=runs.absolute(),
             parse_command=lambda args: parse_step_command(app, args),
         )
-        options = FlowOptions(jobs=jobs, assume_yes=yes, compile_check=compile_check)
-        command = shlex.join(["launch", *sys.argv[1:]])
-        run_flow(plan_flow(request), options, as_json=output is Output.json, command=command)
+        options = FlowOptions(
+            jobs=jobs, assume_yes=consent.yes, compile_check=consent.compile_check
+        )
+        run_flow(plan_flow(request), options, as_json=output is Output.json, command=command_line())
 
 
 def parse_step_command(app: typer.Typer, args: Sequence[str]) -> "StepCommand":

@@ -1,10 +1,18 @@
-"""Options that the commands of `launch` share."""
+"""Options that the commands of `launch` share, alone or in groups."""
 
+import shlex
+import sys
+from collections.abc import Callable
 from enum import StrEnum
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import typer
+
+if TYPE_CHECKING:
+    from launcher.cluster.schema import ClusterRef
 
 
 class Output(StrEnum):
@@ -73,3 +81,79 @@ OutputOption = Annotated[Output, typer.Option("--output", "-o", help="the format
 JsonOutputOption = Annotated[
     JsonOutput, typer.Option("--output", "-o", help="the format of the output: always JSON")
 ]
+
+
+class Where(NamedTuple):
+    """The cluster of new runs."""
+
+    cluster: ClusterName = "local"
+    simulate: Simulate = False
+    simulate_hosts: SimulateHosts = None
+
+    @property
+    def reference(self) -> "ClusterRef":
+        from launcher.cluster.schema import ClusterRef
+
+        return ClusterRef(
+            name=self.cluster, simulate=self.simulate, simulate_hosts=self.simulate_hosts
+        )
+
+
+class OtherWhere(NamedTuple):
+    """The cluster of a run that is resumed, when it is another one than before."""
+
+    cluster: OtherCluster = None
+    simulate: Simulate = False
+    simulate_hosts: SimulateHosts = None
+
+
+class Consent(NamedTuple):
+    """What is asked or checked before runs start."""
+
+    yes: Agreed = False
+    compile_check: CompileCheck = True
+
+
+GROUPS = (Where, OtherWhere, Consent)
+PLACE = Parameter.KEYWORD_ONLY
+"""Kind of all parameters: Typer passes them by name."""
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Returns a command for Typer that has the options of a group in place of the group.
+
+    A parameter of `command` whose type is one of `GROUPS` receives the values of these options.
+    """
+    types = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in types.items() if kind in GROUPS}
+    parameters: list[Parameter] = []
+    for name, parameter in signature(command).parameters.items():
+        if name in groups:
+            parameters += _options_of(groups[name])
+        else:
+            parameters.append(parameter.replace(annotation=types[name], kind=PLACE))
+
+    @wraps(command)
+    def with_options(**given: Any) -> None:
+        values = {
+            name: group(**{field: given.pop(field) for field in group._fields})
+            for name, group in groups.items()
+        }
+        command(**given, **values)
+
+    with_options.__dict__["__signature__"] = Signature(parameters)
+    with_options.__annotations__ = {one.name: one.annotation for one in parameters}
+    return with_options
+
+
+def _options_of(group: Any) -> list[Parameter]:
+    types, defaults = get_type_hints(group, include_extras=True), group._field_defaults
+    return [
+        Parameter(name, PLACE, default=defaults[name], annotation=types[name])
+        for name in group._fields
+    ]
+
+
+def command_line() -> str:
+    """Returns the command that the user has entered, for messages that say how to repeat it."""
+    return shlex.join(["launch", *sys.argv[1:]])

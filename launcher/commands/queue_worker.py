@@ -10,35 +10,44 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from launcher import api
 from launcher.core.background import leave_parent, redirect_streams
 from launcher.core.errors import SlipwayError
 from launcher.core.exit_codes import OK
+from launcher.core.formatting import pluralize
 from launcher.core.results import RunState
 from launcher.executors.local_run import request_stop
 from launcher.executors.options import LaunchOptions
+from launcher.notify.recorded import notify_failure
 from launcher.queue.decisions import (
     Action,
     Adopt,
     Preempt,
     Remove,
     Requeue,
+    Resize,
     RunPhase,
+    RunView,
     Start,
     next_action,
 )
 from launcher.queue.entries import Entry
 from launcher.queue.folder import Queue, queue_name
+from launcher.requests.client import ask
+from launcher.requests.messages import HostsRequest
 from launcher.runs.directory import RunDir, is_alive, launched_in
 from launcher.runs.registry import is_run, registered
 from launcher.runs.state_file import RecordedState
 
 POLL_INTERVAL_S = 0.5
-ENDED = (RunState.FINISHED, RunState.FAILED, RunState.OVER_BUDGET)
+ANSWER_TIMEOUT_S = 5.0
+"""Seconds for the driver of a run to answer; the other runs of the queue wait meanwhile."""
+ENDED = (RunState.FINISHED, RunState.FAILED, RunState.OVER_BUDGET, RunState.CANCELLED)
 """States after which a run does not go back into the queue."""
 
 
@@ -52,7 +61,8 @@ class Worker:
 
     def run(self) -> None:
         while entries := self._queue.entries():
-            action = next_action(entries, _phase_of, self._is_free, time.time())
+            is_free = partial(self._is_free, {entry.folder for entry in entries})
+            action = next_action(entries, _view_of, is_free, time.time())
             try:
                 if action:
                     self._carry_out(action)
@@ -63,10 +73,15 @@ class Worker:
 
     def _carry_out(self, action: Action) -> None:
         entry = action.entry
-        self._log(f"{type(action).__name__} {entry.folder}")
+        hosts = action.hosts if isinstance(action, Start | Resize) else None
+        on_hosts = "" if hosts is None else f" on {pluralize(hosts, 'host')}"
+        self._log(f"{type(action).__name__} {entry.folder}{on_hosts}")
         match action:
             case Start():
-                self._start(entry)
+                self._start(entry, hosts)
+            case Resize(hosts=hosts):
+                _ask_for_hosts(entry.folder, hosts)
+                self._queue.update(entry, hosts=hosts)
             case Adopt():
                 self._queue.update(entry, is_started=True)
             case Preempt():
@@ -74,39 +89,54 @@ class Worker:
                     request_stop(entry.folder)
             case Requeue():
                 _set_state(entry, RunState.QUEUED, "preempted by a run with a higher priority")
-                if not self._queue.update(entry, is_started=False, stop_requested=None):
+                again = {"is_started": False, "stop_requested": None, "hosts": None}
+                if not self._queue.update(entry, **again):
                     _set_state(entry, RunState.STOPPED)  # `launch stop` has removed the entry
             case Remove():
                 self._queue.remove(entry)
 
-    def _start(self, entry: Entry) -> None:
+    def _start(self, entry: Entry, hosts: int | None) -> None:
         """Starts or resumes the run of an entry; records why that is impossible in the run."""
-        if not self._queue.update(entry, is_started=True, stop_requested=None):
+        if not self._queue.update(entry, is_started=True, stop_requested=None, hosts=hosts):
             return  # it was removed
-        options = LaunchOptions(detach=True, quiet=True, assume_yes=True, compile_check=False)
+        options = LaunchOptions(
+            detach=True, quiet=True, assume_yes=True, compile_check=False, host_limit=hosts
+        )
+        environment = self._queue.environment(entry)
         try:
-            with _environment(self._queue.environment(entry)):
+            with _environment(environment):
                 api.restart(entry.folder, (None, False, None), options, from_queue=True)
         except SlipwayError as error:
-            self._record_failure(entry.folder, str(error))
+            reason = str(error)
         except Exception as error:  # a defect with this run must not keep the others waiting
             traceback.print_exc()
-            self._record_failure(entry.folder, f"internal error: {error!r}")
+            reason = f"internal error: {error!r}"
+        else:
+            return
+        if self._record_failure(entry.folder, reason):
+            notify_failure(entry.folder, environment)
 
-    def _record_failure(self, folder: Path, reason: str) -> None:
-        """Records that a waiting run cannot start. Does nothing when a process has begun it."""
+    def _record_failure(self, folder: Path, reason: str) -> bool:
+        """Records that a waiting run cannot start.
+
+        Returns False when it does not wait: a process has begun it, and notifies its end.
+        """
         self._log(reason)
         with RunDir.open(folder) as run:
-            if run.recorded.state is RunState.QUEUED:
-                run.set_state(RunState.FAILED, run.recorded.position, reason=reason)
+            if run.recorded.state is not RunState.QUEUED:
+                return False
+            run.set_state(RunState.FAILED, run.recorded.position, reason=reason)
+        return True
 
     def _log(self, text: str) -> None:
         print(f"{time.strftime('%F %T')} {text}", flush=True)
 
-    def _is_free(self) -> bool:
+    def _is_free(self, queued: Collection[Path]) -> bool:
         """Returns whether none of this user's runs outside of the queue uses the cluster."""
-        if self._busy_with is None or not self._uses_cluster(self._busy_with):
-            self._busy_with = next(filter(self._uses_cluster, registered()), None)
+        before = self._busy_with
+        if before is None or before in queued or not self._uses_cluster(before):
+            others = (folder for folder in registered() if folder not in queued)
+            self._busy_with = next(filter(self._uses_cluster, others), None)
         return self._busy_with is None
 
     def _uses_cluster(self, folder: Path) -> bool:
@@ -118,18 +148,28 @@ class Worker:
         )
 
 
-def _phase_of(entry: Entry) -> RunPhase:
+def _view_of(entry: Entry) -> RunView:
     folder = entry.folder
     if not is_run(folder):
-        return RunPhase.ENDED
+        return RunView(RunPhase.ENDED)
     alive = is_alive(folder)  # before the state: the final one is written before the lock is free
-    state = RecordedState.read_valid(folder).state
-    if state in ENDED and not alive:
-        return RunPhase.ENDED
+    recorded = RecordedState.read_valid(folder)
+    if recorded.state in ENDED and not alive:
+        return RunView(RunPhase.ENDED)
     alive = alive or is_alive(folder)  # it may have begun between the two reads
-    if state is RunState.QUEUED:
-        return RunPhase.BEGINNING if alive else RunPhase.WAITING
-    return RunPhase.ACTIVE if alive else RunPhase.STOPPED
+    if recorded.state is RunState.QUEUED:
+        return RunView(RunPhase.BEGINNING if alive else RunPhase.WAITING)
+    if not alive:
+        return RunView(RunPhase.STOPPED)
+    has_begun = recorded.state is not RunState.WAITING_FOR_RUNS
+    return RunView(RunPhase.ACTIVE, recorded.hosts if has_begun else None)
+
+
+def _ask_for_hosts(folder: Path, hosts: int) -> None:
+    """Asks a run to go on with at most `hosts` hosts. Raises NotLiveError and HostError."""
+    answers = ask(folder, HostsRequest(hosts), lambda: is_alive(folder), ANSWER_TIMEOUT_S)
+    for _ in answers:
+        pass
 
 
 def _set_state(entry: Entry, state: RunState, reason: str = "") -> None:

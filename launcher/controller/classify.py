@@ -17,6 +17,7 @@ from trainer.contract.protocol.exit_codes import FINAL, ProgramExit
 
 WHY = {
     EndReason.RESIZED: "stopped to go on with more hosts",
+    EndReason.SHRUNK: "stopped to go on with fewer hosts, because the queue needs some",
     EndReason.BUDGET: "stopped because the budget is used up",
     EndReason.PREEMPTED: "stopped because a host is about to be taken away",
 }
@@ -31,8 +32,8 @@ def classify(
 ) -> AttemptResult:
     """Returns the result of an attempt.
 
-    `asked`: STOPPED, BUDGET, RESIZED or PREEMPTED when this launcher asked the hosts to stop, else
-    None.
+    `asked`: STOPPED, BUDGET, RESIZED, SHRUNK or PREEMPTED when this launcher asked the hosts to
+    stop, else None.
     `steps`: the last completed step of each host that reported one.
     """
     furthest = max(steps.values(), default=None)

@@ -34,6 +34,7 @@ from launcher.health.stragglers import Straggler
 from launcher.planning import budget
 from launcher.planning.spec import LaunchSpec
 from launcher.requests.inbox import Inbox, Received
+from launcher.requests.messages import Answer, Done, HostsRequest, Request
 from launcher.runs import summary
 from launcher.runs.directory import RunDir
 from launcher.ui.progress import RunDisplay
@@ -67,16 +68,18 @@ class RunController(Listener):
         self._run, self._display, self._interrupts = run, display, interrupts
         self._whole, self._number = launch, launch.attempt
         """The launch on all hosts, and the number of the next attempt."""
+        self._hosts = launch.within_limit.plan.world.processes
+        """Number of hosts in the last plan that was recorded."""
         self._layouts = {
             each.plan.world.processes: each for each in (*launch.fallback_specs(), launch)
         }
         """All launches that the job may run with, by their number of hosts."""
-        self._inbox = Inbox(lambda: run.folder)
+        self._inbox = Inbox(lambda: run.folder, self._answer_at_once)
         self._monitor: _AttemptMonitor | None = None
         """Monitor of the running attempt."""
         self._waiting: Wait | None = None
         """The last wait that was reported."""
-        self._hosting = HostPool(self)
+        self._hosting = HostPool(self, launch)
         self._failing = FailingHosts()
         self._slow: frozenset[int] = frozenset()
         """Processes of the last attempt that were stragglers when it ended."""
@@ -88,6 +91,7 @@ class RunController(Listener):
             wait_for_hosts_s=launch.cluster.wait_for_hosts_s,
         )
         self._supervisor = Supervisor(policy)
+        self._supervisor.limit(launch.host_limit)
         self._usage = summary.read(run.folder).usage
         run.observe(self._usage.add)
 
@@ -125,8 +129,12 @@ class RunController(Listener):
         """Returns the requests of commands to this run."""
         return self._inbox.take()
 
+    def wants_to_shrink(self) -> bool:
+        """Returns whether the queue has given hosts of this run to another one."""
+        return self._supervisor.wants_to_shrink()
+
     def wants_to_grow(self) -> bool:
-        """Returns whether missing hosts have come back."""
+        """Returns whether hosts have come back, from a loss or from another run."""
         return self._supervisor.wants_to_grow(self._alive())
 
     def is_over_budget(self) -> bool:
@@ -156,6 +164,13 @@ class RunController(Listener):
             )
         )
 
+    def _answer_at_once(self, request: Request) -> Answer | None:
+        """Answers a request that concerns no running program; None for others."""
+        if not isinstance(request, HostsRequest):
+            return None
+        self._supervisor.limit(request.hosts)
+        return Done()
+
     def _alive(self) -> int:
         return self._hosting.available_hosts(self._whole.plan.world)
 
@@ -182,12 +197,14 @@ class RunController(Listener):
         time.sleep(max(0.0, min(left_s, POLL_INTERVAL_S)))
 
     def _attempt(self, layout: LaunchSpec) -> None:
-        launch = replace(layout, attempt=self._number)
-        if self._number > self._whole.attempt:
+        launch, hosts = replace(layout, attempt=self._number), layout.plan.world.processes
+        if hosts < self._hosts and hosts == self._supervisor.most_hosts:
+            self._hosting.give_up_hosts()
+        if self._number > self._whole.attempt or hosts != self._hosts:
             self._run.begin(launch)
             self._display.attempt(launch)
-        self._number += 1
-        self._supervisor.began(launch.plan.world.processes)
+        self._number, self._hosts = self._number + 1, hosts
+        self._supervisor.began(hosts)
         began = time.monotonic()
         ending = self._run_attempt(launch)
         ending = replace(ending, ran_s=time.monotonic() - began)
@@ -196,7 +213,7 @@ class RunController(Listener):
         self._display.attempt_ended(ending)
         is_excluding = self._exclude_failing(ending)
         lost = ending.end_reason.is_loss or (self.outcome is not None and self.outcome.lost)
-        if lost or is_excluding or ending.end_reason is EndReason.RESIZED:
+        if lost or is_excluding or ending.end_reason.is_resize:
             self._hosting.regroup(self.outcome)
 
     def _exclude_failing(self, ending: AttemptResult) -> bool:
@@ -354,7 +371,7 @@ class _AttemptMonitor(GangMonitor):
     def should_stop(self) -> bool:
         """Returns whether the user, the budget, a notice or the supervisor requests a stop.
 
-        The supervisor requests one to resume on more hosts, once the attempt has saved.
+        The supervisor requests one to resume on fewer hosts, or on more once the attempt has saved.
         """
         if self._interrupts.asked:
             self._display.stopping()
@@ -364,6 +381,8 @@ class _AttemptMonitor(GangMonitor):
             self.asked = EndReason.BUDGET
         elif self._is_about_to_go:
             self.asked = EndReason.PREEMPTED
+        elif self._attempts.wants_to_shrink():
+            self.asked = EndReason.SHRUNK
         elif self._has_saved and self._hosts_poll.is_due() and self._attempts.wants_to_grow():
             self.asked = EndReason.RESIZED
         return self.asked is not None

@@ -13,7 +13,7 @@ from launcher.core.results import AttemptResult, EndReason, RunState
 SAME_ENDS = 3
 """Identical ends of attempts in a row, after the same step, that count as deterministic."""
 LOSSES_IN_VAIN = 20
-"""Attempts that may lose a host, or stop for more hosts, without progress between them.
+"""Attempts that may lose a host, or stop for more or fewer hosts, without progress between them.
 
 The back-off grows, so they take more than an hour. A run whose hosts are preempted faster than it
 can save makes no progress however long it waits."""
@@ -98,6 +98,7 @@ class Supervisor:
         """Counts since the last progress: a new checkpoint, or a step beyond all earlier ones."""
         self._last_end: tuple[str, int | None] = ("", None)
         self._running_on: int | None = None
+        self._limit: int | None = None
         self._not_before_s = 0.0
         self._missed_at_s: float | None = None
         """Time at which the wait for hosts began; None when the run does not wait."""
@@ -121,6 +122,22 @@ class Supervisor:
         """Records that the budget is used up: no other attempt starts."""
         self._over = self._over or RunEnded(RunState.OVER_BUDGET, reason)
 
+    def limit(self, hosts: int | None) -> None:
+        """Records the most hosts that the run may use; None for all of them.
+
+        The run never gets less than the smallest number that the job fits on.
+        """
+        self._limit = hosts
+
+    @property
+    def most_hosts(self) -> int:
+        """The number of hosts of the next attempt, if none is missing."""
+        return self._sizes[-1]
+
+    def wants_to_shrink(self) -> bool:
+        """Returns whether the running attempt has more hosts than the run may use."""
+        return self._running_on is not None and self._running_on > self.most_hosts
+
     def wants_to_grow(self, alive: int) -> bool:
         """Returns whether the running attempt should stop for one on more hosts."""
         size = self._largest(alive)
@@ -137,7 +154,7 @@ class Supervisor:
             self._over = RunEnded(RunState.FAILED, ending.reason, PROGRAM_HELP)
         elif self._over:
             return
-        elif ending.end_reason is EndReason.RESIZED:
+        elif ending.end_reason.is_resize:
             self._count_in_vain(ending)
         else:
             self._charge(ending)
@@ -152,7 +169,7 @@ class Supervisor:
         return self._start_or_wait(alive, now_s)
 
     def _start_or_wait(self, alive: int, now_s: float) -> Decision:
-        wanted, size = self._policy.sizes[-1], self._largest(alive)
+        wanted, size = self.most_hosts, self._largest(alive)
         if alive >= wanted:
             self._settled_for = None
             return StartAttempt(wanted)
@@ -174,8 +191,14 @@ class Supervisor:
         )
         return self._over
 
+    @property
+    def _sizes(self) -> Sequence[int]:
+        """Numbers of hosts that the next attempt may have, ascending."""
+        sizes, limit = self._policy.sizes, self._limit
+        return sizes if limit is None else [n for n in sizes if n <= limit] or sizes[:1]
+
     def _largest(self, alive: int) -> int | None:
-        return max((size for size in self._policy.sizes if size <= alive), default=None)
+        return max((size for size in self._sizes if size <= alive), default=None)
 
     def _charge(self, ending: AttemptResult) -> None:
         """Charges the budget for this kind of end. The run is over when the budget is spent."""

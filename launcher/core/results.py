@@ -91,6 +91,8 @@ class EndReason(StrEnum):
     """An orderly stop that the user requested."""
     RESIZED = "resized"
     """An orderly stop that the supervisor requested, because more hosts are available."""
+    SHRUNK = "shrunk"
+    """An orderly stop that the supervisor requested, because a queue gives hosts to another run."""
     BUDGET = "budget"
     """An orderly stop that the supervisor requested, because the budget is used up."""
     CRASH = "crash"
@@ -103,6 +105,11 @@ class EndReason(StrEnum):
     """A failure that a retry would repeat: bad configuration, bad data or numbers."""
 
     @property
+    def is_resize(self) -> bool:
+        """Whether the next attempt has another number of hosts on purpose."""
+        return self in (EndReason.RESIZED, EndReason.SHRUNK)
+
+    @property
     def is_failure(self) -> bool:
         """Whether the end counts against `retries.failures`."""
         return self in (EndReason.CRASH, EndReason.HANG)
@@ -111,7 +118,8 @@ class EndReason(StrEnum):
     def is_orderly(self) -> bool:
         """Whether the program ended by itself, with everything saved."""
         return self in (
-            EndReason.FINISHED, EndReason.STOPPED, EndReason.RESIZED, EndReason.BUDGET
+            EndReason.FINISHED, EndReason.STOPPED, EndReason.RESIZED, EndReason.SHRUNK,
+            EndReason.BUDGET,
         )  # fmt: skip
 
     @property

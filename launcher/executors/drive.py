@@ -61,7 +61,7 @@ def _close(notifier: RunNotifier, console: Console) -> None:
 
 
 def _drive(spec: LaunchSpec, run: RunDir, saved: LastCheckpoint | None, console: Console) -> None:
-    display = RunDisplay(console, spec, saved)
+    display = RunDisplay(console, spec.within_limit, saved)
     report_failures(_recorder(run))
     errors = Console(stderr=True, quiet=console.quiet)
     for warning in spec.plan.warnings:
@@ -109,7 +109,7 @@ def _after_other_runs(spec: LaunchSpec, run: RunDir, display: RunDisplay) -> Lau
         display.status(text)
 
     ready = wait_for_runs(spec, on_status)
-    run.begin(ready)
+    run.begin(ready.within_limit)
     return ready
 
 

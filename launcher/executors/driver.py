@@ -55,7 +55,7 @@ class DriverOrder:
         if run.recorded != self.before:
             run.close()
             raise RunFolderError(f"{run.folder}: another command has started or stopped it since")
-        run.begin(self.spec)
+        run.begin(self.spec.within_limit)
         return run
 
 

@@ -13,11 +13,12 @@ from launcher.executors.follow import print_follow_hints
 from launcher.executors.handle import RunHandle
 from launcher.executors.local_run import LocalRunHandle
 from launcher.executors.options import LaunchOptions
-from launcher.executors.resume_point import prepare_resume
+from launcher.executors.resume_point import Resumed, plan_resume, prepare_resume
 from launcher.planning import budget, job_secrets
 from launcher.planning.spec import LaunchSpec
 from launcher.queue.folder import Queue, queue_name
 from launcher.runs.directory import RunDir
+from launcher.ui.plan_view import describe_world
 
 
 def enqueue(executor: Executor, spec: LaunchSpec, options: LaunchOptions) -> RunHandle:
@@ -46,11 +47,13 @@ def enqueue_again(
     Raises the errors of `prepare_resume`, too.
     """
     if _has_own_queue(cluster, cluster_ref, options.console):
+        _print_remaining(plan_resume(run, options.overrides, cluster_ref), options.console)
         return executor.resume(run, cluster_ref, replace(options, detach=True))
     point = prepare_resume(run, cluster_ref, options)
     if point.is_complete:
         return LocalRunHandle(run.folder)
     executor.check(point.launch, later=True)
+    _print_remaining(point, options.console)
     queue = _add(run, point.launch)
     return _serve(queue, point.launch, options.console)
 
@@ -73,12 +76,22 @@ def _has_own_queue(cluster: Cluster, cluster_ref: ClusterRef, console: Console) 
     return False
 
 
-def _print_expectations(spec: LaunchSpec, console: Console) -> None:
-    """Prints the warnings of a plan, and the least that the run takes and costs."""
+def _print_remaining(point: Resumed, console: Console) -> None:
+    """Prints what is expected of a run that is resumed, if anything is left to do."""
+    if not point.is_complete:
+        _print_expectations(point.launch, console, point.newest.step if point.newest else 0)
+
+
+def _print_expectations(spec: LaunchSpec, console: Console, done: int = 0) -> None:
+    """Prints the hosts and warnings of a plan, and the least that the run takes and costs.
+
+    `done`: steps that an earlier attempt has saved.
+    """
+    console.print(Text(f"{spec.job.name} on {describe_world(spec)}"), soft_wrap=True)
     errors = Console(stderr=True, quiet=console.quiet)
     for warning in spec.plan.warnings:
         errors.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
-    if forecast := budget.describe_forecast(spec):
+    if forecast := budget.describe_forecast(spec, done):
         console.print(Text(forecast), soft_wrap=True)
 
 
@@ -96,11 +109,15 @@ def _add(run: RunDir, spec: LaunchSpec) -> Queue:
     with run:
         run.wait_in_queue(spec)
     secrets = job_secrets.values(spec.job)
+    is_fixed = spec.cluster_ref.simulate_hosts is not None
+    sizes = () if is_fixed else spec.sizes
     queue.add(
         run.folder,
         priority=spec.job.priority,
         is_preemptible=spec.job.preemptible,
         grace_s=spec.grace_s,
+        sizes=sizes,
+        is_elastic=spec.saves and len(sizes) > 1,
         environment={**job_secrets.without_secrets(secrets), **secrets},
     )
     return queue

@@ -1,6 +1,7 @@
 """Runs that this machine drives: in this process, or in a background process with `--detach`."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from launcher.cluster.schema import ClusterRef
 from launcher.core.events import Listener
@@ -48,22 +49,23 @@ class LocalExecutor(Executor):
         point = prepare_resume(run, cluster_ref, options)
         if point.is_complete:
             return LocalRunHandle(run.folder)
-        self.check(point.launch)
+        launch = replace(point.launch, host_limit=options.host_limit)
+        self.check(launch.within_limit)
         if point.launch.attempt > 1:
             point.print_start(options.console)
         if options.detach:
             before = run.recorded
             run.close()  # the driver takes the lock
-            order = DriverOrder(point.launch, is_new=False, before=before, saved=point.saved)
+            order = DriverOrder(launch, is_new=False, before=before, saved=point.saved)
             return _detach(order, options)
-        run.begin(point.launch)
-        drive(point.launch, run, point.saved, options.console)
+        run.begin(launch.within_limit)
+        drive(launch, run, point.saved, options.console)
         return LocalRunHandle(run.folder)
 
     def inspect_hosts(
         self, spec: LaunchSpec, on_status: Callable[[str], None]
     ) -> Mapping[int, Seen]:
-        with HostPool(_StatusListener(on_status)) as hosts:
+        with HostPool(_StatusListener(on_status), spec) as hosts:
             gang = hosts.gang(spec)
             on_status(f"inspecting {pluralize(gang.size, 'host')}")
             return gang.run_preflight(spec.plan.world.platform)

@@ -24,6 +24,8 @@ class LaunchOptions:
     """Whether standard output is only for JSON, so that progress goes to standard error."""
     quiet: bool = False
     """Whether no progress is shown."""
+    host_limit: int | None = None
+    """Most hosts that a resumed run may use at first; None for all of them."""
     overrides: Sequence[str] = ()
     """Changes to the job of a resumed run, as KEY=VALUE."""
 

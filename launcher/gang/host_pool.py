@@ -23,8 +23,9 @@ from trainer.contract.protocol.events import CheckedEvent
 class HostPool:
     """The hosts of a run: acquired when first needed, released on every exit from the context."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    def __init__(self, listener: Listener, whole: LaunchSpec) -> None:
+        """Creates a pool without hosts. `whole`: the launch on all hosts that the run may get."""
+        self._listener, self._whole = listener, whole
         self._hosts: HostCluster | None = None
         self._agents: AgentPool | None = None
         self._gang: Gang | None = None
@@ -86,6 +87,15 @@ class HostPool:
             self._drop(outcome.lost, outcome.lost_hosts)
         self._gang = None
 
+    def give_up_hosts(self) -> None:
+        """Lets the next attempt have a gang on fewer hosts, and other runs have the rest.
+
+        A cluster that serves only this run keeps its agents, so that the next attempt is fast.
+        """
+        if self._hosts is not None and self._hosts.is_shared:
+            self.dismiss()
+        self._gang = None
+
     def dismiss(self, suspects: Collection[int] = (), lost_hosts: Collection[int] = ()) -> None:
         """Ends the agents, not the hosts: hosts are unfit, or agents do not answer.
 
@@ -141,9 +151,9 @@ class HostPool:
         provider = provider_for(launch.cluster, launch.plan.world.simulated)
         environment = provider.host_environment()
         if environment is not None:
-            early = early_standby(launch, environment, provider.standby_pool(launch))
+            early = early_standby(launch, environment, provider.standby_pool(self._whole))
             self._early = self._held.enter_context(early)
-        self._hosts = self._held.enter_context(provider.allocate(launch, self._listener))
+        self._hosts = self._held.enter_context(provider.allocate(self._whole, self._listener))
         self._held.enter_context(connected(self._hosts, launch.run_dir, self._listener))
         agents = AgentPool(self._hosts, launch.run_dir, self._listener)
         return self._held.enter_context(agents)

@@ -9,11 +9,11 @@ from email.utils import formatdate
 from launcher.notify.notices import Notice
 from trainer.contract.config.notify import EmailTarget, UrlTarget
 
-PRIORITIES = {"failed": "high", "lost": "high", "hang": "high", "budget": "high"}
-"""Priority of an event for ntfy, if not the default one."""
+URGENT = ("failed", "cancelled", "lost", "hang", "budget")
+"""Events that ntfy shows with a high priority."""
 TAGS = {
     "finished": "white_check_mark", "failed": "x", "lost": "ghost", "resumed": "arrow_forward",
-    "hang": "hourglass", "straggler": "turtle", "budget": "moneybag",
+    "hang": "hourglass", "straggler": "turtle", "budget": "moneybag", "cancelled": "no_entry_sign",
 }  # fmt: skip
 """Emoji of an event for ntfy: https://docs.ntfy.sh/emojis/."""
 
@@ -41,7 +41,7 @@ def http_body(target: UrlTarget, notice: Notice) -> HttpBody:
                 "Content-Type": "text/plain; charset=utf-8",
                 "Title": notice.title,
                 "Tags": TAGS[notice.event],
-                "Priority": PRIORITIES.get(notice.event, "default"),
+                "Priority": "high" if notice.event in URGENT else "default",
             }
             return HttpBody(notice.message.encode(), headers)
         case _:

@@ -8,18 +8,13 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from launcher.core.errors import SlipwayError
-from launcher.core.events import StateEvent
 from launcher.core.results import RunState
 from launcher.core.wait import wait_until
-from launcher.notify.notices import Notice, RunProgress
 from launcher.notify.notifier import Notifier
-from launcher.planning.notify_targets import targets_of
-from launcher.runs import summary
+from launcher.notify.recorded import notice_for, notifier_for
 from launcher.runs.directory import is_alive, resume_command
 from launcher.runs.registry import registered
 from launcher.runs.status import RunStatus, read_status
-from trainer.contract.config.command import load_job
 
 COMMAND_TIMEOUT_S = 5.0
 """Seconds that a command which finds a lost run tries to notify it."""
@@ -45,34 +40,15 @@ def notify_lost(found: Iterable[RunStatus], timeout_s: float = COMMAND_TIMEOUT_S
 
 def _notify(run: RunStatus) -> Notifier | None:
     """Begins to notify a lost run; returns None when it has no target for that."""
-    try:
-        targets = targets_of(load_job(run.folder / "job.yaml").value)
-        if not any("lost" in target.events for target in targets):
-            return None
-        notifier = Notifier(run.folder, targets)
-    except (SlipwayError, OSError):
-        return None  # a damaged job, or a folder that cannot be written: the command goes on
+    notifier = notifier_for(run, "lost")
+    if notifier is None:
+        return None
     if notifier.is_owner:
         notifier.send_pending()
         if not notifier.has_queued("lost", run.attempt):
-            notifier.send(_notice(run))
+            again = f"continue with: {resume_command(run.folder)}"
+            notifier.send(notice_for(run, "lost", f"{MESSAGE}; {again}"))
     return notifier
-
-
-def _notice(run: RunStatus) -> Notice:
-    saved = summary.read(run.folder).history.checkpoint
-    progress = RunProgress(
-        run=run.name,
-        folder=str(run.folder),
-        cluster=run.cluster_name,
-        steps=run.steps,
-        step=run.step,
-        loss=run.loss,
-        checkpoint=saved and saved.step,
-    )
-    event = StateEvent(time=time.time(), attempt=run.attempt, state=RunState.LOST)
-    again = f"continue with: {resume_command(run.folder)}"
-    return progress.notice("lost", event, f"{MESSAGE}; {again}")
 
 
 def main() -> None:

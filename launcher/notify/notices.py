@@ -12,6 +12,7 @@ from trainer.contract.protocol.events import CheckpointSavedEvent, Event, Restor
 TITLES: dict[NotifyEvent, str] = {
     "finished": "{} has finished",
     "failed": "{} has failed",
+    "cancelled": "{} was cancelled",
     "lost": "{} was lost",
     "resumed": "{} continues",
     "hang": "{} hangs",
@@ -21,6 +22,7 @@ TITLES: dict[NotifyEvent, str] = {
 ENDS: dict[RunState, NotifyEvent] = {
     RunState.FINISHED: "finished",
     RunState.FAILED: "failed",
+    RunState.CANCELLED: "cancelled",
     RunState.LOST: "lost",
     RunState.OVER_BUDGET: "budget",
 }

@@ -26,11 +26,14 @@ def problem(budget: Budget | None, cluster: Cluster) -> str:
     )
 
 
-def forecast(launch: LaunchSpec) -> Usage | None:
-    """Returns the least that all steps of a job use; None without bounds of a step's time."""
+def forecast(launch: LaunchSpec, done: int = 0) -> Usage | None:
+    """Returns the least that the steps of a job use after `done` of them.
+
+    Returns None without bounds of a step's time.
+    """
     if launch.bounds is None or launch.steps is None:
         return None
-    hours = launch.steps * launch.bounds.step_s / 3600
+    hours = (launch.steps - done) * launch.bounds.step_s / 3600
     chip_hours = hours * chips(launch.provisioned_world)
     price = price_per_chip_hour(launch.cluster)
     if price is None:
@@ -38,17 +41,19 @@ def forecast(launch: LaunchSpec) -> Usage | None:
     return Usage(hours, chip_hours, chip_hours * price)
 
 
-def describe_forecast(launch: LaunchSpec) -> str:
+def describe_forecast(launch: LaunchSpec, done: int = 0) -> str:
     """Describes `forecast`: "9 steps take at least 12 s, 0.05 chip-hours, $0.17"; "" without it.
 
-    The cost is left out when the price is not known. Simulated hosts have no forecast.
+    `done`: steps that an earlier attempt has saved. The cost is left out when the price is not
+    known. Simulated hosts have no forecast.
     """
-    least = forecast(launch)
-    if least is None or launch.plan.world.simulated:
+    least = forecast(launch, done)
+    if least is None or launch.steps is None or launch.plan.world.simulated:
         return ""
     cost = "" if least.cost is None else f", ${least.cost:,.2f}"
     amounts = f"{format_seconds(least.hours * 3600)}, {least.chip_hours:,.2f} chip-hours{cost}"
-    return f"{launch.steps:,} steps take at least {amounts}"
+    steps = f"{launch.steps - done:,} more" if done else f"{launch.steps:,}"
+    return f"{steps} steps take at least {amounts}"
 
 
 def _amounts(budget: Budget, used: Usage) -> str:

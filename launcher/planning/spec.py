@@ -62,6 +62,8 @@ class LaunchSpec(AttemptInfo, ABC):
     """Cluster reference of the command."""
     storage_problem: str = ""
     """Why the hosts would not find each other's checkpoints; "" when they do."""
+    host_limit: int | None = None
+    """Most hosts that the run may use at first; None for all. A queue may change it later."""
 
     @property
     def is_remote(self) -> bool:
@@ -99,6 +101,20 @@ class LaunchSpec(AttemptInfo, ABC):
         worlds = self.cluster.smaller_worlds(self.cluster_ref.simulated)
         plans = [self.plan_on(world) for world in worlds]
         return [replace(self, plan=plan) for plan in plans if plan]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of hosts that the job fits on, ascending."""
+        return tuple(one.plan.world.processes for one in (*self.fallback_specs(), self))
+
+    @property
+    def within_limit(self) -> "LaunchSpec":
+        """The same attempt on the most hosts that `host_limit` allows, or else on the fewest."""
+        if self.host_limit is None or self.host_limit >= self.plan.world.processes:
+            return self
+        smaller = self.fallback_specs()
+        allowed = [one for one in smaller if one.plan.world.processes <= self.host_limit]
+        return (allowed or smaller[:1] or [self])[-1]
 
     @property
     @abstractmethod

@@ -21,8 +21,15 @@ class Entry:
     """Seconds that the run has to save when it is stopped."""
     entered: float
     """When the entry was added, in seconds since the epoch. No other entry has the same time."""
+    sizes: tuple[int, ...] = ()
+    """Numbers of hosts that the run fits on, ascending; the last one is the whole cluster. Empty
+    for a run that shares the cluster with no other one."""
+    is_elastic: bool = False
+    """Whether the run can save and go on with another number of hosts while it runs."""
     is_started: bool = False
     """Whether the queue has chosen the run; it starts it, or has done so."""
+    hosts: int | None = None
+    """Number of hosts that a started run may use; None for all of them."""
     stop_requested: float | None = None
     """When the run was requested to save and stop for another one, in seconds since the epoch."""
 

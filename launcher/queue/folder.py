@@ -86,8 +86,13 @@ class Queue:
         is_preemptible: bool,
         grace_s: float,
         environment: Mapping[str, str],
+        sizes: tuple[int, ...] = (),
+        is_elastic: bool = False,
     ) -> Entry:
-        """Adds the run in `folder`, which is started with `environment`. Raises QueueError."""
+        """Adds the run in `folder`, which is started with `environment`; see `Entry`.
+
+        Raises QueueError.
+        """
         with self._locked():
             newest = max((entry.entered for entry in self.entries()), default=0.0)
             entry = Entry(
@@ -95,6 +100,8 @@ class Queue:
                 priority=priority,
                 is_preemptible=is_preemptible,
                 grace_s=grace_s,
+                sizes=sizes,
+                is_elastic=is_elastic,
                 entered=max(time.time(), newest + TICK_S),
             )
             replace_file(self._environment_path(entry), json.dumps(dict(environment)))

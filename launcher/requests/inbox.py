@@ -53,8 +53,17 @@ class Received:
 class Inbox:
     """The requests to a run. `take` returns the new ones."""
 
-    def __init__(self, run_dir: Callable[[], Path]) -> None:
-        self._run_dir = run_dir
+    def __init__(
+        self,
+        run_dir: Callable[[], Path],
+        at_once: Callable[[Request], Answer | None] = lambda request: None,
+    ) -> None:
+        """Creates an inbox.
+
+        `at_once` answers a request that needs no program, in whichever state the run is; it returns
+        None for others. The thread of the inbox calls it.
+        """
+        self._run_dir, self._at_once = run_dir, at_once
         self._known: dict[str, Received | None] = {}
         """Requests by the names of their folders; None for those that cannot be read."""
         self._new: list[Received] = []
@@ -107,6 +116,8 @@ class Inbox:
         received = Received(folder, request)
         if request is None:
             received.answer(Failed("its driver, of another version, does not know this request"))
+        elif answer := self._at_once(request):
+            received.answer(answer)
         else:
             with self._changing:
                 self._new.append(received)

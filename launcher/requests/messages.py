@@ -61,6 +61,17 @@ class ProfileRequest(Message):
 
 
 @dataclass(frozen=True)
+class HostsRequest(Message):
+    """Asks an elastic run to go on with at most so many hosts, after it has saved.
+
+    The answer comes at once. The run shrinks as soon as it can; it grows after its next checkpoint.
+    """
+
+    kind: ClassVar = "hosts"
+    hosts: int
+
+
+@dataclass(frozen=True)
 class TraceWritten(Message):
     """A file of the trace, complete in the run's folder of its host."""
 
@@ -101,8 +112,8 @@ class Failed(Message):
     reason: str
 
 
-Request = StacksRequest | ExecRequest | ProfileRequest
-REQUEST_TYPES = (StacksRequest, ExecRequest, ProfileRequest)
+Request = StacksRequest | ExecRequest | ProfileRequest | HostsRequest
+REQUEST_TYPES = (StacksRequest, ExecRequest, ProfileRequest, HostsRequest)
 Answer = (
     ProcessStacks
     | CommandOutput

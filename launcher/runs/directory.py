@@ -161,6 +161,7 @@ class RunDir:
         self._attempt = RecordedState(
             attempt=launch.attempt,
             cluster=launch.cluster_ref,
+            hosts=launch.plan.world.processes,
             steps=launch.steps,
             grace_s=launch.grace_s,
             launched_in=str(Path.cwd()),

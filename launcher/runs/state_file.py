@@ -59,6 +59,8 @@ class RecordedState:
     """Number of the last attempt."""
     cluster: ClusterRef | None = None
     """Cluster reference of the last attempt's command."""
+    hosts: int | None = None
+    """Number of hosts of the last attempt."""
     steps: int | None = None
     """Number of steps of the whole run; None for a command."""
     grace_s: float | None = None

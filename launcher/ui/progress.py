@@ -26,7 +26,7 @@ from launcher.core.events import (
 )
 from launcher.core.formatting import format_seconds
 from launcher.core.printable import coloured, plain
-from launcher.core.results import AttemptResult, EndReason
+from launcher.core.results import AttemptResult
 from launcher.planning.spec import AttemptInfo
 from launcher.runs.directory import resume_command
 from launcher.runs.history import LastCheckpoint
@@ -135,7 +135,7 @@ class RunDisplay:
     def attempt_ended(self, ending: AttemptResult) -> None:
         """Prints the reason of a failure, loss or resize, so that it remains visible afterwards."""
         why = ending.end_reason
-        if why.is_failure or why.is_loss or why is EndReason.RESIZED:
+        if why.is_failure or why.is_loss or why.is_resize:
             self._print(f"attempt {self._launch.attempt} ended: {ending.reason}", "bold yellow")
 
     def hosts_do(self, phases: Mapping[int, str]) -> None:

@@ -35,6 +35,8 @@ class HostCluster(ABC):
     and its nodes may not be hosts."""
     is_on_this_machine: ClassVar[bool] = False
     """Whether all hosts are known to be this machine and thus to share its files."""
+    is_shared: ClassVar[bool] = True
+    """Whether other runs may use the hosts that this one does not hold."""
 
     address: str
     """Address of the cluster's head, "ip:port"."""
@@ -126,6 +128,7 @@ class OwnedCluster(HostCluster):
     """A cluster whose Ray nodes are processes of this machine that end with this object."""
 
     is_on_this_machine: ClassVar[bool] = True
+    is_shared: ClassVar[bool] = False
 
     token_path: Path
     reaped: ProcessTree

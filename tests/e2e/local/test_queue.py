@@ -1,10 +1,12 @@
-"""Queues with real processes: each run once and in order, whatever is killed; and preemption."""
+"""Queues with real processes: each run once and in order, preemption, and lent hosts."""
 
+import json
 import random
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from launcher.executors.enqueue import add_run
 from launcher.queue.folder import queues
 from launcher.runs.status import read_status
 from tests.support import queue_stubs
+from tests.support.fault_injection import sabotage
 from tests.support.launch_plans import command_launch
 from tests.support.launches import Launcher, curve
 from tests.support.processes import LAUNCH_TIMEOUT_S, run_launcher, wait_until
@@ -82,3 +85,47 @@ def test_a_preempted_run_has_the_curve_of_an_undisturbed_one(launch: Launcher) -
     assert [len(list((run / "plans").iterdir())) for run in (low, urgent)] == [2, 1]
     assert (urgent / "state.json").stat().st_mtime < (low / "plans" / "0002.json").stat().st_mtime
     assert curve(low) == curve(whole)
+
+
+def test_an_elastic_run_lends_a_host_to_another_one_and_takes_it_back(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    """Of two hosts that runs share: two for the first run, then one for each, then two again.
+
+    No step is repeated.
+    """
+    cluster = launch.cluster_file("elastic", sabotage(tmp_path, "time.sleep(0.02)"))
+    cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: {min: 1, max: 2}"))
+    (launch.folder / "next.yaml").write_text("{name: next, command: [sleep, '1']}")
+    first, second = (launch.folder / "runs" / name for name in ("first", "next"))
+
+    def command(*words: str) -> None:
+        ended = run_launcher(launch.folder, launch.traces.environment, *words)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+
+    command("up", str(cluster))
+    command("-c", str(cluster), "job.yaml", "name=first", "checkpoint.every_steps=20", "--queue")
+    wait_until(lambda: read_status(first).step, LAUNCH_TIMEOUT_S)
+    command("-c", str(cluster), "next.yaml", "--queue")
+    wait_until(lambda: read_status(second).state is RunState.FINISHED, LAUNCH_TIMEOUT_S)
+    wait_until(lambda: len(values(first, "restored", "step")) == 2, LAUNCH_TIMEOUT_S)
+    _, restored = values(first, "restored", "step")
+    wait_until(lambda: (read_status(first).step or 0) > restored, LAUNCH_TIMEOUT_S)
+    command("stop", "first")
+    command("down", str(cluster), "--yes")
+    assert [hosts_of(run) for run in (first, second)] == [[2, 1, 2], [1]]
+    assert values(first, "attempt_ended", "end_reason") == ["shrunk", "resized", "stopped"]
+    steps = [step for step, *_ in curve(first)]
+    assert steps == list(range(1, len(steps) + 1))
+
+
+def hosts_of(run: Path) -> list[int]:
+    """The number of hosts of each attempt."""
+    plans = [json.loads(path.read_text()) for path in sorted((run / "plans").iterdir())]
+    return [plan["world"]["hosts_per_slice"] for plan in plans]
+
+
+def values(run: Path, event: str, key: str) -> list[Any]:
+    """A value of each event of that kind, in order; `restored` once for each attempt."""
+    lines = map(json.loads, (run / "events.jsonl").read_text().split("\n")[:-1])
+    return [line[key] for line in lines if line["event"] == event and not line.get("process")]

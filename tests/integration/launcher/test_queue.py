@@ -20,10 +20,17 @@ from launcher.runs.status import read_status
 from tests.support import queue_stubs
 from tests.support.cli import launch
 from tests.support.launch_plans import COMMAND_JOB, JOB, command_launch
+from tests.support.notices import outcomes
 from tests.support.processes import wait_until
 from tests.support.queue_stubs import kill_worker
 from tests.support.run_folders import make_run
+from tests.support.webhooks import webhook_server
 from trainer.contract.config.command import CommandJob
+
+PRICED = "{accelerator: v4-8, provider: {kind: local, price_per_chip_hour: 2}}"
+ELASTIC = (
+    "{accelerator: cpu, hosts: {min: 1, max: 2}, devices_per_host: 1, provider: {kind: local}}"
+)
 
 
 @pytest.fixture
@@ -150,6 +157,58 @@ def test_a_run_that_cannot_start_fails_and_the_next_one_starts(folder: Path) -> 
     found = read_status(bad)
     assert found.state is RunState.FAILED and "job.yaml" in str(found.recorded.reason)
     assert read_status(good).state is RunState.FINISHED
+
+
+def test_a_run_that_the_queue_cannot_start_is_notified(folder: Path) -> None:
+    with webhook_server() as hooks:
+        targets = f"[{{url: '{hooks.url}', events: [failed]}}]"
+        queue, bad = add(folder, "bad")
+        (bad / "job.yaml").write_text(
+            f"{{name: bad, command: ['true'], secrets: [A_MISSING_ONE], notify: {targets}}}"
+        )
+        queue.start_worker(queue_stubs.MODULE)
+        wait_until(hooks.events)
+        wait_until(lambda: outcomes(bad))
+    assert outcomes(bad) == [("failed", "sent")]
+    (notice,) = hooks.delivered
+    assert "secrets: A_MISSING_ONE: no launch from this machine" in notice.json["message"]
+
+
+def test_a_resumed_run_has_the_forecast_of_a_new_one(folder: Path) -> None:
+    (folder / "one.yaml").write_text(PRICED)
+    queue = Queue.create(queue_name(ClusterRef(name="one.yaml"), folder))
+    with queue.serving():  # no worker starts the run
+        new = launch(folder, "job.yaml", "-c", "one.yaml", "--queue")
+        assert launch(folder, "stop", "small").returncode == 0
+        again = launch(folder, "resume", "small", "--queue")
+    assert (new.returncode, again.returncode) == (0, 0), new.stderr + again.stderr
+    assert again.stdout == new.stdout
+    assert "small on one: 1 host x 4 devices of v4-8" in new.stdout
+    assert "2 steps take at least" in new.stdout and "$0.00" in new.stdout
+    assert "position 1, priority 0" in new.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "is_elastic"),
+    [
+        ("job.yaml", [1, 2], True),
+        ("job.yaml checkpoint=null", [1, 2], False),
+        ("job.yaml mesh.tensor=2", [2], False),
+        ("job.yaml --simulate-hosts 2", [], False),
+        ("any.yaml", [1, 2], False),
+    ],
+)
+def test_an_entry_has_the_numbers_of_hosts_that_its_run_fits_on(
+    folder: Path, text: str, sizes: list[int], is_elastic: bool
+) -> None:
+    (folder / "two.yaml").write_text(ELASTIC)
+    simulated = ClusterRef(name="two.yaml", simulate="--simulate-hosts" in text)
+    queue = Queue.create(queue_name(simulated, folder))
+    with queue.serving():
+        queued = launch(folder, *text.split(), "-c", "two.yaml", "--queue")
+    assert queued.returncode == 0, queued.stderr
+    (entry,) = queue.entries()
+    assert (list(entry.sizes), entry.is_elastic) == (sizes, is_elastic)
 
 
 def test_of_two_drivers_of_one_attempt_one_begins(folder: Path) -> None:

@@ -17,7 +17,15 @@ from launcher.core.errors import HostError
 from launcher.requests.client import NotLiveError, ask
 from launcher.requests.files import REQUESTS
 from launcher.requests.inbox import Inbox, Received
-from launcher.requests.messages import Done, Failed, ProcessStacks, StacksRequest, Working
+from launcher.requests.messages import (
+    Done,
+    Failed,
+    HostsRequest,
+    ProcessStacks,
+    Request,
+    StacksRequest,
+    Working,
+)
 from tests.support.processes import wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -80,6 +88,23 @@ def test_silent_driver_is_an_error_and_not_a_hang(tmp_path: Path) -> None:
         list(ask(tmp_path, StacksRequest(), lambda: True, timeout_s=0.5))
     assert time.monotonic() - began < 10
     assert left(tmp_path) == []
+
+
+def test_a_request_that_needs_no_program_is_answered_at_once(tmp_path: Path) -> None:
+    given: list[int] = []
+
+    def at_once(request: Request) -> Done | None:
+        if isinstance(request, HostsRequest):
+            given.append(request.hosts)
+            return Done()
+        return None
+
+    with Inbox(lambda: tmp_path, at_once) as inbox:
+        assert list(ask(tmp_path, HostsRequest(3), lambda: True, timeout_s=20)) == []
+        assert (given, inbox.take()) == ([3], [])
+        thread = serve(inbox, lambda received: received.answer(Done()))
+        assert list(ask(tmp_path, StacksRequest(), lambda: True)) == []
+        thread.join()
 
 
 def test_each_answer_extends_the_wait(tmp_path: Path, inbox: Inbox) -> None:

@@ -1,8 +1,7 @@
 """What follows when hosts cannot run an attempt: a play of hosts, by a script of what happens."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
 
 import pytest
 from rich.console import Console
@@ -10,77 +9,17 @@ from rich.console import Console
 from launcher.controller import controller, supervisor
 from launcher.controller.controller import RunController
 from launcher.controller.supervisor import RunEnded
-from launcher.core.results import GangResult, ProcessExit, first_failure
+from launcher.core.results import ProcessExit
 from launcher.core.signals import Interrupts
 from launcher.gang.agent_calls import AgentError, GangError
 from launcher.gang.preflight import HostProblem
-from launcher.planning.spec import LaunchSpec
 from launcher.runs.directory import RunDir
 from launcher.ui.progress import RunDisplay
 from tests.support.launch_plans import small_launch
+from tests.support.played_hosts import Act, PlayedHosts
 
 CRASHED, FINISHED = ProcessExit(1 << 8, 1.0), ProcessExit(0, 1.0)
 UNFIT = GangError("host-0000: found 0 of 4 TPUs", [0])
-Act = Exception | ProcessExit
-
-
-class PlayedHosts:
-    """Hosts whose attempts end as `acts` say: in the check before the start, or with an exit."""
-
-    def __init__(self, acts: list[Act]) -> None:
-        self.acts = acts
-        self.current = None
-        self.avoided: list[list[int]] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def gang(self, launch: LaunchSpec) -> Self:
-        return self
-
-    def available_hosts(self, world: object) -> int:
-        return 1
-
-    def unknown(self, gang: object) -> list[int]:
-        return [0]
-
-    def known(self, gang: object) -> dict[int, Any]:
-        return {}
-
-    def know(self, gang: object, reports: object) -> None:
-        pass
-
-    def keep_agents(self) -> None:
-        pass
-
-    def regroup(self, outcome: GangResult | None) -> None:
-        pass
-
-    def check_head(self) -> None:
-        pass
-
-    def dismiss(self, suspects: Collection[int] = (), lost_hosts: Collection[int] = ()) -> None:
-        self.avoided.append(list(suspects))
-
-    def run_preflight(self, platform: str) -> dict[int, Any]:
-        return {}
-
-    def check(self, launch: LaunchSpec, known: object) -> dict[int, Any]:
-        act = self.acts[0]
-        if isinstance(act, Exception):
-            del self.acts[0]
-            raise act
-        return {}
-
-    def run(self, *_: object) -> GangResult:
-        act = self.acts.pop(0)
-        assert isinstance(act, ProcessExit)
-        return GangResult({0: act}, first_failure({0: act}))
-
-
 Play = Callable[[list[Act]], tuple[RunEnded, PlayedHosts]]
 
 

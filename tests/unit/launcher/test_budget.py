@@ -85,6 +85,14 @@ def test_a_forecast_has_the_time_the_chip_hours_and_the_cost(
     )
 
 
+def test_a_forecast_of_a_resumed_run_counts_the_steps_that_are_left(tmp_path: Path) -> None:
+    text = JOB.replace("steps: 2", "steps: 1000").replace("batch: 4", "batch: 16")
+    launch = planned(tmp_path / "job.yaml", text, cluster_file(tmp_path, GCP))
+    whole, rest = budget.forecast(launch), budget.forecast(launch, done=250)
+    assert whole and rest and rest.hours == pytest.approx(0.75 * whole.hours)
+    assert budget.describe_forecast(launch, done=250).startswith("750 more steps take at least")
+
+
 def test_a_forecast_without_a_price_has_no_cost(tmp_path: Path) -> None:
     text = JOB.replace("batch: 4", "batch: 16")
     cluster = cluster_file(tmp_path, GCP.replace("gcp", "slurm"))

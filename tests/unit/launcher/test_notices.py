@@ -33,6 +33,7 @@ def state(state: RunState, reason: str | None = None, attempt: int = 1) -> State
     ("event", "kind", "message"),
     [
         (state(RunState.FAILED, "host-0001 exited with code 1"), "failed", "host-0001 exited"),
+        (state(RunState.CANCELLED, "pretrain has failed"), "cancelled", "pretrain has failed"),
         (state(RunState.OVER_BUDGET, "12 h of 12 h"), "budget", "12 h of 12 h"),
         (state(RunState.LOST, "killed"), "lost", "killed"),
         (HangEvent(time=7.0, reason="no progress for 60 s"), "hang", "no progress for 60 s"),

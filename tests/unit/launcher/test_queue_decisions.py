@@ -14,6 +14,7 @@ from launcher.queue.decisions import (
     Remove,
     Requeue,
     RunPhase,
+    RunView,
     Start,
     next_action,
 )
@@ -34,10 +35,10 @@ def entry(name: str = "a", *, priority: int = 0, entered: float = 0.0, **fields:
 
 
 def action_for(*entries: Entry, is_free: bool = True, now: float = 0.0, **phases: RunPhase):
-    def phase_of(entry: Entry) -> RunPhase:
-        return phases.get(entry.folder.name, RunPhase.WAITING)
+    def view_of(entry: Entry) -> RunView:
+        return RunView(phases.get(entry.folder.name, RunPhase.WAITING))
 
-    return next_action(entries, phase_of, lambda: is_free, now)
+    return next_action(entries, view_of, lambda: is_free, now)
 
 
 PRIORITIES = st.lists(st.tuples(st.integers(-3, 3), st.booleans()), max_size=12)
@@ -68,7 +69,7 @@ class Cluster:
         """Carries out all actions, then lets the active run work."""
         entries = self.entries
         while action := next_action(
-            list(entries.values()), lambda one: self.phases[one.folder], lambda: True, 0.0
+            list(entries.values()), lambda one: RunView(self.phases[one.folder]), lambda: True, 0.0
         ):
             one, folder = action.entry, action.entry.folder
             match action:

@@ -76,6 +76,38 @@ def test_it_grows_when_hosts_come_back() -> None:
     assert (run.failures, run.losses) == (0, 1)
 
 
+def test_a_limit_takes_hosts_at_once_and_keeps_them_away() -> None:
+    run = supervisor(ELASTIC)
+    assert not run.wants_to_shrink()
+    run.limit(3)
+    assert run.wants_to_shrink()
+    assert end(run, AttemptResult(EndReason.SHRUNK, "")) == StartAttempt(2)
+    run.began(2)
+    assert not run.wants_to_shrink() and not run.wants_to_grow(4)
+
+
+def test_a_run_grows_when_its_limit_rises() -> None:
+    run = supervisor(ELASTIC)
+    run.limit(2)
+    end(run, AttemptResult(EndReason.SHRUNK, ""))
+    run.began(2)
+    run.limit(4)
+    assert not run.wants_to_grow(3)
+    assert run.wants_to_grow(4)
+
+
+def test_a_limit_below_the_smallest_size_gives_the_smallest() -> None:
+    run = supervisor(ELASTIC)
+    run.limit(1)
+    assert end(run, AttemptResult(EndReason.SHRUNK, "")) == StartAttempt(2)
+
+
+def test_a_run_does_not_wait_for_hosts_beyond_its_limit() -> None:
+    run = supervisor(ELASTIC)
+    run.limit(2)
+    assert end(run, LOSS, alive=2) == StartAttempt(2)
+
+
 KINDS = st.sampled_from([*EndReason, EndReason.CRASH, EndReason.LOST, EndReason.HANG])
 ENDINGS = st.builds(
     AttemptResult,
@@ -92,7 +124,11 @@ POLICIES = st.builds(
     wait_for_hosts_s=st.floats(0, 1000),
 )
 HAPPENINGS = st.tuples(
-    ENDINGS, st.integers(0, 8), st.none() | st.integers(1, 20), st.floats(0, 100)
+    ENDINGS,
+    st.integers(0, 8),
+    st.none() | st.integers(1, 20),
+    st.floats(0, 100),
+    st.none() | st.integers(1, 8),
 )
 
 
@@ -129,7 +165,8 @@ def test_with_progress_between_them_any_number_of_attempts_is_allowed(endings: l
 def test_it_never_waits_for_nothing(policy: Policy, happenings: list) -> None:
     """Whatever happens: when the wait that was decided is over, something is done."""
     run, now_s = Supervisor(policy), 0.0
-    for ending, alive, saved, passed_s in happenings:
+    for ending, alive, saved, passed_s, limit in happenings:
+        run.limit(limit)
         decision = _settle(run, alive, now_s)
         if isinstance(decision, RunEnded):
             assert run.decide(8, now_s + 1e6) == decision, "over is over"
@@ -137,6 +174,7 @@ def test_it_never_waits_for_nothing(policy: Policy, happenings: list) -> None:
         assert isinstance(decision, StartAttempt)
         assert decision.hosts in policy.sizes
         assert decision.hosts <= max(alive, 0)
+        assert limit is None or decision.hosts <= max(limit, policy.sizes[0])
         run.began(decision.hosts)
         assert run.decide(alive, now_s) == KeepRunning()
         if saved:

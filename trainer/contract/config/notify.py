@@ -12,7 +12,9 @@ from trainer.contract.config.errors import KeyedError, found
 
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 NonEmpty = Annotated[str, Field(min_length=1)]
-NotifyEvent = Literal["finished", "failed", "lost", "resumed", "hang", "straggler", "budget"]
+NotifyEvent = Literal[
+    "finished", "failed", "cancelled", "lost", "resumed", "hang", "straggler", "budget"
+]
 NOTIFY_EVENTS: tuple[NotifyEvent, ...] = get_args(NotifyEvent)
 ADDRESS = re.compile(r"[^@\s<>,]+@[^@\s<>,]+")
 
