@@ -29,6 +29,20 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from launcher.cluster.schema import Cluster, ClusterRef
+from launcher.host.checkpoint_memory import CheckpointMemory
+from launcher.planning.planner import TrainingLaunch, make_launch
+from trainer.contract.config.job import Job
+from trainer.contract.config.loader import Loaded, dump
+from trainer.contract.config.yaml import parse
+from trainer.contract.protocol.environment import (
+    ATTEMPT,
+    EVENTS_FD,
+    HOST_MEMORY,
+    JAX_COORDINATOR_ADDRESS,
+)
 
 ROOT = Path(__file__).parents[1]
 MIB = 1 << 20
@@ -44,31 +58,38 @@ class Case:
 
     hosts: int
     devices: int
-    model: str
-    data: str
+    layers: int
+    d_model: int
+    d_ff: int
+    seq_len: int
+    global_batch: int = 8
     more: str = ""
+    """Further keys of `checkpoint`."""
 
 
 CASES = {
-    "small-1": Case(1, 1, "layers: 3, d_model: 384, heads: 6, d_ff: 1536", "seq_len: 128, global_batch: 8"),
-    "small-2": Case(2, 1, "layers: 3, d_model: 384, heads: 6, d_ff: 1536", "seq_len: 128, global_batch: 8"),
-    "large-1": Case(1, 2, "layers: 6, d_model: 896, heads: 14, d_ff: 3072", "seq_len: 64, global_batch: 8"),
-    "large-2": Case(
-        2, 1, "layers: 6, d_model: 896, heads: 14, d_ff: 3072", "seq_len: 64, global_batch: 8",
-        "in_memory_every_steps: 1",
+    "small-1": Case(hosts=1, devices=1, layers=3, d_model=384, d_ff=1536, seq_len=128),
+    "small-2": Case(hosts=2, devices=1, layers=3, d_model=384, d_ff=1536, seq_len=128),
+    "large-1": Case(hosts=1, devices=2, layers=6, d_model=896, d_ff=3072, seq_len=64),
+    "large-2": Case(hosts=2, devices=1, layers=6, d_model=896, d_ff=3072, seq_len=64),
+    "slots-2": Case(
+        hosts=2, devices=1, layers=5, d_model=512, d_ff=2048, seq_len=128,
+        more="in_memory_every_steps: 1",
     ),
 }  # fmt: skip
 """Cases that no constant comes from."""
 CALIBRATION = {
-    "tiny": Case(1, 1, "layers: 4, d_model: 256, heads: 4, d_ff: 1024", "seq_len: 128, global_batch: 8"),
-    "wide": Case(1, 1, "layers: 4, d_model: 1024, heads: 16, d_ff: 4096", "seq_len: 128, global_batch: 4"),
-    "two": Case(2, 1, "layers: 4, d_model: 768, heads: 12, d_ff: 3072", "seq_len: 128, global_batch: 8"),
-}  # fmt: skip
+    "tiny": Case(hosts=1, devices=1, layers=4, d_model=256, d_ff=1024, seq_len=128),
+    "two": Case(hosts=2, devices=1, layers=4, d_model=768, d_ff=3072, seq_len=128),
+    "wide": Case(
+        hosts=1, devices=1, layers=4, d_model=1024, d_ff=4096, seq_len=128, global_batch=4
+    ),
+}
 JOB = """\
 name: memory
 steps: {steps}
-model: {{{model}}}
-data: {{source: stdlib, {data}}}
+model: {{layers: {layers}, d_model: {d_model}, heads: {heads}, d_ff: {d_ff}}}
+data: {{source: stdlib, seq_len: {seq_len}, global_batch: {global_batch}}}
 eval: null
 sample: null
 checkpoint: {{every_steps: 3, {more}}}
@@ -141,15 +162,9 @@ def forecast(case: Case) -> dict[str, dict[str, int]]:
     }
 
 
-def planned(case: Case, folder: Path, steps: int):  # noqa: ANN201
+def planned(case: Case, folder: Path, steps: int) -> TrainingLaunch:
     """Returns the launch of a case; a run's folder is inside `folder`."""
-    from launcher.cluster.schema import Cluster, ClusterRef
-    from launcher.planning.planner import TrainingLaunch, make_launch
-    from trainer.contract.config.job import Job
-    from trainer.contract.config.loader import Loaded
-    from trainer.contract.config.yaml import parse
-
-    text = JOB.format(steps=steps, model=case.model, data=case.data, more=case.more)
+    text = JOB.format(steps=steps, heads=case.d_model // 64, **vars(case))
     job = Job.model_validate(parse(text).value)
     cluster = Cluster.model_validate(
         {
@@ -168,8 +183,6 @@ def planned(case: Case, folder: Path, steps: int):  # noqa: ANN201
 
 def measure(case: Case, folder: Path) -> dict[str, float]:
     """Returns the peak in bytes of each phase, for the host that needs the most."""
-    from launcher.host.checkpoint_memory import CheckpointMemory
-
     launch = planned(case, folder, STEPS)
     memories = [
         CheckpointMemory("127.0.0.1", launch.in_memory_bytes) if launch.in_memory_bytes else None
@@ -187,10 +200,10 @@ def measure(case: Case, folder: Path) -> dict[str, float]:
     return peaks
 
 
-def attempt_peaks(case, folder, attempt, steps, memories) -> dict[str, float]:  # noqa: ANN001
+def attempt_peaks(
+    case: Case, folder: Path, attempt: int, steps: int, memories: list[CheckpointMemory | None]
+) -> dict[str, float]:
     """Runs an attempt on all hosts, and returns the peaks of its phases."""
-    from trainer.contract.config.loader import dump
-
     launch = planned(case, folder, steps)
     launch.run_dir.mkdir(exist_ok=True)
     (launch.run_dir / "job.yaml").write_text(dump(launch.job))
@@ -215,7 +228,15 @@ def attempt_peaks(case, folder, attempt, steps, memories) -> dict[str, float]:  
 class Host:
     """A trainer that runs, the phase it is in, and the peak of each phase."""
 
-    def __init__(self, launch, process, attempt, coordinator, folder, memory) -> None:  # noqa: ANN001
+    def __init__(
+        self,
+        launch: TrainingLaunch,
+        process: int,
+        attempt: int,
+        coordinator: str,
+        folder: Path,
+        memory: CheckpointMemory | None,
+    ) -> None:
         self.process, self._memory = process, memory
         self.log = folder / f"log-{process}-{attempt}"
         self.peaks: dict[str, float] = defaultdict(float)
@@ -226,12 +247,12 @@ class Host:
             **launch.environment(process),
             "PYTHONPATH": str(ROOT),
             "XDG_CACHE_HOME": str(folder / "cache"),
-            "JAX_COORDINATOR_ADDRESS": coordinator,
-            "SLIPWAY_ATTEMPT": str(attempt),
-            "SLIPWAY_EVENTS_FD": str(write_fd),
+            JAX_COORDINATOR_ADDRESS: coordinator,
+            ATTEMPT: str(attempt),
+            EVENTS_FD: str(write_fd),
         }
         if memory:
-            environment["SLIPWAY_HOST_MEMORY"] = str(memory.address)
+            environment[HOST_MEMORY] = str(memory.address)
         with self.log.open("w") as log:
             self._child = subprocess.Popen(
                 launch.command(process), env=environment, pass_fds=[write_fd], cwd=folder,
@@ -265,7 +286,7 @@ class Host:
         return private + self._slot_bytes()
 
     def _slot_bytes(self) -> int:
-        slots = self._memory._slots.all if self._memory else []  # noqa: SLF001
+        slots = self._memory._slots.all if self._memory else []
         return sum(os.fstat(slot.fd).st_blocks * 512 for slot in slots)
 
     def _follow(self, fd: int) -> None:
@@ -273,13 +294,14 @@ class Host:
             self._phase = next_phase(self._phase, event)
 
 
-def events(fd: int) -> Iterator[dict]:
+def events(fd: int) -> Iterator[dict[str, Any]]:
+    """Yields the events that a trainer writes into a pipe."""
     with os.fdopen(fd) as lines:
         for line in lines:
             yield json.loads(line)
 
 
-def next_phase(now: str, event: dict) -> str:
+def next_phase(now: str, event: dict[str, Any]) -> str:
     """Returns the phase after an event: imported, prepare, restore, compile, compiled, run, save.
 
     What follows a save belongs to it: the next step runs while it is written.

@@ -49,7 +49,9 @@ def problem(
     if available is None or forecast.peak.total <= available:
         return None
     key, remedy = remedy_of(forecast.peak)
-    return problem_of(key, f"{describe(forecast.peak)}, but it has {format_bytes(available)}. {remedy}")
+    return problem_of(
+        key, f"{describe(forecast.peak)}, but it has {format_bytes(available)}. {remedy}"
+    )
 
 
 def describe(phase: Phase) -> str:

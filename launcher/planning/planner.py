@@ -19,7 +19,7 @@ from trainer.contract.config.job import BaseJob, Job
 from trainer.contract.config.loader import ConfigError, Loaded
 from trainer.contract.errors import Problem
 from trainer.contract.estimates import host_memory as estimates
-from trainer.contract.estimates.host_memory import PROCESS_BYTES, HostMemory
+from trainer.contract.estimates.host_memory import HostMemory
 from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.planning import accelerators, optimizer_state, planner
 from trainer.contract.planning.plan import BasePlan, Corpus, Plan, World
@@ -99,11 +99,6 @@ class TrainingLaunch(LaunchSpec):
         return optimizer_state.bytes_per_device(self.job.optimizer, self.plan)
 
     @property
-    def state_bytes(self) -> int:
-        """Bytes of parameters, gradients and moments on all devices together."""
-        return _state_bytes(self.job, self.plan) * self.plan.world.devices
-
-    @property
     def checkpoint_bytes(self) -> int:
         """Bytes of the trained parameters and their moments, each once; 0 if none are saved."""
         return estimates.checkpoint_bytes(self.job, self.plan) if self.saves else 0
@@ -116,17 +111,12 @@ class TrainingLaunch(LaunchSpec):
     @property
     def standby_bytes(self) -> int:
         """Bytes of a standby process on each host beside the program; 0 without one."""
-        return 0 if self.job.retries.standby_after_s is None else PROCESS_BYTES
+        return estimates.standby_bytes(self.job)
 
     @property
     def host_memory(self) -> HostMemory:
         """Forecast of the memory of each host."""
-        return estimates.host_memory(
-            self.job,
-            self.plan,
-            in_memory_bytes=self.in_memory_bytes,
-            has_standby=self.standby_bytes > 0,
-        )
+        return estimates.host_memory(self.job, self.plan)
 
     @property
     def bounds(self) -> Bounds | None:

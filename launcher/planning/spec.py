@@ -112,11 +112,6 @@ class LaunchSpec(AttemptInfo, ABC):
         return None
 
     @property
-    def state_bytes(self) -> int:
-        """Bytes known to be held on all devices together."""
-        return 0
-
-    @property
     def checkpoint_bytes(self) -> int:
         """Bytes of one checkpoint, as far as known; 0 when none is saved."""
         return 0

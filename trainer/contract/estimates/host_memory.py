@@ -92,25 +92,22 @@ class HostMemory:
         return next(phase for phase in self.phases if phase.name == name)
 
 
-def host_memory(job: Job, plan: Plan, *, in_memory_bytes: int, has_standby: bool) -> HostMemory:
-    """Returns the forecast of a host that saves and restores, if the job has checkpoints.
-
-    `in_memory_bytes`: those of in-memory checkpoints, see `in_memory_bytes`. `has_standby`: whether
-    a standby process waits on each host.
-    """
+def host_memory(job: Job, plan: Plan) -> HostMemory:
+    """Returns the forecast of a host that saves and restores, if the job has checkpoints."""
     on_cpu = plan.world.on_cpu
     always = {"process": PROCESS_BYTES, "agents": AGENTS_BYTES}
-    kept = {"in-memory checkpoints": in_memory_bytes}
+    kept = {"in-memory checkpoints": in_memory_bytes(job, plan)}
     arrays = {"arrays": _arrays(job, plan)} if on_cpu else {}
     programs = {"programs": _programs(job)} if on_cpu else {}
     compiler = {"compiler": 0 if on_cpu else ACCELERATOR_COMPILER_BYTES}
     running = {
         **always, **programs, **arrays, "step": _step(job, plan), "loader": _loader(job, plan),
-        "standby process": PROCESS_BYTES if has_standby else 0, **kept,
+        "standby process": standby_bytes(job), **kept,
     }  # fmt: skip
+    made = {**arrays, **_initialization(plan)}
     phases = [
         Phase("prepare", {**always, "tokenizer": _tokenizer(job)}),
-        Phase("compile", {**always, **programs, **compiler, **arrays, **_initialization(plan)}),
+        Phase("compile", {**always, **programs, **compiler, **made, **kept}),
         Phase("run", running),
     ]
     if job.checkpoint:
@@ -118,6 +115,11 @@ def host_memory(job: Job, plan: Plan, *, in_memory_bytes: int, has_standby: bool
         reading = {**always, **arrays, "read buffers": _read_buffers(job, plan), **kept}
         phases.insert(1, Phase("restore", reading))
     return HostMemory(tuple(_without_zeros(phase) for phase in phases), _export(job, plan))
+
+
+def standby_bytes(job: Job) -> int:
+    """Returns the bytes of a standby process on a host; 0 if the job wants none."""
+    return 0 if job.retries.standby_after_s is None else PROCESS_BYTES
 
 
 def state_bytes_on_host(job: Job, plan: Plan) -> int:
