@@ -92,10 +92,10 @@ model: {{layers: {layers}, d_model: {d_model}, heads: {heads}, d_ff: {d_ff}}}
 data: {{source: stdlib, seq_len: {seq_len}, global_batch: {global_batch}}}
 eval: null
 sample: null
-checkpoint: {{every_steps: 3, {more}}}
+checkpoint: {{every_steps: 2, {more}}}
 deadlines: {{step_s: 600, start_s: 3000, compile_s: 3000, save_s: 3000}}
 """
-STEPS, FURTHER_STEPS = 5, 2
+STEPS, FURTHER_STEPS = 3, 1
 
 
 def main() -> int:

@@ -38,6 +38,12 @@ def available_bytes(cluster: Cluster, world: World) -> int | None:
     return accelerators.host_bytes(world)
 
 
+def fits(cluster: Cluster, world: World, forecast: HostMemory) -> bool:
+    """Returns whether the peak of the forecast fits a host, as far as that is known."""
+    available = available_bytes(cluster, world)
+    return available is None or forecast.peak.total <= available
+
+
 def problem(
     problem_of: Callable[[str, str], Problem], cluster: Cluster, world: World, forecast: HostMemory
 ) -> Problem | None:
@@ -46,7 +52,7 @@ def problem(
     `problem_of` makes a problem of a key of the job and a message.
     """
     available = available_bytes(cluster, world)
-    if available is None or forecast.peak.total <= available:
+    if available is None or fits(cluster, world, forecast):
         return None
     key, remedy = remedy_of(forecast.peak)
     return problem_of(

@@ -71,8 +71,15 @@ class TrainingLaunch(LaunchSpec):
         }
 
     def plan_on(self, world: World) -> Plan | None:
-        """Returns a plan with the same global batch; None if the mesh or the batch does not fit."""
-        return _shrunken(self.job, self.plan, world)
+        """Returns a plan with the same global batch.
+
+        Returns None if the mesh or the batch does not fit, or a host's memory is too small.
+        """
+        plan = _shrunken(self.job, self.plan, world)
+        if plan is None:
+            return None
+        forecast = estimates.host_memory(self.job, plan)
+        return plan if host_memory.fits(self.cluster, world, forecast) else None
 
     @property
     def grace_s(self) -> float:

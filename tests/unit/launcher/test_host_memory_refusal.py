@@ -1,12 +1,15 @@
 """A job whose forecast exceeds the memory of the hosts is refused, at the key to change."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launcher.cluster.schema import Cluster
+from launcher.cluster.schema import Cluster, ClusterRef
 from launcher.planning.host_memory import NO_REMEDY, available_bytes, problem, remedy_of
-from tests.support.worlds import cpu_world
+from launcher.planning.planner import make_launch
+from tests.support.worlds import cpu_world, tiny_job
+from trainer.contract.config.loader import Loaded
 from trainer.contract.errors import Problem
 from trainer.contract.estimates.host_memory import HostMemory, Phase
 
@@ -90,3 +93,18 @@ def test_simulated_hosts_have_the_memory_of_this_machine() -> None:
     cluster = cluster_of(host_memory_gib=1)
     assert available_bytes(cluster, cluster.world(simulated=True)) is None
     assert available_bytes(cluster, cpu_world(2, 1)) is None
+
+
+@pytest.mark.parametrize(("gib", "sizes"), [(20, [1]), (10, [])])
+def test_an_elastic_run_does_not_shrink_to_hosts_without_memory(gib: int, sizes: list[int]) -> None:
+    large = {"layers": 16, "d_model": 2048, "heads": 16, "d_ff": 8192}
+    cluster = cluster_of(
+        accelerator="h100-16", hosts={"min": 1, "max": 2}, devices_per_host=8, host_memory_gib=gib
+    )
+    launch = make_launch(
+        Loaded(tiny_job(model=large, storage="/shared"), "job.yaml", {}),
+        Loaded(cluster, "c.yaml", {}),
+        Path("runs"),
+        ClusterRef(),
+    )
+    assert [spec.plan.world.processes for spec in launch.fallback_specs()] == sizes

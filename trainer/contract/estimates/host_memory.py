@@ -27,7 +27,7 @@ PROCESS_BYTES = 115 * MIB
 """Private memory of a trainer that has imported everything."""
 AGENTS_BYTES = 128 * MIB
 """Private memory of a host's Ray node with its agents, Slipway's actor and the reaper."""
-CPU_PROGRAMS_BYTES = 300 * MIB
+CPU_PROGRAMS_BYTES = 320 * MIB
 """Private memory that XLA's CPU compiler takes for initialization and step, and largely keeps. It
 hardly depends on the model: the layers are one loop."""
 CPU_FURTHER_PROGRAM_BYTES = 60 * MIB
@@ -49,7 +49,10 @@ UNFINISHED_BATCHES = 3
 BYTES_PER_TOKEN, BYTES_PER_ROW = 5 * 4, 4
 """A token's id, target, segment, position and weight; an example's number."""
 CHUNK_BYTES = 64 * MIB
-"""Unit in which a save writes an array: trainer/checkpoint/saver.py. One is copied at a time."""
+"""Unit in which a save writes an array: trainer/checkpoint/saver.py. One is copied at a time, and on
+CPU devices before the next step has reached its peak."""
+RESTORE_LIBRARY_BYTES = 15 * MIB
+"""Private memory that Orbax takes when it first reads a checkpoint."""
 RESTORE_PARTS = 8
 """Groups in which a restore reads its shards: `PARTS` of trainer/checkpoint/tree.py. One group is
 in memory twice."""
@@ -153,8 +156,7 @@ def staging_bytes(job: Job, plan: Plan) -> int:
     """
     on_host, whole = state_bytes_on_host(job, plan), checkpoint_bytes(job, plan)
     if plan.world.on_cpu:
-        held = min(on_host, whole)
-        return held + min(CHUNK_BYTES, held)
+        return min(on_host, whole)
     written = -(-whole // plan.world.processes)
     also_in_memory = bool(job.checkpoint and job.checkpoint.in_memory_every_steps)
     return written + min(CHUNK_BYTES, written) + (on_host if also_in_memory else 0)
@@ -214,10 +216,11 @@ def _loader(job: Job, plan: Plan) -> int:
 
 
 def _read_buffers(job: Job, plan: Plan) -> int:
-    """Returns the bytes of the group of arrays that a restore has in memory twice."""
+    """Returns the bytes of the library that reads, and of the arrays that are in memory twice."""
     on_device = [array.bytes_per_device for array in plan.trained]
     largest = max(on_device, default=0) * plan.world.devices_per_host
-    return max(state_bytes_on_host(job, plan) // RESTORE_PARTS, largest)
+    group = max(state_bytes_on_host(job, plan) // RESTORE_PARTS, largest)
+    return RESTORE_LIBRARY_BYTES + group
 
 
 def _export(job: Job, plan: Plan) -> int:
