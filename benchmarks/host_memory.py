@@ -207,6 +207,9 @@ def attempt_peaks(
     launch = planned(case, folder, steps)
     launch.run_dir.mkdir(exist_ok=True)
     (launch.run_dir / "job.yaml").write_text(dump(launch.job))
+    (launch.run_dir / "plans").mkdir(exist_ok=True)
+    plan = launch.run_dir / "plans" / f"{attempt:04}.json"
+    plan.write_text(launch.plan.model_dump_json())
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -291,7 +294,9 @@ class Host:
 
     def _follow(self, fd: int) -> None:
         for event in events(fd):
-            self._phase = next_phase(self._phase, event)
+            if (phase := next_phase(self._phase, event)) != self._phase:
+                self.sample()  # also when a phase is shorter than the interval
+                self._phase = phase
 
 
 def events(fd: int) -> Iterator[dict[str, Any]]:

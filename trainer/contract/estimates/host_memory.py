@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from trainer.contract.config.data import BYTES
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import CustomModel
-from trainer.contract.estimates.memory import footprint
+from trainer.contract.estimates.activations import kept_per_token
+from trainer.contract.estimates.memory import logits_bytes
 from trainer.contract.planning import optimizer_state
 from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.planning.planner import FLOAT32_BYTES
@@ -27,7 +28,7 @@ PROCESS_BYTES = 115 * MIB
 """Private memory of a trainer that has imported everything."""
 AGENTS_BYTES = 128 * MIB
 """Private memory of a host's Ray node with its agents, Slipway's actor and the reaper."""
-CPU_PROGRAMS_BYTES = 320 * MIB
+CPU_PROGRAMS_BYTES = 345 * MIB
 """Private memory that XLA's CPU compiler takes for initialization and step, and largely keeps. It
 hardly depends on the model: the layers are one loop."""
 CPU_FURTHER_PROGRAM_BYTES = 60 * MIB
@@ -172,15 +173,25 @@ def _arrays(job: Job, plan: Plan) -> int:
 def _step(job: Job, plan: Plan) -> int:
     """Returns the bytes of a step beside the state, on CPU devices; 0 on accelerators.
 
-    The activations of a custom model are unknown: only its gradients count.
+    The gradients count twice, because the update holds copies of them. XLA's CPU compiler keeps all
+    activations, whatever `remat` says. Those of a custom model are unknown and do not count.
     """
     if not plan.world.on_cpu:
         return 0
-    if isinstance(job.model, CustomModel):
-        needed = sum(array.bytes_per_device for array in plan.trained)
-    else:
-        needed = footprint(job, plan).total - footprint(job, plan).state
+    trained = sum(array.bytes_per_device for array in plan.trained)
+    accumulated = trained if plan.batch.grad_accum_steps > 1 else 0
+    needed = 2 * trained + accumulated
+    if not isinstance(job.model, CustomModel):
+        needed += _activations(job, plan)
     return needed * plan.world.devices_per_host
+
+
+def _activations(job: Job, plan: Plan) -> int:
+    """Returns the bytes of activations on a CPU device, with a chunk of logits."""
+    tokens = plan.batch.tokens_per_device
+    keeps_all = job.decoder.model_copy(update={"remat": "none"})
+    kept = kept_per_token(job.model_copy(update={"model": keeps_all}), plan)
+    return job.decoder.layers * tokens * kept + logits_bytes(job, plan, tokens)
 
 
 def _programs(job: Job) -> int:
