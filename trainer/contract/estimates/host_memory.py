@@ -50,8 +50,8 @@ UNFINISHED_BATCHES = 3
 BYTES_PER_TOKEN, BYTES_PER_ROW = 5 * 4, 4
 """A token's id, target, segment, position and weight; an example's number."""
 CHUNK_BYTES = 64 * MIB
-"""Unit in which a save writes an array: trainer/checkpoint/saver.py. One is copied at a time. On CPU
-devices, that is before the peak of the next step."""
+"""Unit in which a save writes an array: trainer/checkpoint/saver.py. One is copied at a time. That
+is before the peak of the next step on CPU devices."""
 RESTORE_LIBRARY_BYTES = 15 * MIB
 """Private memory that Orbax takes when it first reads a checkpoint."""
 RESTORE_PARTS = 8
