@@ -96,7 +96,7 @@ class HostMemoryPhase:
     """A moment of a run, and what is in a host's memory then."""
 
     name: str
-    """prepare (tokenize text), restore, compile, run or save."""
+    """`prepare` (tokenize text), `restore`, `compile`, `run` or `save`."""
     parts: Mapping[str, int]
     """Part -> bytes."""
     bytes: int
