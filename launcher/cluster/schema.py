@@ -85,6 +85,11 @@ class Cluster(Section):
         "number of slices on TPUs and where there are several slices. A standby process waits on "
         "each.",
     )
+    host_memory_gib: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="Memory of one host in GiB, which the forecast of a job must fit. By default, "
+        "that of the machine type with the accelerator, if it is known.",
+    )
     provider: Provider = Field(description="How the hosts are obtained.")
     coordinator_port: Port | None = Field(
         default=None,

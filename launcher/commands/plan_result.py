@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from launcher.cluster.schema import Cluster
 from launcher.planning.forecast import Forecast, forecast
+from launcher.planning import host_memory
 from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
 from launcher.ui.plan_view import bytes_per_device, environment
@@ -93,6 +94,48 @@ class StepBounds:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostMemoryPhase:
+    """A moment of a run, and what is in a host's memory then."""
+
+    name: str
+    """`prepare` (tokenize text), `restore`, `compile`, `run` or `save`."""
+    parts: Mapping[str, int]
+    """Part -> bytes."""
+    bytes: int
+    """Sum of the parts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostMemoryForecast:
+    """Forecast of the memory of each host, in bytes."""
+
+    phases: Sequence[HostMemoryPhase]
+    peak: str
+    """Name of the phase that needs the most."""
+    peak_bytes: int
+    available_bytes: int | None
+    """Memory of a host; None when it is unknown, or the hosts are simulated."""
+    export_bytes: int
+    """Bytes that `launch checkpoints export` needs on the machine where it runs; 0 when the model
+    cannot be exported."""
+
+    @classmethod
+    def of(cls, launch: TrainingLaunch) -> "HostMemoryForecast":
+        """Returns the forecast of a launch, with the memory of its hosts."""
+        found = launch.host_memory
+        return cls(
+            phases=[
+                HostMemoryPhase(name=phase.name, parts=phase.parts, bytes=phase.total)
+                for phase in found.phases
+            ],
+            peak=found.peak.name,
+            peak_bytes=found.peak.total,
+            available_bytes=host_memory.available_bytes(launch.cluster, launch.plan.world),
+            export_bytes=found.export_bytes,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanResult:
     """The plan of a run."""
 
@@ -110,6 +153,8 @@ class PlanResult:
     """Bytes of in-memory checkpoints; None for a job with `command`."""
     standby_bytes_per_host: int | None
     """Bytes of a standby process; None for a job with `command`."""
+    host_memory: HostMemoryForecast | None
+    """Forecast of the memory of each host; None for a job with `command`."""
     arrays: Sequence[ArrayLayout] | None
     """The sharding of every parameter; None for a job with `command`."""
     flops: StepFlops | None
@@ -137,6 +182,7 @@ def plan_result(spec: LaunchSpec, schedule: StepSchedule | None = None) -> PlanR
         bytes_per_device=training and bytes_per_device(training),
         in_memory_bytes_per_host=training and training.in_memory_bytes,
         standby_bytes_per_host=training and training.standby_bytes,
+        host_memory=training and HostMemoryForecast.of(training),
         arrays=training and [ArrayLayout.of(array) for array in training.plan.parameters],
         flops=best and StepFlops(model=best.model_flops, program=best.program_flops),
         bounds=best and StepBounds.of(best),

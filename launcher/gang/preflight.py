@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from launcher.core.formatting import format_bytes, host_name
 from launcher.core.ipv4 import NEEDED, is_ipv6
 from launcher.host.preflight import HostReport
+from launcher.planning import host_memory
 from launcher.planning.spec import LaunchSpec
+from trainer.contract.estimates.host_memory import AGENTS_BYTES, Phase
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import World
 
@@ -18,6 +20,8 @@ OPEN_FILES = 1024
 SHARED_MEMORY = GIB // 16
 """Bytes of /dev/shm that a container has by default (`--shm-size` of `docker run`)."""
 COMMAND_CHARACTERS = 60
+ERROR = 0.15
+"""Largest error of the forecast of a host's memory, as a share of it."""
 
 
 @dataclass(frozen=True)
@@ -54,24 +58,21 @@ class Needs:
     """Whether the run is known to compute on accelerators; false for an arbitrary program."""
     checkpoint_bytes: int = 0
     """Bytes needed on the first host's disk; 0 when it stores no checkpoints."""
-    state_bytes: int = 0
-    """Bytes that a save copies from a host's devices to the host."""
-    in_memory_bytes: int = 0
-    """Bytes of in-memory checkpoints, as far as they are not counted for the whole machine."""
+    host_memory: Phase | None = None
+    """Forecast of the phase that needs the most memory of a host, unless it is counted for the
+    whole machine."""
 
 
 def needs_of(launch: LaunchSpec) -> Needs:
     """Returns the needs that are known before the start."""
     world = launch.plan.world
-    held = 0 if world.on_cpu else launch.checkpoint_bytes // world.processes
     here = 0 if launch.job.storage else launch.checkpoint_bytes
-    in_memory = 0 if world.simulated else launch.in_memory_bytes
+    forecast = None if world.simulated else launch.host_memory
     return Needs(
         world,
         launch.sends_events,
         checkpoint_bytes=here,
-        state_bytes=held,
-        in_memory_bytes=in_memory,
+        host_memory=forecast and forecast.peak,
     )
 
 
@@ -161,19 +162,24 @@ def _limits(process: int, one: Seen, needs: Needs) -> Iterator[HostProblem]:
             f"{format_bytes(SHARED_MEMORY)}"
         )
         yield HostProblem(process, text, is_fatal=False)
-    if report.memory_bytes < needs.in_memory_bytes:
-        text = (
-            f"{format_bytes(report.memory_bytes)} of memory are free, but in-memory checkpoints "
-            f"take {format_bytes(needs.in_memory_bytes)}. Set "
-            "checkpoint.in_memory_every_steps=null, or use more hosts"
-        )
-        yield HostProblem(process, text)
-    elif report.memory_bytes < needs.state_bytes:
-        text = (
-            f"{format_bytes(report.memory_bytes)} of memory are free, but a save copies "
-            f"{format_bytes(needs.state_bytes)} to the host"
-        )
-        yield HostProblem(process, text, is_fatal=False)
+    if needs.host_memory:
+        yield from _memory(process, report, needs.host_memory)
+
+
+def _memory(process: int, report: HostReport, peak: Phase) -> Iterator[HostProblem]:
+    """Yields a problem when the host's free memory is less than the forecast.
+
+    It is fatal when it is less even if the forecast is too high by `ERROR`. The agents run already.
+    """
+    needed = peak.total - AGENTS_BYTES
+    if report.memory_bytes >= needed:
+        return
+    _, remedy = host_memory.remedy_of(peak)
+    text = (
+        f"{format_bytes(report.memory_bytes)} of memory are free, but "
+        f"{host_memory.describe(peak)}. {remedy}"
+    )
+    yield HostProblem(process, text, is_fatal=report.memory_bytes < needed * (1 - ERROR))
 
 
 def _chips_of_a_host(world: World) -> int:

@@ -4,7 +4,6 @@ Starts nothing and writes nothing: `launch plan` prints the result, and `launch 
 that result.
 """
 
-import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,19 +11,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from launcher.cluster.schema import Cluster, ClusterRef, find_cluster
-from launcher.planning import budget, notify_targets, trainer_process
+from launcher.planning import budget, host_memory, notify_targets, trainer_process
 from launcher.planning.command import CommandLaunch
 from launcher.planning.spec import LaunchSpec
 from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.config.job import BaseJob, Job
 from trainer.contract.config.loader import ConfigError, Loaded
 from trainer.contract.errors import Problem
+from trainer.contract.estimates import host_memory as estimates
+from trainer.contract.estimates.host_memory import HostMemory
 from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.planning import accelerators, optimizer_state, planner
 from trainer.contract.planning.plan import BasePlan, Corpus, Plan, World
-from trainer.contract.planning.planner import FLOAT32_BYTES
 from trainer.contract.protocol.environment import HOST_MEMORY_BYTES
-from trainer.contract.protocol.host_memory import SLOTS
 from trainer.contract.storage import corpus
 from trainer.contract.storage.paths import is_url
 from trainer.contract.storage.retries import StorageError
@@ -33,10 +32,6 @@ AnyJob = TypeVar("AnyJob", bound=BaseJob)
 
 COORDINATOR_PLACEHOLDER = "<first host>:<free port>"
 NOTHING_TO_SAVE_S = 2.0
-SCALARS_BYTES = 1 << 20
-"""Room for what a state has beside parameters and moments: counters, and padding."""
-STANDBY_BYTES = 240 << 20
-"""Resident set of a trainer that has imported everything and waits: 225 MiB, rounded up."""
 
 
 def allocator_environment(world: World) -> dict[str, str]:
@@ -76,8 +71,15 @@ class TrainingLaunch(LaunchSpec):
         }
 
     def plan_on(self, world: World) -> Plan | None:
-        """Returns a plan with the same global batch; None if the mesh or the batch does not fit."""
-        return _shrunken(self.job, self.plan, world)
+        """Returns a plan with the same global batch.
+
+        Returns None if the mesh or the batch does not fit, or a host's memory is too small.
+        """
+        plan = _shrunken(self.job, self.plan, world)
+        if plan is None:
+            return None
+        forecast = estimates.host_memory(self.job, plan)
+        return plan if host_memory.fits(self.cluster, world, forecast) else None
 
     @property
     def grace_s(self) -> float:
@@ -104,35 +106,24 @@ class TrainingLaunch(LaunchSpec):
         return optimizer_state.bytes_per_device(self.job.optimizer, self.plan)
 
     @property
-    def state_bytes(self) -> int:
-        """Bytes of parameters, gradients and moments on all devices together."""
-        return _state_bytes(self.job, self.plan) * self.plan.world.devices
-
-    @property
     def checkpoint_bytes(self) -> int:
         """Bytes of the trained parameters and their moments, each once; 0 if none are saved."""
-        if not self.saves:
-            return 0
-        elements = sum(math.prod(array.shape) for array in self.plan.trained)
-        return FLOAT32_BYTES * elements + optimizer_state.bytes_in_all(
-            self.job.optimizer, self.plan
-        )
+        return estimates.checkpoint_bytes(self.job, self.plan) if self.saves else 0
 
     @property
     def in_memory_bytes(self) -> int:
         """Bytes of in-memory checkpoints on each host: its slots, for itself and a neighbor."""
-        if not (self.job.checkpoint and self.job.checkpoint.in_memory_every_steps):
-            return 0
-        world = self.plan.world
-        trained = sum(array.bytes_per_device for array in self.plan.trained)
-        on_host = (trained + self.optimizer_bytes) * world.devices_per_host
-        kinds = 2 if world.processes > 1 else 1
-        return SLOTS * kinds * (min(on_host, self.checkpoint_bytes) + SCALARS_BYTES)
+        return estimates.in_memory_bytes(self.job, self.plan)
 
     @property
     def standby_bytes(self) -> int:
         """Bytes of a standby process on each host beside the program; 0 without one."""
-        return 0 if self.job.retries.standby_after_s is None else STANDBY_BYTES
+        return estimates.standby_bytes(self.job)
+
+    @property
+    def host_memory(self) -> HostMemory:
+        """Forecast of the memory of each host."""
+        return estimates.host_memory(self.job, self.plan)
 
     @property
     def bounds(self) -> Bounds | None:
@@ -187,6 +178,8 @@ def make_launch(
     if problem:
         plan = _with_warning(plan, problem)
     launch = TrainingLaunch(job=stored, plan=plan, storage_problem=problem, **where)
+    if too_large := host_memory.problem(job.problem, cluster.value, world, launch.host_memory):
+        raise ConfigError([too_large])
     for note in (budget.warning(launch), *notes):
         plan = _with_warning(plan, note) if note else plan
     return replace(launch, plan=plan)

@@ -8,6 +8,7 @@ from pathlib import Path
 from launcher.cluster.schema import Cluster, ClusterRef, with_spares
 from launcher.planning import job_secrets
 from trainer.contract.config.job import BaseJob, Job
+from trainer.contract.estimates.host_memory import HostMemory
 from trainer.contract.estimates.roofline import Bounds
 from trainer.contract.planning.plan import BasePlan, World
 from trainer.contract.protocol.environment import (
@@ -127,11 +128,6 @@ class LaunchSpec(AttemptInfo, ABC):
         return None
 
     @property
-    def state_bytes(self) -> int:
-        """Bytes known to be held on all devices together."""
-        return 0
-
-    @property
     def checkpoint_bytes(self) -> int:
         """Bytes of one checkpoint, as far as known; 0 when none is saved."""
         return 0
@@ -145,6 +141,11 @@ class LaunchSpec(AttemptInfo, ABC):
     def standby_bytes(self) -> int:
         """Bytes of a standby process on each host beside the program; 0 without one."""
         return 0
+
+    @property
+    def host_memory(self) -> HostMemory | None:
+        """Forecast of the memory of each host; None for a program that is not known."""
+        return None
 
     @property
     def bounds(self) -> Bounds | None:

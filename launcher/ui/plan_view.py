@@ -11,7 +11,7 @@ from rich.text import Text
 
 from launcher.core.formatting import format_bytes, format_seconds, pluralize
 from launcher.host.process import SEARCH_PATHS
-from launcher.planning import job_secrets
+from launcher.planning import host_memory, job_secrets
 from launcher.planning.planner import COORDINATOR_PLACEHOLDER, TrainingLaunch
 from launcher.planning.spec import AttemptInfo, LaunchSpec
 from launcher.ui.forecast_view import forecast_rows
@@ -119,8 +119,8 @@ def _facts(launch: TrainingLaunch, *, forecasts: bool) -> Table:
     table.add_row("parameters", _parameters_text(launch))
     sizes = bytes_per_device(launch)
     table.add_row("per device", _sizes_text(sizes))
-    if on_host := _bytes_per_host(launch):
-        table.add_row("per host", _sizes_text(on_host))
+    for title, text in zip(("per host", ""), _host_memory_lines(launch), strict=True):
+        table.add_row(title, text)
     if best := launch.bounds:
         for title, text in zip(("at best", "", ""), _bounds_lines(launch, best), strict=True):
             table.add_row(title, text)
@@ -171,15 +171,6 @@ def bytes_per_device(launch: TrainingLaunch) -> dict[str, int]:
     }
 
 
-def _bytes_per_host(launch: TrainingLaunch) -> dict[str, int]:
-    """Returns what a host keeps in its memory beside its program."""
-    sizes = {
-        "standby process": launch.standby_bytes,
-        "in-memory checkpoints": launch.in_memory_bytes,
-    }
-    return {name: size for name, size in sizes.items() if size}
-
-
 def _parameters_text(launch: TrainingLaunch) -> str:
     plan, model = launch.plan, launch.job.model
     trained = sum(_size(array) for array in plan.trained)
@@ -226,3 +217,15 @@ def _process(launch: LaunchSpec) -> Group:
         lines.append(Text(f"  {name}={shlex.quote(value)}{after} \\", overflow="fold"))
     lines.append(Text(f"  {shlex.join(launch.command(0))}", overflow="fold"))
     return Group(*lines)
+
+
+def _host_memory_lines(launch: TrainingLaunch) -> tuple[str, str]:
+    """Returns the phase of the peak with the memory of a host, its parts, and the other phases."""
+    found, world = launch.host_memory, launch.plan.world
+    peak, available = found.peak, host_memory.available_bytes(launch.cluster, world)
+    of = "" if available is None else f" of {format_bytes(available)}"
+    others = {phase.name: phase.total for phase in found.phases if phase.name != peak.name}
+    return (
+        f"{peak.name} {format_bytes(peak.total)}{of}, {_sizes_text(others)}",
+        f"to {peak.name}: {_sizes_text(peak.parts)}",
+    )

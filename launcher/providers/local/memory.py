@@ -2,6 +2,7 @@
 
 from launcher.core.errors import HostError
 from launcher.core.memory import available_bytes, total_bytes
+from trainer.contract.estimates.host_memory import HostMemory
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import World
 
@@ -12,15 +13,28 @@ MIB = 1 << 20
 HEAD_BYTES = 384 * MIB
 NODE_BYTES = 208 * MIB
 TRAINER_BYTES = 704 * MIB
+PROGRAM_PARTS = ("process", "agents", "programs", "compiler", "tokenizer", "standby process")
+"""Parts of a forecast that `NODE_BYTES`, `TRAINER_BYTES` and `standby_bytes` cover. One host at a
+time tokenizes on a machine."""
+
+
+def array_bytes(forecast: HostMemory | None) -> int:
+    """Returns the most bytes of arrays on a host at a time, of which checkpoints are a part."""
+    if forecast is None:
+        return 0
+    return max(
+        sum(size for name, size in phase.parts.items() if name not in PROGRAM_PARTS)
+        for phase in forecast.phases
+    )
 
 
 def refuse_if_too_large(
     world: World, state_bytes: int, standby_bytes: int = 0, *, later: bool = False
 ) -> None:
-    """Raises HostError unless the hosts and `state_bytes` of training state fit.
+    """Raises HostError unless the hosts and `state_bytes` of arrays fit.
 
-    `state_bytes` covers parameters, optimizer and gradients on all devices together, and in-memory
-    checkpoints. `standby_bytes` are those of a standby process on each host. `later`: whether all
+    `state_bytes` covers what all hosts hold together beside programs, see `array_bytes`.
+    `standby_bytes` are those of a standby process on each host. `later`: whether all
     memory counts, because the programs that use it now will have ended.
     """
     available = total_bytes() if later else available_bytes()
@@ -37,7 +51,7 @@ def refuse_if_too_large(
     raise HostError(
         f"simulating {world.processes} hosts needs about {_gib(needed)} GiB of memory "
         f"({_gib(HEAD_BYTES)} for Ray's head, {_gib(per_host)} per host, {_gib(state_bytes)} of "
-        f"training state); this machine has {_gib(available)} GiB available. {remedy}."
+        f"arrays); this machine has {_gib(available)} GiB available. {remedy}."
     )
 
 

@@ -39,10 +39,8 @@ class LocalProvider(HostProvider):
         """Raises HostError when this machine cannot be the hosts, or has too little memory."""
         world = spec.provisioned_world
         _refuse_other_machines(world)
-        # Accelerators have their own memory.
-        on_devices = spec.state_bytes if world.on_cpu else 0
-        in_memory = spec.in_memory_bytes * spec.plan.world.processes
-        memory.refuse_if_too_large(world, on_devices + in_memory, spec.standby_bytes, later=later)
+        arrays = memory.array_bytes(spec.host_memory) * spec.plan.world.processes
+        memory.refuse_if_too_large(world, arrays, spec.standby_bytes, later=later)
 
     def host_environment(self) -> dict[str, str] | None:
         """Returns the environment of all hosts; None when they have networks or variables apart."""

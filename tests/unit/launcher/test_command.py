@@ -81,7 +81,7 @@ def test_on_a_host_search_paths_are_joined_and_other_variables_replaced() -> Non
 
 def test_there_is_nothing_to_hold_save_or_lack(tmp_path: Path) -> None:
     launch = command_launch(tmp_path, cluster="tpu-v4-32")
-    assert (launch.steps, launch.saves, launch.state_bytes) == (None, False, 0)
+    assert (launch.steps, launch.saves, launch.host_memory) == (None, False, None)
     assert (launch.storage_problem, launch.corpus_sha256) == ("", None)
     assert launch.grace_s == 30.0
 

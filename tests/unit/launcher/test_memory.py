@@ -11,9 +11,11 @@ from launcher.providers.local.memory import (
     HEAD_BYTES,
     NODE_BYTES,
     TRAINER_BYTES,
+    array_bytes,
     refuse_if_too_large,
 )
 from tests.support.worlds import cpu_world
+from trainer.contract.estimates.host_memory import HostMemory, Phase
 
 
 def test_a_small_world_fits() -> None:
@@ -52,3 +54,13 @@ def test_memory_that_other_programs_use_counts_for_a_run_that_starts_later() -> 
         refuse_if_too_large(cpu_world(1, 1), state_bytes)
     with pytest.raises(HostError):
         refuse_if_too_large(cpu_world(1, 1), state_bytes + 1, later=True)
+
+
+def test_the_phase_with_the_most_arrays_counts_without_programs() -> None:
+    compiling = Phase("compile", {"process": 900, "programs": 900, "arrays": 10})
+    saving = Phase("save", {"process": 100, "arrays": 10, "staging": 5, "standby process": 100})
+    assert array_bytes(HostMemory((compiling, saving), export_bytes=900)) == 15
+
+
+def test_an_unknown_program_has_no_known_arrays() -> None:
+    assert array_bytes(None) == 0

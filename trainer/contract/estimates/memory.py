@@ -59,7 +59,7 @@ def footprint(job: Job, plan: Plan) -> Footprint:
         batch=BATCH_BYTES * tokens * plan.batch.grad_accum_steps,
         gradients=(2 if accumulates else 1) * trained,
         kept=job.decoder.layers * tokens * kept_per_token(job, plan),
-        working=max(_of_a_layer(job, plan, tokens), _of_logits(job, plan, tokens)),
+        working=max(_of_a_layer(job, plan, tokens), logits_bytes(job, plan, tokens)),
     )
 
 
@@ -70,7 +70,7 @@ def _of_a_layer(job: Job, plan: Plan, tokens: int) -> int:
     return tokens * worked_on_per_token(job, plan) + weights
 
 
-def _of_logits(job: Job, plan: Plan, tokens: int) -> int:
+def logits_bytes(job: Job, plan: Plan, tokens: int) -> int:
     """Returns the bytes of a chunk of logits, its gradient, and the output weights."""
     width = DTYPE_BYTES[plan.compute_dtype]
     logits = min(FLOAT32_BYTES * tokens * plan.padded_vocab, LOGIT_BYTES) // plan.mesh["tensor"]

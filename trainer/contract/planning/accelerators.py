@@ -256,6 +256,16 @@ def _either(values: list[str] | list[int]) -> str:
     return " or ".join(map(str, values))
 
 
+def host_bytes(world: World) -> int | None:
+    """Returns the memory of a host of the machine type that has the accelerator; None: unknown."""
+    if world.platform != "tpu":
+        return None
+    kind = parse(
+        world.accelerator, hosts=world.hosts_per_slice, devices_per_host=world.devices_per_host
+    )
+    return TPUS[kind.generation].host_bytes.get(kind.chips_per_host)
+
+
 def lacks_compiler(world: World) -> str:
     """Returns why this machine cannot compile for a world, with the remedy, or "" when it can."""
     if world.on_cpu:

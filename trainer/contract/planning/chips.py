@@ -1,10 +1,12 @@
 """Chip specifications, each with its source. No code or text is copied from the sources."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import isqrt, prod
 
 Shape = tuple[int, ...]
 GiB = 1 << 30
+GB = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,8 @@ class Tpu:
     """The chip's share of its host's send bandwidth to other slices; None: unknown."""
     topologies: dict[int, Shape]
     """Number of chips -> shape of the slice with that size."""
+    host_bytes: Mapping[int, int] = field(default_factory=dict[int, int])
+    """Chips of a host -> memory of the host; empty: unknown."""
 
     def suffix(self, chips: int) -> int:
         """Returns the number in the name of a slice with `chips` chips: its TensorCores."""
@@ -139,7 +143,8 @@ _TPUS = [
         dcn_bytes_per_s=None,
         topologies=_cubes(64),
     ),
-    # ICI: "TPU v5e": 400 GB/s both ways. DCN: two NICs of 100 Gbit/s for 8 chips.
+    # ICI: "TPU v5e": 400 GB/s both ways. DCN: two NICs of 100 Gbit/s for 8 chips. Hosts: the
+    # machine types ct5lp-hightpu-1t, -4t and -8t of Compute Engine.
     Tpu(
         name="v5e",
         ray_name="v5litepod",
@@ -153,9 +158,10 @@ _TPUS = [
         ici_bytes_per_s=200e9,
         dcn_bytes_per_s=3.125e9,
         topologies=_FLAT,
+        host_bytes={1: 48 * GB, 4: 192 * GB, 8: 384 * GB},
     ),
     # ICI, DCN: "TPU7x", comparison table, v5p: 1200 GB/s both ways, 50 Gbit/s. "TPU v5p": at most
-    # 96 cubes.
+    # 96 cubes, and the memory of a host.
     Tpu(
         name="v5p",
         ray_name="v5p",
@@ -169,9 +175,11 @@ _TPUS = [
         ici_bytes_per_s=600e9,
         dcn_bytes_per_s=6.25e9,
         topologies=_cubes(96),
+        host_bytes={4: 448 * GB},
     ),
     # ICI, DCN: "TPU7x", comparison table, v6e: 800 GB/s both ways, 100 Gbit/s. HBM bandwidth: 1638
-    # GB/s there, rounded as in jax.experimental.pallas.tpu.TpuInfo.
+    # GB/s there, rounded as in jax.experimental.pallas.tpu.TpuInfo. Hosts: the same table, 4 chips;
+    # machine types ct6e-standard-1t and -8t.
     Tpu(
         name="v6e",
         ray_name="v6e",
@@ -185,9 +193,10 @@ _TPUS = [
         ici_bytes_per_s=400e9,
         dcn_bytes_per_s=12.5e9,
         topologies=_FLAT,
+        host_bytes={1: 176 * GB, 4: 720 * GB, 8: 1440 * GB},
     ),
     # "TPU7x (Ironwood)": 1200 GB/s both ways, 100 Gbit/s; each of its two chiplets is a JAX device
-    # with half the HBM. 9216 chips are 144 cubes.
+    # with half the HBM. 9216 chips are 144 cubes. Hosts: the same table.
     Tpu(
         name="v7x",
         ray_name="v7x",
@@ -201,6 +210,7 @@ _TPUS = [
         ici_bytes_per_s=600e9,
         dcn_bytes_per_s=12.5e9,
         topologies=_cubes(144),
+        host_bytes={4: 960 * GB},
     ),
 ]
 TPUS = {tpu.name: tpu for tpu in _TPUS}
