@@ -28,7 +28,7 @@ def shrinks(draw: st.DrawFn) -> tuple[World, World, list[int]]:
 
 
 @given(shrinks())
-def test_the_number_of_a_host_after_a_shrink_is_among_those_it_compiles_for(
+def test_a_host_compiles_for_the_number_that_it_has_after_a_shrink(
     shrink: tuple[World, World, list[int]],
 ) -> None:
     now, smaller, staying = shrink
@@ -46,7 +46,7 @@ def test_all_hosts_together_compile_for_every_process(
 
 
 @given(shrinks())
-def test_a_host_compiles_for_no_more_numbers_than_hosts_may_be_lost_before_it(
+def test_a_host_compiles_for_no_more_numbers_than_it_may_have(
     shrink: tuple[World, World, list[int]],
 ) -> None:
     now, smaller, _ = shrink
