@@ -128,7 +128,7 @@ def _no_compile_cache(device: Device) -> Iterator[None]:
     if device.platform != "cpu":
         yield
         return
-    before = jax.config.jax_enable_compilation_cache
+    before = jax.config.values["jax_enable_compilation_cache"]
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()  # it asks for the setting only once
     try:
