@@ -26,8 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     from trainer.ahead.compile import compile_for
 
     counts = compile_for(options.job, options.plan, options.process)
-    if counts is not None:
-        print(f"{counts.traces} traces, {counts.compilations} compilations", flush=True)
+    print(f"{counts.traces} traces, {counts.compilations} compilations", flush=True)
     return 0
 
 

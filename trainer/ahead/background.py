@@ -56,8 +56,9 @@ class AheadOfTime:
                 output = started.stdout.read()
             if not self._is_over:
                 about = output.decode(errors="replace").strip().splitlines()[-1:]
-                what = f"compiled ahead for process {process} of {plan.stem}"
-                print(": ".join([what, *about]), flush=True)
+                what = "cannot compile ahead" if started.returncode else "compiled ahead"
+                print(": ".join([f"{what} for process {process} of {plan.stem}", *about]))
+                sys.stdout.flush()
 
     def _started(self, plan: Path, process: int) -> subprocess.Popen[bytes] | None:
         """Starts one process, which ends with this one; returns None when the training is over."""

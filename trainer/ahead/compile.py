@@ -19,10 +19,10 @@ from trainer.programs.counts import Counts, counting
 from trainer.step.train_step import TrainProgram
 
 
-def compile_for(job_file: Path, plan_file: Path, process: int) -> Counts | None:
+def compile_for(job_file: Path, plan_file: Path, process: int) -> Counts:
     """Keeps the programs where a process of that plan finds them, and counts the work on them.
 
-    Returns None when another process compiles the same ones.
+    Waits while another process compiles the same ones, and then finds them.
     """
     job = load(job_file, Job, []).value
     plan = Plan.model_validate_json(plan_file.read_text(encoding="utf-8"))
@@ -30,8 +30,9 @@ def compile_for(job_file: Path, plan_file: Path, process: int) -> Counts | None:
     stand_in(plan.world, process)
     devices = mesh.build(plan)
     key = keys.of_job(job, plan, devices.devices.flat[0])
-    with cache_lock.held_if_free(make_cache_folder(executables.FOLDER) / f"{key}.lock") as is_free:
-        return _compile(job, plan, devices) if is_free else None
+    lock = make_cache_folder(executables.FOLDER) / f"{key}.lock"
+    with cache_lock.held(lock, waiting=lambda *_: None):
+        return _compile(job, plan, devices)
 
 
 def _compile(job: Job, plan: Plan, devices: jax.sharding.Mesh) -> Counts:
