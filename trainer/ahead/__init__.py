@@ -1,6 +1,5 @@
 """Compiles what a run needs on fewer hosts before a host is lost, beside the training.
 
-On CPU devices, real or simulated. For TPUs and GPUs, XLA needs the devices themselves or a
-description of exactly these, and the program that such a description gives cannot be tried without
-them.
+On CPU devices, real or simulated. libtpu compiles and serializes a program for a description of
+devices, but loads it only where the devices are.
 """
