@@ -67,6 +67,9 @@ class Callback:
     def on_eval(self, step: int, result: EvalResult) -> None:
         """Called with what a callback returned from `on_due`."""
 
+    def on_save(self, step: int) -> None:
+        """Called when a save of the state after `step` has begun."""
+
     def on_stop(self) -> None:
         """Called when a stop request ends the loop early, after the save."""
 
@@ -181,6 +184,8 @@ class Loop:
                 self._saving.settle()
         with self._events.phase("save"):
             self._saving.save(step, state, self._loss, eval_loss)
+        for callback in self._callbacks:
+            callback.on_save(step)
         self._completed_s = time.perf_counter()
 
     def _finish_saving(self) -> None:

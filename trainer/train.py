@@ -10,7 +10,9 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
+from trainer.ahead.background import AheadOfTime
 from trainer.callbacks import (
+    AheadCallback,
     CollectionCallback,
     EvalCallback,
     InMemoryCallback,
@@ -45,8 +47,9 @@ from trainer.evaluation.generate import Sampler
 from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator
 from trainer.loop import Callback, Loop, Step, Training
 from trainer.preflight import prepare_data
+from trainer.programs import executables
+from trainer.programs.counts import Counts, counting
 from trainer.run_plan import planned
-from trainer.step import executables
 from trainer.step.train_step import TrainProgram
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import EVENT_TEXT_CHARACTERS, Report
@@ -68,7 +71,7 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     report = Report(job, environment, run_dir, events)
     _warn_of_bad_records(tokens, asked, report)
     kept = executables.kept(job, plan, list(devices.devices.flat))
-    with closing(report), executables.counting() as counts, kept:
+    with closing(report), counting() as counts, kept:
         program = TrainProgram.of(job, plan, devices)
         run = _Run(environment, run_dir, events, report, plan, tokens, asked, program, counts)
         loss, text = run.train(stop)
@@ -87,7 +90,7 @@ class _Run:
     tokens: Tokens | Mixture
     asked: Questions | None
     program: TrainProgram
-    counts: executables.Counts
+    counts: Counts
 
     def train(self, stop: StopSignal) -> tuple[float, str | None]:
         """Runs the loop. Returns the last loss, and the last sample if the job wants samples."""
@@ -96,9 +99,11 @@ class _Run:
             start, training, memory = self.prepare(stop)
             sampler = Sampler(program, job.sample, self.tokens.tokenizer) if job.sample else None
             callbacks = list(self.callbacks(training.loader, sampler, memory))
+            ahead = AheadOfTime(self.run_dir, self.plan, self.environment.process)
             try:
-                with CollectionCallback() as collection:
-                    state, loss = Loop(training, [collection, *callbacks], events).run(start)
+                with ahead, CollectionCallback() as collection:
+                    callbacks = [collection, *callbacks, AheadCallback(ahead)]
+                    state, loss = Loop(training, callbacks, events).run(start)
             except StoppedError:
                 _disconnect("stopped")
                 raise
@@ -178,7 +183,7 @@ def _compiled(
     loader: BatchLoader,
     events: Events,
     report: Report,
-    counts: executables.Counts,
+    counts: Counts,
 ) -> Step:
     """Returns the compiled step when every process is ready for the first one.
 

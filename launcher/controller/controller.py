@@ -74,6 +74,7 @@ class RunController(Listener):
             each.plan.world.processes: each for each in (*launch.fallback_specs(), launch)
         }
         """All launches that the job may run with, by their number of hosts."""
+        run.write_smaller_plans(each.plan for each in self._layouts.values() if each is not launch)
         self._inbox = Inbox(lambda: run.folder, self._answer_at_once)
         self._monitor: _AttemptMonitor | None = None
         """Monitor of the running attempt."""

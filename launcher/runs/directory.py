@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +44,7 @@ from launcher.runs.slurm_job import queued
 from launcher.runs.state_file import Position, RecordedState
 from trainer.contract.config.errors import suggest
 from trainer.contract.config.loader import dump
+from trainer.contract.planning.plan import BasePlan, Plan
 from trainer.contract.protocol.environment import RUN_ID, SLURM_JOB
 from trainer.contract.protocol.events import Event
 from trainer.contract.protocol.wire import encode
@@ -148,6 +149,20 @@ class RunDir:
             )
         )
         self.set_state(RunState.PROVISIONING)
+
+    def write_smaller_plans(self, plans: Iterable[BasePlan]) -> None:
+        """Replaces the plans of the worlds that the run may shrink to; trainers compile for them.
+
+        Plans of a `command` are left out.
+        """
+        folder = self.folder / "plans"
+        folder.mkdir(exist_ok=True)
+        for path in folder.glob("smaller-*.json"):
+            path.unlink()
+        for plan in plans:
+            if isinstance(plan, Plan):
+                path = folder / f"smaller-{plan.world.processes:04d}.json"
+                replace_file(path, plan.model_dump_json(indent=2))
 
     def wait_in_queue(self, launch: LaunchSpec) -> None:
         """Records the job of an attempt that begins later."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from etils import epath
+from jaxlib import _jax  # type: ignore[attr-defined]
 
 from launcher.providers.ray import private as ray_private
 from trainer.checkpoint import private as orbax_private
@@ -56,6 +57,13 @@ def test_jax_has_a_global_state_of_its_distributed_client() -> None:
     assert hasattr(jax_private.distributed.global_state, "client")
     assert hasattr(jax_private.xla_bridge, "make_cpu_client")
     assert hasattr(jax_private.xla_bridge, "register_backend_factory")
+
+
+@pytest.mark.parametrize(
+    "name", ["get_distributed_runtime_service", "get_distributed_runtime_client"]
+)
+def test_jaxlib_has_the_coordination_service_and_its_client(name: str) -> None:
+    assert callable(getattr(_jax, name))
 
 
 def test_orbax_has_a_temporary_path_of_each_file_system(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from trainer.contract.config.job import Job
 from trainer.contract.config.loader import dump
 from trainer.contract.planning.plan import World
 from trainer.contract.planning.planner import resolve
+from trainer.model import custom
 
 DEADLINE_S = 240
 
@@ -84,7 +85,7 @@ def write(job: Job, world: World, run_dir: Path, attempt: int = 1) -> int:
     """The run directory's job and plan; returns a port for the coordinator."""
     (run_dir / "plans").mkdir(parents=True, exist_ok=True)
     (run_dir / "job.yaml").write_text(dump(job), encoding="utf-8")
-    plan = resolve(job, world, corpus_of(job))
+    plan = resolve(job, world, corpus_of(job), custom.parameters)
     path = run_dir / "plans" / f"{attempt:04d}.json"
     path.write_text(plan.model_dump_json(), encoding="utf-8")
     return free_port()

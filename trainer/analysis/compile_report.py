@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import jax
-import numpy as np
 
 from trainer.analysis import collectives, topology
 from trainer.analysis.forecast import schedule
@@ -32,6 +31,7 @@ from trainer.contract.planning import accelerators, optimizer_state, sharding_ru
 from trainer.contract.planning.chips import GiB
 from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol.reports import CompileReport, StepSchedule
+from trainer.data.loader import abstract_batch
 from trainer.data.packing import Batch
 from trainer.distributed import mesh as meshes
 from trainer.evaluation.evaluate import Evaluator
@@ -153,16 +153,6 @@ def _understood(read: Callable[[str, Plan], Result], text: str, plan: Plan) -> R
     except (KeyError, ValueError) as error:
         print(f"cannot analyze the program ({read.__name__}): {error}", file=sys.stderr)
         return None
-
-
-def abstract_batch(job: Job, plan: Plan) -> Batch:
-    """Returns the shapes of a global batch (M, B, S)."""
-    micro = plan.batch.grad_accum_steps
-    rows = (micro, plan.batch.global_batch // micro)
-    whole = (*rows, job.data.seq_len)
-    tokens = jax.ShapeDtypeStruct(whole, np.int32)
-    weights = jax.ShapeDtypeStruct(whole, np.float32)
-    return Batch(tokens, tokens, tokens, tokens, weights, jax.ShapeDtypeStruct(rows, np.int32))
 
 
 def _state_bytes(job: Job, plan: Plan) -> dict[str, int]:

@@ -17,7 +17,7 @@ import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, KeyPath
 
 from trainer.contract.records.checkpoint_metadata import CheckpointMetadata
-from trainer.step import executables
+from trainer.programs import executables
 from trainer.step.train_step import TrainState
 
 PARTS = 8
@@ -79,6 +79,12 @@ def digest(array: jax.Array, first: Sequence[jax.Array | int] | None = None) -> 
 def digests(arrays: Iterable[jax.Array]) -> list[int]:
     """Returns all digests, one program each: on CPU, a single program would hold copies of all."""
     return [int(executables.call(_compiled, array)) for array in arrays]
+
+
+def prepare_digests(arrays: Iterable[jax.ShapeDtypeStruct]) -> None:
+    """Compiles the programs of `digests` for such arrays, with shardings, and keeps them."""
+    for array in arrays:
+        executables.shared(_compiled, array)
 
 
 def part_digest(part: jax.Array, first: Sequence[int]) -> jax.Array:

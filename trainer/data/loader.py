@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainer.contract.config.job import Job
 from trainer.contract.planning import sharding_rules
-from trainer.contract.planning.plan import BatchSplit
+from trainer.contract.planning.plan import BatchSplit, Plan
 from trainer.data import pipeline
 from trainer.data.mixture import Mixture
 from trainer.data.packing import Batch, stack
@@ -137,3 +137,13 @@ def batch_shardings(mesh: Mesh) -> Batch:
         mesh, PartitionSpec(None, sharding_rules.BATCH_AXES, sharding_rules.RULES["sequence"])
     )
     return Batch(tokens, tokens, tokens, tokens, tokens, examples=rows)
+
+
+def abstract_batch(job: Job, plan: Plan) -> Batch:
+    """Returns the shapes of a global batch (M, B, S)."""
+    micro = plan.batch.grad_accum_steps
+    rows = (micro, plan.batch.global_batch // micro)
+    whole = (*rows, job.data.seq_len)
+    tokens = jax.ShapeDtypeStruct(whole, np.int32)
+    weights = jax.ShapeDtypeStruct(whole, np.float32)
+    return Batch(tokens, tokens, tokens, tokens, weights, jax.ShapeDtypeStruct(rows, np.int32))

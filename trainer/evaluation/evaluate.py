@@ -12,7 +12,7 @@ from trainer.data.packing import Batch
 from trainer.distributed import initialize
 from trainer.distributed import mesh as meshes
 from trainer.model import Params
-from trainer.step import executables
+from trainer.programs import executables
 from trainer.step.loss import loss_sum
 from trainer.step.train_step import TrainProgram
 from trainer.telemetry.metrics import Evaluation

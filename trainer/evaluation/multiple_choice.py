@@ -15,7 +15,7 @@ from trainer.data.questions import Question, Questions
 from trainer.distributed import consensus, initialize
 from trainer.distributed import mesh as meshes
 from trainer.model import Params
-from trainer.step import executables
+from trainer.programs import executables
 from trainer.step.loss import losses_by_row
 from trainer.step.train_step import TrainProgram
 from trainer.telemetry.metrics import MultipleChoiceResult

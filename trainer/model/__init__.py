@@ -26,6 +26,8 @@ Any array:
     1 a dim of size 1     x any number of further dims
 """
 
+from collections.abc import Callable
+
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import CustomModel
 from trainer.contract.planning.plan import Plan
@@ -36,15 +38,20 @@ from trainer.model.parameters import Network, Params
 AnyNetwork = Network | CustomNetwork
 
 
-def network_of(job: Job, plan: Plan) -> AnyNetwork:
-    """Returns the network of the decoder or of a custom model.
+Once = Callable[[str, Callable[[], None]], None]
+"""Calls a function, which has a name, unless it has returned before."""
 
-    Raises PlanError when a custom model cannot be built or differs from the plan.
+
+def network_of(job: Job, plan: Plan, once: Once = lambda _, check: check()) -> AnyNetwork:
+    """Returns the network of the decoder or of a custom model, which `once` checks.
+
+    A custom model that was checked before is imported and traced at its first use. Raises PlanError
+    when a custom model cannot be built or differs from the plan.
     """
     if not isinstance(job.model, CustomModel):
         return Network.of(job, plan)
-    network = CustomNetwork.of(job)
-    network.check_planned(plan.parameters)
+    network = CustomNetwork(job)
+    once("check", lambda: network.check_planned(plan.parameters))
     return network
 
 

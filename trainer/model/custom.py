@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -113,33 +114,53 @@ Build = Callable[..., Any]
 
 @dataclass(frozen=True)
 class CustomNetwork:
-    """A custom model without parameter values: the counterpart of the decoder's `Network`."""
+    """A custom model without parameter values: the counterpart of the decoder's `Network`.
+
+    The user's code is imported and traced at first use. Without a check, that raises
+    PlanError when the model cannot be imported or built, or does not keep the contract.
+    """
 
     job: Job
-    build: Build
-    graph: nnx.GraphDef
-    paths: dict[str, tuple[Any, ...]]
-    """Path of each parameter in the module, by name."""
-    parameters: list[Parameter]
 
     is_random = True
 
     @classmethod
     def of(cls, job: Job) -> "CustomNetwork":
-        """Returns the network of a job's custom model.
+        """Returns the network of a job's custom model, checked.
 
         Raises PlanError when it cannot be imported or built, or does not keep the contract.
         """
-        model = _custom_model(job)
-        build = import_builder(model)
-        with nnx.use_eager_sharding(False), user_code(model.module):
-            module = nnx.eval_shape(lambda: _built(build, job))
-        variables = _variables(module)
-        parameters = [_parameter(name, variable) for name, (_, variable) in variables.items()]
-        paths = {name: path for name, (path, _) in variables.items()}
-        network = cls(job, build, nnx.graphdef(module), paths, parameters)
-        network._check_loss()
+        network = cls(job)
+        network._check()
         return network
+
+    @cached_property
+    def build(self) -> Build:
+        """The user's function."""
+        return import_builder(_custom_model(self.job))
+
+    @cached_property
+    def _module(self) -> nnx.Module:
+        """The module with shapes instead of arrays."""
+        build = self.build
+        with nnx.use_eager_sharding(False), user_code(_custom_model(self.job).module):
+            return nnx.eval_shape(lambda: _built(build, self.job))
+
+    @cached_property
+    def graph(self) -> nnx.GraphDef:
+        """The module's structure."""
+        return nnx.graphdef(self._module)
+
+    @cached_property
+    def paths(self) -> dict[str, tuple[Any, ...]]:
+        """Path of each parameter in the module, by name."""
+        return {name: path for name, (path, _) in _variables(self._module).items()}
+
+    @cached_property
+    def parameters(self) -> list[Parameter]:
+        """Shapes and logical axes of the parameters."""
+        variables = _variables(self._module)
+        return [_parameter(name, variable) for name, (_, variable) in variables.items()]
 
     def initial(self) -> Params:
         """Initializes parameters from the job's seed alone; call it under jit."""
@@ -153,7 +174,8 @@ class CustomNetwork:
         return nnx.merge(self.graph, nnx.from_flat_state(flat))
 
     def check_planned(self, planned: Sequence[ArrayPlan]) -> None:
-        """Raises PlanError when the parameters differ from those of the plan."""
+        """Raises PlanError when the model is wrong or its parameters differ from the plan."""
+        self._check()
         expected = {one.name: (one.shape, one.axes) for one in planned}
         found = {one.name: (one.shape, one.axes) for one in self.parameters}
         differing = [n for n in expected | found if expected.get(n) != found.get(n)]
@@ -163,6 +185,11 @@ class CustomNetwork:
                 f"{', '.join(differing)}. Use the same code on all hosts, and do not change it "
                 "after planning"
             )
+
+    def _check(self) -> None:
+        """Raises PlanError when the model cannot be built or does not keep the contract."""
+        _ = self.parameters, self.graph
+        self._check_loss()
 
     def _check_loss(self) -> None:
         """Traces the loss of an abstract batch (shapes only). Raises PlanError when it fails."""

@@ -21,7 +21,8 @@ from trainer.distributed import stop_vote
 from trainer.model import AnyNetwork, Params, network_of
 from trainer.model.dropout import row_keys
 from trainer.model.sharding import scattering_by_rows
-from trainer.step import compiler_options, executables, optimizer
+from trainer.programs import executables
+from trainer.step import compiler_options, optimizer
 from trainer.step.loss import loss_sum
 
 Leaf = TypeVar("Leaf")
@@ -90,7 +91,7 @@ class TrainProgram:
 
         Call it outside `jax.set_mesh`: NNX would take logical axes for axes of the mesh.
         """
-        network = network_of(job, plan)
+        network = network_of(job, plan, executables.value)
         rule = optimizer.make(job, plan.trained)
         placed = meshes.parameter_shardings(plan, mesh)
         kept_as = {one.name: jnp.dtype(one.dtype) for one in plan.parameters if not one.is_trained}

@@ -11,6 +11,7 @@ from launcher.providers.ray.node_group import NodeSpec
 from launcher.providers.ray.workspace import token_variables
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import World
+from trainer.contract.protocol.environment import PROGRAMS_BYTES
 
 HOST_LABEL = "slipway-host"
 HostSlot = tuple[str, int]
@@ -56,7 +57,11 @@ def host_environment() -> dict[str, str]:
 
     It is this process's, without the variables of another Ray or of real chips.
     """
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(NOT_INHERITED)}
+    inherited = {
+        k: v
+        for k, v in os.environ.items()
+        if k == PROGRAMS_BYTES or not k.startswith(NOT_INHERITED)
+    }
     here = str(Path(__file__).parents[3])
     paths = [here, *inherited.get("PYTHONPATH", "").split(os.pathsep)]
     return {

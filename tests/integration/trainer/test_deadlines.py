@@ -16,7 +16,7 @@ from trainer.data import token_cache
 from trainer.distributed import consensus, initialize
 from trainer.evaluation.evaluate import Evaluator
 from trainer.evaluation.generate import Sampler
-from trainer.step.executables import Counts
+from trainer.programs.counts import Counts
 
 
 class Coordinator:

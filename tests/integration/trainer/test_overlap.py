@@ -11,8 +11,8 @@ from tests.support.jobs import corpus_of, job_of
 from tests.support.sampling import sampled
 from tests.support.worlds import slice_world
 from trainer.analysis import collectives, topology
-from trainer.analysis.compile_report import abstract_batch
 from trainer.contract.planning.planner import resolve
+from trainer.data.loader import abstract_batch
 from trainer.distributed import mesh as meshes
 from trainer.step.train_step import TrainProgram
 

@@ -152,7 +152,7 @@ def test_code_other_than_planned_is_reported(written):
     planned = plan_of(job).parameters
     changed = written(GOOD.replace("4)", "8)"))
     with pytest.raises(PlanError, match=r"differ from the plan: table"):
-        custom.CustomNetwork.of(changed).check_planned(planned)
+        custom.CustomNetwork(changed).check_planned(planned)
 
 
 @pytest.mark.parametrize(

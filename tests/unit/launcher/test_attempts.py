@@ -17,6 +17,7 @@ from launcher.runs.directory import RunDir
 from launcher.ui.progress import RunDisplay
 from tests.support.launch_plans import small_launch
 from tests.support.played_hosts import Act, PlayedHosts
+from trainer.contract.planning.plan import Plan
 
 CRASHED, FINISHED = ProcessExit(1 << 8, 1.0), ProcessExit(0, 1.0)
 UNFIT = GangError("host-0000: found 0 of 4 TPUs", [0])
@@ -83,3 +84,14 @@ def test_losses_after_long_attempts_without_steps_go_on(
     gone = ProcessExit(None, 1.0, lost="gone")
     over, _ = play([*[gone] * (supervisor.LOSSES_IN_VAIN + 5), FINISHED])
     assert over.state == "finished"
+
+
+def test_plans_of_all_smaller_worlds_are_in_the_runs_folder(tmp_path: Path) -> None:
+    elastic = "hosts: {min: 1, max: 4}, devices_per_host: 1, provider: {kind: local}"
+    (tmp_path / "elastic.yaml").write_text(f"{{accelerator: cpu, {elastic}}}")
+    launch = small_launch(tmp_path, str(tmp_path / "elastic.yaml"))
+    with RunDir.create(launch) as run:
+        RunController(launch, run, RunDisplay(Console(quiet=True), launch, None), Interrupts())
+        plans = {path.name: path.read_text() for path in run.folder.glob("plans/smaller-*")}
+    found = {name: Plan.model_validate_json(text).world.processes for name, text in plans.items()}
+    assert found == {f"smaller-{hosts:04d}.json": hosts for hosts in (1, 2)}

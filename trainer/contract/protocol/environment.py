@@ -23,6 +23,9 @@ HOST_MEMORY = "SLIPWAY_HOST_MEMORY"
 HOST_MEMORY_BYTES = "SLIPWAY_HOST_MEMORY_BYTES"
 """Size of that memory in bytes, for the agent; unset when the job has no in-memory checkpoints."""
 
+PROGRAMS_BYTES = "SLIPWAY_PROGRAMS_BYTES"
+"""Limit on the bytes of compiled programs that a host keeps; set by users, unlike the others."""
+
 JAX_COORDINATOR_ADDRESS = "JAX_COORDINATOR_ADDRESS"
 """HOST:PORT of the coordinator, which is in process 0."""
 JAX_COORDINATOR_BIND_ADDRESS = "JAX_COORDINATOR_BIND_ADDRESS"

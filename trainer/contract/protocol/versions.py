@@ -5,8 +5,9 @@ import hashlib
 import platform
 from contextlib import suppress
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
+
+from trainer.contract.protocol import sources
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "grain", "orbax-checkpoint", "numpy", "tokenizers")
 PLUGINS = ("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin")
@@ -26,35 +27,17 @@ def versions() -> dict[str, str]:
 def code_sha256(module: str = "") -> str:
     """Returns a hash over the names and contents of this package's sources.
 
-    The hash includes the sources of a model's `module`: its file, or its whole top-level package.
+    With a model's `module`, the hash includes the module's sources and those that it imports, and
+    the versions of the packages that it imports: see `sources.of_module`.
     """
-    files = _under(Path(__file__).parents[2])
-    if module:
-        files |= _sources(module)
+    files = sources.under(Path(__file__).parents[2])
     total = hashlib.sha256()
+    if module:
+        of_module, packages = sources.of_module(module)
+        files |= of_module
+        total.update(str(sorted(packages.items())).encode())
     for name, path in sorted(files.items()):
         content = path.read_bytes()
         total.update(f"{name}\0{len(content)}\0".encode())
         total.update(content)
     return total.hexdigest()
-
-
-def _under(package: Path) -> dict[str, Path]:
-    """Returns the sources of a package by names that do not depend on its location."""
-    return {path.relative_to(package.parent).as_posix(): path for path in package.rglob("*.py")}
-
-
-def _sources(module: str) -> dict[str, Path]:
-    """Returns the source files of a module without importing it; empty when it is not found."""
-    first, *rest = module.split(".")
-    found = find_spec(first)
-    if not found:
-        return {}
-    folders = [Path(folder) for folder in found.submodule_search_locations or ()]
-    if found.has_location and folders:
-        return _under(folders[0])
-    if found.has_location:
-        return {module: Path(str(found.origin))}
-    # A folder without __init__.py can hold anything: hash only the module's file.
-    files = [folder.joinpath(*rest).with_suffix(".py") for folder in folders]
-    return {path.name: path for path in files if path.is_file()}

@@ -2,19 +2,19 @@
 
 from pathlib import Path
 
-import jax
 import pytest
 
 from tests.support import gang
 from tests.support.gang import Ended
-from tests.support.jobs import corpus_of, job_of, world_of
-from trainer.contract.planning.planner import resolve
-from trainer.step import executables
+from tests.support.jobs import job_of, world_of
+from trainer.contract.protocol.environment import PROGRAMS_BYTES
 
 WORLD = world_of(2, 2)
 STEPS = 4
 FIRST_STEPS = 2
 """Steps of the first attempt."""
+CUSTOM = {"module": "jobs.own_model:build", "args": {"width": 16, "hidden": 32}}
+NONE = [(0, 0), (0, 0)]
 
 
 @pytest.fixture
@@ -23,12 +23,12 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "slipway" / "executables"
 
 
-def attempt(number: int, folder: Path, until: int | None = None) -> Ended:
-    job = job_of(
-        steps=STEPS, stop_after_step=until, eval={"every_steps": 2, "batches": 1}, sample=None,
-        checkpoint={"every_steps": FIRST_STEPS},
-    )  # fmt: skip
-    ended = gang.run(job, WORLD, folder, attempt=number)
+def attempt(number: int, folder: Path, until: int | None = None, **changes: object) -> Ended:
+    settings = {
+        "steps": STEPS, "stop_after_step": until, "eval": {"every_steps": 2, "batches": 1},
+        "sample": None, "checkpoint": {"every_steps": FIRST_STEPS},
+    }  # fmt: skip
+    ended = gang.run(job_of(**{**settings, **changes}), WORLD, folder, attempt=number)
     assert ended.codes == [0, 0], ended.outputs
     return ended
 
@@ -42,7 +42,23 @@ def work(ended: Ended) -> list[tuple[int, int]]:
 def test_the_next_attempt_traces_and_compiles_nothing(programs: Path, tmp_path: Path) -> None:
     first = attempt(1, tmp_path / "run", until=FIRST_STEPS)
     assert all(traces and compilations for traces, compilations in work(first))
-    assert work(attempt(2, tmp_path / "run")) == [(0, 0), (0, 0)]
+    assert work(attempt(2, tmp_path / "run")) == NONE
+
+
+def test_another_job_of_the_same_shapes_keeps_its_programs_too(
+    programs: Path, tmp_path: Path
+) -> None:
+    attempt(1, tmp_path / "one", until=FIRST_STEPS)
+    other = attempt(1, tmp_path / "other", until=FIRST_STEPS, seed=9)
+    assert {compilations for _, compilations in work(other)} == {1}, "more than the initialization"
+    assert work(attempt(2, tmp_path / "other", seed=9)) == NONE
+
+
+def test_a_custom_model_is_neither_traced_nor_compiled_again(
+    programs: Path, tmp_path: Path
+) -> None:
+    attempt(1, tmp_path / "run", until=FIRST_STEPS, model=CUSTOM)
+    assert work(attempt(2, tmp_path / "run", model=CUSTOM)) == NONE
 
 
 def test_the_losses_are_those_of_programs_that_were_traced(programs: Path, tmp_path: Path) -> None:
@@ -61,27 +77,9 @@ def test_damaged_programs_are_made_again(programs: Path, tmp_path: Path) -> None
     attempt(3, tmp_path / "again")
 
 
-def key(**changes: object) -> str:
-    job = job_of(**changes)
-    return executables._key(job, resolve(job, WORLD, corpus_of(job)), jax.devices()[0])
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"steps": 99}, {"seed": 9}, {"mesh": {"tensor": 2}}, {"optimizer": {"clip_norm": 7.0}}],
-)
-def test_another_program_has_another_key(changes: dict[str, object]) -> None:
-    assert key(**changes) != key()
-
-
-def test_another_environment_has_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = key()
-    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_enable_flash=true")
-    assert key() != before
-
-
-@pytest.mark.parametrize(
-    "changes", [{"name": "other"}, {"log_every": 7}, {"optimizer": {"learning_rate": 0.5}}]
-)
-def test_the_same_program_has_the_same_key(changes: dict[str, object]) -> None:
-    assert key(**changes) == key()
+def test_a_limit_of_0_bytes_keeps_no_programs(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PROGRAMS_BYTES, "0")
+    attempt(1, tmp_path / "run", until=FIRST_STEPS)
+    assert not programs.exists()

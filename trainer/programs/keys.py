@@ -1,0 +1,115 @@
+"""What a program is found by: hashes of everything that it depends on."""
+
+import hashlib
+import os
+import platform
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from trainer.contract.config.job import Job
+from trainer.contract.planning.plan import Plan
+from trainer.contract.protocol import versions
+from trainer.contract.records.compatibility import code_of
+from trainer.contract.storage.tokenizer_info import vocab_size
+from trainer.distributed.mesh import Device
+
+WITHOUT_EFFECT = {
+    "name", "storage", "after", "retries", "deadlines", "secrets", "priority", "preemptible",
+    "budget", "notify", "sweep", "stop_after_step", "log_every", "tensorboard", "wandb", "profile",
+    "eval", "checkpoint",
+}  # fmt: skip
+"""Keys of a job that change no program."""
+PARTS_WITHOUT_EFFECT = {
+    "optimizer": {"learning_rate"},  # an argument of the step
+    "data": {
+        "source", "path", "mixture", "text_field", "fields", "dtype", "max_bad_records",
+        "validation_fraction",
+    },
+}  # fmt: skip
+"""Keys of its sections that change none either."""
+PLAN_WITHOUT_EFFECT = {"warnings", "corpus"}
+"""Parts of a plan that change no program."""
+VARIABLES = re.compile(
+    r"(JAX_(?!COORDINATOR)|XLA_|LIBTPU_|TPU_(?!NAME|WORKER_|PROCESS_)|CUDA_|NVIDIA_|NCCL_)\w+"
+)
+"""Environment variables that may change a program: not those that name hosts."""
+CPU_FEATURES = re.compile(r"^(?:flags|Features)\s*:.*$", re.MULTILINE)
+CPU_INFO = Path("/proc/cpuinfo")
+NAME_CHARACTERS = 32
+"""Characters of a hash in a program's name."""
+
+
+def of_job(job: Job, plan: Plan, device: Device) -> str:
+    """Returns the hash of what the programs of a job depend on in this process.
+
+    `device` is one of the mesh.
+    """
+    return _hash(
+        job.model_dump_json(
+            exclude={**dict.fromkeys(WITHOUT_EFFECT, True), **PARTS_WITHOUT_EFFECT}
+        ),
+        str(vocab_size(job)),
+        plan.model_dump_json(exclude=PLAN_WITHOUT_EFFECT),
+        code_of(job),
+        *_surroundings(device),
+    )
+
+
+def of_machine(device: Device) -> str:
+    """Returns the hash of what programs depend on in this process that no job changes.
+
+    Besides it, such programs depend only on their arguments: see `name`.
+    """
+    return _hash(str(jax.process_count()), versions.code_sha256(), *_surroundings(device))
+
+
+def name(function: Any, args: Any, result: Any = None) -> str:
+    """Returns a file name for a function with arguments of these shapes, dtypes and shardings.
+
+    `result` is the sharding of its results, if the function has one that `args` do not imply.
+    """
+    leaves, tree = jax.tree.flatten(args)
+    about = [
+        (leaf.shape, leaf.dtype, _sharding(getattr(leaf, "sharding", None))) for leaf in leaves
+    ]
+    parts = _hash(function.__module__, str(tree), str(about), str(_sharding(result)))
+    return f"{function.__qualname__}-{parts[:NAME_CHARACTERS]}"
+
+
+def of_text(lowered: jax.stages.Lowered, devices: Sequence[Device]) -> str:
+    """Returns a file name for a lowered function on these devices, in their order.
+
+    Besides what `of_machine` covers, the compiled program depends on nothing else.
+    """
+    ids = [(device.id, device.process_index) for device in devices]
+    parts = (lowered.as_text(), str(lowered.in_tree), str(lowered.out_tree), str(ids))
+    return f"text-{_hash(*parts)[:NAME_CHARACTERS]}"
+
+
+def _surroundings(device: Device) -> list[str]:
+    """Returns versions, compiler, variables of the environment, and number of this process."""
+    cpu = CPU_FEATURES.search(CPU_INFO.read_text()) if CPU_INFO.exists() else None
+    return [
+        str(sorted(versions.versions().items())),
+        str(sorted(item for item in os.environ.items() if VARIABLES.fullmatch(item[0]))),
+        f"{jax.process_index()} {device.device_kind} {device.client.platform_version}",
+        cpu[0] if cpu else platform.machine(),
+    ]
+
+
+def _sharding(sharding: Any) -> tuple[str, list[tuple[int, int]]] | None:
+    """Returns a sharding, and the id and process of each of its devices, in their order."""
+    if sharding is None:
+        return None
+    mesh = getattr(sharding, "mesh", None)
+    by_id = sorted(sharding.device_set, key=lambda device: device.id)
+    devices = by_id if mesh is None else mesh.devices.flat
+    return str(sharding), [(device.id, device.process_index) for device in devices]
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
