@@ -142,6 +142,7 @@ class Attempt:
         self._run.step = self._step
         self._watched.phase("train", "begin")
         self._schedule.saved_at_s = self._clock.now_s
+        self._pass(timings.first_step_s)
 
     def _train(self) -> None:
         while self._step < self._job.last_step:

@@ -248,7 +248,8 @@ class StubHosts:
     def __exit__(self, *_: object) -> None: ...
 
     def _odd_members(self) -> list[Unit]:
-        return [unit for unit in self._odd if unit not in self._idle]
+        members = (unit for unit in self._odd if unit not in self._idle)
+        return sorted(members, key=lambda unit: unit.number)
 
     def _first_process(self, unit: Unit) -> int:
         """Returns the first process on a unit of the last gang."""

@@ -11,9 +11,9 @@ from launcher.planning.planner import TrainingLaunch
 
 FIRST_START_S, COLD_RESTART_S = 15.8, 3.9
 """Seconds of "Start", two hosts: cold; and on a cluster that is up, with a filled cache."""
-RESTART_S, AGENT_START_S = 1.2, 4.1
-"""Seconds of "Recovery": processes that stand by, the executable and the first step after a crash
-(0.1 + 0.7 + 0.4); and by how much a lost Ray node (6.0) exceeds a crash (1.9)."""
+RESTART_S, FIRST_STEP_S, AGENT_START_S = 0.8, 0.4, 4.1
+"""Seconds of "Recovery" after a crash: processes that stand by and the executable (0.1 + 0.7); the
+first step; and by how much a lost Ray node (6.0) exceeds a crash (1.9)."""
 REPLACEMENT_S = 180.0
 """Seconds until a lost host is replaced. An assumption: it depends on the provider."""
 CHECK_S = 1.0
@@ -32,11 +32,13 @@ class Timings:
     step_s: float
     """A step on all hosts of the run; on fewer hosts it takes longer in proportion."""
     first_start_s: float = FIRST_START_S
-    """From the hosts to the first step of the first attempt, that step and a restore excluded."""
+    """From the begin of the first attempt to its first step, a restore excluded."""
     restart_s: float = RESTART_S
     """The same of a later attempt, in processes that stand by."""
     cold_restart_s: float = COLD_RESTART_S
     """The same where no processes stand by."""
+    first_step_s: float = FIRST_STEP_S
+    """By how much the first step of an attempt is longer than others."""
     agent_start_s: float = AGENT_START_S
     """A host that joins the run until it is ready: its agent and the imports of its program."""
     check_s: float = CHECK_S
