@@ -61,4 +61,6 @@ class VirtualClock:
         began_s = self.now_s
         if self.pass_until(began_s + limit_s):
             polls = math.ceil((self.now_s - began_s) / POLL_INTERVAL_S)
-            self.sleep(max(0.0, min(began_s + polls * POLL_INTERVAL_S, began_s + limit_s) - self.now_s))
+            self.sleep(
+                max(0.0, min(began_s + polls * POLL_INTERVAL_S, began_s + limit_s) - self.now_s)
+            )

@@ -119,9 +119,7 @@ def _read(events: Iterable[Event]) -> tuple[list[_Attempt], list[CheckpointSaved
     return attempts, saves
 
 
-def _starts(
-    attempts: list[_Attempt], standby_after_s: float | None
-) -> Mapping[str, list[float]]:
+def _starts(attempts: list[_Attempt], standby_after_s: float | None) -> Mapping[str, list[float]]:
     """Returns the seconds of starts, by the field of `Timings`."""
     starts: dict[str, list[float]] = {
         "first_start_s": [], "restart_s": [], "cold_restart_s": [], "agent_start_s": [],

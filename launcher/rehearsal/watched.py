@@ -18,9 +18,7 @@ PROBE_S = 0.001
 class Watched:
     """Sends the events of some processes; those of all others would be alike."""
 
-    def __init__(
-        self, hosts: StubHosts, monitor: GangMonitor, processes: Collection[int]
-    ) -> None:
+    def __init__(self, hosts: StubHosts, monitor: GangMonitor, processes: Collection[int]) -> None:
         self._hosts, self._clock, self._monitor = hosts, hosts.clock, monitor
         self._processes = sorted(processes)
         self._phase, self._step = "start", 0
