@@ -148,13 +148,13 @@ def _timings(launch: TrainingLaunch, options: RehearseOptions) -> tuple[Timings,
         )
     else:
         timings = _measured(options.like, timings, launch.job, options)
-    if options.replacement_s is None:
+    if options.replacement_s is not None:
+        timings = replace(timings, replacement_s=options.replacement_s)
+    elif timings.replacement_s == REPLACEMENT_S:
         notes.append(
             f"a lost host is replaced after {REPLACEMENT_S:.0f} s: an assumption, see "
             "--replacement-s"
         )
-    else:
-        timings = replace(timings, replacement_s=options.replacement_s)
     return timings, notes
 
 

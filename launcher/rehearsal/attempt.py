@@ -9,9 +9,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from launcher.core.formatting import host_name
 from launcher.core.results import GangResult, ProcessExit
-from launcher.gang.agent_calls import LostError
 from launcher.gang.monitor import GRACE_S, HANG_GRACE_S, GangMonitor
 from launcher.gang.preflight import Seen
 from launcher.gang.watch import CHECK_INTERVAL_S
@@ -29,12 +27,13 @@ from trainer.contract.protocol.events import (
     Event,
     PhaseEvent,
     RestoredEvent,
+    StepEvent,
 )
 from trainer.contract.protocol.exit_codes import ProgramExit
 
 KILLED = int(signal.SIGKILL)
 """Wait status of a program that a signal killed, which is the usual end of a crash."""
-STEPS_BEFORE_HANG = 25
+STEPS_BEFORE_HANG = 60
 """Steps that are sent one by one before a hang. They outnumber the other times that the detector
 has learned, so that its quantile is that of steps."""
 
@@ -106,6 +105,8 @@ class Attempt:
         self._step_s = self._timings.step_s * hosts.full_size / launch.plan.world.processes
         self._step = self._reported = storage.committed
         """The last step that is done, and the last one that was reported."""
+        self._began_at = storage.committed
+        """The step from which it continues."""
         self._step_began_s: float | None = None
         """Time at which the step in progress began; None outside of steps."""
         self._stops = self._is_over = self._has_phases = False
@@ -121,7 +122,7 @@ class Attempt:
         try:
             self._start()
             self._train()
-            self._pass(self._timings.stop_s)
+            self._finish()
             return _in_order(ProgramExit.FINISHED, self._clock.now_s)
         except _InterruptedError:
             return self._stop() if self._hosts.hit is None else self._end_by(self._hosts.hit)
@@ -153,8 +154,8 @@ class Attempt:
         self._await_commit()
 
     def _run_steps(self, until: int) -> None:
-        if self._reported == self._storage.committed:
-            self._run_block(self._step + 1)  # the account needs the first step of an attempt
+        if self._step == self._began_at:
+            self._run_watched_step()  # the account needs the first step of an attempt
         hang = self._hosts.next_hang()
         if hang is not None and hang.at_s < self._clock.now_s + self._left_s(until):
             ahead = math.floor((hang.at_s - self._clock.now_s) / self._step_s)
@@ -190,13 +191,18 @@ class Attempt:
     def _left_s(self, until: int) -> float:
         return (until - self._step) * self._step_s
 
-    def _report(self, process: int = 0) -> None:
-        """Reports the last step that is done, unless it was reported."""
+    def _report(self) -> None:
+        """Reports the last step that is done, as one event for all processes."""
         if self._step > self._reported:
-            self._watched.reported(self._step)
+            self._send(StepEvent(time=self._clock.now_s, step=self._step))
             self._reported = self._step
-        if process and self._step > self._storage.committed:
-            self._watched.reported(self._step, process)
+
+    def _report_end(self, process: int) -> None:
+        """Reports the last step of the process that ends the attempt, and of process 0."""
+        self._report()
+        if self._step > self._began_at:
+            for one in {0, process}:
+                self._watched.reported(self._step, one)
 
     def _save(self) -> None:
         """Begins to save, once the save before is written; steps go on while this one is."""
@@ -257,13 +263,20 @@ class Attempt:
             if self._job.checkpoint is not None and self._step > self._saved_step:
                 self._save()
             self._await_commit()
-            self._pass(self._timings.stop_s)
+            self._finish()
         except _InterruptedError:
             if self._hosts.hit is not None:
                 return self._end_by(self._hosts.hit)
             cut_off = ProcessExit(KILLED, self._clock.now_s, stopped=True)
             return GangResult({0: cut_off}, None)
         return _in_order(ProgramExit.STOPPED, self._clock.now_s)
+
+    def _finish(self) -> None:
+        """Ends the programs, which have saved. Raises _InterruptedError."""
+        self._report_end(0)
+        if self._has_phases:
+            self._watched.phase("train", "end")
+        self._pass(self._timings.stop_s)
 
     @property
     def _saved_step(self) -> int:
@@ -272,8 +285,8 @@ class Attempt:
 
     def _end_by(self, hit: Hit) -> GangResult:
         """Passes the time until a fault is detected and the programs have ended."""
-        if self._has_phases:
-            self._report(hit.process)
+        if hit.kind is not FaultKind.HANG:
+            self._report_end(hit.process)
         result = ENDS[hit.kind](self, hit)
         if self._has_phases:
             self._run.detection_s += self._clock.now_s - hit.at_s

@@ -12,6 +12,8 @@ from trainer.contract.protocol.events import CheckpointSavedEvent, Event, PhaseE
 
 AWAY = ("save", "commit", "evaluate", "sample")
 """Phases between steps whose time belongs to no step."""
+WAITED_S = 0.5
+"""Seconds between two attempts from which on the run has waited for a host."""
 
 
 @dataclass
@@ -150,8 +152,10 @@ def _ends(attempts: list[_Attempt], step_s: float) -> Mapping[str, list[float]]:
 
     A fault hits in the middle of a step on average.
     """
-    ends: dict[str, list[float]] = {"crash_end_s": [], "loss_end_s": [], "stop_s": []}
-    for attempt in attempts:
+    ends: dict[str, list[float]] = {
+        "crash_end_s": [], "loss_end_s": [], "stop_s": [], "replacement_s": [],
+    }  # fmt: skip
+    for attempt, following in zip(attempts, [*attempts[1:], None], strict=True):
         if attempt.ended_s is None or attempt.last_step_s is None:
             continue
         since_s = attempt.ended_s - attempt.last_step_s - step_s / 2
@@ -159,6 +163,8 @@ def _ends(attempts: list[_Attempt], step_s: float) -> Mapping[str, list[float]]:
             ends["crash_end_s"].append(max(0.0, since_s))
         elif attempt.end_reason is EndReason.LOST:
             ends["loss_end_s"].append(max(0.0, since_s))
+            if following is not None and (gap_s := following.began_s - attempt.ended_s) > WAITED_S:
+                ends["replacement_s"].append(max(0.0, since_s) + gap_s)
         elif attempt.end_reason is EndReason.FINISHED:
             last_s = max(attempt.last_step_s, attempt.saved_s)
             ends["stop_s"].append(max(0.0, attempt.ended_s - last_s))

@@ -11,7 +11,6 @@ from launcher.core.events import Listener
 from launcher.core.results import AttemptResult, RunState
 from launcher.core.signals import Interrupts
 from launcher.core.usage import Usage
-from launcher.gang.agent_calls import LostError
 from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
 from launcher.rehearsal.attempt import RehearsedGang

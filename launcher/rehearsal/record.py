@@ -27,6 +27,8 @@ class RehearsedRun:
         """Seconds from faults to the ends of their attempts, as far as they are booked as lost."""
         self.step = 0
         """The last step of the run that is done."""
+        self._reported = (0, 0)
+        """The last attempt with a step, and that step."""
         self._clock, self._state = clock, (RunState.UNKNOWN, "")
         self._observers: list[Callable[[Event], None]] = []
 
@@ -68,22 +70,25 @@ class RehearsedRun:
         )
 
     def add_event(self, event: Event) -> None:
-        self.account.take([Moment(self._clock.now_s, _kept(event))])
+        self.account.take([Moment(self._clock.now_s, self._kept(event))])
         for observer in self._observers:
             observer(event)
 
+    def _kept(self, event: Event) -> LauncherEvent | PhaseEdge | StepDone | None:
+        """Returns what the account of a run keeps of an event, see `launcher.runs.timeline`.
 
-def _kept(event: Event) -> LauncherEvent | PhaseEdge | StepDone | None:
-    """Returns what the account of a run keeps of an event, see `launcher.runs.timeline`.
-
-    Process 0 reports its steps; those that no process reports are of all.
-    """
-    match event:
-        case StateEvent() | AttemptEndedEvent():
-            return event
-        case StepEvent() if not event.process:
-            return StepDone(event.attempt, event.step, 0.0)
-        case PhaseEvent() if not event.process:
-            return PhaseEdge(event.attempt, event.name, event.edge == "begin")
-        case _:
-            return None
+        An event of no process is of all of them. The steps of process 0 count once.
+        """
+        match event:
+            case StateEvent() | AttemptEndedEvent():
+                return event
+            case StepEvent() if not event.process:
+                reported = (self.attempts, event.step)
+                if reported <= self._reported:
+                    return None
+                self._reported = reported
+                return StepDone(event.attempt, event.step, 0.0)
+            case PhaseEvent() if not event.process:
+                return PhaseEdge(event.attempt, event.name, event.edge == "begin")
+            case _:
+                return None

@@ -43,9 +43,8 @@ class Watched:
         for process in self._processes:
             self._send(StepEvent(time=self._clock.now_s, process=process, step=step))
 
-    def reported(self, step: int, process: int = 0) -> None:
-        """Sends the last step of several, as the only one of one process."""
-        self._step = step
+    def reported(self, step: int, process: int) -> None:
+        """Sends the last step of one process, at the end of its attempt."""
         self._send(StepEvent(time=self._clock.now_s, process=process, step=step))
 
     def pass_step(self, seconds: float, pass_time: Callable[[float], None]) -> None:
