@@ -7,7 +7,7 @@ hosts that live by it.
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from launcher.core.events import Listener
 from launcher.core.results import AttemptResult, GangResult, RunState
@@ -93,11 +93,11 @@ class AnyHostPool(Protocol):
 
     def exclude(self, process: int) -> None: ...
 
-    def unknown(self, gang: AnyGang) -> list[int]: ...
+    def unknown(self, gang: Any) -> list[int]: ...
 
-    def known(self, gang: AnyGang) -> dict[int, CheckedEvent]: ...
+    def known(self, gang: Any) -> dict[int, CheckedEvent]: ...
 
-    def know(self, gang: AnyGang, reports: Mapping[int, CheckedEvent]) -> None: ...
+    def know(self, gang: Any, reports: Mapping[int, CheckedEvent]) -> None: ...
 
     def regroup(self, outcome: GangResult | None) -> None: ...
 
@@ -164,7 +164,8 @@ class Requests(Protocol):
 class Surroundings(Protocol):
     """What a controller works with besides the record and the display of its run."""
 
-    clock: Clock
+    @property
+    def clock(self) -> Clock: ...
 
     def host_pool(self, listener: Listener) -> AnyHostPool:
         """Returns the run's hosts, none of which is acquired yet."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from launcher.core.results import GangResult, ProcessExit
+from launcher.gang.gang import Program
 from launcher.gang.monitor import GRACE_S, HANG_GRACE_S, GangMonitor
 from launcher.gang.preflight import Seen
 from launcher.gang.watch import CHECK_INTERVAL_S
@@ -57,7 +58,7 @@ class RehearsedGang(StubGang):
         return {}
 
     def check(
-        self, program: object, known: Mapping[int, CheckedEvent] | None = None
+        self, program: Program, known: Mapping[int, CheckedEvent] | None = None
     ) -> dict[int, CheckedEvent]:
         """Passes the time in which new hosts check themselves. Raises LostError."""
         del program, known
@@ -68,7 +69,7 @@ class RehearsedGang(StubGang):
 
     def run(
         self,
-        program: object,
+        program: Program,
         coordinator_port: int | None = None,
         monitor: GangMonitor | None = None,
     ) -> GangResult:
@@ -109,7 +110,8 @@ class Attempt:
         """The step from which it continues."""
         self._step_began_s: float | None = None
         """Time at which the step in progress began; None outside of steps."""
-        self._stops = self._is_over = self._has_phases = False
+        self._stops = self._is_over = self._has_phases = self._is_watched = False
+        """`_is_watched`: whether the last step was sent by every watched process."""
         self._given_up_s = math.inf
         """Time at which a stop that takes too long is cut off."""
         self._writing: int | None = None
@@ -156,10 +158,9 @@ class Attempt:
     def _run_steps(self, until: int) -> None:
         if self._step == self._began_at:
             self._run_watched_step()  # the account needs the first step of an attempt
-        hang = self._hosts.next_hang()
-        if hang is not None and hang.at_s < self._clock.now_s + self._left_s(until):
-            ahead = math.floor((hang.at_s - self._clock.now_s) / self._step_s)
-            self._run_block(max(self._step, self._step + ahead - STEPS_BEFORE_HANG))
+        if hang := self._hosts.next_hang():
+            ahead = math.floor((hang.at_s - self._clock.now_s) / self._step_s) - STEPS_BEFORE_HANG
+            self._run_block(min(until, self._step + max(0, ahead)))
             while self._step < until:
                 self._run_watched_step()
         self._run_block(until)
@@ -168,6 +169,7 @@ class Attempt:
         """Runs steps as one event."""
         if until == self._step:
             return
+        self._is_watched = False
         began_s, first = self._clock.now_s, self._step
 
         def count() -> None:
@@ -187,6 +189,7 @@ class Attempt:
         self._step = self._reported = self._run.step = self._step + 1
         self._step_began_s = None
         self._watched.stepped(self._step)
+        self._is_watched = True
 
     def _left_s(self, until: int) -> float:
         return (until - self._step) * self._step_s
@@ -274,8 +277,7 @@ class Attempt:
     def _finish(self) -> None:
         """Ends the programs, which have saved. Raises _InterruptedError."""
         self._report_end(0)
-        if self._has_phases:
-            self._watched.phase("train", "end")
+        self._watched.end_phases()
         self._pass(self._timings.stop_s)
 
     @property
@@ -317,7 +319,10 @@ class Attempt:
         return GangResult({}, None, hang)
 
     def _send_phase(self, name: str, edge: Literal["begin", "end"]) -> None:
-        self._send(PhaseEvent(time=self._clock.now_s, name=name, edge=edge))
+        if self._is_watched:
+            self._watched.phase(name, edge)
+        else:
+            self._send(PhaseEvent(time=self._clock.now_s, name=name, edge=edge))
 
     def _send(self, event: Event) -> None:
         self._hosts.listener.on_event(event)

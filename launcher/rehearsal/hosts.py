@@ -3,6 +3,7 @@
 Hosts are lost and replaced in units: a slice of TPUs or of several slices, else one host.
 """
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,10 @@ from launcher.core.formatting import host_name
 from launcher.core.results import GangResult
 from launcher.gang.agent_calls import LostError
 from launcher.gang.agent_pool import Member
+from launcher.gang.gang import Program
 from launcher.gang.host_selection import Host
+from launcher.gang.monitor import GangMonitor
+from launcher.gang.preflight import Seen
 from launcher.planning.spec import LaunchSpec
 from launcher.providers.ray.host_cluster import AVOIDED_S
 from launcher.rehearsal.clock import VirtualClock
@@ -318,7 +322,7 @@ class StubHosts:
             self.hit = Hit(kind, process, self.clock.now_s)
 
 
-class StubGang:
+class StubGang(ABC):
     """Stands for `launcher.gang.gang.Gang`; see `attempt.py` for what its programs do."""
 
     is_running = False
@@ -329,4 +333,24 @@ class StubGang:
 
     @property
     def size(self) -> int:
+        """The number of hosts."""
         return len(self.members)
+
+    @abstractmethod
+    def run(
+        self,
+        program: Program,
+        coordinator_port: int | None = None,
+        monitor: GangMonitor | None = None,
+    ) -> GangResult:
+        """Runs the programs until the attempt ends."""
+
+    @abstractmethod
+    def run_preflight(self, platform: str) -> dict[int, Seen]:
+        """Returns what is wrong with the hosts."""
+
+    @abstractmethod
+    def check(
+        self, program: Program, known: Mapping[int, CheckedEvent] | None = None
+    ) -> dict[int, CheckedEvent]:
+        """Checks the hosts."""

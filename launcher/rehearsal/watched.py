@@ -21,7 +21,8 @@ class Watched:
     def __init__(self, hosts: StubHosts, monitor: GangMonitor, processes: Collection[int]) -> None:
         self._hosts, self._clock, self._monitor = hosts, hosts.clock, monitor
         self._processes = sorted(processes)
-        self._phase, self._step = "start", 0
+        self._phases, self._step = ["start"], 0
+        """The phases in progress, the innermost last."""
         self._asleep: int | None = None
         """The process that sleeps; None when none does."""
 
@@ -32,10 +33,18 @@ class Watched:
 
     def phase(self, name: str, edge: Literal["begin", "end"]) -> None:
         """Sends the begin or the end of a phase of every process."""
-        self._phase = name if edge == "begin" else "start"
+        if edge == "begin":
+            self._phases.append(name)
+        else:
+            self._phases.remove(name)
         for process in self._processes:
             event = PhaseEvent(time=self._clock.now_s, process=process, name=name, edge=edge)
             self._send(event)
+
+    def end_phases(self) -> None:
+        """Sends the ends of all phases in progress."""
+        while len(self._phases) > 1:
+            self.phase(self._phases[-1], "end")
 
     def stepped(self, step: int) -> None:
         """Sends the end of a step of every process."""
@@ -59,7 +68,7 @@ class Watched:
         """Lets a process sleep, in the wait for its next batch if it trains, until that counts as
         a hang. Returns the hang."""
         self._asleep = process
-        if self._phase == "train":
+        if self._phases[-1] == "train":
             begin = PhaseEvent(time=self._clock.now_s, process=process, name="data", edge="begin")
             self._send(begin)
         next_beat_s = self._clock.now_s
@@ -74,12 +83,12 @@ class Watched:
     def _beat(self) -> None:
         for process in self._processes:
             is_asleep = process == self._asleep
-            waits_for_data = is_asleep and self._phase == "train"
+            waits_for_data = is_asleep and self._phases[-1] == "train"
             self._send(
                 HeartbeatEvent(
                     time=self._clock.now_s,
                     process=process,
-                    phase="data" if waits_for_data else self._phase,
+                    phase="data" if waits_for_data else self._phases[-1],
                     step=self._step,
                     cpu_probe_s=PROBE_S,
                     busy_share=0.0 if is_asleep else 1.0,
