@@ -181,7 +181,8 @@ class StubHosts:
         def is_avoided(unit: Unit) -> bool:
             return now_s < unit.avoided_until_s
 
-        left = {one for one in self._odd_members() if not one.is_usable or is_avoided(one)}
+        odd = self._odd_members()
+        left = {u for u in odd if not u.is_usable or not u.is_ready or is_avoided(u)}
         kept = [one for one in self._members if one not in left][:count] if left else self._members
         if len(kept) != count:
             others = [one for one in {*self._idle, *left} if one.is_usable]

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.commands.rehearse import RehearseOptions, rehearsal_result
 from launcher.core.errors import UsageError
-from launcher.rehearsal.faults import parse_faults
+from launcher.rehearsal.faults import draw_faults, parse_faults
 from launcher.rehearsal.measured import timings_of
 from launcher.rehearsal.play import rehearse
 from launcher.rehearsal.result import Percentiles, figures
@@ -118,9 +118,15 @@ def options(**changes: Any) -> RehearseOptions:
 
 
 def test_tuning_finds_an_interval_that_trials_do_not_beat() -> None:
-    launch = scenario({"steps": 12_000}, horizon_s=1e6).launch
-    found = rehearsal_result(launch, options(tune=True)).tuned
-    assert found is not None
+    rates = parse_faults("process 1/h")
+    base = scenario({"steps": 6000}, horizon_s=1e5)
+    draws = [draw_faults(rates, base.horizon_s, str(seed)) for seed in range(5)]
+    tuner = Tuner(
+        base,
+        optimal_interval_s(TIMINGS.save_blocked_s, rates),
+        lambda one: figures([rehearse(one, faults) for faults in draws], 6000),
+    )
+    found = tuner.run()
     costs = [trial.cost for trial in found.trials if trial.cost is not None]
     assert found.best.cost == min(costs)
     intervals = {trial.every_steps for trial in found.trials}
