@@ -5,12 +5,21 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.options import JsonOutput, JsonOutputOption, Output, OutputOption
+from launcher.cli.options import (
+    ClusterName,
+    JobFile,
+    JsonOutput,
+    JsonOutputOption,
+    Output,
+    OutputOption,
+    Overrides,
+    Runs,
+)
 
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands to `launch`."""
-    for command in (init, schema):
+    for command in (init, rehearse, schema):
         app.command()(command)
 
 
@@ -32,6 +41,78 @@ def init(
         print_json(written)
     else:
         print(f"wrote {path}. Run it with: {written.command}")
+
+
+def rehearse(
+    job: JobFile,
+    overrides: Overrides = None,
+    cluster: ClusterName = "local",
+    faults: Annotated[
+        str,
+        typer.Option(
+            "--faults",
+            metavar="RATES",
+            help='rates of the whole cluster, such as "host 1/3h, preemption 2/day"; kinds: host, '
+            "process, hang, preemption; periods: h, day, week, month",
+        ),
+    ] = "",
+    days: Annotated[
+        float, typer.Option(metavar="N", min=0.001, help="days of the run to rehearse")
+    ] = 7.0,
+    draws: Annotated[
+        int, typer.Option(metavar="N", min=1, help="rehearsals, each with other random faults")
+    ] = 100,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="seed of the faults")] = 0,
+    step_time: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", min=1e-6, help="time of a step (default: the plan's, or --like's)"
+        ),
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN", help="take the times of steps, saves, starts and restores from a run"
+        ),
+    ] = None,
+    replacement: Annotated[
+        float | None,
+        typer.Option(
+            "--replacement-s",
+            metavar="SECONDS",
+            min=0.0,
+            help="time until a lost host is replaced (default: 180); inf: never",
+        ),
+    ] = None,
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune", help="find the best checkpoint interval, spares and least number of hosts"
+        ),
+    ] = False,
+    runs: Runs = Path("runs"),
+    output: OutputOption = Output.text,
+) -> None:
+    """Rehearse a run with faults, in accelerated time.
+
+    The real control plane runs with stubs of hosts: what it retries, waits for and gives up, it
+    would do in the run. Prints goodput, days and dollars, and where the time goes. Nothing is
+    started and nothing is written.
+
+    launch rehearse job.yaml --cluster v5p-128 --faults "host 1/3h, hang 1/week" --days 30
+
+    launch rehearse job.yaml --cluster pod.yaml --faults "host 1/day" --like my-run --tune
+    """
+    from launcher import api
+    from launcher.commands.rehearse import RehearseOptions, rehearse_run
+    from launcher.rehearsal.faults import parse_faults
+
+    options = RehearseOptions(
+        faults=parse_faults(faults), days=days, draws=draws, seed=seed, step_time_s=step_time,
+        like=like, replacement_s=replacement, tune=tune, runs=runs,
+        as_json=output is Output.json,
+    )  # fmt: skip
+    rehearse_run(api.plan(job, cluster=cluster, overrides=overrides or (), runs=runs), options)
 
 
 def schema(

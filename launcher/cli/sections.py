@@ -9,7 +9,7 @@ SECTIONS = {
     "Look at runs": ("list", "status", "logs", "events", "report", "compare"),
     "Run many": ("sweep", "flow"),
     "Diagnose": ("why", "stacks", "exec", "profile", "debug"),
-    "Plan": ("init", "plan", "schema", "doctor"),
+    "Plan": ("init", "plan", "rehearse", "schema", "doctor"),
     "Use checkpoints": ("checkpoints", "sample"),
     "Keep a cluster": ("up", "down"),
 }

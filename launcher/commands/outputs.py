@@ -20,6 +20,7 @@ from launcher.commands.logs import LogLine
 from launcher.commands.plan import ArrayParts
 from launcher.commands.plan_result import PlanResult
 from launcher.commands.profile import ProfileResult
+from launcher.commands.rehearse import RehearsalResult
 from launcher.commands.report import ReportResult
 from launcher.commands.sample import SampleResult
 from launcher.commands.search import SearchResult
@@ -64,6 +65,7 @@ COMMAND_OUTPUTS: Mapping[str, CommandOutput] = {
     "logs": CommandOutput(LogLine, lines=True),
     "plan": CommandOutput(AnyPlan),
     "profile": CommandOutput(ProfileResult),
+    "rehearse": CommandOutput(RehearsalResult),
     "report": CommandOutput(ReportResult),
     "resume": CommandOutput(StatusResult),
     "run": CommandOutput(StatusResult | PlanResult),

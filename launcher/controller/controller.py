@@ -1,7 +1,6 @@
 """The loop over a run's attempts: executes the supervisor's decisions on real hosts and clocks."""
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from launcher.controller.classify import AGENT_FAILED, classify
@@ -12,6 +11,16 @@ from launcher.controller.supervisor import (
     StartAttempt,
     Supervisor,
     Wait,
+)
+from launcher.controller.surroundings import (
+    AnyGang,
+    AnyHostPool,
+    Clock,
+    Display,
+    Requests,
+    RunRecord,
+    Surroundings,
+    SystemClock,
 )
 from launcher.core.errors import HostError
 from launcher.core.events import (
@@ -24,7 +33,6 @@ from launcher.core.formatting import host_name
 from launcher.core.results import AttemptResult, EndReason, GangResult, Hang, RunState
 from launcher.core.signals import Interrupts
 from launcher.gang.agent_calls import AgentError, GangError, LostError
-from launcher.gang.gang import Gang
 from launcher.gang.host_pool import HostPool
 from launcher.gang.monitor import GangMonitor
 from launcher.gang.preflight import HostProblem, judge, needs_of
@@ -35,9 +43,6 @@ from launcher.planning import budget
 from launcher.planning.spec import LaunchSpec
 from launcher.requests.inbox import Inbox, Received
 from launcher.requests.messages import Answer, Done, HostsRequest, Request
-from launcher.runs import summary
-from launcher.runs.directory import RunDir
-from launcher.ui.progress import RunDisplay
 from trainer.contract.protocol.events import (
     CheckedEvent,
     CheckpointSavedEvent,
@@ -46,7 +51,6 @@ from trainer.contract.protocol.events import (
     WarningEvent,
 )
 
-POLL_INTERVAL_S = 0.2
 HOSTS_POLL_INTERVAL_S = 1.0
 HELD_S, HELD_POLL_INTERVAL_S = 30.0, 2.0
 """Seconds that a host of a later attempt may take to become usable, and seconds between checks.
@@ -57,30 +61,54 @@ WAITING = {
 }
 
 
+class RealSurroundings:
+    """The clock of this machine, hosts over Ray, and requests through the folder of the run."""
+
+    clock: Clock = SystemClock()
+
+    def host_pool(self, listener: Listener, whole: LaunchSpec) -> AnyHostPool:
+        return HostPool(listener, whole)
+
+    def requests(self, run: RunRecord, at_once: Callable[[Request], Answer | None]) -> Requests:
+        return Inbox(lambda: run.folder, at_once)
+
+
 class RunController(Listener):
     """Runs attempts of one run until the supervisor ends it. Hosts are kept between attempts."""
 
     def __init__(
-        self, launch: LaunchSpec, run: RunDir, display: RunDisplay, interrupts: Interrupts
+        self,
+        launch: LaunchSpec,
+        run: RunRecord,
+        display: Display,
+        interrupts: Interrupts,
+        surroundings: Surroundings | None = None,
+        fallbacks: Sequence[LaunchSpec] | None = None,
     ) -> None:
+        """Creates a controller of a run whose first attempt is recorded.
+
+        `surroundings` are real by default. `fallbacks`: the launch on fewer hosts, as far as it may
+        shrink; by default its own.
+        """
+        surroundings = surroundings or RealSurroundings()
+        fallbacks = launch.fallback_specs() if fallbacks is None else fallbacks
         self.outcome: GangResult | None = None
         """Result of the last attempt; None when its programs did not run."""
         self._run, self._display, self._interrupts = run, display, interrupts
+        self.clock = surroundings.clock
         self._whole, self._number = launch, launch.attempt
         """The launch on all hosts, and the number of the next attempt."""
         self._hosts = launch.within_limit.plan.world.processes
         """Number of hosts in the last plan that was recorded."""
-        self._layouts = {
-            each.plan.world.processes: each for each in (*launch.fallback_specs(), launch)
-        }
+        self._layouts = {each.plan.world.processes: each for each in (*fallbacks, launch)}
         """All launches that the job may run with, by their number of hosts."""
         run.write_smaller_plans(each.plan for each in self._layouts.values() if each is not launch)
-        self._inbox = Inbox(lambda: run.folder, self._answer_at_once)
+        self._inbox = surroundings.requests(run, self._answer_at_once)
         self._monitor: _AttemptMonitor | None = None
         """Monitor of the running attempt."""
         self._waiting: Wait | None = None
         """The last wait that was reported."""
-        self._hosting = HostPool(self, launch)
+        self._hosting = surroundings.host_pool(self, launch)
         self._failing = FailingHosts()
         self._slow: frozenset[int] = frozenset()
         """Processes of the last attempt that were stragglers when it ended."""
@@ -93,7 +121,7 @@ class RunController(Listener):
         )
         self._supervisor = Supervisor(policy)
         self._supervisor.limit(launch.host_limit)
-        self._usage = summary.read(run.folder).usage
+        self._usage = run.usage()
         run.observe(self._usage.add)
 
     def run(self) -> RunEnded:
@@ -140,10 +168,14 @@ class RunController(Listener):
 
     def is_over_budget(self) -> bool:
         """Returns whether the budget is used up, in all attempts together."""
-        reason = budget.spent(self._whole.job.budget, self._usage.until(time.time()))
+        reason = budget.spent(self._whole.job.budget, self._usage.until(self.clock.time()))
         if reason:
             self._supervisor.budget_spent(reason)
         return bool(reason)
+
+    def watched(self, launch: LaunchSpec) -> Collection[int]:
+        """Returns the processes whose events the detectors see: see `HostPool.watched`."""
+        return self._hosting.watched(launch)
 
     def check_hosts(self) -> None:
         """Raises HostError when the cluster itself is gone."""
@@ -158,7 +190,7 @@ class RunController(Listener):
         """Records a host that slows down the others. The host is reported, not stopped."""
         self.on_event(
             StragglerEvent(
-                time=time.time(),
+                time=self.clock.time(),
                 process=straggler.process,
                 factor=straggler.factor,
                 message=str(straggler),
@@ -181,21 +213,21 @@ class RunController(Listener):
         Raises KeyboardInterrupt when a stop was requested but the attempt ended by itself.
         """
         self.is_over_budget()
-        decision = self._supervisor.decide(self._alive(), time.monotonic())
+        decision = self._supervisor.decide(self._alive(), self.clock.monotonic())
         if self._interrupts.asked and not isinstance(decision, RunEnded):
             raise KeyboardInterrupt
         return decision
 
     def _wait(self, wait: Wait) -> None:
-        """Waits for at most POLL_INTERVAL_S: hosts may come. A signal raises KeyboardInterrupt."""
-        left_s = wait.until_s - time.monotonic()
+        """Waits until hosts may have come. A signal raises KeyboardInterrupt."""
+        left_s = wait.until_s - self.clock.monotonic()
         if wait != self._waiting:
             self._waiting = wait
             self._run.set_state(wait.state, reason=wait.why)
             what = WAITING[wait.state].format(left_s)
             self._display.status(f"{what}: {wait.why}")
         self._hosting.keep_agents()
-        time.sleep(max(0.0, min(left_s, POLL_INTERVAL_S)))
+        self.clock.wait_for_change(left_s)
 
     def _attempt(self, layout: LaunchSpec) -> None:
         launch, hosts = replace(layout, attempt=self._number), layout.plan.world.processes
@@ -206,11 +238,11 @@ class RunController(Listener):
             self._display.attempt(launch)
         self._number, self._hosts = self._number + 1, hosts
         self._supervisor.began(hosts)
-        began = time.monotonic()
+        began = self.clock.monotonic()
         ending = self._run_attempt(launch)
-        ending = replace(ending, ran_s=time.monotonic() - began)
+        ending = replace(ending, ran_s=self.clock.monotonic() - began)
         self._run.end_attempt(ending)
-        self._supervisor.ended(ending, time.monotonic())
+        self._supervisor.ended(ending, self.clock.monotonic())
         self._display.attempt_ended(ending)
         is_excluding = self._exclude_failing(ending)
         lost = ending.end_reason.is_loss or (self.outcome is not None and self.outcome.lost)
@@ -227,8 +259,9 @@ class RunController(Listener):
             return False
         is_failure = ending.end_reason.is_failure or ending.end_reason is EndReason.LOST
         failed = ending.process if is_failure else None
-        hosts = [member.host for member in gang.members]
-        places = {process: host.place for process, host in enumerate(hosts)}
+        involved = self._slow if failed is None else {failed, *self._slow}
+        hosts = {process: gang.members[process].host for process in involved}
+        places = {process: host.place for process, host in hosts.items()}
         avoided = self._failing.record(places, failed, self._slow)
         if not avoided or self._alive() <= gang.size:
             return False
@@ -236,7 +269,7 @@ class RunController(Listener):
             self._hosting.exclude(process)
             self.on_event(
                 HostExcludedEvent(
-                    time=time.time(),
+                    time=self.clock.time(),
                     process=process,
                     address=hosts[process].address,
                     reason=reason,
@@ -295,16 +328,16 @@ class RunController(Listener):
             self._monitor, self._slow = None, monitor.slow
         return classify(self.outcome, monitor.asked, monitor.steps)
 
-    def _run_preflight(self, launch: LaunchSpec, gang: Gang) -> list[HostProblem]:
+    def _run_preflight(self, launch: LaunchSpec, gang: AnyGang) -> list[HostProblem]:
         """Returns the problems of the hosts; in a later attempt, those that remain after HELD_S."""
-        given_up = time.monotonic() + (0.0 if self._is_first(launch) else HELD_S)
+        given_up = self.clock.monotonic() + (0.0 if self._is_first(launch) else HELD_S)
         while True:
             problems = judge(gang.run_preflight(launch.plan.world.platform), needs_of(launch))
             fatal = [str(problem) for problem in problems if problem.is_fatal]
-            if not fatal or self._interrupts.asked or time.monotonic() >= given_up:
+            if not fatal or self._interrupts.asked or self.clock.monotonic() >= given_up:
                 return problems
             self._display.status(f"waiting {HELD_S:.0f} s at most for {'; '.join(fatal)}")
-            time.sleep(HELD_POLL_INTERVAL_S)
+            self.clock.sleep(HELD_POLL_INTERVAL_S)
 
     def _report_problems(self, problems: Sequence[HostProblem]) -> None:
         """Records the other problems as warnings. Raises GangError with the fatal ones."""
@@ -312,7 +345,7 @@ class RunController(Listener):
             if not problem.is_fatal:
                 self.on_event(
                     WarningEvent(
-                        time=time.time(),
+                        time=self.clock.time(),
                         process=problem.process,
                         category="host",
                         message=problem.text,
@@ -331,7 +364,7 @@ class _AttemptMonitor(GangMonitor):
         launch: LaunchSpec,
         attempts: RunController,
         interrupts: Interrupts,
-        display: RunDisplay,
+        display: Display,
     ) -> None:
         self.grace_s = launch.grace_s
         self.asked: EndReason | None = None
@@ -340,21 +373,21 @@ class _AttemptMonitor(GangMonitor):
         """Last completed step of each host that reports steps."""
         self._launch = launch
         self._attempts, self._interrupts, self._display = attempts, interrupts, display
-        self._processes = launch.plan.world.processes
+        self._clock = attempts.clock
         self._limits = Limits.of(launch.job.deadlines)
         self._sends_events = launch.sends_events
         self._standby_after_s = launch.job.retries.standby_after_s
         self._first_step_s: float | None = None
         self.on_start()
         self._has_saved = self._is_about_to_go = False
-        self._hosts_poll = _Every(HOSTS_POLL_INTERVAL_S)
-        self._spares_poll = _Every(HOSTS_POLL_INTERVAL_S)
+        self._hosts_poll = _Every(HOSTS_POLL_INTERVAL_S, self._clock)
+        self._spares_poll = _Every(HOSTS_POLL_INTERVAL_S, self._clock)
 
     def on_event(self, event: Event) -> None:
-        self._watch.on_event(event, time.monotonic())
+        self._watch.on_event(event, self._clock.monotonic())
         match event:
             case StepEvent() if event.process is not None:
-                self._first_step_s = self._first_step_s or time.monotonic()
+                self._first_step_s = self._first_step_s or self._clock.monotonic()
                 self.steps[event.process] = event.step
             case CheckpointSavedEvent():
                 self._has_saved = True
@@ -364,7 +397,8 @@ class _AttemptMonitor(GangMonitor):
                 pass
 
     def on_start(self) -> None:
-        self._watch = HangDetector(self._processes, self._limits, expects_events=self._sends_events)
+        watched = self._attempts.watched(self._launch)
+        self._watch = HangDetector(watched, self._limits, expects_events=self._sends_events)
 
     def on_exit(self, process: int) -> None:
         self._watch.on_end(process)
@@ -393,7 +427,7 @@ class _AttemptMonitor(GangMonitor):
         began_s, after_s = self._first_step_s, self._standby_after_s
         if began_s is None or after_s is None or self.asked:
             return False
-        return time.monotonic() - began_s >= after_s
+        return self._clock.monotonic() - began_s >= after_s
 
     def new_requests(self) -> list[Received]:
         return self._attempts.new_requests()
@@ -407,20 +441,20 @@ class _AttemptMonitor(GangMonitor):
         self._attempts.check_hosts()
         if self._spares_poll.is_due():
             self._attempts.keep_spares(self._launch)
-        for straggler in self._watch.stragglers(time.monotonic()):
+        for straggler in self._watch.stragglers(self._clock.monotonic()):
             self._attempts.on_straggler(straggler)
-        return self._watch.poll(time.monotonic())
+        return self._watch.poll(self._clock.monotonic())
 
 
 class _Every:
     """A clock that is due once per interval at most, for what may query the cluster."""
 
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
+    def __init__(self, interval_s: float, clock: Clock) -> None:
+        self._interval_s, self._clock = interval_s, clock
         self._last_s = 0.0
 
     def is_due(self) -> bool:
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if now - self._last_s < self._interval_s:
             return False
         self._last_s = now

@@ -57,6 +57,10 @@ class HostPool:
         """The gang of the last attempt, if the next one may have it too."""
         return self._gang
 
+    def watched(self, launch: LaunchSpec) -> Collection[int]:
+        """Returns the processes of an attempt whose events arrive here: all of them."""
+        return range(launch.plan.world.processes)
+
     def exclude(self, process: int) -> None:
         """Lets the next gang have another host in place of that of `process`, if one is idle."""
         if self._gang is not None and self._hosts is not None:

@@ -124,10 +124,15 @@ class HangDetector:
     """
 
     def __init__(
-        self, processes: int, limits: Limits = Limits(), *, expects_events: bool = False
+        self,
+        processes: int | Collection[int],
+        limits: Limits = Limits(),
+        *,
+        expects_events: bool = False,
     ) -> None:
+        """Creates a detector of `processes`, which are their number or their numbers."""
         self._limits = limits
-        self._live = set(range(processes))
+        self._live = set(range(processes) if isinstance(processes, int) else processes)
         self._hosts = {p: _Host(limits, 0.0) for p in self._live} if expects_events else {}
         self._paces = StragglerDetector()
         self._suspended: dict[int, float] = {}

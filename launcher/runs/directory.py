@@ -37,11 +37,12 @@ from launcher.host.process_tree import start_time
 from launcher.planning import job_secrets
 from launcher.planning.spec import LaunchSpec
 from launcher.queue.folder import queue_of
-from launcher.runs import live, registry, storage
+from launcher.runs import live, registry, storage, summary
 from launcher.runs.phases import is_kept
 from launcher.runs.records import KubernetesRecord
 from launcher.runs.slurm_job import queued
 from launcher.runs.state_file import Position, RecordedState
+from launcher.runs.usage import UsageAccount
 from trainer.contract.config.errors import suggest
 from trainer.contract.config.loader import dump
 from trainer.contract.planning.plan import BasePlan, Plan
@@ -219,6 +220,10 @@ class RunDir:
                 self._events.flush()
                 for observer in self._observers:
                     observer(event)
+
+    def usage(self) -> UsageAccount:
+        """Returns what the run has used of its hosts until now."""
+        return summary.read(self.folder).usage
 
     def observe(self, observer: Callable[[Event], None]) -> None:
         """Passes all events that are written from now on to a function, which must return soon.

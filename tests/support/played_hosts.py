@@ -33,6 +33,9 @@ class PlayedHosts:
     def available_hosts(self, world: object) -> int:
         return self.available
 
+    def watched(self, launch: LaunchSpec) -> list[int]:
+        return [0]
+
     def unknown(self, gang: object) -> list[int]:
         return [0]
 

@@ -34,6 +34,7 @@ COMMANDS = [
     ["plan", "any.yaml", "--cluster", "gpu-h100-16"],
     ["plan", "small.yaml", "--cluster", "v4-8", "data.global_batch=16", "--search", "--no-compile"],
     ["plan", "small.yaml", "--draw", "layers.*.kernel"],
+    ["rehearse", "small.yaml", "--step-time", "1", "--faults", "host 1/h", "--draws", "2"],
     ["report", "small"],
     ["report", "--all"],
     ["run", "small.yaml", "--dry-run"],

@@ -1,0 +1,1 @@
+"""Rehearsals: the real control plane of a run with stubs of hosts, in accelerated time."""
