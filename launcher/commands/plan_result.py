@@ -11,6 +11,7 @@ from trainer.contract.config.command import CommandJob
 from trainer.contract.config.job import Job
 from trainer.contract.estimates.roofline import Bounds
 from trainer.contract.planning.plan import ArrayPlan, BasePlan, Plan
+from trainer.contract.planning.save_interval import SaveInterval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +109,8 @@ class PlanResult:
     """Bytes of in-memory checkpoints; None for a job with `command`."""
     standby_bytes_per_host: int | None
     """Bytes of a standby process; None for a job with `command`."""
+    checkpoint_interval: SaveInterval | None
+    """The first interval of `checkpoint.every_minutes: auto`; None without `auto`."""
     arrays: Sequence[ArrayLayout] | None
     """The sharding of every parameter; None for a job with `command`."""
     flops: StepFlops | None
@@ -130,6 +133,7 @@ def plan_result(spec: LaunchSpec) -> PlanResult:
         bytes_per_device=training and bytes_per_device(training),
         in_memory_bytes_per_host=training and training.in_memory_bytes,
         standby_bytes_per_host=training and training.standby_bytes,
+        checkpoint_interval=training and training.save_interval,
         arrays=training and [ArrayLayout.of(array) for array in training.plan.parameters],
         flops=best and StepFlops(model=best.model_flops, program=best.program_flops),
         bounds=best and StepBounds.of(best),

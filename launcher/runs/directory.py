@@ -37,13 +37,15 @@ from launcher.host.process_tree import start_time
 from launcher.planning import job_secrets
 from launcher.planning.spec import LaunchSpec
 from launcher.queue.folder import queue_of
-from launcher.runs import live, registry, storage
+from launcher.runs import live, registry, storage, summary
 from launcher.runs.phases import is_kept
 from launcher.runs.records import KubernetesRecord
+from launcher.runs.save_account import SaveAccount
 from launcher.runs.slurm_job import queued
 from launcher.runs.state_file import Position, RecordedState
 from trainer.contract.config.errors import suggest
 from trainer.contract.config.loader import dump
+from trainer.contract.planning.plan import BasePlan, Plan
 from trainer.contract.protocol.environment import RUN_ID, SLURM_JOB
 from trainer.contract.protocol.events import Event
 from trainer.contract.protocol.wire import encode
@@ -72,6 +74,8 @@ class RunDir:
         self._attempt = RecordedState()
         self._last_change: StateEvent | None = None
         self._observers: list[Callable[[Event], None]] = []
+        self._saves: SaveAccount | None = None
+        """Saves and faults so far; None unless an attempt needs them."""
         self._writing = threading.Lock()
         self._live = live.LiveFiles(lambda: self.folder)
         self._events = (folder / "events.jsonl").open("a", encoding="utf-8")
@@ -132,10 +136,14 @@ class RunDir:
         return run
 
     def begin(self, launch: LaunchSpec) -> None:
-        """Records an attempt: the current job, its plan, and its cluster."""
+        """Records an attempt: the current job, its plan, and its cluster.
+
+        The plan gets what the run knows about its saves and faults.
+        """
         plans = self.folder / "plans"
         plans.mkdir(exist_ok=True)
-        replace_file(plans / f"{launch.attempt:04d}.json", launch.plan.model_dump_json(indent=2))
+        plan = self._informed(launch.plan)
+        replace_file(plans / f"{launch.attempt:04d}.json", plan.model_dump_json(indent=2))
         self._keep(launch)
         world = launch.provisioned_world
         self.add_event(
@@ -148,6 +156,16 @@ class RunDir:
             )
         )
         self.set_state(RunState.PROVISIONING)
+
+    def _informed(self, plan: BasePlan) -> BasePlan:
+        """Returns the plan with the saves and faults so far, if the trainer needs them."""
+        if not isinstance(plan, Plan) or plan.save_statistics is None:
+            return plan
+        if self._saves is None:
+            self._saves = summary.read(self.folder).saves
+            self.observe(self._saves.add)
+        known = self._saves.statistics(plan.save_statistics)
+        return plan.model_copy(update={"save_statistics": known})
 
     def wait_in_queue(self, launch: LaunchSpec) -> None:
         """Records the job of an attempt that begins later."""

@@ -118,6 +118,8 @@ def _facts(launch: TrainingLaunch) -> Table:
     table.add_row("per device", _sizes_text(sizes))
     if on_host := _bytes_per_host(launch):
         table.add_row("per host", _sizes_text(on_host))
+    if interval := launch.save_interval:
+        table.add_row("checkpoints", str(interval))
     if best := launch.bounds:
         for title, text in zip(("at best", "", ""), _bounds_lines(launch, best), strict=True):
             table.add_row(title, text)

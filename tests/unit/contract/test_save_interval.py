@@ -1,0 +1,107 @@
+"""The interval between saves: least loss, within its bounds, for any cost and any rate of faults."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.contract.planning.save_interval import (
+    DAY_S,
+    FIRST_S,
+    FIRST_SHARE,
+    HOST_MTBF_S,
+    LEAST_COSTS,
+    LONGEST_S,
+    SaveStatistics,
+    choose,
+    mtbf_s,
+)
+
+COSTS = st.floats(0.01, 600.0)
+FAULTS = st.integers(0, 1000)
+HOST_S = st.floats(1.0, 1e10)
+HOSTS = st.integers(1, 4096)
+
+
+def _known(cost_s: float, faults: int = 0, host_s: float = 0.0) -> SaveStatistics:
+    return SaveStatistics(cost_s=cost_s, faults=faults, host_s=host_s)
+
+
+def _overhead(interval_s: float, cost_s: float, mean_s: float) -> float:
+    """Time lost and spent on saves per second of work: equation 20 of Daly 2006, no restart."""
+    work_s = interval_s - cost_s
+    return mean_s * math.expm1(interval_s / mean_s) / work_s - 1
+
+
+@given(cost_s=st.floats(0.01, 30.0), costs_in_mtbf=st.floats(10.0, 1e5))
+def test_interval_is_within_half_a_percent_of_dalys_least_loss(cost_s, costs_in_mtbf):
+    mean_s = cost_s * costs_in_mtbf
+    own = choose(_known(cost_s, faults=10**6, host_s=10**6 * mean_s), 1)
+    assert own.mtbf_s == pytest.approx(mean_s)
+    if own.seconds == LONGEST_S:
+        return
+    least = min(
+        _overhead(cost_s + mean_s * 1.02**step, cost_s, mean_s) for step in range(-500, 200)
+    )
+    assert _overhead(own.seconds, cost_s, mean_s) <= 1.005 * least
+
+
+@given(cost_s=COSTS, more=st.floats(1.0, 10.0), faults=FAULTS, host_s=HOST_S, hosts=HOSTS)
+def test_a_dearer_save_never_makes_the_interval_shorter(cost_s, more, faults, host_s, hosts):
+    cheap = choose(_known(cost_s, faults, host_s), hosts)
+    assert choose(_known(cost_s * more, faults, host_s), hosts).seconds >= cheap.seconds
+
+
+@given(cost_s=COSTS, faults=FAULTS, more=st.integers(0, 100), host_s=HOST_S, hosts=HOSTS)
+def test_more_faults_never_make_the_interval_longer(cost_s, faults, more, host_s, hosts):
+    calm = choose(_known(cost_s, faults, host_s), hosts)
+    assert choose(_known(cost_s, faults + more, host_s), hosts).seconds <= calm.seconds
+
+
+@given(cost_s=COSTS, faults=FAULTS, host_s=HOST_S, hosts=HOSTS, more=st.floats(1.0, 100.0))
+def test_time_without_faults_never_makes_the_interval_shorter(cost_s, faults, host_s, hosts, more):
+    early = choose(_known(cost_s, faults, host_s), hosts)
+    assert choose(_known(cost_s, faults, host_s * more), hosts).seconds >= early.seconds * (1 - 1e-9)
+
+
+@given(
+    cost_s=COSTS, faults=FAULTS, host_s=HOST_S, hosts=HOSTS, write_s=st.floats(0, 7200),
+    proven_s=st.floats(0, 1e6),
+)  # fmt: skip
+def test_interval_keeps_its_bounds(cost_s, faults, host_s, hosts, write_s, proven_s):
+    seconds = choose(
+        _known(cost_s, faults, host_s), hosts, write_s=write_s, proven_s=proven_s
+    ).seconds
+    shortest = max(write_s, LEAST_COSTS * cost_s)
+    assert seconds >= shortest
+    assert seconds <= max(shortest, LONGEST_S)
+    assert seconds <= max(shortest, FIRST_S, cost_s / FIRST_SHARE, proven_s)
+
+
+def test_mtbf_without_faults_is_the_published_one_of_each_host():
+    assert mtbf_s(0, 0.0, 1) == HOST_MTBF_S
+    assert HOST_MTBF_S / DAY_S == pytest.approx(263.9, abs=0.1)
+    assert mtbf_s(0, 0.0, 2048) == pytest.approx(3.09 * 3600, rel=0.01)  # 419 in 54 days
+
+
+def test_mtbf_of_bad_hosts_is_their_own_from_the_first_fault():
+    assert mtbf_s(1, 3600.0, 1) == pytest.approx(3600.0)
+    assert mtbf_s(4, 4 * 1800.0, 1) == pytest.approx(1800.0)
+
+
+def test_mtbf_of_good_hosts_grows_beyond_the_published_one():
+    assert mtbf_s(0, HOST_MTBF_S, 1) == pytest.approx(2 * HOST_MTBF_S)
+    assert mtbf_s(1, 10 * HOST_MTBF_S, 1) == pytest.approx(5.5 * HOST_MTBF_S)
+
+
+@given(faults=FAULTS, host_s=HOST_S, hosts=HOSTS)
+def test_mtbf_is_that_of_one_host_divided_by_their_number(faults, host_s, hosts):
+    assert mtbf_s(faults, host_s, hosts) == pytest.approx(mtbf_s(faults, host_s, 1) / hosts)
+
+
+def test_an_interval_is_described_with_what_it_follows_from():
+    text = str(choose(SaveStatistics(cost_s=30.0, is_measured=True, faults=0), 2048))
+    assert text == (
+        "every 13.6 min; a save costs 30 s (measured), 0 faults so far, one expected in 3.09 h"
+    )
