@@ -111,6 +111,8 @@ class PlanResult:
     """Bytes of a standby process; None for a job with `command`."""
     checkpoint_interval: SaveInterval | None
     """The first interval of `checkpoint.every_minutes: auto`; None without `auto`."""
+    settled_checkpoint_interval: SaveInterval | None
+    """The interval that follows if hosts fail as often as published; None without `auto`."""
     arrays: Sequence[ArrayLayout] | None
     """The sharding of every parameter; None for a job with `command`."""
     flops: StepFlops | None
@@ -133,7 +135,8 @@ def plan_result(spec: LaunchSpec) -> PlanResult:
         bytes_per_device=training and bytes_per_device(training),
         in_memory_bytes_per_host=training and training.in_memory_bytes,
         standby_bytes_per_host=training and training.standby_bytes,
-        checkpoint_interval=training and training.save_interval,
+        checkpoint_interval=training and training.first_save_interval,
+        settled_checkpoint_interval=training and training.settled_save_interval,
         arrays=training and [ArrayLayout.of(array) for array in training.plan.parameters],
         flops=best and StepFlops(model=best.model_flops, program=best.program_flops),
         bounds=best and StepBounds.of(best),

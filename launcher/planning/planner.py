@@ -23,7 +23,7 @@ from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.planning import accelerators, optimizer_state, planner
 from trainer.contract.planning.plan import BasePlan, Corpus, Plan, World
 from trainer.contract.planning.planner import FLOAT32_BYTES
-from trainer.contract.planning.save_interval import SaveInterval, choose
+from trainer.contract.planning.save_interval import SaveInterval, choose, settled
 from trainer.contract.protocol.environment import HOST_MEMORY_BYTES
 from trainer.contract.protocol.host_memory import SLOTS
 from trainer.contract.storage import corpus
@@ -131,10 +131,16 @@ class TrainingLaunch(LaunchSpec):
         return SLOTS * kinds * (min(on_host, self.checkpoint_bytes) + SCALARS_BYTES)
 
     @property
-    def save_interval(self) -> SaveInterval | None:
-        """The interval between checkpoints before anything is measured; None without `auto`."""
+    def first_save_interval(self) -> SaveInterval | None:
+        """The interval between checkpoints when the run starts; None without `auto`."""
         known = self.plan.save_statistics
         return known and choose(known, self.plan.world.processes)
+
+    @property
+    def settled_save_interval(self) -> SaveInterval | None:
+        """The interval if the hosts fail as often as published; None without `auto`."""
+        known = self.plan.save_statistics
+        return known and settled(known, self.plan.world.processes)
 
     @property
     def standby_bytes(self) -> int:

@@ -16,7 +16,7 @@ PLAIN_STEPS = 200
 """Latest steps, beside which nothing was written, that a step beside a save is compared with."""
 SAVES = 8
 """Latest saves whose mean cost counts."""
-CHANGE = 0.1
+CHANGE = 0.2
 """Relative change of the interval from which on it is reported again."""
 REQUEST_STEPS = 2
 """Steps from a request to the save: the one that carries it, and the one that is then running."""
@@ -50,7 +50,6 @@ class AutoInterval:
         self._beside: list[float] = []
         """Times of the steps beside the save in progress."""
         self._write_s = 0.0
-        self._proven_s = self._host_s(now_s) / hosts
         self._reported_s = 0.0
         self.chosen: SaveInterval
         """The current interval, and what it follows from."""
@@ -78,7 +77,6 @@ class AutoInterval:
     def saved(self, began_s: float, blocked_s: float) -> None:
         """Takes the time at which a save began, and the seconds for which it blocked the steps."""
         self._save_began_s, self._save_blocked_s, self._beside = began_s, blocked_s, []
-        self._proven_s = self._host_s(began_s) / self._hosts
         self._choose(began_s)
 
     def ended(self, now_s: float, *, is_saved: bool) -> None:
@@ -107,9 +105,7 @@ class AutoInterval:
             # Noise of step times has both signs, so it is added up before it is limited.
             cost_s = fmean(self._blocked) + max(0.0, fmean(self._slowed))
             known = known.model_copy(update={"cost_s": cost_s, "is_measured": True})
-        self.chosen = choose(
-            known, self._hosts, write_s=self._write_s, proven_s=self._proven_s
-        )  # fmt: skip
+        self.chosen = choose(known, self._hosts, write_s=self._write_s)
         if abs(self.seconds - self._reported_s) > CHANGE * self._reported_s:
             self._reported_s = self.seconds
             self._report(self.chosen)

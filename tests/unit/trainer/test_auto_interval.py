@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.checkpoint.auto_interval import REQUEST_STEPS, SAVES, AutoInterval
-from trainer.contract.planning.save_interval import FIRST_S, SaveInterval, SaveStatistics, choose
+from trainer.contract.planning.save_interval import SaveInterval, SaveStatistics, choose
 
 STEP_S = 1.0
 
@@ -82,16 +82,14 @@ def test_cost_of_earlier_attempts_counts_until_enough_saves_replace_it():
     assert run.auto.chosen.cost_s == pytest.approx(1.0)
 
 
-def test_first_saves_of_a_run_come_at_twice_the_time_of_the_one_before():
+def test_interval_grows_while_no_fault_comes():
     run = Run(SaveStatistics(cost_s=0.1))
-    times = []
-    while len(times) < 5:
-        run.step(1, 0.1)
-        if run.now_s - (times[-1] if times else 100.0) >= run.auto.seconds:
-            times.append(run.now_s)
-            run.save(blocked_s=0.1, beside=1)
-    since_start = [time - 100.0 for time in times]
-    assert since_start == pytest.approx([FIRST_S * 2**k for k in range(5)], rel=0.02)
+    intervals = []
+    for _ in range(5):
+        run.step(1, run.auto.seconds)
+        run.save(blocked_s=0.1, beside=1)
+        intervals.append(run.auto.seconds)
+    assert intervals == sorted(set(intervals))
 
 
 def test_interval_is_as_long_as_a_write_at_least():
@@ -128,12 +126,12 @@ def test_only_changes_of_the_interval_are_reported(costs, faults, host_s, hosts)
         run.step(30)
         run.save(blocked_s=cost_s)
         last_s = run.reports[-1].seconds
-        assert abs(run.auto.seconds - last_s) <= 0.1 * last_s
+        assert abs(run.auto.seconds - last_s) <= 0.2 * last_s
     pairs = zip(run.reports, run.reports[1:], strict=False)
-    assert all(abs(b.seconds - a.seconds) > 0.1 * a.seconds for a, b in pairs)
+    assert all(abs(b.seconds - a.seconds) > 0.2 * a.seconds for a, b in pairs)
 
 
 @given(faults=st.integers(0, 100), host_s=st.floats(0.0, 1e7), hosts=st.integers(1, 64))
-def test_first_choice_is_that_of_the_plan_within_the_time_so_far(faults, host_s, hosts):
+def test_first_choice_is_that_of_the_plan(faults, host_s, hosts):
     known = SaveStatistics(faults=faults, host_s=host_s, cost_s=3.0)
-    assert Run(known, hosts).auto.chosen == choose(known, hosts, proven_s=host_s / hosts)
+    assert Run(known, hosts).auto.chosen == choose(known, hosts)

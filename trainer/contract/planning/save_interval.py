@@ -31,9 +31,10 @@ ASSUMED_COST_S, ASSUMED_BYTES_PER_S = 1.0, 1e9
 docs/reference/benchmarks.md (in-memory checkpoints) has 1.2 s for half a GiB on a host."""
 LONGEST_S = 3600.0
 """Longest interval. Where the optimum is longer, saving takes less than cost / LONGEST_S."""
-FIRST_S, FIRST_SHARE = 60.0, 0.05
-"""Shortest limit on the interval at the start of a run: the larger of this time, and that at which
-saves take FIRST_SHARE of the time."""
+DOUBT, DOUBT_S = 0.1, 60.0
+"""Faults and seconds that are added to those of the run: its hosts may be worse than published.
+Without faults for t seconds, saves then take sqrt(2 DOUBT C t) of them, and the first fault costs
+about sqrt(C t / (2 DOUBT)): 130 and 660 s of the first day when a save costs a second."""
 LEAST_COSTS = 2.0
 """Shortest interval in costs of a save: saves take at most half of the time."""
 
@@ -64,7 +65,7 @@ class SaveInterval:
     is_measured: bool
     """Whether `cost_s` is measured in this run, and not assumed."""
     mtbf_s: float
-    """Mean time between faults, of all hosts together, in seconds."""
+    """Mean time between faults, of all hosts together, in seconds: see the function `mtbf_s`."""
     faults: int
     """Faults of the run so far that lost steps."""
 
@@ -74,7 +75,7 @@ class SaveInterval:
         faults = f"{self.faults} fault{'s' * (self.faults != 1)}"
         return (
             f"every {_duration(self.seconds)}; a save costs {self.cost_s:.2g} s ({how}), "
-            f"{faults} so far, one expected in {_duration(self.mtbf_s)}"
+            f"{faults} so far, allows for one in {_duration(self.mtbf_s)}"
         )
 
 
@@ -90,29 +91,39 @@ def assumed_cost_s(host_bytes: int) -> float:
     return ASSUMED_COST_S + host_bytes / ASSUMED_BYTES_PER_S
 
 
-def mtbf_s(faults: int, host_s: float, hosts: int) -> float:
-    """Returns the mean time between faults of `hosts` hosts, after `host_s` seconds of hosts.
+def published_mtbf_s(faults: int, host_s: float, hosts: int) -> float:
+    """Returns the mean time between faults of `hosts` hosts, if the published rate is theirs.
 
-    The published rate counts as one fault in HOST_MTBF_S: without faults, the time grows from there.
-    A run with more faults than published goes by its own rate alone from its first fault on.
+    That rate counts as one fault in HOST_MTBF_S, beside the `faults` in `host_s` seconds of hosts.
     """
-    published = (faults + 1) / (host_s + HOST_MTBF_S)
-    own = faults / host_s if host_s > 0 else 0.0
-    return 1 / (hosts * max(published, own))
+    return (host_s + HOST_MTBF_S) / ((faults + 1) * hosts)
 
 
-def choose(
-    known: SaveStatistics, hosts: int, *, write_s: float = 0.0, proven_s: float = math.inf
-) -> SaveInterval:
+def mtbf_s(faults: int, host_s: float, hosts: int) -> float:
+    """Returns the mean time between faults to allow for, in seconds.
+
+    It is that of the run itself, with DOUBT, until the published one is shorter.
+    """
+    own_s = (host_s / hosts + DOUBT_S) / (faults + DOUBT)
+    return min(own_s, published_mtbf_s(faults, host_s, hosts))
+
+
+def choose(known: SaveStatistics, hosts: int, *, write_s: float = 0.0) -> SaveInterval:
     """Returns the interval for what is known now.
 
-    `write_s`: seconds from the begin of a save to its commit, which is the shortest interval, as
-    one save waits for the one before. `proven_s`: seconds that the run has lasted. An interval is
-    never longer, so that the first fault of a run repeats no more than half of it: until then, the
-    published rate may be wrong for its hosts.
+    `write_s`: seconds from the begin of a save to its commit. The interval is not shorter, because
+    a save waits for the one before.
     """
-    cost_s, mean_s = known.cost_s, mtbf_s(known.faults, known.host_s, hosts)
-    longest_s = min(LONGEST_S, max(FIRST_S, cost_s / FIRST_SHARE, proven_s))
-    shortest_s = max(write_s, LEAST_COSTS * cost_s)
-    seconds = max(shortest_s, min(longest_s, math.sqrt(2 * cost_s * mean_s)))
-    return SaveInterval(seconds, cost_s, known.is_measured, mean_s, known.faults)
+    return _interval(known, mtbf_s(known.faults, known.host_s, hosts), write_s)
+
+
+def settled(known: SaveStatistics, hosts: int) -> SaveInterval:
+    """Returns the longest interval of a run whose hosts fail as often as the published ones."""
+    return _interval(known, published_mtbf_s(known.faults, known.host_s, hosts), 0.0)
+
+
+def _interval(known: SaveStatistics, mean_s: float, write_s: float) -> SaveInterval:
+    shortest_s = max(write_s, LEAST_COSTS * known.cost_s)
+    optimum_s = math.sqrt(2 * known.cost_s * mean_s)
+    seconds = max(shortest_s, min(LONGEST_S, optimum_s))
+    return SaveInterval(seconds, known.cost_s, known.is_measured, mean_s, known.faults)

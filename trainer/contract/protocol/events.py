@@ -253,7 +253,7 @@ class CheckpointIntervalEvent(Event):
     is_measured: bool
     """Whether `cost_s` is measured in this run, and not assumed."""
     mtbf_s: float
-    """Mean time between faults, of all hosts together, in seconds."""
+    """Mean time between faults that the interval allows for, of all hosts together, in seconds."""
     faults: int
     """Faults of the run so far that lost steps."""
 
