@@ -5,13 +5,13 @@
 Trains a small model on this machine and measures every save: the seconds for which it blocks the
 steps, those by which it slows the steps beside its write, and the write itself. Then draws runs
 with these saves and with faults from a seeded Poisson process. A fault takes the work since the
-last committed save. For several mean times between faults, all intervals meet the same faults; the
-automatic one learns the cost and the rate from the run alone, through the code that a real run uses.
+last committed save. For several mean times between faults, all intervals meet the same faults. The
+automatic one learns the cost and the rate from the run alone, by the code that a real run uses.
 
-Prints the time lost and spent on saves, as a share of the work, for the best of the fixed intervals,
-for half and twice that one, for the default of 10 minutes and for `auto`. Exits with 1 when `auto`
-takes more than 1.05 times the least. With `--kills N`, one real run follows whose trainer is killed
-N times (SIGKILL, Poisson); it prints what each attempt knew, and what the faults took.
+Prints the time lost and spent on saves, as a share of the work, for the best of the fixed
+intervals, for half and twice that one, for the default of 10 minutes and for `auto`. Exits with 1
+when `auto` takes more than 1.05 times the least. With `--kills N`, one real run follows whose
+trainer is killed N times (SIGKILL, Poisson). Prints what each attempt knew, and the goodput.
 """
 
 import argparse
@@ -24,22 +24,17 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from benchmarks.checkpoint_interval_draws import Auto, Drawn, Policy, Save, fault_times
 from benchmarks.faults import workplace
-from launcher.core.events import AttemptEndedEvent, parse_event
-from launcher.core.results import EndReason
+from launcher.core.events import parse_event
 from launcher.runs.goodput import goodput
-from launcher.runs.save_account import SaveAccount
 from tests.support.launches import Launcher
 from tests.support.processes import wait_until
 from tests.support.programs import trainer_of
-from trainer.checkpoint.auto_interval import AutoInterval
-from trainer.contract.planning.save_interval import SaveInterval, SaveStatistics
-from trainer.contract.protocol.events import CheckpointIntervalEvent, InitializedEvent
 
 JOB = """\
 name: measured
@@ -58,25 +53,10 @@ COSTS_IN_MTBF = (100, 1000, 10_000)
 """Mean times between faults, in mean costs of a save."""
 RATIO, GRID = 1.1, range(-14, 15)
 """Fixed intervals: the formula's for the true cost and rate, times powers of RATIO."""
-RESTART_S = 5.0
 LIMIT = 1.05
 DEFAULT_S = 600.0
 """The interval without any key."""
 KILL_EVERY_S = 25.0
-
-
-class Save(NamedTuple):
-    """One measured save, in seconds."""
-
-    blocked_s: float
-    slowed_s: float
-    """Seconds by which the steps beside its write are longer than others."""
-    write_s: float
-    """From its begin to its commit."""
-
-    @property
-    def cost_s(self) -> float:
-        return max(0.0, self.blocked_s + self.slowed_s)
 
 
 def main() -> None:
@@ -137,117 +117,6 @@ def _lines(run_dir: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run_dir / name).read_text().splitlines()]
 
 
-class Policy:
-    """A fixed interval. The loop of `_draw` reports to it what happens."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    def start(self, now_s: float) -> None:
-        """An attempt begins."""
-
-    def save(self, now_s: float, save: Save) -> None:
-        """A save begins."""
-
-    def commit(self, now_s: float) -> None:
-        """It is committed."""
-
-    def fault(self, now_s: float) -> None:
-        """A fault ends the attempt."""
-
-
-@dataclass
-class Auto(Policy):
-    """The automatic interval, with the launcher's account of the faults between the attempts."""
-
-    step_s: float
-    account: SaveAccount = field(default_factory=SaveAccount)
-    seconds: float = 0.0
-
-    def start(self, now_s: float) -> None:
-        self.account.add(InitializedEvent(time=now_s, process=0, processes=1))
-        known = self.account.statistics(SaveStatistics())
-        self.interval = AutoInterval(known, 1, now_s, self._report)
-        for _ in range(5):
-            self.interval.stepped(self.step_s)
-        self.seconds = self.interval.seconds
-
-    def save(self, now_s: float, save: Save) -> None:
-        self.interval.stepped(self.step_s)
-        self.interval.saved(now_s, save.blocked_s)
-        self.interval.stepped(self.step_s + save.slowed_s)
-        self.seconds = self.interval.seconds
-
-    def commit(self, now_s: float) -> None:
-        self.interval.ended(now_s, is_saved=True)
-        self.seconds = self.interval.seconds
-
-    def fault(self, now_s: float) -> None:
-        self.account.add(AttemptEndedEvent(time=now_s, end_reason=EndReason.CRASH))
-
-    def _report(self, chosen: SaveInterval) -> None:
-        self.account.add(CheckpointIntervalEvent(process=0, **vars(chosen)))
-
-
-@dataclass
-class Drawn:
-    """A run that is drawn. Its clock counts the time of steps and saves, without restarts.
-
-    Faults come by this clock, so that all policies meet the same ones.
-    """
-
-    policy: Policy
-    step_s: float
-    saves: Sequence[Save]
-    random: random.Random
-    now_s: float = 0.0
-    done_s: float = 0.0
-    committed_s: float = 0.0
-    restarts_s: float = 0.0
-
-    def overhead_s(self, work_s: float, faults: Iterator[float]) -> float:
-        """Returns the seconds lost and spent on saves until `work_s` seconds of steps are done."""
-        for fault_s in faults:
-            if self._attempt(work_s, fault_s):
-                break
-            self.policy.fault(fault_s + self.restarts_s)
-            self.now_s, self.done_s = fault_s, self.committed_s
-            self.restarts_s += RESTART_S
-        return self.now_s - work_s
-
-    def _attempt(self, work_s: float, fault_s: float) -> bool:
-        """Runs until the fault or the end; returns whether it is the end."""
-        self.policy.start(self.now_s + self.restarts_s)
-        began_s, commit_s, written_s = self.now_s, math.inf, 0.0
-        while True:
-            due_s = began_s + math.ceil(self.policy.seconds / self.step_s) * self.step_s
-            end_s = self.now_s + work_s - self.done_s
-            at_s = min(max(due_s, self.now_s), commit_s, fault_s, end_s)
-            self.done_s += max(0.0, at_s - self.now_s)
-            self.now_s = max(self.now_s, at_s)
-            if at_s in (fault_s, end_s):
-                return at_s == end_s
-            if at_s < commit_s < math.inf:  # a save is due, and waits for the one before
-                at_s = self.now_s = min(commit_s, fault_s)
-            if at_s == commit_s:
-                self.committed_s, commit_s = written_s, math.inf
-                self.policy.commit(at_s + self.restarts_s)
-                continue
-            if at_s == fault_s:
-                return False
-            save = self.random.choice(self.saves)
-            self.policy.save(self.now_s + self.restarts_s, save)
-            began_s, commit_s, written_s = self.now_s, self.now_s + save.write_s, self.done_s
-            self.now_s += save.cost_s
-
-
-def _faults(mean_s: float, seed: int) -> Iterator[float]:
-    draws, time_s = random.Random(seed), 0.0
-    while True:
-        time_s += draws.expovariate(1 / mean_s)
-        yield time_s
-
-
 def _trial(
     step_s: float, saves: Sequence[Save], costs: int, options: argparse.Namespace
 ) -> float:  # fmt: skip
@@ -260,7 +129,7 @@ def _trial(
         """Returns the mean time lost and spent on saves, as a share of the work."""
         return statistics.fmean(
             Drawn(make(), step_s, saves, random.Random(seed)).overhead_s(
-                work_s, _faults(mean_s, seed)
+                work_s, fault_times(mean_s, seed)
             )
             / work_s
             for seed in range(options.runs)
@@ -278,7 +147,7 @@ def _trial(
         f"twice, {2 * best_s:.3g} s": share(lambda: Policy(2 * best_s)),
         "auto": auto,
     }
-    if DEFAULT_S < mean_s:  # else the run never ends
+    if mean_s > DEFAULT_S:  # else the run never ends
         rows["10 minutes"] = share(lambda: Policy(DEFAULT_S))
     for name, value in rows.items():
         print(f"  {name:34} {100 * value:8.2f} %  {value / fixed[best_s]:6.3f} x best", flush=True)

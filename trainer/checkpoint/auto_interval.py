@@ -1,4 +1,4 @@
-"""The interval between saves for `checkpoint.every_minutes: auto`, from what the run measures. Pure.
+"""The interval between saves for `checkpoint.every_minutes: auto`, from measured saves. Pure.
 
 Process 0 chooses it. Its requests to save reach all processes through the step, as do those of a
 fixed number of minutes, so that all save the same step.
@@ -36,7 +36,7 @@ class AutoInterval:
         now_s: float,
         report: Callable[[SaveInterval], None],
     ) -> None:
-        """`known` is what the plan knows; `report` receives the interval now and when it changes."""
+        """`known` is what the plan knows. `report` receives the interval, now and after changes."""
         self._known, self._hosts, self._began_s, self._report = known, hosts, now_s, report
         self._steps = 0
         self._plain = deque[float](maxlen=PLAIN_STEPS)

@@ -1,4 +1,4 @@
-"""The interval between saves: least loss, within its bounds, for any cost and any rate of faults."""
+"""The interval between saves: least loss, within its bounds, for any cost and rate of faults."""
 
 import math
 
@@ -64,7 +64,9 @@ def test_more_faults_never_make_the_interval_longer(cost_s, faults, more, host_s
 @given(cost_s=COSTS, faults=FAULTS, host_s=HOST_S, hosts=HOSTS, more=st.floats(1.0, 100.0))
 def test_time_without_faults_never_makes_the_interval_shorter(cost_s, faults, host_s, hosts, more):
     early = choose(_known(cost_s, faults, host_s), hosts)
-    assert choose(_known(cost_s, faults, host_s * more), hosts).seconds >= early.seconds * (1 - 1e-9)
+    assert choose(_known(cost_s, faults, host_s * more), hosts).seconds >= early.seconds * (
+        1 - 1e-9
+    )
 
 
 @given(
@@ -83,7 +85,7 @@ def test_interval_is_never_longer_than_at_the_published_rate(cost_s, faults, hos
 
 
 def test_published_mtbf_is_that_of_llama_3():
-    assert HOST_MTBF_S / DAY_S == pytest.approx(263.9, abs=0.1)
+    assert round(HOST_MTBF_S / DAY_S) == 264
     assert published_mtbf_s(0, 0.0, 1) == HOST_MTBF_S
     assert published_mtbf_s(0, 0.0, 2048) == pytest.approx(54 * DAY_S / 419)
 

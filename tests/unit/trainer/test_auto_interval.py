@@ -107,9 +107,7 @@ def test_a_request_comes_before_the_save_by_the_steps_it_takes():
 
 
 def test_faults_of_earlier_attempts_shorten_the_interval():
-    calm, broken = (
-        Run(SaveStatistics(faults=faults, host_s=20_000.0)) for faults in (0, 20)
-    )
+    calm, broken = (Run(SaveStatistics(faults=faults, host_s=20_000.0)) for faults in (0, 20))
     assert broken.auto.seconds < calm.auto.seconds / 10
 
 

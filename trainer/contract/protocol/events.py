@@ -249,7 +249,7 @@ class CheckpointIntervalEvent(Event):
     seconds: float
     """Seconds from the begin of a save to the begin of the next."""
     cost_s: float
-    """Seconds of steps that a save costs: those that it blocks, and those by which it slows others."""
+    """Seconds of steps that a save costs: it blocks some, and slows those beside its write."""
     is_measured: bool
     """Whether `cost_s` is measured in this run, and not assumed."""
     mtbf_s: float
@@ -322,6 +322,7 @@ class FinishedEvent(Event):
 EVENT_TYPES: tuple[type[Event], ...] = (
     StartedEvent, InitializedEvent, CompiledEvent, CheckedEvent, PhaseEvent, ProgressEvent,
     HeartbeatEvent, StepEvent, EvalEvent, SampledEvent, SaveProgressEvent, CheckpointSavedEvent,
-    CheckpointIntervalEvent, SaveFailedEvent, RestoredEvent, WarningEvent, ErrorEvent, FinishedEvent,
+    CheckpointIntervalEvent, SaveFailedEvent, RestoredEvent, WarningEvent, ErrorEvent,
+    FinishedEvent,
 )  # fmt: skip
 """All events that a program may send."""
