@@ -65,7 +65,7 @@ class SaveInterval:
     is_measured: bool
     """Whether `cost_s` is measured in this run, and not assumed."""
     mtbf_s: float
-    """Mean time between faults, of all hosts together, in seconds: see the function `mtbf_s`."""
+    """Mean time between faults that the interval allows for, of all hosts together, in seconds."""
     faults: int
     """Faults of the run so far that lost steps."""
 
