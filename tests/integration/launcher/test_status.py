@@ -120,7 +120,7 @@ def test_plan_of_the_next_attempt_has_the_faults_and_the_cost_so_far(tmp_path: P
     with RunDir.create(launch) as run:
         connected = {"event": "initialized", "process": 0, "processes": 1}
         add_events(run, connected, {"event": "checkpoint_interval", "process": 0, **chosen})
-        add_events(run, ENDED, time=time.time() + 100.0)
+        add_events(run, ENDED | {"process": None}, time=time.time() + 100.0)
         run.begin(replace(launch, attempt=2))
     first, second = (
         Plan.model_validate_json((run.folder / "plans" / f"000{attempt}.json").read_text())
