@@ -3,6 +3,7 @@
 import itertools
 import json
 import signal
+import statistics
 import time
 
 import pytest
@@ -69,6 +70,10 @@ def test_saves_begin_at_the_interval_of_their_time(ended):
             current_s = event["seconds"]
         if (event["event"], event.get("name"), event.get("edge")) == ("phase", "save", "begin"):
             begins.append((event["time"], current_s))
-    pairs = itertools.pairwise(begins[:SAVES])
-    for (began, _), (after, interval_s) in pairs:
-        assert after - began == pytest.approx(interval_s, rel=0.25, abs=0.3)
+    gaps = [
+        (after - began, interval_s)
+        for (began, _), (after, interval_s) in itertools.pairwise(begins[:SAVES])
+    ]
+    # An interval is reported when it has changed by a fifth, and is longer beside other processes.
+    assert all(gap_s >= 0.75 * interval_s - 0.3 for gap_s, interval_s in gaps), gaps
+    assert statistics.median(gap_s - interval_s for gap_s, interval_s in gaps) < 1.0, gaps
