@@ -140,6 +140,7 @@ class Loop:
         self._check_finite(step, metrics)
         self._loss = float(metrics.loss)
         self._saving.agree(step, int(metrics.request))
+        self._saving.stepped(step_time_s)
         self._events.at_step(step, step_time_s, host_time_s)
         for callback in self._callbacks:
             callback.on_step_end(StepResult(step, metrics, step_time_s, wait_s))

@@ -131,7 +131,7 @@ class _Run:
         shift = start.examples - start.step * job.data.global_batch
         shardings = batch_shardings(program.mesh)
         loader = BatchLoader(job, plan.batch, self.tokens, shardings, shift)
-        saving = saving_of(saved, loader, start.base, stop, report)
+        saving = saving_of(saved, loader, start, stop, report)
         with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
             step = _compiled(program, loader, self.events, report, self.counts)
         training = Training(job.last_step, step, loader, StopVote(program.mesh), saving)

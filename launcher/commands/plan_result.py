@@ -14,6 +14,7 @@ from trainer.contract.config.job import Job
 from trainer.contract.estimates.roofline import Bounds
 from trainer.contract.planning.plan import ArrayPlan, BasePlan, Plan
 from trainer.contract.protocol.reports import StepSchedule
+from trainer.contract.planning.save_interval import SaveInterval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +156,10 @@ class PlanResult:
     """Bytes of a standby process; None for a job with `command`."""
     host_memory: HostMemoryForecast | None
     """Forecast of the memory of each host; None for a job with `command`."""
+    checkpoint_interval: SaveInterval | None
+    """The first interval of `checkpoint.every_minutes: auto`; None without `auto`."""
+    settled_checkpoint_interval: SaveInterval | None
+    """The interval that follows if hosts fail as often as published; None without `auto`."""
     arrays: Sequence[ArrayLayout] | None
     """The sharding of every parameter; None for a job with `command`."""
     flops: StepFlops | None
@@ -183,6 +188,8 @@ def plan_result(spec: LaunchSpec, schedule: StepSchedule | None = None) -> PlanR
         in_memory_bytes_per_host=training and training.in_memory_bytes,
         standby_bytes_per_host=training and training.standby_bytes,
         host_memory=training and HostMemoryForecast.of(training),
+        checkpoint_interval=training and training.first_save_interval,
+        settled_checkpoint_interval=training and training.settled_save_interval,
         arrays=training and [ArrayLayout.of(array) for array in training.plan.parameters],
         flops=best and StepFlops(model=best.model_flops, program=best.program_flops),
         bounds=best and StepBounds.of(best),

@@ -22,6 +22,7 @@ from launcher.runs.history import History, HistoryEntry, LastCheckpoint
 from launcher.runs.status import RunResult, RunStatus, read_status
 from launcher.ui.console import STATE_STYLES
 from trainer.contract.planning.plan import World
+from trainer.contract.planning.save_interval import SaveInterval
 
 SHOWN_ENTRIES = 20
 
@@ -41,6 +42,8 @@ class Status:
     """Phase of each host of the last attempt, by process."""
     world: World | None
     """World of the last attempt's plan; None without a plan."""
+    save_interval: SaveInterval | None
+    """The interval of `checkpoint.every_minutes: auto`; None before it was chosen."""
 
     @property
     def hosts(self) -> str:
@@ -71,6 +74,7 @@ class Status:
             world=self.world,
             hosts={str(process): phase for process, phase in sorted(self.phases.items())},
             checkpoint=self.history.checkpoint,
+            checkpoint_interval=self.save_interval,
             goodput=self.goodput.result(),
             events_left_out_bytes=self.left_out,
             happened=self.history.entries,
@@ -88,6 +92,8 @@ class StatusResult(RunResult):
     """Phase of each host of the last attempt, by process."""
     checkpoint: LastCheckpoint | None
     """The newest checkpoint that it could resume from."""
+    checkpoint_interval: SaveInterval | None
+    """The current interval of `checkpoint.every_minutes: auto`; None without `auto`."""
     goodput: GoodputResult
     events_left_out_bytes: int
     """Bytes at the start of events.jsonl that were skipped, because the file is too large."""
@@ -108,6 +114,7 @@ def read(folder: Path) -> Status:
         place=place_of(folder),
         phases=hosts.phases,
         world=read_world(run),
+        save_interval=found.saves.interval,
     )
 
 
@@ -148,6 +155,7 @@ def _facts(status: Status) -> dict[str, str]:
         "cluster": run.cluster,
         "hosts": status.hosts,
         "checkpoint": str(status.history.checkpoint or "none yet"),
+        "saving": str(status.save_interval or ""),
         "goodput": str(status.goodput).removeprefix("goodput ") + _left_out(status),
         "folder": str(run.folder),
     }

@@ -127,7 +127,8 @@ def _checkpoints_text(part: TimePart, record: RunRecord) -> Iterator[str]:
 
 def _checkpoints_changes(part: TimePart, record: RunRecord) -> Iterator[str]:
     checkpoint = record.job.checkpoint if isinstance(record.job, Job) else None
-    if checkpoint is not None and record.saves > 1:
+    chooses = checkpoint is not None and checkpoint.every_minutes == "auto"
+    if checkpoint is not None and record.saves > 1 and not chooses:
         yield f"save less often: {_longer(checkpoint, _factor(part, record))}"
     if part.of_parts.get(Part.COMMIT, 0.0) > part.seconds / 2:
         yield "a save is awaited before the next one and at the end: set storage to a faster disk"
@@ -137,6 +138,7 @@ def _longer(checkpoint: Checkpoint, factor: int) -> str:
     """Returns the key that makes the interval between saves longer, with its value."""
     if checkpoint.every_steps:
         return f"checkpoint.every_steps={checkpoint.every_steps * factor}"
+    assert checkpoint.every_minutes != "auto"
     return f"checkpoint.every_minutes={(checkpoint.every_minutes or 10.0) * factor:g}"
 
 

@@ -23,6 +23,7 @@ from trainer.contract.estimates.host_memory import HostMemory
 from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.planning import accelerators, optimizer_state, planner
 from trainer.contract.planning.plan import BasePlan, Corpus, Plan, World
+from trainer.contract.planning.save_interval import SaveInterval, choose, settled
 from trainer.contract.protocol.environment import HOST_MEMORY_BYTES
 from trainer.contract.storage import corpus
 from trainer.contract.storage.paths import is_url
@@ -114,6 +115,18 @@ class TrainingLaunch(LaunchSpec):
     def in_memory_bytes(self) -> int:
         """Bytes of in-memory checkpoints on each host: its slots, for itself and a neighbor."""
         return estimates.in_memory_bytes(self.job, self.plan)
+
+    @property
+    def first_save_interval(self) -> SaveInterval | None:
+        """The interval between checkpoints when the run starts; None without `auto`."""
+        known = self.plan.save_statistics
+        return known and choose(known, self.plan.world.processes)
+
+    @property
+    def settled_save_interval(self) -> SaveInterval | None:
+        """The interval if the hosts fail as often as published; None without `auto`."""
+        known = self.plan.save_statistics
+        return known and settled(known, self.plan.world.processes)
 
     @property
     def standby_bytes(self) -> int:

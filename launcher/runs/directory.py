@@ -40,6 +40,7 @@ from launcher.queue.folder import queue_of
 from launcher.runs import live, registry, storage, summary
 from launcher.runs.phases import is_kept
 from launcher.runs.records import KubernetesRecord
+from launcher.runs.save_account import SaveAccount
 from launcher.runs.slurm_job import queued
 from launcher.runs.state_file import Position, RecordedState
 from launcher.runs.usage import UsageAccount
@@ -74,6 +75,8 @@ class RunDir:
         self._attempt = RecordedState()
         self._last_change: StateEvent | None = None
         self._observers: list[Callable[[Event], None]] = []
+        self._saves: SaveAccount | None = None
+        """Saves and faults so far; None unless an attempt needs them."""
         self._writing = threading.Lock()
         self._live = live.LiveFiles(lambda: self.folder)
         self._events = (folder / "events.jsonl").open("a", encoding="utf-8")
@@ -134,10 +137,14 @@ class RunDir:
         return run
 
     def begin(self, launch: LaunchSpec) -> None:
-        """Records an attempt: the current job, its plan, and its cluster."""
+        """Records an attempt: the current job, its plan, and its cluster.
+
+        The plan gets what the run knows about its saves and faults.
+        """
         plans = self.folder / "plans"
         plans.mkdir(exist_ok=True)
-        replace_file(plans / f"{launch.attempt:04d}.json", launch.plan.model_dump_json(indent=2))
+        plan = self._informed(launch.plan)
+        replace_file(plans / f"{launch.attempt:04d}.json", plan.model_dump_json(indent=2))
         self._keep(launch)
         world = launch.provisioned_world
         self.add_event(
@@ -164,6 +171,16 @@ class RunDir:
             if isinstance(plan, Plan):
                 path = folder / f"smaller-{plan.world.processes:04d}.json"
                 replace_file(path, plan.model_dump_json(indent=2))
+
+    def _informed(self, plan: BasePlan) -> BasePlan:
+        """Returns the plan with the saves and faults so far, if the trainer needs them."""
+        if not isinstance(plan, Plan) or plan.save_statistics is None:
+            return plan
+        if self._saves is None:
+            self._saves = summary.read(self.folder).saves
+            self.observe(self._saves.add)
+        known = self._saves.statistics(plan.save_statistics)
+        return plan.model_copy(update={"save_statistics": known})
 
     def wait_in_queue(self, launch: LaunchSpec) -> None:
         """Records the job of an attempt that begins later."""

@@ -14,6 +14,7 @@ from launcher.core.events import LastHeardEvent, parse_event
 from launcher.core.files import replace_file
 from launcher.runs.goodput import Account, Goodput
 from launcher.runs.history import History
+from launcher.runs.save_account import SaveAccount
 from launcher.runs.timeline import Timeline
 from launcher.runs.usage import UsageAccount
 from trainer.contract.protocol.events import Event
@@ -36,6 +37,7 @@ class Summary:
     account: Account = field(default_factory=Account)
     history: History = field(default_factory=History)
     usage: UsageAccount = field(default_factory=UsageAccount)
+    saves: SaveAccount = field(default_factory=SaveAccount)
 
     def goodput(self, now: float | None, heard: float | None = None) -> Goodput:
         """Returns the goodput. Call it once, at the end.
@@ -59,6 +61,7 @@ class Summary:
                     self.account.take(self.timeline.add(event))
                     self.history.add(event)
                     self.usage.add(event)
+                    self.saves.add(event)
                     on_event(event)
 
     def skip_to(self, events: Path, offset: int) -> None:

@@ -121,6 +121,8 @@ def _facts(launch: TrainingLaunch, *, forecasts: bool) -> Table:
     table.add_row("per device", _sizes_text(sizes))
     for title, text in zip(("per host", ""), _host_memory_lines(launch), strict=True):
         table.add_row(title, text)
+    for title, text in zip(("checkpoints", ""), _saving_lines(launch), strict=False):
+        table.add_row(title, text)
     if best := launch.bounds:
         for title, text in zip(("at best", "", ""), _bounds_lines(launch, best), strict=True):
             table.add_row(title, text)
@@ -128,6 +130,18 @@ def _facts(launch: TrainingLaunch, *, forecasts: bool) -> Table:
         table.add_row(*row)
     table.add_row("run", Text(str(launch.run_dir), overflow="fold"))
     return table
+
+
+def _saving_lines(launch: TrainingLaunch) -> list[str]:
+    """Returns a line for the first interval between checkpoints, and one for a later one."""
+    first, later = launch.first_save_interval, launch.settled_save_interval
+    if first is None or later is None:
+        return []
+    return [
+        f"auto, {first}",
+        f"later at most every {format_seconds(later.seconds)}: the published rate of faults is one "
+        f"in {format_seconds(later.mtbf_s)}",
+    ]
 
 
 def _sizes_text(sizes: Mapping[str, int]) -> str:

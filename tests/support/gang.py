@@ -17,6 +17,7 @@ from trainer.contract.config.loader import dump
 from trainer.contract.planning.plan import World
 from trainer.contract.planning.planner import resolve
 from trainer.model import custom
+from trainer.contract.planning.save_interval import SaveStatistics
 
 DEADLINE_S = 240
 
@@ -62,12 +63,14 @@ def start(
     attempt: int = 1,
     here: World | None = None,
     host_env: Mapping[int, Mapping[str, str]] | None = None,
+    saves: SaveStatistics | None = None,
 ) -> list[subprocess.Popen[bytes]]:
     """Starts an attempt of a job on all processes of a world.
 
     `here` has other devices than the plan; `host_env` gives a process variables of its own.
+    `saves` is what the launcher would know about earlier attempts.
     """
-    port = write(job, world, run_dir, attempt)
+    port = write(job, world, run_dir, attempt, saves)
     return [
         _start(
             run_dir,
@@ -81,11 +84,15 @@ def start(
     ]
 
 
-def write(job: Job, world: World, run_dir: Path, attempt: int = 1) -> int:
+def write(
+    job: Job, world: World, run_dir: Path, attempt: int = 1, saves: SaveStatistics | None = None
+) -> int:
     """The run directory's job and plan; returns a port for the coordinator."""
     (run_dir / "plans").mkdir(parents=True, exist_ok=True)
     (run_dir / "job.yaml").write_text(dump(job), encoding="utf-8")
     plan = resolve(job, world, corpus_of(job), custom.parameters)
+    if saves:
+        plan = plan.model_copy(update={"save_statistics": saves})
     path = run_dir / "plans" / f"{attempt:04d}.json"
     path.write_text(plan.model_dump_json(), encoding="utf-8")
     return free_port()

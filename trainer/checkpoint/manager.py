@@ -1,5 +1,6 @@
 """Sets up a run's checkpoints from its job: the folder and its lease, the restorer, the saver."""
 
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import jax
 from etils import epath
 
 from trainer.checkpoint import folder_check as folders
+from trainer.checkpoint.auto_interval import AutoInterval
 from trainer.checkpoint.facts import RunFacts
 from trainer.checkpoint.initial_state import InitialState
 from trainer.checkpoint.lease import Lease
@@ -19,8 +21,9 @@ from trainer.checkpoint.saver import Saver
 from trainer.checkpoint.tree import flatten
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
+from trainer.contract.planning.save_interval import SaveStatistics
 from trainer.contract.protocol.host_memory import Address
-from trainer.contract.records.checkpoint_metadata import Base, folder_of
+from trainer.contract.records.checkpoint_metadata import folder_of
 from trainer.contract.records.compatibility import code_of
 from trainer.contract.storage.paths import to_path
 from trainer.data.loader import BatchLoader
@@ -101,23 +104,36 @@ class Checkpoints:
         return policy is not None and policy.in_memory_every_steps is not None
 
     def saving(
-        self, loader: BatchLoader, base: Base | None, stop: StopSignal, report: Report
+        self, loader: BatchLoader, start: InitialState, stop: StopSignal, report: Report
     ) -> Saving:
         """Returns a Saving with the job's schedule; SIGTERM requests a save and the run's end."""
         job = self.run.job
         assert job.checkpoint
         first = jax.process_index() == 0
-        schedule = Schedule(job.checkpoint, job.last_step, stop, keeps_time=first)
-        saver = Saver(self.folder, self.lease, replace(self.run, base=base), report)
-        return ScheduledSaving(schedule, saver, loader)
+        auto = self._auto_interval(start, report) if first else None
+        schedule = Schedule(job.checkpoint, job.last_step, stop, keeps_time=first, auto=auto)
+        saver = Saver(self.folder, self.lease, replace(self.run, base=start.base), report)
+        return ScheduledSaving(schedule, saver, loader, auto)
+
+    def _auto_interval(self, start: InitialState, report: Report) -> AutoInterval | None:
+        """Returns what chooses the interval; None when the job names one."""
+        policy = self.run.job.checkpoint
+        if policy is None or policy.every_minutes != "auto":
+            return None
+        known = self.run.plan.save_statistics or SaveStatistics()
+        if start.stamp is not None and known.follows_fault:
+            # Memory, and not storage, has served the last fault.
+            known = known.model_copy(update={"faults": known.faults - 1})
+        hosts = self.run.plan.world.processes
+        return AutoInterval(known, hosts, time.monotonic(), report.save_interval)
 
 
 def saving_of(
     checkpoints: Checkpoints | None,
     loader: BatchLoader,
-    base: Base | None,
+    start: InitialState,
     stop: StopSignal,
     report: Report,
 ) -> Saving:
-    """Returns a run's Saving. `base` is the base model of a run that trains adapters."""
-    return checkpoints.saving(loader, base, stop, report) if checkpoints else NoSaving()
+    """Returns the Saving of a run that begins with `start`."""
+    return checkpoints.saving(loader, start, stop, report) if checkpoints else NoSaving()

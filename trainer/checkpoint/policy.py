@@ -8,6 +8,7 @@ from typing import Protocol
 
 import jax
 
+from trainer.checkpoint.auto_interval import AutoInterval
 from trainer.checkpoint.errors import SaveError
 from trainer.checkpoint.facts import Progress
 from trainer.checkpoint.saver import Saver
@@ -21,10 +22,17 @@ class Schedule:
     """Schedules saves by steps, which every process counts, and by minutes on process 0's clock."""
 
     def __init__(
-        self, policy: Checkpoint, last_step: int, stop: StopSignal, *, keeps_time: bool
+        self,
+        policy: Checkpoint,
+        last_step: int,
+        stop: StopSignal,
+        *,
+        keeps_time: bool,
+        auto: AutoInterval | None = None,
     ) -> None:
+        """`auto` chooses the interval of `every_minutes: auto` on the process that keeps time."""
         self._policy, self._last_step, self._stop = policy, last_step, stop
-        self._keeps_time = keeps_time
+        self._keeps_time, self._auto = keeps_time, auto
         self._saved_at = time.monotonic()
         self._saved_step = 0
         self._agreed = (0, StopRequest.NOTHING)
@@ -33,10 +41,17 @@ class Schedule:
         """Returns this process's request for the step that it is about to run."""
         if self._stop.received:
             return StopRequest.STOP
-        minutes = self._policy.every_minutes
+        after_s = self._request_s()
         waited_s = time.monotonic() - self._saved_at
-        due = self._keeps_time and minutes is not None and waited_s >= 60 * minutes
+        due = self._keeps_time and after_s is not None and waited_s >= after_s
         return StopRequest.SAVE if due else StopRequest.NOTHING
+
+    def _request_s(self) -> float | None:
+        """Returns the seconds after the last save at which the next one is requested."""
+        minutes = self._policy.every_minutes
+        if minutes == "auto":
+            return self._auto.request_s if self._auto else None
+        return None if minutes is None else 60 * minutes
 
     def agree(self, step: int, request: int) -> None:
         """Records the largest request of all processes in `step`."""
@@ -81,6 +96,10 @@ class Saving(Protocol):
         """Records the largest request of all processes in `step`."""
         ...
 
+    def stepped(self, step_time_s: float) -> None:
+        """Takes the time of a finished step, without evaluation and saving."""
+        ...
+
     def is_due(self, step: int) -> bool: ...
 
     def save(
@@ -115,6 +134,8 @@ class NoSaving:
 
     def agree(self, step: int, request: int) -> None: ...
 
+    def stepped(self, step_time_s: float) -> None: ...
+
     def is_due(self, step: int) -> bool:
         return False
 
@@ -134,8 +155,16 @@ class ScheduledSaving:
 
     is_on = True
 
-    def __init__(self, schedule: Schedule, saver: Saver, loader: BatchLoader) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        saver: Saver,
+        loader: BatchLoader,
+        auto: AutoInterval | None = None,
+    ) -> None:
+        """`auto` measures the saves, on the process that chooses the interval."""
         self._schedule, self._saver, self._loader = schedule, saver, loader
+        self._auto = auto
 
     @property
     def stops(self) -> bool:
@@ -147,6 +176,10 @@ class ScheduledSaving:
     def agree(self, step: int, request: int) -> None:
         self._schedule.agree(step, request)
 
+    def stepped(self, step_time_s: float) -> None:
+        if self._auto:
+            self._auto.stepped(step_time_s)
+
     def is_due(self, step: int) -> bool:
         return self._schedule.is_due(step)
 
@@ -154,19 +187,29 @@ class ScheduledSaving:
         self, step: int, state: TrainState[jax.Array], loss: float, eval_loss: float | None
     ) -> None:
         self._schedule.saved(step)
+        began_s = time.monotonic()
         self._saver.save(Progress(step, self._loader.examples(step), loss, eval_loss), state)
+        if self._auto:
+            self._auto.saved(began_s, time.monotonic() - began_s)
 
     @property
     def is_under_way(self) -> bool:
         return self._saver.is_under_way
 
     def settle(self) -> None:
-        self._saver.poll(wait=True)
+        self._poll(wait=True)
 
     def poll(self) -> None:
-        self._saver.poll()
+        self._poll(wait=False)
+
+    def _poll(self, *, wait: bool) -> Exception | None:
+        was_under_way = self.is_under_way
+        error = self._saver.poll(wait=wait)
+        if self._auto and was_under_way and not self.is_under_way:
+            self._auto.ended(time.monotonic(), is_saved=error is None)
+        return error
 
     def finish(self) -> None:
-        error = self._saver.poll(wait=True)
+        error = self._poll(wait=True)
         if error is not None:
             raise SaveError(f"the last checkpoint could not be saved: {error}")

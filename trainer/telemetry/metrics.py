@@ -14,7 +14,9 @@ from trainer.contract.config.model import Model
 from trainer.contract.estimates.roofline import flops_per_token
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import Plan, World
+from trainer.contract.planning.save_interval import SaveInterval
 from trainer.contract.protocol.events import (
+    CheckpointIntervalEvent,
     CheckpointSavedEvent,
     EvalEvent,
     Event,
@@ -228,6 +230,11 @@ class Report:
         self.print_line(
             f"checkpoint of step {step} saved: {size / 2**20:,.1f} MiB in {seconds:.1f} s"
         )
+
+    def save_interval(self, chosen: SaveInterval) -> None:
+        """Reports the interval between checkpoints, when the job leaves it to the trainer."""
+        self._emit(CheckpointIntervalEvent(**asdict(chosen)))
+        self.print_line(f"checkpoints: {chosen}")
 
     def save_failed(self, step: int, message: str) -> None:
         self._emit(SaveFailedEvent(step=step, message=message))

@@ -2,17 +2,22 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from launcher.core.results import RunState
+from launcher.planning.planner import TrainingLaunch
 from launcher.runs import live
 from launcher.runs.directory import RunDir
 from launcher.runs.status import read_status
 from tests.support.cli import launch, status, status_as_json
+from tests.support.launch_plans import small_launch
 from tests.support.processes import wait_until
 from tests.support.run_folders import add_events, add_steps, make_run
+from trainer.contract.planning.plan import Plan
+from trainer.contract.planning.save_interval import SaveStatistics
 
 ENDED = {
     "event": "attempt_ended",
@@ -92,6 +97,56 @@ def test_status_lists_events_in_order(tmp_path: Path) -> None:
     ):
         assert part in line
     assert [happening["attempt"] for happening in found["happened"]] == [1, 1, 1, 2, 2]
+
+
+def test_status_shows_the_automatic_interval_that_was_reported_last(tmp_path: Path) -> None:
+    first = {"seconds": 35.0, "cost_s": 1.0, "is_measured": False, "mtbf_s": 600.0, "faults": 0}
+    later = {"seconds": 80.0, "cost_s": 2.0, "is_measured": True, "mtbf_s": 1600.0, "faults": 1}
+    with make_run(tmp_path) as run:
+        assert status_as_json(tmp_path)["checkpoint_interval"] is None
+        for chosen in (first, later):
+            add_events(run, {"event": "checkpoint_interval", "process": 0, **chosen})
+        shown, found = status(tmp_path), status_as_json(tmp_path)
+    assert found["checkpoint_interval"] == later
+    assert (
+        "every 80 s; a save costs 2 s (measured), 1 fault so far, allows for one in 26.7 min"
+        in shown
+    )
+
+
+def test_plan_of_the_next_attempt_has_the_faults_and_the_cost_so_far(tmp_path: Path) -> None:
+    launch = with_automatic_interval(small_launch(tmp_path))
+    chosen = {"seconds": 80.0, "cost_s": 2.0, "is_measured": True, "mtbf_s": 1600.0, "faults": 0}
+    with RunDir.create(launch) as run:
+        connected = {"event": "initialized", "process": 0, "processes": 1}
+        add_events(run, connected, {"event": "checkpoint_interval", "process": 0, **chosen})
+        add_events(run, ENDED | {"process": None}, time=time.time() + 100.0)
+        run.begin(replace(launch, attempt=2))
+    first, second = (
+        Plan.model_validate_json((run.folder / "plans" / f"000{attempt}.json").read_text())
+        for attempt in (1, 2)
+    )
+    assert first.save_statistics == launch.plan.save_statistics
+    known = second.save_statistics
+    assert known and (known.faults, known.follows_fault) == (1, True)
+    assert (known.cost_s, known.is_measured) == (2.0, True)
+    assert known.host_s == pytest.approx(100.0, abs=5.0)
+
+
+def test_plan_of_a_resumed_run_has_the_faults_of_the_earlier_command(tmp_path: Path) -> None:
+    launch = with_automatic_interval(small_launch(tmp_path))
+    with RunDir.create(launch) as run:
+        add_events(run, {"event": "initialized", "process": 0, "processes": 1}, ENDED)
+    with RunDir.open(launch.run_dir) as run:
+        run.begin(replace(launch, attempt=2))
+    plan = Plan.model_validate_json((launch.run_dir / "plans" / "0002.json").read_text())
+    assert plan.save_statistics and plan.save_statistics.faults == 1
+
+
+def with_automatic_interval(launch: TrainingLaunch) -> TrainingLaunch:
+    return replace(
+        launch, plan=launch.plan.model_copy(update={"save_statistics": SaveStatistics()})
+    )
 
 
 @pytest.mark.parametrize(

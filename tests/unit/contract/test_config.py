@@ -144,6 +144,16 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines():
         ("model=4", "expected a section (key: value), found 4"),
         ("mesh=", "expected a section (key: value), found nothing"),
         ("mesh.dta=1", "unknown key. Did you mean 'data'?"),
+        (
+            "checkpoint.every_minutes=often",
+            "expected a number above 0 or auto or null, found 'often'",
+        ),
+        ("checkpoint.every_minutes=0", "expected a number above 0 or auto or null, found 0"),
+        (
+            "checkpoint.in_memory_every_steps=x",
+            "expected a whole number of at least 1 or auto or null, found 'x'",
+        ),
+        ("checkpoint.every=auto", "unknown key. Set every_steps, or every_minutes: auto or N"),
         ("steps.x=1", "steps is 10, not a section"),
         ("steps", "expected key=value, such as optimizer.learning_rate=1e-3"),
         ("=3", "expected key=value, such as optimizer.learning_rate=1e-3"),
@@ -152,6 +162,13 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines():
 )
 def test_a_wrong_override_says_what_was_found_and_meant(override, message):
     assert problems(GOOD, override) == [f"override {override}: {message}"]
+
+
+def test_an_automatic_interval_excludes_a_number_of_steps():
+    assert problems(GOOD, "checkpoint={every_steps: 100, every_minutes: auto}") == [
+        "override checkpoint={every_steps: 100, every_minutes: auto}: checkpoint.every_minutes: "
+        "auto requires every_steps: null, found 100"
+    ]
 
 
 def test_an_override_that_is_no_yaml_is_refused():

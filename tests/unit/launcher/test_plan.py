@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from launcher.cluster.schema import Cluster, ClusterRef
-from launcher.planning.planner import make_launch
+from launcher.planning.planner import TrainingLaunch, make_launch
 from launcher.planning.spec import LaunchSpec
 from tests.support.worlds import tiny_job
 from trainer.contract.config.loader import Loaded
+from trainer.contract.planning.save_interval import HOST_MTBF_S, LONGEST_S
 from trainer.contract.protocol.environment import HOST_MEMORY_BYTES
 
 SSH = {"kind": "ssh", "hosts": ["a", "b"]}
@@ -76,3 +77,21 @@ def test_a_job_without_in_memory_checkpoints_needs_no_memory_for_them() -> None:
     launch = launch_of("/job", None)
     assert launch.in_memory_bytes == 0
     assert HOST_MEMORY_BYTES not in launch.environment(0)
+
+
+def test_plan_has_the_first_and_the_longest_automatic_interval() -> None:
+    launch = launch_of("/job", None, checkpoint={"every_minutes": "auto"})
+    assert isinstance(launch, TrainingLaunch)
+    first, later = launch.first_save_interval, launch.settled_save_interval
+    assert first and later
+    assert (first.is_measured, first.faults) == (False, 0)
+    assert 1.0 < first.cost_s < 1.1  # a second, and a tiny model
+    assert 30.0 < first.seconds < later.seconds == LONGEST_S
+    assert later.mtbf_s == HOST_MTBF_S / launch.plan.world.processes
+
+
+def test_plan_without_an_automatic_interval_has_none() -> None:
+    launch = launch_of("/job", None)
+    assert isinstance(launch, TrainingLaunch)
+    assert launch.plan.save_statistics is None
+    assert launch.first_save_interval is None and launch.settled_save_interval is None

@@ -169,6 +169,12 @@ def test_saves_that_take_long_are_to_be_rarer() -> None:
     assert change == f"save less often: checkpoint.every_steps={5 * -(-share // 0.01):.0f}"
 
 
+def test_saves_at_an_automatic_interval_are_not_to_be_rarer() -> None:
+    run = RunEvents().training().steps(1, 5).phase("save", 5).steps(6, 10).finished()
+    job = tiny_job(checkpoint={"every_minutes": "auto"})
+    assert changes(record_of(run, job=job, saves=2), PartKind.CHECKPOINTS) == []
+
+
 def test_lost_steps_call_for_checkpoints_in_memory() -> None:
     run = RunEvents().training().steps(1, 100).ended("crash")
     run.next_attempt().training().steps(1, 101).finished()

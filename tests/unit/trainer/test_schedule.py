@@ -1,12 +1,16 @@
 """Which steps are saved: all processes decide the same, and nothing that was requested is lost."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.checkpoint import policy as schedules
+from trainer.checkpoint.auto_interval import REQUEST_STEPS, AutoInterval
 from trainer.checkpoint.policy import Schedule
 from trainer.contract.config.job import Checkpoint
+from trainer.contract.planning.save_interval import SaveStatistics
 from trainer.distributed.stop_vote import StopRequest, StopSignal
 
 
@@ -59,6 +63,29 @@ def test_by_minutes_two_steps_after_the_time_is_up():
         saved = _run(_of({"every_minutes": 1}, 20, count=3), 20, tick)
     assert saved[0] == [7, 14, 20]
     assert saved[1] == saved[2] == saved[0]
+
+
+def test_an_automatic_interval_of_process_0_reaches_all_processes():
+    known = SaveStatistics(faults=10, host_s=10.1 * 50 - 60, cost_s=4.0, is_measured=True)
+    with pytest.MonkeyPatch.context() as patch:
+        clock = Clock(patch)
+        auto = AutoInterval(known, 1, 0.0, lambda _: None)
+        assert auto.seconds == pytest.approx(20.0)  # sqrt(2 * 4 * 50)
+        policy = Checkpoint(every_minutes="auto")
+        every = [
+            Schedule(policy, 30, StopSignal(), keeps_time=p == 0, auto=None if p else auto)
+            for p in range(3)
+        ]
+
+        def tick(step):
+            clock.now_s = 2.0 * step
+            auto.stepped(2.0)
+
+        saved = _run(every, 30, tick)
+    assert saved[0] == saved[1] == saved[2]
+    # 20 s are ten steps: requested two steps earlier, and saved one step later, as of minutes.
+    gaps = {after - before for before, after in itertools.pairwise(saved[0][:-1])}
+    assert gaps == {10 - REQUEST_STEPS + 1}
 
 
 @given(process=st.integers(0, 3), at=st.integers(1, 20), every=st.none() | st.integers(1, 7))

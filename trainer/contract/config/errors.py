@@ -76,7 +76,7 @@ def _explain_one(schema: type[BaseModel], error: Any) -> Explanation:
         case "union_tag_invalid":
             path = (*path, _tag_key(error))
             return _bad_choice(path, error["ctx"]["tag"], _tags(annotation))
-        case "literal_error":
+        case "literal_error" if not _is_of_several(annotation):
             return _bad_choice(path, error["input"], _choices(annotation))
         case "value_error":
             return Explanation(path, str(error["ctx"]["error"]), value)
@@ -133,7 +133,8 @@ def _describe_one(kind: Any, bounds: dict[str, Any]) -> str:
     if kind is NoneType:
         return "null"
     if get_origin(kind) is Literal:
-        return "one of " + ", ".join(map(str, get_args(kind)))
+        choices = get_args(kind)
+        return ("one of " if len(choices) > 1 else "") + ", ".join(map(str, choices))
     if _is_section(kind) or get_origin(kind) is dict:
         return "a section (key: value)"
     if get_origin(kind) in (list, tuple):
@@ -153,7 +154,7 @@ def _bounds(bounds: dict[str, Any]) -> str:
 def _locate(schema: type[BaseModel], loc: KeyPath) -> tuple[KeyPath, Any]:
     """Returns the path in the file of a pydantic location, and the annotation at that path.
 
-    For a union of sections, pydantic adds the tag of the member, which is not in the file.
+    For a union, pydantic adds the tag or the type of the member, which is not in the file.
     """
     path: list[Any] = []
     here: Any = schema
@@ -164,12 +165,22 @@ def _locate(schema: type[BaseModel], loc: KeyPath) -> tuple[KeyPath, Any]:
         if part in tagged:
             here = tagged[part]
             continue
+        if _is_of_several(here):
+            continue
         if len(sections) > 1:
             here = next((s for s in sections if part in _tags(s)), None)
             continue
         path.append(part)
         here = _child(here, sections, part)
     return tuple(path), here
+
+
+def _is_of_several(annotation: Any) -> bool:
+    """Returns whether a value may be of several types without parts, such as a number or a word."""
+    kinds = {kind for kind, _ in _members(annotation)} - {NoneType}
+    return len(kinds) > 1 and not any(
+        _is_section(kind) or get_origin(kind) in (dict, list, tuple) for kind in kinds
+    )
 
 
 def _child(here: Any, sections: list[type[BaseModel]], part: Any) -> Any:

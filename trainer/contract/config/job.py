@@ -3,7 +3,7 @@
 The launcher reads it to check and plan, the trainer to run. Pure Python, no JAX.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -84,13 +84,17 @@ class Eval(Section):
 class Checkpoint(Section):
     """Schedule and retention of saves, and the weights that a run starts from."""
 
+    not_here: ClassVar = {"every": "unknown key. Set every_steps, or every_minutes: auto or N"}
+
     every_steps: Positive | None = Field(
-        default=None, description="Save every N steps. May be combined with `every_minutes`."
-    )
-    every_minutes: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
-        description="Save every N minutes. Defaults to 10 when `every_steps` is not set; both may "
-        "be set.",
+        description="Save every N steps. May be combined with a number of `every_minutes`.",
+    )
+    every_minutes: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
+        default=None,
+        description="Save every N minutes. auto: as often as costs least, by the measured cost of "
+        "a save and the rate of faults. Defaults to 10 when `every_steps` is not set; both may be "
+        "set.",
     )
     in_memory_every_steps: Positive | Literal["auto"] | None = Field(
         default=None,
@@ -133,6 +137,13 @@ class Checkpoint(Section):
         if isinstance(given, dict) and not given.keys() & {"every_steps", "every_minutes"}:
             return {**given, "every_minutes": 10.0}
         return given
+
+    @model_validator(mode="after")
+    def _has_one_interval(self) -> "Checkpoint":
+        if self.every_minutes == "auto" and self.every_steps is not None:
+            message = f"auto requires every_steps: null, found {self.every_steps}"
+            raise KeyedError(("every_minutes", message))
+        return self
 
     @field_validator("init_from")
     @classmethod

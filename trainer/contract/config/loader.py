@@ -186,7 +186,10 @@ class _Draft:
         return None
 
     def _explain(self, schema: type[BaseModel], errors: list[Any]) -> None:
-        explained = [problem for error in errors for problem in explain(schema, error)]
+        # A value that may be of several types has an error, with the same text, for each of them.
+        explained = list(
+            dict.fromkeys(problem for error in errors for problem in explain(schema, error))
+        )
         # A value that a validator derived from a wrong one is wrong too; the user did not write it.
         written = [
             one for one in explained if one.path in self.places or one.is_missing or not one.path

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from trainer.contract.config.base import Section
+from trainer.contract.planning.save_interval import SaveStatistics
 
 
 class World(Section):
@@ -114,6 +115,8 @@ class Plan(BasePlan):
     it; `capacity` multiplies it with a fixed number of rows in each sequence."""
     padded_vocab: int
     corpus: Corpus
+    save_statistics: SaveStatistics | None = None
+    """What the interval of `checkpoint.every_minutes: auto` starts from; None without `auto`."""
 
     @property
     def trained(self) -> tuple[ArrayPlan, ...]:

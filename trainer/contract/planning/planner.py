@@ -22,11 +22,14 @@ from trainer.contract.planning import (
     validation,
 )
 from trainer.contract.planning.plan import ArrayPlan, BatchSplit, Corpus, Plan, World
+from trainer.contract.planning.save_interval import SaveStatistics, assumed_cost_s
 from trainer.contract.storage.tokenizer_info import vocab_size
 
 FLOAT32_BYTES = 4
 TPU_LANES = 128
 """Lanes of a TPU's vector register: `num_lanes` of jax.experimental.pallas.tpu.TpuInfo."""
+STATE_COPIES = 3
+"""Trained parameters and two moments of each, for the assumed cost of a save."""
 DTYPE_BYTES = {"float32": FLOAT32_BYTES, "bfloat16": 2}
 Dtype = Literal["float32", "bfloat16"]
 Build = Callable[[Job], Sequence[parameter_shapes.Parameter]]
@@ -79,7 +82,7 @@ def resolve(job: Job, world: World, corpus: Corpus, build: Build | None = None) 
     )
     problems.stop()
     dtype = _compute_dtype(job, world)
-    return Plan(
+    plan = Plan(
         world=world,
         mesh=mesh,
         device_order=order,
@@ -95,6 +98,16 @@ def resolve(job: Job, world: World, corpus: Corpus, build: Build | None = None) 
         corpus=corpus,
         warnings=tuple(_warnings(job, world, mesh, model + adapters)),
     )
+    return plan.model_copy(update={"save_statistics": _save_statistics(job, plan)})
+
+
+def _save_statistics(job: Job, plan: Plan) -> SaveStatistics | None:
+    """Returns what is known before the first save, if the job chooses its own interval."""
+    if job.checkpoint is None or job.checkpoint.every_minutes != "auto":
+        return None
+    trained = sum(array.bytes_per_device for array in plan.trained)
+    on_host = STATE_COPIES * trained * plan.world.devices_per_host
+    return SaveStatistics(cost_s=assumed_cost_s(on_host))
 
 
 def _model(

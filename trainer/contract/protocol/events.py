@@ -242,6 +242,23 @@ class CheckpointSavedEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointIntervalEvent(Event):
+    """The interval between checkpoints that `checkpoint.every_minutes: auto` has chosen."""
+
+    kind: ClassVar = "checkpoint_interval"
+    seconds: float
+    """Seconds from the begin of a save to the begin of the next."""
+    cost_s: float
+    """Seconds of steps that a save costs: it blocks some, and slows those beside its write."""
+    is_measured: bool
+    """Whether `cost_s` is measured in this run, and not assumed."""
+    mtbf_s: float
+    """Mean time between faults that the interval allows for, of all hosts together, in seconds."""
+    faults: int
+    """Faults of the run so far that lost steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SaveFailedEvent(Event):
     """A checkpoint could not be saved. The run continues and saves again later."""
 
@@ -305,6 +322,7 @@ class FinishedEvent(Event):
 EVENT_TYPES: tuple[type[Event], ...] = (
     StartedEvent, InitializedEvent, CompiledEvent, CheckedEvent, PhaseEvent, ProgressEvent,
     HeartbeatEvent, StepEvent, EvalEvent, SampledEvent, SaveProgressEvent, CheckpointSavedEvent,
-    SaveFailedEvent, RestoredEvent, WarningEvent, ErrorEvent, FinishedEvent,
+    CheckpointIntervalEvent, SaveFailedEvent, RestoredEvent, WarningEvent, ErrorEvent,
+    FinishedEvent,
 )  # fmt: skip
 """All events that a program may send."""
