@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launcher.cluster.schema import Cluster
-from launcher.planning.forecast import Forecast, forecast
 from launcher.planning import host_memory
+from launcher.planning.forecast import Forecast, forecast
 from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
 from launcher.ui.plan_view import bytes_per_device, environment
@@ -13,8 +13,8 @@ from trainer.contract.config.command import CommandJob
 from trainer.contract.config.job import Job
 from trainer.contract.estimates.roofline import Bounds
 from trainer.contract.planning.plan import ArrayPlan, BasePlan, Plan
-from trainer.contract.protocol.reports import StepSchedule
 from trainer.contract.planning.save_interval import SaveInterval
+from trainer.contract.protocol.reports import StepSchedule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,8 @@ from trainer.contract.config.job import Job
 from trainer.contract.config.loader import dump
 from trainer.contract.planning.plan import World
 from trainer.contract.planning.planner import resolve
-from trainer.model import custom
 from trainer.contract.planning.save_interval import SaveStatistics
+from trainer.model import custom
 
 DEADLINE_S = 240
 
