@@ -5,7 +5,6 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +78,8 @@ class Comparison:
     """A row, and the forecast of its job as far as there is one."""
 
     row: Row
+    launch: TrainingLaunch
+    """The row's job on its cluster."""
     published: Speed
     estimate: Estimate | None
     result: Forecast | None
@@ -110,7 +111,7 @@ class Comparison:
         ours = self.tokens_per_s_per_chip
         if ours is None or self.result is None:
             return None
-        factor = _alike(self.row, self.result.step_time_s, self.result.parts)
+        factor = _alike(self.row, self.launch, self.result.step_time_s, self.result.parts)
         return self._error_of(ours * factor)
 
     @property
@@ -141,17 +142,16 @@ class Comparison:
         return (self.result and self.result.problem) or "not run yet"
 
 
-@cache
 def _launch(row: Row) -> TrainingLaunch:
     with tempfile.TemporaryDirectory() as folder:
         return plan(row, Path(folder))
 
 
-def _alike(row: Row, step_s: float, parts: Mapping[str, float]) -> float:
+def _alike(row: Row, launch: TrainingLaunch, step_s: float, parts: Mapping[str, float]) -> float:
     """Returns how much faster a step is that recomputes what the source's does, as a factor."""
     if row.recomputes is None or not parts:
         return 1.0
-    return step_s / like_for_like(parts, _launch(row), row.recomputes)
+    return step_s / like_for_like(parts, launch, row.recomputes)
 
 
 def compare(rows: Sequence[Row], results: Mapping[str, Forecast]) -> Iterator[Comparison]:
@@ -161,15 +161,17 @@ def compare(rows: Sequence[Row], results: Mapping[str, Forecast]) -> Iterator[Co
         result = results.get(row.id)
         if result is not None and result.job != row.job_hash:
             result = None
-        yield Comparison(row, published_speed(row, _launch(row)), _estimate(row), result, best)
+        launch = _launch(row)
+        speed = published_speed(row, launch)
+        yield Comparison(row, launch, speed, _estimate(row, launch), result, best)
 
 
-def _estimate(row: Row) -> Estimate | None:
-    found = forecast(_launch(row))
+def _estimate(row: Row, launch: TrainingLaunch) -> Estimate | None:
+    found = forecast(launch)
     if found is None:
         return None
     speed = found.tokens_per_s_per_device * row.devices_per_chip
-    return Estimate(speed, speed * _alike(row, found.step_time_s, found.parts))
+    return Estimate(speed, speed * _alike(row, launch, found.step_time_s, found.parts))
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ class SaveSchedule:
         found = self.last_step
         if every := self.policy.every_steps:
             found = min(found, (step // every + 1) * every)
-        if minutes := self.policy.every_minutes:
+        if self.policy.every_minutes and self.policy.every_minutes != "auto":
+            minutes = self.policy.every_minutes
             left_s = self.saved_at_s + 60.0 * minutes - now_s
             found = min(found, step + 1 + max(0, math.ceil(left_s / step_s - 1e-9)))
         return found

@@ -109,7 +109,7 @@ class Launcher:
     def __call__(self, name: str = "small", provider: str = "", more: str = "") -> Launch:
         return self.on(self.cluster_file(f"{name}-cluster", provider, more), name)
 
-    def on(self, cluster: Path, name: str, words: Sequence[str] = ()) -> Launch:
+    def on(self, cluster: Path | str, name: str, words: Sequence[str] = ()) -> Launch:
         own = ["--cluster", str(cluster), "job.yaml", f"name={name}", *words]
         return Launch(self.folder, self.traces, name, own)
 

@@ -112,9 +112,8 @@ def test_a_run_with_a_cluster_of_its_own_size_shares_with_no_other() -> None:
 @pytest.mark.parametrize(("needed", "victim"), [(1, "a"), (3, "b"), (4, "a")])
 def test_no_run_is_preempted_whose_hosts_are_not_needed(needed: int, victim: str) -> None:
     """The lowest priority stops first; not at all when its hosts do not suffice."""
-    fields = {"is_elastic": False, "is_preemptible": True}
-    low = elastic("a", priority=0, hosts=1, **fields)
-    high = elastic("b", priority=1, hosts=3, **fields)
+    low = elastic("a", priority=0, hosts=1, is_elastic=False, is_preemptible=True)
+    high = elastic("b", priority=1, hosts=3, is_elastic=False, is_preemptible=True)
     head = waits("c", sorted({needed, HOSTS}), priority=2)
     views = {low: RunView(RunPhase.ACTIVE, 1), high: RunView(RunPhase.ACTIVE, 3)}
     action = next_action(
