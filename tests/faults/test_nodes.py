@@ -135,22 +135,6 @@ def test_a_host_that_is_lost_for_good_and_one_that_comes_later(
     assert [plan["world"]["hosts_per_slice"] for plan in plans] == [hosts, hosts - 1, hosts]
 
 
-def test_an_attempt_on_fewer_hosts_has_been_compiled_before(
-    launch: Launcher, traces: Traces
-) -> None:
-    cluster = launch.cluster_file("elastic", more="wait_for_hosts_s: 0")
-    cluster.write_text(cluster.read_text().replace("hosts: 2", "hosts: {min: 1, max: 2}"))
-    run = launch.on(cluster, "elastic", ["steps=100000", "checkpoint.every_steps=10"])
-    run.wait_for_event("checkpoint_saved")
-    run.wait_for(lambda: "compiled ahead for process 0 of smaller-0001" in run.log(0))
-    os.kill(node_of(traces, 1), signal.SIGKILL)
-    compiled = run.wait_for_event("compiled", attempt=2)
-    assert (compiled["traces"], compiled["compilations"]) == (0, 0)
-    os.killpg(run.process.pid, signal.SIGINT)
-    assert run.wait(timeout_s=60.0) == 130, run.output
-    traces.assert_nothing_left(timeout_s=5.0)
-
-
 @pytest.mark.full
 def test_a_slice_that_is_lost_for_good_and_one_that_comes_later(
     launch: Launcher, start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -119,13 +118,11 @@ def test_kill_9_during_compilation_needs_no_recompilation(
     kill = "os.kill(os.getpid(), signal.SIGKILL)"
     again = f"name == 'compile' and os.path.exists({str(tmp_path / 'once-trained')!r})"
     code = f"name == 'train' and once('trained') and {kill}; {again} and once('again') and {kill}"
-    fresh = f"JAX_DEBUG_LOG_MODULES: jax._src.compiler, XDG_CACHE_HOME: {tmp_path / 'cache'}"
+    fresh = f"XDG_CACHE_HOME: {tmp_path / 'cache'}"
     provider = sabotage_phases(tmp_path, code).replace("PYTHONPATH", f"{fresh}, PYTHONPATH")
     run = start("faulty", provider)
     assert_finished(run, unbroken, traces)
     assert [(end["end_reason"], end["process"]) for end in ends(run)] == [("crash", 1)] * 2
-    missed = re.findall(r"COMPILATION CACHE MISS for '(\S+)' with key '(\S+)'", run.log(1))
-    assert missed and len(missed) == len(set(missed)), "each is compiled once in all attempts"
     compiled = [event for event in run.events() if event["event"] == "compiled"]
     assert compiled[-1]["attempt"] == 3 and compiled[-1]["from_cache"]
 

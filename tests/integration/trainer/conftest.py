@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from trainer.contract.storage.cache_dirs import cache_folder
+from trainer.programs.executables import FOLDER
 
 COMPILED = cache_folder() / "compiled"
 
@@ -34,8 +35,9 @@ def _cache(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")
     own = folder / "slipway"
     own.mkdir()
-    COMPILED.mkdir(parents=True, exist_ok=True)
-    (own / "compiled").symlink_to(COMPILED)
+    for name in (COMPILED.name, FOLDER):
+        (cache_folder() / name).mkdir(parents=True, exist_ok=True)
+        (own / name).symlink_to(cache_folder() / name)
     return folder
 
 

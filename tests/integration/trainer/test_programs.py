@@ -69,7 +69,7 @@ def test_the_losses_are_those_of_programs_that_were_traced(programs: Path, tmp_p
 
 def test_damaged_programs_are_made_again(programs: Path, tmp_path: Path) -> None:
     attempt(1, tmp_path / "run", until=FIRST_STEPS)
-    for path in filter(Path.is_file, programs.rglob("*")):
+    for path in programs.glob("*/*"):
         data = bytearray(path.read_bytes())
         data[-1] ^= 1
         path.write_bytes(data)
