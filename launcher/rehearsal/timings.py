@@ -38,7 +38,7 @@ class Timings:
     cold_restart_s: float = COLD_RESTART_S
     """The same where no processes stand by."""
     first_step_s: float = FIRST_STEP_S
-    """By how much the first step of an attempt is longer than others."""
+    """Additional seconds of the first step of an attempt."""
     agent_start_s: float = AGENT_START_S
     """A host that joins the run until it is ready: its agent and the imports of its program."""
     check_s: float = CHECK_S
