@@ -55,8 +55,8 @@ class Timings:
     """From the loss of a host to the end of the attempt; None: until its silence is noticed."""
     stop_s: float = GRACE_S
     """From the end of the last step of an orderly stop, saved, to the end of the attempt."""
-    replacement_s: float = REPLACEMENT_S
-    """From the loss of a host until another one takes its place; infinity: never."""
+    replacement_s: float | None = REPLACEMENT_S
+    """From the loss of a host until another one takes its place; None: never."""
     notice_s: float = 30.0
     """From the notice of a preemption until the host is gone."""
 
