@@ -1,4 +1,4 @@
-"""What a forecast becomes when a step recomputes what the step of a source does, and no more.
+"""What a forecast becomes when a step recomputes exactly what the step of a source does.
 
 Slipway recomputes all of a layer, or all but its matrix products; other systems choose among the
 products of a layer. The correction is arithmetic: products take time in proportion to their FLOPs.

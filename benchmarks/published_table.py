@@ -30,7 +30,7 @@ per second and chip, rows are sequences per JAX device. Where a source gives TFL
 `*`), the speed follows from its own count of FLOPs. The estimate is what `launch plan` prints
 without the compiler; the forecast follows the compiled step. Each has two errors in brackets, above
 0 if the figure is faster than the measurement: of the job as it is, and like for like. The second
-one is what the figure would be if the backward pass computed again what theirs does, and no more:
+one is what the figure would be if the backward pass computed exactly the same again as theirs:
 matrix products and attention in proportion to their FLOPs. The fastest job is one that
 `launch plan --search` finds for the same model, batch and length. A row is ahead if the forecast of
 either job is above the measurement. All figures of Slipway are computed; no row was run on TPUs.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from pathlib import Path
 
 from rich.console import Console
@@ -149,7 +150,8 @@ def _timings(launch: TrainingLaunch, options: RehearseOptions) -> tuple[Timings,
     else:
         timings = _measured(options.like, timings, launch.job, options)
     if options.replacement_s is not None:
-        timings = replace(timings, replacement_s=options.replacement_s)
+        seconds = options.replacement_s
+        timings = replace(timings, replacement_s=seconds if isfinite(seconds) else None)
     elif timings.replacement_s == REPLACEMENT_S:
         notes.append(
             f"a lost host is replaced after {REPLACEMENT_S:.0f} s: an assumption, see "

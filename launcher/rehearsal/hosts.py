@@ -290,7 +290,9 @@ class StubHosts:
         process = self._process_of(unit)
         self._set_usable(unit, is_up=False)
         unit.is_ready = False
-        self.clock.at(self.clock.now_s + self.timings.replacement_s, lambda: self._come_back(unit))
+        replacement_s = self.timings.replacement_s
+        if replacement_s is not None:
+            self.clock.at(self.clock.now_s + replacement_s, lambda: self._come_back(unit))
         if process is not None:
             self._hit(FaultKind.HOST, process)
 

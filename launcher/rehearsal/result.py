@@ -13,13 +13,13 @@ from launcher.rehearsal.play import DAY_S, Outcome, Parts
 
 @dataclass(frozen=True, kw_only=True)
 class Percentiles:
-    """How a figure varies over the draws (nearest rank). null where the run never gets that far."""
+    """How a figure varies over the draws (nearest rank). None where the run never gets that far."""
 
     p5: float | None
     p50: float | None
     p95: float | None
     mean: float | None
-    """null when it is not known for every draw."""
+    """None when it is not known for every draw."""
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:

@@ -38,7 +38,7 @@ class Timings:
     cold_restart_s: float = COLD_RESTART_S
     """The same where no processes stand by."""
     first_step_s: float = FIRST_STEP_S
-    """By how much the first step of an attempt is longer than others."""
+    """Additional seconds of the first step of an attempt."""
     agent_start_s: float = AGENT_START_S
     """A host that joins the run until it is ready: its agent and the imports of its program."""
     check_s: float = CHECK_S
@@ -55,8 +55,8 @@ class Timings:
     """From the loss of a host to the end of the attempt; None: until its silence is noticed."""
     stop_s: float = GRACE_S
     """From the end of the last step of an orderly stop, saved, to the end of the attempt."""
-    replacement_s: float = REPLACEMENT_S
-    """From the loss of a host until another one takes its place; infinity: never."""
+    replacement_s: float | None = REPLACEMENT_S
+    """From the loss of a host until another one takes its place; None: never."""
     notice_s: float = 30.0
     """From the notice of a preemption until the host is gone."""
 

@@ -112,7 +112,7 @@ def test_a_stopped_trainer_is_a_hang(
     assert_finished(run, unbroken, traces)
     (ended,) = ends(run)
     assert (ended["end_reason"], ended["process"]) == ("hang", 1)
-    assert "host-0001: stopped by a signal (SIGSTOP) in train" in ended["reason"]
+    assert "host-0001: stopped by a signal (SIGSTOP) in " in ended["reason"]
 
 
 def test_two_runs_of_one_name_at_once(

@@ -138,7 +138,7 @@ def test_loss_of_a_spare_costs_no_attempt() -> None:
 
 
 def test_host_that_never_comes_back_ends_a_fixed_run() -> None:
-    outcome = played([fault(900.0, "host")], replacement_s=float("inf"))
+    outcome = played([fault(900.0, "host")], replacement_s=None)
     assert outcome.state is RunState.FAILED
     assert "3 of 4 hosts are alive, at least 4 are needed" in outcome.reason
 
@@ -146,7 +146,7 @@ def test_host_that_never_comes_back_ends_a_fixed_run() -> None:
 def test_elastic_run_continues_on_fewer_hosts_and_grows_again() -> None:
     cluster = {"hosts": {"min": 3, "max": 4}, "wait_for_hosts_s": 60.0}
     lost = [fault(900.0, "host")]
-    gone = played(lost, cluster=cluster, replacement_s=float("inf"))
+    gone = played(lost, cluster=cluster, replacement_s=None)
     back = played(lost, cluster=cluster, replacement_s=1800.0)
     assert (gone.state, gone.attempts) == (RunState.FINISHED, 2)
     assert (back.state, back.attempts) == (RunState.FINISHED, 3)

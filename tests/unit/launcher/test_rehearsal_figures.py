@@ -80,7 +80,7 @@ def test_days_beyond_the_horizon_are_extrapolated() -> None:
 
 
 def test_run_that_gives_up_has_no_days_and_its_reason() -> None:
-    gone = scenario(replacement_s=math.inf)
+    gone = scenario(replacement_s=None)
     found = figures([rehearse(gone, [fault(900.0, "host")])], 2000)
     assert (found.days.mean, found.states) == (None, {"failed": 1})
     (reason,) = found.failures
