@@ -78,8 +78,6 @@ class Comparison:
     """A row, and the forecast of its job as far as there is one."""
 
     row: Row
-    launch: TrainingLaunch
-    """The row's job on its cluster."""
     published: Speed
     estimate: Estimate | None
     result: Forecast | None
@@ -111,7 +109,8 @@ class Comparison:
         ours = self.tokens_per_s_per_chip
         if ours is None or self.result is None:
             return None
-        factor = _alike(self.row, self.launch, self.result.step_time_s, self.result.parts)
+        launch = _launch(self.row)
+        factor = _alike(self.row, launch, self.result.step_time_s, self.result.parts)
         return self._error_of(ours * factor)
 
     @property
@@ -163,7 +162,7 @@ def compare(rows: Sequence[Row], results: Mapping[str, Forecast]) -> Iterator[Co
             result = None
         launch = _launch(row)
         speed = published_speed(row, launch)
-        yield Comparison(row, launch, speed, _estimate(row, launch), result, best)
+        yield Comparison(row, speed, _estimate(row, launch), result, best)
 
 
 def _estimate(row: Row, launch: TrainingLaunch) -> Estimate | None:

@@ -74,7 +74,9 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
             monkeypatch.setattr(controller, "_hosting", hosts)
             hosts.controller = controller
             assert controller.run().state == "finished"
-        plans = [json.loads(path.read_text()) for path in sorted((run.folder / "plans").iterdir())]
+        plans = [
+            json.loads(path.read_text()) for path in sorted((run.folder / "plans").glob("0*.json"))
+        ]
         return hosts.calls, [plan["world"]["hosts_per_slice"] for plan in plans]
 
     return play

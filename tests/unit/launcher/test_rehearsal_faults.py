@@ -62,12 +62,8 @@ def test_wrong_rate_is_a_problem_with_both_values(text: str, message: str) -> No
     (problem,) = error.value.problems
     assert message in problem.message
     assert problem.key == "--faults"
-<<<<<<< .merge_file_IeBJRm
     assert problem.found
     assert problem.found in text
-=======
-    assert (problem.found or "?") in text
->>>>>>> .merge_file_3NTA0N
     assert problem.expected
 
 
