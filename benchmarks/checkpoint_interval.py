@@ -32,10 +32,12 @@ from benchmarks.checkpoint_interval_draws import Auto, Drawn, Policy, Save, faul
 from benchmarks.faults import workplace
 from launcher.core.events import parse_event
 from launcher.runs.goodput import goodput
-from tests.support.launches import Launcher
+from tests.support.assert_no_leftovers import Traces
+from tests.support.launches import Launch
 from tests.support.processes import wait_until
 from tests.support.programs import trainer_of
 
+NAME = "measured"
 JOB = """\
 name: measured
 steps: {steps}
@@ -80,10 +82,7 @@ def _measure(count: int) -> tuple[float, list[Save]]:
     """Returns the mean seconds of a step beside which nothing is written, and the saves."""
     steps = STEPS_BETWEEN * (count + WARM_UP_SAVES) + STEPS_BETWEEN // 2
     with workplace() as (folder, traces):
-        launcher = Launcher(folder, traces)
-        text = JOB.format(steps=steps, checkpoint=f"{{every_steps: {STEPS_BETWEEN}, keep: 1}}")
-        (launcher.folder / "job.yaml").write_text(text)
-        run = launcher.on("local", "measured", [])
+        run = _launch(folder, traces, steps, f"{{every_steps: {STEPS_BETWEEN}, keep: 1}}")
         assert run.process.wait(1800) == 0, run.output
         times = {line["step"]: line["step_time_s"] for line in _lines(run.run_dir, "metrics.jsonl")}
         events = _lines(run.run_dir, "events.jsonl")
@@ -101,6 +100,11 @@ def _measure(count: int) -> tuple[float, list[Save]]:
         if event["step"] < steps
     ]
     return plain_s, measured[WARM_UP_SAVES:]
+
+
+def _launch(folder: Path, traces: Traces, steps: int, checkpoint: str) -> Launch:
+    (folder / "job.yaml").write_text(JOB.format(steps=steps, checkpoint=checkpoint))
+    return Launch(folder, traces, NAME, ["--cluster", "local", "job.yaml"])
 
 
 def _beside(event: dict[str, Any], times: dict[int, float]) -> list[int]:
@@ -169,10 +173,7 @@ def _kill(kills: int) -> None:
     """Kills the trainer of a real run again and again, and prints what each attempt chose."""
     gaps = random.Random(0)
     with workplace() as (folder, traces):
-        launcher = Launcher(folder, traces)
-        text = JOB.format(steps=10**6, checkpoint="{every_minutes: auto}")
-        (launcher.folder / "job.yaml").write_text(text)
-        run = launcher.on("local", "measured", [])
+        run = _launch(folder, traces, 10**6, "{every_minutes: auto}")
         for number in range(1, kills + 1):
             run.wait_for_event("step", attempt=number)
             pause_s = gaps.expovariate(1 / KILL_EVERY_S)

@@ -26,7 +26,8 @@ class AutoInterval:
     """Measures saves and chooses the interval between them. Times are seconds of one clock.
 
     A save costs the seconds for which it blocks the steps, and those by which the steps beside its
-    writes are longer than others.
+    writes are longer than others. The first save of an attempt compiles and allocates, whatever the
+    interval is, so it counts only while no other save is known.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class AutoInterval:
     ) -> None:
         """`known` is what the plan knows. `report` receives the interval, now and after changes."""
         self._known, self._hosts, self._began_s, self._report = known, hosts, now_s, report
-        self._steps = 0
+        self._steps = self._saves = 0
         self._plain = deque[float](maxlen=PLAIN_STEPS)
         self._blocked = deque[float](maxlen=SAVES)
         self._slowed = deque[float](maxlen=SAVES)
@@ -87,7 +88,12 @@ class AutoInterval:
         plain_s = fmean(self._plain) if self._plain else None
         slowed_s = 0.0 if plain_s is None else sum(self._beside) - plain_s * len(self._beside)
         self._write_s = now_s - began_s
-        self._add(self._save_blocked_s, slowed_s)
+        self._saves += 1
+        if self._saves == 2 and not self._known.is_measured:
+            self._blocked.clear()
+            self._slowed.clear()
+        if self._saves > 1 or not self._known.is_measured:
+            self._add(self._save_blocked_s, slowed_s)
         self._choose(now_s)
 
     def _add(self, blocked_s: float, slowed_s: float) -> None:

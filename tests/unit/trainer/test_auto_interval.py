@@ -57,6 +57,7 @@ def test_first_steps_of_an_attempt_do_not_count_as_usual_ones():
 def test_steps_that_vary_add_no_cost_on_average():
     run = Run()
     run.step(10)
+    run.save(blocked_s=0.5)
     for sign in (1, -1) * (SAVES // 2):
         run.save(blocked_s=0.5, slowed_s=sign * 0.4)
         run.step(10)
@@ -75,10 +76,20 @@ def test_cost_of_earlier_attempts_counts_until_enough_saves_replace_it():
     run = Run(SaveStatistics(cost_s=9.0, is_measured=True))
     assert run.auto.chosen.cost_s == 9.0
     run.step(20)
+    run.save(blocked_s=50.0)  # the first one of the attempt
     run.save(blocked_s=1.0)
     assert run.auto.chosen.cost_s == pytest.approx(5.0)
     for _ in range(SAVES):
         run.save(blocked_s=1.0)
+    assert run.auto.chosen.cost_s == pytest.approx(1.0)
+
+
+def test_first_save_of_a_run_counts_until_the_second_one():
+    run = Run()
+    run.step(20)
+    run.save(blocked_s=5.0)
+    assert run.auto.chosen.cost_s == pytest.approx(5.0)
+    run.save(blocked_s=1.0)
     assert run.auto.chosen.cost_s == pytest.approx(1.0)
 
 
