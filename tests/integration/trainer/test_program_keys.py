@@ -11,7 +11,9 @@ from jax.sharding import SingleDeviceSharding
 
 from tests.support.jobs import corpus_of, job_of, world_of
 from trainer.contract.config.job import Job
+from trainer.contract.planning.plan import Corpus
 from trainer.contract.planning.planner import resolve
+from trainer.contract.planning.save_interval import SaveStatistics
 from trainer.programs import keys
 
 WORLD = world_of(2, 2)
@@ -73,10 +75,17 @@ def test_parts_of_sections_without_effect_are_left_out(changes: dict[str, Any]) 
     assert key(**changes) == key()
 
 
-def test_data_that_has_changed_leaves_the_key() -> None:
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"corpus": Corpus(source="stdlib", sha256="0")},
+        {"save_statistics": SaveStatistics(faults=3)},
+    ],
+)
+def test_parts_of_the_plan_without_effect_are_left_out(part: dict[str, Any]) -> None:
     job = job_of()
     plan = resolve(job, WORLD, corpus_of(job))
-    changed = plan.model_copy(update={"corpus": plan.corpus.model_copy(update={"sha256": "0"})})
+    changed = plan.model_copy(update=part)
     device = jax.devices()[0]
     assert keys.of_job(job, changed, device) == keys.of_job(job, plan, device)
 
