@@ -12,7 +12,7 @@ from tests.support.run_builders import HOUR_S, RunEvents
 from tests.support.run_folders import event_of
 from trainer.contract.planning.save_interval import SaveStatistics
 
-ASSUMED = SaveStatistics(cost_s=7.0)
+ASSUMED = SaveStatistics(blocked_s=7.0)
 
 
 def _known(run: RunEvents) -> SaveStatistics:
@@ -74,11 +74,13 @@ def test_a_lost_launcher_counts_as_a_fault_at_its_last_event():
 
 
 def test_a_measured_cost_is_kept_for_the_next_attempt():
-    chosen = {"seconds": 60.0, "mtbf_s": 9e9, "faults": 0}
-    run = _attempt(RunEvents()).host("checkpoint_interval", cost_s=7.0, is_measured=False, **chosen)
-    assert not _known(run).is_measured
-    run.host("checkpoint_interval", cost_s=2.5, is_measured=True, **chosen)
-    assert (_known(run).cost_s, _known(run).is_measured) == (2.5, True)
+    chosen = {"seconds": 60.0, "mtbf_s": 9e9, "faults": 0, "slowed_s": -0.5}
+    run = _attempt(RunEvents()).host(
+        "checkpoint_interval", cost_s=7.0, blocked_s=7.0, saves=0, **chosen
+    )
+    assert _known(run) == ASSUMED.model_copy(update={"host_s": _known(run).host_s})
+    run.host("checkpoint_interval", cost_s=2.5, blocked_s=2.5, saves=4, **chosen)
+    assert (_known(run).blocked_s, _known(run).slowed_s, _known(run).saves) == (2.5, -0.5, 4)
 
 
 KINDS = ["initialized", "attempt_ended", "checkpoint_saved", "restored", "command_started"]
