@@ -73,14 +73,12 @@ def test_a_lost_launcher_counts_as_a_fault_at_its_last_event():
     assert (known.faults, known.host_s) == (1, pytest.approx(2 * HOUR_S))
 
 
-def test_a_measured_cost_is_kept_for_the_next_attempt():
-    chosen = {"seconds": 60.0, "mtbf_s": 9e9, "faults": 0, "slowed_s": -0.5}
-    run = _attempt(RunEvents()).host(
-        "checkpoint_interval", cost_s=7.0, blocked_s=7.0, saves=0, **chosen
-    )
-    assert _known(run) == ASSUMED.model_copy(update={"host_s": _known(run).host_s})
-    run.host("checkpoint_interval", cost_s=2.5, blocked_s=2.5, saves=4, **chosen)
-    assert (_known(run).blocked_s, _known(run).slowed_s, _known(run).saves) == (2.5, -0.5, 4)
+def test_measured_saves_are_kept_for_the_next_attempt():
+    chosen = {"seconds": 60.0, "mtbf_s": 9e9, "faults": 0, "cost_s": 2.5, "blocked_s": 2.5}
+    run = _attempt(RunEvents()).host("checkpoint_interval", slowed_s=0.0, saves=0, **chosen)
+    assert _known(run).blocked_s == ASSUMED.blocked_s
+    known = _known(run.host("checkpoint_interval", slowed_s=-0.5, saves=4, **chosen))
+    assert (known.blocked_s, known.slowed_s, known.saves) == (2.5, -0.5, 4)
 
 
 KINDS = ["initialized", "attempt_ended", "checkpoint_saved", "restored", "command_started"]

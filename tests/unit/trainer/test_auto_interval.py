@@ -16,12 +16,10 @@ class Run:
     def __init__(self, known: SaveStatistics | None = None, hosts: int = 1) -> None:
         self.reports: list[tuple[SaveInterval, bool]] = []
         self.now_s = 100.0
-        self.auto = AutoInterval(
-            known or SaveStatistics(),
-            hosts,
-            self.now_s,
-            lambda *report: self.reports.append(report),
-        )
+        self.auto = AutoInterval(known or SaveStatistics(), hosts, self.now_s, self._report)
+
+    def _report(self, chosen: SaveInterval, is_news: bool) -> None:
+        self.reports.append((chosen, is_news))
 
     def step(self, times: int = 1, seconds: float = STEP_S) -> None:
         for _ in range(times):

@@ -51,7 +51,7 @@ class SaveStatistics(Section):
     blocked_s: float = ASSUMED_COST_S
     """Seconds for which a save blocks the steps."""
     slowed_s: float = 0.0
-    """Seconds by which the steps beside a write are longer than others; noise may make it negative."""
+    """Seconds by which the steps beside a write are longer; noise may make it negative."""
     saves: int = 0
     """Saves that were measured in this run; 0 when the cost is assumed."""
 
