@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.checkpoint_interval_draws import Auto, Drawn, Policy, Save, fault_times
+from benchmarks.checkpoint_interval_draws import Auto, Drawn, Policy, Save, fault_times, slow_down_s
 from benchmarks.faults import workplace
 from launcher.core.events import parse_event
 from launcher.runs.goodput import goodput
@@ -125,7 +125,7 @@ def _trial(
     step_s: float, saves: Sequence[Save], costs: int, options: argparse.Namespace
 ) -> float:  # fmt: skip
     """Draws all policies with faults every `costs` costs of a save; returns auto's ratio."""
-    cost_s = statistics.fmean(save.cost_s for save in saves)
+    cost_s = statistics.fmean(save.blocked_s for save in saves) + slow_down_s(saves)
     mean_s = costs * cost_s
     work_s = options.faults * mean_s
 
@@ -160,7 +160,7 @@ def _trial(
 
 def _print_saves(step_s: float, saves: Sequence[Save]) -> None:
     print(f"{len(saves)} saves, beside steps of {1000 * step_s:.0f} ms, in seconds")
-    for name in ("blocked_s", "slowed_s", "write_s", "cost_s"):
+    for name in ("blocked_s", "slowed_s", "write_s"):
         values = [getattr(save, name) for save in saves]
         print(
             f"  {name:10} mean {statistics.fmean(values):7.3f}  least {min(values):7.3f}  "
@@ -191,7 +191,7 @@ def _print_attempts(events: Sequence[dict[str, Any]]) -> None:
     print("a real run, killed by SIGKILL")
     for event in events:
         if event["event"] == "checkpoint_interval":
-            how = "measured" if event["is_measured"] else "assumed"
+            how = "measured" if event["saves"] else "assumed"
             print(
                 f"  attempt {event['attempt']}: every {event['seconds']:.1f} s, a save costs "
                 f"{event['cost_s']:.2f} s ({how}), {event['faults']} faults, allows for one in "

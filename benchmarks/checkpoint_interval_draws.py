@@ -2,6 +2,7 @@
 
 import math
 import random
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -26,9 +27,10 @@ class Save(NamedTuple):
     write_s: float
     """From its begin to its commit."""
 
-    @property
-    def cost_s(self) -> float:
-        return max(0.0, self.blocked_s + self.slowed_s)
+
+def slow_down_s(saves: Sequence[Save]) -> float:
+    """Returns the seconds by which a save slows the steps. The rest of `slowed_s` is noise."""
+    return max(0.0, statistics.fmean(save.slowed_s for save in saves))
 
 
 class Policy:
@@ -79,7 +81,7 @@ class Auto(Policy):
     def fault(self, now_s: float) -> None:
         self.account.add(AttemptEndedEvent(time=now_s, end_reason=EndReason.CRASH))
 
-    def _report(self, chosen: SaveInterval) -> None:
+    def _report(self, chosen: SaveInterval, _: bool) -> None:
         self.account.add(CheckpointIntervalEvent(process=0, **vars(chosen)))
 
 
@@ -132,7 +134,7 @@ class Drawn:
             save = self.random.choice(self.saves)
             self.policy.save(self.now_s + self.restarts_s, save)
             began_s, commit_s, written_s = self.now_s, self.now_s + save.write_s, self.done_s
-            self.now_s += save.cost_s
+            self.now_s += save.blocked_s + slow_down_s(self.saves)
 
 
 def fault_times(mean_s: float, seed: int) -> Iterator[float]:

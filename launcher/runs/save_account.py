@@ -58,21 +58,20 @@ class SaveAccount:
             case RestoredEvent():
                 self._restored(event)
             case CheckpointIntervalEvent():
-                self.interval = SaveInterval(
-                    event.seconds, event.cost_s, event.is_measured, event.mtbf_s, event.faults
-                )
+                self.interval = _interval(event)
             case _:
                 pass
 
     def statistics(self, planned: SaveStatistics) -> SaveStatistics:
         """Returns what is known for the next attempt. `planned` has the assumed cost of a save."""
-        known = self.interval if self.interval and self.interval.is_measured else planned
+        known = self.interval if self.interval and self.interval.saves else planned
         return SaveStatistics(
             faults=self.faults,
             follows_fault=self.is_last_open,
             host_s=self.host_s,
-            cost_s=known.cost_s,
-            is_measured=known.is_measured,
+            blocked_s=known.blocked_s,
+            slowed_s=known.slowed_s,
+            saves=known.saves,
         )
 
     def _end(self, time: float, *, is_fault: bool) -> None:
@@ -91,3 +90,15 @@ class SaveAccount:
         if event.end_reason is EndReason.PREEMPTED:
             return event.step is None or event.step > self.saved
         return event.end_reason in FAULTS
+
+
+def _interval(event: CheckpointIntervalEvent) -> SaveInterval:
+    return SaveInterval(
+        seconds=event.seconds,
+        cost_s=event.cost_s,
+        blocked_s=event.blocked_s,
+        slowed_s=event.slowed_s,
+        saves=event.saves,
+        mtbf_s=event.mtbf_s,
+        faults=event.faults,
+    )

@@ -14,10 +14,10 @@ WARM_UP_STEPS = 2
 """First steps of an attempt whose times do not count: caches are cold."""
 PLAIN_STEPS = 200
 """Latest steps, beside which nothing was written, that a step beside a save is compared with."""
-SAVES = 8
-"""Latest saves whose mean cost counts."""
+SAVES = 50
+"""Saves after which an earlier one counts less: enough that the noise of step times cancels out."""
 CHANGE = 0.2
-"""Relative change of the interval from which on it is reported again."""
+"""Relative change of the interval from which on it is news."""
 REQUEST_STEPS = 2
 """Steps from a request to the save: the one that carries it, and the one that is then running."""
 
@@ -35,26 +35,28 @@ class AutoInterval:
         known: SaveStatistics,
         hosts: int,
         now_s: float,
-        report: Callable[[SaveInterval], None],
+        report: Callable[[SaveInterval, bool], None],
     ) -> None:
-        """`known` is what the plan knows. `report` receives the interval, now and after changes."""
+        """`known` is what the plan knows.
+
+        `report` receives the interval now and after each save, and whether that is news.
+        """
         self._known, self._hosts, self._began_s, self._report = known, hosts, now_s, report
         self._steps = self._saves = 0
+        self._is_first_known = False
+        """Whether the cost is that of the first save alone."""
         self._plain = deque[float](maxlen=PLAIN_STEPS)
-        self._blocked = deque[float](maxlen=SAVES)
-        self._slowed = deque[float](maxlen=SAVES)
-        if known.is_measured:
-            self._add(known.cost_s, 0.0)
         self._save_began_s: float | None = None
         """Time at which the save in progress began; None without one."""
         self._save_blocked_s = 0.0
         self._beside: list[float] = []
         """Times of the steps beside the save in progress."""
         self._write_s = 0.0
-        self._reported_s = 0.0
+        self._last_news_s = 0.0
         self.chosen: SaveInterval
         """The current interval, and what it follows from."""
         self._choose(now_s)
+        self._pass_on()
 
     @property
     def seconds(self) -> float:
@@ -89,29 +91,37 @@ class AutoInterval:
         slowed_s = 0.0 if plain_s is None else sum(self._beside) - plain_s * len(self._beside)
         self._write_s = now_s - began_s
         self._saves += 1
-        if self._saves == 2 and not self._known.is_measured:
-            self._blocked.clear()
-            self._slowed.clear()
-        if self._saves > 1 or not self._known.is_measured:
-            self._add(self._save_blocked_s, slowed_s)
+        if self._saves == 1 and not self._known.saves:
+            self._is_first_known = True
+            self._add(self._save_blocked_s, slowed_s, 1)
+        elif self._saves > 1:
+            saves = 1 if self._is_first_known else min(SAVES, self._known.saves + 1)
+            self._is_first_known = False
+            self._add(self._save_blocked_s, slowed_s, saves)
         self._choose(now_s)
+        self._pass_on()
 
-    def _add(self, blocked_s: float, slowed_s: float) -> None:
-        self._blocked.append(blocked_s)
-        self._slowed.append(slowed_s)
+    def _add(self, blocked_s: float, slowed_s: float, saves: int) -> None:
+        """Adds a save to the means, as the last one of `saves`."""
+        known = self._known
+        self._known = known.model_copy(
+            update={
+                "blocked_s": known.blocked_s + (blocked_s - known.blocked_s) / saves,
+                "slowed_s": known.slowed_s + (slowed_s - known.slowed_s) / saves,
+                "saves": saves,
+            }
+        )
 
     def _host_s(self, now_s: float) -> float:
         """Returns the seconds of hosts of the whole run until now."""
         return self._known.host_s + self._hosts * (now_s - self._began_s)
 
     def _choose(self, now_s: float) -> None:
-        """Chooses the interval, and reports one that is not as reported before."""
         known = self._known.model_copy(update={"host_s": self._host_s(now_s)})
-        if self._blocked:
-            # Noise of step times has both signs, so it is added up before it is limited.
-            cost_s = fmean(self._blocked) + max(0.0, fmean(self._slowed))
-            known = known.model_copy(update={"cost_s": cost_s, "is_measured": True})
         self.chosen = choose(known, self._hosts, write_s=self._write_s)
-        if abs(self.seconds - self._reported_s) > CHANGE * self._reported_s:
-            self._reported_s = self.seconds
-            self._report(self.chosen)
+
+    def _pass_on(self) -> None:
+        is_news = abs(self.seconds - self._last_news_s) > CHANGE * self._last_news_s
+        if is_news:
+            self._last_news_s = self.seconds
+        self._report(self.chosen, is_news)

@@ -231,10 +231,14 @@ class Report:
             f"checkpoint of step {step} saved: {size / 2**20:,.1f} MiB in {seconds:.1f} s"
         )
 
-    def save_interval(self, chosen: SaveInterval) -> None:
-        """Reports the interval between checkpoints, when the job leaves it to the trainer."""
+    def save_interval(self, chosen: SaveInterval, is_news: bool) -> None:
+        """Reports the interval between checkpoints, when the job leaves it to the trainer.
+
+        It is printed only if it is news.
+        """
         self._emit(CheckpointIntervalEvent(**asdict(chosen)))
-        self.print_line(f"checkpoints: {chosen}")
+        if is_news:
+            self.print_line(f"checkpoints: {chosen}")
 
     def save_failed(self, step: int, message: str) -> None:
         self._emit(SaveFailedEvent(step=step, message=message))

@@ -99,12 +99,17 @@ def test_status_lists_events_in_order(tmp_path: Path) -> None:
     assert [happening["attempt"] for happening in found["happened"]] == [1, 1, 1, 2, 2]
 
 
+CHOSEN = {
+    "seconds": 35.0, "cost_s": 2.0, "blocked_s": 1.5, "slowed_s": 0.5, "saves": 7,
+    "mtbf_s": 1600.0, "faults": 0,
+}  # fmt: skip
+
+
 def test_status_shows_the_automatic_interval_that_was_reported_last(tmp_path: Path) -> None:
-    first = {"seconds": 35.0, "cost_s": 1.0, "is_measured": False, "mtbf_s": 600.0, "faults": 0}
-    later = {"seconds": 80.0, "cost_s": 2.0, "is_measured": True, "mtbf_s": 1600.0, "faults": 1}
+    later = {**CHOSEN, "seconds": 80.0, "faults": 1}
     with make_run(tmp_path) as run:
         assert status_as_json(tmp_path)["checkpoint_interval"] is None
-        for chosen in (first, later):
+        for chosen in (CHOSEN, later):
             add_events(run, {"event": "checkpoint_interval", "process": 0, **chosen})
         shown, found = status(tmp_path), status_as_json(tmp_path)
     assert found["checkpoint_interval"] == later
@@ -116,10 +121,9 @@ def test_status_shows_the_automatic_interval_that_was_reported_last(tmp_path: Pa
 
 def test_plan_of_the_next_attempt_has_the_faults_and_the_cost_so_far(tmp_path: Path) -> None:
     launch = with_automatic_interval(small_launch(tmp_path))
-    chosen = {"seconds": 80.0, "cost_s": 2.0, "is_measured": True, "mtbf_s": 1600.0, "faults": 0}
     with RunDir.create(launch) as run:
         connected = {"event": "initialized", "process": 0, "processes": 1}
-        add_events(run, connected, {"event": "checkpoint_interval", "process": 0, **chosen})
+        add_events(run, connected, {"event": "checkpoint_interval", "process": 0, **CHOSEN})
         add_events(run, ENDED | {"process": None}, time=time.time() + 100.0)
         run.begin(replace(launch, attempt=2))
     first, second = (
@@ -129,7 +133,7 @@ def test_plan_of_the_next_attempt_has_the_faults_and_the_cost_so_far(tmp_path: P
     assert first.save_statistics == launch.plan.save_statistics
     known = second.save_statistics
     assert known and (known.faults, known.follows_fault) == (1, True)
-    assert (known.cost_s, known.is_measured) == (2.0, True)
+    assert (known.blocked_s, known.slowed_s, known.saves) == (1.5, 0.5, 7)
     assert known.host_s == pytest.approx(100.0, abs=5.0)
 
 

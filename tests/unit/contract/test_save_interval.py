@@ -27,7 +27,7 @@ HOSTS = st.integers(1, 4096)
 
 
 def _known(cost_s: float, faults: int = 0, host_s: float = 0.0) -> SaveStatistics:
-    return SaveStatistics(cost_s=cost_s, faults=faults, host_s=host_s)
+    return SaveStatistics(blocked_s=cost_s, faults=faults, host_s=host_s)
 
 
 def _overhead(interval_s: float, cost_s: float, mean_s: float) -> float:
@@ -121,7 +121,7 @@ def test_published_mtbf_is_that_of_one_host_divided_by_their_number(faults, host
 
 
 def test_an_interval_is_described_with_what_it_follows_from():
-    known = SaveStatistics(cost_s=30.0, is_measured=True, faults=1, host_s=1e6)
+    known = SaveStatistics(blocked_s=30.0, saves=1, faults=1, host_s=1e6)
     assert str(settled(known, 2048)) == (
         "every 9.84 min; a save costs 30 s (measured), 1 fault so far, allows for one in 96.9 min"
     )

@@ -84,7 +84,7 @@ def test_plan_has_the_first_and_the_longest_automatic_interval() -> None:
     assert isinstance(launch, TrainingLaunch)
     first, later = launch.first_save_interval, launch.settled_save_interval
     assert first and later
-    assert (first.is_measured, first.faults) == (False, 0)
+    assert (first.saves, first.faults) == (0, 0)
     assert 1.0 < first.cost_s < 1.1  # a second, and a tiny model
     assert 30.0 < first.seconds < later.seconds == LONGEST_S
     assert later.mtbf_s == HOST_MTBF_S / launch.plan.world.processes

@@ -12,7 +12,7 @@ from tests.support.run_builders import HOUR_S, RunEvents
 from tests.support.run_folders import event_of
 from trainer.contract.planning.save_interval import SaveStatistics
 
-ASSUMED = SaveStatistics(cost_s=7.0)
+ASSUMED = SaveStatistics(blocked_s=7.0)
 
 
 def _known(run: RunEvents) -> SaveStatistics:
@@ -73,12 +73,12 @@ def test_a_lost_launcher_counts_as_a_fault_at_its_last_event():
     assert (known.faults, known.host_s) == (1, pytest.approx(2 * HOUR_S))
 
 
-def test_a_measured_cost_is_kept_for_the_next_attempt():
-    chosen = {"seconds": 60.0, "mtbf_s": 9e9, "faults": 0}
-    run = _attempt(RunEvents()).host("checkpoint_interval", cost_s=7.0, is_measured=False, **chosen)
-    assert not _known(run).is_measured
-    run.host("checkpoint_interval", cost_s=2.5, is_measured=True, **chosen)
-    assert (_known(run).cost_s, _known(run).is_measured) == (2.5, True)
+def test_measured_saves_are_kept_for_the_next_attempt():
+    chosen = {"seconds": 60.0, "mtbf_s": 9e9, "faults": 0, "cost_s": 2.5, "blocked_s": 2.5}
+    run = _attempt(RunEvents()).host("checkpoint_interval", slowed_s=0.0, saves=0, **chosen)
+    assert _known(run).blocked_s == ASSUMED.blocked_s
+    known = _known(run.host("checkpoint_interval", slowed_s=-0.5, saves=4, **chosen))
+    assert (known.blocked_s, known.slowed_s, known.saves) == (2.5, -0.5, 4)
 
 
 KINDS = ["initialized", "attempt_ended", "checkpoint_saved", "restored", "command_started"]

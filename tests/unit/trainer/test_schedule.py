@@ -66,10 +66,10 @@ def test_by_minutes_two_steps_after_the_time_is_up():
 
 
 def test_an_automatic_interval_of_process_0_reaches_all_processes():
-    known = SaveStatistics(faults=10, host_s=10.1 * 50 - 60, cost_s=4.0, is_measured=True)
+    known = SaveStatistics(faults=10, host_s=10.1 * 50 - 60, blocked_s=4.0, saves=1)
     with pytest.MonkeyPatch.context() as patch:
         clock = Clock(patch)
-        auto = AutoInterval(known, 1, 0.0, lambda _: None)
+        auto = AutoInterval(known, 1, 0.0, lambda *_: None)
         assert auto.seconds == pytest.approx(20.0)  # sqrt(2 * 4 * 50)
         policy = Checkpoint(every_minutes="auto")
         every = [

@@ -107,7 +107,7 @@ def _save_statistics(job: Job, plan: Plan) -> SaveStatistics | None:
         return None
     trained = sum(array.bytes_per_device for array in plan.trained)
     on_host = STATE_COPIES * trained * plan.world.devices_per_host
-    return SaveStatistics(cost_s=assumed_cost_s(on_host))
+    return SaveStatistics(blocked_s=assumed_cost_s(on_host))
 
 
 def _model(

@@ -48,10 +48,17 @@ class SaveStatistics(Section):
     """Whether the last of them is the attempt before this one."""
     host_s: float = 0.0
     """Time in which the hosts could have had faults: hosts times seconds."""
-    cost_s: float = ASSUMED_COST_S
-    """Seconds of steps that a save costs."""
-    is_measured: bool = False
-    """Whether `cost_s` is measured in this run, and not assumed."""
+    blocked_s: float = ASSUMED_COST_S
+    """Seconds for which a save blocks the steps."""
+    slowed_s: float = 0.0
+    """Seconds by which the steps beside a write are longer; noise may make it negative."""
+    saves: int = 0
+    """Saves that were measured in this run; 0 when the cost is assumed."""
+
+    @property
+    def cost_s(self) -> float:
+        """Seconds of steps that a save costs."""
+        return self.blocked_s + max(0.0, self.slowed_s)
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,12 @@ class SaveInterval:
     """From the begin of one save to the begin of the next."""
     cost_s: float
     """Seconds of steps that a save costs."""
-    is_measured: bool
-    """Whether `cost_s` is measured in this run, and not assumed."""
+    blocked_s: float
+    """Seconds of these for which it blocks the steps."""
+    slowed_s: float
+    """Seconds by which steps beside its write are longer; noise may make it negative."""
+    saves: int
+    """Saves that were measured in this run; 0 when the cost is assumed."""
     mtbf_s: float
     """Mean time between faults that the interval allows for, of all hosts together, in seconds."""
     faults: int
@@ -71,7 +82,7 @@ class SaveInterval:
 
     def __str__(self) -> str:
         """Returns e.g. "every 13 min; a save costs 30 s (assumed), 0 faults so far, ..."."""
-        how = "measured" if self.is_measured else "assumed"
+        how = "measured" if self.saves else "assumed"
         faults = f"{self.faults} fault{'s' * (self.faults != 1)}"
         return (
             f"every {_duration(self.seconds)}; a save costs {self.cost_s:.2g} s ({how}), "
@@ -126,4 +137,12 @@ def _interval(known: SaveStatistics, mean_s: float, write_s: float) -> SaveInter
     shortest_s = max(write_s, LEAST_COSTS * known.cost_s)
     optimum_s = math.sqrt(2 * known.cost_s * mean_s)
     seconds = max(shortest_s, min(LONGEST_S, optimum_s))
-    return SaveInterval(seconds, known.cost_s, known.is_measured, mean_s, known.faults)
+    return SaveInterval(
+        seconds=seconds,
+        cost_s=known.cost_s,
+        blocked_s=known.blocked_s,
+        slowed_s=known.slowed_s,
+        saves=known.saves,
+        mtbf_s=mean_s,
+        faults=known.faults,
+    )

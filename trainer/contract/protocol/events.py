@@ -243,15 +243,22 @@ class CheckpointSavedEvent(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointIntervalEvent(Event):
-    """The interval between checkpoints that `checkpoint.every_minutes: auto` has chosen."""
+    """The interval between checkpoints that `checkpoint.every_minutes: auto` has chosen.
+
+    It is sent when an attempt starts, and after each save.
+    """
 
     kind: ClassVar = "checkpoint_interval"
     seconds: float
     """Seconds from the begin of a save to the begin of the next."""
     cost_s: float
     """Seconds of steps that a save costs: it blocks some, and slows those beside its write."""
-    is_measured: bool
-    """Whether `cost_s` is measured in this run, and not assumed."""
+    blocked_s: float
+    """Seconds of these for which it blocks the steps."""
+    slowed_s: float
+    """Seconds by which steps beside its write are longer; noise may make it negative."""
+    saves: int
+    """Saves that were measured in this run; 0 when the cost is assumed."""
     mtbf_s: float
     """Mean time between faults that the interval allows for, of all hosts together, in seconds."""
     faults: int
