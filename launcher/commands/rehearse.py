@@ -12,6 +12,7 @@ from rich.text import Text
 from launcher.core.errors import UsageError
 from launcher.core.events import parse_event
 from launcher.core.json_output import print_json
+from launcher.planning.forecast import forecast
 from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
 from launcher.rehearsal.faults import FaultRate, draw_faults
@@ -132,15 +133,19 @@ def _tune(scenario: Scenario, options: RehearseOptions) -> Tuned:
 def _timings(launch: TrainingLaunch, options: RehearseOptions) -> tuple[Timings, list[str]]:
     """Returns the timings of the rehearsal, and notes about where they come from."""
     notes: list[str] = []
-    step_s, bounds = options.step_time_s, launch.bounds
+    step_s = options.step_time_s
     if step_s is None and options.like is None:
-        if bounds is None:
+        found = forecast(launch)
+        if found is None:
             raise UsageError(
                 "rehearse: the time of a step is not known on these devices. Set --step-time "
                 "SECONDS, or --like RUN for that of an earlier run"
             )
-        step_s = bounds.step_s
-        notes.append(f"step time: {step_s:.3g} s, the plan's lower bound; real steps take longer")
+        step_s = found.step_time_s
+        notes.append(
+            f"step time: {step_s:.3g} s, the plan's forecast, {found.range.low:.3g} to "
+            f"{found.range.high:.3g} s"
+        )
     timings = default_timings(launch, step_s or 0.0)
     if options.like is None:
         notes.append(

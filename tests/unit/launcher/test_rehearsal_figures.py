@@ -8,6 +8,7 @@ import pytest
 
 from launcher.commands.rehearse import RehearseOptions, rehearsal_result
 from launcher.core.errors import UsageError
+from launcher.planning.forecast import forecast
 from launcher.rehearsal.faults import draw_faults, parse_faults
 from launcher.rehearsal.measured import timings_of
 from launcher.rehearsal.play import rehearse
@@ -165,13 +166,14 @@ def test_unknown_step_time_is_an_error() -> None:
         rehearsal_result(scenario().launch, options(step_time_s=None))
 
 
-def test_step_time_of_known_chips_is_the_bound_with_a_note() -> None:
+def test_step_time_of_known_chips_is_the_forecast_with_a_note() -> None:
     cluster = {"accelerator": "v5e-16", "hosts": None, "devices_per_host": None}
     data = {"source": "stdlib", "seq_len": 16, "global_batch": 32}
     launch = scenario({"data": data}, cluster).launch
     found = rehearsal_result(launch, options(step_time_s=None, draws=1, days=0.001))
-    assert launch.bounds is not None
-    assert found.timings.step_s == launch.bounds.step_s
+    expected = forecast(launch)
+    assert expected is not None
+    assert found.timings.step_s == expected.step_time_s
     assert found.notes[0].startswith("step time:")
 
 
