@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.assert_no_leftovers import Traces
 from tests.support.processes import run_launcher
+from tests.support.sampling import IS_FULL
 
 pytestmark = pytest.mark.slow
 JOB = """\
@@ -62,6 +63,8 @@ RESUMED = {
     "resized": ["--cluster", "two.yaml"],
 }
 """Name of each run that stops after step 20 -> how the command that continues it differs."""
+FULL = {"logs", "few", "accum", "bfloat16", "length", "moved", "longer", "resized"}
+"""Runs that only CI_FULL makes; their pairs are marked `full`."""
 SAME_KINDS = "equal_losses|equal_up_to_rounding"
 """Kinds of pairs that differ in the order of sums, which may happen to be bitwise equal."""
 ANY_LOSS = "lower_loss|higher_loss|no_clear_difference"
@@ -97,6 +100,7 @@ PAIRS = {
     ("base", "crashed"): ("no_common_step", "no common step yet"),
 }
 """Pair -> kind of its verdict, and a part of the verdict's text."""
+COMPARED = [pair for pair in PAIRS if IS_FULL or not FULL & {*pair}]
 
 
 class Project:
@@ -142,15 +146,19 @@ class Project:
         return json.loads(self.launch("compare", *names, "-o", "json"))
 
 
+def _made(names: Iterable[str]) -> list[str]:
+    return [name for name in names if IS_FULL or name not in FULL]
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     traces = Traces()
     project = Project(tmp_path_factory.mktemp("compare"), traces.environment)
     project.launch("up", "one.yaml")
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(project.run, [*RUNS, *RESUMED]))
+        list(pool.map(project.run, _made([*RUNS, *RESUMED])))
         shutil.rmtree(project.folder / "runs" / "repeated" / "checkpoints" / "20")
-        list(pool.map(project.resume, RESUMED))
+        list(pool.map(project.resume, _made(RESUMED)))
     for name in ("program", "program-again"):
         project.run_program(name, "program.py")
     project.run_program("crashed", "absent.py", code=1)
@@ -170,7 +178,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 def found(project: Project) -> dict[tuple[str, str], dict[str, Any]]:
     """The comparison of each pair, from one command for all pairs with the same first run."""
     others: dict[str, list[str]] = {}
-    for first, second in PAIRS:
+    for first, second in COMPARED:
         others.setdefault(first, []).append(second)
     return {
         (first, pair["name"]): pair
@@ -179,7 +187,13 @@ def found(project: Project) -> dict[tuple[str, str], dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+@pytest.mark.parametrize(
+    "pair",
+    [
+        pytest.param(pair, id="-".join(pair), marks=pytest.mark.full if FULL & {*pair} else ())
+        for pair in PAIRS
+    ],
+)
 def test_verdict_on_a_pair_is_correct(
     found: dict[tuple[str, str], dict[str, Any]], pair: tuple[str, str]
 ) -> None:
