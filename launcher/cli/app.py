@@ -14,11 +14,12 @@ from typer.exceptions import TyperException
 
 from launcher.cli import checkpoint_commands, file_commands, flow_commands, run_commands
 from launcher.cli.options import (
+    ClusterOptions,
     Consent,
     Detach,
     Fresh,
     JobFile,
-    OtherWhere,
+    OtherClusterOptions,
     Output,
     OutputOption,
     Overrides,
@@ -26,7 +27,6 @@ from launcher.cli.options import (
     RunName,
     Runs,
     SimulateHosts,
-    Where,
     command_line,
     with_groups,
 )
@@ -119,7 +119,7 @@ def run(
     job: JobFile,
     overrides: Overrides = None,
     *,
-    where: Where,
+    where: ClusterOptions,
     runs: Runs = Path("runs"),
     fresh: Fresh = False,
     detach: Detach = False,
@@ -160,7 +160,7 @@ def resume(
     run: RunName,
     overrides: Overrides = None,
     *,
-    where: OtherWhere,
+    where: OtherClusterOptions,
     detach: Detach = False,
     queue: Queued = False,
     consent: Consent,
@@ -210,7 +210,7 @@ def sweep(
         ),
     ] = False,
     *,
-    where: Where,
+    where: ClusterOptions,
     runs: Runs = Path("runs"),
     consent: Consent,
     output: OutputOption = Output.text,
@@ -246,7 +246,7 @@ def plan(
     job: JobFile,
     overrides: Overrides = None,
     *,
-    where: Where,
+    where: ClusterOptions,
     runs: Runs = Path("runs"),
     shardings: Annotated[
         bool, typer.Option("--shardings", help="list the layout of every parameter")
@@ -299,7 +299,7 @@ app.command()(checkpoint_commands.sample)
 @with_groups
 def doctor(
     *,
-    where: Where,
+    where: ClusterOptions,
     output: OutputOption = Output.text,
 ) -> None:
     """Check the hosts of a cluster as a run would.
@@ -350,7 +350,9 @@ def down(
     end(cluster, agreed=yes, as_json=output is Output.json)
 
 
-def _plan(job: Path, overrides: list[str] | None, where: Where, runs: Path) -> "LaunchSpec":
+def _plan(
+    job: Path, overrides: list[str] | None, where: ClusterOptions, runs: Path
+) -> "LaunchSpec":
     """Plans a job from the options that `run` and `plan` share. Raises ConfigError."""
     from launcher import api
 

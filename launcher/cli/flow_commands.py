@@ -9,11 +9,11 @@ import typer
 import typer.main
 
 from launcher.cli.options import (
+    ClusterOptions,
     Consent,
     Output,
     OutputOption,
     Runs,
-    Where,
     command_line,
     with_groups,
 )
@@ -41,7 +41,7 @@ def add_to(app: typer.Typer) -> None:
             ),
         ] = 1,
         *,
-        where: Where,
+        where: ClusterOptions,
         runs: Runs = Path("runs"),
         consent: Consent,
         output: OutputOption = Output.text,

@@ -83,7 +83,7 @@ JsonOutputOption = Annotated[
 ]
 
 
-class Where(NamedTuple):
+class ClusterOptions(NamedTuple):
     """The cluster of new runs."""
 
     cluster: ClusterName = "local"
@@ -99,7 +99,7 @@ class Where(NamedTuple):
         )
 
 
-class OtherWhere(NamedTuple):
+class OtherClusterOptions(NamedTuple):
     """The cluster of a run that is resumed, when it is another one than before."""
 
     cluster: OtherCluster = None
@@ -114,7 +114,7 @@ class Consent(NamedTuple):
     compile_check: CompileCheck = True
 
 
-GROUPS = (Where, OtherWhere, Consent)
+GROUPS = (ClusterOptions, OtherClusterOptions, Consent)
 PLACE = Parameter.KEYWORD_ONLY
 """Kind of all parameters: Typer passes them by name."""
 
