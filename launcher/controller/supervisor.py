@@ -101,7 +101,9 @@ class Supervisor:
         self._limit: int | None = None
         self._not_before_s = 0.0
         self._missed_at_s: float | None = None
-        """Time at which the wait for hosts began; None when the run does not wait."""
+        """Time since which no host has come; None when the run does not wait for hosts."""
+        self._alive_before = 0
+        """Hosts alive at the decision before."""
         self._settled_for: int | None = None
         """Hosts alive when that wait ended: with that many or more, the run resumes immediately."""
         self._why = ""
@@ -175,8 +177,9 @@ class Supervisor:
             return StartAttempt(wanted)
         if size and self._settled_for is not None and alive >= self._settled_for:
             return StartAttempt(size)
-        if self._missed_at_s is None:
+        if self._missed_at_s is None or alive > self._alive_before:
             self._missed_at_s = now_s
+        self._alive_before = alive
         until_s = self._missed_at_s + self._policy.wait_for_hosts_s
         if now_s < until_s:
             return Wait(RunState.WAITING_FOR_HOSTS, until_s, f"{alive} of {wanted} hosts are alive")

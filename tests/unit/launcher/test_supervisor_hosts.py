@@ -35,6 +35,14 @@ def test_a_host_that_never_comes_ends_a_run_that_needs_it() -> None:
     )
 
 
+def test_a_host_that_comes_starts_the_wait_for_the_others_again() -> None:
+    run = supervisor()
+    end(run, LOSS, now_s=50.0, alive=3)
+    assert run.decide(2, 140.0) == Wait(RunState.WAITING_FOR_HOSTS, 150.0, "2 of 4 hosts are alive")
+    assert run.decide(3, 145.0) == Wait(RunState.WAITING_FOR_HOSTS, 245.0, "3 of 4 hosts are alive")
+    assert "none has come in 100 s" in over(run.decide(3, 245.0)).reason
+
+
 def test_elastic_run_with_too_few_hosts_names_minimum() -> None:
     run = supervisor(ELASTIC)
     end(run, LOSS, alive=1)
