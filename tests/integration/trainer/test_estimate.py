@@ -45,7 +45,8 @@ def test_forecast_follows_the_compiled_schedule(fitting: dict[str, Any]) -> None
     assert forecast["basis"] == "compiled schedule"
     assert sum(forecast["parts"].values()) == pytest.approx(forecast["step_time_s"])
     assert forecast["step_time_s"] == pytest.approx(fitting["schedule"]["device_s"])
-    assert bounds["step_s"] < forecast["step_time_s"] < 3 * bounds["step_s"]
+    # With 128 tokens the step waits for HBM, which its fusions read more often than they must.
+    assert bounds["step_s"] < forecast["step_time_s"] < 5 * bounds["step_s"]
     assert 0 < forecast["parts"]["matrix products"] < forecast["step_time_s"]
     assert forecast["cost"]["price_per_chip_hour"] == 1.20
 
