@@ -13,6 +13,8 @@ from trainer.contract.protocol.reports import StepSchedule
 
 LEAST_SHARE = 0.0005
 """Minimum share of the step that a listed part has."""
+WHOLE_DOLLARS = 100
+"""From this amount on, cents are left out."""
 
 
 def forecast_table(launch: TrainingLaunch, schedule: StepSchedule) -> Table:
@@ -57,9 +59,13 @@ def _lines(found: Forecast, launch: TrainingLaunch) -> list[str]:
 
 def _cost(cost: CostForecast) -> str:
     return (
-        f"; ${cost.dollars:,.0f} (${cost.low:,.0f} to ${cost.high:,.0f}) at "
+        f"; {_dollars(cost.dollars)} ({_dollars(cost.low)} to {_dollars(cost.high)}) at "
         f"${cost.price_per_chip_hour:.2f} per chip-hour, {cost.price_source}"
     )
+
+
+def _dollars(amount: float) -> str:
+    return f"${amount:,.0f}" if amount >= WHOLE_DOLLARS else f"${amount:,.2f}"
 
 
 def _basis(found: Forecast) -> str:
