@@ -243,10 +243,7 @@ class CheckpointSavedEvent(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointIntervalEvent(Event):
-    """The interval between checkpoints that `checkpoint.every_minutes: auto` has chosen.
-
-    It is sent when an attempt starts, and after each save.
-    """
+    """At each start and after each save: the interval of `checkpoint.every_minutes: auto`."""
 
     kind: ClassVar = "checkpoint_interval"
     seconds: float
