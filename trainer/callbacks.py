@@ -183,7 +183,7 @@ class InMemoryCallback(Callback):
 
 
 class AheadCallback(Callback):
-    """Compiles for fewer hosts from the first save on: without one, a shrink would start anew."""
+    """Compiles for fewer hosts after the first save, because a shrink needs a checkpoint."""
 
     def __init__(self, ahead: AheadOfTime) -> None:
         self._ahead = ahead

@@ -90,7 +90,7 @@ def test_a_preempted_run_has_the_curve_of_an_undisturbed_one(launch: Launcher) -
 def test_an_elastic_run_lends_a_host_to_another_one_and_takes_it_back(
     launch: Launcher, tmp_path: Path
 ) -> None:
-    """Of two hosts that runs share: two for the first run, then one for each, then two again.
+    """The first run has two hosts, then one beside the other run, then two again.
 
     No step is repeated.
     """

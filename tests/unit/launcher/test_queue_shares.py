@@ -123,7 +123,7 @@ def test_no_run_is_preempted_whose_hosts_are_not_needed(needed: int, victim: str
 
 
 def test_runs_grow_and_start_once_others_have_shrunk() -> None:
-    """With gaps between the sizes, one run shrinks while another one grows."""
+    """Where the allowed sizes have gaps, one run shrinks while another grows."""
     first, second = elastic("a", [1, 3, 4], hosts=3), elastic("b", [1, 2, 4], hosts=1)
     third = waits("c", [1, 4])
 
