@@ -2,13 +2,17 @@
 
 import inspect
 import re
+import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import ray
 from etils import epath
 from jaxlib import _jax  # type: ignore[attr-defined]
 
 from launcher.providers.ray import private as ray_private
+from launcher.providers.ray.node_spec import environment
 from trainer.checkpoint import private as orbax_private
 from trainer.distributed import private as jax_private
 
@@ -38,6 +42,23 @@ def test_ray_starts_nodes_by_services_get_node() -> None:
 )
 def test_ray_has_the_private_symbol(module: str, name: str) -> None:
     assert hasattr(getattr(ray_private, module)(), name)
+
+
+@pytest.mark.parametrize("module", ray_private.modules_that_retry(), ids=lambda it: it.__name__)
+def test_a_starting_node_sleeps_through_the_time_module(module: ModuleType) -> None:
+    assert module.time.sleep is time.sleep
+
+
+def test_raylet_reads_every_variable_of_a_node() -> None:
+    raylet = Path(ray.__file__).parent / "core/src/ray/raylet/raylet"
+    binary = raylet.read_bytes()
+    names = [name for name in environment(Path("token")) if re.match(r"RAY_[a-z]", name)]
+    assert len(names) > 5
+    assert [name for name in names if name.encode() not in binary] == []
+
+
+def test_ray_selects_a_node_by_its_id() -> None:
+    assert ray_private.node_selector("ab" * 28).node_id == bytes.fromhex("ab" * 28)
 
 
 def test_ray_reports_free_resources_of_nodes() -> None:

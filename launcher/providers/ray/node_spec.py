@@ -34,6 +34,9 @@ COMMON_FLAGS = [
     "--max-worker-port=0",
     f"--object-store-memory={OBJECT_STORE_BYTES}",
 ]
+FIND_HEAD_S, CONNECT_S, RETRY_S = 120.0, 10.0, 0.05
+"""Limits on looking for the head and on connecting to the own raylet, and the time between two
+attempts. In Ray they are 40, 10, and 1 or 2 s."""
 # Variables of another cluster or of real chips must not reach a simulated one.
 NOT_INHERITED = ("RAY_", "TPU_", "MEGASCALE_", "SLIPWAY_", "JAX_")
 
@@ -78,14 +81,17 @@ def environment(token_path: Path) -> dict[str, str]:
         **token_variables(token_path),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_raylet_start_wait_time_s": "120",
-        # A node looks for the head's raylet this many times, every 2 s. By default it gives up
-        # after 40 s.
-        "RAY_NUM_REDIS_GET_RETRIES": "60",
+        "RAY_NUM_REDIS_GET_RETRIES": f"{FIND_HEAD_S / RETRY_S:.0f}",
         # A node starts one process at a time: one that hangs while it starts blocks all others
         # until the raylet kills it, after 60 s by default.
         "RAY_worker_register_timeout_seconds": "30",
         # By default Ray's workers, and so the trainer, have a lower priority than other processes.
         "RAY_worker_niceness": "0",
+        # A raylet that connects to its object store before that listens would sleep for 1 s.
+        "RAY_raylet_client_connect_timeout_milliseconds": f"{1000 * RETRY_S:.0f}",
+        "RAY_raylet_client_num_connect_attempts": f"{CONNECT_S / RETRY_S:.0f}",
+        # A host starts a worker with its node: the first agent on it need not wait for one.
+        "RAY_enable_worker_prestart": "1",
         # Ray's memory monitor would kill the agent, the only worker, and not the program.
         "RAY_memory_monitor_refresh_ms": "0",
     }

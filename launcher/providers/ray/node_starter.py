@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -23,6 +24,7 @@ import psutil
 from launcher.host.reaper import die_with_parent
 from launcher.providers.ray import private
 from launcher.providers.ray.node_group import NodeSpec, is_up
+from launcher.providers.ray.node_spec import RETRY_S
 
 HEAD_TIMEOUT_S = 90.0
 REGISTER_TIMEOUT_S = 120.0
@@ -88,7 +90,8 @@ def _become(node: NodeSpec, ray_command: Callable[[], None]) -> None:
         os.environ.clear()
         os.environ.update(node.environment)
         sys.argv = ["ray", "start", "--block", *node.flags]
-        _wait_longer_for_raylet()
+        _retry_soon()
+        _await_raylet()
         if not node.has_agents:
             _leave_out_services()
         threading.Thread(target=_end_with_raylet, daemon=True).start()
@@ -104,21 +107,29 @@ def _become(node: NodeSpec, ray_command: Callable[[], None]) -> None:
         os._exit(code)
 
 
-def _wait_longer_for_raylet() -> None:
+def _retry_soon() -> None:
+    """Looks for the head every RETRY_S. Ray sleeps for 1 or 2 s, mostly longer than is needed."""
+    soon = SimpleNamespace(**vars(time))
+    soon.sleep = lambda seconds: time.sleep(min(seconds, RETRY_S))
+    for module in private.modules_that_retry():
+        module.time = soon
+
+
+def _await_raylet() -> None:
+    """Waits for a node's raylet as long as it takes, and not in steps of one second as Ray does."""
     services = private.services()
     get_node = services.get_node
 
-    def get_node_at_last(address: str, node_id: str) -> dict:
+    def get_registered_node(address: str, node_id: str) -> dict:
         deadline = time.monotonic() + REGISTER_TIMEOUT_S
-        while True:
-            try:
-                return get_node(address, node_id)
-            except RuntimeError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(POLL_INTERVAL_S)
+        client, selectors = private.gcs_client(address), [private.node_selector(node_id)]
+        while not client.get_all_node_info(REGISTER_TIMEOUT_S, node_selectors=selectors):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(RETRY_S)
+        return get_node(address, node_id)
 
-    services.get_node = get_node_at_last
+    services.get_node = get_registered_node
 
 
 def _leave_out_services() -> None:

@@ -22,6 +22,13 @@ def node_class() -> Any:
     return Node
 
 
+def modules_that_retry() -> list[Any]:
+    """The modules in which a starting node sleeps before it looks for its head again."""
+    from ray._private import node, utils
+
+    return [node, utils]
+
+
 def worker() -> Any:
     """The module of the driver's connection."""
     from ray._private import worker
@@ -48,6 +55,13 @@ def gcs_client(address: str) -> Any:
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
     return GcsClient(address=address)
+
+
+def node_selector(node_id: str) -> Any:
+    """The value of `node_selectors` by which a GCS client looks for one node, by its hex id."""
+    from ray.core.generated.gcs_service_pb2 import GetAllNodeInfoRequest  # type: ignore[attr-defined]
+
+    return GetAllNodeInfoRequest.NodeSelector(node_id=bytes.fromhex(node_id))
 
 
 def token_loader() -> Any:
