@@ -56,7 +56,6 @@ def within(name):
 """
 COMMITS = """\
 def change(module):
-    at("imported", 0)
     commit, after_commit = module.Saver._commit, module.Saver._after_commit
     explain = module.Saver._stale_instead_of
     def sabotaged_commit(self, *arguments):
@@ -129,7 +128,7 @@ def sabotage_commits(folder: Path, code: str) -> str:
 
     `moment` is "written" before the commit, "checked" right before the rename, "renamed" right
     after it, "committed" after the garbage collection, and "failed" where an error ends the save.
-    `step` is the checkpoint's. Before all of them comes "imported", when no process is connected.
+    `step` is the checkpoint's.
     """
     return _on_host(0, hook(folder, "trainer.checkpoint.saver", COMMITS, code))
 

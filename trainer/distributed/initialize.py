@@ -22,7 +22,9 @@ from trainer.distributed.process_env import Environment
 INITIALIZE_MARGIN_S = 30
 """JAX stops waiting for missing processes this long before the launcher reports a hang: JAX's error
 names them."""
-HEARTBEAT_S = 30
+HEARTBEAT_S, SUPERVISED_HEARTBEAT_S = 30, 600
+"""JAX ends all processes when one has been silent for this long. A launcher notices such a process
+earlier, and that all of them are silent when a machine pauses, which is no failure."""
 SHUTDOWN_S = 20
 BARRIER_S = 300
 CONNECT_TIMEOUT_S, POLL_INTERVAL_S = 5.0, 0.02
@@ -46,7 +48,7 @@ def start(environment: Environment, deadlines: Deadlines, *, on_cpu: bool) -> No
         raise ConfigError([f"{NUM_PROCESSES} is {count}, but {JAX_COORDINATOR_ADDRESS} is not set"])
     if environment.process == 0:
         _check_port(environment.coordinator_bind or _everywhere(environment.coordinator))
-    limit_s = _initialize_s(deadlines)
+    limit_s, supervised = _initialize_s(deadlines), environment.events_fd is not None
     if environment.process != 0:
         began = time.monotonic()
         _wait_for_coordinator(environment.coordinator, limit_s)
@@ -63,7 +65,7 @@ def start(environment: Environment, deadlines: Deadlines, *, on_cpu: bool) -> No
         coordinator_bind_address=environment.coordinator_bind,
         cluster_detection_method="deactivate",
         initialization_timeout=limit_s,
-        heartbeat_timeout_seconds=HEARTBEAT_S,
+        heartbeat_timeout_seconds=SUPERVISED_HEARTBEAT_S if supervised else HEARTBEAT_S,
         shutdown_timeout_seconds=SHUTDOWN_S,
     )
     if on_cpu:
