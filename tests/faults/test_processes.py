@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.support.processes import wait_until
 from tests.support.programs import agent_of, trainer_of
 from tests.support.sampling import sampled
 from trainer.checkpoint.commit import TEMPORARY
+from trainer.distributed.initialize import HEARTBEAT_S
 
 pytestmark = pytest.mark.faults
 
@@ -113,6 +115,25 @@ def test_a_stopped_trainer_is_a_hang(
     (ended,) = ends(run)
     assert (ended["end_reason"], ended["process"]) == ("hang", 1)
     assert "host-0001: stopped by a signal (SIGSTOP) in " in ended["reason"]
+
+
+def test_a_machine_that_pauses_does_no_harm(
+    start: Callable[..., Launch], unbroken: list, traces: Traces
+) -> None:
+    """As a laptop whose lid is closed: longer than JAX's heartbeats would take without a launcher.
+
+    The driver stops first and goes on last, so that it cannot see the others stopped.
+    """
+    run = start()
+    run.wait_for_event("step", step=35)
+    processes = [run.process.pid, *(set(traces.processes()) - {run.process.pid})]
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    time.sleep(HEARTBEAT_S + 5.0)
+    for process in reversed(processes):
+        os.kill(process, signal.SIGCONT)
+    assert_finished(run, unbroken, traces)
+    assert ends(run) == []
 
 
 def test_two_runs_of_one_name_at_once(
