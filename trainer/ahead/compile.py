@@ -20,7 +20,7 @@ from trainer.distributed import initialize, mesh
 from trainer.distributed.stand_in import stand_in
 from trainer.evaluation.evaluate import Evaluator
 from trainer.evaluation.generate import Sampler
-from trainer.programs import executables, keys
+from trainer.programs import executables, hot_start, keys
 from trainer.programs.bundle import Bundle
 from trainer.programs.counts import Counts, counting
 from trainer.step.train_step import TrainProgram, TrainState
@@ -29,11 +29,13 @@ from trainer.step.train_step import TrainProgram, TrainState
 def compile_for(job_file: Path, plan_file: Path, process: int) -> Counts:
     """Keeps the programs where a process of that plan finds them, and counts the work on them.
 
-    Compiles those of an attempt that restores. Waits while another process compiles the same ones,
-    and then finds them.
+    Compiles those of an attempt that restores, if the run did not bring them. Waits while another
+    process compiles the same ones, and then finds them.
     """
     with _stand_in(job_file, plan_file, process) as (job, plan, devices), counting() as counts:
-        with executables.kept(job, plan, list(devices.devices.flat)):
+        every = list(devices.devices.flat)
+        brought = hot_start.find(job_file.parent, job, plan, process, every[0]).programs
+        with executables.kept(job, plan, every, brought):
             _compile(TrainProgram.of(job, plan, devices), plan)
     return counts
 

@@ -42,10 +42,7 @@ class Bundle:
             (len(header).to_bytes(LENGTH_BYTES, "little"), header, *self.programs.values())
         )
         content = hashlib.sha256(rest).digest() + rest
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_bytes(content)
-        durable_files.sync(temporary)
-        temporary.replace(path)
+        durable_files.replace(path, content, str(os.getpid()))
         return len(content)
 
     @classmethod
