@@ -16,6 +16,8 @@ from trainer.contract.storage import durable_files
 FORMAT = 1
 DIGEST_BYTES = hashlib.sha256().digest_size
 LENGTH_BYTES = 8
+AS_JSON = ("job", "plan")
+"""What a bundle is made from that is a JSON object."""
 LONG = 60
 """Values of more characters are described, not shown."""
 
@@ -75,7 +77,7 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 def _difference(name: str, then: str, now: str) -> str:
     if max(len(then), len(now)) <= LONG:
         return f"{name} {then}, here {now}"
-    if then.startswith("{"):
+    if name in AS_JSON:
         keys = sorted(_differing(json.loads(then), json.loads(now)))
         return f"{name}: other {', '.join(keys)}"
     words = sorted({*then.split()} ^ {*now.split()})

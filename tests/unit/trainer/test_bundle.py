@@ -45,19 +45,20 @@ def test_another_format_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "expected"),
+    ("name", "then", "now", "expected"),
     [
-        ("0.10.1", "0.10.2", "x 0.10.1, here 0.10.2"),
-        (None, "--flag", "x none, here --flag"),
-        ("flags: fpu avx avx2" + " a" * 40, "flags: fpu avx" + " a" * 40,
+        ("x", "0.10.1", "0.10.2", "x 0.10.1, here 0.10.2"),
+        ("x", None, "--flag", "x none, here --flag"),
+        ("x", "flags: fpu avx avx2" + " a" * 40, "flags: fpu avx" + " a" * 40,
          "x: on one side only avx2"),
-        ("a " * 40, " ".join(map(str, range(40))), "another x"),
-        (json.dumps({"steps": 1, "seed": 1, "name": "n" * 60}),
-         json.dumps({"steps": 2, "name": "n" * 60, "mesh": 1}), "x: other mesh, seed, steps"),
+        ("x", "a " * 40, " ".join(map(str, range(40))), "another x"),
+        ("x", None, '{"a": 1}' + " " * 60, 'x: on one side only 1} none {"a":'),
+        ("plan", json.dumps({"steps": 1, "seed": 1, "name": "n" * 60}),
+         json.dumps({"steps": 2, "name": "n" * 60, "mesh": 1}), "plan: other mesh, seed, steps"),
     ],
 )  # fmt: skip
 def test_differences_are_short_and_name_what_differs(
-    then: str | None, now: str, expected: str
+    name: str, then: str | None, now: str, expected: str
 ) -> None:
-    before = {"same": "1"} | ({} if then is None else {"x": then})
-    assert differences(before, {"same": "1", "x": now}) == [expected]
+    before = {"same": "1"} | ({} if then is None else {name: then})
+    assert differences(before, {"same": "1", name: now}) == [expected]
