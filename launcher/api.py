@@ -6,6 +6,7 @@ Functions return or raise SlipwayError. Progress goes to standard output, unless
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -73,6 +74,7 @@ def run(
     fresh: bool = False,
     assume_yes: bool = False,
     compile_check: bool = True,
+    hot: bool = True,
     progress: bool = True,
 ) -> "RunHandle":
     """Runs a plan, and returns once the run has finished.
@@ -86,6 +88,7 @@ def run(
       fresh: whether to move an existing run of this name aside and start from scratch.
       assume_yes: whether to create billable resources without asking for confirmation.
       compile_check: whether to compile the step first, on real TPUs, to see whether it fits.
+      hot: whether the hosts load the programs that `launch plan --compile --keep` has kept.
       progress: whether to show progress.
 
     Raises:
@@ -103,6 +106,7 @@ def run(
             fresh=fresh,
             assume_yes=assume_yes,
             compile_check=compile_check,
+            hot=hot,
             quiet=not progress,
         ),
     )
@@ -119,6 +123,7 @@ def resume(
     queue: bool = False,
     assume_yes: bool = False,
     compile_check: bool = True,
+    hot: bool = True,
     progress: bool = True,
     runs: Path | str = "runs",
 ) -> "RunHandle":
@@ -141,6 +146,7 @@ def resume(
         queue=queue,
         assume_yes=assume_yes,
         compile_check=compile_check,
+        hot=hot,
         quiet=not progress,
         overrides=_as_arguments(overrides),
     )
@@ -172,6 +178,7 @@ def start(spec: "LaunchSpec", options: LaunchOptions) -> "RunHandle":
     from launcher.executors.enqueue import enqueue
     from launcher.executors.registry import executor_for
 
+    spec = replace(spec, hot=options.hot)
     if options.fresh:
         spec = storage.apart_from_earlier(spec)
     executor = executor_for(spec.cluster, simulated=spec.plan.world.simulated)
@@ -208,6 +215,8 @@ def restart(
     with reporting_disk_errors(folder), RunDir.open(folder) as opened:
         if from_queue and opened.recorded.state is not RunState.QUEUED:
             raise RunFolderError(f"{folder}: this run does not wait in a queue")
+        if not options.hot:
+            opened.drop_programs()
         cluster_ref = new_cluster_ref(opened.cluster_ref, *where)
         with chdir(opened.launched_in):
             cluster = find_cluster(cluster_ref.name).value

@@ -47,7 +47,7 @@ from trainer.evaluation.generate import Sampler
 from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator
 from trainer.loop import Callback, Loop, Step, Training
 from trainer.preflight import prepare_data
-from trainer.programs import executables
+from trainer.programs import executables, hot_start
 from trainer.programs.counts import Counts, counting
 from trainer.run_plan import planned
 from trainer.step.train_step import TrainProgram
@@ -70,8 +70,11 @@ def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> 
     devices = _connect(job, plan, environment, events)
     report = Report(job, environment, run_dir, events)
     _warn_of_bad_records(tokens, asked, report)
-    kept = executables.kept(job, plan, list(devices.devices.flat))
-    with closing(report), counting() as counts, kept:
+    every = list(devices.devices.flat)
+    hot = hot_start.find(run_dir, job, plan, environment.process, every[0])
+    if hot.rejection:
+        _report_rejection(hot.rejection, environment.process, report)
+    with closing(report), counting() as counts, executables.kept(job, plan, every, hot.programs):
         program = TrainProgram.of(job, plan, devices)
         run = _Run(environment, run_dir, events, report, plan, tokens, asked, program, counts)
         loss, text = run.train(stop)
@@ -178,6 +181,14 @@ def _warn_of_bad_records(tokens: Tokens | Mixture, asked: Questions | None, repo
             report.warn(f"left out: {bad}")
 
 
+def _report_rejection(reason: str, process: int, report: Report) -> None:
+    """Says in the log of this host, and for host 0 to the launcher, why it compiles."""
+    message = f"hot start: {reason}. This host compiles its programs itself"
+    report.warn(message)
+    if process:
+        print(f"warning: {message}", flush=True)
+
+
 def _compiled(
     program: TrainProgram,
     loader: BatchLoader,
@@ -204,6 +215,8 @@ def _compiled(
             )
         )
         report.print_line(f"compiled in {seconds:.1f} s{', from the cache' * from_cache}")
+        if loaded := executables.loaded():
+            print(f"hot start: loaded {loaded} programs that came with the run", flush=True)
         initialize.wait_for_compilers("first step", program.job.deadlines)
     return partial(step, program.peak_rate)
 

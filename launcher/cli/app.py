@@ -18,6 +18,7 @@ from launcher.cli.options import (
     Consent,
     Detach,
     Fresh,
+    Hot,
     JobFile,
     OtherClusterOptions,
     Output,
@@ -125,6 +126,7 @@ def run(
     detach: Detach = False,
     queue: Queued = False,
     consent: Consent,
+    hot: Hot = True,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="start nothing; print the plan, or the Kubernetes manifest"),
@@ -141,7 +143,7 @@ def run(
 
     options = LaunchOptions(
         fresh=fresh, detach=detach, queue=queue, assume_yes=consent.yes,
-        compile_check=consent.compile_check, as_json=output is Output.json,
+        compile_check=consent.compile_check, hot=hot, as_json=output is Output.json,
     )  # fmt: skip
     spec = _plan(job, overrides, where, runs)
     if dry_run:
@@ -164,6 +166,7 @@ def resume(
     detach: Detach = False,
     queue: Queued = False,
     consent: Consent,
+    hot: Hot = True,
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
@@ -176,7 +179,7 @@ def resume(
 
     options = LaunchOptions(
         overrides=overrides or (), detach=detach, queue=queue, assume_yes=consent.yes,
-        compile_check=consent.compile_check, as_json=output is Output.json,
+        compile_check=consent.compile_check, hot=hot, as_json=output is Output.json,
     )  # fmt: skip
     resume_run(run, runs, where, options)
 
@@ -255,6 +258,13 @@ def plan(
         bool | None,
         typer.Option("--compile/--no-compile", help="ask the TPU compiler whether the step fits"),
     ] = None,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep",
+            help="with --compile, on CPU devices: keep the programs for a run of this name",
+        ),
+    ] = False,
     searched: Annotated[
         bool,
         typer.Option("--search", help="rank alternative meshes, remat policies and micro-batches"),
@@ -277,6 +287,8 @@ def plan(
 
     launch plan --cluster tpu-v4-32 job.yaml --compile
 
+    launch plan --cluster local job.yaml --compile --keep
+
     launch plan --cluster tpu-v4-32 job.yaml --check-sharding
 
     launch plan --cluster tpu-v4-32 job.yaml --search
@@ -284,8 +296,8 @@ def plan(
     from launcher.commands.plan import PlanOptions, show_plan
 
     options = PlanOptions(
-        shardings=shardings, compiled=compiled, searched=searched, check_sharding=check_sharding,
-        draw=draw, as_json=output is Output.json,
+        shardings=shardings, compiled=compiled, keep=keep, searched=searched,
+        check_sharding=check_sharding, draw=draw, as_json=output is Output.json,
     )  # fmt: skip
     options.check()
     show_plan(_plan(job, overrides, where, runs), options)

@@ -73,6 +73,13 @@ CompileCheck = Annotated[
         help="on real TPUs, with the extra `tpu`: compile the step first to see whether it fits",
     ),
 ]
+Hot = Annotated[
+    bool,
+    typer.Option(
+        "--hot/--no-hot",
+        help="load the programs that `launch plan --compile --keep` has kept for this run",
+    ),
+]
 Runs = Annotated[Path, typer.Option(help="the folder that holds a folder per run")]
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="the name of a run, or the path of its folder")

@@ -16,6 +16,7 @@ from launcher.commands.debug import DebugResult
 from launcher.commands.doctor import DoctorResult
 from launcher.commands.execute import ExecEnded, ExecOutput
 from launcher.commands.init import InitResult
+from launcher.commands.keep import KeptPlanResult
 from launcher.commands.logs import LogLine
 from launcher.commands.plan import ArrayParts
 from launcher.commands.plan_result import PlanResult
@@ -34,7 +35,14 @@ from launcher.ui.flow_view import FlowResult
 from launcher.ui.sweep_view import SweepResult
 from trainer.contract.protocol.events import UnknownEvent
 
-AnyPlan = PlanResult | CompiledPlanResult | CheckedPlanResult | SearchResult | list[ArrayParts]
+AnyPlan = (
+    PlanResult
+    | CompiledPlanResult
+    | KeptPlanResult
+    | CheckedPlanResult
+    | SearchResult
+    | list[ArrayParts]
+)
 AnyEvent = Union[(*EVENT_TYPES, UnknownEvent)]
 
 

@@ -22,6 +22,8 @@ class PlanOptions:
     """Whether the layout of every parameter is listed."""
     compiled: bool | None = None
     """Whether the TPU compiler is asked; None leaves that to `searched`."""
+    keep: bool = False
+    """Whether the compiled programs are kept for the run."""
     searched: bool = False
     """Whether alternatives are ranked."""
     check_sharding: bool = False
@@ -34,6 +36,11 @@ class PlanOptions:
         """Raises UsageError for options that exclude each other."""
         if self.check_sharding and self.compiled:
             raise UsageError("--check-sharding and --compile: one of them at a time")
+        if self.keep and not self.compiled:
+            raise UsageError("--keep: keeps what --compile compiles. Add --compile")
+        if self.keep and (self.searched or self.draw):
+            other = "--search" if self.searched else "--draw"
+            raise UsageError(f"--keep and {other}: one of them at a time")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +83,10 @@ def show_plan(spec: LaunchSpec, options: PlanOptions) -> None:
         from launcher.commands.search import search
 
         search(spec, compiled=options.compiled, as_json=options.as_json)
+    elif options.keep:
+        from launcher.commands.keep import keep_programs
+
+        keep_programs(spec, shardings=options.shardings, as_json=options.as_json)
     elif options.compiled:
         from launcher.commands.compile import compile_plan
 

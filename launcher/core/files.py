@@ -64,9 +64,9 @@ def make_state_folder(name: str) -> Path:
     return folder
 
 
-def replace_file(path: Path, text: str) -> None:
+def replace_file(path: Path, content: str | bytes) -> None:
     """Replaces a file atomically: readers see the old or the new one, even after a power loss."""
-    durable_files.replace(path, text, str(os.getpid()))
+    durable_files.replace(path, content, str(os.getpid()))
 
 
 def free_name(folder: Path) -> Path:

@@ -20,6 +20,8 @@ class LaunchOptions:
     """Whether costs are accepted without asking the user."""
     compile_check: bool = True
     """Whether the TPU compiler first checks that the step fits, on real TPUs."""
+    hot: bool = True
+    """Whether the hosts load programs that `launch plan` has kept for the run."""
     as_json: bool = False
     """Whether standard output is only for JSON, so that progress goes to standard error."""
     quiet: bool = False

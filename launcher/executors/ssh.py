@@ -48,6 +48,7 @@ from trainer.contract.config.command import load_job
 from trainer.contract.config.job import BaseJob
 from trainer.contract.config.loader import ConfigError, dump
 from trainer.contract.config.yaml import dump_inline
+from trainer.contract.storage import kept_programs
 from trainer.contract.storage.cache_dirs import run_id
 
 LAST_WORD_TIMEOUT_S = 60.0
@@ -145,6 +146,10 @@ class RemoteSubmission:
         run = RemoteRun.of(self.folder, settings, provisioned, self.cluster_ref)
         if begin.text is None and watch.takes_the_run_along:
             run.send(self.folder)
+        kept = kept_programs.store_of(self.folder)
+        if begin.text is not None and self.options.hot and kept.is_dir():
+            report(f"sending compiled programs to {run.head.name}")
+            run.send_programs(kept)
         order = self.run_order(begin, run.runs, job_secrets.values(begin.job))
         with Sessions(hosts, provisioned) as sessions:
             sessions.start(world, report)
@@ -170,6 +175,7 @@ class RemoteSubmission:
             secrets=secrets,
             overrides=list(begin.overrides),
             fresh=begin.fresh,
+            hot=self.options.hot,
             cluster=self.cluster,
             cluster_name=self._cluster_name,
             runs=runs,

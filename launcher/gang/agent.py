@@ -109,7 +109,7 @@ class Agent:
         return Path(path).exists()
 
     def receive(
-        self, folder: str, files: Mapping[str, str], followed: list[str], made: list[str]
+        self, folder: str, files: Mapping[str, bytes], followed: list[str], made: list[str]
     ) -> str:
         """Copies the run's folder to this host before a start. Returns the error, or ""."""
         self._asked_at = time.monotonic()

@@ -13,6 +13,7 @@ from typing import Any
 from launcher.core.errors import HostError
 from launcher.core.formatting import host_name
 from launcher.providers.ray.client import bounded, first_line
+from trainer.contract.storage import kept_programs
 
 READ = ("job.yaml", "run_id", "plans/*.json")
 BY_THE_FIRST = ["metrics.jsonl", "samples.jsonl"]
@@ -104,8 +105,9 @@ class Copies:
         self._asked, self._ask_at = {}, {}
 
     def _send_to(self, process: int) -> Any:
-        paths = [path for pattern in READ for path in self._run_dir.glob(pattern)]
-        files = {str(p.relative_to(self._run_dir)): p.read_text("utf-8") for p in paths}
+        patterns = (*READ, kept_programs.PATTERN.format(process=process))
+        paths = [path for pattern in patterns for path in self._run_dir.glob(pattern)]
+        files = {str(path.relative_to(self._run_dir)): path.read_bytes() for path in paths}
         folder = str(self._run_dir)
         return self._agents[process].receive.remote(folder, files, *_written_by(process))
 

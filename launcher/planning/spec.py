@@ -65,6 +65,8 @@ class LaunchSpec(AttemptInfo, ABC):
     """Why the hosts would not find each other's checkpoints; "" when they do."""
     host_limit: int | None = None
     """Most hosts that the run may use at first; None for all. A queue may change it later."""
+    hot: bool = True
+    """Whether the run brings the programs to its hosts that `launch plan` has kept for it."""
 
     @property
     def is_remote(self) -> bool:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -22,8 +22,11 @@ from trainer.contract.planning.parameter_shapes import ModelDescription, Paramet
 from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.planning.planner import PlanError
 from trainer.contract.planning.validation import KEY
+from trainer.contract.protocol.environment import JAX_PLATFORMS
 
 POLL_INTERVAL_S = 0.05
+ON_CPU = {JAX_PLATFORMS: "cpu"}
+"""Variables of a process that uses no accelerator."""
 Report = TypeVar("Report")
 """A dataclass that a process prints as JSON."""
 
@@ -33,13 +36,22 @@ class TrainerProcessError(Exception):
 
 
 class TrainerProcess:
-    """The process `python -m MODULE JOB [PLAN]`, which prints a report as JSON.
+    """The process `python -m MODULE JOB [PLAN] [ARGUMENT...]`, which prints a report as JSON.
 
     A context manager: the process and its files are gone afterwards. The process ends when its
     parent dies.
     """
 
-    def __init__(self, module: str, job: Job, plan: Plan | None, timeout_s: float):
+    def __init__(
+        self,
+        module: str,
+        job: Job,
+        plan: Plan | None,
+        timeout_s: float,
+        *,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] = ON_CPU,
+    ):
         self._temporary = TemporaryDirectory(prefix="slipway-call-")
         self._folder = Path(self._temporary.name)
         files = {"job.yaml": dump(job)} | ({"plan.json": plan.model_dump_json()} if plan else {})
@@ -47,7 +59,8 @@ class TrainerProcess:
             (self._folder / name).write_text(content, encoding="utf-8")
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
-        self._process = self._start(module, [str(self._folder / name) for name in files])
+        words = [*(str(self._folder / name) for name in files), *arguments]
+        self._process = self._start(module, words, {**os.environ, **environment})
 
     def __enter__(self) -> "TrainerProcess":
         return self
@@ -75,14 +88,16 @@ class TrainerProcess:
             raise TrainerProcessError(": ".join([f"exit code {code}", *last_line]))
         return TypeAdapter(report).validate_json(self._output("stdout"))
 
-    def _start(self, module: str, files: list[str]) -> subprocess.Popen[bytes]:
+    def _start(
+        self, module: str, arguments: list[str], environment: dict[str, str]
+    ) -> subprocess.Popen[bytes]:
         with (
             (self._folder / "stdout").open("wb") as output,
             (self._folder / "stderr").open("wb") as errors,
         ):
             return subprocess.Popen(
-                [sys.executable, "-m", module, *files],
-                env={**os.environ, "JAX_PLATFORMS": "cpu"},
+                [sys.executable, "-m", module, *arguments],
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,

@@ -50,6 +50,7 @@ from trainer.contract.planning.plan import BasePlan, Plan
 from trainer.contract.protocol.environment import RUN_ID, SLURM_JOB
 from trainer.contract.protocol.events import Event
 from trainer.contract.protocol.wire import encode
+from trainer.contract.storage import kept_programs
 
 REMOTE = "remote.json"
 """File with the location of a remote run, in the folder for its local copy."""
@@ -110,6 +111,9 @@ class RunDir:
             with _complete(folder, dump(launch.job)) as making:
                 run_id = os.environ.get(RUN_ID) or uuid.uuid4().hex
                 replace_file(making / "run_id", run_id + "\n")
+                kept = kept_programs.store_of(folder)
+                if launch.hot and kept.is_dir():
+                    shutil.copytree(kept, making / kept_programs.IN_RUN)
                 run = cls(making)
                 if earlier:
                     storage.move_aside(launch, earlier)
@@ -171,6 +175,10 @@ class RunDir:
             if isinstance(plan, Plan):
                 path = folder / f"smaller-{plan.world.processes:04d}.json"
                 replace_file(path, plan.model_dump_json(indent=2))
+
+    def drop_programs(self) -> None:
+        """Removes the compiled programs that the run brings to its hosts, if it has any."""
+        shutil.rmtree(self.folder / kept_programs.IN_RUN, ignore_errors=True)
 
     def _informed(self, plan: BasePlan) -> BasePlan:
         """Returns the plan with the saves and faults so far, if the trainer needs them."""

@@ -1,4 +1,4 @@
-"""Compiles what a run needs on fewer hosts before a host is lost, beside the training.
+"""Compiles for hosts before a run needs them: for fewer hosts, beside the training, or at its plan.
 
 On CPU devices, real or simulated. libtpu compiles and serializes a program for a description of
 devices, but loads it only where the devices are.

@@ -3,7 +3,8 @@
 The letters of dims are those of trainer/model/__init__.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,15 +49,26 @@ class Sampler:
         placed = self._replicated_if_small(params)
         return np.asarray(self._ready(placed)(placed, self._given))
 
+    def prepare(self, params: Mapping[str, jax.ShapeDtypeStruct]) -> None:
+        """Compiles the programs of a sample for such parameters, with shardings."""
+        if _is_small(params):
+            executables.shared(self._replicated, params, result=self._whole)
+            whole = self._whole
+            params = jax.tree.map(lambda leaf: leaf.update(sharding=whole), params)
+        self._program_for(params)
+
     def _ready(self, params: Params) -> Callable[[Params, np.ndarray], jax.Array]:
         if self._compiled is None:
-            write = jax.jit(self._write, out_shardings=self._whole)
-            self._compiled = executables.compiled(write, params, self._given)
+            self._compiled = self._program_for(params)
             initialize.wait_for_compilers("sample", self._program.job.deadlines)
         return self._compiled
 
+    def _program_for(self, params: Any) -> jax.stages.Compiled:
+        write = jax.jit(self._write, out_shardings=self._whole)
+        return executables.compiled(write, params, self._given)
+
     def _replicated_if_small(self, params: Params) -> Params:
-        if sum(array.nbytes for array in params.values()) > REPLICATE_BYTES:
+        if not _is_small(params):
             return params
         return executables.call(self._replicated, params, result=self._whole)
 
@@ -76,6 +88,11 @@ class Sampler:
 
         start = (given, model.empty_cache(1, len(given)))
         return jax.lax.fori_loop(0, len(given) - 1, one_token, start)[0]
+
+
+def _is_small(params: Mapping[str, jax.Array | jax.ShapeDtypeStruct]) -> bool:
+    sizes = (leaf.size * leaf.dtype.itemsize for leaf in params.values())
+    return sum(sizes) <= REPLICATE_BYTES
 
 
 def _identity(params: Params) -> Params:

@@ -8,7 +8,7 @@ Outside `kept`, every process traces its programs.
 """
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
@@ -42,9 +42,22 @@ class Executables:
     A program's file has the program, or the name of another file that has it.
     """
 
-    def __init__(self, store: ProgramStore, job_key: str, devices: Sequence[Device]) -> None:
-        self._store, self._devices = store, devices
+    def __init__(
+        self,
+        store: ProgramStore,
+        job_key: str,
+        devices: Sequence[Device],
+        brought: Mapping[str, bytes],
+        record: dict[str, bytes] | None,
+    ) -> None:
+        """`brought` has files that came with the run; they are not written to the store.
+
+        `record` receives every file that is read or written.
+        """
+        self._store, self._devices, self._brought, self._record = store, devices, brought, record
         self.of_job, self.of_machine = job_key, keys.of_machine(devices[0])
+        self.loaded = 0
+        """Number of programs loaded from those that came with the run."""
         self._programs: dict[str, Compiled] = {}
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="executables")
 
@@ -67,7 +80,7 @@ class Executables:
     def value(self, name: str, make: Callable[[], Value]) -> Value:
         """Returns a job's value from its file, or makes and keeps it."""
         path = f"{self.of_job}/{name}"
-        data = self._store.read(path)
+        data = self._read(path)
         if data is not None:
             return pickle.loads(data)
         value = make()
@@ -80,18 +93,29 @@ class Executables:
         self._store.close()
 
     def _loaded(self, name: str, args: Any) -> Compiled | None:
-        data = self._store.read(name)
+        data = self._read(name)
         if data is None:
             return None
         content = pickle.loads(data)
         if isinstance(content, str):
             return self._loaded(content, args)
         try:
-            return serialize_executable.deserialize_and_load(
+            program = serialize_executable.deserialize_and_load(
                 *content, execution_devices=_devices_of(args) or self._devices
             )
-        except jax.errors.JaxRuntimeError:
+        except jax.errors.JaxRuntimeError as error:
+            if name in self._brought:
+                reason = str(error).partition("\n")[0]
+                print(f"hot start: a program cannot be loaded: {reason}. Compiling it", flush=True)
             return None  # the compiler may say more
+        self.loaded += name in self._brought
+        return program
+
+    def _read(self, name: str) -> bytes | None:
+        data = self._brought.get(name) or self._store.read(name)
+        if data is not None and self._record is not None:
+            self._record[name] = data
+        return data
 
     def _traced(self, name: str, args: Any, lower: Lower, finish: Finish) -> Compiled:
         """Returns the program of a lowered function, which is kept under its text, too."""
@@ -113,10 +137,15 @@ class Executables:
             serialized = serialize_executable.serialize(program)
         except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
             return
-        self._store.write(name, pickle.dumps(serialized))
+        self._put(name, pickle.dumps(serialized))
 
     def _write(self, name: str, content: Any) -> None:
-        self._writer.submit(self._store.write, name, pickle.dumps(content))
+        self._writer.submit(self._put, name, pickle.dumps(content))
+
+    def _put(self, name: str, data: bytes) -> None:
+        if self._record is not None:
+            self._record[name] = data
+        self._store.write(name, data)
 
 
 @contextmanager
@@ -139,24 +168,32 @@ def _no_compile_cache(device: Device) -> Iterator[None]:
 
 
 _kept: Executables | None = None
+NONE: Mapping[str, bytes] = {}
 
 
 @contextmanager
-def kept(job: Job, plan: Plan, devices: Sequence[Device]) -> Iterator[None]:
+def kept(
+    job: Job,
+    plan: Plan,
+    devices: Sequence[Device],
+    brought: Mapping[str, bytes] = NONE,
+    record: dict[str, bytes] | None = None,
+) -> Iterator[Executables | None]:
     """Loads the programs of earlier processes, and keeps those that are compiled meanwhile.
 
-    `devices` are those of the mesh, in its order. A limit of 0 bytes keeps and loads none. Raises
-    ConfigError for a limit that is not a number.
+    `devices` are those of the mesh, in its order; for `brought` and `record` see `Executables`. A
+    limit of 0 bytes keeps and loads none, and yields None. Raises ConfigError for a limit that is
+    not a number.
     """
     global _kept
     limit = limit_bytes()
     if not limit:
-        yield
+        yield None
         return
     store = ProgramStore(cache_folder() / FOLDER, limit)
-    _kept = Executables(store, keys.of_job(job, plan, devices[0]), devices)
+    _kept = Executables(store, keys.of_job(job, plan, devices[0]), devices, brought, record)
     try:
-        yield
+        yield _kept
     finally:
         _kept.close()
         _kept = None
@@ -200,6 +237,11 @@ def call(function: Any, *args: Any, result: jax.sharding.Sharding | None = None)
 def value(name: str, make: Callable[[], Value]) -> Value:
     """Returns a job's value that only a trace can make, or the one that was made before."""
     return _kept.value(name, make) if _kept else make()
+
+
+def loaded() -> int:
+    """Returns the number of programs that came with the run and that this process has loaded."""
+    return _kept.loaded if _kept else 0
 
 
 def _devices_of(args: Any) -> list[Device] | None:

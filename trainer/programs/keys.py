@@ -4,7 +4,7 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +48,21 @@ def of_job(job: Job, plan: Plan, device: Device) -> str:
 
     `device` is one of the mesh.
     """
-    return _hash(
-        job.model_dump_json(
-            exclude={**dict.fromkeys(WITHOUT_EFFECT, True), **PARTS_WITHOUT_EFFECT}
-        ),
-        str(vocab_size(job)),
-        plan.model_dump_json(exclude=PLAN_WITHOUT_EFFECT),
-        code_of(job),
-        *_surroundings(device),
+    return _hash(*_items(made_from(job, plan, device)))
+
+
+def made_from(job: Job, plan: Plan, device: Device) -> dict[str, str]:
+    """Returns all that the programs of a job depend on in this process, by name."""
+    changing = job.model_dump_json(
+        exclude={**dict.fromkeys(WITHOUT_EFFECT, True), **PARTS_WITHOUT_EFFECT}
     )
+    return {
+        "job": changing,
+        "vocabulary": str(vocab_size(job)),
+        "plan": plan.model_dump_json(exclude=PLAN_WITHOUT_EFFECT),
+        "code": code_of(job),
+        **_surroundings(device),
+    }
 
 
 def of_machine(device: Device) -> str:
@@ -64,7 +70,8 @@ def of_machine(device: Device) -> str:
 
     Besides it, such programs depend only on their arguments: see `name`.
     """
-    return _hash(str(jax.process_count()), versions.code_sha256(), *_surroundings(device))
+    count, code = str(jax.process_count()), versions.code_sha256()
+    return _hash(count, code, *_items(_surroundings(device)))
 
 
 def name(function: Any, args: Any, result: Any = None) -> str:
@@ -90,15 +97,21 @@ def of_text(lowered: jax.stages.Lowered, devices: Sequence[Device]) -> str:
     return f"text-{_hash(*parts)[:NAME_CHARACTERS]}"
 
 
-def _surroundings(device: Device) -> list[str]:
-    """Returns versions, compiler, variables of the environment, and number of this process."""
+def _surroundings(device: Device) -> dict[str, str]:
+    """Returns versions, variables of the environment, number of this process, and compiler."""
     cpu = CPU_FEATURES.search(CPU_INFO.read_text()) if CPU_INFO.exists() else None
-    return [
-        str(sorted(versions.versions().items())),
-        str(sorted(item for item in os.environ.items() if VARIABLES.fullmatch(item[0]))),
-        f"{jax.process_index()} {device.device_kind} {device.client.platform_version}",
-        cpu[0] if cpu else platform.machine(),
-    ]
+    return {
+        **versions.versions(),
+        **{name: value for name, value in os.environ.items() if VARIABLES.fullmatch(name)},
+        "process": str(jax.process_index()),
+        "device": device.device_kind,
+        "compiler": device.client.platform_version,
+        "CPU features": cpu[0] if cpu else platform.machine(),
+    }
+
+
+def _items(parts: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in sorted(parts.items())]
 
 
 def _sharding(sharding: Any) -> tuple[str, list[tuple[int, int]]] | None:

@@ -109,12 +109,17 @@ class TrainProgram:
 
     def initial_state(self) -> TrainState[jax.Array]:
         """Returns the state at step 0, created in shards: no device ever holds a whole array."""
+        with jax.set_mesh(self.mesh):
+            return self.compiled_initialization()()
+
+    def compiled_initialization(self) -> jax.stages.Compiled:
+        """Compiles the function without arguments that returns the state at step 0."""
         # Runs once: on CPU the compiler's optimizations would take longer than they save.
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
         options = {"xla_backend_optimization_level": 0} if on_cpu else None
         with jax.set_mesh(self.mesh):
             initial = jax.jit(self._initial, out_shardings=self.shardings, compiler_options=options)
-            return executables.compiled(initial)()
+            return executables.compiled(initial)
 
     def fresh_state(self, params: Params) -> TrainState[jax.Array]:
         """Returns the state at step 0 with given parameters, which are donated, not copied.

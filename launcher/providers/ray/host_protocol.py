@@ -77,6 +77,8 @@ class RunOrder(DoctorOrder):
     """The job's secrets, for `launch` on the head."""
     fresh: bool = False
     """Whether to move an earlier run of that name aside."""
+    hot: bool = True
+    """Whether the hosts load the programs that were kept for the run."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -96,7 +98,8 @@ class RunOrder(DoctorOrder):
             job = folder / "job.yaml"
             job.write_text(self.job)
             arguments = ["run", str(job), *(["--fresh"] * self.fresh)]
-        return [*arguments, "--cluster", cluster, "--runs", self.runs]
+        hot = [] if self.hot else ["--no-hot"]
+        return [*arguments, *hot, "--cluster", cluster, "--runs", self.runs]
 
 
 @dataclass(frozen=True)

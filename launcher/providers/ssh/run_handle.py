@@ -19,6 +19,7 @@ from launcher.providers.ssh.provision import Provisioned, shell
 from launcher.runs.directory import REMOTE
 from launcher.runs.remote import NOT_FETCHED, RemoteRunRecord, runs_below
 from launcher.runs.status import PrintedStatus
+from trainer.contract.storage import kept_programs
 
 ASK_TIMEOUT_S, COPY_TIMEOUT_S = 60.0, 600.0
 
@@ -103,12 +104,22 @@ class RemoteRun(RemoteRunRecord):
 
         Raises HostError when that fails.
         """
+        self._send(folder, f"{self.runs}/{self.name}")
+
+    def send_programs(self, kept: Path) -> None:
+        """Sends compiled programs to the head, where a new run finds them.
+
+        Raises HostError when that fails.
+        """
+        self._send(kept, str(kept_programs.store_of(Path(self.runs) / self.name)))
+
+    def _send(self, folder: Path, there: str) -> None:
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
             for path in sorted(folder.iterdir()):
                 if path.name not in (REMOTE, "checkpoints") and not path.name.startswith("."):
                     archive.add(path, path.name)
-        command, data = _unpacking(f"{self.runs}/{self.name}"), packed.getvalue()
+        command, data = _unpacking(there), packed.getvalue()
         everywhere([self.head], lambda _: self.head.run(command, COPY_TIMEOUT_S, data))
 
     def _command(self, verb: str, *args: str) -> str:

@@ -71,3 +71,18 @@ def test_the_first_host_writes_its_log_and_what_its_program_adds_to(
     its = ["logs/host-0000.log", "metrics.jsonl", "samples.jsonl", "sample.txt"]
     after = receive(run_dir, {name: EVIL, **dict.fromkeys(its, b"good")})
     assert after == {**before, **{f"runs/small/{one}": b"good" for one in its}}
+
+
+def test_a_host_gets_the_programs_of_its_process_alone(run_dir: Path) -> None:
+    programs = run_dir / "programs"
+    programs.mkdir()
+    for name in ("0001-0000", "0002-0000", "0002-0001"):
+        (programs / f"{name}.bundle").write_bytes(b"\xff")
+    sent: list[set[str]] = []
+    host = SimpleNamespace(
+        receive=SimpleNamespace(remote=lambda _, files, *__: sent.append(set(files)))
+    )
+    Copies([host, host], [0, 1], run_dir).send()
+    first, second = ({name for name in files if "bundle" in name} for files in sent)
+    assert first == {"programs/0001-0000.bundle", "programs/0002-0000.bundle"}
+    assert second == {"programs/0002-0001.bundle"}

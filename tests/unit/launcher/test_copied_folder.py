@@ -10,15 +10,24 @@ from launcher.host.run_dir_mirror import CopiedFolder
 
 
 @contextmanager
-def copy(folder: Path, **files: str) -> Iterator[CopiedFolder]:
+def copy(folder: Path, **files: bytes) -> Iterator[CopiedFolder]:
     copied = CopiedFolder(folder, files, followed=["logs/host.log"], made=["sample.txt"])
     yield copied
     copied.close()
 
 
 def test_the_files_are_there_in_their_folders(tmp_path: Path) -> None:
-    CopiedFolder(tmp_path / "run", {"plans/0001.json": "{}"}, [], [])
+    CopiedFolder(tmp_path / "run", {"plans/0001.json": b"{}"}, [], [])
     assert (tmp_path / "run/plans/0001.json").read_text() == "{}"
+
+
+def test_only_the_compiled_programs_of_this_start_remain(tmp_path: Path) -> None:
+    files = {"job.yaml": b"", "programs/0002-0000.bundle": b"\xff"}
+    CopiedFolder(tmp_path, files, [], [])
+    CopiedFolder(tmp_path, {"programs/0001-0000.bundle": b"1"}, [], [])
+    assert [path.name for path in (tmp_path / "programs").iterdir()] == ["0001-0000.bundle"]
+    CopiedFolder(tmp_path, {}, [], [])
+    assert [path.name for path in tmp_path.iterdir()] == ["job.yaml"]
 
 
 def test_added_lines_are_read_once(tmp_path: Path) -> None:
@@ -55,5 +64,5 @@ def test_recreated_file_is_read_from_start(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OSError), copy(tmp_path / "file" / "run", job="text"):
+    with pytest.raises(OSError), copy(tmp_path / "file" / "run", job=b"text"):
         pass

@@ -1,6 +1,7 @@
 """Messages between the launcher's processes arrive as they were sent, or say what is wrong."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,16 @@ def test_the_head_has_the_price_of_the_original_hosts(
     order = run_order(Cluster(accelerator="v4-32", provider=provider))
     path = order.cluster_file(tmp_path, Attach(kind="attach"))
     assert price_per_chip_hour(find_cluster(path).value) == expected
+
+
+@pytest.mark.parametrize(("hot", "expected"), [(True, False), (False, True)])
+@pytest.mark.parametrize("job", ["name: small", None])
+def test_the_head_is_asked_for_no_hot_start(
+    tmp_path: Path, job: str | None, hot: bool, expected: bool
+) -> None:
+    order = replace(run_order(find_cluster("local").value), job=job, hot=hot)
+    arguments = order.arguments(tmp_path, Attach(kind="attach"))
+    assert ("--no-hot" in arguments) == expected
 
 
 def test_wrong_order_is_reported_without_its_secrets() -> None:

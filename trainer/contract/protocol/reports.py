@@ -75,6 +75,17 @@ class CompileReport:
 
 
 @dataclass(frozen=True)
+class KeptPrograms:
+    """Compiled programs that were written to a file for one process."""
+
+    programs: int
+    bytes: int
+    """Size of the file."""
+    compilations: int
+    """Number of programs that were compiled now, or read from JAX's compile cache."""
+
+
+@dataclass(frozen=True)
 class Frame:
     """A line of source code, in a function."""
 

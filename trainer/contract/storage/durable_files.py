@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 
-def replace(path: Path, text: str, label: str) -> None:
+def replace(path: Path, content: str | bytes, label: str) -> None:
     """Replaces a file atomically, through a temporary file beside it with the suffix `label`."""
     temporary = path.with_name(f".{path.name}.{label}")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     sync(temporary)
     temporary.replace(path)
     sync(path.parent)
