@@ -6,7 +6,7 @@ from typer.core import TyperGroup
 
 SECTIONS = {
     "Run": ("run", "resume", "attach", "stop"),
-    "Look at runs": ("list", "status", "logs", "events", "report", "compare"),
+    "Look at runs": ("list", "status", "logs", "events", "report", "compare", "audit"),
     "Run many": ("sweep", "flow"),
     "Diagnose": ("why", "stacks", "exec", "profile", "debug"),
     "Plan": ("init", "plan", "rehearse", "schema", "doctor"),
