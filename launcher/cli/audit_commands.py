@@ -1,4 +1,4 @@
-"""The commands of `launch` that check a result: `audit`."""
+"""The commands of `launch` about the origin of a result: `audit` and `lineage`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +19,7 @@ from launcher.core.exit_codes import JOB_FAILED, OK
 def add_to(app: typer.Typer) -> None:
     """Adds the commands to `launch`."""
     app.command()(audit)
+    app.command()(lineage)
 
 
 @with_groups
@@ -64,3 +65,27 @@ def audit(
     else:
         show(found)
     raise typer.Exit(OK if found.is_good else JOB_FAILED)
+
+
+def lineage(
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="RUN[@STEP]", help="a run, RUN@STEP or RUN@best")
+    ],
+    runs: Runs = Path("runs"),
+    output: OutputOption = Output.text,
+) -> None:
+    """Show where a checkpoint comes from, and the commands that repeat it.
+
+    Data, code, libraries, attempts, hosts and meshes; and the same of the runs whose weights it
+    started from. Without a step, the newest whole checkpoint.
+
+    launch lineage quickstart@100
+    """
+    from launcher.commands.lineage import read, show
+    from launcher.core.json_output import print_json
+
+    found = read(checkpoint, runs)
+    if output is Output.json:
+        print_json(found)
+    else:
+        show(found)

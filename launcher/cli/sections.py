@@ -10,7 +10,7 @@ SECTIONS = {
     "Run many": ("sweep", "flow"),
     "Diagnose": ("why", "stacks", "exec", "profile", "debug"),
     "Plan": ("init", "plan", "rehearse", "schema", "doctor"),
-    "Use checkpoints": ("checkpoints", "sample"),
+    "Use checkpoints": ("checkpoints", "sample", "lineage"),
     "Keep a cluster": ("up", "down"),
 }
 """The commands of each section, in the order of the help."""

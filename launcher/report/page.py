@@ -210,8 +210,8 @@ def _spread(samples: Sequence[Sample], most: int) -> list[Sample]:
 def _commands(record: RunRecord) -> Iterator[Command]:
     """Yields the commands that repeat, continue and inspect a run."""
     status, folder = record.status, record.folder
-    where = _cluster_options(status.recorded.cluster or ClusterRef())
-    again = ["launch", *where, str(folder / "job.yaml"), f"name={record.name}-again"]
+    where = status.recorded.cluster or ClusterRef()
+    again = ["launch", *where.arguments, str(folder / "job.yaml"), f"name={record.name}-again"]
     yield Command("the same job again, as a new run", shlex.join(again))
     if not status.is_alive and status.state is not RunState.FINISHED:
         yield Command("continue this run", resume_command(folder))
@@ -222,11 +222,6 @@ def _commands(record: RunRecord) -> Iterator[Command]:
     elif record.job:
         job = str(folder / "job.yaml")
         yield Command("the program on each host", shlex.join(["python", "-m", "trainer", job]))
-
-
-def _cluster_options(cluster: ClusterRef) -> list[str]:
-    hosts = ["--simulate-hosts", str(cluster.simulate_hosts)] if cluster.simulate_hosts else []
-    return ["--cluster", cluster.name, *["--simulate"] * cluster.simulate, *hosts]
 
 
 def _script_data(value: Any) -> Markup:
