@@ -1,56 +1,47 @@
-"""How reliably `launch audit` finds a flipped bit, and whether clean steps raise an alarm.
+"""How reliably an audit finds a flipped bit, and whether clean steps raise an alarm.
 
-`python benchmarks/audit.py flips --count 20`: each time, one of four simulated hosts flips a random
-bit of a random gradient at a random step, whenever it does that step. The audit must name the step
-and the host.
+The steps, their digests and the procedure are those of `launch audit`; a host is one of four CPU
+devices of this process, which is cheap. `audit_launches.py` measures the same with real hosts.
 
-`python benchmarks/audit.py clean --steps 336`: clean runs on three meshes are audited on their own
-mesh and on the others.
+`python -m benchmarks.audit flips --count 20`: each time, one of four hosts flips a random bit of a
+random gradient at a random step, whenever it does that step. The step and the host must be named.
+
+`python -m benchmarks.audit clean --steps 336`: clean steps on three meshes, replayed on their own
+mesh, where no bit may differ, and on the two others, where rounding must explain all differences.
 """
 
 import argparse
-import json
 import math
 import random
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import product
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.support.fault_injection import flip_gradient_bit
+import jax
 
-HOSTS, STEPS, EVERY = 4, 40, 8
-BITS = range(4, 28)
-"""Bits of the flips. Lower ones are often lost in the moments; higher ones overflow, which ends the
-run by itself."""
-JOB = """\
-name: small
-steps: %d
-model: {layers: 2, d_model: 16, heads: 2, d_ff: 32}
-data: {source: text, path: "corpus/*.txt", seq_len: 16, global_batch: 8}
-mesh: {data: 1, fsdp: -1}
-optimizer: {schedule: constant, learning_rate: 1e-2}
-eval: null
-sample: null
-checkpoint: {every_steps: %d, keep: 1000}
-retries: {failures: 0, preemptions: 0, standby_after_s: null}
-"""
-CLUSTER = """\
-accelerator: cpu
-hosts: %d
-devices_per_host: %d
-provider: {kind: local%s}
-"""
-MESHES = {
-    "four": (4, 1, ["mesh.data=1", "mesh.fsdp=4", "mesh.tensor=1"]),
-    "two": (2, 2, ["mesh.data=2", "mesh.fsdp=2", "mesh.tensor=1"]),
-    "one": (1, 4, ["mesh.data=1", "mesh.fsdp=2", "mesh.tensor=2"]),
+from launcher.audit.audit import Verdict, audit
+from tests.support.audited_hosts import (
+    EVERY,
+    HOSTS,
+    AuditedHosts,
+    Flip,
+    install_flips,
+    recorded_by,
+)
+from tests.support.harness import Bench, bench
+from tests.support.jobs import job_of
+
+STEPS = 40
+BITS = range(28)
+"""Bits of the flips. Higher ones overflow, which ends the run by itself."""
+MOST_STEPS_ELSEWHERE = 100
+"""Most steps of a replay on another mesh."""
+MESHES: Mapping[str, dict[str, int]] = {
+    "fsdp 4": {"data": 1, "fsdp": 4, "tensor": 1},
+    "data 2, fsdp 2": {"data": 2, "fsdp": 2, "tensor": 1},
+    "fsdp 2, tensor 2": {"data": 1, "fsdp": 2, "tensor": 2},
 }
-"""Name -> hosts, devices per host, and the keys of the mesh."""
 
 
 def main() -> None:
@@ -58,85 +49,65 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("flips", "clean"))
     parser.add_argument("--count", type=int, default=20, help="number of flips")
-    parser.add_argument("--steps", type=int, default=336, help="steps of each clean run")
+    parser.add_argument("--steps", type=int, default=336, help="clean steps on each mesh")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="slipway-audit-benchmark-") as name:
-        folder = Path(name)
-        _make_corpus(folder)
-        if options.what == "flips":
-            _flips(folder, options.count, random.Random(options.seed))
-        else:
-            _clean(folder, options.steps)
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", HOSTS)
+    if options.what == "flips":
+        _flips(options.count, random.Random(options.seed))
+    else:
+        _clean(options.steps)
 
 
-def _flips(folder: Path, count: int, draw: random.Random) -> None:
-    (folder / "job.yaml").write_text(JOB % (STEPS, EVERY))
-    found = 0
+def _flips(count: int, draw: random.Random) -> None:
+    install_flips()
+    made, found = _bench(MESHES["fsdp 4"], STEPS), Counter[str]()
     for number in range(count):
-        host, step = draw.randrange(HOSTS), draw.randrange(EVERY + 1, STEPS + 1)
-        fault = draw.randrange(32), draw.choice(BITS), draw.randrange(256)
-        own = folder / f"flip-{number}"
-        own.mkdir()
-        (own / "cache").symlink_to(_shared_cache(folder))
-        option = flip_gradient_bit(own, HOSTS, host, step, fault)
-        (folder / "cluster.yaml").write_text(CLUSTER % (HOSTS, 1, option))
-        began = time.monotonic()
-        _launch(folder, ["-c", "cluster.yaml", "job.yaml", f"name=flip-{number}"], 0)
-        verdict = _audit(folder, f"flip-{number}")
-        at = verdict["difference"] and verdict["difference"]["step"]
-        is_found = (at, verdict["suspects"]) == (step, [host])
-        found += is_found
-        limit = math.log2(verdict["last_step"] - verdict["first_step"] + 1)
+        step, host, bit = (
+            draw.randrange(EVERY + 1, STEPS + 1),
+            draw.randrange(HOSTS),
+            draw.choice(BITS),
+        )
+        code = (draw.randrange(32) << 13) | (bit << 8) | draw.randrange(256)
+        hosts = AuditedHosts(made, made, Flip(host, step, code))
+        recorded = recorded_by(hosts, EVERY + 1, STEPS)
+        verdict = audit(recorded, hosts, is_same_program=True)
+        outcome = _outcome(verdict, hosts)
+        found[outcome] += 1
         print(
-            f"{number + 1:3} bit {fault[1]:2} at step {step:2} on host {host}: "
-            f"{'found' if is_found else 'NOT FOUND'} ({verdict['kind']}, step {at}, host "
-            f"{verdict['suspects']}, {verdict['replays']} replays, log2 of the range {limit:.1f}), "
-            f"{time.monotonic() - began:.0f} s",
+            f"{number + 1:3} bit {bit:2} at step {step:2} on host {host}: {outcome}, "
+            f"{hosts.count} replays ({verdict.text})",
             flush=True,
         )
-    print(f"found {found} of {count}")
+    print(f"{dict(found)}; log2 of the range is {math.log2(STEPS - EVERY):.0f}")
 
 
-def _clean(folder: Path, steps: int) -> None:
-    (folder / "job.yaml").write_text(JOB % (steps, steps // 4))
-    for name, (hosts, devices, mesh) in MESHES.items():
-        (folder / f"{name}.yaml").write_text(CLUSTER % (hosts, devices, ""))
-        _launch(folder, ["-c", f"{name}.yaml", "job.yaml", f"name={name}", *mesh], 0)
-    for name in MESHES:
-        for other, (_, _, mesh) in MESHES.items():
-            where = [] if name == other else ["-c", f"{other}.yaml", *mesh]
-            verdict = _audit(folder, name, *where, "--steps", f"1-{steps}")
-            size = verdict["largest_relative_difference"]
-            rounding = "" if size is None else f", {size:.1e} of {verdict['tolerance']:.1e}"
-            print(f"{name} on {other}: {verdict['kind']}{rounding}", flush=True)
+def _outcome(verdict: Verdict, hosts: AuditedHosts) -> str:
+    flip = hosts.flip
+    assert flip
+    if verdict.difference is None:
+        return "no effect"
+    is_found = (verdict.difference.step, verdict.suspects) == (flip.step, (flip.host,))
+    return "found" if is_found else "NOT FOUND"
 
 
-def _make_corpus(folder: Path) -> None:
-    (folder / "corpus").mkdir()
-    for letter in "abcdef":
-        (folder / "corpus" / f"{letter}.txt").write_text(f"text of {letter} " * 200)
+def _clean(steps: int) -> None:
+    made = {name: _bench(mesh, steps) for name, mesh in MESHES.items()}
+    split = {name: _bench(mesh, steps, grad_accum_steps=2) for name, mesh in MESHES.items()}
+    recorded = {name: recorded_by(AuditedHosts(one, one), 1, steps) for name, one in made.items()}
+    for first, other in product(MESHES, MESHES):
+        hosts, run = AuditedHosts(made[other], split[other]), recorded[first]
+        if first != other:
+            run = replace(run, last=min(steps, MOST_STEPS_ELSEWHERE))
+        verdict = audit(run, hosts, is_same_program=first == other)
+        rounding = verdict.rounding
+        size = f", {rounding.largest:.1e} of {rounding.tolerance:.1e}" if rounding else ""
+        print(f"{run.last} steps on {first}, replayed on {other}: {verdict.kind}{size}", flush=True)
 
 
-def _shared_cache(folder: Path) -> Path:
-    """Returns the cache of compiled programs of all faulty runs: the fault is data, not code."""
-    path = folder / "cache"
-    path.mkdir(exist_ok=True)
-    return path
-
-
-def _audit(folder: Path, run: str, *words: str) -> dict[str, Any]:
-    return json.loads(_launch(folder, ["audit", run, *words, "-o", "json"], 0, 1))
-
-
-def _launch(folder: Path, words: Sequence[str], *codes: int) -> str:
-    """Runs `launch` and returns what it prints. Exits with its errors on any other exit code."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "launcher", *words], cwd=folder, capture_output=True, text=True
-    )
-    if ended.returncode not in codes:
-        sys.exit(f"launch {' '.join(words)}: exit code {ended.returncode}\n{ended.stderr}")
-    return ended.stdout
+def _bench(mesh: dict[str, int], steps: int, **data: int) -> Bench:
+    return bench(job_of(steps=steps, mesh=mesh, data=data), devices=4)
 
 
 if __name__ == "__main__":

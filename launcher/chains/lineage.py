@@ -223,4 +223,3 @@ def _command(found: Ancestor, record: RunRecord | None, source: str | None) -> s
 
 def _again(name: str) -> str:
     return f"{name}-again"
-

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from launcher.cli import audit_commands, checkpoint_commands, file_commands, flow_commands, run_commands
+from launcher.cli import (
+    audit_commands,
+    checkpoint_commands,
+    file_commands,
+    flow_commands,
+    run_commands,
+)
 from launcher.cli.options import (
     ClusterOptions,
     Consent,

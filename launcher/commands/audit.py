@@ -90,7 +90,9 @@ def show(found: AuditResult) -> None:
     for change in found.changes:
         print(f"changed since the run: {change}")
     print(f"{found.run}: {found.text}")
-    print(f"{pluralize(found.replays, 'replay')}; recorded in its report: launch report {found.run}")
+    print(
+        f"{pluralize(found.replays, 'replay')}; recorded in its report: launch report {found.run}"
+    )
 
 
 def _parse_steps(text: str | None) -> tuple[int, int] | None:
@@ -162,4 +164,6 @@ def _described(replays: Replays) -> str:
     axes = ", ".join(f"{axis} {size}" for axis, size in plan.mesh.items() if size > 1)
     devices = pluralize(plan.world.devices_per_host, "device")
     micro = pluralize(plan.batch.grad_accum_steps, "micro-batch").replace("chs", "ches")
-    return f"{pluralize(plan.world.processes, 'host')} x {devices} ({axes or 'one device'}), {micro}"
+    return (
+        f"{pluralize(plan.world.processes, 'host')} x {devices} ({axes or 'one device'}), {micro}"
+    )

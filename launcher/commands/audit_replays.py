@@ -105,9 +105,8 @@ class Replays:
                 self._planned("reordered", [override])
                 return override
         raise UsageError(
-            f"data.grad_accum_steps: neither {2 * now} nor {now // 2} micro-batches fit this mesh, "
-            "so the tolerance of rounding cannot be measured. Use fewer devices, or the mesh of the "
-            "run"
+            f"data.grad_accum_steps: neither {2 * now} nor {now // 2} fits this mesh, so the "
+            "tolerance of rounding cannot be measured. Use fewer devices, or the mesh of the run"
         )
 
     def _described(self, first: int, last: int, order: Order, *, reordered: bool) -> str:
@@ -126,8 +125,10 @@ def is_same_computation(recorded: Recorded, replays: Replays) -> bool:
     plans = [plan.model_dump(exclude=OF_PROGRAM) for plan in recorded.plans.values()]
     now = replays.plan.model_dump(exclude=OF_PROGRAM)
     is_known = len(plans) == len({one.attempt for one in recorded.steps.values()})
-    return is_known and all(plan == now for plan in plans) and _is_same_job(
-        recorded.job, replays.launch.job
+    return (
+        is_known
+        and all(plan == now for plan in plans)
+        and _is_same_job(recorded.job, replays.launch.job)
     )
 
 

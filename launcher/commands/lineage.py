@@ -53,7 +53,14 @@ def write_card(entry: Entry, folder: Path) -> None:
 def card(found: Lineage) -> str:
     """Returns the model card of a checkpoint: only what was recorded."""
     last = found.last
-    lines = ["---", "library_name: transformers", "---", "", f"# {last.run}, step {last.step:,}", ""]
+    lines = [
+        "---",
+        "library_name: transformers",
+        "---",
+        "",
+        f"# {last.run}, step {last.step:,}",
+        "",
+    ]
     for one in found.runs:
         if one is not last:
             lines += ["", f"## Started from {one.run}, step {one.step:,}", ""]

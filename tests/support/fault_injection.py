@@ -119,13 +119,16 @@ def change(module):
 
     def sabotaged_training(self, first_step):
         for step, batch in enumerate(training(self, first_step), first_step):
-            yield batch._replace(examples=marked(batch.examples, fault(step)))
+            yield batch._replace(examples=marked(batch.examples, step))
 
-    def marked(examples, code):
-        def part(index):
-            parts = {{str(one.index): one.data for one in examples.addressable_shards}}
-            return np.asarray(parts[str(index)]) + np.int32(code * NUMBERS)
-        return jax.make_array_from_callback(examples.shape, examples.sharding, part)
+    def marked(examples, step):
+        parts = [
+            jax.device_put(
+                np.asarray(one.data) + np.int32(fault(step, one.device) * NUMBERS), one.device
+            )
+            for one in examples.addressable_shards
+        ]
+        return jax.make_array_from_single_device_arrays(examples.shape, examples.sharding, parts)
 
     def sabotaged_sums(self, state, batch):
         clean = batch._replace(examples=batch.examples % NUMBERS)
@@ -149,7 +152,7 @@ def change(module):
         flat = array.reshape(-1)
         largest = jnp.argsort(-jnp.abs(flat))[element % jnp.maximum(1, jnp.sum(flat != 0))]
         bits = jax.lax.bitcast_convert_type(flat, jnp.uint32)
-        bits = bits.at[largest].set(bits[largest] ^ (jnp.uint32(1) << bit))
+        bits = bits.at[largest].set(bits[largest] ^ (jnp.uint32(1) << bit.astype(jnp.uint32)))
         return jax.lax.bitcast_convert_type(bits, array.dtype).reshape(array.shape)
 
     loader.BatchLoader.training = sabotaged_training
@@ -158,7 +161,7 @@ def change(module):
         self, examples % NUMBERS, requests
     )
 
-def fault(step):
+def fault(step, device):
     if os.environ.get("FAULT_STEP") != str(step):
         return 0
     return 1 + int(os.environ["FAULT_CODE"])
