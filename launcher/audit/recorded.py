@@ -139,9 +139,10 @@ def _job_of(
     """
     if not within:
         return job
-    found = Job.model_validate(within[min(within)].job, strict=False)
+    first = within[min(within)]
+    found = Job.model_validate(first.job, strict=False)
     for step, about in within.items():
-        changed = compare(about, found, None)
+        changed = compare(first, Job.model_validate(about.job, strict=False), None)
         if changes := [*changed.errors, *changed.notes]:
             raise UsageError(
                 f"{name}: its job changed before step {step} ({'; '.join(changes)}). Audit the "
