@@ -93,13 +93,9 @@ def read_recorded(record: RunRecord, steps: tuple[int, int] | None) -> Recorded:
 
 def _covered(whole: Sequence[Entry], last: int) -> tuple[int, int]:
     """Returns the steps from the oldest checkpoint to the newest one, as far as there are two."""
-    match [entry.step for entry in whole]:
-        case []:
-            return 1, last
-        case [only]:
-            return 1, only
-        case [oldest, *_, newest]:
-            return oldest + 1, newest
+    if not whole:
+        return 1, last
+    return (whole[0].step if len(whole) > 1 else 0) + 1, whole[-1].step
 
 
 def _check_range(name: str, first: int, last: int, lines: Mapping[int, Any]) -> None:

@@ -58,7 +58,13 @@ def audit(
     from launcher.core.json_output import print_json
 
     as_json = output is Output.json
-    options = AuditOptions(steps, tuple(where), overrides or (), other_code, as_json)
+    options = AuditOptions(
+        steps,
+        (where.cluster, where.simulate, where.simulate_hosts),
+        overrides or (),
+        other_code,
+        as_json,
+    )
     found = audit_run(api.find_run(run, runs).fetch(), options)
     if as_json:
         print_json(found)

@@ -19,12 +19,16 @@ from trainer.checkpoint.replay import Recorder
 from trainer.checkpoint.tree import flatten
 from trainer.contract.planning.plan import Replay
 from trainer.contract.records import replay_file
+from trainer.distributed.mesh import Device
 from trainer.distributed.stop_vote import StopRequest, StopVote
 from trainer.step import train_step
 
 HOSTS, EVERY = 4, 8
 """Number of hosts, and steps between the checkpoints of a run."""
 SPACE: dict[str, Any] = {"os": os}
+
+_compiled_gradients: dict[int, Any] = {}
+"""The gradients' program of each bench, compiled once."""
 
 
 def install_flips() -> None:
@@ -54,7 +58,7 @@ class AuditedHosts:
         self.start, self.start_step = made.first, 0
         self.count = 0
 
-    def fault(self, step: int, device: jax.Device) -> int:
+    def fault(self, step: int, device: Device) -> int:
         """Returns the code of the fault in a step that a host does; 0 for none."""
         flip = self.flip
         if flip is None or step != flip.step or self.order[device.id] != flip.host:
@@ -80,6 +84,7 @@ class AuditedHosts:
         with tempfile.TemporaryDirectory() as folder:
             replay = Replay(checkpoint=None, first_step=first)
             recorder = Recorder(made.program, replay, Path(folder), process=0)
+            recorder._gradients = _compiled_gradients.get(id(made))
             nothing = StopVote(made.program.mesh).array(StopRequest.NOTHING)
             step = recorder.recording(lambda state, batch, _: made.compiled(state, batch))
             state = jax.device_put(self.start, made.program.shardings)
@@ -87,6 +92,7 @@ class AuditedHosts:
             with jax.set_mesh(made.program.mesh):
                 for _ in range(self.start_step, last):
                     state, _ = step(state, next(batches), nothing)
+            _compiled_gradients[id(made)] = recorder._gradients
             return replay_file.read(Path(folder))
 
 

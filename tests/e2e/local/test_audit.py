@@ -55,4 +55,6 @@ def audited(launch: Launcher, code: int, *words: str) -> dict[str, Any]:
     """Audits a run with an expected exit code; returns what the audit prints."""
     done = Launch(launch.folder, launch.traces, "audit", ["audit", *words, "-o", "json"])
     assert done.wait() == code, done.output
-    return json.loads(done.output[done.output.index("{") :])
+    found = json.loads(done.output[done.output.index("{") :])
+    assert "kind" in found, done.output
+    return found
