@@ -1,13 +1,14 @@
 """`launch audit`: replays steps of a run and says whether they come out the same."""
 
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import chdir
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 
 from launcher.audit import result as results
 from launcher.audit.audit import audit
@@ -16,7 +17,7 @@ from launcher.audit.result import AuditResult
 from launcher.cluster.schema import Cluster, ClusterRef, find_cluster
 from launcher.commands.audit_replays import Replays, is_same_computation
 from launcher.comparison.differences import ROUNDING_ONLY, is_under
-from launcher.core.errors import UsageError
+from launcher.core.errors import JobError, UsageError
 from launcher.core.formatting import pluralize
 from launcher.executors.resume_point import new_cluster_ref
 from launcher.runs.directory import launched_in
@@ -53,14 +54,14 @@ def audit_run(folder: Path, options: AuditOptions) -> AuditResult:
     steps = _parse_steps(options.steps)
     with (
         chdir(launched_in(folder)),
-        TemporaryDirectory(prefix="slipway-audit-") as temporary,
+        _temporary_folder() as temporary,
     ):
         recorded = read_recorded(record, steps)
         cluster = find_cluster(cluster_ref.name)
         _check(cluster.value, cluster_ref, options)
         report = sys.stderr if options.as_json else sys.stdout
         replays = Replays(
-            recorded, cluster, cluster_ref, options.overrides, Path(temporary),
+            recorded, cluster, cluster_ref, options.overrides, temporary,
             lambda text: print(text, file=report, flush=True),
         )  # fmt: skip
         _check_data_and_code(record, recorded, replays, other_code=options.other_code)
@@ -93,6 +94,21 @@ def show(found: AuditResult) -> None:
     print(
         f"{pluralize(found.replays, 'replay')}; recorded in its report: launch report {found.run}"
     )
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """Yields a folder that is deleted afterwards, unless a replay fails: its logs are there."""
+    folder = Path(mkdtemp(prefix="slipway-audit-"))
+    is_kept = False
+    try:
+        yield folder
+    except JobError:
+        is_kept = True
+        raise
+    finally:
+        if not is_kept:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _parse_steps(text: str | None) -> tuple[int, int] | None:

@@ -75,7 +75,13 @@ class Replays:
             launch, plan=launch.plan.model_copy(update={"replay": replay}), host_order=order
         )
         api.start(launch, LaunchOptions(quiet=True, compile_check=False))
-        found = replay_file.read(launch.run_dir)
+        try:
+            found = replay_file.read(launch.run_dir)
+        except FileNotFoundError:
+            raise JobError(
+                f"replay {self.count} has recorded nothing: it did not get the {self.hosts} hosts "
+                f"of its plan, or its first host does not share {self._folder}"
+            ) from None
         if missing := set(range(first, last + 1)) - set(found):
             raise JobError(f"replay {self.count} has not recorded step {min(missing)}")
         return found
