@@ -23,6 +23,7 @@ from trainer.callbacks import (
 from trainer.checkpoint.errors import StoppedError
 from trainer.checkpoint.initial_state import InitialState, begin
 from trainer.checkpoint.manager import Checkpoints, saving_of
+from trainer.checkpoint.replay import Recorder, begin_replay
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol import versions
@@ -130,13 +131,19 @@ class _Run:
         )
         restorer = saved.restorer(report) if saved else None
         with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
-            start = begin(program, plan, restorer, report, self.events)
+            if plan.replay:
+                start = begin_replay(program, plan, self.tokens.corpus_sha256, report, self.events)
+            else:
+                start = begin(program, plan, restorer, report, self.events)
         shift = start.examples - start.step * job.data.global_batch
         shardings = batch_shardings(program.mesh)
         loader = BatchLoader(job, plan.batch, self.tokens, shardings, shift)
         saving = saving_of(saved, loader, start, stop, report)
         with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
             step = _compiled(program, loader, self.events, report, self.counts)
+        if plan.replay:
+            process = self.environment.process
+            step = Recorder(program, plan.replay, self.run_dir, process).recording(step)
         training = Training(job.last_step, step, loader, StopVote(program.mesh), saving)
         saver = saved.memory_saver(start, self.events) if saved else None
         memory = saver and InMemoryCallback(saver, job, start.step, loader, self.events)

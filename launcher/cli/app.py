@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from launcher.cli import checkpoint_commands, file_commands, flow_commands, run_commands
+from launcher.cli import (
+    audit_commands,
+    checkpoint_commands,
+    file_commands,
+    flow_commands,
+    run_commands,
+)
 from launcher.cli.options import (
     ClusterOptions,
     Consent,
@@ -240,6 +246,7 @@ def sweep(
 
 flow_commands.add_to(app)
 run_commands.add_to(app)
+audit_commands.add_to(app)
 file_commands.add_to(app)
 
 

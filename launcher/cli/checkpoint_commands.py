@@ -82,7 +82,7 @@ def export_checkpoint(
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
-    """Export the weights of a checkpoint for other programs."""
+    """Export the weights of a checkpoint for other programs, with its lineage as a model card."""
     from launcher.chains.checkpoints import choose, named
     from launcher.commands.checkpoints import export
     from launcher.core.json_output import print_json

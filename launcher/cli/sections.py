@@ -6,11 +6,11 @@ from typer.core import TyperGroup
 
 SECTIONS = {
     "Run": ("run", "resume", "attach", "stop"),
-    "Look at runs": ("list", "status", "logs", "events", "report", "compare"),
+    "Look at runs": ("list", "status", "logs", "events", "report", "compare", "audit"),
     "Run many": ("sweep", "flow"),
     "Diagnose": ("why", "stacks", "exec", "profile", "debug"),
     "Plan": ("init", "plan", "rehearse", "schema", "doctor"),
-    "Use checkpoints": ("checkpoints", "sample"),
+    "Use checkpoints": ("checkpoints", "sample", "lineage"),
     "Keep a cluster": ("up", "down"),
 }
 """The commands of each section, in the order of the help."""

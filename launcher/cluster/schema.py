@@ -214,6 +214,12 @@ class ClusterRef(Section):
     def simulated(self) -> bool:
         return self.simulate or self.simulate_hosts is not None
 
+    @property
+    def arguments(self) -> list[str]:
+        """The options on a command line."""
+        hosts = ["--simulate-hosts", str(self.simulate_hosts)] if self.simulate_hosts else []
+        return ["--cluster", self.name, *["--simulate"] * self.simulate, *hosts]
+
     def lasting(self) -> "ClusterRef":
         """Returns a copy that means the same in any working directory."""
         if not is_path(self.name):

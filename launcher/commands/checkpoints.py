@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from launcher.commands.lineage import write_card
 from launcher.commands.trainer_tool import run_tool
 from launcher.core.errors import docs_link
 from launcher.core.formatting import format_bytes, format_seconds, pluralize
@@ -177,8 +178,12 @@ def _verify(folders: Sequence[str]) -> dict[str, str]:
 
 
 def export(entry: Entry, to: Path) -> ExportResult:
-    """Exports a checkpoint for other programs, in a child process. Raises as `run_tool` does."""
+    """Exports a checkpoint for other programs, in a child process. Raises as `run_tool` does.
+
+    Adds its lineage, as a model card.
+    """
     message = run_tool("export_checkpoint", [str(entry.folder), f"--to={to}"]).strip()
+    write_card(entry, to)
     return ExportResult(
         step=entry.step, checkpoint=str(entry.folder), folder=str(to), message=message
     )

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
+from launcher.audit.result import AuditResult
+from launcher.chains.lineage import Lineage
 from launcher.commands.check_sharding import CheckedPlanResult
 from launcher.commands.checkpoints import CheckpointResult, ExportResult, RestoredCheckpoint
 from launcher.commands.clusters import DownResult, UpResult
@@ -58,6 +60,7 @@ class CommandOutput:
 
 COMMAND_OUTPUTS: Mapping[str, CommandOutput] = {
     "attach": CommandOutput(StatusResult),
+    "audit": CommandOutput(AuditResult),
     "checkpoints export": CommandOutput(ExportResult),
     "checkpoints list": CommandOutput(list[CheckpointResult]),
     "checkpoints restore-damaged": CommandOutput(list[RestoredCheckpoint]),
@@ -69,6 +72,7 @@ COMMAND_OUTPUTS: Mapping[str, CommandOutput] = {
     "exec": CommandOutput(ExecOutput | ExecEnded, lines=True),
     "flow": CommandOutput(FlowResult),
     "init": CommandOutput(InitResult),
+    "lineage": CommandOutput(Lineage),
     "list": CommandOutput(list[RunResult]),
     "logs": CommandOutput(LogLine, lines=True),
     "plan": CommandOutput(AnyPlan),

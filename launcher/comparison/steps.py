@@ -31,15 +31,20 @@ Steps = Mapping[int, Step]
 
 
 def steps_of(record: RunRecord) -> Steps:
-    """Returns the steps of a run that have a finite loss.
+    """Returns the steps of a run that have a finite loss."""
+    steps = ((line["step"], _step(line, record.corpora)) for line in step_lines(record))
+    return {number: step for number, step in steps if isfinite(step.loss)}
+
+
+def step_lines(record: RunRecord) -> list[Line]:
+    """Returns the lines of a run's steps.
 
     Those that metrics.jsonl leaves out (`log_every`) come from the events.
     """
     lines = [line for line in record.metrics if "loss" in line]
     if lines and len(lines) < lines[-1]["step"]:
         lines = _with_events(record.folder)
-    steps = ((line["step"], _step(line, record.corpora)) for line in lines)
-    return {number: step for number, step in steps if isfinite(step.loss)}
+    return lines
 
 
 def _with_events(folder: Path) -> list[Line]:

@@ -49,6 +49,8 @@ class HostPool:
         self._gang = None
         members, spares = self._agents.members(world, launch.cluster.spares)
         self._released = frozenset()
+        if launch.host_order:
+            members = [members[usual] for usual in launch.host_order]
         self._gang = Gang(members, launch.run_dir, self._listener, self._early, spares)
         return self._gang
 

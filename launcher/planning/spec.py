@@ -63,6 +63,8 @@ class LaunchSpec(AttemptInfo, ABC):
     """Cluster reference of the command."""
     storage_problem: str = ""
     """Why the hosts would not find each other's checkpoints; "" when they do."""
+    host_order: tuple[int, ...] = ()
+    """The host of each process, by its usual process; () for the usual order."""
     host_limit: int | None = None
     """Most hosts that the run may use at first; None for all. A queue may change it later."""
     hot: bool = True

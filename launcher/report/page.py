@@ -4,7 +4,7 @@ import json
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
@@ -14,6 +14,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from launcher.audit.result import AuditResult
+from launcher.audit.result import read_all as read_audits
 from launcher.cluster.schema import ClusterRef
 from launcher.core.errors import UsageError
 from launcher.core.formatting import format_bytes, format_seconds
@@ -89,6 +91,8 @@ class RunView:
     meshes: list[mesh.Mesh]
     traffic: list[TrafficRow]
     samples: list[Sample]
+    audits: list[AuditResult]
+    """The newest one first."""
     commands: list[Command]
     job_text: str
 
@@ -151,6 +155,7 @@ def _view(number: int, record: RunRecord, characters: int, columns: int) -> RunV
             Sample(sample.step, plain(sample.text)[: characters // MOST_SAMPLES])
             for sample in _spread(record.samples, MOST_SAMPLES)
         ],
+        audits=[replace(one, text=plain(one.text)) for one in read_audits(record.folder)],
         commands=list(_commands(record)),
         job_text=plain(record.job_text)[:characters],
     )
@@ -210,8 +215,8 @@ def _spread(samples: Sequence[Sample], most: int) -> list[Sample]:
 def _commands(record: RunRecord) -> Iterator[Command]:
     """Yields the commands that repeat, continue and inspect a run."""
     status, folder = record.status, record.folder
-    where = _cluster_options(status.recorded.cluster or ClusterRef())
-    again = ["launch", *where, str(folder / "job.yaml"), f"name={record.name}-again"]
+    where = status.recorded.cluster or ClusterRef()
+    again = ["launch", *where.arguments, str(folder / "job.yaml"), f"name={record.name}-again"]
     yield Command("the same job again, as a new run", shlex.join(again))
     if not status.is_alive and status.state is not RunState.FINISHED:
         yield Command("continue this run", resume_command(folder))
@@ -222,11 +227,6 @@ def _commands(record: RunRecord) -> Iterator[Command]:
     elif record.job:
         job = str(folder / "job.yaml")
         yield Command("the program on each host", shlex.join(["python", "-m", "trainer", job]))
-
-
-def _cluster_options(cluster: ClusterRef) -> list[str]:
-    hosts = ["--simulate-hosts", str(cluster.simulate_hosts)] if cluster.simulate_hosts else []
-    return ["--cluster", cluster.name, *["--simulate"] * cluster.simulate, *hosts]
 
 
 def _script_data(value: Any) -> Markup:

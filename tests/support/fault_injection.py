@@ -105,6 +105,66 @@ def change(module):
         time.sleep(1000)
     module.HostMemory.store = sabotaged
 """
+GRADIENTS = """\
+NUMBERS = 1 << 12
+# An example's number is below NUMBERS. Above it is the fault: 1 + (array, bit, element).
+
+def change(module):
+    import jax, jax.numpy as jnp, numpy as np
+    from jax.sharding import PartitionSpec
+    import trainer.data.loader as loader
+    training, sums = loader.BatchLoader.training, module.TrainProgram._sums
+    of_all_devices = module.TrainProgram._of_all_devices
+
+    def sabotaged_training(self, first_step):
+        for step, batch in enumerate(training(self, first_step), first_step):
+            yield batch._replace(examples=marked(batch.examples, step))
+
+    def marked(examples, step):
+        parts = [
+            jax.device_put(
+                np.asarray(one.data) + np.int32(fault(step, one.device) * NUMBERS), one.device
+            )
+            for one in examples.addressable_shards
+        ]
+        return jax.make_array_from_single_device_arrays(examples.shape, examples.sharding, parts)
+
+    def sabotaged_sums(self, state, batch):
+        clean = batch._replace(examples=batch.examples % NUMBERS)
+        grads, loss, tokens = sums(self, state, clean)
+        specs = [self.shardings.params[name].spec for name in grads]
+        rows = loader.batch_shardings(self.mesh).examples.spec
+        flipped = jax.shard_map(
+            flip, mesh=self.mesh, in_specs=(rows, *specs), out_specs=specs, check_vma=False
+        )(batch.examples // NUMBERS, *grads.values())
+        return dict(zip(grads, flipped)), loss, tokens
+
+    def flip(codes, *arrays):
+        code = jnp.max(codes)
+        which, bit, element = (code - 1) >> 13, ((code - 1) >> 8) & 31, (code - 1) & 255
+        return [
+            jnp.where((code > 0) & (which % len(arrays) == n), flipped(array, bit, element), array)
+            for n, array in enumerate(arrays)
+        ]
+
+    def flipped(array, bit, element):
+        flat = array.reshape(-1)
+        largest = jnp.argsort(-jnp.abs(flat))[element % jnp.maximum(1, jnp.sum(flat != 0))]
+        bits = jax.lax.bitcast_convert_type(flat, jnp.uint32)
+        bits = bits.at[largest].set(bits[largest] ^ (jnp.uint32(1) << bit.astype(jnp.uint32)))
+        return jax.lax.bitcast_convert_type(bits, array.dtype).reshape(array.shape)
+
+    loader.BatchLoader.training = sabotaged_training
+    module.TrainProgram._sums = sabotaged_sums
+    module.TrainProgram._of_all_devices = lambda self, examples, requests: of_all_devices(
+        self, examples % NUMBERS, requests
+    )
+
+def fault(step, device):
+    if os.environ.get("FAULT_STEP") != str(step):
+        return 0
+    return 1 + int(os.environ["FAULT_CODE"])
+"""
 
 
 def sabotage(folder: Path, code: str) -> str:
@@ -150,6 +210,23 @@ def sabotage_lines(folder: Path, code: str) -> str:
     """
     path = hook(folder, "trainer.data.readers", LINES, code)
     return _on_host(1, path).replace("PYTHONPATH", f"XDG_CACHE_HOME: {folder}/cache, PYTHONPATH")
+
+
+def flip_gradient_bit(
+    folder: Path, hosts: int, host: int, step: int, fault: tuple[int, int, int]
+) -> str:
+    """Returns a provider's option: a host flips one bit of one gradient whenever it does `step`.
+
+    `fault`: number of the array (below 32), number of the bit, and the element of the host's part
+    of the array by its size (below 256). All hosts run one program, which does nothing on the
+    others. Rows of the batch must belong to one host. Keep its programs out of the cache of others.
+    """
+    path = hook(folder, "trainer.step.train_step", GRADIENTS, "")
+    array, bit, element = fault
+    faulty = f", FAULT_STEP: '{step}', FAULT_CODE: '{(array << 13) | (bit << 8) | element}'"
+    common = f"PYTHONPATH: {path}, XDG_CACHE_HOME: {folder / 'cache'}"
+    each = [f"{one}: {{{common}{faulty * (one == host)}}}" for one in range(hosts)]
+    return f", host_env: {{{', '.join(each)}}}"
 
 
 def hook(folder: Path, module: str, change: str, code: str) -> Path:

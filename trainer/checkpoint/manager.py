@@ -57,12 +57,12 @@ class Checkpoints:
         shapes: TrainState,
         report: Report,
     ) -> "Checkpoints | None":
-        """Takes the folder, or returns None when the job has no checkpoints.
+        """Takes the folder, or returns None for a job without checkpoints and for a replay.
 
         Every process must call it. Raises ConfigError for a URL that this host cannot reach,
         FolderError when the folder cannot serve all hosts, StaleError when a newer attempt has it.
         """
-        if job.checkpoint is None:
+        if job.checkpoint is None or plan.replay:
             return None
         folder = to_path(folder_of(job, run_dir))
         run_id = folders.run_id(run_dir)

@@ -284,6 +284,27 @@ class Restorer:
         return f"restore/{self._meetings}/{what}"
 
 
+def restore_step(
+    source: epath.Path,
+    job: Job,
+    corpus_sha256: str,
+    like: TrainState[Any],
+    shardings: TrainState[Any],
+) -> tuple[TrainState[jax.Array], CheckpointMetadata]:
+    """Reads one step folder of any run, and changes nothing in it.
+
+    Raises ConfigError when the job is incompatible with it; BrokenError, FormatError and what Orbax
+    raises when it cannot be read.
+    """
+    about = checkpoint_metadata.read(source)
+    if errors := compare(about, job, corpus_sha256).errors:
+        raise ConfigError(errors)
+    flat = read_arrays(source, about, flatten(like), flatten(shardings))
+    if problem := changed(flat, about):
+        raise BrokenError(f"{source}: {problem}")
+    return unflatten(like, flat), about
+
+
 def read_arrays(
     source: epath.Path,
     about: CheckpointMetadata,

@@ -65,6 +65,17 @@ def digest(array: jax.Array, first: Sequence[jax.Array | int] | None = None) -> 
     It is the sum modulo 2^32 of each element's bits times an odd hash of its position, both mixed
     by the finalizer of MurmurHash3 (https://github.com/aappleby/smhasher).
     """
+    return jnp.sum(_terms(array, first), dtype=jnp.uint32)
+
+
+def row_digests(array: jax.Array) -> jax.Array:
+    """Returns the digest of each row along the first dim; their sum is that of the array."""
+    terms = _terms(array, None)
+    return jnp.sum(terms.reshape(terms.shape[0], -1), axis=1, dtype=jnp.uint32)
+
+
+def _terms(array: jax.Array, first: Sequence[jax.Array | int] | None) -> jax.Array:
+    """Returns what each element adds to the digest."""
     width = np.dtype(f"uint{8 * array.dtype.itemsize}")
     bits = jax.lax.bitcast_convert_type(array, width).astype(jnp.uint32)
     position = jnp.zeros(array.shape, jnp.uint32)
@@ -73,7 +84,7 @@ def digest(array: jax.Array, first: Sequence[jax.Array | int] | None = None) -> 
         if first is not None:
             index += jnp.uint32(first[dim])
         position += index * jnp.uint32(prime)
-    return jnp.sum(_mix(bits) * (_mix(position) | jnp.uint32(1)), dtype=jnp.uint32)
+    return _mix(bits) * (_mix(position) | jnp.uint32(1))
 
 
 def digests(arrays: Iterable[jax.Array]) -> list[int]:

@@ -31,7 +31,7 @@ PARTS_WITHOUT_EFFECT = {
     },
 }  # fmt: skip
 """Keys of its sections that change none either."""
-PLAN_WITHOUT_EFFECT = {"warnings", "corpus", "save_statistics"}
+PLAN_WITHOUT_EFFECT = {"warnings", "corpus", "save_statistics", "replay"}
 """Parts of a plan that change no program."""
 VARIABLES = re.compile(
     r"(JAX_(?!COORDINATOR)|XLA_|LIBTPU_|TPU_(?!NAME|WORKER_|PROCESS_)|CUDA_|NVIDIA_|NCCL_)\w+"

@@ -160,6 +160,19 @@ class TrainProgram:
         whole = meshes.replicated(self.mesh)
         return jax.make_array_from_callback((), whole, lambda _: peak)
 
+    def gradient_function(self) -> Callable[[TrainState[jax.Array], Batch], Params]:
+        """Returns a jitted function: the gradients of a global batch, summed over its targets.
+
+        `step` computes the same before it clips them.
+        """
+
+        def gradients(state: TrainState[jax.Array], batch: Batch) -> Params:
+            with scattering_by_rows(self.fsdp_rows):
+                return self._sums(state, batch)[0]
+
+        shardings = (self.shardings, batch_shardings(self.mesh))
+        return jax.jit(gradients, in_shardings=shardings, out_shardings=self.shardings.params)
+
     def compiled_step(self, batch: Batch) -> jax.stages.Compiled:
         """Compiles the step for batches like `batch`, of which only shapes are used."""
         with jax.set_mesh(self.mesh):

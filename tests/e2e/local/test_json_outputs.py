@@ -34,7 +34,7 @@ def launched(launch: Launcher, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def test_outputs_of_a_run_and_its_checkpoint(launched: Any) -> None:
+def test_outputs_of_a_run_and_its_checkpoint(launch: Launcher, launched: Any) -> None:
     def printed(name: str, *words: str) -> Any:
         ended = launched(*name.split(), *words)
         assert ended.returncode == 0, ended.stderr
@@ -45,6 +45,8 @@ def test_outputs_of_a_run_and_its_checkpoint(launched: Any) -> None:
     assert [one["step"] for one in printed("checkpoints list", "small", "--verify")] == [5, 4]
     exported = printed("checkpoints export", "small", "--to", "weights", "--step", "4")
     assert (exported["step"], exported["folder"]) == (4, "weights")
+    assert "small, step 4" in (launch.folder / "weights" / "README.md").read_text()
+    assert printed("audit", "small", "--steps", "5")["kind"] == "equal"
     sampled = printed("sample", "small", "--prompt", "one ", "--tokens", "3")
     assert sampled["text"].startswith("one ")
     assert {event["event"] for event in printed("events", "small")} > {"step", "state"}

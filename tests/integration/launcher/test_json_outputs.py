@@ -28,6 +28,7 @@ COMMANDS = [
     ["down", "absent"],
     ["events", "small"],
     ["init", "new.yaml"],
+    ["lineage", "small"],
     ["list"],
     ["logs", "small"],
     ["plan", "small.yaml"],

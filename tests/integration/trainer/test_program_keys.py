@@ -11,7 +11,7 @@ from jax.sharding import SingleDeviceSharding
 
 from tests.support.jobs import corpus_of, job_of, world_of
 from trainer.contract.config.job import Job
-from trainer.contract.planning.plan import Corpus
+from trainer.contract.planning.plan import Corpus, Replay
 from trainer.contract.planning.planner import resolve
 from trainer.contract.planning.save_interval import SaveStatistics
 from trainer.programs import keys
@@ -80,6 +80,7 @@ def test_parts_of_sections_without_effect_are_left_out(changes: dict[str, Any]) 
     [
         {"corpus": Corpus(source="stdlib", sha256="0")},
         {"save_statistics": SaveStatistics(faults=3)},
+        {"replay": Replay(checkpoint=None, first_step=1)},
     ],
 )
 def test_parts_of_the_plan_without_effect_are_left_out(part: dict[str, Any]) -> None:

@@ -91,6 +91,15 @@ class Corpus(Section):
     """None when only the hosts can read the data."""
 
 
+class Replay(Section):
+    """A second computation of steps that a run has done, for `launch audit`. It saves nothing."""
+
+    checkpoint: str | None
+    """The step folder that it starts from: an absolute path or a URL; None for step 0."""
+    first_step: int
+    """First step whose digests are recorded."""
+
+
 class BasePlan(Section):
     """The plan of any job; for a job with a `command`, the whole plan."""
 
@@ -117,6 +126,8 @@ class Plan(BasePlan):
     corpus: Corpus
     save_statistics: SaveStatistics | None = None
     """What the interval of `checkpoint.every_minutes: auto` starts from; None without `auto`."""
+    replay: Replay | None = None
+    """Set for a replay of steps of another run."""
 
     @property
     def trained(self) -> tuple[ArrayPlan, ...]:

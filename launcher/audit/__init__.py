@@ -1,0 +1,1 @@
+"""Replays steps of a run, compares what both have computed, and names the step and the host."""

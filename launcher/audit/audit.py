@@ -1,0 +1,150 @@
+"""The procedure of an audit: which replays follow which, and the verdict."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from launcher.audit.differences import (
+    Difference,
+    Quantity,
+    Steps,
+    first_difference,
+    first_difference_of_replays,
+    is_same_step,
+)
+from launcher.audit.hosts import Order, all_moved, find_host, usual
+from launcher.audit.recorded import Recorded
+from launcher.audit.result import Kind
+from launcher.audit.rounding import Rounding, compare_rounded
+from launcher.core.formatting import format_percent, pluralize
+
+SHOWN_ARRAYS = 3
+
+
+class Replayer(Protocol):
+    """Replays steps on the hosts of an audit."""
+
+    @property
+    def hosts(self) -> int: ...
+
+    @property
+    def can_move(self) -> bool:
+        """Whether a host can do the work of another one."""
+        ...
+
+    def replay(self, first: int, last: int, order: Order, *, reordered: bool = False) -> Steps:
+        """Returns what steps have computed.
+
+        `reordered`: whether the sums of a step are in another order.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an audit has found."""
+
+    kind: Kind
+    text: str
+    difference: Difference | None = None
+    suspects: tuple[int, ...] = ()
+    rounding: Rounding | None = None
+
+    def fields(self) -> Mapping[str, Any]:
+        """Returns its fields in an AuditResult."""
+        return {
+            "kind": self.kind,
+            "text": self.text,
+            "difference": self.difference,
+            "suspects": self.suspects,
+            "largest_relative_difference": self.rounding and self.rounding.largest,
+            "tolerance": self.rounding and self.rounding.tolerance,
+        }
+
+
+def audit(recorded: Recorded, replays: Replayer, *, is_same_program: bool) -> Verdict:
+    """Replays the steps of a run as often as the verdict needs.
+
+    `is_same_program`: whether the replays run the program of the run, so that no bit may differ.
+    """
+    first, last, hosts = recorded.first, recorded.last, replays.hosts
+    order = all_moved(hosts) if replays.can_move else usual(hosts)
+    replayed = replays.replay(first, last, order)
+    if not is_same_program:
+        reordered = replays.replay(first, last, order, reordered=True)
+        return _rounded(recorded, compare_rounded(recorded, replayed, reordered))
+    difference = first_difference(recorded, replayed)
+    if difference is None:
+        return Verdict(Kind.EQUAL, _equal(recorded, moved=replays.can_move))
+    again = replays.replay(first, last, usual(hosts))
+    by_hosts = first_difference_of_replays(again, replayed)
+    if by_hosts is None:
+        return Verdict(Kind.CORRUPT_RECORD, _of_record(recorded, difference), difference)
+    return _corrupt(replays, again, by_hosts)
+
+
+def _corrupt(replays: Replayer, usual_steps: Steps, difference: Difference) -> Verdict:
+    """Returns the verdict on replays that differ from each other."""
+    step, hosts = difference.step, replays.hosts
+
+    def is_usual(order: Order) -> bool:
+        return is_same_step(usual_steps[step], replays.replay(step, step, order)[step])
+
+    found = find_host(hosts, is_usual) if replays.can_move else tuple(range(hosts))
+    where = f"at step {step:,}, in {_named(difference)}"
+    if len(found) == 1:
+        text = f"host {found[0]} corrupts the run {where}: the difference moves with this host"
+        return Verdict(Kind.CORRUPT_HOST, text, difference, found)
+    if len(found) == 2:
+        text = (
+            f"host {found[0]} or host {found[1]} corrupts the run {where}. Two hosts cannot be "
+            "told apart: replay on a cluster with a third one"
+        )
+    else:
+        text = f"replays on the same hosts differ {where}, and not in the same way each time"
+    return Verdict(Kind.CORRUPT_HOSTS, text, difference, found)
+
+
+def _equal(recorded: Recorded, *, moved: bool) -> str:
+    whole = pluralize(len(recorded.checkpoints), "checkpoint")
+    how = "each host did the work of another one" if moved else "each host repeated its own work"
+    return (
+        f"steps {recorded.first:,} to {recorded.last:,} are reproduced bit for bit, {whole} "
+        f"included; {how}"
+    )
+
+
+def _of_record(recorded: Recorded, difference: Difference) -> str:
+    since = max(
+        (step for step in recorded.checkpoints if step < difference.step),
+        default=recorded.start_step,
+    )
+    where = f"at step {difference.step:,}"
+    if difference.quantity is Quantity.STATE:
+        where = f"between step {since + 1:,} and step {difference.step:,}"
+    return (
+        f"the run was corrupted {where}: {_named(difference)} differ from two replays that agree. "
+        "It did not happen again, so no host can be named"
+    )
+
+
+def _rounded(recorded: Recorded, found: Rounding) -> Verdict:
+    steps = f"steps {recorded.first:,} to {recorded.last:,}"
+    largest, limit = (format_percent(value) for value in (found.largest, found.tolerance))
+    if found.difference is None:
+        text = f"{steps} are reproduced up to rounding: at most {largest}, tolerance {limit}"
+        return Verdict(Kind.ROUNDING, text, rounding=found)
+    text = (
+        f"{_named(found.difference)} of step {found.difference.step:,} differ by more than "
+        f"rounding explains: up to {largest} in {steps}, tolerance {limit}"
+    )
+    return Verdict(Kind.DIFFERENT, text, found.difference, rounding=found)
+
+
+def _named(difference: Difference) -> str:
+    names = {Quantity.GRAD_NORM: "the norm of the gradient", Quantity.STATE: "the state"}
+    name = names.get(difference.quantity, f"the {difference.quantity}")
+    arrays, rest = difference.arrays[:SHOWN_ARRAYS], len(difference.arrays) - SHOWN_ARRAYS
+    if not arrays:
+        return name
+    return f"{name} ({', '.join(arrays)}{f' and {rest} more' if rest > 0 else ''})"

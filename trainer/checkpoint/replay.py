@@ -1,0 +1,132 @@
+"""The replay of steps of another run: where it starts, and the digests that it records.
+
+The step is the program of the run, unchanged, because another program may round differently. A
+second program computes the gradients again, for their digests.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from trainer.checkpoint.initial_state import InitialState, begin
+from trainer.checkpoint.restore import restore_step
+from trainer.checkpoint.tree import digest, flatten, row_digests
+from trainer.checkpoint.weights import initial
+from trainer.contract.planning.plan import Plan, Replay
+from trainer.contract.records.replay_file import FILE, Digests, StepDigests
+from trainer.contract.storage.paths import to_path
+from trainer.data.packing import Batch
+from trainer.distributed.mesh import replicated
+from trainer.model import Params
+from trainer.programs import executables
+from trainer.step.train_step import StepMetrics, TrainProgram, TrainState
+from trainer.telemetry.events import Events
+from trainer.telemetry.metrics import Report
+
+State = TrainState[jax.Array]
+Step = Callable[[State, Batch, jax.Array], tuple[State, StepMetrics]]
+LAYERS = "layers"
+"""First part of the name of a parameter whose first dim is the layer."""
+
+
+def begin_replay(
+    program: TrainProgram, plan: Plan, corpus_sha256: str, report: Report, events: Events
+) -> InitialState:
+    """Returns the state that a replay starts from. Raises what `restore_step` and `begin` raise."""
+    assert plan.replay
+    if plan.replay.checkpoint is None:
+        return begin(program, plan, None, report, events)
+    source = to_path(plan.replay.checkpoint)
+    with events.phase("restore"):
+        state, about = restore_step(
+            source, program.job, corpus_sha256, program.shapes, program.shardings
+        )
+        if about.base:
+            base, _ = initial(about.base.source, program, about.base)
+            state = state._replace(frozen_params=base)
+    report.print_line(f"replaying from step {about.step} of {about.job['name']}")
+    return InitialState(state, about.step, about.examples, about.loss, about.base)
+
+
+class Recorder:
+    """Runs steps, and writes the digests of each one to a file, on process 0."""
+
+    def __init__(self, program: TrainProgram, replay: Replay, run_dir: Path, process: int) -> None:
+        self._program, self._first_step = program, replay.first_step
+        self._path = run_dir / FILE if process == 0 else None
+        self._gradients: jax.stages.Compiled | None = None
+        whole = replicated(program.mesh)
+        self._digest = partial(_call, jax.jit(digest, out_shardings=whole), whole)
+        self._row_digests = partial(_call, jax.jit(row_digests, out_shardings=whole), whole)
+
+    def recording(self, step: Step) -> Step:
+        """Returns the step, which then waits for its results and records them."""
+
+        def recorded(state: State, batch: Batch, requests: jax.Array) -> tuple[State, StepMetrics]:
+            number = int(state.step) + 1
+            if number < self._first_step:
+                return step(state, batch, requests)
+            gradients = self._digests(self._gradients_of(state, batch))
+            state, metrics = step(state, batch, requests)
+            self._write(number, jax.device_get(metrics), gradients, self._digests(flatten(state)))
+            return state, metrics
+
+        return recorded
+
+    def _gradients_of(self, state: State, batch: Batch) -> Params:
+        if self._gradients is None:
+            function = self._program.gradient_function()
+            self._gradients = executables.compiled(function, state, batch)
+        return self._gradients(state, batch)
+
+    def _digests(self, arrays: Mapping[str, jax.Array]) -> dict[str, tuple[int, ...]]:
+        """Returns the digests of each array: one per layer where it has all layers."""
+        found = {
+            name: (self._row_digests if LAYERS in name.split(".") else self._digest)(array)
+            for name, array in arrays.items()
+        }
+        own = {name: np.ravel(one) for name, one in jax.device_get(found).items()}
+        ends = np.cumsum([one.size for one in own.values()])[:-1]
+        common = np.split(_of_all_hosts(np.concatenate([*own.values()])), ends)
+        return {name: tuple(one.tolist()) for name, one in zip(own, common, strict=True)}
+
+    def _write(self, step: int, metrics: StepMetrics, gradients: Digests, state: Digests) -> None:
+        if self._path is None:
+            return
+        line = StepDigests(
+            step=step,
+            loss=_finite(metrics.loss),
+            grad_norm=_finite(metrics.grad_norm),
+            examples=f"{int(metrics.examples):08x}",
+            gradients=gradients,
+            state=state,
+        ).line()
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line)
+
+
+def _of_all_hosts(digests: np.ndarray) -> np.ndarray:
+    """Returns this host's digests; where hosts have different copies of an array, the sum of all.
+
+    A corrupted copy on any host changes the result.
+    """
+    all_digests = multihost_utils.process_allgather(digests)
+    total = np.sum(all_digests, axis=0, dtype=np.uint32)
+    is_same = np.all(all_digests == digests, axis=0)
+    return np.where(is_same, digests, total)
+
+
+def _call(function: Any, result: jax.sharding.Sharding, array: jax.Array) -> jax.Array:
+    return executables.call(function, array, result=result)
+
+
+def _finite(value: jax.Array) -> float | None:
+    """Returns None for a number that JSON does not have."""
+    number = float(value)
+    return number if math.isfinite(number) else None
