@@ -41,7 +41,7 @@ class Bench:
         nothing = StopVote(mesh).array(StopRequest.NOTHING)
 
         def compiled(state: TrainState[jax.Array], batch: Batch) -> Any:
-            return step(program.peak_rate, state, batch, nothing)
+            return step(program.peak_rate, state, batch, nothing, program.no_limits)
 
         first = jax.device_get(program.initial_state())
         return cls(plan, program, loader, compiled, step.as_text() or "", first)

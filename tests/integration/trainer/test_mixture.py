@@ -95,7 +95,7 @@ def test_each_source_has_epochs_of_its_own() -> None:
         first, second = seen[:size], seen[size : 2 * size]
         assert len(second) == size and first != second
         assert len(set(first)) == len(set(second)) == size
-    assert pipeline.epoch_of(48, tokens, SEQ_LEN) == 3
+    assert pipeline.epoch_of(48, tokens, pipeline.source_orders(tokens, SEQ_LEN, 3)) == 3
     assert {number for number, _ in rows} == set(range(17))
 
 
