@@ -86,7 +86,7 @@ class CheckpointMetadata(Section):
     base: Base | None = None
     """Base model of adapters; None when the weights are those of a whole model."""
     recent: tuple[tuple[int, float, float], ...] = ()
-    """Step, loss and gradient norm of the last steps: what a spike is compared with."""
+    """Step, loss and logarithm of the gradient norm of the last steps, to find spikes."""
     excluded: Exclusions = ()
     """Examples that the run had excluded by then; `excluded.json` has the current ones."""
 
