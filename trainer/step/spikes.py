@@ -1,10 +1,10 @@
 """Which losses and gradient norms are spikes, by the run's own last steps. Pure.
 
-The level of a step is the median of the steps before it. A value is a spike when it is further above
-its level than usual, by more than some robust standard deviations: 1.4826 times the median absolute
-deviation of the last steps from their own levels. A falling loss and a few spikes among the steps
-do not move these. Gradient norms are compared by their logarithm: their noise is a factor. Every
-process computes the same limits, because all have the same numbers.
+The level of a step is the median of the steps before it. A value is a spike when it is further
+above its level than usual, by more than some robust standard deviations: 1.4826 times the median
+absolute deviation of the last steps from their own levels. A falling loss and a few spikes among
+the steps do not move these. Gradient norms are compared by their logarithm: their noise is a
+factor. Every process computes the same limits, because all have the same numbers.
 
 References:
     Median absolute deviation: P. Rousseeuw and C. Croux, "Alternatives to the Median Absolute

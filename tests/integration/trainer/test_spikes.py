@@ -63,7 +63,7 @@ def test_every_host_goes_back_and_the_examples_are_recorded(rewound):
         assert f"step {BAD_STEP}: loss" in output
     (spike,) = [event for event in rewound.events if event["event"] == "spike"]
     assert (spike["step"], spike["action"]) == (BAD_STEP, "rewound")
-    assert spike["loss"] > spike["loss_limit"]
+    assert spike["grad_norm"] > spike["grad_norm_limit"]
     (one,) = exclusions.read(rewound.run_dir / "checkpoints")
     assert (one.step, one.attempt) == (BAD_STEP, 1)
     assert (one.first, one.count) == ((BAD_STEP - 1) * BATCH, BATCH)
@@ -126,4 +126,6 @@ def test_step_that_cannot_be_computed_again_says_what_is_missing(rewound, tmp_pa
     assert f"step {SAVED} was computed by 000000000000" in ended.stderr
     assert f"that of step {SAVED} has 111111111111" in ended.stderr
     ended = _explain(folder, "--step=900")
-    assert ended.returncode == 2 and f"step 900: the run has recorded {BAD_STEP - 1}" in ended.stderr
+    assert (
+        ended.returncode == 2 and f"step 900: the run has recorded {BAD_STEP - 1}" in ended.stderr
+    )
