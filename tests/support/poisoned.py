@@ -12,7 +12,7 @@ from trainer.data import pipeline
 DOCUMENTS, TOKENS, BATCH = 10_000, 64, 8
 """Each document fills one example: a separator, and 63 bytes."""
 BAD_STEP, SAVED, STEPS = 150, 140, 160
-ORDER = pipeline.example_order(DOCUMENTS - 1, seed=0)
+ORDER: Any = pipeline.example_order(DOCUMENTS - 1, seed=0)
 POISONED = int(ORDER[(BAD_STEP - 1) * BATCH + 3])
 """The example, and index of the document, that is not like the others."""
 

@@ -6,6 +6,7 @@ first of them on. An exclusion holds for every later epoch, too.
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Any
 
 import grain
 
@@ -46,7 +47,7 @@ class KeptOrder(grain.MapDataset[int]):
         places = [self._whole_index(index) for index in positions]
         if not places:
             return
-        numbers = [int(self._parent[place]) for place in places]
+        numbers = [self._number(place) for place in places]
         epoch = places[0] // self._size
         here = self._in_epoch.setdefault(epoch, {})
         for place, number in zip(places, numbers, strict=True):
@@ -59,6 +60,11 @@ class KeptOrder(grain.MapDataset[int]):
             raise DataError(
                 f"all {self._size} examples of a source are excluded after spikes of the loss"
             )
+
+    def _number(self, place: int) -> int:
+        """Returns the number of the example at an index of the whole order."""
+        number: Any = self._parent[place]
+        return int(number)
 
     def _forget(self) -> None:
         self._starts = [0]
@@ -98,6 +104,6 @@ class KeptOrder(grain.MapDataset[int]):
             found = sorted(own)
             if self._earlier(epoch):
                 numbers, first = self._numbers_without(epoch), epoch * self._size
-                found = [p for p in range(self._size) if int(self._parent[first + p]) in numbers]
+                found = [p for p in range(self._size) if self._number(first + p) in numbers]
             self._removed = {epoch: found}
         return self._removed[epoch]

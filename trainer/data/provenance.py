@@ -73,12 +73,12 @@ class _Source:
         begin = number * self.seq_len
         if self.tokens.documents is None:
             return list(self._parts_of_files(begin))
-        firsts = self.tokens.documents[:, 0]
-        index = int(np.searchsorted(firsts, begin, "right")) - 1
+        table = self.tokens.documents
+        index = bisect(range(len(table)), begin, key=lambda row: int(table[row, 0])) - 1
         found, start = list[DocumentPart](), 0
         while start < self.seq_len:
-            first, file, line = map(int, self.tokens.documents[index])
-            after = int(firsts[index + 1]) if index + 1 < len(firsts) else self.tokens.count
+            first, file, line = map(int, table[index])
+            after = int(table[index + 1, 0]) if index + 1 < len(table) else self.tokens.count
             stop = min(after - begin, self.seq_len)
             if stop > start:
                 found.append(self._part(file, line, begin + start - first, start, stop))

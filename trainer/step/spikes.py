@@ -29,7 +29,7 @@ LEAST = 32
 """Fewest deviations to compare with: the first 50 steps of a run have no limits."""
 NORMAL = 1.4826
 """Standard deviations per median absolute deviation, of normally distributed values."""
-LOSS_DEVIATIONS, NORM_DEVIATIONS = 8.0, 16.0
+LOSS_DEVIATIONS, NORM_DEVIATIONS = 8.0, 12.0
 """Standard deviations above the level from which a value is a spike. Norms have heavier tails."""
 LEAST_LOSS_DEVIATION = 0.01
 """Least standard deviation of losses, as a fraction of their level."""

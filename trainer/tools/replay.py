@@ -25,7 +25,7 @@ from trainer.contract.records.checkpoint_metadata import (
     folder_of,
 )
 from trainer.contract.records.compatibility import code_of, program_changes
-from trainer.contract.records.exclusions import Exclusion
+from trainer.contract.records.exclusions import Exclusion, Exclusions
 from trainer.contract.records.metrics_file import Line, curve
 from trainer.contract.storage.paths import to_path
 from trainer.data import mixture, pipeline
@@ -56,15 +56,17 @@ def explain(run_dir: Path, job: Job, step: int, top: int) -> StepExamples:
     """
     folder = to_path(folder_of(job, run_dir))
     lines = _recorded(run_dir)
+    listed = _excluded(folder)
+    last = max([*lines, *(one.step for one in listed)], default=0)
+    if step > last:
+        raise ConfigError([f"step {step}: the run has recorded {last} steps"])
     recorded, about = lines.get(step), _newest_before(folder, step)
     tokens = mixture.load(job.data)
     _check(job, about, tokens, step)
     order = pipeline.order_hash(tokens, job.data, job.seed)
-    excluded = exclusions.applicable(exclusions.read(folder), order)
+    excluded = exclusions.applicable(listed, order)
     # The examples of a step that was rewound are those that it had at first.
     bad = [number for number, one in enumerate(excluded) if one.step == step]
-    if not bad and step > max(lines, default=0):
-        raise ConfigError([f"step {step}: the run has recorded {max(lines, default=0)} steps"])
     initialize.configure()
     replay = Replay.of(job, tokens, excluded[: bad[-1]] if bad else excluded, about, lines)
     with jax.set_mesh(replay.program.mesh):
@@ -190,6 +192,13 @@ class Replay:
         if about.base is None:
             return state
         return state._replace(frozen_params=initial(about.base.source, program, about.base).params)
+
+
+def _excluded(folder: epath.Path) -> Exclusions:
+    try:
+        return exclusions.read(folder)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
 
 
 def _recorded(run_dir: Path) -> dict[int, Line]:

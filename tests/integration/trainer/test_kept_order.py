@@ -1,5 +1,7 @@
 """The order of examples without those that a run has excluded, against plain lists."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,12 +25,12 @@ def without(order: list[int], positions: range) -> list[int]:
     st.lists(st.tuples(st.integers(0, 70), st.integers(1, 5)), max_size=4), st.integers(0, 2**31)
 )
 def test_excluded_examples_never_come_again(parts: list[tuple[int, int]], seed: int) -> None:
-    whole = pipeline.example_order(SIZE, seed)
+    whole: Any = pipeline.example_order(SIZE, seed)
     wanted = [int(whole[item]) for item in range(SIZE * EPOCHS)]
     excluded = [range(first, first + count) for first, count in parts]
     for positions in excluded:
         wanted = without(wanted, positions)
-    order = KeptOrder(whole, SIZE, excluded)
+    order: Any = KeptOrder(whole, SIZE, excluded)
     count = min(len(wanted), 90)
     assert [int(order[item]) for item in range(count)] == wanted[:count]
     assert int(order[count - 1]) == wanted[count - 1]  # reached directly, in any order

@@ -127,4 +127,4 @@ def test_step_that_cannot_be_computed_again_says_what_is_missing(rewound, tmp_pa
     assert f"that of step {SAVED} has 111111111111" in ended.stderr
     ended = _explain(folder, "--step=900")
     assert ended.returncode == 2
-    assert f"step 900: the run has recorded {BAD_STEP - 1} steps" in ended.stderr
+    assert f"step 900: the run has recorded {BAD_STEP} steps" in ended.stderr
