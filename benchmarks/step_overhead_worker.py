@@ -28,6 +28,8 @@ from trainer.distributed.stop_vote import StopVote
 from trainer.loop import Loop, Step, Training
 from trainer.preflight import prepare_data
 from trainer.step.loss import loss_sum
+from trainer.step.spike_policy import SpikePolicy
+from trainer.step.spikes import RecentSteps
 from trainer.step.train_step import StepMetrics, TrainProgram, TrainState
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import Report
@@ -55,7 +57,8 @@ def main() -> None:
             ReportCallback(job, plan, loader, report),
             ProfileCallback(Profiler(job, environment, job_file.parent), events),
         ]
-        training = Training(job.steps, turns, loader, StopVote(devices), NoSaving())
+        spikes = SpikePolicy(program, RecentSteps(), report)
+        training = Training(job.steps, turns, loader, StopVote(devices), NoSaving(), spikes)
         Loop(training, callbacks, events).run(InitialState(program.initial_state()))
     if environment.process == 0:
         slipway = _round_times(job_file.parent / "metrics.jsonl", rounds)
@@ -77,13 +80,13 @@ class Turns:
         """Seconds per step, by round."""
 
     def __call__(
-        self, state: TrainState[jax.Array], batch: Batch, requests: jax.Array
+        self, state: TrainState[jax.Array], batch: Batch, requests: jax.Array, limits: jax.Array
     ) -> tuple[TrainState[jax.Array], StepMetrics]:
         if self._calls % self._steps == 0:
             jax.block_until_ready(state)
             self.plain_times.append(self._plain.run(self._batch, self._steps))
         self._calls += 1
-        return self._step(state, batch, requests)
+        return self._step(state, batch, requests, limits)
 
 
 def _round_times(metrics_file: Path, rounds: int) -> list[float]:

@@ -19,7 +19,14 @@ from trainer.contract.config.job import Job
 from trainer.contract.config.loader import ConfigError, dump, load
 from trainer.contract.planning.planner import PlanError
 from trainer.contract.protocol.environment import START_FD
-from trainer.contract.protocol.events import PEER_LOST, PORT_TAKEN, STALE, ErrorEvent, WarningEvent
+from trainer.contract.protocol.events import (
+    PEER_LOST,
+    PORT_TAKEN,
+    REWOUND,
+    STALE,
+    ErrorEvent,
+    WarningEvent,
+)
 from trainer.contract.protocol.exit_codes import ProgramExit
 from trainer.contract.records.checkpoint_metadata import FormatError
 from trainer.contract.records.compatibility import code_of
@@ -27,9 +34,10 @@ from trainer.contract.storage import retries
 from trainer.contract.storage.corpus import DataError
 from trainer.distributed.process_env import Environment
 from trainer.preflight import check
+from trainer.step.spikes import RewindError
 from trainer.telemetry.events import Events
 
-NO_ERROR = ("stopped", STALE, PORT_TAKEN)
+NO_ERROR = ("stopped", STALE, PORT_TAKEN, REWOUND)
 PEERS = re.compile(
     r"gloo|connection (closed|reset|refused)|broken pipe|heartbeat|coordination|UNAVAILABLE",
     re.IGNORECASE,
@@ -134,6 +142,8 @@ def _translate(error: BaseException, attempt: int = 1) -> tuple[ProgramExit, str
         return ProgramExit.FAILED, f"{error}. An earlier attempt could read it", None
     if isinstance(error, StoppedError):
         return ProgramExit.STOPPED, str(error), "stopped"
+    if isinstance(error, RewindError):
+        return ProgramExit.STOPPED, str(error), REWOUND
     if isinstance(error, StaleError):
         return ProgramExit.STOPPED, str(error), STALE
     if isinstance(error, (SaveError, RestoreError, retries.StorageError)):

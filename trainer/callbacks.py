@@ -9,6 +9,7 @@ import jax
 
 from trainer.ahead.background import AheadOfTime
 from trainer.checkpoint.facts import Progress
+from trainer.checkpoint.initial_state import InitialState
 from trainer.checkpoint.memory_interval import Interval
 from trainer.checkpoint.memory_saver import MemorySaver
 from trainer.contract.config.job import Eval, Job, Sample
@@ -32,6 +33,8 @@ class ReportCallback(Callback):
 
     def on_step_end(self, result: StepResult) -> None:
         step, metrics = result.step, result.metrics
+        if not math.isfinite(metrics.loss):  # a dropped update, which is reported as a spike
+            return
         fields = {
             "loss": float(metrics.loss),
             "grad_norm": float(metrics.grad_norm),
@@ -153,11 +156,11 @@ class InMemoryCallback(Callback):
     """Saves the state in the memory of the hosts, at the interval of the job."""
 
     def __init__(
-        self, saver: MemorySaver, job: Job, first_step: int, loader: BatchLoader, events: Events
+        self, saver: MemorySaver, job: Job, start: InitialState, loader: BatchLoader, events: Events
     ) -> None:
-        """`first_step` is the number of steps done at the start of the attempt."""
         assert job.checkpoint and job.checkpoint.in_memory_every_steps
-        self._interval = Interval(job.checkpoint.in_memory_every_steps, first_step)
+        self._interval = Interval(job.checkpoint.in_memory_every_steps, start.step)
+        self._recent = start.recent
         self._saver, self._loader, self._events = saver, loader, events
         self._last_step, self._loss = job.last_step, math.nan
 
@@ -167,7 +170,8 @@ class InMemoryCallback(Callback):
                 self._saver.settle()
 
     def on_step_end(self, result: StepResult) -> None:
-        self._loss = float(result.metrics.loss)
+        if result.metrics.applied:
+            self._loss = float(result.metrics.loss)
 
     def is_due(self, step: int) -> bool:
         # The last step is saved in storage.
@@ -176,7 +180,8 @@ class InMemoryCallback(Callback):
     def on_due(self, step: int, state: TrainState[jax.Array]) -> None:
         began_s = time.perf_counter()
         with self._events.phase("save"):
-            progress = Progress(step, self._loader.examples(step), self._loss, None)
+            examples, recent = self._loader.examples(step), self._recent.saved
+            progress = Progress(step, examples, self._loss, None, recent)
             self._saver.save(progress, state)
             background_s = self._saver.background_s
             self._interval.saved(step, began_s, time.perf_counter(), background_s)

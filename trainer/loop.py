@@ -14,26 +14,25 @@ from trainer.checkpoint.policy import Saving
 from trainer.data.loader import BatchLoader
 from trainer.data.packing import Batch
 from trainer.distributed.stop_vote import StopVote
+from trainer.step.spike_policy import SpikePolicy
+from trainer.step.spikes import RewindError
 from trainer.step.train_step import StepMetrics, TrainState
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import EvalResult
 
-Step = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, StepMetrics]]
-
-
-class NotFiniteError(ArithmeticError):
-    """A step's loss or gradient is not a finite number; its update was not applied."""
+Step = Callable[[TrainState, Batch, jax.Array, jax.Array], tuple[TrainState, StepMetrics]]
 
 
 @dataclass(frozen=True)
 class Training:
-    """What the loop runs: the compiled step, its batches, and the requests to save or stop."""
+    """What the loop runs: the compiled step, its batches, the saves, and what spikes cause."""
 
     last_step: int
     step: Step
     loader: BatchLoader
     stop_vote: StopVote
     saving: Saving
+    spikes: SpikePolicy
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,8 @@ class Loop:
     def run(self, start: InitialState) -> tuple[TrainState, float]:
         """Runs all steps; returns the state after the last one, and its loss.
 
-        Raises NotFiniteError; StoppedError when a stop was requested, after the save.
+        Raises NotFiniteError, SpikeError and RewindError; StoppedError when a stop was requested,
+        after the save.
         """
         state, self._loss = start.state, start.loss
         batches = self._training.loader.training(start.step + 1)
@@ -119,7 +119,8 @@ class Loop:
             callback.before_step(step)
         requests = self._training.stop_vote.array(self._saving.request())
         before_s = time.perf_counter()
-        dispatched = self._training.step(state, batch, requests)
+        limits = self._training.spikes.limits(step)
+        dispatched = self._training.step(state, batch, requests, limits)
         self._dispatch_s += time.perf_counter() - before_s
         return dispatched
 
@@ -137,21 +138,21 @@ class Loop:
         step_time_s = now_s - self._completed_s
         host_time_s = asked_s - self._completed_s - self._dispatch_s
         self._completed_s, self._dispatch_s = now_s, 0.0
-        self._check_finite(step, metrics)
-        self._loss = float(metrics.loss)
+        self._judge(step, metrics)
+        if metrics.applied:
+            self._loss = float(metrics.loss)
         self._saving.agree(step, int(metrics.request))
         self._saving.stepped(step_time_s)
         self._events.at_step(step, step_time_s, host_time_s)
         for callback in self._callbacks:
             callback.on_step_end(StepResult(step, metrics, step_time_s, wait_s))
 
-    def _check_finite(self, step: int, metrics: StepMetrics) -> None:
-        if not metrics.finite:
+    def _judge(self, step: int, metrics: StepMetrics) -> None:
+        try:
+            self._training.spikes.judge(step, metrics)
+        except (ArithmeticError, RewindError):
             self._keep_what_is_saved()
-            raise NotFiniteError(
-                f"step {step}: loss {float(metrics.loss)}, gradient norm "
-                f"{float(metrics.grad_norm)}: not finite. The update was not applied"
-            )
+            raise
 
     def _after_step(self, step: int, state: TrainState) -> None:
         """Calls the callbacks that are due after `step`, and saves. Raises StoppedError."""

@@ -33,9 +33,11 @@ from trainer.contract.protocol.events import (
     InitializedEvent,
     StartedEvent,
 )
+from trainer.contract.records import exclusions
 from trainer.contract.records.compatibility import code_of
+from trainer.contract.records.exclusions import NONE, Exclusion, Exclusions
 from trainer.contract.storage.corpus import DataError
-from trainer.data import questions
+from trainer.data import pipeline, questions
 from trainer.data.loader import BatchLoader, batch_shardings
 from trainer.data.mixture import Mixture
 from trainer.data.questions import Questions
@@ -51,6 +53,8 @@ from trainer.preflight import prepare_data
 from trainer.programs import executables, hot_start
 from trainer.programs.counts import Counts, counting
 from trainer.run_plan import planned
+from trainer.step.spike_policy import SpikePolicy
+from trainer.step.spikes import RewindError
 from trainer.step.train_step import TrainProgram
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import EVENT_TEXT_CHARACTERS, Report
@@ -111,6 +115,10 @@ class _Run:
             except StoppedError:
                 _disconnect("stopped")
                 raise
+            except RewindError as error:
+                training.spikes.exclude(error.step)
+                _disconnect("rewound")
+                raise
             text = None
             if sampler:
                 with events.phase("sample"):
@@ -137,17 +145,48 @@ class _Run:
                 start = begin(program, plan, restorer, report, self.events)
         shift = start.examples - start.step * job.data.global_batch
         shardings = batch_shardings(program.mesh)
-        loader = BatchLoader(job, plan.batch, self.tokens, shardings, shift)
+        excluded = saved.excluded(start) if saved else NONE
+        applied = self._applicable(excluded)
+        loader = BatchLoader(job, plan.batch, self.tokens, shardings, shift, applied)
         saving = saving_of(saved, loader, start, stop, report)
         with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
             step = _compiled(program, loader, self.events, report, self.counts)
         if plan.replay:
             process = self.environment.process
             step = Recorder(program, plan.replay, self.run_dir, process).recording(step)
-        training = Training(job.last_step, step, loader, StopVote(program.mesh), saving)
+        exclude = partial(self._exclude, saved, loader, excluded)
+        spikes = SpikePolicy(program, start.recent, report, len(excluded), exclude)
+        training = Training(job.last_step, step, loader, StopVote(program.mesh), saving, spikes)
         saver = saved.memory_saver(start, self.events) if saved else None
-        memory = saver and InMemoryCallback(saver, job, start.step, loader, self.events)
+        memory = saver and InMemoryCallback(saver, job, start, loader, self.events)
         return start, training, memory
+
+    def _applicable(self, excluded: Exclusions) -> Exclusions:
+        """Returns the exclusions that belong to this order of examples; warns of others."""
+        found = exclusions.applicable(excluded, self._order)
+        if len(found) < len(excluded):
+            self.report.warn(
+                f"{len(excluded) - len(found)} exclusions after spikes belong to other data, and "
+                "no longer apply"
+            )
+        return found
+
+    def _exclude(
+        self, saved: Checkpoints | None, loader: BatchLoader, excluded: Exclusions, step: int
+    ) -> None:
+        """Records that the run excludes the examples of a step, beside those excluded before."""
+        assert saved, "the job file requires checkpoints for on_spike: rewind"
+        first, last = loader.examples(step - 1), loader.examples(step)
+        attempt = self.environment.attempt
+        new = Exclusion(
+            step=step, attempt=attempt, first=first, count=last - first, order=self._order
+        )
+        saved.exclude((*excluded, new))
+
+    @property
+    def _order(self) -> str:
+        job = self.program.job
+        return pipeline.order_hash(self.tokens, job.data, job.seed)
 
     def callbacks(
         self, loader: BatchLoader, sampler: Sampler | None, memory: InMemoryCallback | None

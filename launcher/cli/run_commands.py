@@ -248,19 +248,48 @@ def compare(
     compare_runs(run, CompareOptions(runs=runs, report=report, as_json=output is Output.json))
 
 
-def why(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Output.text) -> None:
-    """Explain why a run failed or is slow.
+def why(
+    run: RunName,
+    step: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="show the examples of a step with the highest loss"),
+    ] = None,
+    top: Annotated[
+        int, typer.Option(metavar="COUNT", min=1, help="with --step: so many examples")
+    ] = 5,
+    runs: Runs = Path("runs"),
+    output: OutputOption = Output.text,
+) -> None:
+    """Explain why a run failed or is slow, or where the loss of a step comes from.
 
-    Shows what the wall time went into, and what to change.
+    Shows what the wall time went into, and what to change. With --step, computes the step again on
+    this machine, from the checkpoint before it, and names the documents of its examples.
 
     launch why quickstart
+
+    launch why quickstart --step 30 --top 3
     """
+    if step is not None:
+        _why_step(run, step, top, runs, output)
+        return
     from launcher.commands.why import read, show
     from launcher.core.json_output import print_json
 
     found = read(_find(run, runs, "why", *_json(output)).folder)
     if output is Output.json:
         print_json(found.result())
+    else:
+        show(found)
+
+
+def _why_step(run: str, step: int, top: int, runs: Path, output: Output) -> None:
+    from launcher.commands.why_step import examples_of, show
+    from launcher.core.json_output import print_json
+
+    options = [f"--step={step}", f"--top={top}", *_json(output)]
+    found = examples_of(_find(run, runs, "why", *options).folder, step, top)
+    if output is Output.json:
+        print_json(found)
     else:
         show(found)
 

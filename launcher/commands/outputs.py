@@ -36,6 +36,7 @@ from launcher.runs.status import RunResult
 from launcher.ui.flow_view import FlowResult
 from launcher.ui.sweep_view import SweepResult
 from trainer.contract.protocol.events import UnknownEvent
+from trainer.contract.protocol.reports import StepExamples
 
 AnyPlan = (
     PlanResult
@@ -88,6 +89,6 @@ COMMAND_OUTPUTS: Mapping[str, CommandOutput] = {
     "stop": CommandOutput(StatusResult),
     "sweep": CommandOutput(SweepResult),
     "up": CommandOutput(UpResult),
-    "why": CommandOutput(WhyResult),
+    "why": CommandOutput(WhyResult | StepExamples),
 }
 """Outputs by the words of the command after `launch`."""

@@ -12,7 +12,7 @@ from launcher.core.results import (
     ProcessExit,
     describe_exit,
 )
-from trainer.contract.protocol.events import STALE
+from trainer.contract.protocol.events import REWOUND, STALE
 from trainer.contract.protocol.exit_codes import FINAL, ProgramExit
 
 WHY = {
@@ -22,6 +22,7 @@ WHY = {
     EndReason.PREEMPTED: "stopped because a host is about to be taken away",
 }
 BY_SIGTERM = int(signal.SIGTERM)
+BACK = "a spike: back to the newest checkpoint, without the examples of the step"
 AGENT_FAILED = "its agent failed"
 FOR_GOOD = (EndReason.STOPPED, EndReason.BUDGET)
 """Reasons of this launcher to stop after which no other attempt follows."""
@@ -64,6 +65,8 @@ def _stopped(
         return AttemptResult(
             asked, outcome.cut_off or WHY.get(asked, outcome.reason), step=furthest
         )
+    if rewound := _processes_that_reported(outcome, REWOUND):
+        return AttemptResult(EndReason.REWOUND, BACK, process=rewound[0], step=furthest)
     stopped = [p for p, ended in outcome.exits.items() if ended.code == ProgramExit.STOPPED]
     first = min(stopped, key=lambda process: (outcome.exits[process].ended_at, process))
     step = steps.get(first, furthest)

@@ -156,7 +156,7 @@ class Supervisor:
             self._over = RunEnded(RunState.FAILED, ending.reason, PROGRAM_HELP)
         elif self._over:
             return
-        elif ending.end_reason.is_resize:
+        elif ending.end_reason.is_restart:
             self._count_in_vain(ending)
         else:
             self._charge(ending)

@@ -101,6 +101,8 @@ class EndReason(StrEnum):
     """The loss of a host with everything that ran on it."""
     PREEMPTED = "preempted"
     """A stop of the programs that the user did not request."""
+    REWOUND = "rewound"
+    """The program goes back to a checkpoint, without the examples of a step with a spike."""
     FINAL = "final"
     """A failure that a retry would repeat: bad configuration, bad data or numbers."""
 
@@ -108,6 +110,11 @@ class EndReason(StrEnum):
     def is_resize(self) -> bool:
         """Whether the next attempt has another number of hosts on purpose."""
         return self in (EndReason.RESIZED, EndReason.SHRUNK)
+
+    @property
+    def is_restart(self) -> bool:
+        """Whether the next attempt follows on purpose, so that the end is no failure."""
+        return self.is_resize or self is EndReason.REWOUND
 
     @property
     def is_failure(self) -> bool:
@@ -119,7 +126,7 @@ class EndReason(StrEnum):
         """Whether the program ended by itself, with everything saved."""
         return self in (
             EndReason.FINISHED, EndReason.STOPPED, EndReason.RESIZED, EndReason.SHRUNK,
-            EndReason.BUDGET,
+            EndReason.BUDGET, EndReason.REWOUND,
         )  # fmt: skip
 
     @property
@@ -162,7 +169,7 @@ class ProcessExit:
     lost: str = ""
     """The reason that nothing more is known, when `status` is None."""
     final_report: str = ""
-    """Kind of the program's final report, `peer_lost` or `stale`; "" without one."""
+    """Kind of the program's final report, `peer_lost`, `stale` or `rewound`; "" without one."""
     initializing: bool = False
     """Whether the program had reported its start, and not yet that the processes are connected."""
     cause: str = ""

@@ -22,6 +22,7 @@ from launcher.health.stacks import innermost
 from launcher.host.process import OutputUpdate
 from trainer.contract.protocol.events import (
     PEER_LOST,
+    REWOUND,
     STALE,
     ErrorEvent,
     Event,
@@ -132,7 +133,7 @@ class ProgramStart:
 
     def _record(self, process: int, event: Event) -> None:
         match event:
-            case WarningEvent() | ErrorEvent() if event.category in (PEER_LOST, STALE):
+            case WarningEvent() | ErrorEvent() if event.category in (PEER_LOST, REWOUND, STALE):
                 self._final_reports[process] = event.category
             case StartedEvent():
                 self._initializing.add(process)

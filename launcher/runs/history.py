@@ -18,11 +18,12 @@ from trainer.contract.protocol.events import (
     Event,
     RestoredEvent,
     SaveFailedEvent,
+    SpikeEvent,
 )
 
 SHOWN = {
     AttemptEndedEvent, HangEvent, StragglerEvent, StateEvent, SaveFailedEvent, DisplayOffEvent,
-    RestoredEvent, CheckpointSavedEvent, HostExcludedEvent,
+    RestoredEvent, CheckpointSavedEvent, HostExcludedEvent, SpikeEvent,
 }  # fmt: skip
 """Types of the events that the history is made of."""
 
@@ -88,6 +89,8 @@ def _text(event: Event) -> str:
             return str(event)
         case StateEvent() if event.state.is_waiting:
             return _sentence(event.state.replace("_", " "), event.reason)
+        case SpikeEvent():
+            return _spike_text(event)
         case SaveFailedEvent():
             return _sentence(f"saving step {event.step} failed", event.message)
         case DisplayOffEvent():
@@ -96,6 +99,20 @@ def _text(event: Event) -> str:
             return event.message or f"restored step {event.step}"
         case _:
             return ""
+
+
+def _spike_text(event: SpikeEvent) -> str:
+    pairs = (
+        ("loss", event.loss, event.loss_limit),
+        ("gradient norm", event.grad_norm, event.grad_norm_limit),
+    )
+    values = [
+        f"{name} {value:.4g}" + (f" (limit {limit:.4g})" if limit is not None else "")
+        if value is not None
+        else f"{name} not finite"
+        for name, value, limit in pairs
+    ]
+    return f"spike at step {event.step}, {event.action or 'reported'}: {', '.join(values)}"
 
 
 def _end_text(event: AttemptEndedEvent) -> str:

@@ -135,7 +135,7 @@ class RunDisplay:
     def attempt_ended(self, ending: AttemptResult) -> None:
         """Prints the reason of a failure, loss or resize, so that it remains visible afterwards."""
         why = ending.end_reason
-        if why.is_failure or why.is_loss or why.is_resize:
+        if why.is_failure or why.is_loss or why.is_restart:
             self._print(f"attempt {self._launch.attempt} ended: {ending.reason}", "bold yellow")
 
     def hosts_do(self, phases: Mapping[int, str]) -> None:

@@ -40,8 +40,10 @@ class Bench:
         step = program.compiled_step(next(loader.training(1)))
         nothing = StopVote(mesh).array(StopRequest.NOTHING)
 
-        def compiled(state: TrainState[jax.Array], batch: Batch) -> Any:
-            return step(program.peak_rate, state, batch, nothing)
+        def compiled(
+            state: TrainState[jax.Array], batch: Batch, limits: jax.Array = program.no_limits
+        ) -> Any:
+            return step(program.peak_rate, state, batch, nothing, limits)
 
         first = jax.device_get(program.initial_state())
         return cls(plan, program, loader, compiled, step.as_text() or "", first)

@@ -11,6 +11,7 @@ from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol import versions
 from trainer.contract.records.checkpoint_metadata import Array, Base, CheckpointMetadata
+from trainer.contract.records.exclusions import Exclusions
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Progress:
     examples: int
     loss: float
     eval_loss: float | None
+    recent: tuple[tuple[int, float, float], ...] = ()
+    """The last steps: see RecentSteps."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class RunFacts:
     """The text of `tokenizer.json` if a tokenizer was trained for the run."""
     base: Base | None = None
     """The base model of its adapters."""
+    excluded: Exclusions = ()
+    """The examples that the run leaves out."""
 
     def metadata(
         self, progress: Progress, arrays: dict[str, Array], data: str = ""
@@ -64,6 +69,8 @@ class RunFacts:
             files={},
             data=data,
             base=self.base,
+            recent=progress.recent,
+            excluded=self.excluded,
         )
 
 

@@ -1,7 +1,7 @@
 """The state that a run starts from: a checkpoint's, one with given weights, or a new one."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 
@@ -11,6 +11,8 @@ from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol.host_memory import Stamp
 from trainer.contract.records.checkpoint_metadata import Base
 from trainer.contract.records.compatibility import program_changes
+from trainer.contract.records.exclusions import Exclusions
+from trainer.step.spikes import RecentSteps
 from trainer.step.train_step import TrainProgram, TrainState
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import Report
@@ -31,6 +33,10 @@ class InitialState:
     """The base model of the adapters, in a job that trains adapters."""
     stamp: Stamp | None = None
     """The in-memory checkpoint that it was read from."""
+    recent: RecentSteps = field(default_factory=RecentSteps)
+    """The last steps, which the next ones are compared with."""
+    excluded: Exclusions = ()
+    """The examples that the run had left out when the state was saved."""
 
 
 def begin(
@@ -58,7 +64,16 @@ def begin(
                 with events.phase("restore"):
                     model, base = initial(folder, program, about.base)
                 state = state._replace(frozen_params=model)
-            return InitialState(state, about.step, about.examples, about.loss, base, restored.stamp)
+            return InitialState(
+                state,
+                about.step,
+                about.examples,
+                about.loss,
+                base,
+                restored.stamp,
+                RecentSteps(about.recent),
+                about.excluded,
+            )
         report.print_if_resumed("no checkpoint was committed: starting from step 1")
     if source is None:
         return InitialState(program.initial_state())

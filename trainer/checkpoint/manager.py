@@ -7,8 +7,10 @@ from pathlib import Path
 import jax
 from etils import epath
 
+from trainer.checkpoint import exclusion_file
 from trainer.checkpoint import folder_check as folders
 from trainer.checkpoint.auto_interval import AutoInterval
+from trainer.checkpoint.errors import StaleError
 from trainer.checkpoint.facts import RunFacts
 from trainer.checkpoint.initial_state import InitialState
 from trainer.checkpoint.lease import Lease
@@ -25,10 +27,12 @@ from trainer.contract.planning.save_interval import SaveStatistics
 from trainer.contract.protocol.host_memory import Address
 from trainer.contract.records.checkpoint_metadata import folder_of
 from trainer.contract.records.compatibility import code_of
+from trainer.contract.records.exclusions import Exclusions
 from trainer.contract.storage.paths import to_path
 from trainer.data.loader import BatchLoader
 from trainer.data.mixture import Mixture
 from trainer.data.token_cache import Tokens
+from trainer.distributed import consensus
 from trainer.distributed.process_env import Environment
 from trainer.distributed.stop_vote import StopSignal
 from trainer.step.train_step import TrainState
@@ -45,6 +49,8 @@ class Checkpoints:
     run: RunFacts
     memory: HostMemory | None = None
     """The memory of this host's agent."""
+    recorded: Exclusions = ()
+    """The examples that the run leaves out, by the file in the folder."""
 
     @classmethod
     def open(
@@ -60,7 +66,8 @@ class Checkpoints:
         """Takes the folder, or returns None for a job without checkpoints and for a replay.
 
         Every process must call it. Raises ConfigError for a URL that this host cannot reach,
-        FolderError when the folder cannot serve all hosts, StaleError when a newer attempt has it.
+        FolderError when the folder cannot serve all hosts or a file in it cannot be read,
+        StaleError when a newer attempt has it.
         """
         if job.checkpoint is None or plan.replay:
             return None
@@ -80,7 +87,7 @@ class Checkpoints:
         memory = None
         if environment.host_memory:
             memory = HostMemory(Address.parse(environment.host_memory), environment.attempt)
-        return cls(folder, lease, run, memory)
+        return cls(folder, lease, run, memory, exclusion_file.read_on_all(folder))
 
     def restorer(self, report: Report) -> Restorer:
         run, memory = self.run, None
@@ -96,7 +103,28 @@ class Checkpoints:
         """
         if not self._has_memory:
             return None
-        return MemorySaver(self.memory, replace(self.run, base=start.base), start.stamp, events)
+        return MemorySaver(self.memory, self._facts(start), start.stamp, events)
+
+    def _facts(self, start: InitialState) -> RunFacts:
+        return replace(self.run, base=start.base, excluded=self.excluded(start))
+
+    def excluded(self, start: InitialState) -> Exclusions:
+        """Returns the examples that the run leaves out; the file is missing in a copied folder."""
+        return max(self.recorded, start.excluded, key=len)
+
+    def exclude(self, excluded: Exclusions) -> None:
+        """Replaces the list of examples that the run leaves out from its next attempt on.
+
+        Every process must call it. Raises StaleError.
+        """
+        error = None
+        if jax.process_index() == 0:
+            try:
+                self.lease.renew(self.folder)
+                exclusion_file.write(self.folder, excluded, self.lease.label)
+            except Exception as problem:
+                error = problem
+        consensus.agree("excluded/written", error, (StaleError,))
 
     @property
     def _has_memory(self) -> bool:
@@ -112,8 +140,8 @@ class Checkpoints:
         first = jax.process_index() == 0
         auto = self._auto_interval(start, report) if first else None
         schedule = Schedule(job.checkpoint, job.last_step, stop, keeps_time=first, auto=auto)
-        saver = Saver(self.folder, self.lease, replace(self.run, base=start.base), report)
-        return ScheduledSaving(schedule, saver, loader, auto)
+        saver = Saver(self.folder, self.lease, self._facts(start), report)
+        return ScheduledSaving(schedule, saver, loader, start.recent, auto)
 
     def _auto_interval(self, start: InitialState, report: Report) -> AutoInterval | None:
         """Returns what chooses the interval; None when the job names one."""

@@ -15,6 +15,7 @@ from trainer.checkpoint.saver import Saver
 from trainer.contract.config.job import Checkpoint
 from trainer.data.loader import BatchLoader
 from trainer.distributed.stop_vote import StopRequest, StopSignal
+from trainer.step.spikes import RecentSteps
 from trainer.step.train_step import TrainState
 
 
@@ -160,10 +161,12 @@ class ScheduledSaving:
         schedule: Schedule,
         saver: Saver,
         loader: BatchLoader,
+        recent: RecentSteps,
         auto: AutoInterval | None = None,
     ) -> None:
         """`auto` measures the saves, on the process that chooses the interval."""
         self._schedule, self._saver, self._loader = schedule, saver, loader
+        self._recent = recent
         self._auto = auto
 
     @property
@@ -188,7 +191,8 @@ class ScheduledSaving:
     ) -> None:
         self._schedule.saved(step)
         began_s = time.monotonic()
-        self._saver.save(Progress(step, self._loader.examples(step), loss, eval_loss), state)
+        examples, recent = self._loader.examples(step), self._recent.saved
+        self._saver.save(Progress(step, examples, loss, eval_loss, recent), state)
         if self._auto:
             self._auto.saved(began_s, time.monotonic() - began_s)
 

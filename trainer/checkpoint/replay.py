@@ -30,7 +30,7 @@ from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import Report
 
 State = TrainState[jax.Array]
-Step = Callable[[State, Batch, jax.Array], tuple[State, StepMetrics]]
+Step = Callable[[State, Batch, jax.Array, jax.Array], tuple[State, StepMetrics]]
 LAYERS = "layers"
 """First part of the name of a parameter whose first dim is the layer."""
 
@@ -68,12 +68,14 @@ class Recorder:
     def recording(self, step: Step) -> Step:
         """Returns the step, which then waits for its results and records them."""
 
-        def recorded(state: State, batch: Batch, requests: jax.Array) -> tuple[State, StepMetrics]:
+        def recorded(
+            state: State, batch: Batch, requests: jax.Array, limits: jax.Array
+        ) -> tuple[State, StepMetrics]:
             number = int(state.step) + 1
             if number < self._first_step:
-                return step(state, batch, requests)
+                return step(state, batch, requests, limits)
             gradients = self._digests(self._gradients_of(state, batch))
-            state, metrics = step(state, batch, requests)
+            state, metrics = step(state, batch, requests, limits)
             self._write(number, jax.device_get(metrics), gradients, self._digests(flatten(state)))
             return state, metrics
 

@@ -55,6 +55,11 @@ class Document(NamedTuple):
     answers: tuple[Span, ...] | None = None
     """Start and end of each learned part of the text, in bytes; None: all is learned."""
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The number of its file, and its line there, from 1; 0 for a file that is a document."""
+        return self.end.file - (not self.end.line), self.end.line
+
 
 @dataclass
 class BadRecords:

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from trainer.contract.config.job import Job
 from trainer.contract.planning import sharding_rules
 from trainer.contract.planning.plan import BatchSplit, Plan
+from trainer.contract.records.exclusions import Exclusions
 from trainer.data import pipeline
 from trainer.data.mixture import Mixture
 from trainer.data.packing import Batch, stack
@@ -63,14 +64,16 @@ class BatchLoader:
         tokens: Tokens | Mixture,
         shardings: Batch,
         shift: int = 0,
+        excluded: Exclusions = (),
     ):
         """Sets up loading with the `shardings` of `batch_shardings`.
 
         `shift` is the number of examples seen minus steps x `global_batch`. It is not 0 after a
-        resume with another `global_batch`.
+        resume with another `global_batch`. `excluded` are the examples that are left out.
         """
         self._job, self._split, self._tokens, self._shardings = job, split, tokens, shardings
-        self._shift = shift
+        self._shift, self.excluded = shift, excluded
+        self._orders = pipeline.source_orders(tokens, job.data.seq_len, job.seed, excluded)
         self._block = pipeline.block_of(split, jax.process_index())
         self.wait_s = 0.0
         """Seconds spent waiting for the last training batch."""
@@ -83,7 +86,7 @@ class BatchLoader:
         """
         job = self._job
         blocks = pipeline.training_batches(
-            self._tokens, job.data, job.seed, self._block, first_step, self._shift
+            self._tokens, job.data, job.seed, self._block, first_step, self._shift, self.excluded
         )
         while True:
             begin = time.perf_counter()
@@ -120,7 +123,7 @@ class BatchLoader:
 
     def epoch(self, step: int) -> int:
         """Returns the epoch (from 1) in which `step` ends."""
-        return pipeline.epoch_of(self.examples(step), self._tokens, self._job.data.seq_len)
+        return pipeline.epoch_of(self.examples(step), self._tokens, self._orders)
 
     def _placed(self, block: Batch, grad_accum_steps: int) -> Batch:
         return global_batch(block, grad_accum_steps, self._shardings, self._split.blocks)

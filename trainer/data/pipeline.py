@@ -6,15 +6,19 @@ and its own epochs. Neither n nor the mesh changes which examples a step sees, a
 reached directly.
 """
 
+import hashlib
+import json
 from bisect import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import grain
 
 from trainer.contract.config.data import Data
 from trainer.contract.planning.plan import BatchSplit
+from trainer.contract.records.exclusions import Exclusion
 from trainer.data.interleaver import Interleaver, Mixed
+from trainer.data.kept_order import KeptOrder
 from trainer.data.mixture import Mixture
 from trainer.data.packing import Batch, example, held_out_example, stack
 from trainer.data.token_cache import Tokens
@@ -27,11 +31,41 @@ def example_order(sequences: int, seed: int) -> grain.MapDataset[int]:
     return grain.MapDataset.range(sequences).seed(seed).shuffle().repeat()
 
 
-def mixed_order(tokens: Tokens | Mixture, seq_len: int, seed: int) -> grain.MapDataset[int]:
+def source_orders(
+    tokens: Tokens | Mixture, seq_len: int, seed: int, excluded: Sequence[Exclusion] = ()
+) -> list[KeptOrder]:
+    """Returns the order of each source, without the examples that are excluded.
+
+    An exclusion names positions of the mixed order; each source has its share of them.
+    """
+    interleaver = Interleaver(tokens.weights)
+    bounds = [
+        (interleaver.before(one.first), interleaver.before(one.first + one.count))
+        for one in excluded
+    ]
+    orders = []
+    for number, part in enumerate(tokens.parts):
+        size = part.sequences(seq_len)
+        removed = [range(first[number], last[number]) for first, last in bounds]
+        orders.append(KeptOrder(example_order(size, seed + number), size, removed))
+    return orders
+
+
+def mixed_order(
+    tokens: Tokens | Mixture, seq_len: int, seed: int, excluded: Sequence[Exclusion] = ()
+) -> grain.MapDataset[int]:
     """Returns the interleaved order of all sources, whose examples are numbered consecutively."""
+    orders = source_orders(tokens, seq_len, seed, excluded)
     sizes = [part.sequences(seq_len) for part in tokens.parts]
-    orders = [example_order(size, seed + number) for number, size in enumerate(sizes)]
     return orders[0] if len(orders) == 1 else Mixed(orders, sizes, Interleaver(tokens.weights))
+
+
+def order_hash(tokens: Tokens | Mixture, data: Data, seed: int) -> str:
+    """Returns a hash of what the order of all examples depends on, in 16 hexadecimal digits."""
+    parts = (
+        tokens.corpus_sha256, data.seq_len, data.validation_fraction, list(tokens.weights), seed
+    )  # fmt: skip
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 class BlockOfBatches(grain.MapDataset):
@@ -65,6 +99,7 @@ def training_batches(
     block: tuple[int, int],
     first_step: int,
     shift: int = 0,
+    excluded: Sequence[Exclusion] = (),
 ) -> Iterator[Batch]:
     """Yields this block's rows of every global batch from `first_step` (from 1) on.
 
@@ -72,7 +107,7 @@ def training_batches(
     seen minus steps x `global_batch`; see `BatchLoader`. Arrays are (global_batch / count, S); a
     thread reads ahead.
     """
-    order = mixed_order(tokens, data.seq_len, seed)
+    order = mixed_order(tokens, data.seq_len, seed, excluded)
     firsts = [0, *accumulate(part.sequences(data.seq_len) for part in tokens.parts)]
     window, parts = data.seq_len + 1, tokens.parts
 
@@ -90,11 +125,13 @@ def training_batches(
     return iterator
 
 
-def epoch_of(examples: int, tokens: Tokens | Mixture, seq_len: int) -> int:
-    """Returns the epoch (from 1) of the last of `examples`; the highest of a mixture's sources."""
+def epoch_of(examples: int, tokens: Tokens | Mixture, orders: Sequence[KeptOrder]) -> int:
+    """Returns the epoch (from 1) of the last of `examples`; the highest of a mixture's sources.
+
+    `orders` are those of the sources.
+    """
     counts = Interleaver(tokens.weights).before(examples)
-    pairs = zip(counts, tokens.parts, strict=True)
-    return max((seen - 1) // part.sequences(seq_len) + 1 for seen, part in pairs if seen)
+    return max(order.epoch(seen - 1) for seen, order in zip(counts, orders, strict=True) if seen)
 
 
 def held_out_batches(

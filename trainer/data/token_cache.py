@@ -28,7 +28,7 @@ from trainer.data.documents import BadRecords
 from trainer.data.token_shards import Stream
 from trainer.data.tokenizer import BYTES, Tokenizer
 
-FORMAT = "3"
+FORMAT = "4"
 BAD_RECORDS = "bad_records.json"
 NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 LEFTOVER_S = 7 * 86400
@@ -51,6 +51,9 @@ class Tokens:
     tokenizer: Tokenizer = BYTES
     trained: str = ""
     """The text of `tokenizer.json` if the tokenizer was trained, else ""."""
+    documents: np.ndarray | None = None
+    """First token, file and line of each training document (documents, 3); None when the streams
+    are files of tokens."""
 
     @property
     def parts(self) -> "tuple[Tokens, ...]":
@@ -99,7 +102,7 @@ def load(
     try:
         if not folder.is_dir():
             _make(folder, data, found, encoder, progress)
-        left_out, held_in, held_out = retried(str(folder), partial(_read, folder))
+        left_out, held_in, held_out, found_in = retried(str(folder), partial(_read, folder))
     except OSError as error:
         if error.errno not in NOT_WRITABLE:
             raise
@@ -111,7 +114,7 @@ def load(
         ) from error
     bad = BadRecords(data.max_bad_records, left_out)
     bad.check()
-    return Tokens(sha256, held_in, held_out, bad, encoder, trained)
+    return Tokens(sha256, held_in, held_out, bad, encoder, trained, found_in)
 
 
 def check(tokens: Tokens, data: Data) -> None:
@@ -130,14 +133,14 @@ def check(tokens: Tokens, data: Data) -> None:
         )
 
 
-def _read(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Returns the bad records and the two streams."""
+def _read(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the bad records, the two streams, and the table of documents."""
     left_out = json.loads((folder / BAD_RECORDS).read_text())
-    held_in, held_out = (
+    held_in, held_out, documents = (
         np.load(folder / name, mmap_mode="r")
-        for name in (token_shards.HELD_IN, token_shards.HELD_OUT)
+        for name in (token_shards.HELD_IN, token_shards.HELD_OUT, token_shards.DOCUMENTS)
     )
-    return left_out, held_in, held_out
+    return left_out, held_in, held_out, documents.reshape(-1, 3)
 
 
 def _make(folder: Path, data: Data, sha256: str, encoder: Tokenizer, progress: Progress) -> None:

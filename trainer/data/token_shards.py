@@ -35,6 +35,8 @@ from trainer.data.tokenizer import Tokenizer
 SHARD_BYTES = 8 << 20
 """Bytes of text in a shard. For each of them, the Rust library takes about 40 bytes of memory."""
 HELD_IN, HELD_OUT = "held_in.npy", "held_out.npy"
+DOCUMENTS = "documents.npy"
+"""For each training document its first token, its file and its line: int64, three in a row."""
 
 
 class Group(NamedTuple):
@@ -67,7 +69,10 @@ def tokenize(folder: Path, data: Data, encoder: Tokenizer, report: Report) -> Ba
 
 
 def join(folder: Path, into: Path, share: float, dtype: type, report: Report) -> None:
-    """Writes the documents of all shards in order, as two streams: `share` of them is held out."""
+    """Writes the documents of all shards in order, as two streams: `share` of them is held out.
+
+    Beside the streams, writes where each training document comes from.
+    """
     held_out, total = HeldOut(share), 0
     for shard in _finished(folder):
         held_out.add(shard["hashes"])
@@ -88,6 +93,22 @@ def join(folder: Path, into: Path, share: float, dtype: type, report: Report) ->
             report(total, total)
         for file in files:
             _sync(file)
+    _join_places(folder, into, threshold)
+
+
+def _join_places(folder: Path, into: Path, threshold: float) -> None:
+    """Writes the table of the training documents of all shards."""
+    count = sum(int((shard["hashes"] >= threshold).sum()) for shard in _finished(folder))
+    with (into / DOCUMENTS).open("wb") as file:
+        _begin(file, 3 * count, np.int64)
+        first = 0
+        for shard in _finished(folder):
+            is_in = shard["hashes"] >= threshold
+            lengths = shard["lengths"][is_in].astype(np.int64)
+            firsts = first + np.cumsum(lengths) - lengths
+            file.write(np.column_stack([firsts, shard["places"][is_in]]).tobytes())
+            first += int(lengths.sum())
+        _sync(file)
 
 
 def _groups(found: Iterable[Document], bad: BadRecords) -> Iterator[Group]:
@@ -111,6 +132,7 @@ def _save(path: Path, group: list[Document], encoder: Tokenizer, bad: list[str])
             tokens=np.concatenate(encoded),
             lengths=np.array([len(tokens) for tokens in encoded]),
             hashes=hash_to_unit(document.name for document in group),
+            places=np.array([document.place for document in group], np.int64),
             bad=np.array(json.dumps(bad)),
             end=np.array(group[-1].end),
         )
@@ -175,6 +197,12 @@ class Stream:
                 break
             found.append(array[max(0, start - before) : stop - before])
         return np.concatenate(found)
+
+    def file(self, position: int) -> tuple[int, int, int]:
+        """Returns the array of a position, the position in it, and the tokens from there on."""
+        number = int(np.searchsorted(self._ends, position, "right"))
+        end = int(self._ends[number])
+        return number, position - (end - len(self._arrays[number])), end - position
 
     def split(self, at: int) -> "tuple[Stream, Stream]":
         """Returns the part before `at`, and the rest."""

@@ -58,8 +58,13 @@ def losses_by_row(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
 
     For evaluation, without dropout. Do not differentiate it: it keeps no logits for a gradient.
     """
+    return jnp.sum(losses_by_target(model, batch), axis=1)
+
+
+def losses_by_target(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
+    """Returns weight times cross-entropy of each target, in nats, (B, S); see `losses_by_row`."""
     if not isinstance(model, Decoder):
-        return jnp.sum(custom_losses(model, batch), axis=1)
+        return custom_losses(model, batch)
     features_BSD, _ = model.features(batch.tokens, batch.segments, batch.positions)
     with jax.named_scope("loss"):
         kernel_RDV = model.output_kernels(model.output_kernel)
@@ -69,7 +74,7 @@ def losses_by_row(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
             return None, cross_entropy(model.logits(x_RTD, kernel_RDV), targets_RT) * weights_RT
 
         _, losses_IRT = _loop(model)(one_chunk, None, _chunks(model, features_BSD, batch))
-        return jnp.sum(_by_row(losses_IRT, batch.tokens.shape), axis=1)
+        return _by_row(losses_IRT, batch.tokens.shape)
 
 
 def _loop(model: Decoder) -> Callable[..., Any]:

@@ -67,7 +67,8 @@ class StepMetrics(NamedTuple):
     """Number of targets of weight 1 in the global batch."""
     examples: jax.Array
     """Digest of the example numbers, independent of their order."""
-    finite: jax.Array
+    applied: jax.Array
+    """Whether the update was applied: loss and gradient are finite and within the limits."""
     request: jax.Array
     """Largest stop request of all processes: see trainer/distributed/stop_vote.py."""
 
@@ -137,7 +138,7 @@ class TrainProgram:
     def step_function(
         self,
     ) -> Callable[
-        [jax.Array, TrainState[jax.Array], Batch, jax.Array],
+        [jax.Array, TrainState[jax.Array], Batch, jax.Array, jax.Array],
         tuple[TrainState[jax.Array], StepMetrics],
     ]:
         """Returns the jitted `step`. It donates the state and returns it with the same shardings.
@@ -148,7 +149,7 @@ class TrainProgram:
         whole = meshes.replicated(self.mesh)
         return jax.jit(
             self.step,
-            in_shardings=(whole, self.shardings, batch, stop_vote.sharding(self.mesh)),
+            in_shardings=(whole, self.shardings, batch, stop_vote.sharding(self.mesh), whole),
             out_shardings=(self.shardings, whole),
             donate_argnums=1,
         )
@@ -156,9 +157,17 @@ class TrainProgram:
     @cached_property
     def peak_rate(self) -> jax.Array:
         """The job's learning rate, a float32 scalar on all devices."""
-        peak = np.float32(self.job.optimizer.learning_rate)
+        return self.on_all_devices(np.float32(self.job.optimizer.learning_rate))
+
+    @cached_property
+    def no_limits(self) -> jax.Array:
+        """The limits of a step whose update is applied if it is finite: see `step`."""
+        return self.on_all_devices(np.full(2, np.inf, np.float32))
+
+    def on_all_devices(self, value: np.ndarray | np.float32) -> jax.Array:
+        """Returns a value that every process has as an array on all devices."""
         whole = meshes.replicated(self.mesh)
-        return jax.make_array_from_callback((), whole, lambda _: peak)
+        return jax.make_array_from_callback(value.shape, whole, lambda _: value)
 
     def gradient_function(self) -> Callable[[TrainState[jax.Array], Batch], Params]:
         """Returns a jitted function: the gradients of a global batch, summed over its targets.
@@ -178,8 +187,9 @@ class TrainProgram:
         with jax.set_mesh(self.mesh):
             requests = jax.ShapeDtypeStruct((self.mesh.size,), jnp.int32)
             peak = jax.ShapeDtypeStruct((), jnp.float32)
+            limits = jax.ShapeDtypeStruct((2,), jnp.float32)
             return executables.compiled(
-                self.step_function(), peak, self.shapes, batch, requests,
+                self.step_function(), peak, self.shapes, batch, requests, limits,
                 finish=lambda lowered: compiler_options.compiled(lowered, self.mesh),
             )  # fmt: skip
 
@@ -198,15 +208,21 @@ class TrainProgram:
         return TrainState(jnp.int32(0), params, self.rule.init(params), average, base)
 
     def step(
-        self, peak: jax.Array, state: TrainState[jax.Array], batch: Batch, requests: jax.Array
+        self,
+        peak: jax.Array,
+        state: TrainState[jax.Array],
+        batch: Batch,
+        requests: jax.Array,
+        limits: jax.Array,
     ) -> tuple[TrainState[jax.Array], StepMetrics]:
         """Returns the state after a global batch (M, B, S), and the step's metrics.
 
         `peak` is the peak learning rate, see `peak_rate`.
         `requests` are the stop requests of all devices, int32 (devices,): see `StopVote`. The
         gradient is that of the mean loss over all targets of the global batch, clipped to
-        `clip_norm`. When the loss or the gradient is not finite, the state stays unchanged, its
-        `step` included, and `metrics.finite` is False.
+        `clip_norm`. `limits` are the largest loss and gradient norm of an update, float32 (2,).
+        When one is exceeded or not finite, only `step` of the state changes, and `metrics.applied`
+        is False.
         """
         with scattering_by_rows(self.fsdp_rows):
             grads, loss, tokens = self._sums(state, batch)
@@ -214,19 +230,21 @@ class TrainProgram:
         # Values of the mean over all targets. One collective sums loss and number of targets.
         with jax.named_scope("clipping"):
             loss, grad_norm = loss / tokens, optax.tree.norm(grads) / tokens
-        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        applied = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        applied &= (loss <= limits[0]) & (grad_norm <= limits[1])
         settings = self.job.optimizer
         rate = jnp.float32(optimizer.schedule(settings, self.job.steps, peak)(state.step))
         scale = optimizer.clipping(settings, grad_norm) / tokens
         with jax.named_scope("optimizer"):
             moved = self._moved(state, grads, scale, rate)
-        new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state.trainable)
+        kept = state.trainable._replace(step=moved.step)  # the schedule goes on
+        new = jax.tree.map(lambda new, old: jnp.where(applied, new, old), moved, kept)
         # `never` is always 0. It orders the collectives below after the loop over micro-batches,
         # whose collectives they could overtake: see the model's parameters.py.
         never = (grad_norm < -1).astype(requests.dtype)
         with jax.named_scope("bookkeeping"):
             examples, request = self._of_all_devices(batch.examples, requests + never)
-        metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, finite, request)
+        metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, applied, request)
         return new._replace(frozen_params=state.frozen_params), metrics
 
     def _moved(

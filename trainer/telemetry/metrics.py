@@ -25,6 +25,7 @@ from trainer.contract.protocol.events import (
     SampledEvent,
     SaveFailedEvent,
     SaveProgressEvent,
+    SpikeEvent,
     StepEvent,
     WarningEvent,
 )
@@ -169,6 +170,11 @@ class Report:
                 f"step {step}/{last}  loss {fields['loss']:.4f}  "
                 f"lr {fields['learning_rate']:.2e}  {fields['tokens_per_s']:,.0f} tok/s"
             )
+
+    def spike(self, event: SpikeEvent, message: str) -> None:
+        """Reports a spike of the loss or the gradient norm."""
+        self._emit(event)
+        self.print_line(f"spike: {message}")
 
     def evaluation(
         self,

@@ -184,7 +184,7 @@ def test_a_batch_without_an_answer_changes_no_weight_by_its_loss(pairs: str) -> 
     made = bench(job(pairs))
     batch = made.batch(1)
     _, metrics = made.compiled(made.initial(), batch._replace(weights=0 * batch.weights))
-    assert (float(metrics.loss), float(metrics.grad_norm), bool(metrics.finite)) == (0, 0, True)
+    assert (float(metrics.loss), float(metrics.grad_norm), bool(metrics.applied)) == (0, 0, True)
 
 
 @pytest.mark.interchange

@@ -1,6 +1,7 @@
 """The order in which the loop dispatches steps, reads their results and calls callbacks."""
 
 import time
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +12,8 @@ from trainer.checkpoint.policy import NoSaving
 from trainer.distributed.process_env import Environment
 from trainer.distributed.stop_vote import StopVote
 from trainer.loop import Callback, Loop, Training
+from trainer.step.spike_policy import SpikePolicy
+from trainer.step.spikes import RecentSteps
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import EvalResult, Evaluation
 
@@ -48,11 +51,12 @@ def recorded():
     """A run's recorder, its last loss, and the seconds that it took."""
     made = bench(job_of(steps=STEPS))
 
-    def step(state, batch, requests):
+    def step(state, batch, requests, limits):
         return made.compiled(state, batch)
 
     recorder = Recorder()
-    training = Training(STEPS, step, made.loader, StopVote(made.program.mesh), NoSaving())
+    spikes = SpikePolicy(made.program, RecentSteps(), cast(Any, None))
+    training = Training(STEPS, step, made.loader, StopVote(made.program.mesh), NoSaving(), spikes)
     loop = Loop(training, [recorder], Events(Environment.read({})))
     begin = time.perf_counter()
     _, loss = loop.run(InitialState(made.initial()))

@@ -15,6 +15,7 @@ from tests.support.gang import run
 from tests.support.jobs import corpus_of, job_of, world_of
 from trainer.contract.config.data import Data
 from trainer.contract.planning.planner import PlanError, resolve
+from trainer.contract.records.exclusions import Exclusion
 from trainer.contract.storage.corpus import DataError
 from trainer.data import mixture, pipeline
 from trainer.data.interleaver import Interleaver
@@ -95,7 +96,7 @@ def test_each_source_has_epochs_of_its_own() -> None:
         first, second = seen[:size], seen[size : 2 * size]
         assert len(second) == size and first != second
         assert len(set(first)) == len(set(second)) == size
-    assert pipeline.epoch_of(48, tokens, SEQ_LEN) == 3
+    assert pipeline.epoch_of(48, tokens, pipeline.source_orders(tokens, SEQ_LEN, 3)) == 3
     assert {number for number, _ in rows} == set(range(17))
 
 
@@ -208,3 +209,17 @@ def test_two_hosts_train_on_mixture_and_report_loss_of_each_source(
     assert list(losses) == ["first", corpora[1]["path"]]
     mean = (3 * losses["first"] + losses[corpora[1]["path"]]) / 4
     assert line["eval_loss"] == pytest.approx(mean)
+
+
+def test_mixture_without_excluded_examples_keeps_the_shares_of_its_sources() -> None:
+    tokens = mixed((40, 3), (30, 2))
+    excluded = Exclusion(step=3, attempt=1, first=8, count=4, order="")
+    whole, kept = (
+        [int(order[item]) for item in range(60)]
+        for order in (
+            pipeline.mixed_order(tokens, SEQ_LEN, 3),
+            pipeline.mixed_order(tokens, SEQ_LEN, 3, [excluded]),
+        )
+    )
+    assert kept[:8] == whole[:8] and not set(kept[8:]) & set(whole[8:12])
+    assert [number < 40 for number in kept] == [number < 40 for number in whole]

@@ -38,11 +38,12 @@ def test_twenty_steps_compile_once():
             compiled.append(event)
 
     step = made.program.step_function()
+    peak, no_limits = made.program.peak_rate, made.program.no_limits
     monitoring.register_event_duration_secs_listener(count)
     try:
         with jax.set_mesh(made.program.mesh):
             for batch in ready:
-                state, _ = step(made.program.peak_rate, state, batch, nothing)
+                state, _ = step(peak, state, batch, nothing, no_limits)
             jax.block_until_ready(state)
     finally:
         monitoring.unregister_event_duration_listener(count)
@@ -76,8 +77,13 @@ def test_an_update_that_is_not_finite_is_not_applied():
     batch = made.batch(1)
     broken = batch._replace(weights=batch.weights * jnp.float32(np.nan))
     after, metrics = made.compiled(state, broken)
-    assert not metrics.finite
-    jax.tree.map(np.testing.assert_array_equal, before, jax.device_get(after))
+    assert not metrics.applied
+    _only_the_step_number_differs(before, jax.device_get(after))
+
+
+def _only_the_step_number_differs(before, after):
+    assert after.step == before.step + 1
+    jax.tree.map(np.testing.assert_array_equal, before, after._replace(step=before.step))
 
 
 def test_the_digest_of_examples_ignores_their_order():
@@ -105,7 +111,8 @@ def test_a_step_says_the_largest_wish_of_any_device_and_all_examples_once(mesh):
         stop_vote.sharding(made.program.mesh),
     )
     step = made.program.compiled_step(batch)
-    _, metrics = step(made.program.peak_rate, made.initial(), batch, requests)
+    program = made.program
+    _, metrics = step(program.peak_rate, made.initial(), batch, requests, program.no_limits)
     assert metrics.request == StopRequest.STOP
     assert metrics.examples == digest(jax.device_get(batch.examples))
 

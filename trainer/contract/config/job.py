@@ -355,6 +355,13 @@ class Job(BaseJob):
         default=Checkpoint.model_validate({}),
         description="Schedule and retention of checkpoints. null: off.",
     )
+    on_spike: Literal["continue", "skip", "rewind", "stop"] = Field(
+        default="continue",
+        description="What follows a loss or gradient norm far above those of the steps before. "
+        "`continue` logs it; a value that is not finite stops the run. `skip` drops the update. "
+        "`rewind` goes back to the newest checkpoint and excludes the examples of the step. `stop` "
+        "ends the run.",
+    )
     profile: Profile | None = Field(
         default=None, description="Trace of some steps for TensorBoard or Perfetto. null: off."
     )
@@ -372,6 +379,12 @@ class Job(BaseJob):
     def _saves_when_preempted(self) -> "Job":
         if self.preemptible and self.checkpoint is None:
             raise KeyedError(("preemptible", "true requires checkpoints, found checkpoint: null"))
+        return self
+
+    @model_validator(mode="after")
+    def _saves_to_rewind(self) -> "Job":
+        if self.on_spike == "rewind" and self.checkpoint is None:
+            raise KeyedError(("on_spike", "rewind requires checkpoints, found checkpoint: null"))
         return self
 
     @model_validator(mode="after")

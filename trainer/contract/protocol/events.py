@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Literal, Self
 Edge = Literal["begin", "end"]
 RestoreSource = Literal["storage", "memory", "neighbor"]
 """`memory`: the memory of each process's own host; `neighbor`: copies in that of other hosts."""
+SpikeAction = Literal["continued", "skipped", "rewound", "stopped"]
 PORT_TAKEN, PEER_LOST, STALE = "port_taken", "peer_lost", "stale"
+REWOUND = "rewound"
 """Categories of a program's last warning or error that the launcher acts on."""
 
 
@@ -182,6 +184,27 @@ class StepEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SpikeEvent(Event):
+    """The loss or gradient norm of a step is far above those before, or not finite."""
+
+    kind: ClassVar = "spike"
+    step: int
+    """The step."""
+    loss: float | None = None
+    """Its loss, in nats per target; absent when it is not finite."""
+    grad_norm: float | None = None
+    """Its gradient norm, before clipping; absent when it is not finite."""
+    loss_limit: float | None = None
+    """The largest loss that is no spike; absent before enough steps are known."""
+    grad_norm_limit: float | None = None
+    """The largest gradient norm that is no spike; absent before enough steps are known."""
+    action: SpikeAction | None = None
+    """What followed, by the job's `on_spike`."""
+    examples: str | None = None
+    """Digest of the step's examples, as 8 hexadecimal digits."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvalEvent(Event):
     """An evaluation is done."""
 
@@ -325,8 +348,8 @@ class FinishedEvent(Event):
 
 EVENT_TYPES: tuple[type[Event], ...] = (
     StartedEvent, InitializedEvent, CompiledEvent, CheckedEvent, PhaseEvent, ProgressEvent,
-    HeartbeatEvent, StepEvent, EvalEvent, SampledEvent, SaveProgressEvent, CheckpointSavedEvent,
-    CheckpointIntervalEvent, SaveFailedEvent, RestoredEvent, WarningEvent, ErrorEvent,
-    FinishedEvent,
+    HeartbeatEvent, StepEvent, SpikeEvent, EvalEvent, SampledEvent, SaveProgressEvent,
+    CheckpointSavedEvent, CheckpointIntervalEvent, SaveFailedEvent, RestoredEvent, WarningEvent,
+    ErrorEvent, FinishedEvent,
 )  # fmt: skip
 """All events that a program may send."""

@@ -101,6 +101,64 @@ SourceLocation = tuple[Frame, ...]
 """Frames, from the innermost to the outermost caller; empty when unknown."""
 
 
+@dataclass(frozen=True)
+class DocumentLoss:
+    """The part of an example that comes from one document."""
+
+    source: str
+    """Name of its source in a mixture; "" for a single corpus."""
+    document: str
+    """Name of the document: its file, and its line if the file has several."""
+    file: str
+    """Path of the file."""
+    line: int | None
+    """Line or row in the file, from 1; None for a whole file, or a file of tokens."""
+    first_token: int
+    """Position of the part in the document, in tokens; 0 is the separator before the text."""
+    tokens: int
+    """Tokens of the part."""
+    loss: float | None
+    """Mean loss of its targets, in nats; None when it has none."""
+    text: str
+    """The begin of its text."""
+
+
+@dataclass(frozen=True)
+class ExampleLoss:
+    """An example of a step, with its loss before the update."""
+
+    example: int
+    """Number of the example in the corpus."""
+    loss: float | None
+    """Mean loss of its targets, in nats; None when it has none."""
+    documents: list[DocumentLoss]
+    """The documents that it comes from, in their order in it."""
+
+
+@dataclass(frozen=True)
+class StepExamples:
+    """The examples of a step, by the weights that the step started from."""
+
+    step: int
+    from_step: int
+    """Step of the checkpoint from which the steps before it were computed again; 0 for none."""
+    loss: float | None
+    """Loss of the step, computed again; None when it is not finite."""
+    recorded_loss: float | None
+    """Loss in metrics.jsonl; None when it has none of this step."""
+    grad_norm: float | None
+    """Gradient norm of the step, computed again; None when it is not finite."""
+    is_excluded: bool
+    """Whether the run has rewound at this step, and excluded these examples."""
+    count: int
+    """Number of examples in the step."""
+    notes: list[str]
+    """Packages that have changed since the checkpoint: losses may differ in the last digits."""
+    examples: list[ExampleLoss]
+    """The examples with the highest loss, the highest first; one that is not finite is before all.
+    """
+
+
 FindingKind = Literal["ambiguous", "reshard", "constraint"]
 
 

@@ -22,6 +22,7 @@ from trainer.contract.config.base import Section
 from trainer.contract.config.job import Checkpoint as Policy
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import World
+from trainer.contract.records.exclusions import Exclusions
 from trainer.contract.storage.paths import AnyPath, is_url
 
 FORMAT = 1
@@ -84,6 +85,10 @@ class CheckpointMetadata(Section):
     """Subfolder of the step folder with the arrays; "" for the step folder itself."""
     base: Base | None = None
     """Base model of adapters; None when the weights are those of a whole model."""
+    recent: tuple[tuple[int, float, float], ...] = ()
+    """Step, loss and logarithm of the gradient norm of the last steps, to find spikes."""
+    excluded: Exclusions = ()
+    """Examples that the run had excluded by then; `excluded.json` has the current ones."""
 
     @property
     def bytes(self) -> int:
