@@ -11,6 +11,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {"qk_norm": True, "head_dim": 16},
     "mistral": {"sliding_window": 5, "kv_heads": 1, "tied_embeddings": False},
     "mixtral": {"moe": {"count": 4}, "tied_embeddings": False},
+    "qwen3_moe": {
+        "qk_norm": True, "moe": {"count": 4, "normalize_weights": False}, "tied_embeddings": False,
+    },
+    "olmo2": {"norm_position": "after", "qk_norm": "full", "tied_embeddings": False},
     "gemma": {"mlp": "geglu", "scale_embeddings": True, "head_dim": 16, "kv_heads": 1},
     "gpt2": {
         "kv_heads": 4, "positions": "learned", "max_positions": 48, "norm": "layer",

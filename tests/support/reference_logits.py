@@ -42,6 +42,11 @@ CONFIGS = {
     "mixtral": {
         **LLAMA, "rope_parameters": ROPE, "num_local_experts": 4, "num_experts_per_tok": 2,
     },
+    "qwen3_moe": {
+        **LLAMA, "rope_parameters": ROPE, "moe_intermediate_size": 24, "num_experts": 4,
+        "num_experts_per_tok": 2, "norm_topk_prob": False,
+    },
+    "olmo2": {**LLAMA, "rope_parameters": ROPE},
     "mistral": {**LLAMA, "rope_parameters": ROPE, "sliding_window": 5},
     "gemma": {**LLAMA, "rope_parameters": ROPE, "tie_word_embeddings": True},
     "gpt2": {

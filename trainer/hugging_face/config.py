@@ -74,7 +74,8 @@ def _filled_in(ours: Family, config: dict[str, Any]) -> dict[str, Any]:
         rope = {"rope_type": rope.get("type", "default"), **rope}
     else:
         rope = {"rope_type": rope}
-    values = {key: value for key, value in {**config, **rope}.items() if value is not None}
+    named = {ours.aliases.get(key, key): value for key, value in {**config, **rope}.items()}
+    values = {key: value for key, value in named.items() if value is not None}
     heads, width = values.get("num_attention_heads"), values.get("hidden_size")
     if isinstance(heads, int) and isinstance(width, int) and heads > 0:
         values = {"num_key_value_heads": heads, "head_dim": width // heads, **values}

@@ -6,12 +6,13 @@ from typing import Any
 
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import Model
-from trainer.hugging_face.tensor_map import GEMMA, GPT2, LLAMA, MIXTRAL, TensorMap
+from trainer.hugging_face.tensor_map import GEMMA, GPT2, LLAMA, MIXTRAL, OLMO2, QWEN3_MOE, TensorMap
 
 PLAIN: dict[str, Any] = {
     "norm": "rms", "positions": "rotary", "mlp": "swiglu", "biases": "none",
-    "qk_norm": False, "scale_embeddings": False, "sliding_window": False, "moe": False,
-    "attn_logit_softcap": False, "final_logit_softcap": False,
+    "norm_position": "before", "qk_norm": False, "scale_embeddings": False,
+    "sliding_window": False, "moe": False, "attn_logit_softcap": False,
+    "final_logit_softcap": False,
 }  # fmt: skip
 """Traits of a Llama. True and False state whether the model has a value."""
 
@@ -46,6 +47,8 @@ class Family:
     """Key of config.json -> key of the job's model."""
     defaults: Mapping[str, Any] = field(default_factory=lambda: LLAMA_DEFAULTS)
     """Values of keys that config.json omits."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Other name of a key in config.json -> its name here."""
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: {**SILU, **NO_BIASES})
     """Values that this trainer supports; the first applies when config.json omits the key."""
     mappings: TensorMap = field(default_factory=lambda: LLAMA)
@@ -55,8 +58,16 @@ class Family:
         return [
             f"model.{key}: {found}"
             for key, wanted in {**PLAIN, **self.traits}.items()
-            if not _is(found := getattr(model, key), wanted)
+            if not _is(found := _value(model, key), wanted)
         ]
+
+
+def _value(model: Model, key: str) -> Any:
+    """Returns the value of a dotted key; None inside an absent section."""
+    found: Any = model
+    for part in key.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _is(found: Any, wanted: Any) -> bool:
@@ -78,6 +89,37 @@ FAMILIES = (
         fixed={**SILU, "attention_bias": (False,), "use_sliding_window": (False,)},
     ),
     Family(
+        "qwen3_moe",
+        "Qwen3MoeForCausalLM",
+        traits={"qk_norm": True, "moe": True},
+        keys={
+            **{key: ours for key, ours in LLAMA_KEYS.items() if key != "intermediate_size"},
+            "moe_intermediate_size": "d_ff",
+            "num_experts": "moe.count",
+            "num_experts_per_tok": "moe.top_k",
+            "norm_topk_prob": "moe.normalize_weights",
+        },
+        defaults={**LLAMA_DEFAULTS, "norm_topk_prob": False},
+        # transformers 5 writes the number of experts by its new name.
+        aliases={"num_local_experts": "num_experts"},
+        fixed={
+            **SILU,
+            "attention_bias": (False,),
+            "use_sliding_window": (False,),
+            "decoder_sparse_step": (1,),
+            "mlp_only_layers": ([],),
+        },
+        mappings=QWEN3_MOE,
+    ),
+    Family(
+        "olmo2",
+        "Olmo2ForCausalLM",
+        traits={"norm_position": "after", "qk_norm": "full"},
+        defaults={**LLAMA_DEFAULTS, "rms_norm_eps": 1e-5},
+        fixed={**SILU, "attention_bias": (False,)},
+        mappings=OLMO2,
+    ),
+    Family(
         "mistral",
         "MistralForCausalLM",
         traits={"sliding_window": True},
@@ -87,7 +129,7 @@ FAMILIES = (
     Family(
         "mixtral",
         "MixtralForCausalLM",
-        traits={"moe": True},
+        traits={"moe": True, "moe.normalize_weights": True},
         keys={
             **LLAMA_KEYS,
             "num_local_experts": "moe.count",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
 MLP_KERNELS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+POST_NORMS = {"attention": "post_attention_layernorm", "mlp": "post_feedforward_layernorm"}
 EXPERT = {"gate": "w1", "up": "w3", "down": "w2"}
 
 
@@ -54,13 +55,23 @@ def _llama() -> TensorMap:
     return mappings
 
 
-def _mixtral() -> TensorMap:
-    ours, theirs = "layers.mlp.", "model.layers.{layer}.block_sparse_moe."
+def _with_experts(module: str, names: Mapping[str, str]) -> TensorMap:
+    """Returns Llama's mappings with experts, by the names of their module and its matrices."""
+    ours, theirs = "layers.mlp.", f"model.layers.{{layer}}.{module}."
     mappings = {**LLAMA, f"{ours}router.kernel": TensorMapping(f"{theirs}gate.weight", 1)}
-    for part, name in EXPERT.items():
+    for part, name in names.items():
         tensor = f"{theirs}experts.{{expert}}.{name}.weight"
         mappings[f"{ours}{part}.kernel"] = TensorMapping(tensor, 1)
     return mappings
+
+
+def _olmo2() -> TensorMap:
+    """Returns OLMo 2's mappings: its norms are those of outputs."""
+    norms = {
+        f"layers.{part}_post_norm.scale": TensorMapping(f"model.layers.{{layer}}.{name}.weight")
+        for part, name in POST_NORMS.items()
+    }
+    return {**LLAMA, **norms}
 
 
 def _gemma() -> TensorMap:
@@ -105,4 +116,5 @@ def _gpt2() -> TensorMap:
 
 
 LLAMA = _llama()
-MIXTRAL, GEMMA, GPT2 = _mixtral(), _gemma(), _gpt2()
+MIXTRAL, QWEN3_MOE = _with_experts("block_sparse_moe", EXPERT), _with_experts("mlp", MLP_KERNELS)
+OLMO2, GEMMA, GPT2 = _olmo2(), _gemma(), _gpt2()

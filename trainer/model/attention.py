@@ -20,14 +20,15 @@ KeyValue = tuple[jax.Array, jax.Array]
 class Attention(nnx.Module):
     """Grouped-query attention: H / K query heads share one key/value head.
 
-    Maps (B, S, D) to (B, S, D). Queries and keys are optionally normalized per head (`qk_norm`),
-    then rotated by their positions. `decode` extends a cache of keys and values (B, W, K, h) by one
-    position.
+    Maps (B, S, D) to (B, S, D). Queries and keys are optionally normalized, per head or over all
+    heads (`qk_norm`), then rotated by their positions. `decode` extends a cache of keys and values
+    (B, W, K, h) by one position.
 
     References:
         Grouped-query attention: https://arxiv.org/abs/2305.13245
         Query-key normalization: https://arxiv.org/abs/2010.04245
         With the model's own kind of norm, as here: Qwen3, https://arxiv.org/abs/2505.09388
+        Over all heads: OLMo 2, section 3.3, https://arxiv.org/abs/2501.00656
     """
 
     def __init__(self, rngs: nnx.Rngs, model: Model):
@@ -48,7 +49,11 @@ class Attention(nnx.Module):
             gain=residual_gain(model),
             bias=model.biases == "all",
         )
-        if model.qk_norm:
+        if model.qk_norm == "full":
+            self.query_norm, self.key_norm = (
+                Norm(model, count * head, dims=2) for count in (heads, kv_heads)
+            )
+        elif model.qk_norm:
             self.query_norm, self.key_norm = Norm(model, head), Norm(model, head)
 
     def __call__(self, x_BSD: jax.Array, positions_BS: jax.Array, attend: Attend) -> jax.Array:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from trainer.contract.config.model import Model
+from trainer.contract.planning.parameter_shapes import norm_places
 from trainer.model import dropout
 from trainer.model.attention import Attention, KeyValue
 from trainer.model.attention_kernels import Attend, softcapped
@@ -46,13 +47,16 @@ class Vocabulary:
 
 
 class Layer(nnx.Module):
-    """Attention and a feed-forward part, each on a normalized copy of the residual stream."""
+    """Attention and a feed-forward part, each with a norm of its input, its output or both."""
 
     def __init__(self, rngs: nnx.Rngs, model: Model, moe: str):
         self.rate = model.dropout
-        self.attention_norm = Norm(model, model.d_model)
+        before, after = norm_places(model)
+        self.attention_norm = Norm(model, model.d_model) if before else None
         self.attention = Attention(rngs, model)
-        self.mlp_norm = Norm(model, model.d_model)
+        self.attention_post_norm = Norm(model, model.d_model) if after else None
+        self.mlp_norm = Norm(model, model.d_model) if before else None
+        self.mlp_post_norm = Norm(model, model.d_model) if after else None
         is_moe = model.moe is not None
         self.mlp = MoE(rngs, model, moe) if is_moe else MLP(rngs, model)
 
@@ -68,17 +72,17 @@ class Layer(nnx.Module):
 
         `number` counts layers from 0.
         """
-        with jax.named_scope("norm"):
-            normal_BSD = self.attention_norm(x_BSD)
+        normal_BSD = _normal(self.attention_norm, x_BSD)
         with jax.named_scope("attention"):
             mixed_BSD = self.attention(normal_BSD, positions_BS, attend)
+        mixed_BSD = _normal(self.attention_post_norm, mixed_BSD)
         site = dropout.ATTENTION
         x_BSD = x_BSD + dropout.dropout(mixed_BSD, dropout_keys_B, number, site, self.rate)
         x_BSD = constrain(x_BSD, "batch", "sequence", None)
-        with jax.named_scope("norm"):
-            normal_BSD = self.mlp_norm(x_BSD)
+        normal_BSD = _normal(self.mlp_norm, x_BSD)
         with jax.named_scope("mlp"):
             out_BSD, load_balance_loss_B = self._apply_mlp(normal_BSD)
+        out_BSD = _normal(self.mlp_post_norm, out_BSD)
         site = dropout.MLP
         x_BSD = x_BSD + dropout.dropout(out_BSD, dropout_keys_B, number, site, self.rate)
         return constrain(x_BSD, "batch", "sequence", None), load_balance_loss_B
@@ -92,10 +96,19 @@ class Layer(nnx.Module):
         self, x_B1D: jax.Array, position: jax.Array, mask_B11W: jax.Array, cache_BWKh: KeyValue
     ) -> tuple[jax.Array, KeyValue]:
         """Returns the output (B, 1, D) at `position`, and the layer's updated cache."""
-        normal_B1D = self.attention_norm(x_B1D)
+        normal_B1D = _normal(self.attention_norm, x_B1D)
         mixed_B1D, cache_BWKh = self.attention.decode(normal_B1D, position, mask_B11W, cache_BWKh)
-        x_B1D = x_B1D + mixed_B1D
-        return x_B1D + self._apply_mlp(self.mlp_norm(x_B1D))[0], cache_BWKh
+        x_B1D = x_B1D + _normal(self.attention_post_norm, mixed_B1D)
+        out_B1D, _ = self._apply_mlp(_normal(self.mlp_norm, x_B1D))
+        return x_B1D + _normal(self.mlp_post_norm, out_B1D), cache_BWKh
+
+
+def _normal(norm: Norm | None, x_BSD: jax.Array) -> jax.Array:
+    """Returns `x_BSD` normalized, or itself where the layer has no norm."""
+    if norm is None:
+        return x_BSD
+    with jax.named_scope("norm"):
+        return norm(x_BSD)
 
 
 class Embedding(nnx.Module):
@@ -135,13 +148,15 @@ class Output(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """Decoder-only transformer with pre-norm layers.
+    """Decoder-only transformer.
 
     Maps tokens, int32 (B, S), to normalized features (B, S, D) in the compute dtype; `logits` maps
     features to logits, float32 (B, S, V). `decode` computes one position with a cache.
 
     References:
-        Pre-norm layers: https://arxiv.org/abs/2002.04745
+        Norms before the parts of a layer: https://arxiv.org/abs/2002.04745
+        After them: OLMo 2, section 3.3, https://arxiv.org/abs/2501.00656
+        Both: Gemma 2, section 2, https://arxiv.org/abs/2408.00118
         Tied embeddings: https://arxiv.org/abs/1608.05859
         Scaled embeddings: section 3.4 of https://arxiv.org/abs/1706.03762
     """

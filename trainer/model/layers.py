@@ -26,21 +26,23 @@ class Norm(nnx.Module):
         Layer normalization: https://arxiv.org/abs/1607.06450
     """
 
-    def __init__(self, model: Model, width: int):
-        self.eps, self.kind = model.norm_eps, model.norm
+    def __init__(self, model: Model, width: int, dims: int = 1):
+        """Builds a norm over the last `dims` dims, whose sizes multiply to `width`."""
+        self.eps, self.kind, self.dims = model.norm_eps, model.norm, dims
         self.scale = nnx.Param(jnp.ones((width,)), out_sharding=("norm",))
         if self.kind == "layer":
             self.bias = nnx.Param(jnp.zeros((width,)), out_sharding=("norm",))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Normalizes over the last dim; same shape and dtype, computed in float32."""
+        """Normalizes over the last dims; same shape and dtype, computed in float32."""
         wide = x.astype(jnp.float32)
+        axes, shape = tuple(range(-self.dims, 0)), x.shape[-self.dims :]
         if self.kind == "layer":
-            wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
-        mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-        normal = wide * jax.lax.rsqrt(mean_square + self.eps) * self.scale[...]
+            wide = wide - jnp.mean(wide, axis=axes, keepdims=True)
+        mean_square = jnp.mean(jnp.square(wide), axis=axes, keepdims=True)
+        normal = wide * jax.lax.rsqrt(mean_square + self.eps) * self.scale[...].reshape(shape)
         if self.kind == "layer":
-            normal = normal + self.bias[...]
+            normal = normal + self.bias[...].reshape(shape)
         return normal.astype(x.dtype)
 
 

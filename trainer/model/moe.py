@@ -30,8 +30,8 @@ class MoE(nnx.Module):
     """A mixture of experts that replaces the feed-forward part of a layer.
 
     Maps (B, S, D) to (B, S, D). Each token uses the `top_k` experts with the largest logits,
-    weighted by the softmax over those logits. With `capacity_factor`, an expert takes at most C
-    tokens of a sequence; later tokens skip it.
+    weighted by the softmax over those logits (`normalize_weights`) or over all. With
+    `capacity_factor`, an expert takes at most C tokens of a sequence; later tokens skip it.
 
     References:
         Switch Transformers: https://arxiv.org/abs/2101.03961
@@ -56,7 +56,11 @@ class MoE(nnx.Module):
         """Returns the output (B, S, D), and the load-balancing loss of each sequence (B,)."""
         logits_BSE = self.router(x_BSD).astype(jnp.float32)
         chosen_BSk, experts_BSk = jax.lax.top_k(logits_BSE, self.settings.top_k)
-        weights_BSk = jax.nn.softmax(chosen_BSk, axis=-1).astype(x_BSD.dtype)
+        if self.settings.normalize_weights:
+            weights_BSk = jax.nn.softmax(chosen_BSk, axis=-1)
+        else:
+            weights_BSk = jnp.exp(chosen_BSk - jax.nn.logsumexp(logits_BSE, -1, keepdims=True))
+        weights_BSk = weights_BSk.astype(x_BSD.dtype)
         load_balance_loss_B = _load_balance_loss(logits_BSE, experts_BSk.reshape(len(x_BSD), -1))
         if self.by == "ragged" and rows_are_split(len(x_BSD)):
             return self._dropless(x_BSD, experts_BSk, weights_BSk), load_balance_loss_B

@@ -110,7 +110,7 @@ def test_losses_are_the_same_on_every_mesh(kind):
     job = {"steps": 20, "model": FAMILIES[kind]}
     alone = losses(bench(job_of(**job)))
     assert alone[-1] < alone[0]
-    for devices, mesh in MESHES[kind == "mixtral"]:
+    for devices, mesh in MESHES["moe" in FAMILIES[kind]]:
         np.testing.assert_allclose(
             losses(bench(job_of(**job, mesh=mesh), devices)), alone, atol=1e-4
         )

@@ -57,6 +57,11 @@ class MixtureOfExperts(Section):
         description="Limit on the tokens of a sequence that an expert takes, as a multiple of an "
         "even split. Tokens beyond it skip that expert. null: no limit.",
     )
+    normalize_weights: bool = Field(
+        default=True,
+        description="Whether the weights of a token's experts add up to one: the softmax is over "
+        "the chosen experts, as in Mixtral. `false`: it is over all experts.",
+    )
     load_balance_loss_weight: Annotated[float, Field(ge=0)] = Field(
         default=0.01,
         description="Weight of the load-balancing loss of the Switch Transformer "
@@ -114,10 +119,15 @@ class Model(Section):
     norm_eps: Annotated[float, Field(gt=0)] = Field(
         default=1e-5, description="Constant that normalization adds to the variance."
     )
-    qk_norm: bool = Field(
+    norm_position: Literal["before", "after", "both"] = Field(
+        default="before",
+        description="Where attention and the MLP have a norm: `before` on their input, `after` on "
+        "their output, before it is added to the residual stream (OLMo 2), or `both` (Gemma 2).",
+    )
+    qk_norm: bool | Literal["full"] = Field(
         default=False,
-        description="Whether the queries and keys of each head are normalized before positions "
-        "are applied.",
+        description="Whether queries and keys are normalized before positions are applied: `true` "
+        "each head alone, `full` all heads of a position together (OLMo 2).",
     )
     biases: Literal["none", "qkv", "all"] = Field(
         default="none",

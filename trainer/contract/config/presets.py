@@ -41,6 +41,32 @@ PRESETS: dict[str, dict[str, object]] = {
         "vocab_size": 151_936, "rope_theta": 1_000_000.0, "norm_eps": 1e-6,
         "qk_norm": True, "tied_embeddings": False,
     },
+    # Qwen3-30B-A3B: 30 billion parameters, of which a token uses 3
+    "qwen3-30b-a3b": {
+        "layers": 48, "d_model": 2048, "heads": 32, "kv_heads": 4, "head_dim": 128, "d_ff": 768,
+        "vocab_size": 151_936, "rope_theta": 1_000_000.0, "norm_eps": 1e-6,
+        "qk_norm": True, "tied_embeddings": False,
+        "moe": {"count": 128, "top_k": 8, "load_balance_loss_weight": 0.001},
+    },
+    # Qwen3-235B-A22B
+    "qwen3-235b-a22b": {
+        "layers": 94, "d_model": 4096, "heads": 64, "kv_heads": 4, "head_dim": 128, "d_ff": 1536,
+        "vocab_size": 151_936, "rope_theta": 1_000_000.0, "norm_eps": 1e-6,
+        "qk_norm": True, "tied_embeddings": False,
+        "moe": {"count": 128, "top_k": 8, "load_balance_loss_weight": 0.001},
+    },
+    # OLMo-2-0425-1B
+    "olmo2-1b": {
+        "layers": 16, "d_model": 2048, "heads": 16, "d_ff": 8192, "vocab_size": 100_352,
+        "rope_theta": 500_000.0, "norm_eps": 1e-6, "norm_position": "after", "qk_norm": "full",
+        "tied_embeddings": False,
+    },
+    # OLMo-2-1124-7B
+    "olmo2-7b": {
+        "layers": 32, "d_model": 4096, "heads": 32, "d_ff": 11_008, "vocab_size": 100_352,
+        "rope_theta": 500_000.0, "norm_eps": 1e-6, "norm_position": "after", "qk_norm": "full",
+        "tied_embeddings": False,
+    },
     "gemma-2b": {
         "layers": 18, "d_model": 2048, "heads": 8, "kv_heads": 1, "head_dim": 256, "d_ff": 16_384,
         "vocab_size": 256_000, "norm_eps": 1e-6, "mlp": "geglu",

@@ -65,15 +65,29 @@ def parameters(model: Model, vocab: int) -> list[Parameter]:
 
 def _layer_parameters(model: Model) -> list[Parameter]:
     one_layer = [
-        *_norm("attention_norm", model, model.d_model),
+        *_norms("attention", model),
         *_attention(model),
-        *_norm("mlp_norm", model, model.d_model),
+        *_norms("mlp", model),
         *(_mlp(model) if model.moe is None else _experts(model, model.moe)),
     ]
     return [
         Parameter(f"layers.{one.name}", (model.layers, *one.shape), ("layer", *one.axes))
         for one in one_layer
     ]
+
+
+def _norms(part: str, model: Model) -> list[Parameter]:
+    """Returns the norms of the input and the output of a part of a layer."""
+    before, after = norm_places(model)
+    return [
+        *(_norm(f"{part}_norm", model, model.d_model) if before else ()),
+        *(_norm(f"{part}_post_norm", model, model.d_model) if after else ()),
+    ]
+
+
+def norm_places(model: Model) -> tuple[bool, bool]:
+    """Returns whether attention and the MLP have a norm before and a norm after them."""
+    return model.norm_position != "after", model.norm_position != "before"
 
 
 def _norm(name: str, model: Model, width: int) -> list[Parameter]:
@@ -96,7 +110,9 @@ def _attention(model: Model) -> list[Parameter]:
     bias = model.biases == "all"
     found += _projection("attention.output", shape, axes, inputs=2, bias=bias)
     if model.qk_norm:
-        found += [Parameter(f"attention.{of}_norm.scale", (head,), ("norm",)) for of in QUERY_KEY]
+        heads = (model.heads, model.kv_heads) if model.qk_norm == "full" else (1, 1)
+        for of, count in zip(QUERY_KEY, heads, strict=True):
+            found += _norm(f"attention.{of}_norm", model, count * head)
     return found
 
 
