@@ -2,6 +2,10 @@
 
 from typing import Any
 
+GEMMA: dict[str, Any] = {
+    "mlp": "geglu", "scale_embeddings": True, "norm_position": "both", "head_dim": 16,
+    "sliding_window": 5, "global_every": 2, "query_scale_dim": 12,
+}  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {
         "rope_scaling": {"kind": "llama3", "factor": 8.0, "original_max_positions": 16},
@@ -16,6 +20,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "olmo2": {"norm_position": "after", "qk_norm": "full", "tied_embeddings": False},
     "gemma": {"mlp": "geglu", "scale_embeddings": True, "head_dim": 16, "kv_heads": 1},
+    "gemma2": {
+        **GEMMA, "attn_logit_softcap": 2.0, "final_logit_softcap": 3.0, "layers": 3,
+    },
+    "gemma3_text": {**GEMMA, "qk_norm": True, "local_rope_theta": 100.0, "layers": 5},
     "gpt2": {
         "kv_heads": 4, "positions": "learned", "max_positions": 48, "norm": "layer",
         "biases": "all", "mlp": "gelu",

@@ -35,6 +35,17 @@ LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0,
     "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
 }  # fmt: skip
+GEMMA = {
+    "sliding_window": 5, "query_pre_attn_scalar": 12, "tie_word_embeddings": True,
+    "hidden_activation": "gelu_pytorch_tanh",
+}  # fmt: skip
+
+
+def alternating(layers: int) -> list[str]:
+    """Kinds of layers, of which every second attends to all positions."""
+    return (["sliding_attention", "full_attention"] * layers)[:layers]
+
+
 CONFIGS = {
     "llama": {**LLAMA, "rope_parameters": LLAMA3},
     "qwen2": {**LLAMA, "rope_parameters": ROPE},
@@ -49,6 +60,15 @@ CONFIGS = {
     "olmo2": {**LLAMA, "rope_parameters": ROPE},
     "mistral": {**LLAMA, "rope_parameters": ROPE, "sliding_window": 5},
     "gemma": {**LLAMA, "rope_parameters": ROPE, "tie_word_embeddings": True},
+    "gemma2": {
+        **LLAMA, **GEMMA, "rope_parameters": ROPE, "num_hidden_layers": 3,
+        "layer_types": alternating(3),
+        "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
+    },
+    "gemma3_text": {
+        **LLAMA, **GEMMA, "num_hidden_layers": 5, "layer_types": alternating(5),
+        "rope_theta": 10_000.0, "rope_local_base_freq": 100.0,
+    },
     "gpt2": {
         "vocab_size": 257, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 24,
         "n_positions": 48, "layer_norm_epsilon": 1e-5,

@@ -31,11 +31,13 @@ def make(job: Job, dtype: str) -> dict[str, Any]:
     ours = family(job.decoder)
     eos_id = vocabulary(job.data).eos_id
     scaling = {"rope_scaling": _rope(job.decoder)} if job.decoder.rope_scaling else {}
+    types = {"layer_types": _layer_types(job.decoder)} if job.decoder.global_every else {}
     return {
         "architectures": [ours.architecture],
         "model_type": ours.kind,
         **_shape(ours, job),
         **scaling,
+        **types,
         **{key: known[0] for key, known in ours.fixed.items()},
         "max_position_embeddings": job.decoder.max_positions or job.data.seq_len,
         "bos_token_id": eos_id,
@@ -70,18 +72,49 @@ def _filled_in(ours: Family, config: dict[str, Any]) -> dict[str, Any]:
     """Returns all keys in one dict, with the family's values for keys that are absent or null."""
     # transformers 5 has a section with all RoPE keys, 4 only one with non-default keys.
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if isinstance(rope, dict):
-        rope = {"rope_type": rope.get("type", "default"), **rope}
-    else:
-        rope = {"rope_type": rope}
+    rope = _flat_rope(rope) if isinstance(rope, dict) else {"rope_type": rope}
     named = {ours.aliases.get(key, key): value for key, value in {**config, **rope}.items()}
     values = {key: value for key, value in named.items() if value is not None}
     heads, width = values.get("num_attention_heads"), values.get("hidden_size")
     if isinstance(heads, int) and isinstance(width, int) and heads > 0:
         values = {"num_key_value_heads": heads, "head_dim": width // heads, **values}
+    if "layer_types" in values:
+        values["sliding_window_pattern"] = _global_every(values["layer_types"])
     if isinstance(values.get("n_embd"), int):
         values = {"n_inner": 4 * values["n_embd"], **values}
     return {**{key: known[0] for key, known in ours.fixed.items()}, **ours.defaults, **values}
+
+
+def _flat_rope(rope: dict[str, Any]) -> dict[str, Any]:
+    """Returns a RoPE section with the keys of layers with a sliding window by their old names."""
+    local = rope.get("sliding_attention")
+    if not isinstance(local, dict):
+        return {"rope_type": rope.get("type", "default"), **rope}
+    scaled = {k: v for k, v in local.items() if k == "rope_type" and v != "default"}
+    return {
+        **(rope.get("full_attention") or {}),
+        "rope_local_base_freq": local.get("rope_theta"),
+        **scaled,
+    }
+
+
+def _layer_types(model: Model) -> list[str]:
+    return [
+        "full_attention" if model.window_of(layer) is None else "sliding_attention"
+        for layer in range(model.layers)
+    ]
+
+
+def _global_every(layer_types: Any) -> Any:
+    """Returns n if every nth layer, and no other, has full attention; else the types themselves."""
+    if not isinstance(layer_types, list) or "full_attention" not in layer_types:
+        return layer_types
+    every = layer_types.index("full_attention") + 1
+    fits = all(
+        (kind == "full_attention") == ((layer + 1) % every == 0)
+        for layer, kind in enumerate(layer_types)
+    )
+    return every if fits else layer_types
 
 
 def _differences(ours: Family, given: dict[str, Any], job: Job) -> Iterator[str]:

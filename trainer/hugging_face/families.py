@@ -6,12 +6,22 @@ from typing import Any
 
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import Model
-from trainer.hugging_face.tensor_map import GEMMA, GPT2, LLAMA, MIXTRAL, OLMO2, QWEN3_MOE, TensorMap
+from trainer.hugging_face.tensor_map import (
+    GEMMA,
+    GEMMA2,
+    GPT2,
+    LLAMA,
+    MIXTRAL,
+    OLMO2,
+    QWEN3_MOE,
+    TensorMap,
+)
 
 PLAIN: dict[str, Any] = {
     "norm": "rms", "positions": "rotary", "mlp": "swiglu", "biases": "none",
     "norm_position": "before", "qk_norm": False, "scale_embeddings": False,
-    "sliding_window": False, "moe": False, "attn_logit_softcap": False,
+    "sliding_window": False, "global_every": False, "local_rope_theta": False,
+    "query_scale_dim": False, "moe": False, "attn_logit_softcap": False,
     "final_logit_softcap": False,
 }  # fmt: skip
 """Traits of a Llama. True and False state whether the model has a value."""
@@ -33,6 +43,30 @@ LLAMA_DEFAULTS = {"rope_theta": 10_000.0, "rms_norm_eps": 1e-6, "tie_word_embedd
 published files of Mixtral set them."""
 SILU = {"hidden_act": ("silu",)}
 NO_BIASES = {"attention_bias": (False,), "mlp_bias": (False,)}
+
+
+GEMMA_TRAITS = {
+    "mlp": "geglu", "scale_embeddings": True, "tied_embeddings": True, "norm_position": "both",
+    "sliding_window": True, "global_every": True, "query_scale_dim": True,
+}  # fmt: skip
+"""Traits of Gemma from its second version on."""
+GEMMA_KEYS = {
+    **LLAMA_KEYS,
+    "sliding_window": "sliding_window",
+    "sliding_window_pattern": "global_every",
+    "query_pre_attn_scalar": "query_scale_dim",
+}
+GEMMA_DEFAULTS = {
+    **LLAMA_DEFAULTS,
+    "tie_word_embeddings": True,
+    "sliding_window": 4096,
+    "query_pre_attn_scalar": 256,
+}
+GEMMA_FIXED = {
+    "hidden_activation": ("gelu_pytorch_tanh",),
+    "attention_bias": (False,),
+    "use_bidirectional_attention": (False,),
+}
 
 
 @dataclass(frozen=True)
@@ -146,6 +180,42 @@ FAMILIES = (
         # The first Gemma files have gelu, which transformers reads as gelu_pytorch_tanh.
         fixed={"hidden_act": ("gelu_pytorch_tanh", "gelu"), "attention_bias": (False,)},
         mappings=GEMMA,
+    ),
+    Family(
+        "gemma2",
+        "Gemma2ForCausalLM",
+        traits={**GEMMA_TRAITS, "attn_logit_softcap": True, "final_logit_softcap": True},
+        keys={
+            **GEMMA_KEYS,
+            "attn_logit_softcapping": "attn_logit_softcap",
+            "final_logit_softcapping": "final_logit_softcap",
+        },
+        defaults={
+            **GEMMA_DEFAULTS,
+            "sliding_window_pattern": 2,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        },
+        fixed=GEMMA_FIXED,
+        mappings=GEMMA2,
+    ),
+    Family(
+        "gemma3_text",
+        "Gemma3ForCausalLM",
+        traits={**GEMMA_TRAITS, "qk_norm": True, "local_rope_theta": True},
+        keys={**GEMMA_KEYS, "rope_local_base_freq": "local_rope_theta"},
+        defaults={
+            **GEMMA_DEFAULTS,
+            "sliding_window_pattern": 6,
+            "rope_theta": 1_000_000.0,
+            "rope_local_base_freq": 10_000.0,
+        },
+        fixed={
+            **GEMMA_FIXED,
+            "attn_logit_softcapping": (None,),
+            "final_logit_softcapping": (None,),
+        },
+        mappings=GEMMA2,
     ),
     Family(
         "gpt2",

@@ -5,7 +5,10 @@ from dataclasses import dataclass, replace
 
 ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
 MLP_KERNELS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
-POST_NORMS = {"attention": "post_attention_layernorm", "mlp": "post_feedforward_layernorm"}
+POST_NORMS = {
+    "attention_post_norm": "post_attention_layernorm",
+    "mlp_post_norm": "post_feedforward_layernorm",
+}
 EXPERT = {"gate": "w1", "up": "w3", "down": "w2"}
 
 
@@ -37,9 +40,9 @@ def _llama() -> TensorMap:
         "output.kernel": TensorMapping("lm_head.weight", 1),
     }
     ours, theirs = "layers.", "model.layers.{layer}."
-    norms = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-    for part, name in norms.items():
-        mappings[f"{ours}{part}.scale"] = TensorMapping(f"{theirs}{name}.weight")
+    mappings |= _norms(
+        {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+    )
     for part, name in ATTENTION.items():
         inputs = 2 if part == "output" else 1
         mappings[f"{ours}attention.{part}.kernel"] = TensorMapping(
@@ -65,20 +68,22 @@ def _with_experts(module: str, names: Mapping[str, str]) -> TensorMap:
     return mappings
 
 
-def _olmo2() -> TensorMap:
-    """Returns OLMo 2's mappings: its norms are those of outputs."""
-    norms = {
-        f"layers.{part}_post_norm.scale": TensorMapping(f"model.layers.{{layer}}.{name}.weight")
-        for part, name in POST_NORMS.items()
+def _norms(names: Mapping[str, str]) -> TensorMap:
+    """Returns the mappings of a layer's norms, by their names here and there."""
+    return {
+        f"layers.{norm}.scale": TensorMapping(f"model.layers.{{layer}}.{name}.weight")
+        for norm, name in names.items()
     }
-    return {**LLAMA, **norms}
 
 
-def _gemma() -> TensorMap:
-    """Returns Gemma's mappings: its tensors store norm scales minus one."""
+def _gemma(norms: Mapping[str, str]) -> TensorMap:
+    """Returns Gemma's mappings, by the names of norms that differ from Llama's.
+
+    Its tensors store norm scales minus one.
+    """
     return {
         name: replace(mapping, offset=1.0) if name.endswith("_norm.scale") else mapping
-        for name, mapping in LLAMA.items()
+        for name, mapping in {**LLAMA, **_norms(norms)}.items()
     }
 
 
@@ -117,4 +122,6 @@ def _gpt2() -> TensorMap:
 
 LLAMA = _llama()
 MIXTRAL, QWEN3_MOE = _with_experts("block_sparse_moe", EXPERT), _with_experts("mlp", MLP_KERNELS)
-OLMO2, GEMMA, GPT2 = _olmo2(), _gemma(), _gpt2()
+OLMO2, GPT2 = {**LLAMA, **_norms(POST_NORMS)}, _gpt2()
+"""OLMo 2 has norms of outputs only."""
+GEMMA, GEMMA2 = _gemma({}), _gemma({**POST_NORMS, "mlp_norm": "pre_feedforward_layernorm"})

@@ -139,6 +139,21 @@ class Model(Section):
         description="Number of positions that attention covers, the token's own included. null: "
         "all earlier positions.",
     )
+    global_every: Annotated[int, Field(ge=2)] | None = Field(
+        default=None,
+        description="Every layer of this number attends to all earlier positions instead of the "
+        "sliding window: with 2, the second, the fourth and so on. null: none does.",
+    )
+    local_rope_theta: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="Base of the rotary frequencies, without `rope_scaling`, in layers with a "
+        "sliding window (Gemma 3). null: as in the other layers.",
+    )
+    query_scale_dim: Positive | None = Field(
+        default=None,
+        description="Attention scores are divided by the square root of this number. null: of "
+        "`head_dim`.",
+    )
     attn_logit_softcap: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
         description="Bound on attention scores, applied as cap * tanh(score / cap). null: none.",
@@ -184,6 +199,16 @@ class Model(Section):
         description="Dtype of the forward and backward pass; parameters stay in float32. `auto`: "
         "bfloat16 on accelerators, float32 on CPU devices.",
     )
+
+    @property
+    def layer_period(self) -> int:
+        """Number of layers after which the kinds of layers repeat."""
+        return self.global_every or 1
+
+    def window_of(self, layer: int) -> int | None:
+        """Returns the sliding window of a layer, which counts from 0; None: all positions."""
+        is_global = self.global_every is not None and (layer + 1) % self.global_every == 0
+        return None if is_global else self.sliding_window
 
     @model_validator(mode="wrap")
     @classmethod

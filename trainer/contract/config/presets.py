@@ -1,5 +1,18 @@
 """Model shapes by name. Sources: the published `config.json` of each model."""
 
+GEMMA = {
+    "norm_eps": 1e-6, "norm_position": "both", "mlp": "geglu", "scale_embeddings": True,
+    "tied_embeddings": True,
+}  # fmt: skip
+GEMMA2 = {
+    **GEMMA, "vocab_size": 256_000, "sliding_window": 4096, "global_every": 2,
+    "attn_logit_softcap": 50.0, "final_logit_softcap": 30.0,
+}  # fmt: skip
+GEMMA3 = {
+    **GEMMA, "vocab_size": 262_144, "sliding_window": 512, "global_every": 6, "qk_norm": True,
+    "rope_theta": 1_000_000.0, "local_rope_theta": 10_000.0,
+}  # fmt: skip
+
 PRESETS: dict[str, dict[str, object]] = {
     "tiny": {"layers": 2, "d_model": 64, "heads": 4, "kv_heads": 2, "d_ff": 192},
     "small": {"layers": 4, "d_model": 256, "heads": 4, "kv_heads": 2, "d_ff": 768},
@@ -71,6 +84,26 @@ PRESETS: dict[str, dict[str, object]] = {
         "layers": 18, "d_model": 2048, "heads": 8, "kv_heads": 1, "head_dim": 256, "d_ff": 16_384,
         "vocab_size": 256_000, "norm_eps": 1e-6, "mlp": "geglu",
         "scale_embeddings": True, "tied_embeddings": True,
+    },
+    "gemma2-2b": {
+        "layers": 26, "d_model": 2304, "heads": 8, "kv_heads": 4, "head_dim": 256, "d_ff": 9216,
+        "query_scale_dim": 256, **GEMMA2,
+    },
+    "gemma2-9b": {
+        "layers": 42, "d_model": 3584, "heads": 16, "kv_heads": 8, "head_dim": 256, "d_ff": 14_336,
+        "query_scale_dim": 256, **GEMMA2,
+    },
+    "gemma2-27b": {
+        "layers": 46, "d_model": 4608, "heads": 32, "kv_heads": 16, "head_dim": 128,
+        "d_ff": 36_864, "query_scale_dim": 144, **GEMMA2,
+    },
+    "gemma3-270m": {
+        "layers": 18, "d_model": 640, "heads": 4, "kv_heads": 1, "head_dim": 256, "d_ff": 2048,
+        "query_scale_dim": 256, **GEMMA3,
+    },
+    "gemma3-1b": {
+        "layers": 26, "d_model": 1152, "heads": 4, "kv_heads": 1, "head_dim": 256, "d_ff": 6912,
+        "query_scale_dim": 256, **GEMMA3,
     },
     # Mistral-7B-v0.1
     "mistral-7b": {

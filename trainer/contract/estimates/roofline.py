@@ -194,10 +194,14 @@ def _met(job: Job, arrays: list[ArrayPlan]) -> float:
 
 
 def _attention(job: Job) -> float:
-    """Returns L S H h, where S is twice the mean number of positions that a position attends to."""
+    """Returns S H h summed over layers.
+
+    S is twice the mean number of positions that a position of the layer attends to.
+    """
     model, length = job.decoder, job.data.seq_len
-    window = min(model.sliding_window or length, length)
-    return model.layers * window * (2 - window / length) * model.heads * model.head_dim
+    windows = [min(model.window_of(layer) or length, length) for layer in range(model.layers)]
+    seen = sum(window * (2 - window / length) for window in windows)
+    return seen * model.heads * model.head_dim
 
 
 def _hbm_bytes(job: Job, plan: Plan) -> float:
