@@ -24,6 +24,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **GEMMA, "attn_logit_softcap": 2.0, "final_logit_softcap": 3.0, "layers": 3,
     },
     "gemma3_text": {**GEMMA, "qk_norm": True, "local_rope_theta": 100.0, "layers": 5},
+    "gpt_oss": {
+        "mlp": "clamped_swiglu", "biases": "all", "sliding_window": 5, "global_every": 2,
+        "attention_sinks": True, "moe": {"count": 4}, "tied_embeddings": False, "layers": 3,
+        "rope_scaling": {
+            "kind": "yarn", "factor": 4.0, "high_frequency_factor": 8.0,
+            "original_max_positions": 64,
+        },
+    },
     "gpt2": {
         "kv_heads": 4, "positions": "learned", "max_positions": 48, "norm": "layer",
         "biases": "all", "mlp": "gelu",

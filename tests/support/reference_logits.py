@@ -35,6 +35,10 @@ LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0,
     "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
 }  # fmt: skip
+YARN = {
+    "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "beta_fast": 8.0,
+    "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 64,
+}  # fmt: skip
 GEMMA = {
     "sliding_window": 5, "query_pre_attn_scalar": 12, "tie_word_embeddings": True,
     "hidden_activation": "gelu_pytorch_tanh",
@@ -68,6 +72,10 @@ CONFIGS = {
     "gemma3_text": {
         **LLAMA, **GEMMA, "num_hidden_layers": 5, "layer_types": alternating(5),
         "rope_theta": 10_000.0, "rope_local_base_freq": 100.0,
+    },
+    "gpt_oss": {
+        **LLAMA, "rope_parameters": YARN, "num_local_experts": 4, "num_experts_per_tok": 2,
+        "sliding_window": 5, "num_hidden_layers": 3, "layer_types": alternating(3),
     },
     "gpt2": {
         "vocab_size": 257, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 24,

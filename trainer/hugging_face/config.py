@@ -15,22 +15,34 @@ from trainer.hugging_face.families import Family, family
 
 CONFIG = "config.json"
 
+LINEAR = {"rope_type": "kind", "factor": "factor"}
+LENGTH = {"original_max_position_embeddings": "original_max_positions"}
 ROPE_KEYS = {
-    "rope_type": "kind",
-    "factor": "factor",
-    "low_freq_factor": "low_frequency_factor",
-    "high_freq_factor": "high_frequency_factor",
-    "original_max_position_embeddings": "original_max_positions",
+    "linear": LINEAR,
+    "llama3": {
+        **LINEAR,
+        "low_freq_factor": "low_frequency_factor",
+        "high_freq_factor": "high_frequency_factor",
+        **LENGTH,
+    },
+    "yarn": {
+        **LINEAR,
+        "beta_slow": "low_frequency_factor",
+        "beta_fast": "high_frequency_factor",
+        **LENGTH,
+    },
 }
-"""Key of config.json's RoPE section -> key of the job's `model.rope_scaling`."""
-OF_LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+"""By kind: key of config.json's RoPE section -> key of the job's `model.rope_scaling`."""
+YARN_FIXED = {"truncate": False, "attention_factor": None, "mscale": None, "mscale_all_dim": None}
+"""Keys of YaRN's section of which this trainer supports one value; None: the key is absent."""
 
 
 def make(job: Job, dtype: str) -> dict[str, Any]:
     """Returns the config of a job's model, with weights stored in `dtype`."""
     ours = family(job.decoder)
     eos_id = vocabulary(job.data).eos_id
-    scaling = {"rope_scaling": _rope(job.decoder)} if job.decoder.rope_scaling else {}
+    rope = {key: value for key, value in _rope(job.decoder).items() if value is not None}
+    scaling = {"rope_scaling": rope} if job.decoder.rope_scaling else {}
     types = {"layer_types": _layer_types(job.decoder)} if job.decoder.global_every else {}
     return {
         "architectures": [ours.architecture],
@@ -129,9 +141,14 @@ def _differences(ours: Family, given: dict[str, Any], job: Job) -> Iterator[str]
             yield f"{key} is {found(given.get(key))}, but the job's {name} is {found(value)}"
     if "rope_theta" in wanted:
         for key, value in _rope(job.decoder).items():
-            if given.get(key) != value:
-                name = f"model.rope_scaling.{ROPE_KEYS[key]}"
-                yield f"{key} is {found(given.get(key))}, but the job's {name} is {found(value)}"
+            if given.get(key) == value:
+                continue
+            if key in YARN_FIXED:
+                only = "without it" if value is None else f"with {found(value)}"
+                yield f"{key} is {found(given.get(key))}, but YaRN is supported only {only}"
+                continue
+            name = f"model.rope_scaling.{ROPE_KEYS['yarn' if 'beta' in key else 'llama3'][key]}"
+            yield f"{key} is {found(given.get(key))}, but the job's {name} is {found(value)}"
     for key, known in ours.fixed.items():
         if given[key] not in known:
             only = " or ".join(map(found, known))
@@ -148,8 +165,5 @@ def _rope(model: Model) -> dict[str, Any]:
     scaling = model.rope_scaling
     if scaling is None:
         return {"rope_type": "default"}
-    return {
-        theirs: getattr(scaling, key)
-        for theirs, key in ROPE_KEYS.items()
-        if scaling.kind == "llama3" or theirs not in OF_LLAMA3
-    }
+    keys = {theirs: getattr(scaling, key) for theirs, key in ROPE_KEYS[scaling.kind].items()}
+    return {**keys, **(YARN_FIXED if scaling.kind == "yarn" else {})}

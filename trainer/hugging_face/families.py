@@ -10,6 +10,7 @@ from trainer.hugging_face.tensor_map import (
     GEMMA,
     GEMMA2,
     GPT2,
+    GPT_OSS,
     LLAMA,
     MIXTRAL,
     OLMO2,
@@ -21,7 +22,7 @@ PLAIN: dict[str, Any] = {
     "norm": "rms", "positions": "rotary", "mlp": "swiglu", "biases": "none",
     "norm_position": "before", "qk_norm": False, "scale_embeddings": False,
     "sliding_window": False, "global_every": False, "local_rope_theta": False,
-    "query_scale_dim": False, "moe": False, "attn_logit_softcap": False,
+    "query_scale_dim": False, "attention_sinks": False, "moe": False, "attn_logit_softcap": False,
     "final_logit_softcap": False,
 }  # fmt: skip
 """Traits of a Llama. True and False state whether the model has a value."""
@@ -216,6 +217,35 @@ FAMILIES = (
             "final_logit_softcapping": (None,),
         },
         mappings=GEMMA2,
+    ),
+    Family(
+        "gpt_oss",
+        "GptOssForCausalLM",
+        traits={
+            "mlp": "clamped_swiglu", "biases": "all", "sliding_window": True, "global_every": True,
+            "attention_sinks": True, "moe": True, "moe.normalize_weights": True,
+        },
+        keys={
+            **LLAMA_KEYS,
+            "sliding_window": "sliding_window",
+            "sliding_window_pattern": "global_every",
+            "num_local_experts": "moe.count",
+            "num_experts_per_tok": "moe.top_k",
+        },
+        defaults={
+            **LLAMA_DEFAULTS,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 150_000.0,
+            "sliding_window": 128,
+            "sliding_window_pattern": 2,
+        },
+        fixed={
+            **SILU,
+            "attention_bias": (True,),
+            "swiglu_alpha": (1.702,),
+            "swiglu_limit": (7.0,),
+        },
+        mappings=GPT_OSS,
     ),
     Family(
         "gpt2",

@@ -24,6 +24,10 @@ class TensorMapping:
     part: int = 0
     parts: int = 1
     """Number of parameters that share the tensor's outputs."""
+    interleaved: bool = False
+    """Whether the outputs of the parts alternate instead of following each other."""
+    has_experts: bool = False
+    """Whether the first dim of the tensor is the expert."""
     offset: float = 0.0
     """Value to add to the tensor to get the parameter."""
 
@@ -87,6 +91,28 @@ def _gemma(norms: Mapping[str, str]) -> TensorMap:
     }
 
 
+def _gpt_oss() -> TensorMap:
+    """Returns gpt-oss's mappings: a tensor has all experts of a layer, with inputs first."""
+    ours, theirs = "layers.mlp.", "model.layers.{layer}.mlp."
+    mappings = {
+        **LLAMA,
+        "layers.attention.sinks": TensorMapping("model.layers.{layer}.self_attn.sinks"),
+        f"{ours}router.kernel": TensorMapping(f"{theirs}router.weight", 1),
+        f"{ours}router.bias": TensorMapping(f"{theirs}router.bias"),
+    }
+    both = {"parts": 2, "interleaved": True}
+    for part, name, options in (
+        ("gate", "gate_up_proj", {"part": 0, **both}),
+        ("up", "gate_up_proj", {"part": 1, **both}),
+        ("down", "down_proj", {}),
+    ):
+        tensor = f"{theirs}experts.{name}"
+        mapping = TensorMapping(tensor, 1, inputs_first=True, has_experts=True, **options)
+        mappings[f"{ours}{part}.kernel"] = mapping
+        mappings[f"{ours}{part}.bias"] = replace(mapping, tensor=f"{tensor}_bias", inputs=0)
+    return mappings
+
+
 def _gpt2() -> TensorMap:
     """Returns GPT-2's mappings: inputs are first; queries, keys and values share a kernel."""
     prefix = "transformer."
@@ -124,4 +150,5 @@ LLAMA = _llama()
 MIXTRAL, QWEN3_MOE = _with_experts("block_sparse_moe", EXPERT), _with_experts("mlp", MLP_KERNELS)
 OLMO2, GPT2 = {**LLAMA, **_norms(POST_NORMS)}, _gpt2()
 """OLMo 2 has norms of outputs only."""
+GPT_OSS = _gpt_oss()
 GEMMA, GEMMA2 = _gemma({}), _gemma({**POST_NORMS, "mlp_norm": "pre_feedforward_layernorm"})

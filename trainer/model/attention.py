@@ -28,6 +28,7 @@ class Attention(nnx.Module):
         Grouped-query attention: https://arxiv.org/abs/2305.13245
         Query-key normalization: https://arxiv.org/abs/2010.04245
         With the model's own kind of norm, as here: Qwen3, https://arxiv.org/abs/2505.09388
+        Attention sinks: gpt-oss, section 2.2, https://arxiv.org/abs/2508.10925
         Over all heads: OLMo 2, section 3.3, https://arxiv.org/abs/2501.00656
     """
 
@@ -49,6 +50,8 @@ class Attention(nnx.Module):
             gain=residual_gain(model),
             bias=model.biases == "all",
         )
+        if model.attention_sinks:
+            self.sinks = nnx.Param(jnp.zeros((heads,)), out_sharding=("heads",))
         if model.qk_norm == "full":
             self.query_norm, self.key_norm = (
                 Norm(model, count * head, dims=2) for count in (heads, kv_heads)
@@ -111,7 +114,8 @@ class Attention(nnx.Module):
     ) -> jax.Array:
         heads = query_BSHh.shape[2]
         key, value = (_for_heads(x_BWKh, heads) for x_BWKh in (key_BWKh, value_BWKh))
-        mixed_BSHh = attend(query_BSHh, key, value)
+        sinks = (self.sinks[...],) if self.model.attention_sinks else ()
+        mixed_BSHh = attend(query_BSHh, key, value, *sinks)
         return self.output(constrain(mixed_BSHh, "batch", "sequence", "heads", None))
 
 

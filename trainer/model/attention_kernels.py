@@ -6,18 +6,21 @@ References:
     Scaled dot products: section 3.2.1 of https://arxiv.org/abs/1706.03762
     Sliding window: https://arxiv.org/abs/2004.05150, https://arxiv.org/abs/2310.06825
     Soft cap of logits (Gemma 2): https://arxiv.org/abs/2408.00118
+    Attention sinks (gpt-oss): section 2.2 of https://arxiv.org/abs/2508.10925
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 
 from trainer.contract.config.model import Model
 
-Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-"""Function (query (B, S, H, h), key and value (B, W, K, h)) -> (B, S, H, h)."""
+Attend = Callable[..., jax.Array]
+"""Function (query (B, S, H, h), key and value (B, W, K, h)) -> (B, S, H, h).
+
+That of the reference kernel has another argument, the heads' sinks (H,) or None.
+"""
 
 
 def attend(
@@ -53,10 +56,17 @@ def reference_attention(
     The mask is (B, 1, S, W), True where a query attends to a key. Scores are computed in float32;
     `softcap` and `scale` are those of `attend`. The result has the dtype of the values.
     """
-    if softcap is None:
-        return partial(jax.nn.dot_product_attention, mask=mask_B1SW, scale=scale)
 
-    def capped(query_BSHh: jax.Array, key_BWKh: jax.Array, value_BWKh: jax.Array) -> jax.Array:
+    def whole(
+        query_BSHh: jax.Array,
+        key_BWKh: jax.Array,
+        value_BWKh: jax.Array,
+        sinks_H: jax.Array | None = None,
+    ) -> jax.Array:
+        if softcap is None and sinks_H is None:
+            return jax.nn.dot_product_attention(
+                query_BSHh, key_BWKh, value_BWKh, mask=mask_B1SW, scale=scale
+            )
         batch, length, heads, head_dim = query_BSHh.shape
         query_BSKgh = query_BSHh.reshape(batch, length, key_BWKh.shape[2], -1, head_dim)
         scores_BKgSW = jnp.einsum(
@@ -64,11 +74,23 @@ def reference_attention(
         )
         scores_BKgSW = softcapped(scores_BKgSW * (scale or head_dim**-0.5), softcap)
         scores_BKgSW = jnp.where(mask_B1SW[:, :, None], scores_BKgSW, -jnp.inf)
-        weights_BKgSW = jax.nn.softmax(scores_BKgSW).astype(value_BWKh.dtype)
+        weights_BKgSW = _softmax(scores_BKgSW, sinks_H).astype(value_BWKh.dtype)
         mixed_BSKgh = jnp.einsum("bkgsw,bwkh->bskgh", weights_BKgSW, value_BWKh)
         return mixed_BSKgh.reshape(batch, length, heads, head_dim)
 
-    return capped
+    return whole
+
+
+def _softmax(scores_BKgSW: jax.Array, sinks_H: jax.Array | None) -> jax.Array:
+    """Returns the softmax over W; with sinks, each head's sink takes a share and has no value."""
+    if sinks_H is None:
+        return jax.nn.softmax(scores_BKgSW)
+    sinks_Kg11 = sinks_H.astype(jnp.float32).reshape(*scores_BKgSW.shape[1:3], 1, 1)
+    largest = jnp.maximum(jnp.max(scores_BKgSW, axis=-1, keepdims=True), sinks_Kg11)
+    largest = jax.lax.stop_gradient(largest)
+    weights_BKgSW = jnp.exp(scores_BKgSW - largest)
+    total = jnp.sum(weights_BKgSW, axis=-1, keepdims=True) + jnp.exp(sinks_Kg11 - largest)
+    return weights_BKgSW / total
 
 
 def softcapped(x: jax.Array, cap: float | None) -> jax.Array:

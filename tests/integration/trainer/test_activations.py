@@ -61,6 +61,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "norms after": {"norm_position": "after", "qk_norm": "full"},
     "norms before and after": {"norm_position": "both"},
     "moe": {"moe": {"count": 4, "capacity_factor": 1.25}},
+    "gpt-oss": {
+        "moe": {"count": 4},
+        "biases": "all",
+        "mlp": "clamped_swiglu",
+        "attention_sinks": True,
+    },
     "experts for all": {"moe": {"count": 4}},
 }
 

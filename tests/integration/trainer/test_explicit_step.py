@@ -125,7 +125,7 @@ def test_parts_of_sequences_gather_keys_and_values_in_each_layer() -> None:
     assert sum(one.bytes for one in forward) == 2 * LAYERS * keys * 3 // 4
 
 
-@pytest.mark.parametrize("kind", ["olmo2", "qwen3_moe", "gemma2"])
+@pytest.mark.parametrize("kind", ["olmo2", "qwen3_moe", "gemma2", "gpt_oss"])
 def test_families_with_parts_of_their_own_are_traced_to_the_end(kind: str) -> None:
     _, found = step(4, mesh={"fsdp": 2, "tensor": 2}, model=FAMILIES[kind])
     assert gathers(found)

@@ -18,6 +18,8 @@ MODELS = {
     "qwen": {"qk_norm": True, "biases": "qkv"},
     "olmo2": {"norm_position": "after", "qk_norm": "full"},
     "norms before and after": {"norm_position": "both", "norm": "layer", "qk_norm": True},
+    "gpt-oss": {"biases": "all", "moe": {"count": 4}, "attention_sinks": True,
+                "mlp": "clamped_swiglu"},
     "moe": {"moe": {"count": 4}},
     "llama3-8b": {"preset": "llama3-8b", "layers": 32, "d_model": 4096, "heads": 32,
                   "kv_heads": 8, "d_ff": 14336},

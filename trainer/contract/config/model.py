@@ -24,26 +24,27 @@ GIVEN = ("vocab_size", "rngs")
 class RopeScaling(Section):
     """Extension of rotary positions beyond the length that the model was trained for."""
 
-    kind: Literal["linear", "llama3"] = Field(
+    kind: Literal["linear", "llama3", "yarn"] = Field(
         description="How frequencies are scaled: `linear` divides all of them by `factor`; "
-        "`llama3` keeps short waves and divides long ones."
+        "`llama3` and `yarn` keep short waves and divide long ones."
     )
     factor: Annotated[float, Field(ge=1)] = Field(
         description="The largest divisor of a frequency: how many times longer the context becomes."
     )
     low_frequency_factor: Annotated[float, Field(gt=0)] = Field(
         default=1.0,
-        description="With `kind: llama3`, waves longer than `original_max_positions` divided by "
-        "this are scaled by the whole `factor`.",
+        description="Except with `kind: linear`, waves longer than `original_max_positions` "
+        "divided by this are scaled by the whole `factor`: `beta_slow` of YaRN.",
     )
     high_frequency_factor: Annotated[float, Field(gt=0)] = Field(
         default=4.0,
-        description="With `kind: llama3`, waves shorter than `original_max_positions` divided by "
-        "this are not scaled.",
+        description="Except with `kind: linear`, waves shorter than `original_max_positions` "
+        "divided by this are not scaled: `beta_fast` of YaRN, which has 32.",
     )
     original_max_positions: Positive = Field(
         default=8192,
-        description="With `kind: llama3`, the context length that the model was first trained for.",
+        description="Except with `kind: linear`, the context length that the model was first "
+        "trained for.",
     )
 
 
@@ -132,7 +133,7 @@ class Model(Section):
     biases: Literal["none", "qkv", "all"] = Field(
         default="none",
         description="Projections that have a bias: `none`, `qkv` (queries, keys and values) or "
-        "`all`.",
+        "`all`, the router and the experts included.",
     )
     sliding_window: Positive | None = Field(
         default=None,
@@ -149,6 +150,11 @@ class Model(Section):
         description="Base of the rotary frequencies, without `rope_scaling`, in layers with a "
         "sliding window (Gemma 3). null: as in the other layers.",
     )
+    attention_sinks: bool = Field(
+        default=False,
+        description="Whether each head has a learned score that takes part in the softmax and has "
+        "no value (gpt-oss).",
+    )
     query_scale_dim: Positive | None = Field(
         default=None,
         description="Attention scores are divided by the square root of this number. null: of "
@@ -158,10 +164,10 @@ class Model(Section):
         default=None,
         description="Bound on attention scores, applied as cap * tanh(score / cap). null: none.",
     )
-    mlp: Literal["swiglu", "geglu", "gelu"] = Field(
+    mlp: Literal["swiglu", "geglu", "gelu", "clamped_swiglu"] = Field(
         default="swiglu",
-        description="Kind of MLP: `swiglu` or `geglu` with a gate (arXiv:2002.05202), or `gelu` "
-        "without one.",
+        description="Kind of MLP: `swiglu` or `geglu` with a gate (arXiv:2002.05202), `gelu` "
+        "without one, or `clamped_swiglu`, the gate of gpt-oss.",
     )
     moe: MixtureOfExperts | None = Field(
         default=None,

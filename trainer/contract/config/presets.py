@@ -13,6 +13,16 @@ GEMMA3 = {
     "rope_theta": 1_000_000.0, "local_rope_theta": 10_000.0,
 }  # fmt: skip
 
+GPT_OSS = {
+    "d_model": 2880, "heads": 64, "kv_heads": 8, "head_dim": 64, "d_ff": 2880,
+    "vocab_size": 201_088, "tied_embeddings": False, "rope_theta": 150_000.0, "biases": "all",
+    "mlp": "clamped_swiglu", "sliding_window": 128, "global_every": 2, "attention_sinks": True,
+    "rope_scaling": {
+        "kind": "yarn", "factor": 32.0, "high_frequency_factor": 32.0,
+        "original_max_positions": 4096,
+    },
+}  # fmt: skip
+
 PRESETS: dict[str, dict[str, object]] = {
     "tiny": {"layers": 2, "d_model": 64, "heads": 4, "kv_heads": 2, "d_ff": 192},
     "small": {"layers": 4, "d_model": 256, "heads": 4, "kv_heads": 2, "d_ff": 768},
@@ -84,6 +94,12 @@ PRESETS: dict[str, dict[str, object]] = {
         "layers": 18, "d_model": 2048, "heads": 8, "kv_heads": 1, "head_dim": 256, "d_ff": 16_384,
         "vocab_size": 256_000, "norm_eps": 1e-6, "mlp": "geglu",
         "scale_embeddings": True, "tied_embeddings": True,
+    },
+    "gpt-oss-20b": {
+        "layers": 24, **GPT_OSS, "moe": {"count": 32, "top_k": 4},
+    },
+    "gpt-oss-120b": {
+        "layers": 36, **GPT_OSS, "moe": {"count": 128, "top_k": 4},
     },
     "gemma2-2b": {
         "layers": 26, "d_model": 2304, "heads": 8, "kv_heads": 4, "head_dim": 256, "d_ff": 9216,

@@ -13,7 +13,7 @@ from trainer.contract.planning.parameter_shapes import capacity, hidden_parts, n
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import DTYPE_BYTES, FLOAT32_BYTES
 
-HIDDEN_ARRAYS = {"swiglu": 6, "geglu": 8, "gelu": 6}
+HIDDEN_ARRAYS = {"swiglu": 6, "geglu": 8, "gelu": 6, "clamped_swiglu": 8}
 """Number of arrays of the feed-forward part's hidden width that gradients need."""
 
 
@@ -107,7 +107,7 @@ class _Activations:
         is_split = model.kv_heads % tensor == 0
         # Key/value heads that the tensor axis does not split are repeated for each query head.
         kv_heads = model.kv_heads // tensor if is_split else model.kv_heads + heads
-        scores = 1 if model.attn_logit_softcap is None else 3
+        scores = (1 if model.attn_logit_softcap is None else 3) + model.attention_sinks
         positions = job.data.seq_len if plan.attention == "reference" else 0
         hidden = width * (model.d_ff // tensor if model.d_ff % tensor == 0 else model.d_ff)
         stream, key_value = width * model.d_model, width * 2 * kv_heads * model.head_dim

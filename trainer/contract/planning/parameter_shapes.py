@@ -109,6 +109,8 @@ def _attention(model: Model) -> list[Parameter]:
     shape, axes = (model.heads, head, width), ("heads", "head_dim", "embed")
     bias = model.biases == "all"
     found += _projection("attention.output", shape, axes, inputs=2, bias=bias)
+    if model.attention_sinks:
+        found.append(Parameter("attention.sinks", (model.heads,), ("heads",)))
     if model.qk_norm:
         heads = (model.heads, model.kv_heads) if model.qk_norm == "full" else (1, 1)
         for of, count in zip(QUERY_KEY, heads, strict=True):
@@ -128,11 +130,14 @@ def _experts(model: Model, experts: MixtureOfExperts) -> list[Parameter]:
     width, hidden, count = model.d_model, model.d_ff, experts.count
     inward = ((count, width, hidden), ("expert", "embed", "mlp"))
     outward = ((count, hidden, width), ("expert", "mlp", "embed"))
-    return [
-        Parameter("mlp.router.kernel", (width, count), ("embed", "router")),
-        *(Parameter(f"mlp.{part}.kernel", *inward) for part in hidden_parts(model)),
-        Parameter("mlp.down.kernel", *outward),
-    ]
+    bias = model.biases == "all"
+    found = _projection("mlp.router", (width, count), ("embed", "router"), bias=bias)
+    for part in (*hidden_parts(model), "down"):
+        shape, axes = outward if part == "down" else inward
+        found.append(Parameter(f"mlp.{part}.kernel", shape, axes))
+        if bias:
+            found.append(Parameter(f"mlp.{part}.bias", (count, shape[2]), ("expert", axes[2])))
+    return found
 
 
 def capacity(experts: MixtureOfExperts, length: int) -> int:

@@ -118,14 +118,11 @@ def _model(model: Model, seq_len: int) -> Problems:
         )
     yield from _positions(model, seq_len)
     yield from _windows(model)
-    if experts := model.moe:
-        if experts.top_k > experts.count:
-            yield (
-                "model.moe.top_k",
-                f"{experts.top_k} is more than the number of experts, {experts.count}",
-            )
-        if model.biases == "all":
-            yield "model.biases", "experts do not support biases. Set this key to qkv or none"
+    if (experts := model.moe) and experts.top_k > experts.count:
+        yield (
+            "model.moe.top_k",
+            f"{experts.top_k} is more than the number of experts, {experts.count}",
+        )
 
 
 def _positions(model: Model, seq_len: int) -> Problems:

@@ -20,7 +20,7 @@ MODEL_KEYS = frozenset(
     for key in (
         "layers", "d_model", "heads", "kv_heads", "head_dim", "d_ff", "vocab_size",
         "rope_theta", "norm_eps", "tied_embeddings", "positions", "max_positions", "norm",
-        "global_every", "local_rope_theta", "query_scale_dim", "norm_position",
+        "global_every", "local_rope_theta", "attention_sinks", "query_scale_dim", "norm_position",
         "qk_norm", "biases", "attn_logit_softcap", "mlp", "moe",
         "moe.count", "moe.top_k", "moe.normalize_weights",
         "scale_embeddings", "final_logit_softcap",
