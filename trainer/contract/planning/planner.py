@@ -220,7 +220,7 @@ def _compute_dtype(job: Job, world: World) -> Dtype:
 def _attention(job: Job, world: World, batch: BatchSplit) -> Literal["reference", "splash"]:
     """Returns the attention kernel: `splash` needs positions and head_dim in whole TPU vectors.
 
-    It has no gradient of attention sinks per head.
+    Attention sinks are computed by `reference` only: gpt-oss, which has them, has smaller heads.
     """
     if isinstance(job.model, CustomModel) or job.decoder.attention_sinks:
         return "reference"
