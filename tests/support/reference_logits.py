@@ -35,6 +35,21 @@ LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0,
     "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
 }  # fmt: skip
+YARN = {
+    "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "beta_fast": 8.0,
+    "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 64,
+}  # fmt: skip
+GEMMA = {
+    "sliding_window": 5, "query_pre_attn_scalar": 12, "tie_word_embeddings": True,
+    "hidden_activation": "gelu_pytorch_tanh",
+}  # fmt: skip
+
+
+def alternating(layers: int) -> list[str]:
+    """Kinds of layers, of which every second attends to all positions."""
+    return (["sliding_attention", "full_attention"] * layers)[:layers]
+
+
 CONFIGS = {
     "llama": {**LLAMA, "rope_parameters": LLAMA3},
     "qwen2": {**LLAMA, "rope_parameters": ROPE},
@@ -42,8 +57,26 @@ CONFIGS = {
     "mixtral": {
         **LLAMA, "rope_parameters": ROPE, "num_local_experts": 4, "num_experts_per_tok": 2,
     },
+    "qwen3_moe": {
+        **LLAMA, "rope_parameters": ROPE, "moe_intermediate_size": 24, "num_experts": 4,
+        "num_experts_per_tok": 2, "norm_topk_prob": False,
+    },
+    "olmo2": {**LLAMA, "rope_parameters": ROPE},
     "mistral": {**LLAMA, "rope_parameters": ROPE, "sliding_window": 5},
     "gemma": {**LLAMA, "rope_parameters": ROPE, "tie_word_embeddings": True},
+    "gemma2": {
+        **LLAMA, **GEMMA, "rope_parameters": ROPE, "num_hidden_layers": 3,
+        "layer_types": alternating(3),
+        "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
+    },
+    "gemma3_text": {
+        **LLAMA, **GEMMA, "num_hidden_layers": 5, "layer_types": alternating(5),
+        "rope_theta": 10_000.0, "rope_local_base_freq": 100.0,
+    },
+    "gpt_oss": {
+        **LLAMA, "rope_parameters": YARN, "num_local_experts": 4, "num_experts_per_tok": 2,
+        "sliding_window": 5, "num_hidden_layers": 3, "layer_types": alternating(3),
+    },
     "gpt2": {
         "vocab_size": 257, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 24,
         "n_positions": 48, "layer_norm_epsilon": 1e-5,

@@ -13,14 +13,12 @@ from trainer.contract.estimates.roofline import (
     to_experts,
 )
 from trainer.contract.planning import sharding_rules
+from trainer.contract.planning.parameter_shapes import norm_places
 from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol.reports import Collective, Share
 
 LAYERS = ("attention", "mlp")
 WITH_WEIGHTS = ("embedding", *LAYERS, "loss")
-RECOMPUTED = 1
-"""All-reduces of a layer that full rematerialization repeats: that of attention, whose sum the
-feed-forward part needs. The sum at the layer's end is not read again."""
 
 
 def shares(found: Sequence[Collective], job: Job, plan: Plan) -> dict[str, Share]:
@@ -71,8 +69,19 @@ def _tensor(job: Job, plan: Plan) -> int:
     batch, tensor = plan.batch, plan.mesh["tensor"]
     tokens = batch.tokens_per_device * batch.grad_accum_steps
     activations = tokens * job.decoder.d_model * DTYPE_BYTES[plan.compute_dtype]
-    times = ALL_REDUCES_PER_LAYER + (RECOMPUTED if job.decoder.remat == "full" else 0)
+    times = ALL_REDUCES_PER_LAYER + _recomputed_sums(job)
     return times * job.decoder.layers * 2 * activations * (tensor - 1) // tensor
+
+
+def _recomputed_sums(job: Job) -> int:
+    """Returns the all-reduces of a layer that full rematerialization repeats.
+
+    They are that of attention, whose sum the feed-forward part needs, and that at the layer's end
+    if a norm reads it.
+    """
+    if job.decoder.remat != "full":
+        return 0
+    return 2 if norm_places(job.decoder)[1] else 1
 
 
 def _data(plan: Plan) -> int:

@@ -15,27 +15,41 @@ from trainer.hugging_face.families import Family, family
 
 CONFIG = "config.json"
 
+LINEAR = {"rope_type": "kind", "factor": "factor"}
+LENGTH = {"original_max_position_embeddings": "original_max_positions"}
 ROPE_KEYS = {
-    "rope_type": "kind",
-    "factor": "factor",
-    "low_freq_factor": "low_frequency_factor",
-    "high_freq_factor": "high_frequency_factor",
-    "original_max_position_embeddings": "original_max_positions",
+    "linear": LINEAR,
+    "llama3": {
+        **LINEAR,
+        "low_freq_factor": "low_frequency_factor",
+        "high_freq_factor": "high_frequency_factor",
+        **LENGTH,
+    },
+    "yarn": {
+        **LINEAR,
+        "beta_slow": "low_frequency_factor",
+        "beta_fast": "high_frequency_factor",
+        **LENGTH,
+    },
 }
-"""Key of config.json's RoPE section -> key of the job's `model.rope_scaling`."""
-OF_LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+"""By kind: key of config.json's RoPE section -> key of the job's `model.rope_scaling`."""
+YARN_FIXED = {"truncate": False, "attention_factor": None, "mscale": None, "mscale_all_dim": None}
+"""Keys of YaRN's section of which this trainer supports one value; None: the key is absent."""
 
 
 def make(job: Job, dtype: str) -> dict[str, Any]:
     """Returns the config of a job's model, with weights stored in `dtype`."""
     ours = family(job.decoder)
     eos_id = vocabulary(job.data).eos_id
-    scaling = {"rope_scaling": _rope(job.decoder)} if job.decoder.rope_scaling else {}
+    rope = {key: value for key, value in _rope(job.decoder).items() if value is not None}
+    scaling = {"rope_scaling": rope} if job.decoder.rope_scaling else {}
+    types = {"layer_types": _layer_types(job.decoder)} if job.decoder.global_every else {}
     return {
         "architectures": [ours.architecture],
         "model_type": ours.kind,
         **_shape(ours, job),
         **scaling,
+        **types,
         **{key: known[0] for key, known in ours.fixed.items()},
         "max_position_embeddings": job.decoder.max_positions or job.data.seq_len,
         "bos_token_id": eos_id,
@@ -70,17 +84,49 @@ def _filled_in(ours: Family, config: dict[str, Any]) -> dict[str, Any]:
     """Returns all keys in one dict, with the family's values for keys that are absent or null."""
     # transformers 5 has a section with all RoPE keys, 4 only one with non-default keys.
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if isinstance(rope, dict):
-        rope = {"rope_type": rope.get("type", "default"), **rope}
-    else:
-        rope = {"rope_type": rope}
-    values = {key: value for key, value in {**config, **rope}.items() if value is not None}
+    rope = _flat_rope(rope) if isinstance(rope, dict) else {"rope_type": rope}
+    named = {ours.aliases.get(key, key): value for key, value in {**config, **rope}.items()}
+    values = {key: value for key, value in named.items() if value is not None}
     heads, width = values.get("num_attention_heads"), values.get("hidden_size")
     if isinstance(heads, int) and isinstance(width, int) and heads > 0:
         values = {"num_key_value_heads": heads, "head_dim": width // heads, **values}
+    if "layer_types" in values:
+        values["sliding_window_pattern"] = _global_every(values["layer_types"])
     if isinstance(values.get("n_embd"), int):
         values = {"n_inner": 4 * values["n_embd"], **values}
     return {**{key: known[0] for key, known in ours.fixed.items()}, **ours.defaults, **values}
+
+
+def _flat_rope(rope: dict[str, Any]) -> dict[str, Any]:
+    """Returns a RoPE section with the keys of layers with a sliding window by their old names."""
+    local = rope.get("sliding_attention")
+    if not isinstance(local, dict):
+        return {"rope_type": rope.get("type", "default"), **rope}
+    scaled = {k: v for k, v in local.items() if k == "rope_type" and v != "default"}
+    return {
+        **(rope.get("full_attention") or {}),
+        "rope_local_base_freq": local.get("rope_theta"),
+        **scaled,
+    }
+
+
+def _layer_types(model: Model) -> list[str]:
+    return [
+        "full_attention" if model.window_of(layer) is None else "sliding_attention"
+        for layer in range(model.layers)
+    ]
+
+
+def _global_every(layer_types: Any) -> Any:
+    """Returns n if every nth layer, and no other, has full attention; else the types themselves."""
+    if not isinstance(layer_types, list) or "full_attention" not in layer_types:
+        return layer_types
+    every = layer_types.index("full_attention") + 1
+    fits = all(
+        (kind == "full_attention") == ((layer + 1) % every == 0)
+        for layer, kind in enumerate(layer_types)
+    )
+    return every if fits else layer_types
 
 
 def _differences(ours: Family, given: dict[str, Any], job: Job) -> Iterator[str]:
@@ -95,9 +141,14 @@ def _differences(ours: Family, given: dict[str, Any], job: Job) -> Iterator[str]
             yield f"{key} is {found(given.get(key))}, but the job's {name} is {found(value)}"
     if "rope_theta" in wanted:
         for key, value in _rope(job.decoder).items():
-            if given.get(key) != value:
-                name = f"model.rope_scaling.{ROPE_KEYS[key]}"
-                yield f"{key} is {found(given.get(key))}, but the job's {name} is {found(value)}"
+            if given.get(key) == value:
+                continue
+            if key in YARN_FIXED:
+                only = "without it" if value is None else f"with {found(value)}"
+                yield f"{key} is {found(given.get(key))}, but YaRN is supported only {only}"
+                continue
+            name = f"model.rope_scaling.{ROPE_KEYS['yarn' if 'beta' in key else 'llama3'][key]}"
+            yield f"{key} is {found(given.get(key))}, but the job's {name} is {found(value)}"
     for key, known in ours.fixed.items():
         if given[key] not in known:
             only = " or ".join(map(found, known))
@@ -114,8 +165,5 @@ def _rope(model: Model) -> dict[str, Any]:
     scaling = model.rope_scaling
     if scaling is None:
         return {"rope_type": "default"}
-    return {
-        theirs: getattr(scaling, key)
-        for theirs, key in ROPE_KEYS.items()
-        if scaling.kind == "llama3" or theirs not in OF_LLAMA3
-    }
+    keys = {theirs: getattr(scaling, key) for theirs, key in ROPE_KEYS[scaling.kind].items()}
+    return {**keys, **(YARN_FIXED if scaling.kind == "yarn" else {})}

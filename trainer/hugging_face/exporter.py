@@ -106,14 +106,12 @@ def _arrays(
 def _split(
     group: Group, arrays: list[np.ndarray], dtype: np.dtype
 ) -> Iterator[tuple[str, np.ndarray]]:
-    mapping, stack = group[0].mapping, group[0].stack
-    outputs = -1 if mapping.inputs_first or not mapping.inputs else 0
-    for name, number in zip(group[0].tensors, np.ndindex(stack), strict=True):
+    for name, number in zip(group[0].tensors, np.ndindex(group[0].stack), strict=True):
         parts = [
             layout.to_tensor(array[number], dtype)
             for layout, array in zip(group, arrays, strict=True)
         ]
-        yield name, parts[0] if len(parts) == 1 else np.concatenate(parts, axis=outputs)
+        yield name, group[0].joined(parts)
 
 
 def _check(all_layouts: list[Layout], params: Mapping[str, Any]) -> None:

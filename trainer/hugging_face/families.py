@@ -6,12 +6,24 @@ from typing import Any
 
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.config.model import Model
-from trainer.hugging_face.tensor_map import GEMMA, GPT2, LLAMA, MIXTRAL, TensorMap
+from trainer.hugging_face.tensor_map import (
+    GEMMA,
+    GEMMA2,
+    GPT2,
+    GPT_OSS,
+    LLAMA,
+    MIXTRAL,
+    OLMO2,
+    QWEN3_MOE,
+    TensorMap,
+)
 
 PLAIN: dict[str, Any] = {
     "norm": "rms", "positions": "rotary", "mlp": "swiglu", "biases": "none",
-    "qk_norm": False, "scale_embeddings": False, "sliding_window": False, "moe": False,
-    "attn_logit_softcap": False, "final_logit_softcap": False,
+    "norm_position": "before", "qk_norm": False, "scale_embeddings": False,
+    "sliding_window": False, "global_every": False, "local_rope_theta": False,
+    "query_scale_dim": False, "attention_sinks": False, "moe": False, "attn_logit_softcap": False,
+    "final_logit_softcap": False,
 }  # fmt: skip
 """Traits of a Llama. True and False state whether the model has a value."""
 
@@ -34,6 +46,30 @@ SILU = {"hidden_act": ("silu",)}
 NO_BIASES = {"attention_bias": (False,), "mlp_bias": (False,)}
 
 
+GEMMA_TRAITS = {
+    "mlp": "geglu", "scale_embeddings": True, "tied_embeddings": True, "norm_position": "both",
+    "sliding_window": True, "global_every": True, "query_scale_dim": True,
+}  # fmt: skip
+"""Traits of Gemma from its second version on."""
+GEMMA_KEYS = {
+    **LLAMA_KEYS,
+    "sliding_window": "sliding_window",
+    "sliding_window_pattern": "global_every",
+    "query_pre_attn_scalar": "query_scale_dim",
+}
+GEMMA_DEFAULTS = {
+    **LLAMA_DEFAULTS,
+    "tie_word_embeddings": True,
+    "sliding_window": 4096,
+    "query_pre_attn_scalar": 256,
+}
+GEMMA_FIXED = {
+    "hidden_activation": ("gelu_pytorch_tanh",),
+    "attention_bias": (False,),
+    "use_bidirectional_attention": (False,),
+}
+
+
 @dataclass(frozen=True)
 class Family:
     """A `model_type` of Hugging Face, with the names that its files use."""
@@ -46,6 +82,8 @@ class Family:
     """Key of config.json -> key of the job's model."""
     defaults: Mapping[str, Any] = field(default_factory=lambda: LLAMA_DEFAULTS)
     """Values of keys that config.json omits."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Other name of a key in config.json -> its name here."""
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: {**SILU, **NO_BIASES})
     """Values that this trainer supports; the first applies when config.json omits the key."""
     mappings: TensorMap = field(default_factory=lambda: LLAMA)
@@ -55,8 +93,16 @@ class Family:
         return [
             f"model.{key}: {found}"
             for key, wanted in {**PLAIN, **self.traits}.items()
-            if not _is(found := getattr(model, key), wanted)
+            if not _is(found := _value(model, key), wanted)
         ]
+
+
+def _value(model: Model, key: str) -> Any:
+    """Returns the value of a dotted key; None inside an absent section."""
+    found: Any = model
+    for part in key.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _is(found: Any, wanted: Any) -> bool:
@@ -78,6 +124,37 @@ FAMILIES = (
         fixed={**SILU, "attention_bias": (False,), "use_sliding_window": (False,)},
     ),
     Family(
+        "qwen3_moe",
+        "Qwen3MoeForCausalLM",
+        traits={"qk_norm": True, "moe": True},
+        keys={
+            **{key: ours for key, ours in LLAMA_KEYS.items() if key != "intermediate_size"},
+            "moe_intermediate_size": "d_ff",
+            "num_experts": "moe.count",
+            "num_experts_per_tok": "moe.top_k",
+            "norm_topk_prob": "moe.normalize_weights",
+        },
+        defaults={**LLAMA_DEFAULTS, "norm_topk_prob": False},
+        # transformers 5 writes the number of experts by its new name.
+        aliases={"num_local_experts": "num_experts"},
+        fixed={
+            **SILU,
+            "attention_bias": (False,),
+            "use_sliding_window": (False,),
+            "decoder_sparse_step": (1,),
+            "mlp_only_layers": ([],),
+        },
+        mappings=QWEN3_MOE,
+    ),
+    Family(
+        "olmo2",
+        "Olmo2ForCausalLM",
+        traits={"norm_position": "after", "qk_norm": "full"},
+        defaults={**LLAMA_DEFAULTS, "rms_norm_eps": 1e-5},
+        fixed={**SILU, "attention_bias": (False,)},
+        mappings=OLMO2,
+    ),
+    Family(
         "mistral",
         "MistralForCausalLM",
         traits={"sliding_window": True},
@@ -87,7 +164,7 @@ FAMILIES = (
     Family(
         "mixtral",
         "MixtralForCausalLM",
-        traits={"moe": True},
+        traits={"moe": True, "moe.normalize_weights": True},
         keys={
             **LLAMA_KEYS,
             "num_local_experts": "moe.count",
@@ -104,6 +181,71 @@ FAMILIES = (
         # The first Gemma files have gelu, which transformers reads as gelu_pytorch_tanh.
         fixed={"hidden_act": ("gelu_pytorch_tanh", "gelu"), "attention_bias": (False,)},
         mappings=GEMMA,
+    ),
+    Family(
+        "gemma2",
+        "Gemma2ForCausalLM",
+        traits={**GEMMA_TRAITS, "attn_logit_softcap": True, "final_logit_softcap": True},
+        keys={
+            **GEMMA_KEYS,
+            "attn_logit_softcapping": "attn_logit_softcap",
+            "final_logit_softcapping": "final_logit_softcap",
+        },
+        defaults={
+            **GEMMA_DEFAULTS,
+            "sliding_window_pattern": 2,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        },
+        fixed=GEMMA_FIXED,
+        mappings=GEMMA2,
+    ),
+    Family(
+        "gemma3_text",
+        "Gemma3ForCausalLM",
+        traits={**GEMMA_TRAITS, "qk_norm": True, "local_rope_theta": True},
+        keys={**GEMMA_KEYS, "rope_local_base_freq": "local_rope_theta"},
+        defaults={
+            **GEMMA_DEFAULTS,
+            "sliding_window_pattern": 6,
+            "rope_theta": 1_000_000.0,
+            "rope_local_base_freq": 10_000.0,
+        },
+        fixed={
+            **GEMMA_FIXED,
+            "attn_logit_softcapping": (None,),
+            "final_logit_softcapping": (None,),
+        },
+        mappings=GEMMA2,
+    ),
+    Family(
+        "gpt_oss",
+        "GptOssForCausalLM",
+        traits={
+            "mlp": "clamped_swiglu", "biases": "all", "sliding_window": True, "global_every": True,
+            "attention_sinks": True, "moe": True, "moe.normalize_weights": True,
+        },
+        keys={
+            **LLAMA_KEYS,
+            "sliding_window": "sliding_window",
+            "sliding_window_pattern": "global_every",
+            "num_local_experts": "moe.count",
+            "num_experts_per_tok": "moe.top_k",
+        },
+        defaults={
+            **LLAMA_DEFAULTS,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 150_000.0,
+            "sliding_window": 128,
+            "sliding_window_pattern": 2,
+        },
+        fixed={
+            **SILU,
+            "attention_bias": (True,),
+            "swiglu_alpha": (1.702,),
+            "swiglu_limit": (7.0,),
+        },
+        mappings=GPT_OSS,
     ),
     Family(
         "gpt2",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from trainer.contract.config.loader import ConfigError
+from trainer.hugging_face import mxfp4
 from trainer.hugging_face.tensor_layout import Box
 
 SINGLE = "model.safetensors"
@@ -84,15 +85,30 @@ class Weights:
             yield cls(file_of)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(self._slice(name).get_shape()) for name in self._file_of}
+        """Returns tensor name -> shape; blocks in MXFP4 and their scales are one tensor."""
+        found = {name: tuple(self._slice(name).get_shape()) for name in self._file_of}
+        for name in filter(self._is_mxfp4, [name.removesuffix(mxfp4.BLOCKS) for name in found]):
+            blocks, scales = found[name + mxfp4.BLOCKS], found[name + mxfp4.SCALES]
+            if len(blocks) == 4 and blocks == (*scales, mxfp4.BLOCK // 2):
+                del found[name + mxfp4.BLOCKS], found[name + mxfp4.SCALES]
+                found[name] = mxfp4.shape_of(blocks)
+        return found
 
     def dtype(self, name: str) -> str:
-        """Returns the name of the dtype in safetensors: F32, BF16, ..."""
-        return self._slice(name).get_dtype()
+        """Returns the name of the dtype in safetensors: F32, BF16, ... MXFP4 counts as F32."""
+        return "F32" if self._is_mxfp4(name) else self._slice(name).get_dtype()
 
     def read(self, name: str, box: Box) -> np.ndarray:
-        """Returns a part of a tensor, in the file's dtype."""
-        return self._slice(name)[box]
+        """Returns a part of a tensor, in the file's dtype or decoded."""
+        if not self._is_mxfp4(name):
+            return self._slice(name)[box]
+        experts, inputs, outputs = box
+        blocks, inside = mxfp4.blocks_of(inputs)
+        packed = (self._slice(name + end) for end in (mxfp4.BLOCKS, mxfp4.SCALES))
+        return mxfp4.decoded(*(part[experts, outputs, blocks] for part in packed))[:, inside]
+
+    def _is_mxfp4(self, name: str) -> bool:
+        return name + mxfp4.BLOCKS in self._file_of and name + mxfp4.SCALES in self._file_of
 
     def _slice(self, name: str) -> Any:
         return self._file_of[name].get_slice(name)

@@ -40,13 +40,24 @@ class Layout:
     mapping: TensorMapping
 
     @property
+    def experts(self) -> tuple[int, ...]:
+        """Leading dim of the shape that is the tensor's first dim, too; empty without one."""
+        return self.shape[:1] if self.mapping.has_experts else ()
+
+    @property
+    def matrix(self) -> tuple[int, ...]:
+        """Shape of the part that belongs to one expert, or of all of it."""
+        return self.shape[len(self.experts) :]
+
+    @property
     def tensor_shape(self) -> tuple[int, ...]:
         """Shape of a tensor, including the parts of other parameters."""
         n, parts = self.mapping.inputs, self.mapping.parts
-        inputs, outputs = math.prod(self.shape[:n]), parts * math.prod(self.shape[n:])
+        inputs, outputs = math.prod(self.matrix[:n]), parts * math.prod(self.matrix[n:])
         if not n:
-            return (outputs,)
-        return (inputs, outputs) if self.mapping.inputs_first else (outputs, inputs)
+            return (*self.experts, outputs)
+        sides = (inputs, outputs) if self.mapping.inputs_first else (outputs, inputs)
+        return (*self.experts, *sides)
 
     def to_tensor(self, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """Copies one element of the stack into its tensor's layout, without padded tokens."""
@@ -55,15 +66,28 @@ class Layout:
         assert real.shape == self.shape, (self.name, array.shape)
         real, n = real - np.float32(self.mapping.offset), self.mapping.inputs
         if not n:
-            return real.reshape(-1).astype(dtype)
-        inputs_outputs = real.reshape(math.prod(self.shape[:n]), -1)
+            return real.reshape(*self.experts, -1).astype(dtype)
+        inputs_outputs = real.reshape(*self.experts, math.prod(self.matrix[:n]), -1)
         if self.mapping.inputs_first:
             return inputs_outputs.astype(dtype)
         return _transposed(inputs_outputs, dtype)
 
+    def joined(self, parts: list[np.ndarray]) -> np.ndarray:
+        """Returns the tensor made of the parts of all parameters that share it, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        if self.mapping.interleaved:
+            return np.stack(parts, axis=-1).reshape(*parts[0].shape[:-1], -1)
+        outputs = -1 if self.mapping.inputs_first or not self.mapping.inputs else 0
+        return np.concatenate(parts, axis=outputs)
+
     def strips(self, box: Box) -> Iterator[Box]:
         """Yields the pieces of a box to `read` one by one: a few rows of the tensor each."""
         n = self.mapping.inputs
+        if self.mapping.has_experts:
+            for expert in range(box[0].start, box[0].stop):
+                yield (slice(expert, expert + 1), *box[1:])
+            return
         if not n or self.mapping.inputs_first:
             yield box
             return
@@ -75,20 +99,30 @@ class Layout:
 
     def read(self, tensor: Callable[[Box], np.ndarray], box: Box) -> np.ndarray:
         """Returns a box of one element of the stack; reads only what the box spans."""
-        n, shape, mapping = self.mapping.inputs, self.shape, self.mapping
-        before = mapping.part * math.prod(shape[n:])
-        outputs = _span(shape[n:], box[n:], before)
+        mapping, leading = self.mapping, len(self.experts)
+        n, shape, experts, box = mapping.inputs, self.matrix, box[:leading], box[leading:]
+        outputs, own = self._outputs(box)
         if not n:
-            found, cut = tensor((outputs,)), {0}
+            found, cut = tensor((*experts, outputs))[..., own], {0}
         else:
             inputs = _span(shape[:n], box[:n])
             spans = (inputs, outputs) if mapping.inputs_first else (outputs, inputs)
-            found, cut = tensor(spans), {0, n}
-            found = found if mapping.inputs_first else found.T
+            found, cut = tensor((*experts, *spans)), {0, n}
+            found = (found if mapping.inputs_first else found.T)[..., own]
         sizes = [_length(box[dim]) if dim in cut else shape[dim] for dim in range(len(shape))]
         inner = tuple(slice(None) if dim in cut else part for dim, part in enumerate(box))
-        part = found.reshape(sizes)[inner]
+        part = found.reshape(*map(_length, experts), *sizes)[(..., *inner)]
         return part + np.float32(mapping.offset) if mapping.offset else part
+
+    def _outputs(self, box: Box) -> tuple[slice, slice]:
+        """Returns the outputs of the tensor that a box spans, and its own ones among these."""
+        shape, mapping = self.matrix[self.mapping.inputs :], self.mapping
+        if mapping.interleaved:
+            own = _span(shape, box[mapping.inputs :])
+            spanned = slice(own.start * mapping.parts, own.stop * mapping.parts)
+            return spanned, slice(mapping.part, None, mapping.parts)
+        before = mapping.part * math.prod(shape)
+        return _span(shape, box[mapping.inputs :], before), slice(None)
 
 
 def layouts(model: Model, vocab_size: int) -> list[Layout]:
@@ -103,7 +137,7 @@ def layouts(model: Model, vocab_size: int) -> list[Layout]:
 
 
 def _layout(mapping: TensorMapping, parameter: Parameter) -> Layout:
-    stacked = sum(axis in STACKED for axis in parameter.axes)
+    stacked = sum(axis in STACKED for axis in parameter.axes) - mapping.has_experts
     axes, stack = parameter.axes[:stacked], parameter.shape[:stacked]
     tensors = tuple(
         mapping.tensor.format(**dict(zip(axes, numbers, strict=True)))

@@ -5,6 +5,10 @@ from dataclasses import dataclass, replace
 
 ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
 MLP_KERNELS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+POST_NORMS = {
+    "attention_post_norm": "post_attention_layernorm",
+    "mlp_post_norm": "post_feedforward_layernorm",
+}
 EXPERT = {"gate": "w1", "up": "w3", "down": "w2"}
 
 
@@ -20,6 +24,10 @@ class TensorMapping:
     part: int = 0
     parts: int = 1
     """Number of parameters that share the tensor's outputs."""
+    interleaved: bool = False
+    """Whether the outputs of the parts alternate instead of following each other."""
+    has_experts: bool = False
+    """Whether the first dim of the tensor is the expert."""
     offset: float = 0.0
     """Value to add to the tensor to get the parameter."""
 
@@ -36,9 +44,9 @@ def _llama() -> TensorMap:
         "output.kernel": TensorMapping("lm_head.weight", 1),
     }
     ours, theirs = "layers.", "model.layers.{layer}."
-    norms = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-    for part, name in norms.items():
-        mappings[f"{ours}{part}.scale"] = TensorMapping(f"{theirs}{name}.weight")
+    mappings |= _norms(
+        {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+    )
     for part, name in ATTENTION.items():
         inputs = 2 if part == "output" else 1
         mappings[f"{ours}attention.{part}.kernel"] = TensorMapping(
@@ -54,21 +62,55 @@ def _llama() -> TensorMap:
     return mappings
 
 
-def _mixtral() -> TensorMap:
-    ours, theirs = "layers.mlp.", "model.layers.{layer}.block_sparse_moe."
+def _with_experts(module: str, names: Mapping[str, str]) -> TensorMap:
+    """Returns Llama's mappings with experts, by the names of their module and its matrices."""
+    ours, theirs = "layers.mlp.", f"model.layers.{{layer}}.{module}."
     mappings = {**LLAMA, f"{ours}router.kernel": TensorMapping(f"{theirs}gate.weight", 1)}
-    for part, name in EXPERT.items():
+    for part, name in names.items():
         tensor = f"{theirs}experts.{{expert}}.{name}.weight"
         mappings[f"{ours}{part}.kernel"] = TensorMapping(tensor, 1)
     return mappings
 
 
-def _gemma() -> TensorMap:
-    """Returns Gemma's mappings: its tensors store norm scales minus one."""
+def _norms(names: Mapping[str, str]) -> TensorMap:
+    """Returns the mappings of a layer's norms, by their names here and there."""
+    return {
+        f"layers.{norm}.scale": TensorMapping(f"model.layers.{{layer}}.{name}.weight")
+        for norm, name in names.items()
+    }
+
+
+def _gemma(norms: Mapping[str, str]) -> TensorMap:
+    """Returns Gemma's mappings, by the names of norms that differ from Llama's.
+
+    Its tensors store norm scales minus one.
+    """
     return {
         name: replace(mapping, offset=1.0) if name.endswith("_norm.scale") else mapping
-        for name, mapping in LLAMA.items()
+        for name, mapping in {**LLAMA, **_norms(norms)}.items()
     }
+
+
+def _gpt_oss() -> TensorMap:
+    """Returns gpt-oss's mappings: a tensor has all experts of a layer, with inputs first."""
+    ours, theirs = "layers.mlp.", "model.layers.{layer}.mlp."
+    mappings = {
+        **LLAMA,
+        "layers.attention.sinks": TensorMapping("model.layers.{layer}.self_attn.sinks"),
+        f"{ours}router.kernel": TensorMapping(f"{theirs}router.weight", 1),
+        f"{ours}router.bias": TensorMapping(f"{theirs}router.bias"),
+    }
+    both = {"parts": 2, "interleaved": True}
+    for part, name, options in (
+        ("gate", "gate_up_proj", {"part": 0, **both}),
+        ("up", "gate_up_proj", {"part": 1, **both}),
+        ("down", "down_proj", {}),
+    ):
+        tensor = f"{theirs}experts.{name}"
+        mapping = TensorMapping(tensor, 1, inputs_first=True, has_experts=True, **options)
+        mappings[f"{ours}{part}.kernel"] = mapping
+        mappings[f"{ours}{part}.bias"] = replace(mapping, tensor=f"{tensor}_bias", inputs=0)
+    return mappings
 
 
 def _gpt2() -> TensorMap:
@@ -105,4 +147,8 @@ def _gpt2() -> TensorMap:
 
 
 LLAMA = _llama()
-MIXTRAL, GEMMA, GPT2 = _mixtral(), _gemma(), _gpt2()
+MIXTRAL, QWEN3_MOE = _with_experts("block_sparse_moe", EXPERT), _with_experts("mlp", MLP_KERNELS)
+OLMO2, GPT2 = {**LLAMA, **_norms(POST_NORMS)}, _gpt2()
+"""OLMo 2 has norms of outputs only."""
+GPT_OSS = _gpt_oss()
+GEMMA, GEMMA2 = _gemma({}), _gemma({**POST_NORMS, "mlp_norm": "pre_feedforward_layernorm"})

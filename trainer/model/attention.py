@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainer.contract.config.model import Model
-from trainer.model.attention_kernels import Attend, reference_attention
+from trainer.contract.config.model import Model, RopeScaling
+from trainer.model.attention_kernels import Attend, reference_attention, score_scale
 from trainer.model.layers import Norm, Projection, rotate
 from trainer.model.sharding import constrain, whole_sequences
 
@@ -20,14 +20,16 @@ KeyValue = tuple[jax.Array, jax.Array]
 class Attention(nnx.Module):
     """Grouped-query attention: H / K query heads share one key/value head.
 
-    Maps (B, S, D) to (B, S, D). Queries and keys are optionally normalized per head (`qk_norm`),
-    then rotated by their positions. `decode` extends a cache of keys and values (B, W, K, h) by one
-    position.
+    Maps (B, S, D) to (B, S, D). Queries and keys are optionally normalized, per head or over all
+    heads (`qk_norm`), then rotated by their positions. `decode` extends a cache of keys and values
+    (B, W, K, h) by one position.
 
     References:
         Grouped-query attention: https://arxiv.org/abs/2305.13245
         Query-key normalization: https://arxiv.org/abs/2010.04245
         With the model's own kind of norm, as here: Qwen3, https://arxiv.org/abs/2505.09388
+        Attention sinks: gpt-oss, section 2.2, https://arxiv.org/abs/2508.10925
+        Over all heads: OLMo 2, section 3.3, https://arxiv.org/abs/2501.00656
     """
 
     def __init__(self, rngs: nnx.Rngs, model: Model):
@@ -48,16 +50,24 @@ class Attention(nnx.Module):
             gain=residual_gain(model),
             bias=model.biases == "all",
         )
-        if model.qk_norm:
+        if model.attention_sinks:
+            self.sinks = nnx.Param(jnp.zeros((heads,)), out_sharding=("heads",))
+        if model.qk_norm == "full":
+            self.query_norm, self.key_norm = (
+                Norm(model, count * head, dims=2) for count in (heads, kv_heads)
+            )
+        elif model.qk_norm:
             self.query_norm, self.key_norm = Norm(model, head), Norm(model, head)
 
-    def __call__(self, x_BSD: jax.Array, positions_BS: jax.Array, attend: Attend) -> jax.Array:
+    def __call__(
+        self, x_BSD: jax.Array, positions_BS: jax.Array, attend: Attend, window: int | None
+    ) -> jax.Array:
         """Returns the output (B, S, D).
 
         `positions_BS` count from the start of each document. `attend` determines which positions
-        each one attends to: see attention_kernels.py.
+        each one attends to: see attention_kernels.py. `window` is the layer's sliding window.
         """
-        query_BSHh, key_BSKh, value_BSKh = self._project(x_BSD, positions_BS)
+        query_BSHh, key_BSKh, value_BSKh = self._project(x_BSD, positions_BS, window)
         key_BSKh, value_BSKh = (whole_sequences(x, "kv_heads") for x in (key_BSKh, value_BSKh))
         return self._mix(query_BSHh, key_BSKh, value_BSKh, attend)
 
@@ -67,22 +77,25 @@ class Attention(nnx.Module):
         position: jax.Array,
         mask_B11W: jax.Array,
         cache_BWKh: KeyValue,
+        window: int | None,
     ) -> tuple[jax.Array, KeyValue]:
         """Returns the output (B, 1, D) at `position`, and the cache with its key and value.
 
         `position` is a scalar, the same for all rows. `mask_B11W` is True where a key is visible.
+        `window` is the layer's sliding window.
         """
         positions_B1 = jnp.full(x_B1D.shape[:2], position)
-        query_B1Hh, *new = self._project(x_B1D, positions_B1)
+        query_B1Hh, *new = self._project(x_B1D, positions_B1, window)
         key_BWKh, value_BWKh = (
             jax.lax.dynamic_update_slice_in_dim(old, one, position, axis=1)
             for old, one in zip(cache_BWKh, new, strict=True)
         )
-        attend = reference_attention(mask_B11W, self.model.attn_logit_softcap)
+        model = self.model
+        attend = reference_attention(mask_B11W, model.attn_logit_softcap, score_scale(model))
         return self._mix(query_B1Hh, key_BWKh, value_BWKh, attend), (key_BWKh, value_BWKh)
 
     def _project(
-        self, x_BSD: jax.Array, positions_BS: jax.Array
+        self, x_BSD: jax.Array, positions_BS: jax.Array, window: int | None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         query_BSHh = constrain(self.query(x_BSD), "batch", "sequence", "heads", None)
         key_BSKh = constrain(self.key(x_BSD), "batch", "sequence", "kv_heads", None)
@@ -90,9 +103,9 @@ class Attention(nnx.Module):
         if self.model.qk_norm:
             query_BSHh, key_BSKh = self.query_norm(query_BSHh), self.key_norm(key_BSKh)
         if self.model.positions == "rotary":
+            frequencies = rotary_frequencies(self.model, window)
             query_BSHh, key_BSKh = (
-                rotate(x, positions_BS, self.model.rope_theta, self.model.rope_scaling)
-                for x in (query_BSHh, key_BSKh)
+                rotate(x, positions_BS, *frequencies) for x in (query_BSHh, key_BSKh)
             )
         return query_BSHh, key_BSKh, value_BSKh
 
@@ -101,8 +114,20 @@ class Attention(nnx.Module):
     ) -> jax.Array:
         heads = query_BSHh.shape[2]
         key, value = (_for_heads(x_BWKh, heads) for x_BWKh in (key_BWKh, value_BWKh))
-        mixed_BSHh = attend(query_BSHh, key, value)
+        sinks = (self.sinks[...],) if self.model.attention_sinks else ()
+        mixed_BSHh = attend(query_BSHh, key, value, *sinks)
         return self.output(constrain(mixed_BSHh, "batch", "sequence", "heads", None))
+
+
+def rotary_frequencies(model: Model, window: int | None) -> tuple[float, RopeScaling | None]:
+    """Returns the base of a layer's rotary frequencies and their scaling, by its sliding window.
+
+    References:
+        Two bases: Gemma 3, section 2, https://arxiv.org/abs/2503.19786
+    """
+    if window is not None and model.local_rope_theta is not None:
+        return model.local_rope_theta, None
+    return model.rope_theta, model.rope_scaling
 
 
 def residual_gain(model: Model) -> float:

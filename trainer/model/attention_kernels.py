@@ -6,56 +6,91 @@ References:
     Scaled dot products: section 3.2.1 of https://arxiv.org/abs/1706.03762
     Sliding window: https://arxiv.org/abs/2004.05150, https://arxiv.org/abs/2310.06825
     Soft cap of logits (Gemma 2): https://arxiv.org/abs/2408.00118
+    Attention sinks (gpt-oss): section 2.2 of https://arxiv.org/abs/2508.10925
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-"""Function (query (B, S, H, h), key and value (B, W, K, h)) -> (B, S, H, h)."""
+from trainer.contract.config.model import Model
+
+Attend = Callable[..., jax.Array]
+"""Function (query (B, S, H, h), key and value (B, W, K, h)) -> (B, S, H, h).
+
+That of the reference kernel has another argument, the heads' sinks (H,) or None.
+"""
 
 
 def attend(
-    kind: str, segments_BS: jax.Array, window: int | None = None, softcap: float | None = None
+    kind: str,
+    segments_BS: jax.Array,
+    window: int | None = None,
+    softcap: float | None = None,
+    scale: float | None = None,
 ) -> Attend:
     """Returns causal attention inside the segments and the window.
 
     `kind` is the plan's `attention`: "splash" or "reference". `window` is the number of positions
     that each one attends to, itself included; None: all earlier ones. `softcap` bounds the scores;
-    None: no bound.
+    None: no bound. `scale` multiplies products of queries and keys; None: 1 / sqrt(h).
     """
     if kind == "splash":
         from trainer.model import splash_attention  # imported late: takes 0.4 s
 
-        return splash_attention.attend(segments_BS, window, softcap)
-    return reference_attention(_causal_mask(segments_BS, window), softcap)
+        return splash_attention.attend(segments_BS, window, softcap, scale)
+    return reference_attention(_causal_mask(segments_BS, window), softcap, scale)
 
 
-def reference_attention(mask_B1SW: jax.Array, softcap: float | None) -> Attend:
+def score_scale(model: Model) -> float | None:
+    """Returns the factor of attention scores; None: 1 / sqrt(h)."""
+    return None if model.query_scale_dim is None else model.query_scale_dim**-0.5
+
+
+def reference_attention(
+    mask_B1SW: jax.Array, softcap: float | None, scale: float | None = None
+) -> Attend:
     """Returns attention of each query to the keys in its mask, with scores as whole arrays.
 
     The mask is (B, 1, S, W), True where a query attends to a key. Scores are computed in float32;
-    `softcap` bounds them, None does not. The result has the dtype of the values.
+    `softcap` and `scale` are those of `attend`. The result has the dtype of the values.
     """
-    if softcap is None:
-        return partial(jax.nn.dot_product_attention, mask=mask_B1SW)
 
-    def capped(query_BSHh: jax.Array, key_BWKh: jax.Array, value_BWKh: jax.Array) -> jax.Array:
+    def whole(
+        query_BSHh: jax.Array,
+        key_BWKh: jax.Array,
+        value_BWKh: jax.Array,
+        sinks_H: jax.Array | None = None,
+    ) -> jax.Array:
+        if softcap is None and sinks_H is None:
+            return jax.nn.dot_product_attention(
+                query_BSHh, key_BWKh, value_BWKh, mask=mask_B1SW, scale=scale
+            )
         batch, length, heads, head_dim = query_BSHh.shape
         query_BSKgh = query_BSHh.reshape(batch, length, key_BWKh.shape[2], -1, head_dim)
         scores_BKgSW = jnp.einsum(
             "bskgh,bwkh->bkgsw", query_BSKgh, key_BWKh, preferred_element_type=jnp.float32
         )
-        scores_BKgSW = softcapped(scores_BKgSW * head_dim**-0.5, softcap)
+        scores_BKgSW = softcapped(scores_BKgSW * (scale or head_dim**-0.5), softcap)
         scores_BKgSW = jnp.where(mask_B1SW[:, :, None], scores_BKgSW, -jnp.inf)
-        weights_BKgSW = jax.nn.softmax(scores_BKgSW).astype(value_BWKh.dtype)
+        weights_BKgSW = _softmax(scores_BKgSW, sinks_H).astype(value_BWKh.dtype)
         mixed_BSKgh = jnp.einsum("bkgsw,bwkh->bskgh", weights_BKgSW, value_BWKh)
         return mixed_BSKgh.reshape(batch, length, heads, head_dim)
 
-    return capped
+    return whole
+
+
+def _softmax(scores_BKgSW: jax.Array, sinks_H: jax.Array | None) -> jax.Array:
+    """Returns the softmax over W; with sinks, each head's sink takes a share and has no value."""
+    if sinks_H is None:
+        return jax.nn.softmax(scores_BKgSW)
+    sinks_Kg11 = sinks_H.astype(jnp.float32).reshape(*scores_BKgSW.shape[1:3], 1, 1)
+    largest = jnp.maximum(jnp.max(scores_BKgSW, axis=-1, keepdims=True), sinks_Kg11)
+    largest = jax.lax.stop_gradient(largest)
+    weights_BKgSW = jnp.exp(scores_BKgSW - largest)
+    total = jnp.sum(weights_BKgSW, axis=-1, keepdims=True) + jnp.exp(sinks_Kg11 - largest)
+    return weights_BKgSW / total
 
 
 def softcapped(x: jax.Array, cap: float | None) -> jax.Array:

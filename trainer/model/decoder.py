@@ -12,10 +12,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from trainer.contract.config.model import Model
+from trainer.contract.planning.parameter_shapes import norm_places
 from trainer.model import dropout
 from trainer.model.attention import Attention, KeyValue
-from trainer.model.attention_kernels import Attend, softcapped
+from trainer.model.attention_kernels import Attend, score_scale, softcapped
 from trainer.model.attention_kernels import attend as attend_by
+from trainer.model.layer_scan import Body, scan_layers
 from trainer.model.layers import Norm
 from trainer.model.mlp import MLP
 from trainer.model.moe import MoE
@@ -46,13 +48,16 @@ class Vocabulary:
 
 
 class Layer(nnx.Module):
-    """Attention and a feed-forward part, each on a normalized copy of the residual stream."""
+    """Attention and a feed-forward part, each with a norm of its input, its output or both."""
 
     def __init__(self, rngs: nnx.Rngs, model: Model, moe: str):
         self.rate = model.dropout
-        self.attention_norm = Norm(model, model.d_model)
+        before, after = norm_places(model)
+        self.attention_norm = Norm(model, model.d_model) if before else None
         self.attention = Attention(rngs, model)
-        self.mlp_norm = Norm(model, model.d_model)
+        self.attention_post_norm = Norm(model, model.d_model) if after else None
+        self.mlp_norm = Norm(model, model.d_model) if before else None
+        self.mlp_post_norm = Norm(model, model.d_model) if after else None
         is_moe = model.moe is not None
         self.mlp = MoE(rngs, model, moe) if is_moe else MLP(rngs, model)
 
@@ -61,24 +66,25 @@ class Layer(nnx.Module):
         x_BSD: jax.Array,
         positions_BS: jax.Array,
         attend: Attend,
+        window: int | None,
         number: jax.Array,
         dropout_keys_B: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Returns the output (B, S, D), and the load-balancing loss (B,) or None without experts.
 
-        `number` counts layers from 0.
+        `window` is the layer's sliding window. `number` counts layers from 0.
         """
-        with jax.named_scope("norm"):
-            normal_BSD = self.attention_norm(x_BSD)
+        normal_BSD = _normal(self.attention_norm, x_BSD)
         with jax.named_scope("attention"):
-            mixed_BSD = self.attention(normal_BSD, positions_BS, attend)
+            mixed_BSD = self.attention(normal_BSD, positions_BS, attend, window)
+        mixed_BSD = _normal(self.attention_post_norm, mixed_BSD)
         site = dropout.ATTENTION
         x_BSD = x_BSD + dropout.dropout(mixed_BSD, dropout_keys_B, number, site, self.rate)
         x_BSD = constrain(x_BSD, "batch", "sequence", None)
-        with jax.named_scope("norm"):
-            normal_BSD = self.mlp_norm(x_BSD)
+        normal_BSD = _normal(self.mlp_norm, x_BSD)
         with jax.named_scope("mlp"):
             out_BSD, load_balance_loss_B = self._apply_mlp(normal_BSD)
+        out_BSD = _normal(self.mlp_post_norm, out_BSD)
         site = dropout.MLP
         x_BSD = x_BSD + dropout.dropout(out_BSD, dropout_keys_B, number, site, self.rate)
         return constrain(x_BSD, "batch", "sequence", None), load_balance_loss_B
@@ -89,13 +95,29 @@ class Layer(nnx.Module):
         return self.mlp(x_BSD), None
 
     def decode(
-        self, x_B1D: jax.Array, position: jax.Array, mask_B11W: jax.Array, cache_BWKh: KeyValue
+        self,
+        x_B1D: jax.Array,
+        position: jax.Array,
+        mask_B11W: jax.Array,
+        cache_BWKh: KeyValue,
+        window: int | None,
     ) -> tuple[jax.Array, KeyValue]:
         """Returns the output (B, 1, D) at `position`, and the layer's updated cache."""
-        normal_B1D = self.attention_norm(x_B1D)
-        mixed_B1D, cache_BWKh = self.attention.decode(normal_B1D, position, mask_B11W, cache_BWKh)
-        x_B1D = x_B1D + mixed_B1D
-        return x_B1D + self._apply_mlp(self.mlp_norm(x_B1D))[0], cache_BWKh
+        normal_B1D = _normal(self.attention_norm, x_B1D)
+        mixed_B1D, cache_BWKh = self.attention.decode(
+            normal_B1D, position, mask_B11W, cache_BWKh, window
+        )
+        x_B1D = x_B1D + _normal(self.attention_post_norm, mixed_B1D)
+        out_B1D, _ = self._apply_mlp(_normal(self.mlp_norm, x_B1D))
+        return x_B1D + _normal(self.mlp_post_norm, out_B1D), cache_BWKh
+
+
+def _normal(norm: Norm | None, x_BSD: jax.Array) -> jax.Array:
+    """Returns `x_BSD` normalized, or itself where the layer has no norm."""
+    if norm is None:
+        return x_BSD
+    with jax.named_scope("norm"):
+        return norm(x_BSD)
 
 
 class Embedding(nnx.Module):
@@ -135,13 +157,15 @@ class Output(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """Decoder-only transformer with pre-norm layers.
+    """Decoder-only transformer.
 
     Maps tokens, int32 (B, S), to normalized features (B, S, D) in the compute dtype; `logits` maps
     features to logits, float32 (B, S, V). `decode` computes one position with a cache.
 
     References:
-        Pre-norm layers: https://arxiv.org/abs/2002.04745
+        Norms before the parts of a layer: https://arxiv.org/abs/2002.04745
+        After them: OLMo 2, section 3.3, https://arxiv.org/abs/2501.00656
+        Both: Gemma 2, section 2, https://arxiv.org/abs/2408.00118
         Tied embeddings: https://arxiv.org/abs/1608.05859
         Scaled embeddings: section 3.4 of https://arxiv.org/abs/1706.03762
     """
@@ -194,19 +218,21 @@ class Decoder(nnx.Module):
         x_BSD = self._embedded(tokens_BS, positions_BS)
         rate = self.model.dropout
         x_BSD = dropout.dropout(x_BSD, dropout_keys_B, 0, dropout.EMBEDDING, rate)
-        window, softcap = self.model.sliding_window, self.model.attn_logit_softcap
-        attend = attend_by(self.attention, segments_BS, window, softcap)
+        softcap, scale = self.model.attn_logit_softcap, score_scale(self.model)
         graph, stacked = nnx.split(self.layers)
 
-        def one_layer(x_BSD: jax.Array, layer: tuple[nnx.State, jax.Array]):
-            weights, number = layer
-            module = nnx.merge(graph, weights)
-            return module(x_BSD, positions_BS, attend, number, dropout_keys_B)
+        def body(window: int | None) -> Body:
+            attend = attend_by(self.attention, segments_BS, window, softcap, scale)
+
+            def one_layer(x_BSD: jax.Array, layer: tuple[nnx.State, jax.Array]):
+                weights, number = layer
+                module = nnx.merge(graph, weights)
+                return module(x_BSD, positions_BS, attend, window, number, dropout_keys_B)
+
+            return self._rematerialized(one_layer)
 
         numbered = (stacked, jnp.arange(self.model.layers))
-        x_BSD, load_balance_loss_LB = jax.lax.scan(
-            self._rematerialized(one_layer), x_BSD, numbered, unroll=not self.model.scan_layers
-        )
+        x_BSD, load_balance_loss_LB = scan_layers(self.model, body, x_BSD, numbered)
         with jax.named_scope("norm"):
             features_BSD = self.final_norm(x_BSD)
         return features_BSD, None if load_balance_loss_LB is None else jnp.mean(
@@ -268,19 +294,21 @@ class Decoder(nnx.Module):
         Attention covers the last `window` positions, `position` included.
         """
         x_B1D = self._embedded(tokens_B1, jnp.full(tokens_B1.shape, position))
-        window = min(window, self.model.sliding_window or window)
         positions_W = jnp.arange(cache[0].shape[2])
-        seen_W = (positions_W <= position) & (positions_W > position - window)
         graph, stacked = nnx.split(self.layers)
 
-        def one_layer(x_B1D: jax.Array, layer: tuple[nnx.State, KeyValue]):
-            weights, cache_BWKh = layer
-            module = nnx.merge(graph, weights)
-            return module.decode(x_B1D, position, seen_W[None, None, None, :], cache_BWKh)
+        def body(of_layer: int | None) -> Body:
+            seen_W = positions_W > position - min(window, of_layer or window)
+            mask_B11W = (seen_W & (positions_W <= position))[None, None, None, :]
 
-        x_B1D, cache = jax.lax.scan(
-            one_layer, x_B1D, (stacked, cache), unroll=not self.model.scan_layers
-        )
+            def one_layer(x_B1D: jax.Array, layer: tuple[nnx.State, KeyValue]):
+                weights, cache_BWKh = layer
+                module = nnx.merge(graph, weights)
+                return module.decode(x_B1D, position, mask_B11W, cache_BWKh, of_layer)
+
+            return one_layer
+
+        x_B1D, cache = scan_layers(self.model, body, x_B1D, (stacked, cache))
         return self.logits(self.final_norm(x_B1D)), cache
 
     def _rematerialized(self, body: Callable[..., Any]) -> Callable[..., Any]:

@@ -26,21 +26,23 @@ class Norm(nnx.Module):
         Layer normalization: https://arxiv.org/abs/1607.06450
     """
 
-    def __init__(self, model: Model, width: int):
-        self.eps, self.kind = model.norm_eps, model.norm
+    def __init__(self, model: Model, width: int, dims: int = 1):
+        """Builds a norm over the last `dims` dims, whose sizes multiply to `width`."""
+        self.eps, self.kind, self.dims = model.norm_eps, model.norm, dims
         self.scale = nnx.Param(jnp.ones((width,)), out_sharding=("norm",))
         if self.kind == "layer":
             self.bias = nnx.Param(jnp.zeros((width,)), out_sharding=("norm",))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Normalizes over the last dim; same shape and dtype, computed in float32."""
+        """Normalizes over the last dims; same shape and dtype, computed in float32."""
         wide = x.astype(jnp.float32)
+        axes, shape = tuple(range(-self.dims, 0)), x.shape[-self.dims :]
         if self.kind == "layer":
-            wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
-        mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-        normal = wide * jax.lax.rsqrt(mean_square + self.eps) * self.scale[...]
+            wide = wide - jnp.mean(wide, axis=axes, keepdims=True)
+        mean_square = jnp.mean(jnp.square(wide), axis=axes, keepdims=True)
+        normal = wide * jax.lax.rsqrt(mean_square + self.eps) * self.scale[...].reshape(shape)
         if self.kind == "layer":
-            normal = normal + self.bias[...]
+            normal = normal + self.bias[...].reshape(shape)
         return normal.astype(x.dtype)
 
 
@@ -99,29 +101,46 @@ def rotate(
     half = x_BSHh.shape[-1] // 2
     frequency_G = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
     if scaling is not None:
-        frequency_G = _scaled(frequency_G, scaling)
+        frequency_G = _scaled(frequency_G, theta, scaling)
     angle_BS1G = positions_BS[:, :, None, None].astype(jnp.float32) * frequency_G
     cos, sin = jnp.cos(angle_BS1G), jnp.sin(angle_BS1G)
+    if scaling is not None and scaling.kind == "yarn":
+        cos, sin = (x * (0.1 * math.log(scaling.factor) + 1) for x in (cos, sin))
     first, second = x_BSHh[..., :half].astype(jnp.float32), x_BSHh[..., half:].astype(jnp.float32)
     rotated = [first * cos - second * sin, second * cos + first * sin]
     return jnp.concatenate(rotated, axis=-1).astype(x_BSHh.dtype)
 
 
-def _scaled(frequency_G: jax.Array, scaling: RopeScaling) -> jax.Array:
-    """Divides rotary frequencies by `factor`: all of them, or only low ones as Llama 3.1 does.
+def _scaled(frequency_G: jax.Array, theta: float, scaling: RopeScaling) -> jax.Array:
+    """Divides rotary frequencies by `factor`: all of them, or only low ones.
 
     Llama 3.1 counts rotations over the trained positions. Below `low_frequency_factor` rotations
     it divides, above `high_frequency_factor` it does not; in between it interpolates linearly.
+    YaRN interpolates linearly in the number of the frequency.
 
     References:
         Linear: position interpolation, https://arxiv.org/abs/2306.15595
         Llama 3.1: `apply_scaling` in https://github.com/meta-llama/llama-models,
         models/llama3/model.py
+        YaRN: section 3.2 of https://arxiv.org/abs/2309.00071; section 3.4 for the size of queries
+        and keys
     """
     slowed_G = frequency_G / scaling.factor
     if scaling.kind == "linear":
         return slowed_G
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    if scaling.kind == "yarn":
+        size = 2 * len(frequency_G)
+        fast, slow = (
+            size
+            * math.log(scaling.original_max_positions / (2 * math.pi * turns))
+            / (2 * math.log(theta))
+            for turns in (high, low)
+        )
+        # As in the published code, without rounding.
+        fast, slow = max(fast, 0.0), min(slow, size - 1.0)
+        kept_G = 1 - jnp.clip((jnp.arange(size // 2) - fast) / max(slow - fast, 1e-3), 0, 1)
+        return slowed_G * (1 - kept_G) + frequency_G * kept_G
     turns_G = scaling.original_max_positions * frequency_G / (2 * math.pi)
     kept_G = jnp.clip((turns_G - low) / (high - low), 0, 1)
     return slowed_G * (1 - kept_G) + frequency_G * kept_G

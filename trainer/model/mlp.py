@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from trainer.contract.config.model import Model
@@ -15,12 +16,32 @@ from trainer.model.attention import residual_gain
 from trainer.model.layers import Projection
 from trainer.model.sharding import constrain
 
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "swiglu": jax.nn.silu,
-    "geglu": partial(jax.nn.gelu, approximate=True),
-    "gelu": partial(jax.nn.gelu, approximate=True),
+CLAMP, SIGMOID_SCALE = 7.0, 1.702
+"""Constants of gpt-oss: `swiglu_limit` and the factor in its sigmoid."""
+
+
+def clamped_swiglu(gate: jax.Array, up: jax.Array) -> jax.Array:
+    """Returns the hidden values of gpt-oss: a clamped SwiGLU with one added to `up`.
+
+    References:
+        `swiglu` in https://github.com/openai/gpt-oss, gpt_oss/torch/model.py
+    """
+    gate, up = jnp.minimum(gate, CLAMP), jnp.clip(up, -CLAMP, CLAMP)
+    return gate * jax.nn.sigmoid(SIGMOID_SCALE * gate) * (up + 1)
+
+
+gelu = partial(jax.nn.gelu, approximate=True)
+
+ACTIVATIONS: dict[str, Callable[..., jax.Array]] = {
+    "swiglu": lambda gate, up: jax.nn.silu(gate) * up,
+    "geglu": lambda gate, up: gelu(gate) * up,
+    "gelu": gelu,
+    "clamped_swiglu": clamped_swiglu,
 }
-"""Activation of the gate, or of `up` without a gate. GELU is the tanh form of GPT-2 and Gemma."""
+"""Hidden values from `gate` and `up`, or from `up` alone.
+
+GELU is the tanh form of GPT-2 and Gemma.
+"""
 
 
 class MLP(nnx.Module):
@@ -42,8 +63,5 @@ class MLP(nnx.Module):
 
     def __call__(self, x_BSD: jax.Array) -> jax.Array:
         """Returns the output (B, S, D)."""
-        first, *rest = (getattr(self, part)(x_BSD) for part in self.parts)
-        hidden_BSF = ACTIVATIONS[self.kind](first)
-        for other in rest:
-            hidden_BSF = hidden_BSF * other
+        hidden_BSF = ACTIVATIONS[self.kind](*(getattr(self, part)(x_BSD) for part in self.parts))
         return self.down(constrain(hidden_BSF, "batch", "sequence", "mlp"))

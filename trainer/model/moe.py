@@ -30,8 +30,8 @@ class MoE(nnx.Module):
     """A mixture of experts that replaces the feed-forward part of a layer.
 
     Maps (B, S, D) to (B, S, D). Each token uses the `top_k` experts with the largest logits,
-    weighted by the softmax over those logits. With `capacity_factor`, an expert takes at most C
-    tokens of a sequence; later tokens skip it.
+    weighted by the softmax over those logits (`normalize_weights`) or over all. With
+    `capacity_factor`, an expert takes at most C tokens of a sequence; later tokens skip it.
 
     References:
         Switch Transformers: https://arxiv.org/abs/2101.03961
@@ -46,17 +46,23 @@ class MoE(nnx.Module):
         self.settings, self.by = model.moe, kind
         self.parts, self.kind = hidden_parts(model), model.mlp
         width, hidden, count = model.d_model, model.d_ff, self.settings.count
-        self.router = Projection(rngs, (width, count), ("embed", "router"))
+        bias = model.biases == "all"
+        self.router = Projection(rngs, (width, count), ("embed", "router"), bias=bias)
+        inward, outward = (count, width, hidden), (count, hidden, width)
         for part in self.parts:
-            setattr(self, part, _Kernel(rngs, (count, width, hidden), moe_dropless.INWARD))
+            setattr(self, part, _Kernel(rngs, inward, moe_dropless.INWARD, bias=bias))
         gain = residual_gain(model)
-        self.down = _Kernel(rngs, (count, hidden, width), moe_dropless.OUTWARD, gain)
+        self.down = _Kernel(rngs, outward, moe_dropless.OUTWARD, gain, bias=bias)
 
     def __call__(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns the output (B, S, D), and the load-balancing loss of each sequence (B,)."""
         logits_BSE = self.router(x_BSD).astype(jnp.float32)
         chosen_BSk, experts_BSk = jax.lax.top_k(logits_BSE, self.settings.top_k)
-        weights_BSk = jax.nn.softmax(chosen_BSk, axis=-1).astype(x_BSD.dtype)
+        if self.settings.normalize_weights:
+            weights_BSk = jax.nn.softmax(chosen_BSk, axis=-1)
+        else:
+            weights_BSk = jnp.exp(chosen_BSk - jax.nn.logsumexp(logits_BSE, -1, keepdims=True))
+        weights_BSk = weights_BSk.astype(x_BSD.dtype)
         load_balance_loss_B = _load_balance_loss(logits_BSE, experts_BSk.reshape(len(x_BSD), -1))
         if self.by == "ragged" and rows_are_split(len(x_BSD)):
             return self._dropless(x_BSD, experts_BSk, weights_BSk), load_balance_loss_B
@@ -65,10 +71,10 @@ class MoE(nnx.Module):
     def _dropless(
         self, x_BSD: jax.Array, experts_BSk: jax.Array, weights_BSk: jax.Array
     ) -> jax.Array:
-        inward_EDF = [getattr(self, part).cast(x_BSD.dtype) for part in self.parts]
-        down_EFD, activation = self.down.cast(x_BSD.dtype), ACTIVATIONS[self.kind]
+        inward = [getattr(self, part).cast(x_BSD.dtype) for part in self.parts]
+        activation, outward = ACTIVATIONS[self.kind], self.down.cast(x_BSD.dtype)
         return moe_dropless.dropless_moe(
-            activation, x_BSD, experts_BSk, weights_BSk, inward_EDF, down_EFD
+            activation, x_BSD, experts_BSk, weights_BSk, inward, outward
         )
 
     def _in_slots(
@@ -90,33 +96,41 @@ class MoE(nnx.Module):
 
     def _apply_experts(self, x_BECD: jax.Array) -> jax.Array:
         """Applies each expert to the tokens in its slots."""
-        first, *rest = (
-            jnp.einsum("becd,edf->becf", x_BECD, getattr(self, part)(x_BECD.dtype))
-            for part in self.parts
-        )
-        hidden_BECF = ACTIVATIONS[self.kind](first)
-        for other in rest:
-            hidden_BECF = hidden_BECF * other
-        hidden_BECF = constrain(hidden_BECF, *BY_EXPERTS, None, "mlp")
-        return jnp.einsum("becf,efd->becd", hidden_BECF, self.down(x_BECD.dtype))
+        hidden_BECF = ACTIVATIONS[self.kind](*(getattr(self, part)(x_BECD) for part in self.parts))
+        return self.down(constrain(hidden_BECF, *BY_EXPERTS, None, "mlp"))
 
 
 class _Kernel(nnx.Module):
-    """A matrix for each expert."""
+    """A matrix for each expert, and optionally a bias."""
 
     def __init__(
-        self, rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], gain: float = 1.0
+        self,
+        rngs: nnx.Rngs,
+        shape: tuple[int, ...],
+        axes: tuple[str, ...],
+        gain: float = 1.0,
+        *,
+        bias: bool,
     ):
-        self.axes = axes
+        self.axes, self.has_bias = axes, bias
         kernel = gain / math.sqrt(shape[1]) * jax.random.normal(rngs.params(), shape)
         self.kernel = nnx.Param(kernel, out_sharding=axes)
+        if bias:
+            zeros = jnp.zeros((shape[0], shape[2]))
+            self.bias = nnx.Param(zeros, out_sharding=(axes[0], axes[2]))
 
-    def __call__(self, dtype: jnp.dtype) -> jax.Array:
-        return gathered(self.cast(dtype), self.axes)
+    def __call__(self, x_BECx: jax.Array) -> jax.Array:
+        """Returns the products of each expert's rows with its matrix."""
+        kernel, bias = self.cast(x_BECx.dtype)
+        product = jnp.einsum("becx,exy->becy", x_BECx, gathered(kernel, self.axes))
+        if bias is None:
+            return product
+        return product + gathered(bias, (self.axes[0], self.axes[2]))[:, None]
 
-    def cast(self, dtype: jnp.dtype) -> jax.Array:
-        """Returns the matrices in `dtype`, in their stored layout."""
-        return self.kernel[...].astype(dtype)
+    def cast(self, dtype: jnp.dtype) -> moe_dropless.Matrices:
+        """Returns the matrices in `dtype` and the biases or None, in their stored layout."""
+        bias = self.bias[...].astype(dtype) if self.has_bias else None
+        return moe_dropless.Matrices(self.kernel[...].astype(dtype), bias)
 
 
 def _gathers(experts_BN: jax.Array, count: int, slots: int) -> tuple[LookUp, LookUp]:

@@ -13,7 +13,7 @@ References:
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +55,14 @@ taken.defvjp(_forward, _backward)
 
 
 INWARD, OUTWARD = ("expert", "embed", "mlp"), ("expert", "mlp", "embed")
-Activation = Callable[[jax.Array], jax.Array]
+Activation = Callable[..., jax.Array]
+
+
+class Matrices(NamedTuple):
+    """A matrix of each expert (E, x, y), and the biases (E, y) or None."""
+
+    kernel: jax.Array
+    bias: jax.Array | None
 
 
 def dropless_moe(
@@ -63,58 +70,85 @@ def dropless_moe(
     x_BSD: jax.Array,
     experts_BSk: jax.Array,
     weights_BSk: jax.Array,
-    inward_EDF: list[jax.Array],
-    down_EFD: jax.Array,
+    inward: list[Matrices],
+    outward: Matrices,
 ) -> jax.Array:
     """Returns the weighted sum of the outputs of each token's experts, (B, S, D).
 
-    The activation applies to the first inward product, which the other ones then multiply. Matrices
-    have their stored layout, and rows are split over all of `BATCH_AXES`.
+    The activation maps the inward products to hidden values. Matrices have their stored layout, and
+    rows are split over all of `BATCH_AXES`.
     """
-    tokens, inward = spec(x_BSD, "batch", "sequence", None), spec(inward_EDF[0], *INWARD)
+    tokens, of_kernel = spec(x_BSD, "batch", "sequence", None), spec(inward[0].kernel, *INWARD)
     split = jax.shard_map(
-        partial(_moe_of_device, activation, inward),
-        in_specs=(tokens, tokens, tokens, [inward] * len(inward_EDF), spec(down_EFD, *OUTWARD)),
+        partial(_moe_of_device, activation, of_kernel),
+        in_specs=(tokens, tokens, tokens, [_specs(x, INWARD) for x in inward],
+                  _specs(outward, OUTWARD)),
         out_specs=tokens,
-    )
-    return split(x_BSD, experts_BSk, weights_BSk, inward_EDF, down_EFD)
+    )  # fmt: skip
+    return split(x_BSD, experts_BSk, weights_BSk, inward, outward)
+
+
+def _specs(matrices: Matrices, axes: tuple[str, str, str]) -> Any:
+    bias = matrices.bias
+    of_bias = None if bias is None else spec(bias, axes[0], axes[2])
+    return Matrices(spec(matrices.kernel, *axes), of_bias)  # type: ignore[arg-type]
 
 
 def _moe_of_device(
     activation: Activation,
-    inward: PartitionSpec,
+    of_kernel: PartitionSpec,
     x_BSD: jax.Array,
     experts_BSk: jax.Array,
     weights_BSk: jax.Array,
-    inward_EDF: list[jax.Array],
-    down_EFD: jax.Array,
+    inward: list[Matrices],
+    outward: Matrices,
 ) -> jax.Array:
-    """Computes the part of one device."""
-    expert, embed, mlp = inward
+    """Computes the part of one device. `of_kernel` is the spec of the inward matrices."""
+    expert, embed, mlp = of_kernel
     if expert:
         x_BSD, experts_BSk, weights_BSk = (
             jax.lax.all_gather(x, expert, tiled=True) for x in (x_BSD, experts_BSk, weights_BSk)
         )
     if embed:
-        inward_EDF = [jax.lax.all_gather(x, embed, axis=1, tiled=True) for x in inward_EDF]
-        down_EFD = jax.lax.all_gather(down_EFD, embed, axis=2, tiled=True)
+        inward = [_gathered(matrices, embed, 1) for matrices in inward]
+        outward = _gathered(outward, embed, 2)
+    if mlp and outward.bias is not None:
+        # The outputs of the devices along `mlp` are summed: one of them adds the bias.
+        first_one = jax.lax.axis_index(mlp) == 0
+        outward = outward._replace(bias=jnp.where(first_one, outward.bias, 0))
 
-    count, top_k = len(down_EFD), experts_BSk.shape[-1]
+    count, top_k = len(outward.kernel), experts_BSk.shape[-1]
     first = jax.lax.axis_index(expert) * count if expert else 0
     sizes_E, groups, choices = _groups(experts_BSk.reshape(-1) - first, count)
     rows_ND = jnp.repeat(x_BSD.reshape(-1, x_BSD.shape[-1]), top_k, axis=0)
     grouped_ND = taken(rows_ND, groups, choices)
-    hidden_NF, *rest = (jax.lax.ragged_dot(grouped_ND, x_EDF, sizes_E) for x_EDF in inward_EDF)
-    hidden_NF = activation(hidden_NF)
-    for other in rest:
-        hidden_NF = hidden_NF * other
-    fed_ND = taken(jax.lax.ragged_dot(hidden_NF, down_EFD, sizes_E), choices, groups)
+    hidden_NF = activation(*(_product(grouped_ND, matrices, sizes_E) for matrices in inward))
+    fed_ND = taken(_product(hidden_NF, outward, sizes_E), choices, groups)
 
     fed_BSkD = fed_ND.reshape(*experts_BSk.shape, -1)
     mixed_BSD = jnp.einsum("bskd,bsk->bsd", fed_BSkD, weights_BSk)
     if mlp:
         mixed_BSD = jax.lax.psum(mixed_BSD, mlp)
     return jax.lax.psum_scatter(mixed_BSD, expert, tiled=True) if expert else mixed_BSD
+
+
+def _gathered(matrices: Matrices, embed: str, axis: int) -> Matrices:
+    """Gathers the dim of the kernel that `embed` splits, and that of an outward bias."""
+    kernel = jax.lax.all_gather(matrices.kernel, embed, axis=axis, tiled=True)
+    bias = matrices.bias
+    if bias is not None and axis == 2:
+        bias = jax.lax.all_gather(bias, embed, axis=1, tiled=True)
+    return Matrices(kernel, bias)
+
+
+def _product(rows_Nx: jax.Array, matrices: Matrices, sizes_E: jax.Array) -> jax.Array:
+    """Returns the products of each expert's rows with its matrix, and its bias added."""
+    product = jax.lax.ragged_dot(rows_Nx, matrices.kernel, sizes_E)
+    if matrices.bias is None:
+        return product
+    experts_E = jnp.arange(len(sizes_E))
+    experts_N = jnp.repeat(experts_E, sizes_E, total_repeat_length=len(rows_Nx))
+    return product + matrices.bias.at[experts_N].get(indices_are_sorted=True)
 
 
 def _groups(experts_N: jax.Array, count: int) -> tuple[jax.Array, LookUp, LookUp]:

@@ -24,6 +24,7 @@ def attend(
     segments_BS: jax.Array,
     window: int | None = None,
     softcap: float | None = None,
+    scale: float | None = None,
     *,
     interpret: bool = False,
 ) -> Callable[[jax.Array, jax.Array, jax.Array], jax.Array]:
@@ -37,7 +38,8 @@ def attend(
         length, heads = query_BSHh.shape[1:3]
         shards = (1, 1) if mesh.empty else (mesh.shape["tensor"], mesh.shape["context"])
         kernel = _kernel(length, heads, window, softcap, shards, interpret)
-        arrays = (query_BSHh, key_BWKh, value_BWKh, segments_BS, segments_BS)
+        scaled_BSHh = query_BSHh * (scale or query_BSHh.shape[-1] ** -0.5)
+        arrays = (scaled_BSHh, key_BWKh, value_BWKh, segments_BS, segments_BS)
         if mesh.empty:
             return _attend_on_device(kernel, *arrays)
         # The compiler cannot split a kernel by itself. Each device has its own queries, and the
@@ -73,8 +75,7 @@ def _attend_on_device(
     segments_BW: jax.Array,
 ) -> jax.Array:
     """Computes attention for the rows, positions and heads of one device."""
-    scaled_BSHh = query_BSHh * query_BSHh.shape[-1] ** -0.5
-    by_head = (x.swapaxes(1, 2) for x in (scaled_BSHh, key_BWKh, value_BWKh))
+    by_head = (x.swapaxes(1, 2) for x in (query_BSHh, key_BWKh, value_BWKh))
     segments = splash_attention.SegmentIds(segments_BS, segments_BW)
     return jax.vmap(kernel)(*by_head, segments).swapaxes(1, 2)
 

@@ -58,7 +58,15 @@ KINDS: dict[str, dict[str, Any]] = {
     "gemma": {"kv_heads": 1, "mlp": "geglu"},
     "norms of heads": {"kv_heads": 3, "qk_norm": True},
     "capped scores": {"attn_logit_softcap": 30.0},
+    "norms after": {"norm_position": "after", "qk_norm": "full"},
+    "norms before and after": {"norm_position": "both"},
     "moe": {"moe": {"count": 4, "capacity_factor": 1.25}},
+    "gpt-oss": {
+        "moe": {"count": 4},
+        "biases": "all",
+        "mlp": "clamped_swiglu",
+        "attention_sinks": True,
+    },
     "experts for all": {"moe": {"count": 4}},
 }
 

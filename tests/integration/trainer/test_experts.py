@@ -86,13 +86,24 @@ def test_gradients_are_those_by_hand(factor, x_BSD):
 
 
 @pytest.mark.parametrize(
-    "mesh", [{}, {"fsdp": 2}, {"expert": 2, "context": 2}, {"fsdp": 2, "expert": 2, "tensor": 2}]
+    ("mesh", "keys"),
+    [
+        ({}, {}),
+        ({"fsdp": 2}, {}),
+        ({"expert": 2, "context": 2}, {}),
+        ({"fsdp": 2, "expert": 2, "tensor": 2}, {}),
+        ({"fsdp": 2, "expert": 2, "tensor": 2}, {"biases": "all", "mlp": "clamped_swiglu"}),
+    ],
 )
-def test_groups_of_rows_give_what_places_for_all_give(mesh, x_BSD):
+def test_groups_of_rows_give_what_places_for_all_give(mesh, keys, x_BSD):
     x_BSD = jnp.concatenate([x_BSD, x_BSD[::-1] + 1])  # a row for each of four devices
 
     def out_and_gradients(kind):
-        graph, weights = nnx.split(experts_of(model_of(), kind))
+        graph, weights = nnx.split(experts_of(model_of().model_copy(update=keys), kind))
+        # Initial biases are zero.
+        weights = jax.tree.map(
+            lambda x: x + 0.1 * jnp.sin(jnp.arange(x.size).reshape(x.shape)), weights
+        )
 
         def loss(weights, x_BSD):
             return jnp.sum(jnp.sin(nnx.merge(graph, weights)(x_BSD)[0]))

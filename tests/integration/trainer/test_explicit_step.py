@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.harness import bench
 from tests.support.jobs import corpus_of, job_of, world_of
+from tests.support.model_families import FAMILIES
 from trainer.analysis.explicit.step import check_step
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import resolve
@@ -122,3 +123,9 @@ def test_parts_of_sequences_gather_keys_and_values_in_each_layer() -> None:
     assert sum(one.times for one in forward) == 2 * LAYERS
     keys = 8 * 32 * 32 * 4
     assert sum(one.bytes for one in forward) == 2 * LAYERS * keys * 3 // 4
+
+
+@pytest.mark.parametrize("kind", ["olmo2", "qwen3_moe", "gemma2", "gpt_oss"])
+def test_families_with_parts_of_their_own_are_traced_to_the_end(kind: str) -> None:
+    _, found = step(4, mesh={"fsdp": 2, "tensor": 2}, model=FAMILIES[kind])
+    assert gathers(found)

@@ -46,8 +46,9 @@ def assert_close(found: list[jax.Array], wanted: list[jax.Array]) -> None:
 
 @pytest.mark.parametrize(("window", "softcap"), [(None, None), (100, 2.0)])
 def test_values_and_gradients_are_those_of_plain_attention(arrays, segments, window, softcap):
-    wanted = value_and_gradients(attend("reference", segments, window, softcap), arrays)
-    kernel = splash_attention.attend(segments, window, softcap, interpret=True)
+    scale = softcap and 0.2
+    wanted = value_and_gradients(attend("reference", segments, window, softcap, scale), arrays)
+    kernel = splash_attention.attend(segments, window, softcap, scale, interpret=True)
     assert_close(value_and_gradients(kernel, arrays), wanted)
 
 

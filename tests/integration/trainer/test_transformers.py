@@ -20,6 +20,7 @@ from tests.support.model_families import FAMILIES
 from tests.support.model_folders import loaded, params_of, plan_of
 from trainer import hugging_face
 from trainer.data import tokenizer
+from trainer.hugging_face import mxfp4
 from trainer.model import Network
 
 pytestmark = [
@@ -88,6 +89,17 @@ def test_what_they_save_gives_the_same_logits_here(
     spread = job_of(model=model, mesh={"fsdp": 2, "tensor": 2})
     params = jax.device_get(loaded(tmp_path, spread, devices=4))
     _assert_same_logits(torch, theirs, job, params)
+
+
+def test_mxfp4_is_decoded_to_their_numbers(torch):
+    theirs = import_module("transformers.integrations.mxfp4")
+    draw = np.random.default_rng(0)
+    blocks = draw.integers(0, 256, (2, 6, 3, mxfp4.BLOCK // 2), np.uint8)
+    scales = draw.integers(110, 140, blocks.shape[:-1], np.uint8)
+    wanted = theirs.convert_moe_packed_tensors(
+        *map(torch.from_numpy, (blocks, scales)), dtype=torch.float32
+    )
+    np.testing.assert_array_equal(mxfp4.decoded(blocks, scales), wanted.numpy())
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

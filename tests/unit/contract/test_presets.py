@@ -21,7 +21,18 @@ PUBLISHED = {
     "gpt2": 124_439_808,
     "qwen3-0.6b": 596_049_920,
     "qwen3-8b": 8_190_735_360,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "olmo2-1b": 1_484_916_736,
+    "olmo2-7b": 7_298_617_344,
     "gemma-2b": 2_506_172_416,
+    "gpt-oss-20b": 20_914_757_184,
+    "gpt-oss-120b": 116_829_156_672,
+    "gemma2-2b": 2_614_341_888,
+    "gemma2-9b": 9_241_705_984,
+    "gemma2-27b": 27_227_128_320,
+    "gemma3-270m": 268_098_176,
+    "gemma3-1b": 999_885_952,
     "mistral-7b": 7_241_732_096,
     "mixtral-8x7b": 46_702_792_704,
 }
@@ -62,9 +73,17 @@ def test_learned_positions_cannot_be_scaled() -> None:
     assert set(found) == {"model.rope_scaling"}
 
 
+def test_keys_of_windows_need_a_window_and_a_layer_without_one() -> None:
+    found = problems_of(global_every=2, local_rope_theta=100.0)
+    assert set(found) == {"model.global_every", "model.local_rope_theta"}
+    assert "set sliding_window" in found["model.global_every"]
+    found = problems_of(global_every=3, sliding_window=8)
+    assert "more than the model's 2 layers" in found["model.global_every"]
+
+
 def test_a_token_takes_no_more_experts_than_there_are() -> None:
-    found = problems_of(moe={"count": 2, "top_k": 3}, biases="all")
-    assert set(found) == {"model.moe.top_k", "model.biases"}
+    found = problems_of(moe={"count": 2, "top_k": 3})
+    assert set(found) == {"model.moe.top_k"}
 
 
 def flops_of(**keys: Any) -> float:
@@ -91,3 +110,10 @@ def test_a_window_halves_no_more_than_the_positions_that_are_not_seen() -> None:
     attention = 6 * 32 * 4096 * 4096
     saved = flops_of() - flops_of(sliding_window=1024)
     assert saved == pytest.approx(attention * (1 - 7 / 16))
+
+
+def test_only_layers_with_the_window_save_what_it_hides() -> None:
+    """Of 32 layers every sixth is global: 5 see all positions, 27 see the window."""
+    saved = flops_of() - flops_of(sliding_window=1024)
+    mixed = flops_of() - flops_of(sliding_window=1024, global_every=6)
+    assert mixed == pytest.approx(saved * 27 / 32)

@@ -7,6 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.support.jobs import job_of
+from tests.support.model_families import FAMILIES
 from tests.support.model_folders import (
     assert_equal,
     folder_maker,
@@ -82,6 +83,23 @@ def test_models_of_another_kind_are_refused(exported, change, said):
     assert len(error.value.lines) == len(said)
     for problem, words in zip(error.value.lines, said, strict=True):
         assert words in problem
+
+
+def test_windows_and_positions_of_gpt_oss_must_be_those_of_the_job(exported):
+    folder, _ = exported(job_of(model=FAMILIES["gpt_oss"]))
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    config["layer_types"] = ["full_attention", "sliding_attention", "full_attention"]
+    config["rope_scaling"] |= {"beta_fast": 32.0, "truncate": True, "attention_factor": 2.0}
+    file.write_text(json.dumps(config))
+    with pytest.raises(ConfigError) as error:
+        loaded(folder, job_of(model=FAMILIES["gpt_oss"]))
+    assert [line.removeprefix(f"{file}: ") for line in error.value.lines] == [
+        "sliding_window_pattern is a list, but the job's model.global_every is 2",
+        "beta_fast is 32.0, but the job's model.rope_scaling.high_frequency_factor is 8.0",
+        "truncate is true, but YaRN is supported only with false",
+        "attention_factor is 2.0, but YaRN is supported only without it",
+    ]
 
 
 def test_keys_that_a_llama_has_by_default_need_not_be_said(exported):

@@ -24,26 +24,27 @@ GIVEN = ("vocab_size", "rngs")
 class RopeScaling(Section):
     """Extension of rotary positions beyond the length that the model was trained for."""
 
-    kind: Literal["linear", "llama3"] = Field(
+    kind: Literal["linear", "llama3", "yarn"] = Field(
         description="How frequencies are scaled: `linear` divides all of them by `factor`; "
-        "`llama3` keeps short waves and divides long ones."
+        "`llama3` and `yarn` keep short waves and divide long ones."
     )
     factor: Annotated[float, Field(ge=1)] = Field(
         description="The largest divisor of a frequency: how many times longer the context becomes."
     )
     low_frequency_factor: Annotated[float, Field(gt=0)] = Field(
         default=1.0,
-        description="With `kind: llama3`, waves longer than `original_max_positions` divided by "
-        "this are scaled by the whole `factor`.",
+        description="Except with `kind: linear`, waves longer than `original_max_positions` "
+        "divided by this are scaled by the whole `factor`: `beta_slow` of YaRN.",
     )
     high_frequency_factor: Annotated[float, Field(gt=0)] = Field(
         default=4.0,
-        description="With `kind: llama3`, waves shorter than `original_max_positions` divided by "
-        "this are not scaled.",
+        description="Except with `kind: linear`, waves shorter than `original_max_positions` "
+        "divided by this are not scaled: `beta_fast` of YaRN, which has 32.",
     )
     original_max_positions: Positive = Field(
         default=8192,
-        description="With `kind: llama3`, the context length that the model was first trained for.",
+        description="Except with `kind: linear`, the context length that the model was first "
+        "trained for.",
     )
 
 
@@ -56,6 +57,11 @@ class MixtureOfExperts(Section):
         default=None,
         description="Limit on the tokens of a sequence that an expert takes, as a multiple of an "
         "even split. Tokens beyond it skip that expert. null: no limit.",
+    )
+    normalize_weights: bool = Field(
+        default=True,
+        description="Whether the weights of a token's experts add up to one: the softmax is over "
+        "the chosen experts, as in Mixtral. `false`: it is over all experts.",
     )
     load_balance_loss_weight: Annotated[float, Field(ge=0)] = Field(
         default=0.01,
@@ -114,29 +120,54 @@ class Model(Section):
     norm_eps: Annotated[float, Field(gt=0)] = Field(
         default=1e-5, description="Constant that normalization adds to the variance."
     )
-    qk_norm: bool = Field(
+    norm_position: Literal["before", "after", "both"] = Field(
+        default="before",
+        description="Where attention and the MLP have a norm: `before` on their input, `after` on "
+        "their output, before it is added to the residual stream (OLMo 2), or `both` (Gemma 2).",
+    )
+    qk_norm: bool | Literal["full"] = Field(
         default=False,
-        description="Whether the queries and keys of each head are normalized before positions "
-        "are applied.",
+        description="Whether queries and keys are normalized before positions are applied: `true` "
+        "each head alone, `full` all heads of a position together (OLMo 2).",
     )
     biases: Literal["none", "qkv", "all"] = Field(
         default="none",
         description="Projections that have a bias: `none`, `qkv` (queries, keys and values) or "
-        "`all`.",
+        "`all`, the router and the experts included.",
     )
     sliding_window: Positive | None = Field(
         default=None,
         description="Number of positions that attention covers, the token's own included. null: "
         "all earlier positions.",
     )
+    global_every: Annotated[int, Field(ge=2)] | None = Field(
+        default=None,
+        description="Every layer of this number attends to all earlier positions instead of the "
+        "sliding window: with 2, the second, the fourth and so on. null: none does.",
+    )
+    local_rope_theta: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="Base of the rotary frequencies, without `rope_scaling`, in layers with a "
+        "sliding window (Gemma 3). null: as in the other layers.",
+    )
+    attention_sinks: bool = Field(
+        default=False,
+        description="Whether each head has a learned score that takes part in the softmax and has "
+        "no value (gpt-oss).",
+    )
+    query_scale_dim: Positive | None = Field(
+        default=None,
+        description="Attention scores are divided by the square root of this number. null: of "
+        "`head_dim`.",
+    )
     attn_logit_softcap: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
         description="Bound on attention scores, applied as cap * tanh(score / cap). null: none.",
     )
-    mlp: Literal["swiglu", "geglu", "gelu"] = Field(
+    mlp: Literal["swiglu", "geglu", "gelu", "clamped_swiglu"] = Field(
         default="swiglu",
-        description="Kind of MLP: `swiglu` or `geglu` with a gate (arXiv:2002.05202), or `gelu` "
-        "without one.",
+        description="Kind of MLP: `swiglu` or `geglu` with a gate (arXiv:2002.05202), `gelu` "
+        "without one, or `clamped_swiglu`, the gate of gpt-oss.",
     )
     moe: MixtureOfExperts | None = Field(
         default=None,
@@ -174,6 +205,16 @@ class Model(Section):
         description="Dtype of the forward and backward pass; parameters stay in float32. `auto`: "
         "bfloat16 on accelerators, float32 on CPU devices.",
     )
+
+    @property
+    def layer_period(self) -> int:
+        """Number of layers after which the kinds of layers repeat."""
+        return self.global_every or 1
+
+    def window_of(self, layer: int) -> int | None:
+        """Returns the sliding window of a layer, which counts from 0; None: all positions."""
+        is_global = self.global_every is not None and (layer + 1) % self.global_every == 0
+        return None if is_global else self.sliding_window
 
     @model_validator(mode="wrap")
     @classmethod

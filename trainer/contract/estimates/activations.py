@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from trainer.contract.config.job import Job
 from trainer.contract.planning import lora, parameter_shapes, sharding_rules
-from trainer.contract.planning.parameter_shapes import capacity, hidden_parts
+from trainer.contract.planning.parameter_shapes import capacity, hidden_parts, norm_places
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import DTYPE_BYTES, FLOAT32_BYTES
 
-HIDDEN_ARRAYS = {"swiglu": 6, "geglu": 8, "gelu": 6}
+HIDDEN_ARRAYS = {"swiglu": 6, "geglu": 8, "gelu": 6, "clamped_swiglu": 8}
 """Number of arrays of the feed-forward part's hidden width that gradients need."""
 
 
@@ -61,7 +61,9 @@ class _Activations:
     stream: int
     """A copy of the residual stream, which is whole on every device."""
     norms: int
-    """Both norms: three float32 copies of the stream each."""
+    """All norms of the stream: three float32 copies of it each."""
+    last_product: int
+    """Output of the feed-forward part, if a norm reads it."""
     query: int
     key_value: int
     """Keys and values together."""
@@ -85,8 +87,12 @@ class _Activations:
 
     @property
     def of_products(self) -> int:
-        """The layer's input, and the outputs of its products with weights, except the last."""
-        return 2 * self.stream + self.query + self.key_value + self.mlp_products
+        """The layer's input, and the outputs of its products with weights.
+
+        The last one counts only if a norm reads it.
+        """
+        products = self.query + self.key_value + self.mlp_products + self.last_product
+        return 2 * self.stream + products
 
     @property
     def attention(self) -> int:
@@ -101,7 +107,7 @@ class _Activations:
         is_split = model.kv_heads % tensor == 0
         # Key/value heads that the tensor axis does not split are repeated for each query head.
         kv_heads = model.kv_heads // tensor if is_split else model.kv_heads + heads
-        scores = 1 if model.attn_logit_softcap is None else 3
+        scores = (1 if model.attn_logit_softcap is None else 3) + model.attention_sinks
         positions = job.data.seq_len if plan.attention == "reference" else 0
         hidden = width * (model.d_ff // tensor if model.d_ff % tensor == 0 else model.d_ff)
         stream, key_value = width * model.d_model, width * 2 * kv_heads * model.head_dim
@@ -114,16 +120,19 @@ class _Activations:
             mlp = int(HIDDEN_ARRAYS[model.mlp] * hidden * slots + stream * chosen)
         else:
             mlp = HIDDEN_ARRAYS[model.mlp] * hidden
+        normalized = heads + kv_heads if model.qk_norm else 0
+        before_after = norm_places(model)
         adapted = lora.targets(job.lora, parameter_shapes.parameters(model, plan.padded_vocab))
         outputs = [_split(one, plan) for one in adapted if not one.name.endswith(".down.kernel")]
         return cls(
             stream=stream,
-            norms=6 * FLOAT32_BYTES * model.d_model,
+            norms=sum(before_after) * 6 * FLOAT32_BYTES * model.d_model,
+            last_product=0 if experts else before_after[1] * stream,
             query=width * heads * model.head_dim,
             key_value=key_value,
             seen_key_value=key_value * plan.mesh["context"],
             scores=(scores * FLOAT32_BYTES + width) * heads * positions,
-            head_norms=3 * FLOAT32_BYTES * (heads + kv_heads) * model.head_dim * model.qk_norm,
+            head_norms=3 * FLOAT32_BYTES * normalized * model.head_dim,
             mlp=mlp,
             mlp_products=0 if experts else len(hidden_parts(model)) * hidden,
             adapters=width * job.lora.rank * len(adapted) if job.lora else 0,

@@ -18,7 +18,7 @@ from trainer.contract.config.job import Job
 from trainer.contract.config.model import Model
 from trainer.contract.estimates.activations import least_kept_per_token
 from trainer.contract.planning import accelerators, lora, optimizer_state, sharding_rules
-from trainer.contract.planning.parameter_shapes import capacity
+from trainer.contract.planning.parameter_shapes import capacity, norm_places
 from trainer.contract.planning.plan import ArrayPlan, Plan, World
 from trainer.contract.planning.planner import DTYPE_BYTES
 
@@ -148,7 +148,7 @@ def _recomputed_per_token(job: Job, plan: Plan) -> float:
 
     `dots` recomputes products that are not of rows and a single matrix: attention's two, and those
     of experts. `full` recomputes all products of the layers. Neither recomputes a layer's last
-    product, because no gradient needs its result.
+    product unless a norm follows it: no other gradient needs its result.
     """
     if job.decoder.remat == "none":
         return 0.0
@@ -157,11 +157,12 @@ def _recomputed_per_token(job: Job, plan: Plan) -> float:
 
 def _again(job: Job, plan: Plan) -> list[ArrayPlan]:
     """Returns the weights whose products rematerialization repeats, for `dots` and `full`."""
+    unread = () if norm_places(job.decoder)[1] else LAST
     return [
         array
         for array in _kernels(job, plan)
         if array.name.startswith("layers.")
-        and not array.name.endswith(LAST)
+        and not array.name.endswith(unread)
         and (job.decoder.remat == "full" or "expert" in array.axes)
     ]
 
@@ -193,10 +194,14 @@ def _met(job: Job, arrays: list[ArrayPlan]) -> float:
 
 
 def _attention(job: Job) -> float:
-    """Returns L S H h, where S is twice the mean number of positions that a position attends to."""
+    """Returns S H h summed over layers.
+
+    S is twice the mean number of positions that a position of the layer attends to.
+    """
     model, length = job.decoder, job.data.seq_len
-    window = min(model.sliding_window or length, length)
-    return model.layers * window * (2 - window / length) * model.heads * model.head_dim
+    windows = [min(model.window_of(layer) or length, length) for layer in range(model.layers)]
+    seen = sum(window * (2 - window / length) for window in windows)
+    return seen * model.heads * model.head_dim
 
 
 def _hbm_bytes(job: Job, plan: Plan) -> float:

@@ -18,10 +18,10 @@ class Pull(NamedTuple):
 def pull(optimizer: Optimizer, name: str, axes: Collection[str]) -> Pull:
     """Returns the settings of a parameter with these logical axes.
 
-    By default, weight decay excludes norms and biases: scales around one and offsets are not
-    weights.
+    By default, weight decay excludes norms, biases and attention sinks: scales around one and
+    offsets are not weights.
     """
-    is_weight = "norm" not in axes and not name.endswith(".bias")
+    is_weight = "norm" not in axes and not name.endswith((".bias", ".sinks"))
     decay = optimizer.weight_decay if is_weight else 0.0
     for group in optimizer.param_groups:
         if fnmatchcase(name, group.pattern):

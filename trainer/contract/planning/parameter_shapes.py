@@ -65,15 +65,29 @@ def parameters(model: Model, vocab: int) -> list[Parameter]:
 
 def _layer_parameters(model: Model) -> list[Parameter]:
     one_layer = [
-        *_norm("attention_norm", model, model.d_model),
+        *_norms("attention", model),
         *_attention(model),
-        *_norm("mlp_norm", model, model.d_model),
+        *_norms("mlp", model),
         *(_mlp(model) if model.moe is None else _experts(model, model.moe)),
     ]
     return [
         Parameter(f"layers.{one.name}", (model.layers, *one.shape), ("layer", *one.axes))
         for one in one_layer
     ]
+
+
+def _norms(part: str, model: Model) -> list[Parameter]:
+    """Returns the norms of the input and the output of a part of a layer."""
+    before, after = norm_places(model)
+    return [
+        *(_norm(f"{part}_norm", model, model.d_model) if before else ()),
+        *(_norm(f"{part}_post_norm", model, model.d_model) if after else ()),
+    ]
+
+
+def norm_places(model: Model) -> tuple[bool, bool]:
+    """Returns whether attention and the MLP have a norm before and a norm after them."""
+    return model.norm_position != "after", model.norm_position != "before"
 
 
 def _norm(name: str, model: Model, width: int) -> list[Parameter]:
@@ -95,8 +109,12 @@ def _attention(model: Model) -> list[Parameter]:
     shape, axes = (model.heads, head, width), ("heads", "head_dim", "embed")
     bias = model.biases == "all"
     found += _projection("attention.output", shape, axes, inputs=2, bias=bias)
+    if model.attention_sinks:
+        found.append(Parameter("attention.sinks", (model.heads,), ("heads",)))
     if model.qk_norm:
-        found += [Parameter(f"attention.{of}_norm.scale", (head,), ("norm",)) for of in QUERY_KEY]
+        heads = (model.heads, model.kv_heads) if model.qk_norm == "full" else (1, 1)
+        for of, count in zip(QUERY_KEY, heads, strict=True):
+            found += _norm(f"attention.{of}_norm", model, count * head)
     return found
 
 
@@ -112,11 +130,14 @@ def _experts(model: Model, experts: MixtureOfExperts) -> list[Parameter]:
     width, hidden, count = model.d_model, model.d_ff, experts.count
     inward = ((count, width, hidden), ("expert", "embed", "mlp"))
     outward = ((count, hidden, width), ("expert", "mlp", "embed"))
-    return [
-        Parameter("mlp.router.kernel", (width, count), ("embed", "router")),
-        *(Parameter(f"mlp.{part}.kernel", *inward) for part in hidden_parts(model)),
-        Parameter("mlp.down.kernel", *outward),
-    ]
+    bias = model.biases == "all"
+    found = _projection("mlp.router", (width, count), ("embed", "router"), bias=bias)
+    for part in (*hidden_parts(model), "down"):
+        shape, axes = outward if part == "down" else inward
+        found.append(Parameter(f"mlp.{part}.kernel", shape, axes))
+        if bias:
+            found.append(Parameter(f"mlp.{part}.bias", (count, shape[2]), ("expert", axes[2])))
+    return found
 
 
 def capacity(experts: MixtureOfExperts, length: int) -> int:

@@ -218,8 +218,11 @@ def _compute_dtype(job: Job, world: World) -> Dtype:
 
 
 def _attention(job: Job, world: World, batch: BatchSplit) -> Literal["reference", "splash"]:
-    """Returns the attention kernel: `splash` needs positions and head_dim in whole TPU vectors."""
-    if isinstance(job.model, CustomModel):
+    """Returns the attention kernel: `splash` needs positions and head_dim in whole TPU vectors.
+
+    Attention sinks are computed by `reference` only: gpt-oss, which has them, has smaller heads.
+    """
+    if isinstance(job.model, CustomModel) or job.decoder.attention_sinks:
         return "reference"
     sizes = (batch.positions_per_device, job.decoder.head_dim)
     fits = all(size % TPU_LANES == 0 for size in sizes)

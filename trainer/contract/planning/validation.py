@@ -117,14 +117,12 @@ def _model(model: Model, seq_len: int) -> Problems:
             f"{model.heads} query heads are not divisible by {model.kv_heads} key/value heads",
         )
     yield from _positions(model, seq_len)
-    if experts := model.moe:
-        if experts.top_k > experts.count:
-            yield (
-                "model.moe.top_k",
-                f"{experts.top_k} is more than the number of experts, {experts.count}",
-            )
-        if model.biases == "all":
-            yield "model.biases", "experts do not support biases. Set this key to qkv or none"
+    yield from _windows(model)
+    if (experts := model.moe) and experts.top_k > experts.count:
+        yield (
+            "model.moe.top_k",
+            f"{experts.top_k} is more than the number of experts, {experts.count}",
+        )
 
 
 def _positions(model: Model, seq_len: int) -> Problems:
@@ -138,8 +136,9 @@ def _positions(model: Model, seq_len: int) -> Problems:
                 "applies only to learned positions. Remove this key, or set positions: learned",
             )
         return
-    if model.rope_scaling is not None:
-        yield "model.rope_scaling", "applies only to rotary positions. Remove this key"
+    for key in ("rope_scaling", "local_rope_theta"):
+        if getattr(model, key) is not None:
+            yield f"model.{key}", "applies only to rotary positions. Remove this key"
     if rows is None:
         yield (
             "model.max_positions",
@@ -147,6 +146,22 @@ def _positions(model: Model, seq_len: int) -> Problems:
         )
     elif seq_len > rows:
         yield "data.seq_len", f"{seq_len} is more than the model's {rows} learned positions"
+
+
+def _windows(model: Model) -> Problems:
+    if model.sliding_window is None:
+        for key in ("global_every", "local_rope_theta"):
+            if getattr(model, key) is not None:
+                yield (
+                    f"model.{key}",
+                    "applies only to layers with a sliding window. Remove this key, or set "
+                    "sliding_window",
+                )
+    elif model.global_every is not None and model.global_every > model.layers:
+        yield (
+            "model.global_every",
+            f"{model.global_every} is more than the model's {model.layers} layers. Remove this key",
+        )
 
 
 def _vocabulary(job: Job) -> Problems:

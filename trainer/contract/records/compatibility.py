@@ -20,8 +20,9 @@ MODEL_KEYS = frozenset(
     for key in (
         "layers", "d_model", "heads", "kv_heads", "head_dim", "d_ff", "vocab_size",
         "rope_theta", "norm_eps", "tied_embeddings", "positions", "max_positions", "norm",
+        "global_every", "local_rope_theta", "attention_sinks", "query_scale_dim", "norm_position",
         "qk_norm", "biases", "attn_logit_softcap", "mlp", "moe",
-        "moe.count", "moe.top_k",
+        "moe.count", "moe.top_k", "moe.normalize_weights",
         "scale_embeddings", "final_logit_softcap",
     )
 ) | {"model", "data.tokenizer", "data.tokenizer.train", "data.eos_token"}  # fmt: skip
