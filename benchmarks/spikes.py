@@ -112,7 +112,7 @@ def judged(values: Iterable[Values]) -> tuple[list[int], float, float]:
         shares = (loss / limits.loss, grad_norm / limits.grad_norm)
         nearest = [max(pair) for pair in zip(nearest, shares, strict=True)]
         recent.add(step, loss, grad_norm)
-    return alarms, *nearest
+    return alarms, nearest[0], nearest[1]
 
 
 if __name__ == "__main__":

@@ -86,12 +86,12 @@ class AuditedHosts:
             recorder = Recorder(made.program, replay, Path(folder), process=0)
             recorder._gradients = _compiled_gradients.get(id(made))
             nothing = StopVote(made.program.mesh).array(StopRequest.NOTHING)
-            step = recorder.recording(lambda state, batch, _: made.compiled(state, batch))
+            step = recorder.recording(lambda state, batch, *_: made.compiled(state, batch))
             state = jax.device_put(self.start, made.program.shardings)
             batches = made.loader.training(self.start_step + 1)
             with jax.set_mesh(made.program.mesh):
                 for _ in range(self.start_step, last):
-                    state, _ = step(state, next(batches), nothing)
+                    state, _ = step(state, next(batches), nothing, made.program.no_limits)
             _compiled_gradients[id(made)] = recorder._gradients
             return replay_file.read(Path(folder))
 

@@ -215,7 +215,7 @@ def test_mixture_without_excluded_examples_keeps_the_shares_of_its_sources() -> 
     tokens = mixed((40, 3), (30, 2))
     excluded = Exclusion(step=3, attempt=1, first=8, count=4, order="")
     whole, kept = (
-        [int(order[item]) for item in range(60)]
+        [order[item] for item in range(60)]
         for order in (
             pipeline.mixed_order(tokens, SEQ_LEN, 3),
             pipeline.mixed_order(tokens, SEQ_LEN, 3, [excluded]),

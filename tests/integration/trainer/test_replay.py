@@ -31,12 +31,12 @@ def bench_of(name: str) -> Bench:
 def test_digests_of_a_replay_are_those_of_checkpoints(tmp_path: Path) -> None:
     made = bench_of("replayed")
     recorder = Recorder(made.program, Replay(checkpoint=None, first_step=2), tmp_path, process=0)
-    step = recorder.recording(lambda state, batch, _: made.compiled(state, batch))
+    step = recorder.recording(lambda state, batch, *_: made.compiled(state, batch))
     nothing = StopVote(made.program.mesh).array(StopRequest.NOTHING)
     state, batches = made.initial(), made.loader.training(1)
     with jax.set_mesh(made.program.mesh):
         for _ in range(3):
-            state, metrics = step(state, next(batches), nothing)
+            state, metrics = step(state, next(batches), nothing, made.program.no_limits)
     expected, _ = made.run(3)
     recorded = replay_file.read(tmp_path)
     assert sorted(recorded) == [2, 3]
