@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+SHORT = ["steps=2", "optimizer.warmup_steps=1", "checkpoint=null"]
 WAYS = {"without": ["--no-hot"], "with": []}
 """Options of each way to launch."""
 
@@ -73,7 +74,7 @@ def _measured(folder: Path, hosts: int, options: argparse.Namespace) -> dict[str
         f"{{accelerator: cpu, hosts: {hosts}, devices_per_host: {options.devices}, "
         "provider: {kind: local}}"
     )
-    job = [str(ROOT / "jobs" / "quickstart.yaml"), "steps=2", "checkpoint=null", *options.overrides]
+    job = [str(ROOT / "jobs" / "quickstart.yaml"), *SHORT, *options.overrides]
     _run(folder, "keep", "plan", *job, "--compile", "--keep")
     found: dict[str, list[FirstStep]] = {way: [] for way in WAYS}
     for number in range(options.rounds):

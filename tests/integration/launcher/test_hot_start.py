@@ -66,7 +66,7 @@ def planned(folder: Path) -> LaunchSpec:
     return api.plan(folder / "job.yaml", runs=folder / "runs")
 
 
-def test_a_run_takes_its_programs_along_until_it_is_told_not_to(folder: Path) -> None:
+def test_a_run_takes_its_programs_along_until_they_are_dropped(folder: Path) -> None:
     (kept := store(folder)).mkdir(parents=True)
     (kept / "0001-0000.bundle").write_bytes(b"program")
     with RunDir.create(planned(folder)) as run:

@@ -97,7 +97,7 @@ def executables(cache: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_first_attempt_traces_and_compiles_nothing_but_stale_ones_are_made_again(
+def test_a_first_attempt_compiles_nothing_unless_its_programs_are_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
