@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from launcher.audit.differences import (
-    Difference,
+    FirstDifference,
     Quantity,
     Steps,
     first_difference,
@@ -14,7 +14,7 @@ from launcher.audit.differences import (
 )
 from launcher.audit.hosts import Order, all_moved, find_host, usual
 from launcher.audit.recorded import Recorded
-from launcher.audit.result import Kind
+from launcher.audit.result import AuditKind
 from launcher.audit.rounding import Rounding, compare_rounded
 from launcher.core.formatting import format_percent, pluralize
 
@@ -44,9 +44,9 @@ class Replayer(Protocol):
 class Verdict:
     """What an audit has found."""
 
-    kind: Kind
+    kind: AuditKind
     text: str
-    difference: Difference | None = None
+    difference: FirstDifference | None = None
     suspects: tuple[int, ...] = ()
     rounding: Rounding | None = None
 
@@ -75,15 +75,15 @@ def audit(recorded: Recorded, replays: Replayer, *, is_same_program: bool) -> Ve
         return _rounded(recorded, compare_rounded(recorded, replayed, reordered))
     difference = first_difference(recorded, replayed)
     if difference is None:
-        return Verdict(Kind.EQUAL, _equal(recorded, moved=replays.can_move))
+        return Verdict(AuditKind.EQUAL, _equal(recorded, moved=replays.can_move))
     again = replays.replay(first, last, usual(hosts))
     by_hosts = first_difference_of_replays(again, replayed)
     if by_hosts is None:
-        return Verdict(Kind.CORRUPT_RECORD, _of_record(recorded, difference), difference)
+        return Verdict(AuditKind.CORRUPT_RECORD, _of_record(recorded, difference), difference)
     return _corrupt(replays, again, by_hosts)
 
 
-def _corrupt(replays: Replayer, usual_steps: Steps, difference: Difference) -> Verdict:
+def _corrupt(replays: Replayer, usual_steps: Steps, difference: FirstDifference) -> Verdict:
     """Returns the verdict on replays that differ from each other."""
     step, hosts = difference.step, replays.hosts
 
@@ -94,15 +94,15 @@ def _corrupt(replays: Replayer, usual_steps: Steps, difference: Difference) -> V
     where = f"at step {step:,}, in {_named(difference)}"
     if len(found) == 1:
         text = f"host {found[0]} corrupts the run {where}: the difference moves with this host"
-        return Verdict(Kind.CORRUPT_HOST, text, difference, found)
+        return Verdict(AuditKind.CORRUPT_HOST, text, difference, found)
     if len(found) == 2:
         text = (
-            f"host {found[0]} or host {found[1]} corrupts the run {where}. Two hosts cannot be "
-            "told apart: replay on a cluster with a third one"
+            f"host {found[0]} or host {found[1]} corrupts the run {where}. Exchanging two "
+            "hosts moves both: replay on a cluster with a third one"
         )
     else:
         text = f"replays on the same hosts differ {where}, and not in the same way each time"
-    return Verdict(Kind.CORRUPT_HOSTS, text, difference, found)
+    return Verdict(AuditKind.CORRUPT_HOSTS, text, difference, found)
 
 
 def _equal(recorded: Recorded, *, moved: bool) -> str:
@@ -114,7 +114,7 @@ def _equal(recorded: Recorded, *, moved: bool) -> str:
     )
 
 
-def _of_record(recorded: Recorded, difference: Difference) -> str:
+def _of_record(recorded: Recorded, difference: FirstDifference) -> str:
     since = max(
         (step for step in recorded.checkpoints if step < difference.step),
         default=recorded.start_step,
@@ -133,15 +133,15 @@ def _rounded(recorded: Recorded, found: Rounding) -> Verdict:
     largest, limit = (format_percent(value) for value in (found.largest, found.tolerance))
     if found.difference is None:
         text = f"{steps} are reproduced up to rounding: at most {largest}, tolerance {limit}"
-        return Verdict(Kind.ROUNDING, text, rounding=found)
+        return Verdict(AuditKind.ROUNDING, text, rounding=found)
     text = (
         f"{_named(found.difference)} of step {found.difference.step:,} differ by more than "
         f"rounding explains: up to {largest} in {steps}, tolerance {limit}"
     )
-    return Verdict(Kind.DIFFERENT, text, found.difference, rounding=found)
+    return Verdict(AuditKind.DIFFERENT, text, found.difference, rounding=found)
 
 
-def _named(difference: Difference) -> str:
+def _named(difference: FirstDifference) -> str:
     names = {Quantity.GRAD_NORM: "the norm of the gradient", Quantity.STATE: "the state"}
     name = names.get(difference.quantity, f"the {difference.quantity}")
     arrays, rest = difference.arrays[:SHOWN_ARRAYS], len(difference.arrays) - SHOWN_ARRAYS

@@ -25,7 +25,7 @@ class Quantity(StrEnum):
 
 
 @dataclass(frozen=True)
-class Difference:
+class FirstDifference:
     """The first thing that differs between two computations of the same steps."""
 
     step: int
@@ -34,7 +34,7 @@ class Difference:
     """Arrays that differ; `name[3]` for layer 3 of an array that has all layers."""
 
 
-def first_difference(recorded: Recorded, replay: Steps) -> Difference | None:
+def first_difference(recorded: Recorded, replay: Steps) -> FirstDifference | None:
     """Returns where a replay first differs from the record of the run; None when it never does.
 
     All bits of the state are compared where the run has a checkpoint, elsewhere only the examples,
@@ -47,7 +47,7 @@ def first_difference(recorded: Recorded, replay: Steps) -> Difference | None:
     return None
 
 
-def first_difference_of_replays(first: Steps, second: Steps) -> Difference | None:
+def first_difference_of_replays(first: Steps, second: Steps) -> FirstDifference | None:
     """Returns where two replays first differ; None when no bit does."""
     for number, one in first.items():
         for found in _differences_of_step(one, second[number]):
@@ -62,20 +62,20 @@ def is_same_step(first: StepDigests, second: StepDigests) -> bool:
 
 def _differences(
     recorded: RecordedStep, about: CheckpointMetadata | None, replay: StepDigests
-) -> Iterator[Difference]:
+) -> Iterator[FirstDifference]:
     for quantity in (Quantity.EXAMPLES, Quantity.LOSS, Quantity.GRAD_NORM):
         known = getattr(recorded, quantity)
         if known is not None and known != getattr(replay, quantity):
-            yield Difference(replay.step, quantity)
+            yield FirstDifference(replay.step, quantity)
     if about and (arrays := _changed_state(about, replay.state)):
-        yield Difference(replay.step, Quantity.STATE, arrays)
+        yield FirstDifference(replay.step, Quantity.STATE, arrays)
 
 
-def _differences_of_step(first: StepDigests, second: StepDigests) -> Iterator[Difference]:
+def _differences_of_step(first: StepDigests, second: StepDigests) -> Iterator[FirstDifference]:
     for quantity in Quantity:
         one, other = getattr(first, quantity), getattr(second, quantity)
         if one != other:
-            yield Difference(first.step, quantity, tuple(_changed(one, other)))
+            yield FirstDifference(first.step, quantity, tuple(_changed(one, other)))
 
 
 def _changed_state(about: CheckpointMetadata, state: Digests) -> tuple[str, ...]:

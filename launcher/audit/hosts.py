@@ -30,7 +30,7 @@ def moved(hosts: int, group: Sequence[int]) -> Order:
 
 
 def find_host(hosts: int, is_usual: Callable[[Order], bool]) -> tuple[int, ...]:
-    """Returns the host that corrupts a step; two hosts when these cannot be told apart, or none.
+    """Returns the host that corrupts a step; the two of a world of two hosts; or none.
 
     `is_usual` replays the step in an order, and returns whether the result is that of the usual
     order. It is called at most log2(hosts) times, rounded up, and once more to confirm the result.

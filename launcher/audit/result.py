@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from launcher.audit.differences import Difference
+from launcher.audit.differences import FirstDifference
 from launcher.core.errors import SlipwayError
 from launcher.core.files import read_object, replace_file
 from launcher.core.messages import from_wire, to_wire
@@ -15,7 +15,7 @@ from launcher.runs.records import RunRecordError
 FOLDER = "audits"
 
 
-class Kind(StrEnum):
+class AuditKind(StrEnum):
     """The kind of a verdict."""
 
     EQUAL = "equal"
@@ -55,22 +55,22 @@ class AuditResult:
     moved: bool
     """Whether each host has done the work of another host."""
     replays: int
-    kind: Kind
+    kind: AuditKind
     text: str
     """The verdict in one sentence."""
-    difference: Difference | None = None
+    difference: FirstDifference | None = None
     """Where the replay first differs; null when it does not."""
     suspects: tuple[int, ...] = ()
-    """The host that computes it wrong, by its number; several when they cannot be told apart."""
+    """The host that computes it wrong, by its number; or the two of a world of two hosts."""
     largest_relative_difference: float | None = None
-    """Of losses and norms of gradients; null when they are compared bit for bit."""
+    """Largest one of losses and norms of gradients; null when they are compared bit for bit."""
     tolerance: float | None = None
     """Relative difference that rounding explains at the last step; null likewise."""
 
     @property
     def is_good(self) -> bool:
         """Whether nothing is wrong."""
-        return self.kind in (Kind.EQUAL, Kind.ROUNDING)
+        return self.kind in (AuditKind.EQUAL, AuditKind.ROUNDING)
 
 
 def write(result: AuditResult, run: Path) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-from launcher.audit.differences import Difference, Quantity, Steps
+from launcher.audit.differences import FirstDifference, Quantity, Steps
 from launcher.audit.recorded import Recorded
 
 FACTOR = 8.0
@@ -32,7 +32,7 @@ class Rounding:
     """Largest relative difference of a loss or of a norm of the gradient."""
     tolerance: float
     """The tolerance at the last step, relative."""
-    difference: Difference | None
+    difference: FirstDifference | None
     """The first step that rounding does not explain."""
 
 
@@ -42,12 +42,12 @@ def compare_rounded(recorded: Recorded, replay: Steps, reordered: Steps) -> Roun
     for number, limits in _limits(replay, reordered):
         known, tolerance = recorded.steps[number], max(limits.values())
         if known.examples not in (None, replay[number].examples):
-            first = first or Difference(number, Quantity.EXAMPLES)
+            first = first or FirstDifference(number, Quantity.EXAMPLES)
         for quantity, limit in limits.items():
             found = _relative(getattr(known, quantity), getattr(replay[number], quantity))
             largest = max(largest, found)
             if found > limit:
-                first = first or Difference(number, quantity)
+                first = first or FirstDifference(number, quantity)
     return Rounding(largest, tolerance, first)
 
 

@@ -76,7 +76,8 @@ class Recorder:
                 return step(state, batch, requests, limits)
             gradients = self._digests(self._gradients_of(state, batch))
             state, metrics = step(state, batch, requests, limits)
-            self._write(number, jax.device_get(metrics), gradients, self._digests(flatten(state)))
+            found = jax.device_get(metrics)
+            self._write(number, found, gradients, self._digests(flatten(state)))
             return state, metrics
 
         return recorded
@@ -87,13 +88,16 @@ class Recorder:
             self._gradients = executables.compiled(function, state, batch)
         return self._gradients(state, batch)
 
+    def _digest_of(self, name: str) -> Callable[[jax.Array], jax.Array]:
+        return self._row_digests if LAYERS in name.split(".") else self._digest
+
     def _digests(self, arrays: Mapping[str, jax.Array]) -> dict[str, tuple[int, ...]]:
         """Returns the digests of each array: one per layer where it has all layers."""
-        found = {
-            name: (self._row_digests if LAYERS in name.split(".") else self._digest)(array)
+        # One at a time: CPU devices can deadlock in collectives of several programs.
+        own = {
+            name: np.ravel(jax.device_get(self._digest_of(name)(array)))
             for name, array in arrays.items()
         }
-        own = {name: np.ravel(one) for name, one in jax.device_get(found).items()}
         ends = np.cumsum([one.size for one in own.values()])[:-1]
         common = np.split(_of_all_hosts(np.concatenate([*own.values()])), ends)
         return {name: tuple(one.tolist()) for name, one in zip(own, common, strict=True)}

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from launcher.audit import result as results
-from launcher.audit.differences import Difference, Quantity
-from launcher.audit.result import AuditResult, Kind
+from launcher.audit.differences import FirstDifference, Quantity
+from launcher.audit.result import AuditKind, AuditResult
 from launcher.commands.audit import AuditOptions, audit_run
 from launcher.core.errors import UsageError
 from launcher.core.results import RunState
@@ -109,11 +109,16 @@ def test_run_without_recorded_steps_or_of_a_command_is_refused(tmp_path: Path) -
 
 
 def test_verdicts_are_kept_and_shown_in_the_report(folder: Path) -> None:
-    bad = result_of(Kind.CORRUPT_HOST, difference=Difference(5, Quantity.STATE, ("<b>[1]",)))
-    assert results.write(result_of(Kind.EQUAL), folder).name == "0001.json"
+    bad = result_of(
+        AuditKind.CORRUPT_HOST, difference=FirstDifference(5, Quantity.STATE, ("<b>[1]",))
+    )
+    assert results.write(result_of(AuditKind.EQUAL), folder).name == "0001.json"
     assert results.write(bad, folder).name == "0002.json"
     (folder / "audits" / "0003.json").write_text("{torn")
-    assert [one.kind for one in results.read_all(folder)] == [Kind.CORRUPT_HOST, Kind.EQUAL]
+    assert [one.kind for one in results.read_all(folder)] == [
+        AuditKind.CORRUPT_HOST,
+        AuditKind.EQUAL,
+    ]
     assert results.read_all(folder)[0] == bad
     page = report([read_record(folder)], now=0.0)
     assert "<strong>the verdict corrupt_host</strong>" in page
@@ -121,7 +126,7 @@ def test_verdicts_are_kept_and_shown_in_the_report(folder: Path) -> None:
     assert "the verdict equal" in page
 
 
-def result_of(kind: Kind, **fields: Any) -> AuditResult:
+def result_of(kind: AuditKind, **fields: Any) -> AuditResult:
     return AuditResult(
         run="small", time=0.0, first_step=4, last_step=6, start_step=3, checkpoints=(6,),
         cluster="local", mesh={"fsdp": 1}, changes=(), hosts=4, moved=True, replays=5, kind=kind,

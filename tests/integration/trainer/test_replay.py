@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from launcher.audit.audit import audit
-from launcher.audit.result import Kind
+from launcher.audit.result import AuditKind
 from tests.support.audited_hosts import EVERY, AuditedHosts, Flip, install_flips, recorded_by
 from tests.support.harness import Bench, bench
 from tests.support.jobs import job_of
@@ -69,6 +69,6 @@ def test_audit_finds_step_layer_and_host_of_a_flip(flips: None, host: int, step:
     array, bit = sorted(made.first.params).index("layers.mlp.up.kernel"), 20
     hosts = AuditedHosts(made, made, Flip(host, step, (array << 13) | (bit << 8) | 3))
     verdict = audit(recorded_by(hosts, 1, STEPS), hosts, is_same_program=True)
-    assert (verdict.kind, verdict.suspects) == (Kind.CORRUPT_HOST, (host,)), verdict
+    assert (verdict.kind, verdict.suspects) == (AuditKind.CORRUPT_HOST, (host,)), verdict
     assert verdict.difference and verdict.difference.step == step
     assert any(name.startswith("layers.mlp.up.kernel[") for name in verdict.difference.arrays)

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.audit.audit import audit
 from launcher.audit.differences import (
-    Difference,
+    FirstDifference,
     Quantity,
     Steps,
     first_difference,
@@ -15,7 +15,7 @@ from launcher.audit.differences import (
 )
 from launcher.audit.hosts import Order, all_moved, find_host, moved, usual
 from launcher.audit.recorded import Recorded, RecordedStep
-from launcher.audit.result import Kind
+from launcher.audit.result import AuditKind
 from launcher.audit.rounding import compare_rounded
 from tests.support.checkpoint_metadata_builders import about_of
 from tests.support.worlds import tiny_job
@@ -98,37 +98,37 @@ def test_orders_move_the_hosts_of_a_group() -> None:
 def test_difference_names_the_layer() -> None:
     first, second = steps_of(step_of(1), step_of(2)), steps_of(step_of(1), step_of(2, state=(1, 9)))
     found = first_difference_of_replays(first, second)
-    assert found == Difference(2, Quantity.STATE, (f"{NAME}[1]",))
+    assert found == FirstDifference(2, Quantity.STATE, (f"{NAME}[1]",))
     assert first_difference_of_replays(first, first) is None
 
 
 def test_loss_is_compared_before_the_state_of_a_checkpoint() -> None:
     replay = steps_of(step_of(1), step_of(2, loss=2.5, state=(7, 7)))
-    assert first_difference(recorded_of([2.0, 2.5]), replay) == Difference(
+    assert first_difference(recorded_of([2.0, 2.5]), replay) == FirstDifference(
         2, Quantity.STATE, (NAME,)
     )
-    assert first_difference(recorded_of([2.0, 2.0]), replay) == Difference(2, Quantity.LOSS)
+    assert first_difference(recorded_of([2.0, 2.0]), replay) == FirstDifference(2, Quantity.LOSS)
 
 
 def test_clean_steps_are_equal_after_one_replay() -> None:
     hosts = FaultyHosts(4, faulty=None)
     verdict = audit(recorded_of([2.0, 2.0]), hosts, is_same_program=True)
-    assert (verdict.kind, hosts.count) == (Kind.EQUAL, 1)
+    assert (verdict.kind, hosts.count) == (AuditKind.EQUAL, 1)
     assert "each host did the work of another one" in verdict.text
 
 
 def test_fault_that_repeats_names_step_array_and_host() -> None:
     hosts = FaultyHosts(4, faulty=3)
     verdict = audit(recorded_of([2.0, 2.0], digest=1 + 103), hosts, is_same_program=True)
-    assert (verdict.kind, verdict.suspects, hosts.count) == (Kind.CORRUPT_HOST, (3,), 5)
-    assert verdict.difference == Difference(2, Quantity.STATE, (f"{NAME}[1]",))
+    assert (verdict.kind, verdict.suspects, hosts.count) == (AuditKind.CORRUPT_HOST, (3,), 5)
+    assert verdict.difference == FirstDifference(2, Quantity.STATE, (f"{NAME}[1]",))
     assert "host 3 corrupts the run at step 2" in verdict.text
 
 
 def test_fault_of_the_run_alone_names_its_steps_and_no_host() -> None:
     hosts = FaultyHosts(4, faulty=None)
     verdict = audit(recorded_of([2.0, 2.0], digest=99), hosts, is_same_program=True)
-    assert (verdict.kind, verdict.suspects, hosts.count) == (Kind.CORRUPT_RECORD, (), 2)
+    assert (verdict.kind, verdict.suspects, hosts.count) == (AuditKind.CORRUPT_RECORD, (), 2)
     assert "between step 1 and step 2" in verdict.text
 
 
@@ -136,7 +136,7 @@ def test_fault_of_the_run_alone_names_its_steps_and_no_host() -> None:
 def test_fault_without_a_single_suspect_names_what_is_known(hosts: int, repeats: bool) -> None:
     faulty = FaultyHosts(hosts, faulty=1, repeats=repeats)
     verdict = audit(recorded_of([2.0, 2.0], digest=99), faulty, is_same_program=True)
-    assert verdict.kind is Kind.CORRUPT_HOSTS
+    assert verdict.kind is AuditKind.CORRUPT_HOSTS
     assert verdict.suspects == ((0, 1) if repeats else ())
 
 
@@ -147,14 +147,14 @@ def test_other_mesh_is_compared_up_to_a_measured_tolerance() -> None:
     assert near.difference is None
     assert near.tolerance == pytest.approx(8 * 3e-6, rel=1e-3)
     far = compare_rounded(recorded_of([2.0, 2.001, 2.0]), replay, reordered)
-    assert far.difference == Difference(2, Quantity.LOSS)
+    assert far.difference == FirstDifference(2, Quantity.LOSS)
     assert far.largest == pytest.approx(5e-4, rel=1e-2)
 
 
 def test_other_examples_are_never_rounding() -> None:
     replay = steps_of(StepDigests(1, 2.0, 1.0, "0000000b", {}, {}))
     found = compare_rounded(recorded_of([2.0]), replay, replay)
-    assert found.difference == Difference(1, Quantity.EXAMPLES)
+    assert found.difference == FirstDifference(1, Quantity.EXAMPLES)
 
 
 @pytest.mark.parametrize("is_near", [True, False])
@@ -162,5 +162,5 @@ def test_verdict_on_another_mesh_is_rounding_or_different(is_near: bool) -> None
     recorded = recorded_of([2.0, 2.000001 if is_near else 2.1])
     hosts = FaultyHosts(4, faulty=None)
     verdict = audit(recorded, hosts, is_same_program=False)
-    assert verdict.kind is (Kind.ROUNDING if is_near else Kind.DIFFERENT)
+    assert verdict.kind is (AuditKind.ROUNDING if is_near else AuditKind.DIFFERENT)
     assert verdict.rounding and hosts.count == 2
