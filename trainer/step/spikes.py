@@ -65,7 +65,7 @@ class Observation(NamedTuple):
     log_norm: float
     """Logarithm of the gradient norm."""
     deviations: tuple[float, float] | None
-    """Of the loss and the logarithm of the norm; None for the first steps of a run."""
+    """Loss and logarithm of the norm above their level; None for the first steps of a run."""
 
 
 class RecentSteps:
