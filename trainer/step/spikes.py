@@ -65,7 +65,7 @@ class Observation(NamedTuple):
     log_norm: float
     """Logarithm of the gradient norm."""
     deviations: tuple[float, float] | None
-    """Of the loss and the logarithm of the norm; None for the first steps of a run."""
+    """Loss and logarithm of the norm above their level; None for the first steps of a run."""
 
 
 class RecentSteps:
@@ -104,9 +104,10 @@ class RecentSteps:
         norm, norm_deviation = _robust([norm for _, norm in usual])
         loss_deviation = max(loss_deviation, LEAST_LOSS_DEVIATION * abs(level_loss))
         norm_deviation = max(norm_deviation, LEAST_NORM_DEVIATION)
-        log_norm = level_norm + norm + NORM_DEVIATIONS * norm_deviation
+        # A fall below the level that is usual is no rise when it ends.
+        log_norm = level_norm + max(norm, 0.0) + NORM_DEVIATIONS * norm_deviation
         return Limits(
-            level_loss + loss + LOSS_DEVIATIONS * loss_deviation,
+            level_loss + max(loss, 0.0) + LOSS_DEVIATIONS * loss_deviation,
             math.exp(min(log_norm, LARGEST_LOG)),
         )
 

@@ -1,4 +1,7 @@
-"""Computes a step of a run again: its state before the step, its batch, the loss of each target."""
+"""Computes a step of a run again: its state before the step, its batch, the loss of each target.
+
+The letters of dims in array names are those of trainer/model/__init__.py.
+"""
 
 import math
 from collections.abc import Sequence
@@ -72,12 +75,12 @@ def explain(run_dir: Path, job: Job, step: int, top: int) -> StepExamples:
     with jax.set_mesh(replay.program.mesh):
         state = replay.state_before(folder, step)
         batch = replay.batch(step)
-        losses_RS, weights_RS = replay.losses(state, batch)
+        losses_BS, weights_BS = replay.losses(state, batch)
         _, metrics = replay.step(step, state, batch)
     if recorded and not bad:
         _check_examples(step, metrics, recorded)
     numbers = np.asarray(batch.examples).reshape(-1)
-    means = [_mean(loss, weight) for loss, weight in zip(losses_RS, weights_RS, strict=True)]
+    means = [_mean(loss, weight) for loss, weight in zip(losses_BS, weights_BS, strict=True)]
     rows = sorted(range(len(numbers)), key=lambda row: _rank(means[row]))[:top]
     provenance = Provenance(tokens, job.data)
     return StepExamples(
@@ -90,7 +93,7 @@ def explain(run_dir: Path, job: Job, step: int, top: int) -> StepExamples:
         count=len(numbers),
         notes=program_changes(about, job) if about else [],
         examples=[
-            _example(provenance, int(numbers[row]), losses_RS[row], weights_RS[row]) for row in rows
+            _example(provenance, int(numbers[row]), losses_BS[row], weights_BS[row]) for row in rows
         ],
     )
 

@@ -104,6 +104,14 @@ def test_run_accepts_a_loss_that_stays_at_a_new_level() -> None:
     assert LEVEL // 2 <= found <= LEVEL + READ_BEHIND and kept
 
 
+def test_loss_that_falls_steadily_and_then_stays_has_no_spike() -> None:
+    draw, recent = random.Random(1), RecentSteps()
+    for step in range(1, 400):
+        loss, norm = max(2.0, 8.0 - 0.03 * step) + draw.gauss(0, 0.005), 1.0
+        assert recent.limits(step).are_kept(loss, norm), step
+        recent.add(step, loss, norm)
+
+
 def test_values_that_are_not_finite_and_norms_of_0_leave_no_trace() -> None:
     recent = after(curve(100))
     known = recent.saved
