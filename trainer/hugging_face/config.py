@@ -32,7 +32,7 @@ ROPE_KEYS = {
         **LENGTH,
     },
 }
-"""By kind: key of config.json's RoPE section -> key of the job's `model.rope_scaling`."""
+"""Kind -> key of config.json's RoPE section -> key of the job's `model.rope_scaling`."""
 YARN_FIXED = {"truncate": False, "attention_factor": None, "mscale": None, "mscale_all_dim": None}
 """Keys of YaRN's section of which this trainer supports one value; None: the key is absent."""
 
