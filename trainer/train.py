@@ -35,7 +35,7 @@ from trainer.contract.protocol.events import (
 )
 from trainer.contract.records import exclusions
 from trainer.contract.records.compatibility import code_of
-from trainer.contract.records.exclusions import NONE, Exclusion, Exclusions
+from trainer.contract.records.exclusions import Exclusion, Exclusions
 from trainer.contract.storage.corpus import DataError
 from trainer.data import pipeline, questions
 from trainer.data.loader import BatchLoader, batch_shardings
@@ -145,7 +145,7 @@ class _Run:
                 start = begin(program, plan, restorer, report, self.events)
         shift = start.examples - start.step * job.data.global_batch
         shardings = batch_shardings(program.mesh)
-        excluded = saved.excluded(start) if saved else NONE
+        excluded = saved.excluded(start) if saved else start.excluded
         applied = self._applicable(excluded)
         loader = BatchLoader(job, plan.batch, self.tokens, shardings, shift, applied)
         saving = saving_of(saved, loader, start, stop, report)

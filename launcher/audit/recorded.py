@@ -37,6 +37,8 @@ class Recorded:
     """The steps from `first` to `last`."""
     checkpoints: Mapping[int, CheckpointMetadata]
     """The whole checkpoints of these steps."""
+    checkpoint_folder: str
+    """The folder of all checkpoints."""
     job: Job
     """The job that computed these steps."""
     plans: Mapping[int, Plan]
@@ -65,7 +67,8 @@ def read_recorded(record: RunRecord, steps: tuple[int, int] | None) -> Recorded:
     lines = {line["step"]: line for line in step_lines(record)}
     if not lines:
         raise UsageError(f"{record.name}: no step is recorded in {record.folder}/metrics.jsonl")
-    whole = [entry for entry in entries(folder_of(job, record.folder)) if not entry.problem]
+    folder = folder_of(job, record.folder)
+    whole = [entry for entry in entries(folder) if not entry.problem]
     whole.sort(key=lambda entry: entry.step)
     first, last = steps or _covered(whole, max(lines))
     _check_range(record.name, first, last, lines)
@@ -83,6 +86,7 @@ def read_recorded(record: RunRecord, steps: tuple[int, int] | None) -> Recorded:
         start=start,
         steps=found,
         checkpoints=within,
+        checkpoint_folder=folder,
         job=job,
         plans={n: plan for n, plan in plans.items() if isinstance(plan, Plan)},
         code=about.code if about else record.code,

@@ -70,7 +70,11 @@ class Replays:
         changes = [self._other_sums()] if reordered else []
         launch = self._planned(name, [f"stop_after_step={last}", *changes])
         start = self._recorded.start
-        replay = Replay(checkpoint=str(start.folder) if start else None, first_step=first)
+        replay = Replay(
+            checkpoint=str(start.folder) if start else None,
+            first_step=first,
+            exclusions=self._recorded.checkpoint_folder,
+        )
         launch = replace(
             launch, plan=launch.plan.model_copy(update={"replay": replay}), host_order=order
         )

@@ -108,6 +108,7 @@ def recorded_by(hosts: AuditedHosts, first: int, last: int) -> Recorded:
         last=last,
         start=None,
         steps={n: _step(one) for n, one in metrics.items() if n >= first},
+        checkpoint_folder="",
         checkpoints={n: about_of(job, n, arrays=s[1]) for n, s in saved.items() if n >= first},
         job=job,
         plans={1: hosts.made.plan},

@@ -6,6 +6,7 @@ second program computes the gradients again, for their digests.
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,20 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from trainer.checkpoint.exclusion_file import read_on_all
 from trainer.checkpoint.initial_state import InitialState, begin
 from trainer.checkpoint.restore import restore_step
 from trainer.checkpoint.tree import digest, flatten, row_digests
 from trainer.checkpoint.weights import initial
 from trainer.contract.planning.plan import Plan, Replay
+from trainer.contract.records.exclusions import NONE
 from trainer.contract.records.replay_file import FILE, Digests, StepDigests
 from trainer.contract.storage.paths import to_path
 from trainer.data.packing import Batch
 from trainer.distributed.mesh import replicated
 from trainer.model import Params
 from trainer.programs import executables
+from trainer.step.spikes import RecentSteps
 from trainer.step.train_step import StepMetrics, TrainProgram, TrainState
 from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import Report
@@ -40,8 +44,9 @@ def begin_replay(
 ) -> InitialState:
     """Returns the state that a replay starts from. Raises what `restore_step` and `begin` raise."""
     assert plan.replay
+    excluded = read_on_all(to_path(plan.replay.exclusions)) if plan.replay.exclusions else NONE
     if plan.replay.checkpoint is None:
-        return begin(program, plan, None, report, events)
+        return replace(begin(program, plan, None, report, events), excluded=excluded)
     source = to_path(plan.replay.checkpoint)
     with events.phase("restore"):
         state, about = restore_step(
@@ -51,7 +56,15 @@ def begin_replay(
             base, _ = initial(about.base.source, program, about.base)
             state = state._replace(frozen_params=base)
     report.print_line(f"replaying from step {about.step} of {about.job['name']}")
-    return InitialState(state, about.step, about.examples, about.loss, about.base)
+    return InitialState(
+        state,
+        about.step,
+        about.examples,
+        about.loss,
+        about.base,
+        recent=RecentSteps(about.recent),
+        excluded=excluded,
+    )
 
 
 class Recorder:

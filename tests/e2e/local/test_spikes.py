@@ -22,7 +22,7 @@ def traces() -> Iterator[Traces]:
     found.remove()
 
 
-def test_run_rewinds_by_itself_and_why_names_the_document(traces: Traces, tmp_path: Path) -> None:
+def test_run_rewinds_by_itself_and_its_bad_step_is_explained(traces: Traces, tmp_path: Path) -> None:
     job = poisoned_job(write_corpus(tmp_path), on_spike="rewind", name="rewound")
     (tmp_path / "job.yaml").write_text(dump(job))
     (tmp_path / "two.yaml").write_text(
@@ -52,3 +52,6 @@ def test_run_rewinds_by_itself_and_why_names_the_document(traces: Traces, tmp_pa
     assert (found["from_step"], found["is_excluded"]) == (SAVED, True)
     (document,) = found["examples"][0]["documents"]
     assert document["document"] == f"corpus.jsonl:{POISONED + 1}"
+    steps = f"{BAD_STEP - 2}-{BAD_STEP + 2}"
+    audited = validated("audit", launch("audit", "rewound", "--steps", steps, "-o", "json"))
+    assert (audited["kind"], audited["start_step"]) == ("equal", SAVED)

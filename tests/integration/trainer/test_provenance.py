@@ -39,7 +39,8 @@ def test_records_have_files_lines_and_positions(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", TEXTS[:2])
     write_lines(tmp_path / "b.jsonl", TEXTS[2:])
     job, tokens = loaded(source="jsonl", path=str(tmp_path / "*.jsonl"))
-    by_name = dict(zip(("a.jsonl:1", "a.jsonl:2", "b.jsonl:1", "b.jsonl:2"), TEXTS, strict=True))
+    names: list[str] = ["a.jsonl:1", "a.jsonl:2", "b.jsonl:1", "b.jsonl:2"]
+    by_name = dict(zip(names, TEXTS, strict=True))
     seen = dict.fromkeys(by_name, "")
     provenance = Provenance(tokens, job.data)
     for number, parts in parts_of(job, tokens):

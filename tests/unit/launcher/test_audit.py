@@ -43,6 +43,7 @@ def recorded_of(losses: Sequence[float], digest: int = 3) -> Recorded:
     return Recorded(
         name="run", first=1, last=last, start=None,
         steps={n: RecordedStep(loss, 1.0, "0000000a", 1) for n, loss in enumerate(losses, 1)},
+        checkpoint_folder="",
         checkpoints={last: about_of(job, last, arrays={NAME: array})},
         job=job, plans={}, code="", corpus_sha256=None, versions={},
     )  # fmt: skip

@@ -98,6 +98,8 @@ class Replay(Section):
     """The step folder that it starts from: an absolute path or a URL; None for step 0."""
     first_step: int
     """First step whose digests are recorded."""
+    exclusions: str | None = None
+    """The folder whose `excluded.json` lists the examples that the run has left out."""
 
 
 class BasePlan(Section):
