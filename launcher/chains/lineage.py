@@ -38,6 +38,15 @@ class DataSource:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExcludedExamples:
+    """Examples that the run has left out since a spike of its loss."""
+
+    step: int
+    """The step of the spike."""
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttemptFacts:
     """The steps of an attempt that count, and where they were computed."""
 
@@ -71,6 +80,7 @@ class Ancestor:
     corpora: tuple[DataSource, ...]
     corpus_sha256: str
     """Hash of the training data of all corpora together."""
+    excluded: tuple[ExcludedExamples, ...]
     code_sha256: str
     """Hash of all code that computed the job."""
     versions: Mapping[str, str]
@@ -153,6 +163,7 @@ def _ancestor(folder: AnyPath, about: CheckpointMetadata, record: RunRecord | No
         eval_loss=about.eval_loss,
         corpora=tuple(_corpora(job.data)),
         corpus_sha256=about.corpus_sha256,
+        excluded=tuple(ExcludedExamples(step=one.step, count=one.count) for one in about.excluded),
         code_sha256=about.code,
         versions=about.versions,
         attempt=about.attempt,

@@ -92,6 +92,9 @@ def _facts(one: Ancestor) -> Iterator[tuple[str, str]]:
         path = f", {corpus.path}" if corpus.path and corpus.path != corpus.name else ""
         yield "data", f"{corpus.name} ({corpus.source}{path}{share})"
     yield "data hash", one.corpus_sha256
+    for excluded in one.excluded:
+        text = f"{pluralize(excluded.count, 'example')} of step {excluded.step:,}, a spike"
+        yield "left out", text
     yield "seed", str(one.seed)
     yield "code hash", one.code_sha256
     yield "libraries", ", ".join(f"{name} {version}" for name, version in one.versions.items())

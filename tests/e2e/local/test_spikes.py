@@ -9,7 +9,15 @@ import pytest
 
 from tests.support.assert_no_leftovers import Traces
 from tests.support.json_outputs import validated
-from tests.support.poisoned import BAD_STEP, POISONED, SAVED, STEPS, poisoned_job, write_corpus
+from tests.support.poisoned import (
+    BAD_STEP,
+    BATCH,
+    POISONED,
+    SAVED,
+    STEPS,
+    poisoned_job,
+    write_corpus,
+)
 from trainer.contract.config.loader import dump
 
 pytestmark = pytest.mark.slow
@@ -22,7 +30,9 @@ def traces() -> Iterator[Traces]:
     found.remove()
 
 
-def test_run_rewinds_by_itself_and_its_bad_step_is_explained(traces: Traces, tmp_path: Path) -> None:
+def test_run_rewinds_by_itself_and_its_bad_step_is_explained(
+    traces: Traces, tmp_path: Path
+) -> None:
     job = poisoned_job(write_corpus(tmp_path), on_spike="rewind", name="rewound")
     (tmp_path / "job.yaml").write_text(dump(job))
     (tmp_path / "two.yaml").write_text(
@@ -52,6 +62,8 @@ def test_run_rewinds_by_itself_and_its_bad_step_is_explained(traces: Traces, tmp
     assert (found["from_step"], found["is_excluded"]) == (SAVED, True)
     (document,) = found["examples"][0]["documents"]
     assert document["document"] == f"corpus.jsonl:{POISONED + 1}"
+    (run,) = validated("lineage", launch("lineage", "rewound", "-o", "json"))["runs"]
+    assert run["excluded"] == [{"step": BAD_STEP, "count": BATCH}]
     steps = f"{BAD_STEP - 2}-{BAD_STEP + 2}"
     audited = validated("audit", launch("audit", "rewound", "--steps", steps, "-o", "json"))
     assert (audited["kind"], audited["start_step"]) == ("equal", SAVED)
