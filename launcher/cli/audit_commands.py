@@ -80,7 +80,7 @@ def lineage(
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
-    """Show where a checkpoint comes from, and the commands that repeat it.
+    """Show where a checkpoint comes from, and how to repeat it.
 
     Data, code, libraries, attempts, hosts and meshes; and the same of the runs whose weights it
     started from. Without a step, the newest whole checkpoint.

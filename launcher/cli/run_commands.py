@@ -260,7 +260,7 @@ def why(
     runs: Runs = Path("runs"),
     output: OutputOption = Output.text,
 ) -> None:
-    """Explain why a run failed or is slow, or where the loss of a step comes from.
+    """Explain why a run failed, is slow, or had a spike.
 
     Shows what the wall time went into, and what to change. With --step, computes the step again on
     this machine, from the checkpoint before it, and names the documents of its examples.

@@ -44,6 +44,7 @@ CHANGES: dict[str, tuple[bool, Any]] = {
     "sample": (True, {"temperature": 0.9}),
     "checkpoint": (False, {"every_steps": 9}),
     "profile": (False, {"steps": [1, 2]}),
+    "on_spike": (False, "skip"),
 }
 """Each key of a job: whether it changes programs, and another value."""
 
