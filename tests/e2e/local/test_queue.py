@@ -50,7 +50,7 @@ def test_200_runs_start_once_in_order_with_20_kills_of_the_worker(
     kills, deadline = 0, time.monotonic() + STUBS_TIMEOUT_S
     while queue.entries() and time.monotonic() < deadline:
         queue.start_worker(queue_stubs.MODULE)
-        time.sleep(moments.uniform(0.05, 2.0))
+        time.sleep(moments.uniform(0.05, 1.0))
         if kills < KILLS:
             kills += kill_worker(queue)
     assert kills == KILLS
