@@ -18,30 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.audited_runs import CLUSTER, JOB
 from tests.support.fault_injection import flip_gradient_bit
 
 HOSTS, STEPS, EVERY = 4, 40, 8
 BITS = range(4, 28)
 """Bits of the flips. Lower ones are often lost in the moments; higher ones overflow, which ends the
 run by itself."""
-JOB = """\
-name: small
-steps: %d
-model: {layers: 2, d_model: 16, heads: 2, d_ff: 32}
-data: {source: text, path: "corpus/*.txt", seq_len: 16, global_batch: 8}
-mesh: {data: 1, fsdp: -1}
-optimizer: {schedule: constant, learning_rate: 1e-2}
-eval: null
-sample: null
-checkpoint: {every_steps: %d, keep: 1000}
-retries: {failures: 0, preemptions: 0, standby_after_s: null}
-"""
-CLUSTER = """\
-accelerator: cpu
-hosts: %d
-devices_per_host: %d
-provider: {kind: local%s}
-"""
 
 
 def main() -> None:

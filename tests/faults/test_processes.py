@@ -120,9 +120,9 @@ def test_a_stopped_trainer_is_a_hang(
 def test_a_machine_that_pauses_does_no_harm(
     start: Callable[..., Launch], unbroken: list, traces: Traces
 ) -> None:
-    """As a laptop whose lid is closed: longer than JAX's heartbeats would take without a launcher.
+    """The pause is longer than JAX's heartbeat limit for processes without a launcher.
 
-    The driver stops first and goes on last, so that it cannot see the others stopped.
+    The driver stops first and continues last, so it never sees the other processes stopped.
     """
     run = start()
     run.wait_for_event("step", step=35)

@@ -2,8 +2,8 @@
 
 The level of a step is the median of the steps before it. A value is a spike when it is further
 above its level than usual, by more than some robust standard deviations: 1.4826 times the median
-absolute deviation of the last steps from their own levels. A falling loss and a few spikes among
-the steps do not move these. Gradient norms are compared by their logarithm: their noise is a
+absolute deviation of the last steps from their own levels. A falling loss, or a few spikes among
+the steps, hardly changes these. Gradient norms are compared by their logarithm: their noise is a
 factor. Every process computes the same limits, because all have the same numbers.
 
 References:
@@ -37,8 +37,6 @@ LEAST_NORM_DEVIATION = 0.05
 """Least standard deviation of the logarithms of gradient norms."""
 READ_BEHIND = 2
 """Step n is judged by the steps up to n - 2: it runs before the results of n - 1 are read."""
-
-
 SMALLEST_NORM = 1e-30
 """A gradient norm below it counts as it: the logarithm of 0 is not finite."""
 LARGEST_LOG = 80.0
@@ -69,7 +67,7 @@ class Observation(NamedTuple):
 
 
 class RecentSteps:
-    """The last finite steps of a run, spikes included: the medians do not mind a few of them.
+    """The last finite steps of a run, spikes included: a few of them hardly change the medians.
 
     A run whose losses stay at a new level accepts it after half of LEVEL steps.
     """
@@ -104,7 +102,7 @@ class RecentSteps:
         norm, norm_deviation = _robust([norm for _, norm in usual])
         loss_deviation = max(loss_deviation, LEAST_LOSS_DEVIATION * abs(level_loss))
         norm_deviation = max(norm_deviation, LEAST_NORM_DEVIATION)
-        # A fall below the level that is usual is no rise when it ends.
+        # While the loss falls, values lie below their level. That must not lower the limit.
         log_norm = level_norm + max(norm, 0.0) + NORM_DEVIATIONS * norm_deviation
         return Limits(
             level_loss + max(loss, 0.0) + LOSS_DEVIATIONS * loss_deviation,

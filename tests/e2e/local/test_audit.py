@@ -5,32 +5,15 @@ from typing import Any
 
 import pytest
 
+from tests.support.audited_runs import CLUSTER, JOB
 from tests.support.fault_injection import flip_gradient_bit
 from tests.support.launches import Launch, Launcher
 
 pytestmark = pytest.mark.slow
-JOB = """\
-name: small
-steps: 6
-model: {layers: 2, d_model: 16, heads: 2, d_ff: 32}
-data: {source: text, path: "corpus/*.txt", seq_len: 16, global_batch: 8}
-mesh: {data: 1, fsdp: -1}
-optimizer: {schedule: constant, learning_rate: 1e-2}
-eval: null
-sample: null
-checkpoint: {every_steps: 3, keep: 9}
-retries: {failures: 0, preemptions: 0, standby_after_s: null}
-"""
-CLUSTER = """\
-accelerator: cpu
-hosts: %d
-devices_per_host: %d
-provider: {kind: local%s}
-"""
 
 
 def test_audit_names_the_host_of_a_flip_that_no_loss_shows(launch: Launcher) -> None:
-    (launch.folder / "job.yaml").write_text(JOB)
+    (launch.folder / "job.yaml").write_text(JOB % (6, 3))
     option = flip_gradient_bit(launch.folder, hosts=4, host=2, step=5, fault=(3, 12, 7))
     (launch.folder / "faulty.yaml").write_text(CLUSTER % (4, 1, option))
     (launch.folder / "one.yaml").write_text(CLUSTER % (1, 2, ""))

@@ -113,7 +113,7 @@ def test_a_window_halves_no_more_than_the_positions_that_are_not_seen() -> None:
 
 
 def test_only_layers_with_the_window_save_what_it_hides() -> None:
-    """Of 32 layers every sixth is global: 5 see all positions, 27 see the window."""
+    """Every sixth of 32 layers is global: 5 layers attend to all positions, 27 to the window."""
     saved = flops_of() - flops_of(sliding_window=1024)
     mixed = flops_of() - flops_of(sliding_window=1024, global_every=6)
     assert mixed == pytest.approx(saved * 27 / 32)
