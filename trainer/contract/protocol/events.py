@@ -147,7 +147,7 @@ class HeartbeatEvent(Event):
     cpu_probe_s: float | None = None
     """Seconds that a fixed millisecond of work took: more on a slow or busy processor."""
     busy_share: float | None = None
-    """Processor seconds of the process per second; at least 1 while it waits for a disk."""
+    """Seconds per second that the process computes or waits for a processor; in a disk wait, 1."""
     step_time_s: float | None = None
     """Mean seconds per step of the latest steps; absent before the first."""
     host_time_s: float | None = None
