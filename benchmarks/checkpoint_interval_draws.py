@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from launcher.core.events import AttemptEndedEvent
-from launcher.core.results import EndReason
+from launcher.core.states import EndReason
 from launcher.runs.save_account import SaveAccount
 from trainer.checkpoint.auto_interval import AutoInterval
 from trainer.contract.planning.save_interval import SaveInterval, SaveStatistics

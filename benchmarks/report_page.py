@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.report.page import report
 from launcher.runs.run_record import read_record
 from tests.support.browser import WIDTHS, chromium, resize

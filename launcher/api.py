@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.chains.link import link, prepare
 from launcher.cluster.schema import ClusterRef, find_cluster
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.executors.handles import handle_of
 from launcher.executors.options import LaunchOptions
 from launcher.planning.planner import make_launch
 from launcher.runs import storage
-from launcher.runs.directory import RunDir, RunFolderError
-from launcher.runs.directory import find_run as find_folder
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import RunFolderError
+from launcher.runs.folder import find_run as find_folder
 from launcher.runs.status import RunStatus, take_all
 from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.config.job import Job

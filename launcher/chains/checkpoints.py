@@ -6,7 +6,7 @@ from typing import Literal
 
 from launcher.core.errors import UsageError
 from launcher.runs.checkpoints import Entry, entries
-from launcher.runs.directory import RunFolderError, find_run
+from launcher.runs.folder import RunFolderError, find_run
 from launcher.runs.status import read_status
 from trainer.contract.config.checkpoint_ref import BEST, CheckpointRef, parse_checkpoint_ref
 from trainer.contract.config.command import CommandJob, load_job

@@ -8,11 +8,11 @@ from typing import TypeVar
 from launcher.chains.checkpoints import find_source
 from launcher.cluster.schema import ClusterRef
 from launcher.core.errors import SlipwayError
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.planning.command import CommandLaunch
 from launcher.planning.planner import TrainingLaunch, load, make_launch
 from launcher.planning.spec import LaunchSpec
-from launcher.runs.directory import find_run
+from launcher.runs.folder import find_run
 from launcher.runs.status import read_status
 from trainer.contract.config.checkpoint_ref import CheckpointRef, parse_checkpoint_ref
 from trainer.contract.config.command import load_job

@@ -15,6 +15,7 @@ from typer.exceptions import TyperException
 from launcher.cli import (
     audit_commands,
     checkpoint_commands,
+    diagnose_commands,
     file_commands,
     flow_commands,
     run_commands,
@@ -246,6 +247,7 @@ def sweep(
 
 flow_commands.add_to(app)
 run_commands.add_to(app)
+diagnose_commands.add_to(app)
 audit_commands.add_to(app)
 file_commands.add_to(app)
 

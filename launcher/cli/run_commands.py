@@ -1,12 +1,12 @@
-"""The commands of `launch` that find a run again: from any terminal, in any folder."""
+"""The commands of `launch` that look at runs: from any terminal, in any folder."""
 
 import signal
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from launcher.cli.forwarding import find_or_forward, json_words
 from launcher.cli.options import (
     JsonOutput,
     JsonOutputOption,
@@ -15,9 +15,6 @@ from launcher.cli.options import (
     RunName,
     Runs,
 )
-
-if TYPE_CHECKING:
-    from launcher.executors.handle import RunHandle
 
 
 def add_to(app: typer.Typer) -> None:
@@ -31,13 +28,8 @@ def add_to(app: typer.Typer) -> None:
         stop,
         report,
         compare,
-        why,
-        stacks,
-        debug,
-        profile,
     ):
         app.command()(command)
-    app.command("exec")(execute)
 
 
 def list_runs(
@@ -85,10 +77,10 @@ def status(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Outpu
     from launcher.commands.status import read, show
     from launcher.core.json_output import print_json
     from launcher.notify.lost import notify_lost
-    from launcher.runs.directory import find_run
+    from launcher.runs.folder import find_run
 
     print_held(find_run(run, runs))
-    found = read(_find(run, runs, "status", *_json(output)).folder)
+    found = read(find_or_forward(run, runs, "status", *json_words(output)).folder)
     if output is Output.json:
         print_json(found.result())
     else:
@@ -122,7 +114,7 @@ def logs(
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `launch logs RUN | head` ends in silence
     as_json = output is Output.json
     arguments = [f"--host={host}"] * (host is not None) + [f"--tail={tail}"] * (tail is not None)
-    handle = _find(run, runs, "logs", *arguments, *["-f"] * follow, *_json(output))
+    handle = find_or_forward(run, runs, "logs", *arguments, *["-f"] * follow, *json_words(output))
     show_logs(handle.folder, host=host, tail=tail, follow=follow, as_json=as_json)
 
 
@@ -138,7 +130,7 @@ def events(
     del output  # the only format
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    for event in _find(run, runs, "events").events():
+    for event in find_or_forward(run, runs, "events").events():
         print(encode(event), flush=True)
 
 
@@ -153,7 +145,7 @@ def attach(run: RunName, runs: Runs = Path("runs"), output: OutputOption = Outpu
     from launcher.executors.options import LaunchOptions
 
     options = LaunchOptions(as_json=output is Output.json)
-    handle = _find(run, runs, "attach", *_json(output))
+    handle = find_or_forward(run, runs, "attach", *json_words(output))
     with status_after_errors(as_json=options.as_json):
         found = handle.follow(options)
     print_status(handle, as_json=options.as_json)
@@ -176,7 +168,7 @@ def stop(
     from launcher.commands.list_runs import serve_queues
     from launcher.commands.stop import stop_run
 
-    handle = _find(run, runs, "stop", *["--force"] * force, *_json(output))
+    handle = find_or_forward(run, runs, "stop", *["--force"] * force, *json_words(output))
     stop_run(handle, force=force, as_json=output is Output.json)
     serve_queues()
 
@@ -246,171 +238,3 @@ def compare(
     from launcher.commands.compare import CompareOptions, compare_runs
 
     compare_runs(run, CompareOptions(runs=runs, report=report, as_json=output is Output.json))
-
-
-def why(
-    run: RunName,
-    step: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="show the examples of a step with the highest loss"),
-    ] = None,
-    top: Annotated[
-        int, typer.Option(metavar="COUNT", min=1, help="with --step: so many examples")
-    ] = 5,
-    runs: Runs = Path("runs"),
-    output: OutputOption = Output.text,
-) -> None:
-    """Explain why a run failed, is slow, or had a spike.
-
-    Shows what the wall time went into, and what to change. With --step, computes the step again on
-    this machine, from the checkpoint before it, and names the documents of its examples.
-
-    launch why quickstart
-
-    launch why quickstart --step 30 --top 3
-    """
-    if step is not None:
-        _why_step(run, step, top, runs, output)
-        return
-    from launcher.commands.why import read, show
-    from launcher.core.json_output import print_json
-
-    found = read(_find(run, runs, "why", *_json(output)).folder)
-    if output is Output.json:
-        print_json(found.result())
-    else:
-        show(found)
-
-
-def _why_step(run: str, step: int, top: int, runs: Path, output: Output) -> None:
-    from launcher.commands.why_step import examples_of, show
-    from launcher.core.json_output import print_json
-
-    options = [f"--step={step}", f"--top={top}", *_json(output)]
-    found = examples_of(_find(run, runs, "why", *options).folder, step, top)
-    if output is Output.json:
-        print_json(found)
-    else:
-        show(found)
-
-
-def stacks(
-    run: RunName,
-    full: Annotated[
-        bool, typer.Option("--full", help="print all threads of one process of each group")
-    ] = False,
-    runs: Runs = Path("runs"),
-    output: OutputOption = Output.text,
-) -> None:
-    """Show the stacks of a live run, equal ones once.
-
-    launch stacks quickstart
-    """
-    from launcher.commands.stacks import collect, show
-    from launcher.core.json_output import print_json
-
-    handle = _find(run, runs, "stacks", *["--full"] * full, *_json(output))
-    found = collect(handle.folder)
-    if output is Output.json:
-        print_json(found.result())
-    else:
-        show(found, full=full)
-
-
-def debug(
-    run: RunName,
-    to: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="where to write it, if not to debug.zip in its folder"),
-    ] = None,
-    runs: Runs = Path("runs"),
-    output: OutputOption = Output.text,
-) -> None:
-    """Write an archive for a bug report, without secrets.
-
-    It has the job, the plan, events, logs and versions.
-
-    launch debug quickstart
-    """
-    from launcher.commands.debug import show, write
-    from launcher.core.json_output import print_json
-
-    target = [f"--to={to}"] if to else []
-    found = write(_find(run, runs, "debug", *target, *_json(output)).folder, to)
-    if output is Output.json:
-        print_json(found)
-    else:
-        show(found)
-
-
-def execute(
-    run: RunName,
-    command: Annotated[
-        list[str], typer.Argument(metavar="COMMAND", help="the command and its arguments, after --")
-    ],
-    host: Annotated[
-        int, typer.Option(metavar="N", min=0, help="the host, by the number of its process")
-    ] = 0,
-    runs: Runs = Path("runs"),
-    output: OutputOption = Output.text,
-) -> None:
-    """Run a command on a host of a live run.
-
-    The command has the environment of the run's program. Its output is printed as it comes, and
-    its exit code is that of this command. Ctrl-C ends it with all that it has started.
-
-    launch exec quickstart --host 2 -- nvidia-smi
-    """
-    from launcher.commands.execute import execute as run_command
-
-    options = [f"--host={host}", *_json(output)]
-    handle = _find(run, runs, "exec", *options, "--", *command)
-    as_json = output is Output.json
-    raise typer.Exit(run_command(handle.folder, host, command, as_json=as_json))
-
-
-def profile(
-    run: RunName,
-    steps: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1000, help="number of steps to trace")
-    ] = 3,
-    host: Annotated[
-        int, typer.Option(metavar="N", min=0, help="the host, by the number of its process")
-    ] = 0,
-    runs: Runs = Path("runs"),
-    output: OutputOption = Output.text,
-) -> None:
-    """Trace the next steps of a live run.
-
-    The trace is written to the run's folder.
-
-    launch profile quickstart --steps 3
-    """
-    from launcher.commands.profile import show, trace
-    from launcher.core.json_output import print_json
-
-    options = [f"--steps={steps}", f"--host={host}", *_json(output)]
-    found = trace(_find(run, runs, "profile", *options).folder, host, steps)
-    if output is Output.json:
-        print_json(found)
-    else:
-        show(found)
-
-
-def _json(output: Output) -> list[str]:
-    return ["-o", "json"] if output is Output.json else []
-
-
-def _find(run: str, runs: Path, *command: str) -> "RunHandle":
-    """Returns the handle of a run of this machine.
-
-    For a run that another machine has, runs the command there and exits with its exit code. Raises
-    RunFolderError when there is no such run.
-    """
-    from launcher import api
-
-    handle = api.find_run(run, runs)
-    code = handle.forward(*command, terminal=sys.stdout.isatty())
-    if code is not None:
-        raise typer.Exit(code)
-    return handle

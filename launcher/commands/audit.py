@@ -20,7 +20,7 @@ from launcher.comparison.differences import ROUNDING_ONLY, is_under
 from launcher.core.errors import JobError, UsageError
 from launcher.core.formatting import pluralize
 from launcher.executors.resume_point import new_cluster_ref
-from launcher.runs.directory import launched_in
+from launcher.runs.folder import launched_in
 from launcher.runs.run_record import RunRecord, read_record
 from trainer.contract.protocol import versions
 from trainer.contract.records.compatibility import SHOWN_OF_HASH, code_of

@@ -21,7 +21,7 @@ from launcher.diagnosis.archive import NAME, check_target, texts_of, write_archi
 from launcher.diagnosis.redact import Redactor
 from launcher.host.process_tree import start_time
 from launcher.runs import registry
-from launcher.runs.directory import is_alive, launched_in
+from launcher.runs.folder import is_alive, launched_in
 from launcher.runs.state_file import RecordedState
 from trainer.contract.config.command import load_job
 from trainer.contract.protocol.versions import versions

@@ -22,7 +22,7 @@ from launcher.providers.gcp.pod import (
 from launcher.providers.gcp.request import Where, wanted
 from launcher.providers.gcp.slice_records import SliceRecord, list_slices, list_unreadable_slices
 from launcher.providers.local import warm
-from launcher.runs.directory import is_alive
+from launcher.runs.folder import is_alive
 from trainer.contract.config.loader import ConfigError
 
 OnStatus = Callable[[str], None]

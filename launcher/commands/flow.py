@@ -11,8 +11,8 @@ from launcher.core.formatting import pluralize
 from launcher.core.json_output import print_json
 from launcher.core.output import unfailing_output
 from launcher.core.printable import plain
-from launcher.core.results import RunState
 from launcher.core.signals import ending_on_signals
+from launcher.core.states import RunState
 from launcher.ui import flow_view
 from launcher.ui.flow_view import FlowResult, StepResult
 

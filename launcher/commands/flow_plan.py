@@ -8,12 +8,12 @@ from launcher.chains.checkpoints import find_folder
 from launcher.commands.flow_steps import FlowRequest, FlowStep, StepFile
 from launcher.commands.groups.earlier_job import changes
 from launcher.core.errors import SlipwayError
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.executors.registry import executor_for
 from launcher.flow.graph import circles, in_order
 from launcher.flow.schema import Flow
 from launcher.planning.spec import LaunchSpec
-from launcher.runs.directory import find_run
+from launcher.runs.folder import find_run
 from launcher.runs.registry import is_run
 from launcher.runs.status import read_status
 from trainer.contract.config.checkpoint_ref import BEST, CheckpointRef

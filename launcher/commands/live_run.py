@@ -6,10 +6,10 @@ from pathlib import Path
 
 from launcher.commands.status import read_world
 from launcher.core.formatting import pluralize
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.requests.client import ask
 from launcher.requests.messages import Answer, Request
-from launcher.runs.directory import RunFolderError, is_alive, run_word
+from launcher.runs.folder import RunFolderError, is_alive, run_word
 from launcher.runs.status import RunStatus, describe, read_status
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from launcher.core.json_output import print_json_line
 from launcher.core.printable import coloured
 from launcher.executors.follow import detached
-from launcher.runs.directory import RunFolderError, is_alive
+from launcher.runs.folder import RunFolderError, is_alive
 from launcher.runs.host_logs import FOLLOWED_TAIL, POLL_INTERVAL_S, HostLogs, OnLine
 from launcher.runs.status import describe, read_status
 from launcher.ui.plan_view import host_color

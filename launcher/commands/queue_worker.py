@@ -20,7 +20,7 @@ from launcher.core.background import leave_parent, redirect_streams
 from launcher.core.errors import SlipwayError
 from launcher.core.exit_codes import OK
 from launcher.core.formatting import pluralize
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.executors.local_run import request_stop
 from launcher.executors.options import LaunchOptions
 from launcher.notify.recorded import notify_failure
@@ -40,7 +40,8 @@ from launcher.queue.entries import Entry
 from launcher.queue.folder import Queue, queue_name
 from launcher.requests.client import ask
 from launcher.requests.messages import HostsRequest
-from launcher.runs.directory import RunDir, is_alive, launched_in
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import is_alive, launched_in
 from launcher.runs.registry import is_run, registered
 from launcher.runs.state_file import RecordedState
 

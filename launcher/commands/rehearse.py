@@ -21,7 +21,7 @@ from launcher.rehearsal.play import DAY_S, Scenario, rehearse
 from launcher.rehearsal.result import Figures, Percentiles, figures
 from launcher.rehearsal.timings import REPLACEMENT_S, Timings, default_timings
 from launcher.rehearsal.tune import Trial, Tuned, Tuner, optimal_interval_s
-from launcher.runs.directory import find_run
+from launcher.runs.folder import find_run
 from trainer.contract.config.job import Job
 
 TUNING_DRAWS = 20

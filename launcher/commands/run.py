@@ -13,7 +13,7 @@ from launcher.executors.handle import RunHandle
 from launcher.executors.options import LaunchOptions
 from launcher.notify.lost import notify_lost
 from launcher.planning.spec import LaunchSpec
-from launcher.runs.directory import find_run
+from launcher.runs.folder import find_run
 from launcher.runs.status import read_status
 
 

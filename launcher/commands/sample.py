@@ -5,7 +5,7 @@ from pathlib import Path
 
 from launcher.commands.trainer_tool import run_tool
 from launcher.runs.checkpoints import Entry
-from launcher.runs.directory import RunFolderError, find_run, launched_in
+from launcher.runs.folder import RunFolderError, find_run, launched_in
 from trainer.contract.storage.paths import is_url
 
 

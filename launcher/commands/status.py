@@ -13,10 +13,10 @@ from rich.text import Text
 from launcher.core.files import read_object
 from launcher.core.formatting import pluralize
 from launcher.core.printable import plain
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.queue.folder import Place, place_of
 from launcher.runs import live, summary
-from launcher.runs.directory import resume_command, run_word
+from launcher.runs.folder import resume_command, run_word
 from launcher.runs.goodput import Goodput, GoodputResult
 from launcher.runs.history import History, HistoryEntry, LastCheckpoint
 from launcher.runs.status import RunResult, RunStatus, read_status

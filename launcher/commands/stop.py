@@ -8,7 +8,7 @@ from launcher.commands.run import print_status, status_after_errors
 from launcher.core.errors import JobError
 from launcher.core.events import Listener
 from launcher.core.exit_codes import JOB_FAILED
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.executors.handle import RunHandle
 from launcher.runs.status import describe
 

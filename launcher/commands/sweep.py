@@ -11,8 +11,8 @@ from launcher.core.formatting import pluralize
 from launcher.core.json_output import print_json
 from launcher.core.output import unfailing_output
 from launcher.core.printable import plain
-from launcher.core.results import RunState
 from launcher.core.signals import ending_on_signals
+from launcher.core.states import RunState
 from launcher.sweep import halving
 from launcher.ui import sweep_view
 from launcher.ui.sweep_view import PointResult

@@ -12,7 +12,7 @@ from launcher.core.printable import plain
 from launcher.diagnosis.advice import Explanation, explain
 from launcher.diagnosis.parts import PartKind, TimePart, time_parts
 from launcher.runs.cause import Cause, cause
-from launcher.runs.directory import run_word
+from launcher.runs.folder import run_word
 from launcher.runs.goodput import SHOWN_FROM_S, Part
 from launcher.runs.run_record import RunRecord, read_record
 from launcher.runs.status import RunResult, describe

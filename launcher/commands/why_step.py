@@ -10,7 +10,7 @@ from rich.text import Text
 from launcher.commands.trainer_tool import run_tool
 from launcher.core.errors import UsageError
 from launcher.core.printable import plain
-from launcher.runs.directory import launched_in
+from launcher.runs.folder import launched_in
 from launcher.ui.console import table_console
 from trainer.contract.config.command import CommandJob, load_job
 from trainer.contract.protocol.reports import DocumentLoss, ExampleLoss, StepExamples

@@ -4,14 +4,8 @@ import signal
 from collections.abc import Mapping
 
 from launcher.core.formatting import describe_status
-from launcher.core.results import (
-    AttemptResult,
-    EndReason,
-    GangResult,
-    Hang,
-    ProcessExit,
-    describe_exit,
-)
+from launcher.core.results import AttemptResult, GangResult, Hang, ProcessExit, describe_exit
+from launcher.core.states import EndReason
 from trainer.contract.protocol.events import REWOUND, STALE
 from trainer.contract.protocol.exit_codes import FINAL, ProgramExit
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from launcher.core.errors import docs_link
-from launcher.core.results import AttemptResult, EndReason, RunState
+from launcher.core.results import AttemptResult
+from launcher.core.states import EndReason, RunState
 
 SAME_ENDS = 3
 """Identical ends of attempts in a row, after the same step, that count as deterministic."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from launcher.core.events import Listener
-from launcher.core.results import AttemptResult, GangResult, RunState
+from launcher.core.results import AttemptResult, GangResult
+from launcher.core.states import RunState
 from launcher.gang.agent_pool import Member
 from launcher.gang.gang import Program
 from launcher.gang.monitor import GangMonitor

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from launcher.core.results import EndReason, RunState
+from launcher.core.states import EndReason, RunState
 from trainer.contract.protocol import events as program
 from trainer.contract.protocol.events import Event
 from trainer.contract.protocol.wire import EventReader

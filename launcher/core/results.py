@@ -2,12 +2,11 @@
 
 import os
 import signal
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from launcher.core.formatting import describe_status, host_name
+from launcher.core.states import EndReason
 from trainer.contract.protocol.events import PEER_LOST
 from trainer.contract.protocol.exit_codes import ProgramExit
 
@@ -26,113 +25,6 @@ MEANINGS = {
 """Meanings of exit codes and, as negative numbers, of signals."""
 NO_INITIALIZATION = "initialization failed, see above"
 """Meaning of SIGABRT before the processes are connected: JAX ends a program with it."""
-
-
-class RunState(StrEnum):
-    """The state of a run. Those from LOST on are found when its folder is read."""
-
-    QUEUED = "queued"
-    """Waits in the queue of a cluster, which starts it."""
-    PROVISIONING = "provisioning"
-    """Acquires hosts."""
-    STARTING = "starting"
-    """Checks the hosts and starts the program."""
-    RUNNING = "running"
-    BACKING_OFF = "backing_off"
-    """Waits before the next attempt, after a failure."""
-    WAITING_FOR_HOSTS = "waiting_for_hosts"
-    WAITING_FOR_RUNS = "waiting_for_runs"
-    """Waits for the runs in the job's `after`."""
-    FINISHED = "finished"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    """Stopped by `launch stop` or SIGTERM."""
-    INTERRUPTED = "interrupted"
-    """Stopped by Ctrl-C or a closed terminal."""
-    OVER_BUDGET = "over_budget"
-    """Stopped because the job's budget was used up."""
-    CANCELLED = "cancelled"
-    """Never started: a run in the job's `after` ended without finishing."""
-    LOST = "lost"
-    """The launcher process exited without recording a result."""
-    REMOTE = "remote"
-    """Driven by another machine."""
-    BY_HAND = "by hand"
-    """Started without a launcher."""
-    UNKNOWN = "unknown"
-    """The folder does not show whether a process runs the run."""
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether the run has ended; it can be resumed unless it has finished."""
-        return self in _TERMINAL
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the run waits for its next attempt."""
-        return self in (
-            RunState.BACKING_OFF, RunState.WAITING_FOR_HOSTS, RunState.WAITING_FOR_RUNS
-        )  # fmt: skip
-
-
-_TERMINAL = frozenset(
-    [
-        RunState.FINISHED, RunState.FAILED, RunState.STOPPED, RunState.INTERRUPTED,
-        RunState.OVER_BUDGET, RunState.CANCELLED, RunState.LOST,
-    ]
-)  # fmt: skip
-
-
-class EndReason(StrEnum):
-    """The reason that an attempt ended."""
-
-    FINISHED = "finished"
-    STOPPED = "stopped"
-    """An orderly stop that the user requested."""
-    RESIZED = "resized"
-    """An orderly stop that the supervisor requested, because more hosts are available."""
-    SHRUNK = "shrunk"
-    """An orderly stop that the supervisor requested, because a queue gives hosts to another run."""
-    BUDGET = "budget"
-    """An orderly stop that the supervisor requested, because the budget is used up."""
-    CRASH = "crash"
-    HANG = "hang"
-    LOST = "lost"
-    """The loss of a host with everything that ran on it."""
-    PREEMPTED = "preempted"
-    """A stop of the programs that the user did not request."""
-    REWOUND = "rewound"
-    """The program goes back to a checkpoint, without the examples of a step with a spike."""
-    FINAL = "final"
-    """A failure that a retry would repeat: bad configuration, bad data or numbers."""
-
-    @property
-    def is_resize(self) -> bool:
-        """Whether the next attempt has another number of hosts on purpose."""
-        return self in (EndReason.RESIZED, EndReason.SHRUNK)
-
-    @property
-    def is_restart(self) -> bool:
-        """Whether the next attempt follows on purpose, so that the end is no failure."""
-        return self.is_resize or self is EndReason.REWOUND
-
-    @property
-    def is_failure(self) -> bool:
-        """Whether the end counts against `retries.failures`."""
-        return self in (EndReason.CRASH, EndReason.HANG)
-
-    @property
-    def is_orderly(self) -> bool:
-        """Whether the program ended by itself, with everything saved."""
-        return self in (
-            EndReason.FINISHED, EndReason.STOPPED, EndReason.RESIZED, EndReason.SHRUNK,
-            EndReason.BUDGET, EndReason.REWOUND,
-        )  # fmt: skip
-
-    @property
-    def is_loss(self) -> bool:
-        """Whether the end counts against `retries.preemptions`."""
-        return self in (EndReason.LOST, EndReason.PREEMPTED)
 
 
 @dataclass(frozen=True)
@@ -336,67 +228,3 @@ def first_failure(exits: Mapping[int, ProcessExit]) -> int | None:
         key=lambda process: (exits[process].is_collateral, exits[process].ended_at, process),
         default=None,
     )
-
-
-def find_outliers(reports: Mapping[int, Mapping[str, object]]) -> tuple[list[str], set[int]]:
-    """Returns a sentence for each value that is not the same on all hosts, and the outliers.
-
-    An outlier differs from the most common value, or from the first host's in a tie.
-    """
-    flat = {process: dict(_flatten(reports[process])) for process in sorted(reports)}
-    texts: list[str] = []
-    processes: set[int] = set()
-    for name in sorted({name for report in flat.values() for name in report}):
-        values = {process: str(report.get(name, "missing")) for process, report in flat.items()}
-        common, _ = Counter(values.values()).most_common(1)[0]
-        odd = {process: value for process, value in values.items() if value != common}
-        if odd:
-            texts.append(_difference(name, odd, common))
-            processes |= odd.keys()
-    return texts, processes
-
-
-def _difference(name: str, odd: Mapping[int, str], common: str) -> str:
-    others = ", ".join(f"{host_name(p)} has {_short(value)}" for p, value in odd.items())
-    return f"{name} differs: {others}; the other hosts have {_short(common)}"
-
-
-def _flatten(report: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
-    pairs: list[tuple[str, object]] = []
-    for name, value in report.items():
-        key = f"{prefix}{name}"
-        pairs += _flatten(value, f"{key}.") if isinstance(value, Mapping) else [(key, value)]
-    return pairs
-
-
-def _short(value: str) -> str:
-    """Shortens a hash to its first digits."""
-    return value[:12] if len(value) == 64 else value
-
-
-def missing_workers(alive: Sequence[tuple[str, int]], slices: int, hosts_per_slice: int) -> str:
-    """Describes the missing hosts of each slice, given (slice, worker) of those alive.
-
-    Returns "" when none is missing.
-    """
-    found: dict[str, set[int]] = {}
-    for name, worker in alive:
-        found.setdefault(name, set()).add(worker)
-    whole = [name for name, workers in found.items() if len(workers) >= hosts_per_slice]
-    if len(whole) >= slices:
-        return ""
-    parts = []
-    for name, workers in sorted(found.items()):
-        absent = sorted(set(range(hosts_per_slice)) - workers)
-        if absent:
-            numbers = ", ".join(map(str, absent))
-            word = "worker" if name else "host"
-            who = f"{word} {numbers} is" if len(absent) == 1 else f"{word}s {numbers} are"
-            of_slice = f" of {name}" if name else ""
-            present = f"{len(workers)} of {hosts_per_slice} hosts{of_slice} are alive"
-            parts.append(f"{present}; {who} missing")
-    if not found:
-        return f"none of the {slices * hosts_per_slice} hosts is alive"
-    if len(found) < slices:
-        parts.append(f"{len(found)} of {slices} slices have a host alive")
-    return "; ".join(parts)

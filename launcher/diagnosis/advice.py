@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from launcher.core.formatting import format_seconds, host_name, pluralize
 from launcher.diagnosis.parts import PartKind, TimePart, is_small
-from launcher.runs.directory import run_word
+from launcher.runs.folder import run_word
 from launcher.runs.goodput import SHOWN_FROM_S, Part
 from launcher.runs.run_record import RunRecord
 from trainer.contract.config.job import Checkpoint, Job

@@ -9,11 +9,11 @@ from typing import TypeVar
 from launcher.chains.link import resolve
 from launcher.core.errors import JobError, SlipwayError
 from launcher.core.formatting import format_seconds
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.core.wait import wait_until
 from launcher.executors.handles import handle_of
 from launcher.planning.spec import LaunchSpec
-from launcher.runs.directory import find_run
+from launcher.runs.folder import find_run
 from launcher.runs.status import RunStatus, describe
 
 L = TypeVar("L", bound=LaunchSpec)

@@ -18,14 +18,16 @@ from launcher.core.errors import HostError, InterruptError, JobError
 from launcher.core.events import DisplayOffEvent
 from launcher.core.output import report_failures
 from launcher.core.printable import plain
-from launcher.core.results import GangResult, RunState
+from launcher.core.results import GangResult
 from launcher.core.signals import Interrupts, ending_on_signals, refusing_suspension
+from launcher.core.states import RunState
 from launcher.executors.await_runs import CancelledError, wait_for_runs
 from launcher.notify.notifier import END_TIMEOUT_S, RunNotifier
 from launcher.planning import budget
 from launcher.planning.spec import LaunchSpec
 from launcher.runs import live, summary
-from launcher.runs.directory import RunDir, resume_command
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import resume_command
 from launcher.runs.history import LastCheckpoint
 from launcher.runs.state_file import Position
 from launcher.ui.progress import RunDisplay, describe_stop, print_summary

@@ -22,7 +22,8 @@ from launcher.core.exit_codes import OK, print_error
 from launcher.core.messages import Message, MessageReader, encode
 from launcher.core.output import unfailing_output
 from launcher.planning.spec import LaunchSpec
-from launcher.runs.directory import RunDir, RunFolderError
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import RunFolderError
 from launcher.runs.history import LastCheckpoint
 from launcher.runs.state_file import RecordedState
 

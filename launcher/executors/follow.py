@@ -11,12 +11,13 @@ from rich.text import Text
 from launcher.core.errors import InterruptError, error_of
 from launcher.core.events import AttemptEndedEvent, StateEvent, parse_event
 from launcher.core.exit_codes import OK
-from launcher.core.results import AttemptResult, RunState
+from launcher.core.results import AttemptResult
+from launcher.core.states import RunState
 from launcher.executors.options import LaunchOptions
 from launcher.host.log_reader import Lines, LogFile
 from launcher.planning.spec import AttemptInfo
 from launcher.runs import live, summary
-from launcher.runs.directory import RunFolderError, is_alive, run_word
+from launcher.runs.folder import RunFolderError, is_alive, run_word
 from launcher.runs.host_logs import FOLLOWED_TAIL, POLL_INTERVAL_S, HostLogs
 from launcher.runs.status import RunStatus, describe, read_status
 from launcher.ui.progress import RunDisplay, print_summary

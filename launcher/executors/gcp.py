@@ -16,7 +16,7 @@ from launcher.core.environment import child_environment
 from launcher.core.errors import HostError
 from launcher.core.exit_codes import INTERRUPTED, OK
 from launcher.core.formatting import format_seconds
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.executors.inspect_hosts import inspect_by_ssh
 from launcher.executors.ssh import (
     HostMonitor,
@@ -33,7 +33,8 @@ from launcher.providers.gcp.slice_records import list_slices
 from launcher.providers.ssh.connection import Host, hosts_of
 from launcher.providers.ssh.parallel import everywhere
 from launcher.providers.ssh.run_handle import RemoteRun
-from launcher.runs.directory import REMOTE, RunDir, is_alive
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import REMOTE, is_alive
 from launcher.runs.remote import localize_copy
 from launcher.runs.state_file import RecordedState
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from launcher.core.errors import InterruptError, JobError, SlipwayError
 from launcher.core.events import Listener
 from launcher.core.formatting import format_seconds
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.core.wait import wait_until
 from launcher.executors.follow import detached, follow_run, new_events, new_lines
 from launcher.executors.handle import RunHandle
@@ -19,7 +19,8 @@ from launcher.executors.options import LaunchOptions
 from launcher.providers.kubernetes.cleanup import release
 from launcher.queue.folder import Place, Queue, queue_of
 from launcher.runs import summary
-from launcher.runs.directory import RunDir, RunFolderError, is_alive, run_word
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import RunFolderError, is_alive, run_word
 from launcher.runs.goodput import Goodput
 from launcher.runs.known_process import KnownProcess
 from launcher.runs.live import read_goodput

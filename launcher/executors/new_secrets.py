@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.prompt import Confirm
 
 from launcher.runs import registry
-from launcher.runs.directory import resume_command
+from launcher.runs.folder import resume_command
 from trainer.contract.config.job import BaseJob
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.protocol.environment import SLURM_JOB

@@ -12,7 +12,7 @@ from launcher.executors.handle import RunHandle
 from launcher.executors.options import LaunchOptions
 from launcher.providers.ray_jobs.run_handle import RayJob
 from launcher.providers.ssh.run_handle import RemoteRun
-from launcher.runs.directory import REMOTE, RunFolderError
+from launcher.runs.folder import REMOTE, RunFolderError
 from launcher.runs.goodput import Goodput
 from launcher.runs.live import read_goodput
 from launcher.runs.remote import RemoteRunRecord

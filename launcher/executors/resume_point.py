@@ -10,7 +10,7 @@ from rich.text import Text
 from launcher.chains.link import prepare
 from launcher.cluster.schema import ClusterRef, is_path
 from launcher.core.errors import UnreachableError
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.core.usage import Usage
 from launcher.executors import new_secrets
 from launcher.executors.compile_check import require_fit
@@ -21,7 +21,8 @@ from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
 from launcher.runs import live
 from launcher.runs.checkpoints import newest
-from launcher.runs.directory import RunDir, resume_command
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import resume_command
 from launcher.runs.history import LastCheckpoint
 from launcher.runs.state_file import RecordedState
 from trainer.contract.config.command import CommandJob, load_job

@@ -8,7 +8,7 @@ from pathlib import Path
 from launcher.cluster.schema import ClusterRef, Slurm
 from launcher.core.errors import HostError, UnconfirmedError
 from launcher.core.formatting import pluralize
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.executors.base import Executor
 from launcher.executors.follow import print_follow_hints
 from launcher.executors.inspect_hosts import parse_reports
@@ -19,7 +19,8 @@ from launcher.gang.preflight import Seen
 from launcher.planning import job_secrets
 from launcher.planning.spec import LaunchSpec
 from launcher.providers.slurm import submit
-from launcher.runs.directory import RunDir, run_word
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import run_word
 from launcher.runs.slurm_job import SlurmJob
 
 

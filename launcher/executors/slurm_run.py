@@ -7,13 +7,14 @@ from rich.text import Text
 
 from launcher.core.errors import HostError, InterruptError, JobError, SlipwayError, error_of
 from launcher.core.events import Listener
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.core.wait import wait_until
 from launcher.executors.follow import detached, follow_run
 from launcher.executors.local_run import LocalRunHandle
 from launcher.executors.options import LaunchOptions
 from launcher.providers.slurm import job_environment
-from launcher.runs.directory import RunDir, is_alive
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import is_alive
 from launcher.runs.host_logs import FOLLOWED_TAIL
 from launcher.runs.slurm_job import Queued, SlurmJob
 from launcher.runs.state_file import RecordedState

@@ -41,7 +41,9 @@ from launcher.providers.ssh.run_handle import RemoteRun
 from launcher.providers.ssh.sessions import Sessions
 from launcher.providers.ssh.uv_binary import find_uv
 from launcher.runs import registry
-from launcher.runs.directory import RunDir, make_folder, run_word
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import run_word
+from launcher.runs.new_folder import make_folder
 from launcher.runs.remote import RemoteRunRecord
 from launcher.runs.status import describe, read_status
 from trainer.contract.config.command import load_job

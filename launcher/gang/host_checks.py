@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.formatting import host_name
-from launcher.core.results import GangResult, find_outliers
+from launcher.core.results import GangResult
 from launcher.gang.agent_calls import GangError, LostError, call_agents, wait_for_answers
+from launcher.gang.outliers import find_outliers
 from launcher.gang.preflight import Seen
 from trainer.contract.protocol.events import CheckedEvent, ErrorEvent, Event
 

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.core.results import missing_workers
 from launcher.providers.ray import private
 from launcher.providers.ray.host_cluster import HostCluster
 from launcher.providers.ray.node_spec import HostSlot
@@ -234,3 +233,31 @@ def kind_of(world: World) -> accelerators.Accelerator:
     return accelerators.parse(
         world.accelerator, hosts=world.hosts_per_slice, devices_per_host=world.devices_per_host
     )
+
+
+def missing_workers(alive: Sequence[tuple[str, int]], slices: int, hosts_per_slice: int) -> str:
+    """Describes the missing hosts of each slice, given (slice, worker) of those alive.
+
+    Returns "" when none is missing.
+    """
+    found: dict[str, set[int]] = {}
+    for name, worker in alive:
+        found.setdefault(name, set()).add(worker)
+    whole = [name for name, workers in found.items() if len(workers) >= hosts_per_slice]
+    if len(whole) >= slices:
+        return ""
+    parts = []
+    for name, workers in sorted(found.items()):
+        absent = sorted(set(range(hosts_per_slice)) - workers)
+        if absent:
+            numbers = ", ".join(map(str, absent))
+            word = "worker" if name else "host"
+            who = f"{word} {numbers} is" if len(absent) == 1 else f"{word}s {numbers} are"
+            of_slice = f" of {name}" if name else ""
+            present = f"{len(workers)} of {hosts_per_slice} hosts{of_slice} are alive"
+            parts.append(f"{present}; {who} missing")
+    if not found:
+        return f"none of the {slices * hosts_per_slice} hosts is alive"
+    if len(found) < slices:
+        parts.append(f"{len(found)} of {slices} slices have a host alive")
+    return "; ".join(parts)

@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.core.wait import wait_until
 from launcher.notify.notifier import Notifier
 from launcher.notify.recorded import notice_for, notifier_for
-from launcher.runs.directory import is_alive, resume_command
+from launcher.runs.folder import is_alive, resume_command
 from launcher.runs.registry import registered
 from launcher.runs.status import RunStatus, read_status
 

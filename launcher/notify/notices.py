@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from launcher.core.events import AttemptEndedEvent, HangEvent, StateEvent, StragglerEvent
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from trainer.contract.config.notify import NotifyEvent
 from trainer.contract.protocol.events import CheckpointSavedEvent, Event, RestoredEvent, StepEvent
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from launcher.core.events import AttemptEndedEvent, AttemptStartedEvent
-from launcher.core.results import EndReason
+from launcher.core.states import EndReason
 from launcher.rehearsal.timings import Timings
 from launcher.runs.timeline import driver_time
 from trainer.contract.protocol.events import CheckpointSavedEvent, Event, PhaseEvent, StepEvent

@@ -8,8 +8,9 @@ from typing import Self
 from launcher.controller.controller import RunController
 from launcher.core.errors import HostError, JobError
 from launcher.core.events import Listener
-from launcher.core.results import AttemptResult, RunState
+from launcher.core.results import AttemptResult
 from launcher.core.signals import Interrupts
+from launcher.core.states import RunState
 from launcher.core.usage import Usage
 from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from launcher.cluster.prices import chips, price_per_chip_hour
 from launcher.core.events import AttemptEndedEvent, AttemptStartedEvent, StateEvent
-from launcher.core.results import AttemptResult, RunState
+from launcher.core.results import AttemptResult
+from launcher.core.states import RunState
 from launcher.planning.spec import LaunchSpec
 from launcher.rehearsal.clock import VirtualClock
 from launcher.runs.goodput import Account

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Self
 
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.rehearsal.play import DAY_S, Outcome, Parts
 
 

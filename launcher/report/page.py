@@ -20,14 +20,14 @@ from launcher.cluster.schema import ClusterRef
 from launcher.core.errors import UsageError
 from launcher.core.formatting import format_bytes, format_seconds
 from launcher.core.printable import plain
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.report import charts, mesh
 from launcher.report.charts import Chart, SpeedRow
 from launcher.report.curves import Curve
 from launcher.report.index import IndexRow
 from launcher.report.timeline import Clock, Timeline, part_name, timeline
 from launcher.runs.cause import Cause, cause
-from launcher.runs.directory import resume_command, run_word
+from launcher.runs.folder import resume_command, run_word
 from launcher.runs.run_record import RunRecord, Sample
 from launcher.runs.status import RunStatus
 from trainer.contract.config.command import CommandJob

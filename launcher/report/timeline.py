@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 
 from launcher.core.formatting import format_seconds
-from launcher.core.results import EndReason
+from launcher.core.states import EndReason
 from launcher.runs.goodput import Part
 from launcher.runs.run_record import RunRecord
 from launcher.runs.spans import Span

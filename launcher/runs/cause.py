@@ -4,7 +4,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from launcher.core.printable import plain
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.runs.host_logs import HostLogs
 from launcher.runs.run_record import RunRecord
 from launcher.runs.status import describe

@@ -1,21 +1,18 @@
 """The run directory and its files. See docs/reference/run-directory.md."""
 
-import errno
 import os
-import shlex
 import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 from launcher.cluster.prices import chips, price_per_chip_hour
 from launcher.cluster.schema import ClusterRef
-from launcher.core.errors import UsageError
 from launcher.core.events import (
     AttemptEndedEvent,
     AttemptStartedEvent,
@@ -28,23 +25,21 @@ from launcher.core.files import (
     NoLocksError,
     end_torn_line,
     free_name,
-    is_locked,
     lock,
     replace_file,
 )
-from launcher.core.results import AttemptResult, RunState
+from launcher.core.results import AttemptResult
+from launcher.core.states import RunState
 from launcher.host.process_tree import start_time
 from launcher.planning import job_secrets
 from launcher.planning.spec import LaunchSpec
-from launcher.queue.folder import queue_of
 from launcher.runs import live, registry, storage, summary
+from launcher.runs.folder import RunFolderError, launched_in, no_locks, refuse_queued
+from launcher.runs.new_folder import complete_folder, earlier_folder
 from launcher.runs.phases import is_kept
-from launcher.runs.records import KubernetesRecord
 from launcher.runs.save_account import SaveAccount
-from launcher.runs.slurm_job import queued
 from launcher.runs.state_file import Position, RecordedState
 from launcher.runs.usage import UsageAccount
-from trainer.contract.config.errors import suggest
 from trainer.contract.config.loader import dump
 from trainer.contract.planning.plan import BasePlan, Plan
 from trainer.contract.protocol.environment import RUN_ID, SLURM_JOB
@@ -52,15 +47,7 @@ from trainer.contract.protocol.events import Event
 from trainer.contract.protocol.wire import encode
 from trainer.contract.storage import kept_programs
 
-REMOTE = "remote.json"
-"""File with the location of a remote run, in the folder for its local copy."""
-LEFT = (REMOTE, KubernetesRecord.FILE)
-"""Files in a run's folder while the run may have remote resources, which `launch stop` ends."""
 REQUEUED_LOCK_TIMEOUT_S = 300.0
-
-
-class RunFolderError(UsageError):
-    """The run's folder cannot be used as requested; the message gives the reason and a remedy."""
 
 
 class RunDir:
@@ -71,7 +58,7 @@ class RunDir:
     """
 
     def __init__(self, folder: Path) -> None:
-        _refuse_queued(folder)
+        refuse_queued(folder)
         self.folder = folder
         self._attempt = RecordedState()
         self._last_change: StateEvent | None = None
@@ -105,10 +92,10 @@ class RunDir:
         The folder is complete and locked before it gets its name.
         """
         folder = launch.run_dir
-        earlier = _earlier(folder, fresh=fresh)
+        earlier = earlier_folder(folder, fresh=fresh)
         try:
             storage.refuse_others(launch, earlier)
-            with _complete(folder, dump(launch.job)) as making:
+            with complete_folder(folder, dump(launch.job)) as making:
                 run_id = os.environ.get(RUN_ID) or uuid.uuid4().hex
                 replace_file(making / "run_id", run_id + "\n")
                 kept = kept_programs.store_of(folder)
@@ -305,83 +292,6 @@ class RunDir:
         self.close()
 
 
-def make_folder(folder: Path, job: str, *, fresh: bool) -> None:
-    """Creates a folder for the copy of a remote run, with its job.
-
-    With `fresh`, an earlier folder is moved aside. Raises RunFolderError, see `RunDir.create`.
-    """
-    earlier = _earlier(folder, fresh=fresh)
-    with _complete(folder, job):
-        if earlier:
-            earlier.rename(free_name(earlier))
-
-
-def find_run(name_or_path: str, runs: Path) -> Path:
-    """Returns the folder of a run: by its name in `runs`, by its path, or by its registered name.
-
-    Raises RunFolderError for an unknown name, and for a name that several registered runs have.
-    """
-    for folder in (runs / name_or_path, Path(name_or_path)):
-        if registry.is_run(folder):
-            return folder.absolute()
-    elsewhere = registry.registered()
-    found = [folder for folder in elsewhere if folder.name == name_or_path]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        lines = "".join(f"\n  {folder}" for folder in found)
-        raise RunFolderError(f"{name_or_path}: several runs have this name. Say which:{lines}")
-    known = {path.parent.name for path in runs.glob("*/job.yaml")} | {f.name for f in elsewhere}
-    hint = suggest(name_or_path, sorted(known)).removesuffix(".")
-    raise RunFolderError(
-        f"{name_or_path}: no run of this name in {runs} or elsewhere, and no run's folder by this "
-        f"path.{hint}"
-    )
-
-
-def launched_in(run: Path) -> Path:
-    """Returns the folder that a run's relative paths start from, or "." when it is gone.
-
-    Raises RunRecordError when state.json has a wrong field.
-    """
-    folder = Path(RecordedState.read(run).launched_in or ".")
-    return folder if folder.is_dir() else Path()
-
-
-def is_alive(folder: Path) -> bool:
-    """Returns whether a process runs this run. Raises RunFolderError when that is unknown."""
-    try:
-        return is_locked(folder / "events.jsonl")
-    except NoLocksError as error:
-        raise _no_locks(folder, error) from None
-
-
-def run_word(folder: Path) -> str:
-    """Returns a run's name for a command line, or its path when it is not in `runs`."""
-    if folder.parent == Path("runs").absolute():
-        return shlex.quote(folder.name)
-    return shlex.quote(str(folder))
-
-
-def resume_command(folder: Path) -> str:
-    """Returns the command that resumes a run."""
-    return f"launch resume {run_word(folder)}"
-
-
-def stop_command(folder: Path) -> str:
-    """Returns the command that stops a run and deletes its remaining resources."""
-    return f"launch stop {run_word(folder)}"
-
-
-def _refuse_queued(folder: Path) -> None:
-    """Raises RunFolderError when the run is a job in Slurm's queue."""
-    if found := queued(folder):
-        raise RunFolderError(
-            f"{folder}: this run is a job of Slurm's: {found}. Follow it (launch attach "
-            f"{run_word(folder)}), or end it (launch stop {run_word(folder)})"
-        )
-
-
 def _lock(folder: Path, events: IO[str]) -> None:
     """Takes the run's lock. Raises RunFolderError when another process holds it.
 
@@ -392,73 +302,4 @@ def _lock(folder: Path, events: IO[str]) -> None:
         if not lock(events, timeout_s):
             raise RunFolderError(f"{folder}: this run is running now")
     except NoLocksError as error:
-        raise _no_locks(folder, error) from None
-
-
-def _no_locks(folder: Path, error: NoLocksError) -> RunFolderError:
-    return RunFolderError(
-        f"{folder}: its file system has no locks (flock: {error.strerror}), so that two processes "
-        "could run one run. Name a folder on another one with --runs DIR, or mount this one with "
-        "locks (Lustre: -o flock)"
-    )
-
-
-def _earlier(folder: Path, *, fresh: bool) -> Path | None:
-    """Returns an existing folder of that name, to be moved aside, or None.
-
-    Raises RunFolderError when it must not be moved.
-    """
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return None
-    if not fresh and not registry.is_run(folder):
-        raise RunFolderError(
-            f"{folder} exists and is no run's folder. Give this run another name (name=...), or "
-            "move the folder aside (--fresh)"
-        )
-    if not fresh:
-        raise RunFolderError(
-            f"{folder}: there is a run of this name already. Go on with it "
-            f"({resume_command(folder)}), give this one another name (name=...), or move the "
-            "old one aside and start from scratch (--fresh)"
-        )
-    _refuse_queued(folder)
-    if is_alive(folder):
-        raise RunFolderError(
-            f"{folder}: this run is running now. End it first, or say name=... for another one"
-        )
-    if queue_of(folder):
-        raise RunFolderError(
-            f"{folder}: this run is in a queue. Remove it first (launch stop {run_word(folder)}), "
-            "or say name=... for another one"
-        )
-    if left := next((name for name in LEFT if (folder / name).exists()), ""):
-        raise RunFolderError(
-            f"{folder}: this run may still have hosts elsewhere ({left} says which). End it first "
-            f"(launch stop {run_word(folder)}), or say name=... for another one"
-        )
-    return folder
-
-
-@contextmanager
-def _complete(folder: Path, job: str) -> Iterator[Path]:
-    """Yields a folder that is renamed to `folder` at the end, and removed after an error.
-
-    Raises RunFolderError when it cannot be created.
-    """
-    making = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        (making / "logs").mkdir(parents=True)
-        replace_file(making / "job.yaml", job)
-        yield making
-        making.rename(folder)
-    except OSError as error:
-        shutil.rmtree(making, ignore_errors=True)
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise RunFolderError(f"{folder}: another command has made it just now") from None
-        raise RunFolderError(
-            f"{folder}: the run's folder cannot be made: {error.strerror}. "
-            "Say --runs DIR for another place"
-        ) from None
-    except BaseException:
-        shutil.rmtree(making, ignore_errors=True)
-        raise
+        raise no_locks(folder, error) from None

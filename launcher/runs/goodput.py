@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from launcher.core.events import AttemptEndedEvent, CommandStartedEvent, StateEvent
 from launcher.core.formatting import format_seconds
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.runs.timeline import Moment, PhaseEdge, StepDone, Timeline
 from trainer.contract.protocol.events import Event
 

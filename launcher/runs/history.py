@@ -12,7 +12,7 @@ from launcher.core.events import (
     StragglerEvent,
 )
 from launcher.core.formatting import format_seconds
-from launcher.core.results import EndReason
+from launcher.core.states import EndReason
 from trainer.contract.protocol.events import (
     CheckpointSavedEvent,
     Event,

@@ -11,7 +11,7 @@ from typing import ClassVar
 from pydantic import computed_field
 
 from launcher.cluster.schema import ClusterRef
-from launcher.runs.directory import REMOTE
+from launcher.runs.folder import REMOTE
 from launcher.runs.records import RunRecord
 from launcher.runs.state_file import RecordedState
 

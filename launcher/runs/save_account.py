@@ -9,7 +9,7 @@ connection of the processes to the end of the attempt.
 from dataclasses import dataclass
 
 from launcher.core.events import AttemptEndedEvent, CommandStartedEvent
-from launcher.core.results import EndReason
+from launcher.core.states import EndReason
 from launcher.runs.timeline import driver_time
 from trainer.contract.planning.save_interval import SaveInterval, SaveStatistics
 from trainer.contract.protocol.events import (

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 from launcher.cluster.schema import ClusterRef
 from launcher.core.files import read_object, replace_file
 from launcher.core.messages import from_wire, to_wire
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.runs.records import RunRecordError
 
 _STATES = frozenset(map(str, RunState))

@@ -12,10 +12,10 @@ from launcher.core.exit_codes import INTERRUPTED, JOB_FAILED, OK
 from launcher.core.files import last_object, parse_object, read_object
 from launcher.core.messages import from_wire
 from launcher.core.printable import plain
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.core.usage import Usage, UsageResult
 from launcher.queue.folder import Place, QueueError, place_of, queue_of
-from launcher.runs.directory import (
+from launcher.runs.folder import (
     REMOTE,
     RunFolderError,
     is_alive,

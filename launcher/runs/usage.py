@@ -12,7 +12,7 @@ from launcher.core.events import (
     CommandStartedEvent,
     StateEvent,
 )
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.core.usage import Usage
 from launcher.runs.timeline import driver_time
 from trainer.contract.protocol.events import Event

@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 
 PIPE_WIDTH = 1000
 STATE_STYLES = {

@@ -28,7 +28,7 @@ from launcher.core.formatting import format_seconds
 from launcher.core.printable import coloured, plain
 from launcher.core.results import AttemptResult
 from launcher.planning.spec import AttemptInfo
-from launcher.runs.directory import resume_command
+from launcher.runs.folder import resume_command
 from launcher.runs.history import LastCheckpoint
 from launcher.ui.plan_view import describe_world, host_color
 from trainer.contract.protocol.events import (

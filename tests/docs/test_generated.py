@@ -18,7 +18,7 @@ from docs.generate.pages import REFERENCE
 from launcher.cluster.schema import Cluster
 from launcher.commands.schema import cluster_schema, job_schema
 from launcher.core.errors import docs_link
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.flow.schema import Flow
 from launcher.runs.goodput import Part
 from tests.docs.pages import DOCS, ROOT, WITH_README, blocks, page_id, prose

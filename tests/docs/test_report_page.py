@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.report.page import report
 from launcher.runs.live import read_goodput
 from launcher.runs.run_record import read_record

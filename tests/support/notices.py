@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.events import StateEvent
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.notify.notices import Notice, RunProgress
 from launcher.notify.outbox import NAME
 from trainer.contract.config.notify import NotifyEvent

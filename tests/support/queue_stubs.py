@@ -17,11 +17,11 @@ from launcher.commands.queue_worker import serve
 from launcher.core.background import leave_parent
 from launcher.core.errors import SlipwayError
 from launcher.core.files import is_locked
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.executors import driver
 from launcher.executors.driver import DriverOrder
 from launcher.queue.folder import Queue
-from launcher.runs.directory import RunFolderError
+from launcher.runs.folder import RunFolderError
 from tests.support.processes import wait_until
 
 MODULE = "tests.support.queue_stubs"

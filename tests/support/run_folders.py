@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.events import EVENT_TYPES
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.runs.directory import RunDir
 from tests.support.launch_plans import small_launch
 from trainer.contract.protocol.events import Event

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.events import AttemptEndedEvent
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.runs.goodput import goodput
 from launcher.runs.run_record import RunRecord
 from launcher.runs.state_file import RecordedState

@@ -10,7 +10,8 @@ from launcher.controller.supervisor import (
     Supervisor,
     Wait,
 )
-from launcher.core.results import AttemptResult, EndReason
+from launcher.core.results import AttemptResult
+from launcher.core.states import EndReason
 
 FIXED = Policy(failures=3, preemptions=None, sizes=[4], wait_for_hosts_s=100.0)
 ELASTIC = replace(FIXED, sizes=[2, 4])

@@ -14,7 +14,7 @@ from launcher.core.errors import HostError
 from launcher.providers.gcp.pod import TpuSliceRequest
 from launcher.providers.gcp.request import Where
 from launcher.providers.gcp.slice_records import write_where
-from launcher.runs.directory import REMOTE
+from launcher.runs.folder import REMOTE
 
 CLUSTER = """\
 accelerator: v4-16

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launcher import api
 from launcher.core.events import parse_event
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.executors.handle import RunHandle
 from launcher.runs.registry import is_run
 from launcher.runs.status import RunStatus

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from launcher.core.errors import HostError
 from launcher.core.exit_codes import INTERRUPTED, OK
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.providers.slurm import job_environment
 from launcher.runs.directory import RunDir
 from launcher.runs.slurm_job import SlurmJob

@@ -31,7 +31,7 @@ from launcher.providers.ray.host_protocol import (
     RunStarted,
     send,
 )
-from launcher.runs.directory import is_alive
+from launcher.runs.folder import is_alive
 
 REPORT_TIMEOUT_S = 60.0
 """Seconds for a run to notice and report that its Ray has ended on the head."""

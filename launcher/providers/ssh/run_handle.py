@@ -16,7 +16,7 @@ from launcher.core.errors import HostError
 from launcher.providers.ssh.connection import SSH_FAILED, Host, hosts_of
 from launcher.providers.ssh.parallel import everywhere
 from launcher.providers.ssh.provision import Provisioned, shell
-from launcher.runs.directory import REMOTE
+from launcher.runs.folder import REMOTE
 from launcher.runs.remote import NOT_FETCHED, RemoteRunRecord, runs_below
 from launcher.runs.status import PrintedStatus
 from trainer.contract.storage import kept_programs

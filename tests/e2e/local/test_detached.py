@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.runs.directory import is_alive
+from launcher.runs.folder import is_alive
 from tests.support.assert_no_leftovers import Traces
 from tests.support.launches import Launcher
 from tests.support.processes import LAUNCH_TIMEOUT_S, run_launcher, wait_until

@@ -15,7 +15,7 @@ import pytest
 from launcher.diagnosis.stacks import group_stacks
 from launcher.requests.client import ask
 from launcher.requests.messages import ProcessStacks, StacksRequest
-from launcher.runs.directory import is_alive
+from launcher.runs.folder import is_alive
 from tests.support.assert_no_leftovers import Traces
 from tests.support.launches import Launch, Launcher
 from tests.support.processes import run_launcher, wait_until

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.executors.enqueue import add_run
 from launcher.queue.folder import queues
 from launcher.runs.status import read_status

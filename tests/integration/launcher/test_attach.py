@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.results import AttemptResult, EndReason, RunState
+from launcher.core.results import AttemptResult
+from launcher.core.states import EndReason, RunState
 from launcher.runs.directory import RunDir
 from launcher.runs.state_file import Position
 from tests.support.cli import ROOT, launch

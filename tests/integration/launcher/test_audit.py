@@ -10,7 +10,7 @@ from launcher.audit.differences import FirstDifference, Quantity
 from launcher.audit.result import AuditKind, AuditResult
 from launcher.commands.audit import AuditOptions, audit_run
 from launcher.core.errors import UsageError
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.report.page import report
 from launcher.runs.run_record import read_record
 from tests.support.checkpoint_metadata_builders import about_of

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.chains.link import prepare
 from launcher.cluster.schema import ClusterRef
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.executors.await_runs import CancelledError, wait_for_runs
 from launcher.planning.spec import LaunchSpec
 from launcher.runs.directory import RunDir

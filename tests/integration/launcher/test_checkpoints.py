@@ -10,7 +10,8 @@ import pytest
 from launcher.chains.checkpoints import find_folder, pick
 from launcher.commands.checkpoints import CheckpointResult, put_back, show, verified
 from launcher.runs.checkpoints import entries, newest
-from launcher.runs.directory import RunDir, RunFolderError
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import RunFolderError
 from tests.support.checkpoint_metadata_builders import about_of
 from tests.support.cli import launch
 from tests.support.launch_plans import small_launch

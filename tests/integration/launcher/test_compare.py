@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.runs.directory import RunDir
 from tests.support.cli import ROOT, launch
 from tests.support.run_folders import add_attempt, add_events, make_run

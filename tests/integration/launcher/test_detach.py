@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from launcher.host.process_tree import start_time
-from launcher.runs.directory import RunDir, is_alive
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import is_alive
 from tests.support.assert_no_leftovers import Traces
 from tests.support.cli import JOB, launch
 from tests.support.processes import LAUNCH_TIMEOUT_S, wait_until

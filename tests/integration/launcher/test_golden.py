@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from tests.support.checkpoint_metadata_builders import about_of
 from tests.support.cli import launch
 from tests.support.launch_plans import COMMAND_JOB, JOB

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.commands.outputs import COMMAND_OUTPUTS
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from tests.support.checkpoint_metadata_builders import about_of
 from tests.support.cli import launch
 from tests.support.json_outputs import validated, validated_error

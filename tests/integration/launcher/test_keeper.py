@@ -18,7 +18,7 @@ from launcher.providers.gcp.failures import trouble_of
 from launcher.providers.gcp.pod import TpuSliceRequest
 from launcher.providers.gcp.slice_records import is_recorded
 from launcher.providers.ssh.run_handle import RemoteRun
-from launcher.runs.directory import REMOTE
+from launcher.runs.folder import REMOTE
 from launcher.runs.status import read_status
 from tests.support.processes import wait_until
 from tests.support.tpu_slices import MemoryApi, PlayedRun, cluster_file, ended, make_pod, started

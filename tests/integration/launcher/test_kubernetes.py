@@ -16,7 +16,7 @@ from launcher.cluster.schema import Cluster, Kubernetes
 from launcher.core.errors import HostError, RefusedError
 from launcher.core.events import Listener
 from launcher.core.exit_codes import NO_CLUSTER
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.providers.kubernetes import cleanup, pod_status
 from launcher.providers.kubernetes import provider as allocation
 from launcher.providers.kubernetes.client import Api

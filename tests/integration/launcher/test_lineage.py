@@ -7,9 +7,9 @@ import pytest
 
 from launcher.commands.lineage import card, read, write_card
 from launcher.core.errors import UsageError
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.runs.checkpoints import entries
-from launcher.runs.directory import RunFolderError
+from launcher.runs.folder import RunFolderError
 from tests.support.checkpoint_metadata_builders import about_of
 from tests.support.cli import launch
 from tests.support.run_folders import add_steps, make_run

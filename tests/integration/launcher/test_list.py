@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from tests.support.cli import launch
 from tests.support.run_folders import add_attempt, add_events, add_steps, make_run
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from tests.support.cli import launch
 from tests.support.run_folders import make_run
 

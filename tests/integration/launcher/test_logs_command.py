@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.runs.directory import RunDir
 from launcher.runs.state_file import Position
 from tests.support.cli import ROOT, launch

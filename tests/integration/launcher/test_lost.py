@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.runs.directory import RunDir
 from tests.support.cli import launch
 from tests.support.launch_plans import small_launch

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.cluster.schema import Attach, Cluster, ClusterRef, Ssh, find_cluster
 from launcher.core.exit_codes import BAD_USAGE
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.executors import new_secrets
 from launcher.executors.options import LaunchOptions
 from launcher.executors.remote_run import locate
@@ -20,7 +20,8 @@ from launcher.providers.ray.host_protocol import RunOrder
 from launcher.providers.ssh.provision import Provisioned
 from launcher.providers.ssh.run_handle import RemoteRun
 from launcher.runs import registry
-from launcher.runs.directory import REMOTE, RunDir, RunFolderError
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import REMOTE, RunFolderError
 from tests.support.cli import launch
 from tests.support.launch_plans import command_launch
 from tests.support.run_archives import entry, packed

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from launcher.cli.app import app
 from launcher.core.files import NoStateFolderError, make_state_folder
-from launcher.runs.directory import RunDir, RunFolderError
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import RunFolderError
 from launcher.runs.status import take_all
 from tests.support.launch_plans import small_launch
 from trainer.contract.config.loader import ConfigError

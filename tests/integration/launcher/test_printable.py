@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from launcher.core.errors import JobError
 from launcher.core.exit_codes import print_error
 from launcher.core.printable import coloured, plain
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from tests.support.cli import launch
 from tests.support.run_folders import add_events, add_log, make_run
 

@@ -11,11 +11,12 @@ import pytest
 
 from launcher.cluster.schema import ClusterRef
 from launcher.core.files import is_locked
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.executors.driver import DriverOrder
 from launcher.executors.enqueue import add_run
 from launcher.queue.folder import Queue, QueueError, queue_name, queue_of, queues
-from launcher.runs.directory import RunDir, RunFolderError
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import RunFolderError
 from launcher.runs.status import read_status
 from tests.support import queue_stubs
 from tests.support.cli import launch

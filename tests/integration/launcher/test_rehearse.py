@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from tests.support.cli import launch
 from tests.support.launch_plans import JOB
 from tests.support.run_folders import make_run

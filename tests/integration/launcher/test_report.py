@@ -11,7 +11,7 @@ import pytest
 
 from launcher.commands import report as command
 from launcher.commands.report import ReportOptions, report_runs
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.report.page import report
 from launcher.runs.directory import RunDir
 from launcher.runs.run_record import read_record

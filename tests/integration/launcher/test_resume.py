@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from launcher.cluster.schema import ClusterRef
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.executors.resume_point import Resumed, new_cluster_ref, plan_resume
-from launcher.runs.directory import RunDir, find_run, resume_command
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import find_run, resume_command
 from launcher.runs.state_file import Position
 from tests.support.checkpoint_metadata_builders import about_of
 from tests.support.cli import launch

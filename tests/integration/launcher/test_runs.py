@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.host.process_tree import start_time
 from launcher.runs import live
-from launcher.runs.directory import RunDir, RunFolderError
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import RunFolderError
 from launcher.runs.state_file import Position
 from tests.support.launch_plans import small_launch
 from tests.support.processes import wait_until

@@ -16,7 +16,7 @@ from launcher.cluster.schema import Cluster, Slurm, find_cluster
 from launcher.core import files, wait
 from launcher.core.errors import HostError
 from launcher.core.exit_codes import NO_CLUSTER, OK
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.executors.options import LaunchOptions
 from launcher.executors.registry import executor_for
 from launcher.planning.command import CommandLaunch
@@ -24,7 +24,8 @@ from launcher.providers.slurm import job_entrypoint, job_environment
 from launcher.providers.slurm import submit as submitting
 from launcher.providers.slurm.submit import sbatch_command
 from launcher.runs import slurm_job
-from launcher.runs.directory import RunDir, RunFolderError
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import RunFolderError
 from launcher.runs.slurm_job import Queued, SlurmJob
 from launcher.runs.status import read_status
 from tests.support.assert_no_leftovers import Traces

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.planning.planner import TrainingLaunch
 from launcher.runs import live
 from launcher.runs.directory import RunDir

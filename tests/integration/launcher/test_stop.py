@@ -13,7 +13,8 @@ from launcher.core.events import Listener
 from launcher.executors import local_run
 from launcher.executors.local_run import stop_run
 from launcher.host.process_tree import start_time
-from launcher.runs.directory import RunDir, RunFolderError
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import RunFolderError
 from tests.support.cli import launch
 from tests.support.exits import exit_code
 from tests.support.run_folders import add_events, add_steps, make_run
@@ -21,7 +22,7 @@ from tests.support.run_folders import add_events, add_steps, make_run
 HOLDS = """\
 import signal, sys, threading, time
 from pathlib import Path
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.runs.directory import RunDir
 
 signals, run = [], None

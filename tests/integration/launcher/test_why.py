@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.runs.directory import RunDir
 from tests.support.cli import launch, status_as_json
 from tests.support.run_builders import RunEvents

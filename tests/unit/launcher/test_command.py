@@ -12,11 +12,12 @@ from rich.console import Console
 from launcher.chains.checkpoints import find_folder
 from launcher.commands.plan_result import plan_result
 from launcher.core.json_output import to_json
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.executors.resume_point import Resumed, plan_resume
 from launcher.gang.agent import add
 from launcher.planning.command import CommandLaunch
-from launcher.runs.directory import RunDir, RunFolderError
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import RunFolderError
 from launcher.ui.plan_view import print_plan
 from tests.support.launch_plans import command_launch
 from trainer.contract.config.loader import ConfigError

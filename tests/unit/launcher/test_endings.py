@@ -3,14 +3,8 @@
 import signal
 
 from launcher.controller.classify import classify
-from launcher.core.results import (
-    EndReason,
-    GangResult,
-    Hang,
-    ProcessExit,
-    StalledHost,
-    first_failure,
-)
+from launcher.core.results import GangResult, Hang, ProcessExit, StalledHost, first_failure
+from launcher.core.states import EndReason
 
 FINISHED, STOPPED = ProcessExit(0, 1.0), ProcessExit(75 << 8, 1.0)
 CRASHED = ProcessExit(1 << 8, 1.0)

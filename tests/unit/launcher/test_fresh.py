@@ -8,7 +8,8 @@ import pytest
 
 from launcher.planning.spec import LaunchSpec
 from launcher.runs import storage
-from launcher.runs.directory import REMOTE, RunDir, RunFolderError
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import REMOTE, RunFolderError
 from launcher.runs.records import KubernetesRecord
 from tests.support.launch_plans import small_launch
 from trainer.contract.config.command import load_job

@@ -28,7 +28,7 @@ from launcher.providers.ray_jobs.client import JobsApi
 from launcher.providers.ray_jobs.order import MAX_BYTES, JobOrder, unpack
 from launcher.providers.ray_jobs.run_handle import RayJob
 from launcher.runs import registry
-from launcher.runs.directory import RunFolderError
+from launcher.runs.folder import RunFolderError
 from tests.support.exits import exit_code
 from tests.support.launch_plans import command_launch
 from trainer.contract.config.loader import ConfigError, load

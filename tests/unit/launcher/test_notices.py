@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.core.events import AttemptEndedEvent, HangEvent, StateEvent, StragglerEvent
-from launcher.core.results import EndReason, RunState
+from launcher.core.states import EndReason, RunState
 from launcher.notify import formats
 from launcher.notify.notices import Notice, RunProgress
 from trainer.contract.config.notify import NOTIFY_EVENTS, EmailTarget, NotifyEvent, UrlTarget

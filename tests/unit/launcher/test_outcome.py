@@ -2,14 +2,9 @@
 
 import signal
 
-from launcher.core.results import (
-    GangResult,
-    ProcessExit,
-    describe_exit,
-    find_outliers,
-    first_failure,
-    missing_workers,
-)
+from launcher.core.results import GangResult, ProcessExit, describe_exit, first_failure
+from launcher.gang.host_selection import missing_workers
+from launcher.gang.outliers import find_outliers
 
 FAILED, FINISHED, STOPPED = 1 << 8, 0, 75 << 8
 

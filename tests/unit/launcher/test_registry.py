@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from launcher.runs import registry
-from launcher.runs.directory import RunDir, RunFolderError, find_run
+from launcher.runs.directory import RunDir
+from launcher.runs.folder import RunFolderError, find_run
 from tests.support.launch_plans import small_launch
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.gang.monitor import GRACE_S, HANG_GRACE_S
 from launcher.health.lost_hosts import SILENCE_S
 from launcher.rehearsal.faults import Fault, FaultKind, FaultRate, draw_faults

@@ -8,7 +8,7 @@ from rich.console import Console
 from launcher.controller.controller import RunController
 from launcher.controller.supervisor import RunEnded
 from launcher.core.errors import HostError
-from launcher.core.results import RunState
+from launcher.core.states import RunState
 from launcher.executors.drive import drive
 from launcher.gang.agent_calls import GangError
 from launcher.runs.directory import RunDir

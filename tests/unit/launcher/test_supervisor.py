@@ -12,7 +12,8 @@ from launcher.controller.supervisor import (
     StartAttempt,
     Supervisor,
 )
-from launcher.core.results import AttemptResult, EndReason, RunState
+from launcher.core.results import AttemptResult
+from launcher.core.states import EndReason, RunState
 from tests.support.supervisors import (
     CRASH,
     FIXED,

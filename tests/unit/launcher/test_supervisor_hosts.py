@@ -13,7 +13,8 @@ from launcher.controller.supervisor import (
     Supervisor,
     Wait,
 )
-from launcher.core.results import AttemptResult, EndReason, RunState
+from launcher.core.results import AttemptResult
+from launcher.core.states import EndReason, RunState
 from tests.support.supervisors import CRASH, ELASTIC, LOSS, end, over, supervisor
 
 
