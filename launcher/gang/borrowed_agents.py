@@ -39,21 +39,22 @@ class BorrowedAgents:
         """Borrows the agents of the cluster with that folder, which may have none to lend."""
         self._keeper = socket.socket(socket.AF_UNIX)
         self._keeper.settimeout(ADMIT_TIMEOUT_S)
-        self._names: dict[str, str] = {}
+        self.names: dict[str, str] = {}
+        """The agents that can be taken, by the id of the node."""
         if folder is None:
             return
         with suppress(OSError, InternalError):
             self._keeper.connect(str(folder / SOCKET))
             line = self._keeper.makefile("rb").readline()
             answer = MessageReader([WaitingAgents], "the waiting agents", InternalError).parse(line)
-            self._names = dict(answer.names) if answer else {}
+            self.names = dict(answer.names) if answer else {}
 
     def take(self, nodes: Collection[str], hosts: HostCluster) -> dict[str, Any]:
         """Returns agents that answer and run the code that is installed, by the id of the node.
 
         Each is returned once. The others end.
         """
-        names = {node: self._names.pop(node) for node in nodes if node in self._names}
+        names = {node: self.names.pop(node) for node in nodes if node in self.names}
         if not names:
             return {}
         return hosts.call_ray("taking the waiting agents", STATE_TIMEOUT_S, lambda: _usable(names))
