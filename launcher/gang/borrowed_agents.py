@@ -15,8 +15,6 @@ from launcher.providers.ray.host_cluster import HostCluster
 ADMIT_TIMEOUT_S = 1.0
 ANSWER_TIMEOUT_S = 5.0
 """Seconds for an agent to answer, which may have started just now. A dead one fails at once."""
-
-
 SOCKET = "agents.sock"
 """Its name in the folder of the cluster."""
 NAMESPACE = "slipway-waiting"
@@ -73,6 +71,8 @@ def _usable(names: dict[str, str]) -> dict[str, Any]:
     for node, name in names.items():
         with suppress(ValueError):  # it has ended
             agents[node] = ray.get_actor(name, namespace=NAMESPACE)
+    if not agents:
+        return {}
     calls = {node: agent.is_current.remote() for node, agent in agents.items()}
     ready, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=ANSWER_TIMEOUT_S)
     usable = {}

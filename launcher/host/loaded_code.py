@@ -4,10 +4,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+"""The folder that Slipway's packages are in."""
 
 
 class LoadedCode:
-    """The files of Slipway's modules that this process had imported when this was created."""
+    """The files below the root of modules that this process had imported when this was created."""
 
     def __init__(self) -> None:
         files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))

@@ -85,15 +85,18 @@ def test_a_run_gets_them_and_they_end_with_it(
     assert all(map(has_ended, agents.values()))
 
 
+@pytest.mark.parametrize("count", [1, 2])
 def test_one_that_has_ended_is_replaced_by_a_new_one(
-    loan: BorrowedAgents, hosts: OwnedCluster, tmp_path: Path
+    loan: BorrowedAgents, hosts: OwnedCluster, tmp_path: Path, count: int
 ) -> None:
     waiting = {node: ray.get_actor(name, NAMESPACE) for node, name in loan.names.items()}
-    dead, alive = sorted(waiting)
-    ray.kill(waiting[dead])
+    for node in sorted(waiting)[:count]:
+        ray.kill(waiting[node])
+        wait_until(lambda node=node: has_ended(waiting[node]), 10.0)
     agents = ids(agents_of(loan, hosts, tmp_path))
-    assert agents[alive] == ids(waiting)[alive]
-    assert agents.keys() == waiting.keys() and agents[dead] != ids(waiting)[dead]
+    assert agents.keys() == waiting.keys()
+    kept = [node for node in sorted(agents) if agents[node] == ids(waiting)[node]]
+    assert kept == sorted(waiting)[count:]
 
 
 def test_only_one_run_at_a_time_gets_any(loan: BorrowedAgents, hosts: OwnedCluster) -> None:
