@@ -17,6 +17,7 @@ from launcher.core.errors import HostError, InterruptError, UsageError
 from launcher.core.formatting import pluralize
 from launcher.core.json_output import print_json
 from launcher.core.signals import ending_on_signals
+from launcher.gang import waiting_agents
 from launcher.providers.local import memory, provider, warm
 from trainer.contract.planning.plan import World
 
@@ -86,7 +87,8 @@ def _keep_warm(name: str, cluster: Cluster, world: World, key: str, console: Con
     memory.refuse_if_too_large(world, state_bytes=0)
     with console.status(f"starting {pluralize(world.processes, 'host')}"), ending_on_signals():
         hosts = provider.start(world, settings)
-        provider.start_standby_pool(hosts, world, settings)
+        if provider.start_standby_pool(hosts, world, settings):
+            waiting_agents.keep_waiting(hosts)
         warm.keep(name, shared, hosts, key)
     return True
 

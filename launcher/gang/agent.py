@@ -18,6 +18,7 @@ from launcher.core.events import PreemptionNoticeEvent
 from launcher.gang.host_program import HostProgram
 from launcher.host import preflight
 from launcher.host.checkpoint_memory import CheckpointMemory
+from launcher.host.loaded_code import LoadedCode
 from launcher.host.offer import Offer
 from launcher.host.oom_score import outlive_programs
 from launcher.host.preemption_notice import Notices
@@ -61,6 +62,7 @@ class Agent:
         self._trace: Trace | None = None
         self._copied: CopiedFolder | None = None
         self._asked_at = time.monotonic()
+        self._code = LoadedCode()
         outlive_programs()
         self._notices = Notices()
         threading.Thread(target=self._end_when_alone, daemon=True).start()
@@ -71,6 +73,11 @@ class Agent:
 
         self._asked_at = time.monotonic()
         return ray.util.get_node_ip_address()
+
+    def is_current(self) -> bool:
+        """Returns whether the code of this agent is still that on the host's disk."""
+        self._asked_at = time.monotonic()
+        return self._code.is_current()
 
     def listening_address(self, wanted: int | None) -> tuple[str, int]:
         """Returns the address and port on which the coordinator listens.

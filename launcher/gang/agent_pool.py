@@ -12,6 +12,7 @@ from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.gang.agent import LEASE_S
 from launcher.gang.agent_calls import end_agents
+from launcher.gang.borrowed_agents import BorrowedAgents
 from launcher.gang.environment_check import check_equipment
 from launcher.gang.host_selection import Host, choose, usable_hosts
 from launcher.gang.reservation import Reservation, Seat, request, reserve
@@ -51,11 +52,15 @@ class AgentPool:
         listener: Listener,
         reserve_timeout_s: float = RESERVE_TIMEOUT_S,
         patience: Patience | None = None,
+        waiting: BorrowedAgents | None = None,
     ) -> None:
-        """Creates a pool without agents on `hosts`, to which this process is connected."""
+        """Creates a pool without agents on `hosts`, to which this process is connected.
+
+        `waiting`: agents that are used before others are started.
+        """
         self._hosts, self._run_dir, self._listener = hosts, run_dir, listener
         self._reserve_timeout_s = reserve_timeout_s
-        self._patience = patience or Patience()
+        self._patience, self._waiting = patience or Patience(), waiting
         self._reservations: list[Reservation] = []
         self._seats: dict[str, Seat] = {}
         self._members: dict[str, Member] = {}
@@ -239,9 +244,14 @@ class AgentPool:
         self.drop([calls[call] for call in failed])
 
     def _start_agents(self, seats: Mapping[int, Seat]) -> None:
-        agents = start_agents(
-            seats, self._hosts, self._listener.on_status, self._warn, self._patience, self._python
-        )
+        """Takes agents that wait for a run, and starts the others."""
+        nodes = {number: seat.host.node_id for number, seat in seats.items()}
+        waiting = self._waiting.take(nodes.values(), self._hosts) if self._waiting else {}
+        agents = {number: waiting[node] for number, node in nodes.items() if node in waiting}
+        if rest := {number: seat for number, seat in seats.items() if number not in agents}:
+            on_status, patience = self._listener.on_status, self._patience
+            started = start_agents(rest, self._hosts, on_status, self._warn, patience, self._python)
+            agents |= started
         self._join(seats, agents)
 
     def _join(self, seats: Mapping[int, Seat], agents: Mapping[int, Any]) -> list[Member]:

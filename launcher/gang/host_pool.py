@@ -9,6 +9,7 @@ from launcher.core.errors import HostError
 from launcher.core.events import Listener
 from launcher.core.results import GangResult
 from launcher.gang.agent_pool import AgentPool
+from launcher.gang.borrowed_agents import BorrowedAgents
 from launcher.gang.connect import connected
 from launcher.gang.early_standby import EarlyStandby, early_standby
 from launcher.gang.gang import Gang
@@ -161,7 +162,8 @@ class HostPool:
             self._early = self._held.enter_context(early)
         self._hosts = self._held.enter_context(provider.allocate(self._whole, self._listener))
         self._held.enter_context(connected(self._hosts, launch.run_dir, self._listener))
-        agents = AgentPool(self._hosts, launch.run_dir, self._listener)
+        waiting = self._held.enter_context(BorrowedAgents(self._hosts.folder))
+        agents = AgentPool(self._hosts, launch.run_dir, self._listener, waiting=waiting)
         return self._held.enter_context(agents)
 
     def _drop(self, lost: Collection[int], lost_hosts: Collection[int]) -> None:

@@ -128,25 +128,28 @@ class AgentStart:
         return _make(self._seats[process], self._python)
 
 
-def _make(seat: Seat, python: str | None) -> Any:
+def agent_with(**options: Any) -> Any:
+    """Starts an agent with more options of Ray; returns it before it is up."""
     import ray
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     from launcher.gang.agent import Agent
 
+    return ray.remote(Agent).options(max_restarts=0, max_concurrency=8, **options).remote()
+
+
+def _make(seat: Seat, python: str | None) -> Any:
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
     bundle = seat.resources
-    options = ray.remote(Agent).options(
+    return agent_with(
         num_cpus=bundle.get("CPU", 0),
         num_gpus=bundle.get("GPU", 0),
         resources={k: v for k, v in bundle.items() if k not in ("CPU", "GPU")},
-        max_restarts=0,
-        max_concurrency=8,
         runtime_env={"py_executable": shlex.quote(python)} if python else None,
         scheduling_strategy=PlacementGroupSchedulingStrategy(
             seat.placement_group, placement_group_bundle_index=seat.bundle_index
         ),
     )
-    return options.remote()
 
 
 def _check_answer(call: Any, process: int) -> None:

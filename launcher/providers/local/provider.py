@@ -137,11 +137,14 @@ def _start_nodes(
     )
 
 
-def start_standby_pool(hosts: OwnedCluster, world: World, settings: Local) -> None:
-    """Starts standby processes for the next run, where all hosts are alike and not too many."""
+def start_standby_pool(hosts: OwnedCluster, world: World, settings: Local) -> bool:
+    """Starts standby processes for the next run, where all hosts are alike and not too many.
+
+    Returns whether it has.
+    """
     environment = LocalProvider(settings).host_environment()
     if environment is None or world.processes > standby_pool.AT_MOST or hosts.folder is None:
-        return
+        return False
     hosts.reaped.start(
         "standby pool",
         [sys.executable, "-m", standby_pool.__name__, str(hosts.folder), str(world.processes)],
@@ -152,6 +155,7 @@ def start_standby_pool(hosts: OwnedCluster, world: World, settings: Local) -> No
         },
         hosts.folder / "standby-pool.log",
     )
+    return True
 
 
 def _loopback_addresses() -> Callable[[int], str]:

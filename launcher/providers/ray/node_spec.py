@@ -92,6 +92,8 @@ def environment(token_path: Path) -> dict[str, str]:
         "RAY_raylet_client_num_connect_attempts": f"{CONNECT_S / RETRY_S:.0f}",
         # A host starts a worker with its node: the first agent on it need not wait for one.
         "RAY_enable_worker_prestart": "1",
+        # A worker that has started with its node stays until an agent needs it.
+        "RAY_kill_idle_workers_interval_ms": "0",
         # Ray's memory monitor would kill the agent, the only worker, and not the program.
         "RAY_memory_monitor_refresh_ms": "0",
     }
