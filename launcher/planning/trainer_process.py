@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -93,8 +94,8 @@ class TrainerProcess:
 
     def preliminary(self, report: type[Report]) -> Report | None:
         """Returns the newest report that the process has printed; None before the first one."""
-        lines = self._lines()
-        return TypeAdapter(report).validate_json(lines[-1]) if lines else None
+        with suppress(ValueError):  # the code of a custom model may print something else
+            return TypeAdapter(report).validate_json("".join(self._lines()[-1:]))
 
     def _lines(self) -> list[str]:
         """Returns the complete lines of standard output."""
