@@ -150,7 +150,7 @@ def _alike(row: Row, launch: TrainingLaunch, step_s: float, parts: Mapping[str, 
     """Returns how much faster a step is that recomputes what the source's does, as a factor."""
     if row.recomputes is None or not parts:
         return 1.0
-    return step_s / like_for_like(parts, launch, row.recomputes)
+    return step_s / like_for_like(parts, launch, row.recomputes, is_fused=row.fused_attention)
 
 
 def compare(rows: Sequence[Row], results: Mapping[str, Forecast]) -> Iterator[Comparison]:

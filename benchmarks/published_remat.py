@@ -19,6 +19,8 @@ from trainer.contract.estimates.forecast import (
 Product = Literal["qkv", "out", "mlp_in", "mlp_down", "attention"]
 """What a layer's backward pass can compute again: the products before attention, after it, into and
 out of the MLP or the experts, and the kernel of attention."""
+FUSED_SAVES = 2
+"""Products of attention that a fused backward kernel saves: 5 instead of 3 and 4."""
 PASSES = 3
 """Forward, and two products for the gradients."""
 
@@ -47,7 +49,11 @@ def of_policy(remat: str) -> set[Product]:
 
 
 def like_for_like(
-    parts: Mapping[str, float], launch: TrainingLaunch, recomputed: Collection[Product]
+    parts: Mapping[str, float],
+    launch: TrainingLaunch,
+    recomputed: Collection[Product],
+    *,
+    is_fused: bool = False,
 ) -> float:
     """Returns the seconds of a step that recomputes other products than the launch's.
 
@@ -55,10 +61,13 @@ def like_for_like(
       parts: the seconds of the launch's step by part.
       launch: the launch, whose model and policy are known.
       recomputed: what the other step computes again.
+      is_fused: whether one kernel of the other step computes all gradients of attention. Slipway
+        has two, and each of them computes the scores and the gradients of the weights.
     """
     model, ours = launch.job.decoder, of_policy(launch.job.decoder.remat)
     work = _products_with(model, recomputed, launch) / _products_with(model, ours, launch)
-    attention = _attention_with(recomputed) / _attention_with(ours)
+    saved = FUSED_SAVES if is_fused else 0
+    attention = (_attention_with(recomputed) - saved) / _attention_with(ours)
     changed = {
         MATRIX_PRODUCTS: parts.get(MATRIX_PRODUCTS, 0.0) * work,
         ATTENTION: parts.get(ATTENTION, 0.0) * attention,

@@ -80,6 +80,8 @@ class Row(Section):
     remat: Text
     recomputes: tuple[Product, ...] | None
     """What the policy of `remat` recomputes in a layer; None when the source does not say."""
+    fused_attention: bool = False
+    """Whether one kernel computes all gradients of attention, and the scores once for them."""
     mesh: Text
     published: Figures
     attention_flops: Literal["causal", "whole"] | None = None

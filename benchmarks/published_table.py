@@ -12,6 +12,13 @@ from benchmarks.published_compare import (
     stored,
 )
 from benchmarks.published_rows import ROOT, Row, load
+from trainer.contract.estimates.forecast import (
+    ATTENTION,
+    COLLECTIVES,
+    HOST,
+    MATRIX_PRODUCTS,
+    OTHER_FUSIONS,
+)
 
 PAGE = ROOT / "docs" / "reference" / "published.md"
 HEAD = """\
@@ -25,16 +32,32 @@ the forecasts and this page:
 $ uv run --extra tpu python benchmarks/published.py --write
 ```
 
-Half of the rows may set constants of the forecast; the other half only tests it. Speeds are tokens
-per second and chip, rows are sequences per JAX device. Where a source gives TFLOP/s only (marked
+Half of the rows may set constants of the forecast; the other half only tests it. Which row is in
+which half was fixed when the rows were collected, before any of their steps was compiled: each half
+has every chip, small and large models, and experts. Speeds are tokens per second and chip, rows are
+sequences per JAX device. Where a source gives TFLOP/s only (marked
 `*`), the speed follows from its own count of FLOPs. The estimate is what `launch plan` prints
 without the compiler; the forecast follows the compiled step. Each has two errors in brackets, above
 0 if the figure is faster than the measurement: of the job as it is, and like for like. The second
-one is what the figure would be if the backward pass computed exactly the same again as theirs:
-matrix products and attention in proportion to their FLOPs. The fastest job is one that
+one is what the figure would be if the backward pass computed exactly the same again as theirs, with
+one kernel for attention if theirs has one: matrix products and attention in proportion to their
+FLOPs. The fastest job is one that
 `launch plan --search` finds for the same model, batch and length. A row is ahead if the forecast of
 either job is above the measurement. All figures of Slipway are computed; no row was run on TPUs.
 """
+PARTS_HEAD = """\
+Seconds of a step, which add up to the last column. Collectives and copies count as far as the core
+waits for them.
+"""
+PARTS = {
+    "products": MATRIX_PRODUCTS,
+    "attention": ATTENTION,
+    "other fusions": OTHER_FUSIONS,
+    "collectives": COLLECTIVES.format(""),
+    "copies": "waits for ",
+    "host": HOST,
+}
+"""What the names of the parts in a column begin with."""
 
 
 def page(rows: Sequence[Row], results: Mapping[str, Forecast]) -> str:
@@ -44,6 +67,7 @@ def page(rows: Sequence[Row], results: Mapping[str, Forecast]) -> str:
     for half, purpose in HALVES.items():
         of_half = [c for c in compared if c.row.half == half]
         parts.append(f"## Rows of the half that {purpose}\n\n{_table(of_half)}")
+    parts.append(f"## Parts of the forecasts\n\n{PARTS_HEAD}\n{_parts_table(compared)}")
     parts.append(f"## What differs\n\n{_differences(compared)}")
     return "\n".join(parts)
 
@@ -89,6 +113,20 @@ def _cell(speed: float | None, error: float | None, alike: float | None) -> str:
     if speed is None or error is None or alike is None:
         return ""
     return f"{speed:,.0f} ({error:+.1%}; {alike:+.1%})"
+
+
+def _parts_table(compared: Sequence[Comparison]) -> str:
+    lines = [f"| row | {' | '.join(PARTS)} | step |", f"|---|{'---|' * (len(PARTS) + 1)}"]
+    for c in compared:
+        if c.result is None or c.result.forecast is None:
+            continue
+        sums = [
+            sum(seconds for name, seconds in c.result.parts.items() if name.startswith(start))
+            for start in PARTS.values()
+        ]
+        cells = " | ".join(f"{seconds:.3f}" for seconds in [*sums, c.result.step_time_s])
+        lines.append(f"| {c.row.id} | {cells} |")
+    return "\n".join(lines) + "\n"
 
 
 def _differences(compared: Sequence[Comparison]) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 from rich.padding import Padding
+from rich.progress import Progress
 from rich.text import Text
 
 from launcher.commands.plan_result import PlanResult, plan_result
@@ -14,7 +15,7 @@ from launcher.core.formatting import format_bytes, format_seconds
 from launcher.core.json_output import print_json
 from launcher.core.signals import ending_on_signals
 from launcher.executors.compile_check import describe_misfit, memory_share
-from launcher.planning.compiler import compilation
+from launcher.planning.compiler import compilation, preliminary
 from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
 from launcher.planning.trainer_process import TrainerProcessError
@@ -24,6 +25,8 @@ from launcher.ui.plan_view import print_plan
 from trainer.contract.config.model import Model
 from trainer.contract.estimates.memory import footprint
 from trainer.contract.protocol.reports import CompileReport
+
+CODE_FOLLOWS = "compiling its code, which the forecast needs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,32 +48,40 @@ def compile_plan(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> None:
     if not as_json:
         print_plan(Console(), launch, shardings=shardings, forecasts=False)
     try:
-        with ending_on_signals(), elapsed(errors, _compiling(launch)):
-            verdict = compile_step(launch)
+        with ending_on_signals(), elapsed(errors, _compiling(launch)) as progress:
+            found = compile_step(launch, progress, is_quiet=as_json)
     except TrainerProcessError as error:
         raise UsageError(f"--compile: {error}") from None
     except KeyboardInterrupt:
         raise InterruptError("interrupted; the compiler has ended") from None
     assert isinstance(launch, TrainingLaunch), "else there is no verdict"
-    parts, advice = _estimate(launch), advise(launch, verdict)
+    parts, advice = _estimate(launch), advise(launch, found)
     if as_json:
-        plan = vars(plan_result(launch, verdict.schedule))
-        print_json(CompiledPlanResult(**plan, **vars(verdict), estimate=parts, advice=advice))
+        plan = vars(plan_result(launch, found.schedule))
+        print_json(CompiledPlanResult(**plan, **vars(found), estimate=parts, advice=advice))
     else:
-        _print(Console(), verdict, parts, advice)
-        if verdict.schedule:
-            Console().print(Padding(forecast_table(launch, verdict.schedule), (1, 0, 0, 0)))
-    if not verdict.fits:
-        raise JobError(describe_misfit(verdict))
+        _print(Console(), found, parts, advice)
+        if found.schedule:
+            Console().print(Padding(forecast_table(launch, found.schedule), (1, 0, 0, 0)))
+    if not found.fits:
+        raise JobError(describe_misfit(found))
 
 
 def _compiling(launch: LaunchSpec) -> str:
     return f"compiling the step for {launch.plan.world.accelerator}"
 
 
-def compile_step(launch: LaunchSpec) -> CompileReport:
-    """Compiles the step and returns the report. Raises TrainerProcessError."""
+def compile_step(launch: LaunchSpec, progress: Progress, *, is_quiet: bool) -> CompileReport:
+    """Compiles the step and returns the report. Raises TrainerProcessError.
+
+    Prints that the step fits as soon as that is known, unless `is_quiet`.
+    """
     with compilation(launch) as call:
+        if early := preliminary(call):
+            progress.update(progress.task_ids[0], description=CODE_FOLLOWS)
+            if not is_quiet:
+                text = f"the step fits: needs at most {memory_share(early)}, without its code"
+                progress.console.print(Text(text), soft_wrap=True)
         return call.answer(CompileReport)
 
 

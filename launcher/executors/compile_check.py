@@ -15,7 +15,7 @@ from rich.text import Text
 
 from launcher.core.errors import JobError, docs_link
 from launcher.core.files import NoStateFolderError, make_state_folder, replace_file, state_folder
-from launcher.planning.compiler import compilation
+from launcher.planning.compiler import compilation, preliminary
 from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
 from launcher.planning.trainer_process import TrainerProcessError
@@ -29,6 +29,8 @@ from trainer.contract.protocol.reports import CompileReport
 TIMEOUT_S = 600.0
 VERDICTS = "verdicts"
 SKIP = "--no-compile-check"
+CODE_BYTES = GiB
+"""More than the code of any step: that of llama3-8b on v6e-256 has 0.03 GiB."""
 
 
 class DoesNotFitError(JobError):
@@ -64,12 +66,23 @@ def require_fit(launch: LaunchSpec) -> None:
 def _compile(launch: TrainingLaunch, memory: Path | None, console: Console) -> CompileReport:
     what = f"compiling the step for {launch.plan.world.accelerator}: does it fit? ({SKIP} skips it)"
     with console.status(what), compilation(launch, TIMEOUT_S) as call:
-        verdict = call.answer(CompileReport)
+        verdict = _certain(launch, preliminary(call)) or call.answer(CompileReport)
     if memory:
         with suppress(OSError):  # no writable home: the compiler runs again next time
             make_state_folder(VERDICTS)
             replace_file(memory, json.dumps(asdict(verdict)))
     return verdict
+
+
+def _certain(launch: TrainingLaunch, early: CompileReport | None) -> CompileReport | None:
+    """Returns a preliminary report if the step fits whatever the size of its code.
+
+    An evaluation is compiled only after the step, so a job that has one waits for the whole report.
+    """
+    if early is None or launch.job.eval or early.hbm_needed_bytes is None:
+        return None
+    fits = early.hbm_needed_bytes + CODE_BYTES <= early.hbm_available_bytes
+    return early if fits else None
 
 
 def _remembered(memory: Path | None) -> CompileReport | None:

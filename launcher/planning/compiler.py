@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from launcher.core.memory import available_bytes
+from launcher.core.wait import wait_until
 from launcher.planning.planner import TrainingLaunch
 from launcher.planning.spec import LaunchSpec
 from launcher.planning.trainer_process import POLL_INTERVAL_S, TrainerProcess, TrainerProcessError
@@ -30,6 +31,21 @@ def compilation(launch: LaunchSpec, timeout_s: float = TIMEOUT_S) -> TrainerProc
     if lack := lacks_compiler(training.plan.world):
         raise TrainerProcessError(lack)
     return TrainerProcess("trainer.analysis.compile_report", training.job, training.plan, timeout_s)
+
+
+def preliminary(call: TrainerProcess) -> CompileReport | None:
+    """Waits until the memory of a step is known, which is long before its code is compiled.
+
+    Returns None when the compiler has ended, or finds that the step does not fit.
+    """
+    newest: list[CompileReport] = []
+
+    def is_known() -> bool:
+        newest.extend(filter(None, [call.preliminary(CompileReport)]))
+        return bool(newest) or call.is_over
+
+    wait_until(is_known, poll_interval_s=POLL_INTERVAL_S)
+    return next((one for one in newest if one.is_preliminary), None)
 
 
 def of_training(launch: LaunchSpec) -> TrainingLaunch:

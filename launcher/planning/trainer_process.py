@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -38,6 +39,7 @@ class TrainerProcessError(Exception):
 class TrainerProcess:
     """The process `python -m MODULE JOB [PLAN] [ARGUMENT...]`, which prints a report as JSON.
 
+    A report is a line. Preliminary ones may precede it: the last one counts.
     A context manager: the process and its files are gone afterwards. The process ends when its
     parent dies.
     """
@@ -60,7 +62,9 @@ class TrainerProcess:
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
         words = [*(str(self._folder / name) for name in files), *arguments]
-        self._process = self._start(module, words, {**os.environ, **environment})
+        # A process that is killed leaves its temporary files: they go with the folder.
+        temporary = {"TMPDIR": str(self._folder)}
+        self._process = self._start(module, words, {**os.environ, **temporary, **environment})
 
     def __enter__(self) -> "TrainerProcess":
         return self
@@ -86,7 +90,16 @@ class TrainerProcess:
             # Libraries print much to standard error; the error that ended the process is last.
             last_line = self._output("stderr").strip().splitlines()[-1:]
             raise TrainerProcessError(": ".join([f"exit code {code}", *last_line]))
-        return TypeAdapter(report).validate_json(self._output("stdout"))
+        return TypeAdapter(report).validate_json("".join(self._lines()[-1:]))
+
+    def preliminary(self, report: type[Report]) -> Report | None:
+        """Returns the newest report that the process has printed; None before the first one."""
+        with suppress(ValueError):  # the code of a custom model may print something else
+            return TypeAdapter(report).validate_json("".join(self._lines()[-1:]))
+
+    def _lines(self) -> list[str]:
+        """Returns the complete lines of standard output."""
+        return self._output("stdout").split("\n")[:-1]
 
     def _start(
         self, module: str, arguments: list[str], environment: dict[str, str]

@@ -76,7 +76,7 @@ def _basis(found: Forecast) -> str:
     return "a calibrated estimate that is not validated on such devices"
 
 
-def elapsed(errors: Console, what: str) -> AbstractContextManager[object]:
+def elapsed(errors: Console, what: str) -> AbstractContextManager[Progress]:
     """Shows on a terminal what is waited for, and since when, until it is done."""
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     progress = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)

@@ -3,8 +3,9 @@
     python -m trainer.analysis.compile_report JOB_FILE PLAN_FILE
 
 Compiles the exact step that would run, for the plan's devices as libtpu describes them, and prints
-a CompileReport as one JSON object on standard output. Exits with 1 when this machine has no
-compiler for the devices.
+a CompileReport as a line of JSON on standard output. Before that, it prints a preliminary one, as
+soon as the memory of the step is known. Exits with 1 when this machine has no compiler for the
+devices.
 """
 
 import json
@@ -19,7 +20,7 @@ from typing import TypeVar
 
 import jax
 
-from trainer.analysis import collectives, topology
+from trainer.analysis import buffers, collectives, topology
 from trainer.analysis.forecast import schedule
 from trainer.analysis.forecast.costs import Costs
 from trainer.analysis.hlo import Program
@@ -48,15 +49,24 @@ def main() -> int:
     job = load(Path(sys.argv[1]), Job).value
     plan = Plan.model_validate_json(Path(sys.argv[2]).read_text(encoding="utf-8"))
     try:
-        print(json.dumps(asdict(estimate(job, plan))))
+        _print(estimate(job, plan, _print))
     except topology.NoCompilerError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
 
 
-def estimate(job: Job, plan: Plan) -> CompileReport:
+def _print(report: CompileReport) -> None:
+    print(json.dumps(asdict(report)), flush=True)
+
+
+def estimate(
+    job: Job, plan: Plan, on_preliminary: Callable[[CompileReport], None] = lambda _: None
+) -> CompileReport:
     """Compiles the training step of a plan for a real TPU, and an evaluation if the job has one.
+
+    Calls `on_preliminary` in a thread once the compiler has assigned the buffers of a step that
+    fits. The memory of its code is not known then, and that of buffers is a bound.
 
     Raises topology.NoCompilerError when this machine has no compiler for the devices, and
     JaxRuntimeError when the compiler fails for another reason than memory.
@@ -68,8 +78,15 @@ def estimate(job: Job, plan: Plan) -> CompileReport:
     available = accelerators.parse(plan.world.accelerator).hbm_bytes
     assert available is not None
     began = time.perf_counter()
+
+    def on_assigned(size: int) -> None:
+        bound = memory | {"temporaries": max(0, size - sum(memory.values()))}
+        seconds = time.perf_counter() - began
+        on_preliminary(CompileReport(True, size, available, bound, seconds, ""))
+
     try:
-        compiled = program.compiled_step(batch)
+        with buffers.watching(on_assigned) as options:
+            compiled = program.compiled_step(batch, options)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise

@@ -7,6 +7,8 @@ the products after them. The options depend on the TPU generation.
 
 import re
 import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import jax
 from jax.sharding import Mesh
@@ -54,13 +56,15 @@ def of_step(mesh: Mesh) -> dict[str, str]:
     return GATHER | KINDS.get(device.device_kind, WHOLE_GATHERS)
 
 
-def compiled(lowered: jax.stages.Lowered, mesh: Mesh) -> jax.stages.Compiled:
-    """Compiles a step for the mesh's devices.
+def compiled(
+    lowered: jax.stages.Lowered, mesh: Mesh, further: Mapping[str, str] = MappingProxyType({})
+) -> jax.stages.Compiled:
+    """Compiles a step for the mesh's devices, with `further` options.
 
     Warns about options that this version of the compiler does not have, and compiles without them:
     they only affect speed. Raises JaxRuntimeError for any other error.
     """
-    options: dict[str, str | bool] = {**of_step(mesh)}
+    options: dict[str, str | bool] = {**of_step(mesh), **further}
     while True:
         try:
             return lowered.compile(compiler_options=options)

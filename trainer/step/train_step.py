@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -182,15 +183,20 @@ class TrainProgram:
         shardings = (self.shardings, batch_shardings(self.mesh))
         return jax.jit(gradients, in_shardings=shardings, out_shardings=self.shardings.params)
 
-    def compiled_step(self, batch: Batch) -> jax.stages.Compiled:
-        """Compiles the step for batches like `batch`, of which only shapes are used."""
+    def compiled_step(
+        self, batch: Batch, options: Mapping[str, str] = MappingProxyType({})
+    ) -> jax.stages.Compiled:
+        """Compiles the step for batches like `batch`, of which only shapes are used.
+
+        `options` are further ones of the compiler.
+        """
         with jax.set_mesh(self.mesh):
             requests = jax.ShapeDtypeStruct((self.mesh.size,), jnp.int32)
             peak = jax.ShapeDtypeStruct((), jnp.float32)
             limits = jax.ShapeDtypeStruct((2,), jnp.float32)
             return executables.compiled(
                 self.step_function(), peak, self.shapes, batch, requests, limits,
-                finish=lambda lowered: compiler_options.compiled(lowered, self.mesh),
+                finish=lambda lowered: compiler_options.compiled(lowered, self.mesh, options),
             )  # fmt: skip
 
     @cached_property

@@ -5,6 +5,7 @@ uv run --group tpu_compiler pytest -m compiles
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ sample: null
 checkpoint: null
 """
 APPEARS_S, ENDS_S = 60.0, 30.0
+CODE_GIB = 0.2
+"""More than the code of a step has."""
 
 
 def command(folder: Path, *words: str) -> list[str]:
@@ -57,6 +60,15 @@ def test_what_does_not_fit_fits_with_what_is_advised(tmp_path: Path) -> None:
     assert advice["overrides"]
     second = launched(tmp_path, *words, *advice["overrides"])
     assert second.returncode == 0, (advice, second.stderr)
+
+
+def test_a_step_is_said_to_fit_before_its_code_is_compiled(tmp_path: Path) -> None:
+    result = launched(tmp_path, "-c", "v5e-4", "--compile")
+    assert result.returncode == 0, result.stderr
+    bound = re.search(r"the step fits: needs at most ([\d.]+) GiB of", result.stderr)
+    whole = re.search(r"fits: needs ([\d.]+) GiB of", result.stdout)
+    assert bound and whole, (result.stdout, result.stderr)
+    assert float(bound[1]) == pytest.approx(float(whole[1]), abs=CODE_GIB)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

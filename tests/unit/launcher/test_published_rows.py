@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,6 +44,9 @@ from trainer.contract.planning.chips import TPUS
 
 ROWS = load()
 FEWEST_ROWS = 16
+FEWEST_FORECASTS = 3
+TEST_HALF = "54bc45756909"
+"""Hash of the names of the rows that only test."""
 ROUNDING = 0.01
 """Sources round step times and speeds to a few digits."""
 SAME_FLOPS = 0.015
@@ -71,6 +75,23 @@ def test_there_are_enough_rows_in_two_equal_halves() -> None:
     halves = Counter(row.half for row in ROWS)
     assert len(ROWS) >= FEWEST_ROWS
     assert abs(halves["calibrate"] - halves["test"]) <= 1
+
+
+def test_no_row_has_changed_its_half() -> None:
+    names = "\n".join(sorted(row.id for row in ROWS if row.half == "test"))
+    assert sha256(names.encode()).hexdigest()[:12] == TEST_HALF, "the test half must stay blind"
+
+
+@pytest.mark.parametrize("part", ["| products |", "## Parts of the forecasts"])
+def test_the_page_has_the_parts_of_each_forecast(part: str) -> None:
+    assert part in PAGE.read_text()
+
+
+def test_the_parts_of_every_forecast_add_up_to_its_step() -> None:
+    found = [result for result in stored().values() if result.forecast]
+    assert len(found) >= FEWEST_FORECASTS
+    for result in found:
+        assert sum(result.parts.values()) == pytest.approx(result.step_time_s)
 
 
 @pytest.mark.parametrize("half", ["calibrate", "test"])
@@ -247,6 +268,7 @@ def test_step_without_recomputation_saves_a_quarter_of_a_layers_products(tmp_pat
     alone = like_for_like({MATRIX_PRODUCTS: 1.0}, launch, [])
     assert 0.75 < alone < 0.78
     assert like_for_like({ATTENTION: 11.0}, launch, []) == pytest.approx(9.0)
+    assert like_for_like({ATTENTION: 11.0}, launch, [], is_fused=True) == pytest.approx(7.0)
 
 
 @given(st.sets(st.sampled_from(get_args(Product))), st.sampled_from(get_args(Product)))

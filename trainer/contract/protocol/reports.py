@@ -73,6 +73,14 @@ class CompileReport:
     schedule: StepSchedule | None = None
     """The step's time; None without a program, or when it is not understood."""
 
+    @property
+    def is_preliminary(self) -> bool:
+        """Whether the step fits and its code is not compiled yet.
+
+        The bytes needed are a bound for all buffers then, and leave out the code.
+        """
+        return self.fits and "program" not in self.memory
+
 
 @dataclass(frozen=True)
 class KeptPrograms:
