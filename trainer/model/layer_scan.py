@@ -21,9 +21,9 @@ def scan_layers(
     """Applies all layers in turn; returns the residual stream and the stacked results.
 
     `body` returns the function of layers with a given sliding window. The arrays of `stacked` have
-    a leading dim for the layer: for all of the model, or a part that starts with a period. An iteration of the loop computes one period of layers, so a window
-    is a constant of the program, as a TPU's attention kernel needs. Layers that are no whole period
-    follow the loop.
+    a leading dim for the layer: for those of the model, or of a stage, which starts with a period.
+    An iteration of the loop computes one period of layers, so a window is a constant of the
+    program, as a TPU's attention kernel needs. Layers that are no whole period follow the loop.
     """
     period, unroll = model.layer_period, not model.scan_layers
     kinds = [body(model.window_of(layer)) for layer in range(period)]

@@ -10,7 +10,7 @@ References:
 
 from collections.abc import Mapping
 
-from trainer.contract.planning.plan import Plan
+from trainer.contract.planning.plan import ArrayPlan, Plan
 
 LARGE_BUBBLE = 0.25
 """Share of the time from which the plan warns of a bubble: that of GPipe's rule, which asks for at
@@ -25,6 +25,16 @@ def ticks(stages: int, micro_batches: int) -> int:
 def repeats(plan: Plan) -> int:
     """Returns the times that a layer runs in each pass of a step: micro-batches and idle ticks."""
     return ticks(plan.mesh["pipeline"], plan.batch.grad_accum_steps)
+
+
+def uses(array: ArrayPlan, plan: Plan) -> int:
+    """Returns the times that each pass of a step uses a weight.
+
+    The weights outside of the layers serve all micro-batches of a pipeline at once.
+    """
+    if plan.mesh["pipeline"] == 1 or "pipeline" in array.spec:
+        return repeats(plan)
+    return 1
 
 
 def bubble(mesh: Mapping[str, int], micro_batches: int) -> float:

@@ -77,6 +77,11 @@ def joined_axes(entry: str | None) -> tuple[str, ...]:
     return tuple(entry.split(TOGETHER)) if entry else ()
 
 
+def is_split_by(axis: str, spec: tuple[str | None, ...]) -> bool:
+    """Returns whether a mesh axis splits a dim, alone or together with others."""
+    return any(axis in joined_axes(entry) for entry in spec)
+
+
 def parts(entry: str | None, mesh: Mapping[str, int]) -> int:
     """Returns the number of parts that an entry of a spec splits a dim into."""
     return math.prod(mesh[axis] for axis in joined_axes(entry))
@@ -84,9 +89,7 @@ def parts(entry: str | None, mesh: Mapping[str, int]) -> int:
 
 def mesh_axes(spec: tuple[str | None, ...]) -> tuple[str | tuple[str, ...] | None, ...]:
     """Returns the entries of a spec in the form that JAX takes."""
-    return tuple(
-        joined_axes(entry) if entry and TOGETHER in entry else entry for entry in spec
-    )
+    return tuple(joined_axes(entry) if entry and TOGETHER in entry else entry for entry in spec)
 
 
 def partition(
