@@ -360,7 +360,17 @@ class Decoder(nnx.Module):
 
             return one_layer
 
-        x_B1D, cache = scan_layers(self.model, body, x_B1D, (stacked, cache))
+        def apply(x_B1D: jax.Array, layers: Any, _: Any = None) -> tuple[jax.Array, Any]:
+            return scan_layers(self.model, body, x_B1D, layers)
+
+        if stages() == 1:
+            x_B1D, cache = apply(x_B1D, (stacked, cache))
+        else:
+            unroll = not self.model.scan_layers
+            x_MB1D, cache_LM = through_stages(
+                apply, x_B1D[None], (stacked, cache), None, unroll=unroll
+            )
+            x_B1D, cache = x_MB1D[0], jax.tree.map(lambda x: x[:, 0], cache_LM)
         return self.logits(self.final_norm(x_B1D)), cache
 
     def _rematerialized(self, body: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,6 +8,9 @@ from tests.support.harness import bench
 from tests.support.jobs import job_of
 from tests.support.sampling import sampled
 from tests.support.saves import Kept, equal
+from trainer.contract.config.job import Sample
+from trainer.data.tokenizer import BYTES
+from trainer.evaluation import generate
 from trainer.evaluation.evaluate import Evaluator
 
 STEPS = 20
@@ -89,6 +92,20 @@ def test_an_evaluation_passes_through_the_stages_too():
     staged, alone = evaluation(bench(_job(mesh={"pipeline": 4}), 4)), evaluation(bench(_job()))
     assert staged and alone
     assert staged.eval_loss == pytest.approx(alone.eval_loss, rel=1e-5)
+
+
+def test_text_is_written_by_the_stages_in_turn(monkeypatch):
+    """The weights stay where they are, as those of a large model do."""
+
+    def tokens(made):
+        with jax.set_mesh(made.program.mesh):
+            settings = Sample(prompt="def ", tokens=4, temperature=0.0)
+            return generate.Sampler(made.program, settings, BYTES).tokens(made.initial().params)
+
+    alone = tokens(bench(_job()))
+    monkeypatch.setattr(generate, "REPLICATE_BYTES", 0)
+    staged = tokens(bench(_job(mesh={"pipeline": 4}), 4))
+    np.testing.assert_array_equal(staged, alone)
 
 
 @pytest.mark.parametrize(
