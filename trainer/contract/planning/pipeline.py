@@ -32,7 +32,7 @@ def uses(array: ArrayPlan, plan: Plan) -> int:
 
     The weights outside of the layers serve all micro-batches of a pipeline at once.
     """
-    if plan.mesh["pipeline"] == 1 or "pipeline" in array.spec:
+    if plan.mesh["pipeline"] == 1 or "layer" in array.axes:
         return repeats(plan)
     return 1
 

@@ -281,15 +281,14 @@ def _stages(job: Job, stages: int) -> Problems:
         )
         return
     layers, period = job.model.layers, job.model.layer_period
-    if layers % (stages * period) == 0:
+    groups, rest = divmod(layers, period)
+    if groups % stages == rest == 0:
         return
-    kinds, most = "", layers if period == 1 else layers // period if layers % period == 0 else 1
-    if period > 1:
-        kinds = f" in whole groups of {period} (model.global_every)"
+    kinds = f" in whole groups of {period} (model.global_every)" if period > 1 else ""
     yield (
         "mesh.pipeline",
         f"{layers} layers are not divisible by {stages} stages{kinds}. Valid sizes: "
-        f"{sizes_text(most)}",
+        f"{'1' if rest else sizes_text(groups)}",
     )
 
 
