@@ -58,8 +58,8 @@ def trace_step(launch: LaunchSpec) -> ShardingReport:
     training = of_training(launch)
     if (stages := training.plan.mesh["pipeline"]) > 1:
         raise TrainerProcessError(
-            f"found mesh.pipeline {stages}, and the check has no stages. Set mesh.pipeline=1, which "
-            "computes the same layers"
+            f"found mesh.pipeline {stages}, and the check has no stages. Set mesh.pipeline=1, "
+            "which computes the same layers"
         )
     with TrainerProcess(
         "trainer.analysis.explicit", training.job, training.plan, TIMEOUT_S

@@ -13,7 +13,7 @@ letter means the same in every module of the trainer:
 
 Pipeline:
 
-    Y stages              J ticks of a pass
+    Y stages              U ticks of a pass
 
 Mixture of experts:
 

@@ -1,7 +1,7 @@
 """Layers in stages on different devices, which micro-batches pass through one behind the other.
 
-The letters of dims are those of trainer/model/__init__.py. In tick j, stage y works on micro-batch
-j - y: trainer/contract/planning/pipeline.py has the schedule. All stages run the same program, each
+The letters of dims are those of trainer/model/__init__.py. In tick u, stage y works on micro-batch
+u - y: trainer/contract/planning/pipeline.py has the schedule. All stages run the same program, each
 on its part of arrays with a dim for the stage, and a permutation passes their results on. JAX
 differentiates it: the backward pass runs through the stages in reverse.
 
@@ -55,9 +55,9 @@ def through_stages(
     idle = ((0, number_of_ticks - micro_batches), *[(0, 0)] * x_MBSD.ndim)
     inputs = (jnp.arange(number_of_ticks), jnp.pad(first_MYBSD, idle))
     start_YBSD = _of_activations(jnp.zeros_like(first_MYBSD[0]))
-    _, (x_JYBSD, results) = jax.lax.scan(tick, start_YBSD, inputs, unroll=unroll)
+    _, (x_UYBSD, results) = jax.lax.scan(tick, start_YBSD, inputs, unroll=unroll)
 
-    last_MBSD = jnp.sum(_where(stage_Y == count - 1, x_JYBSD[count - 1 :], 0), axis=1)
+    last_MBSD = jnp.sum(_where(stage_Y == count - 1, x_UYBSD[count - 1 :], 0), axis=1)
     results = jax.tree.map(partial(_by_layer, stage_Y, micro_batches), results)
     return constrain(last_MBSD, None, "batch", "sequence", None), results
 
@@ -85,12 +85,12 @@ def _passed_on(x_YBSD: jax.Array) -> jax.Array:
     return passed_on(x_YBSD)
 
 
-def _by_layer(stage_Y: jax.Array, micro_batches: int, result_JYx: jax.Array) -> jax.Array:
-    """Returns the results of all ticks, (J, Y, L / Y, ...), by layer and micro-batch."""
+def _by_layer(stage_Y: jax.Array, micro_batches: int, result_UYx: jax.Array) -> jax.Array:
+    """Returns the results of all ticks, (U, Y, L / Y, ...), by layer and micro-batch."""
 
-    def of_stage(stage: jax.Array, result_Jx: jax.Array) -> jax.Array:
-        return jax.lax.dynamic_slice_in_dim(result_Jx, stage, micro_batches)
+    def of_stage(stage: jax.Array, result_Ux: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(result_Ux, stage, micro_batches)
 
-    result_YMx = jax.vmap(of_stage, in_axes=(0, 1), spmd_axis_name=AXIS)(stage_Y, result_JYx)
+    result_YMx = jax.vmap(of_stage, in_axes=(0, 1), spmd_axis_name=AXIS)(stage_Y, result_UYx)
     result_YxM = jnp.swapaxes(result_YMx, 1, 2)
     return result_YxM.reshape(-1, *result_YxM.shape[2:])
