@@ -25,7 +25,7 @@ def problems_of(world: World = V4_32, **sections: object) -> dict[str, str]:
 
 
 def plan_of(micro: int = 8, stages: int = 2, slices: int = 2, **mesh: int) -> tuple[Job, Plan]:
-    job = job_of(LLAMA_ROWS * micro, pipeline=stages, **mesh)
+    job = job_of(LLAMA_ROWS * micro, "none", pipeline=stages, **mesh)
     data = job.data.model_copy(update={"grad_accum_steps": micro})
     job = job.model_copy(update={"data": data})
     return job, resolve(job, world_of("v5p-64", slices), CORPUS)
