@@ -56,6 +56,11 @@ def check_sharding(launch: LaunchSpec, *, shardings: bool, as_json: bool) -> Non
 def trace_step(launch: LaunchSpec) -> ShardingReport:
     """Traces the step and returns the report. Raises TrainerProcessError."""
     training = of_training(launch)
+    if (stages := training.plan.mesh["pipeline"]) > 1:
+        raise TrainerProcessError(
+            f"found mesh.pipeline {stages}, and the check has no stages. Set mesh.pipeline=1, "
+            "which computes the same layers"
+        )
     with TrainerProcess(
         "trainer.analysis.explicit", training.job, training.plan, TIMEOUT_S
     ) as call:

@@ -27,7 +27,7 @@ model: {{layers: 4, d_model: 128, heads: 4, kv_heads: 2, d_ff: 384}}
 # `source: text`, `path: corpus/*.txt`, and a tokenizer.json as `tokenizer`.
 data: {{source: stdlib, tokenizer: bytes, seq_len: 256, global_batch: 16}}
 
-# Sizes of the mesh axes: data, fsdp, expert, context, tensor. -1: every device that is left over.
+# Sizes of the mesh axes: pipeline, data, fsdp, expert, context, tensor. -1: all other devices.
 mesh: {{fsdp: -1, tensor: 1}}
 
 optimizer: {{name: muon, learning_rate: 2e-2, schedule: cosine, warmup_steps: 10}}

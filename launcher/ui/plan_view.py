@@ -17,7 +17,7 @@ from launcher.planning.spec import AttemptInfo, LaunchSpec
 from launcher.ui.forecast_view import forecast_rows
 from trainer.contract.config.model import CustomModel
 from trainer.contract.estimates.roofline import Bounds
-from trainer.contract.planning import accelerators, sharding_rules
+from trainer.contract.planning import accelerators, pipeline, sharding_rules
 from trainer.contract.planning.plan import ArrayPlan
 from trainer.contract.protocol.environment import JAX_COORDINATOR_ADDRESS, PROCESS_ID
 
@@ -63,33 +63,35 @@ def describe_world(launch: AttemptInfo) -> str:
 
 
 def mesh_picture(launch: TrainingLaunch, width: int) -> RenderableType:
-    """Draws the host of each mesh coordinate: a grid of host numbers per index of `data`."""
+    """Draws the host of each mesh coordinate: a grid of host numbers per stage and `data`."""
     mesh = launch.plan.mesh
     cell = len(str(launch.plan.world.processes - 1)) + 1
     columns = max(1, (width - 14) // cell)
     grids: list[RenderableType] = [Text("mesh, by host number", style="bold")]
-    for data in range(mesh["data"]):
+    for outer in range(mesh["pipeline"] * mesh["data"]):
         for start in range(0, mesh["fsdp"], columns):
             fsdp = range(start, min(start + columns, mesh["fsdp"]))
-            grids.append(_grid_header(data, fsdp, cell))
+            grids.append(_grid_header(mesh, outer, fsdp, cell))
             grids += [
-                _grid_line(launch, data, fsdp, inside, cell)
+                _grid_line(launch, outer, fsdp, inside, cell)
                 for inside in range(math.prod(mesh[axis] for axis in INSIDE))
             ]
     return Group(*grids)
 
 
-def _grid_header(data: int, fsdp: range, cell: int) -> Text:
+def _grid_header(mesh: dict[str, int], outer: int, fsdp: range, cell: int) -> Text:
+    stage, data = divmod(outer, mesh["data"])
+    place = f"data {data:<3}" if mesh["pipeline"] == 1 else f"pi {stage} da {data}"
     span = f"fsdp {fsdp.start}" if len(fsdp) == 1 else f"fsdp {fsdp.start}..{fsdp.stop - 1}"
-    return Text(f"  data {data:<3}    ".ljust(13) + " " * (cell - 1) + span, style="dim")
+    return Text(f"  {place}    ".ljust(13) + " " * (cell - 1) + span, style="dim")
 
 
-def _grid_line(launch: TrainingLaunch, data: int, fsdp: range, inside: int, cell: int) -> Text:
+def _grid_line(launch: TrainingLaunch, outer: int, fsdp: range, inside: int, cell: int) -> Text:
     """Draws one line of a grid; `inside` is its flat index along the INSIDE axes."""
     mesh, world = launch.plan.mesh, launch.plan.world
     line = Text(f"  {_place_inside(mesh, inside)} ".ljust(13), style="dim")
     for column in fsdp:
-        above = (data * mesh["fsdp"] + column) * math.prod(mesh[axis] for axis in INSIDE)
+        above = (outer * mesh["fsdp"] + column) * math.prod(mesh[axis] for axis in INSIDE)
         position = above + inside
         host = launch.plan.device_order[position] // world.devices_per_host
         line.append(f"{host:>{cell}}", style=f"not dim {host_color(host)}")
@@ -101,7 +103,7 @@ def _place_inside(mesh: dict[str, int], inside: int) -> str:
     places = dict[str, int]()
     for axis in reversed(INSIDE):
         inside, places[axis] = divmod(inside, mesh[axis])
-    if all(mesh[axis] == 1 for axis in sharding_rules.RARE_AXES):
+    if all(mesh[axis] == 1 for axis in INSIDE if axis != "tensor"):
         return f"tensor {places['tensor']:<3}"
     shown = [axis for axis in INSIDE if axis == "tensor" or mesh[axis] > 1]
     return " ".join(f"{axis[:2]} {places[axis]}" for axis in shown)
@@ -168,10 +170,13 @@ def _batch_text(launch: TrainingLaunch) -> str:
         f"{batch.rows_per_device * batch.grad_accum_steps}"
     )
     micro = f"{batch.rows_per_device} at a time in {batch.grad_accum_steps} micro-batches"
+    if (stages := launch.plan.mesh["pipeline"]) > 1:
+        idle = pipeline.bubble(launch.plan.mesh, batch.grad_accum_steps)
+        micro += f" through {stages} stages, which are idle {idle:.0%} of the time"
     shared = f"; {launch.plan.world.processes // batch.blocks} hosts share each block"
     return (
         text
-        + (f" ({micro})" if batch.grad_accum_steps > 1 else "")
+        + (f" ({micro})" if batch.grad_accum_steps > 1 or stages > 1 else "")
         + (shared if batch.blocks < launch.plan.world.processes else "")
     )
 

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from launcher.core.errors import UsageError
 from launcher.ui.plan_view import host_color
+from trainer.contract.planning import sharding_rules
 from trainer.contract.planning.plan import ArrayPlan, Plan
 
 Block = tuple[int, ...]
@@ -46,13 +47,22 @@ def matching(plan: Plan, pattern: str) -> list[ArrayPlan]:
 
 def holders(array: ArrayPlan, plan: Plan) -> dict[Block, list[int]]:
     """Returns the numbers of the devices that hold each part."""
-    split = [axis for axis in array.spec if axis]
+    split = [sharding_rules.joined_axes(entry) for entry in array.spec if entry]
     held: dict[Block, list[int]] = {}
     places = itertools.product(*(range(size) for size in plan.mesh.values()))
     for device, place in zip(plan.device_order, places, strict=True):
         at = dict(zip(plan.mesh, place, strict=True))
-        held.setdefault(tuple(at[axis] for axis in split), []).append(device)
+        block = tuple(_index(axes, at, plan) for axes in split)
+        held.setdefault(block, []).append(device)
     return {block: sorted(held[block]) for block in sorted(held)}
+
+
+def _index(axes: Sequence[str], at: dict[str, int], plan: Plan) -> int:
+    """Returns the index of a part that several mesh axes split together."""
+    index = 0
+    for axis in axes:
+        index = index * plan.mesh[axis] + at[axis]
+    return index
 
 
 def picture(array: ArrayPlan, plan: Plan) -> Group:
@@ -75,7 +85,7 @@ def _labels(array: ArrayPlan, plan: Plan, dims: Sequence[int], block: Block) -> 
     """Returns the logical axis and the index range of a part along each of the dims."""
     labels = []
     for dim, part in zip(dims, block, strict=True):
-        size = math.ceil(array.shape[dim] / plan.mesh[array.spec[dim] or ""])
+        size = math.ceil(array.shape[dim] / sharding_rules.parts(array.spec[dim], plan.mesh))
         labels.append(f"{array.axes[dim]} {part * size}:{(part + 1) * size}")
     return ", ".join(labels)
 

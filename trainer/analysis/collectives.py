@@ -39,6 +39,7 @@ PARTS = (
 PART = re.compile(rf"\b({'|'.join(PARTS)})\b")
 BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 """Attribute of a send through the host: the form of a collective between slices of TPUs."""
+PERMUTE_BETWEEN_SLICES = "ONE_TO_ONE"
 
 
 def of(text: str, plan: Plan) -> list[Collective]:
@@ -165,6 +166,8 @@ def kind_of(instruction: Instruction, computation: str) -> str | None:
     """Returns the kind of a collective in a computation, by name; None for other instructions."""
     kind = instruction.opcode.removesuffix("-start")
     if kind == "send" and (between := BETWEEN_SLICES.search(instruction.attributes)):
+        if between[1] == PERMUTE_BETWEEN_SLICES:
+            return "collective-permute"
         kind = between[1].lower().replace("_", "-")
     if kind == "all-reduce" and computation.startswith(SCATTERING):
         return "reduce-scatter"

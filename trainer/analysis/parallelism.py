@@ -5,15 +5,18 @@ from collections.abc import Sequence
 from trainer.contract.config.job import Job
 from trainer.contract.estimates.roofline import (
     ALL_REDUCES_PER_LAYER,
-    DTYPE_BYTES,
+    activation_bytes,
     alike,
     keys_and_values,
+    layer_runs,
     moves,
     own_bytes,
+    passed_on,
     to_experts,
 )
 from trainer.contract.planning import sharding_rules
 from trainer.contract.planning.parameter_shapes import norm_places
+from trainer.contract.planning.pipeline import uses
 from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol.reports import Collective, Share
 
@@ -24,7 +27,7 @@ WITH_WEIGHTS = ("embedding", *LAYERS, "loss")
 def shares(found: Sequence[Collective], job: Job, plan: Plan) -> dict[str, Share]:
     """Returns shares by strategy: `fsdp`, `tensor`, `data`, and `other`, which must send nothing.
 
-    `expert` and `context` are included when their axes are larger than 1.
+    `pipeline`, `expert` and `context` are included when their axes are larger than 1.
     """
     must = {
         "fsdp": _fsdp(plan),
@@ -32,6 +35,8 @@ def shares(found: Sequence[Collective], job: Job, plan: Plan) -> dict[str, Share
         "data": _data(plan),
         "other": 0,
     }
+    if plan.mesh["pipeline"] > 1:
+        must["pipeline"] = int(passed_on(job, plan, plan.mesh["pipeline"]))
     if plan.mesh["expert"] > 1:
         must["expert"] = int(to_experts(job, plan)) + _sums(plan)
     if plan.mesh["context"] > 1:
@@ -60,17 +65,17 @@ def _strategy(one: Collective) -> str:
 def _fsdp(plan: Plan) -> int:
     """Returns bytes: each micro-batch gathers weights for both passes and scatters gradients."""
     own = sum(
-        moves(array) * own_bytes(array, plan) for array in plan.parameters if "fsdp" in array.spec
+        uses(array, plan) * moves(array) * own_bytes(array, plan)
+        for array in plan.parameters
+        if "fsdp" in array.spec
     )
-    return plan.batch.grad_accum_steps * own * (plan.mesh["fsdp"] - 1)
+    return own * (plan.mesh["fsdp"] - 1)
 
 
 def _tensor(job: Job, plan: Plan) -> int:
-    batch, tensor = plan.batch, plan.mesh["tensor"]
-    tokens = batch.tokens_per_device * batch.grad_accum_steps
-    activations = tokens * job.decoder.d_model * DTYPE_BYTES[plan.compute_dtype]
-    times = ALL_REDUCES_PER_LAYER + _recomputed_sums(job)
-    return times * job.decoder.layers * 2 * activations * (tensor - 1) // tensor
+    tensor = plan.mesh["tensor"]
+    times = (ALL_REDUCES_PER_LAYER + _recomputed_sums(job)) * layer_runs(job, plan)
+    return times * 2 * activation_bytes(job, plan) * (tensor - 1) // tensor
 
 
 def _recomputed_sums(job: Job) -> int:

@@ -13,6 +13,9 @@ BRACES = re.compile(r"\{([\d,]+)\}")
 LISTED = re.compile(r"replica_groups=(\{\{.*?\}\})")
 COUNTED = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 MESHED = re.compile(r"replica_groups=mesh\[([^]]*)\](?:, device_ids=\(([^)]*\)?)\))? \{([^}]*)\}")
+BETWEEN_SLICES = re.compile(r"\{(\d+)\d{5}->(\d+)\d{5}\}")
+"""Source and target of a permutation between slices: the slice, from 1, and five digits for the
+device in it."""
 PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\})")
 
 
@@ -30,6 +33,9 @@ class Places:
         text = instruction.attributes
         if instruction.opcode == "send":
             slices = [np.flatnonzero(self.island == island) for island in np.unique(self.island)]
+            if pairs := {(int(a), int(b)) for a, b in BETWEEN_SLICES.findall(text)}:
+                of_pairs = [np.stack([slices[a - 1], slices[b - 1]], axis=1) for a, b in pairs]
+                return np.concatenate(of_pairs)
             return np.stack(slices, axis=1)
         if pairs := PAIRS.search(text):
             return _braces(pairs[1])

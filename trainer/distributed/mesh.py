@@ -28,7 +28,8 @@ def build(plan: Plan, devices: Sequence[Device] | None = None) -> Mesh:
 def parameter_shardings(plan: Plan, mesh: Mesh) -> dict[str, NamedSharding]:
     """Returns parameter name -> sharding."""
     return {
-        array.name: NamedSharding(mesh, PartitionSpec(*array.spec)) for array in plan.parameters
+        array.name: NamedSharding(mesh, PartitionSpec(*sharding_rules.mesh_axes(array.spec)))
+        for array in plan.parameters
     }
 
 

@@ -43,6 +43,7 @@ class Evaluator:
     def __init__(self, program: TrainProgram):
         whole = meshes.replicated(program.mesh)
         self._network, self._deadlines = program.network, program.job.deadlines
+        self._is_pipelined = program.is_pipelined
         self._add = jax.jit(
             self._sums,
             in_shardings=(
@@ -82,6 +83,8 @@ class Evaluator:
             loss = loss_sum(self._network.bind(params), micro)
             return (before[0] + loss, before[1] + jnp.sum(micro.weights)), None
 
+        if self._is_pipelined:
+            return add(before, batch)[0]
         if batch.tokens.shape[0] == 1:
             return add(before, jax.tree.map(lambda x: x[0], batch))[0]
         return jax.lax.scan(add, before, batch)[0]

@@ -11,6 +11,10 @@ letter means the same in every module of the trainer:
     R token shards (over all axes that split tokens)   T tokens of one token shard
     I chunks of a token shard, one per iteration of the loss
 
+Pipeline:
+
+    Y stages              U ticks of a pass
+
 Mixture of experts:
 
     E experts             k choices of a token (the experts that it uses)

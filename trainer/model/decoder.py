@@ -5,6 +5,7 @@ The letters of dims are those of trainer/model/__init__.py.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,10 +22,14 @@ from trainer.model.layer_scan import Body, scan_layers
 from trainer.model.layers import Norm
 from trainer.model.mlp import MLP
 from trainer.model.moe import MoE
-from trainer.model.sharding import constrain, gathered, token_shards
+from trainer.model.pipeline import through_stages
+from trainer.model.sharding import constrain, gathered, stages, token_shards
 
 Cache = KeyValue
 """Keys and values of all layers, each (L, B, W, K, h)."""
+
+Layers = tuple[nnx.State, jax.Array]
+"""Arrays of stacked layers, and the layers' numbers from 0."""
 
 EMBEDDING_DEVIATION = 0.02
 """Standard deviation of initial embeddings, as in GPT (Radford et al., "Improving language
@@ -215,11 +220,48 @@ class Decoder(nnx.Module):
 
         That loss is the mean over all layers, 1 at best. Without experts it is None.
         """
-        x_BSD = self._embedded(tokens_BS, positions_BS)
-        rate = self.model.dropout
-        x_BSD = dropout.dropout(x_BSD, dropout_keys_B, 0, dropout.EMBEDDING, rate)
-        softcap, scale = self.model.attn_logit_softcap, score_scale(self.model)
+        if stages() > 1:
+            arrays = (tokens_BS, segments_BS, positions_BS, dropout_keys_B)
+            found = self.pipelined_features(*jax.tree.map(lambda x: x[None], arrays))
+            return jax.tree.map(lambda x: x[0], found)
+        x_BSD = self._embedded(tokens_BS, positions_BS, dropout_keys_B)
+        of_rows = (segments_BS, positions_BS, dropout_keys_B)
+        graph, layers = self._numbered_layers()
+        x_BSD, load_balance_loss_LB = self._apply_layers(graph, x_BSD, layers, of_rows)
+        return self._finished(x_BSD, load_balance_loss_LB)
+
+    def pipelined_features(
+        self,
+        tokens_MBS: jax.Array,
+        segments_MBS: jax.Array,
+        positions_MBS: jax.Array,
+        dropout_keys_MB: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Returns `features` of micro-batches, which pass through the stages of the mesh."""
+        embedded = jax.vmap(self._embedded)
+        x_MBSD = embedded(tokens_MBS, positions_MBS, dropout_keys_MB)
+        of_micro_batches = (segments_MBS, positions_MBS, dropout_keys_MB)
+        graph, layers = self._numbered_layers()
+        stage, unroll = partial(self._apply_layers, graph), not self.model.scan_layers
+        x_MBSD, load_balance_loss_LMB = through_stages(
+            stage, x_MBSD, layers, of_micro_batches, unroll=unroll
+        )
+        return self._finished(x_MBSD, load_balance_loss_LMB)
+
+    def _numbered_layers(self) -> tuple[Any, Layers]:
+        """Returns the layers' module without arrays; and its arrays, with the layers' numbers."""
         graph, stacked = nnx.split(self.layers)
+        return graph, (stacked, jnp.arange(self.model.layers))
+
+    def _apply_layers(
+        self, graph: Any, x_BSD: jax.Array, layers: Layers, of_rows: tuple[Any, ...]
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Returns the residual stream after layers, and their load-balancing losses.
+
+        `of_rows` are the segments, the positions and the dropout keys of the rows.
+        """
+        segments_BS, positions_BS, dropout_keys_B = of_rows
+        softcap, scale = self.model.attn_logit_softcap, score_scale(self.model)
 
         def body(window: int | None) -> Body:
             attend = attend_by(self.attention, segments_BS, window, softcap, scale)
@@ -231,21 +273,31 @@ class Decoder(nnx.Module):
 
             return self._rematerialized(one_layer)
 
-        numbered = (stacked, jnp.arange(self.model.layers))
-        x_BSD, load_balance_loss_LB = scan_layers(self.model, body, x_BSD, numbered)
-        with jax.named_scope("norm"):
-            features_BSD = self.final_norm(x_BSD)
-        return features_BSD, None if load_balance_loss_LB is None else jnp.mean(
-            load_balance_loss_LB, axis=0
-        )
+        return scan_layers(self.model, body, x_BSD, layers)
 
-    def _embedded(self, tokens_BS: jax.Array, positions_BS: jax.Array) -> jax.Array:
+    def _finished(
+        self, x_xBSD: jax.Array, load_balance_loss_LxB: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Returns the features after all layers, and the mean of the layers' losses."""
+        with jax.named_scope("norm"):
+            features_xBSD = self.final_norm(x_xBSD)
+        if load_balance_loss_LxB is None:
+            return features_xBSD, None
+        return features_xBSD, jnp.mean(load_balance_loss_LxB, axis=0)
+
+    def _embedded(
+        self,
+        tokens_BS: jax.Array,
+        positions_BS: jax.Array,
+        dropout_keys_B: jax.Array | None = None,
+    ) -> jax.Array:
         x_BSD = self.embedding(tokens_BS, self.dtype)
         if self.model.scale_embeddings:
             x_BSD = x_BSD * jnp.asarray(self.model.d_model**0.5, self.dtype)
         if self.model.max_positions is not None:
             x_BSD = x_BSD + self.positions(positions_BS, self.dtype)
-        return x_BSD
+        rate = self.model.dropout
+        return dropout.dropout(x_BSD, dropout_keys_B, 0, dropout.EMBEDDING, rate)
 
     def output_kernels(self, kernel_DV: jax.Array) -> jax.Array:
         """Returns a copy of `output_kernel` per token shard, (R, D, V), in the compute dtype.
@@ -308,7 +360,17 @@ class Decoder(nnx.Module):
 
             return one_layer
 
-        x_B1D, cache = scan_layers(self.model, body, x_B1D, (stacked, cache))
+        def apply(x_B1D: jax.Array, layers: Any, _: Any = None) -> tuple[jax.Array, Any]:
+            return scan_layers(self.model, body, x_B1D, layers)
+
+        if stages() == 1:
+            x_B1D, cache = apply(x_B1D, (stacked, cache))
+        else:
+            unroll = not self.model.scan_layers
+            x_MB1D, cache_LM = through_stages(
+                apply, x_B1D[None], (stacked, cache), None, unroll=unroll
+            )
+            x_B1D, cache = x_MB1D[0], jax.tree.map(lambda x: x[:, 0], cache_LM)
         return self.logits(self.final_norm(x_B1D)), cache
 
     def _rematerialized(self, body: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,16 +8,20 @@ References:
     Dropout: https://jmlr.org/papers/v15/srivastava14a.html
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
 EMBEDDING, ATTENTION, MLP = range(3)
 
 
-def row_keys(seed: int, step: jax.Array, example_ids_B: jax.Array) -> jax.Array:
-    """Returns one random key per row, (B,)."""
-    step_key = jax.random.fold_in(jax.random.key(seed), step)
-    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(step_key, example_ids_B)
+def row_keys(seed: int, step: jax.Array, example_ids_xB: jax.Array) -> jax.Array:
+    """Returns one random key per row, (..., B)."""
+    fold_in = partial(jax.random.fold_in, jax.random.fold_in(jax.random.key(seed), step))
+    for _ in example_ids_xB.shape:
+        fold_in = jax.vmap(fold_in)
+    return fold_in(example_ids_xB)
 
 
 def dropout(

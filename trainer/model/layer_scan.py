@@ -21,15 +21,16 @@ def scan_layers(
     """Applies all layers in turn; returns the residual stream and the stacked results.
 
     `body` returns the function of layers with a given sliding window. The arrays of `stacked` have
-    a leading dim for the layer. An iteration of the loop computes one period of layers, so a window
-    is a constant of the program, as a TPU's attention kernel needs. Layers that are no whole period
-    follow the loop.
+    a leading dim for the layer: for those of the model, or of a stage, which starts with a period.
+    An iteration of the loop computes one period of layers, so a window is a constant of the
+    program, as a TPU's attention kernel needs. Layers that are no whole period follow the loop.
     """
     period, unroll = model.layer_period, not model.scan_layers
     kinds = [body(model.window_of(layer)) for layer in range(period)]
     if period == 1:
         return jax.lax.scan(kinds[0], x_BSD, stacked, unroll=unroll)
-    looped = model.layers // period * period
+    count = len(jax.tree.leaves(stacked)[0])
+    looped = count // period * period
 
     def one_period(x_BSD: jax.Array, layers: Any) -> tuple[jax.Array, Any]:
         return _in_turn(kinds, x_BSD, layers)
@@ -37,10 +38,10 @@ def scan_layers(
     periods = jax.tree.map(lambda x: x[:looped].reshape(-1, period, *x.shape[1:]), stacked)
     x_BSD, results = jax.lax.scan(one_period, x_BSD, periods, unroll=unroll)
     results = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), results)
-    if looped == model.layers:
+    if looped == count:
         return x_BSD, results
     rest = jax.tree.map(lambda x: x[looped:], stacked)
-    x_BSD, last = _in_turn(kinds[: model.layers - looped], x_BSD, rest)
+    x_BSD, last = _in_turn(kinds[: count - looped], x_BSD, rest)
     return x_BSD, jax.tree.map(lambda *parts: jnp.concatenate(parts), results, last)
 
 

@@ -53,6 +53,12 @@ def spec(x: jax.Array, *axes: str | None) -> PartitionSpec:
     )
 
 
+def stages() -> int:
+    """Returns the number of stages that the layers are split into."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return 1 if mesh.empty else mesh.shape["pipeline"]
+
+
 def row_shards() -> int:
     """Returns the number of parts that the rows of a batch are split into."""
     mesh = jax.sharding.get_abstract_mesh()
@@ -95,7 +101,8 @@ def gathered(weight: jax.Array, axes: Sequence[str]) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape["fsdp"] == 1:
         return weight
-    stored = sharding_rules.partition(weight.shape, tuple(axes), dict(mesh.shape))
+    planned = sharding_rules.partition(weight.shape, tuple(axes), dict(mesh.shape))
+    stored = sharding_rules.mesh_axes(planned)
     whole = tuple(None if axis == "fsdp" else axis for axis in stored)
     return _between(weight, PartitionSpec(*stored), PartitionSpec(*whole), _fsdp_rows.get())
 
@@ -145,4 +152,4 @@ def _mesh_axes(dim: int, axis: str | None, mesh: dict[str, int]) -> str | tuple[
         return (
             sharding_rules.EXPERT_BATCH_AXES if dim % sharding_rules.row_shards(mesh) == 0 else None
         )
-    return sharding_rules.partition((dim,), (axis,), mesh)[0]
+    return sharding_rules.mesh_axes(sharding_rules.partition((dim,), (axis,), mesh))[0]

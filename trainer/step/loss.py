@@ -27,13 +27,16 @@ def loss_sum(
 ) -> jax.Array:
     """Returns the sum over the targets of a batch (B, S) of weight times cross-entropy, in nats.
 
+    A batch (M, B, S) passes through the stages of a pipeline.
     `keys_B` are one random key per row for dropout; None disables dropout. `z_loss` is the weight
     of the z-loss: see `cross_entropy`. It and the load-balancing loss of experts affect only the
     gradient, not the value. A custom model defines the loss of its targets itself.
     """
     if not isinstance(model, Decoder):
         return jnp.sum(custom_losses(model, batch, keys_B))
-    features_BSD, load_balance_loss_B = model.features(
+    of_micro_batches = batch.tokens.ndim == 3
+    features = model.pipelined_features if of_micro_batches else model.features
+    features_BSD, load_balance_loss_B = features(
         batch.tokens, batch.segments, batch.positions, keys_B
     )
     balance = _balance(model, load_balance_loss_B, batch.weights)
@@ -41,7 +44,12 @@ def loss_sum(
         # The barrier also holds in the backward pass: the kernel's whole gradient is reduced to the
         # device's shard before the gradient of the features continues into the layers.
         features_BSD, kernel_DV = jax.lax.optimization_barrier((features_BSD, model.output_kernel))
-        x_IRTD, rest = _chunks(model, features_BSD, batch)
+        chunks = partial(_chunks, model)
+        if of_micro_batches:
+            x_MIRTD, rest = jax.vmap(chunks)(features_BSD, batch)
+            x_IRTD, rest = jax.tree.map(_joined, (x_MIRTD, rest))
+        else:
+            x_IRTD, rest = chunks(features_BSD, batch)
 
         def one_chunk(kernel_RDV: jax.Array, x_RTD: jax.Array, rest: Rest) -> jax.Array:
             targets_RT, weights_RT = rest
@@ -141,7 +149,7 @@ def _balance(
     if load_balance_loss_B is None or moe is None:
         return jnp.float32(0)
     return _gradient_only(
-        moe.load_balance_loss_weight * jnp.sum(load_balance_loss_B * jnp.sum(weights_BS, axis=1))
+        moe.load_balance_loss_weight * jnp.sum(load_balance_loss_B * jnp.sum(weights_BS, axis=-1))
     )
 
 
@@ -190,6 +198,11 @@ def _leading_chunks(x_RTx: jax.Array, chunks: int) -> jax.Array:
     """Splits T into chunks: (chunks, R, T / chunks, ...)."""
     shards, tokens, *rest = x_RTx.shape
     return jnp.moveaxis(x_RTx.reshape(shards, chunks, tokens // chunks, *rest), 1, 0)
+
+
+def _joined(x_MIx: jax.Array) -> jax.Array:
+    """Joins the chunks of all micro-batches."""
+    return x_MIx.reshape(-1, *x_MIx.shape[2:])
 
 
 def _by_row(x_IRT: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -100,6 +100,11 @@ class TrainProgram:
         rows = mesh_layout.fsdp_rows(plan.world, plan.mesh)
         return cls(job, mesh, network, rule, placed, kept_as, rows)
 
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether micro-batches pass through stages of layers."""
+        return self.mesh.shape["pipeline"] > 1
+
     @cached_property
     def shardings(self) -> TrainState[NamedSharding]:
         """The sharding of every leaf of the state."""
@@ -275,6 +280,9 @@ class TrainProgram:
             return micro_batch_loss(self.network, weights, micro, state.step)
 
         gradient = jax.value_and_grad(total_loss, has_aux=True)
+        if self.is_pipelined:
+            (loss, tokens), grads = gradient(state.params, batch)
+            return self._placed(grads), loss, tokens
         if batch.tokens.shape[0] == 1:
             first = jax.tree.map(lambda x: x[0], batch)
             (loss, tokens), grads = gradient(state.params, first)
@@ -333,6 +341,7 @@ def micro_batch_loss(
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the loss of a micro-batch (B, S), summed over its targets in nats, and their weight.
 
+    Micro-batches (M, B, S) pass through the stages of a pipeline.
     `step` is the number of updates done, which seeds the dropout of the next one.
     """
     keys = None

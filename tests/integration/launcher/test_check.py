@@ -52,6 +52,7 @@ def test_a_program_gets_the_same_as_json(folder: Path) -> None:
     [
         (["plan", "command.yaml", "--check-sharding"], "a job with a `command` cannot be analyzed"),
         (["plan", "job.yaml", "--check-sharding", "--compile"], "one of them at a time"),
+        ([*WORDS, "mesh.pipeline=2"], "the check has no stages"),
     ],
 )
 def test_what_cannot_be_checked_is_refused(folder: Path, words: list[str], message: str) -> None:

@@ -155,6 +155,27 @@ def test_a_sum_over_slices_is_sent_through_the_hosts() -> None:
     assert one.bytes == 64 * 8 * 2
 
 
+FROM_STAGE_TO_STAGE = """\
+ENTRY %main (x: bf16[32,128]) -> token[] {
+  %x = bf16[32,128]{1,0} parameter(0)
+  %after = token[] after-all()
+  %send = (bf16[32,128]{1,0}, u32[], token[]) send(%x, %after), channel_id=2, \
+is_host_transfer=true, frontend_attributes={_xla_megascale_target={{100000->200000},\
+{100001->200001}},_xla_megascale_transfer_type="ONE_TO_ONE"}
+  ROOT %sent = token[] send-done(%send), channel_id=2, is_host_transfer=true
+}
+"""
+"""As the compiler for two TPU slices writes a permutation along `pipeline`."""
+
+
+def test_what_goes_from_stage_to_stage_on_another_slice_is_a_permutation() -> None:
+    job = job_of(mesh={"pipeline": 2}, data={"global_batch": 32})
+    plan = resolve(job, TWO_V5E_16, corpus_of(job))
+    one = only(collectives.of(FROM_STAGE_TO_STAGE, plan))
+    assert (one.kind, one.axis, one.link) == ("collective-permute", "pipeline", "dcn")
+    assert one.bytes == 32 * 128 * 2
+
+
 ON_SPARSE_CORE = """\
 %sum (a: f32[], b: f32[]) -> f32[] {
   %a = f32[] parameter(0)

@@ -128,10 +128,10 @@ def test_micro_batches_go_down_to_one_row_at_a_time() -> None:
     assert {one.plan.batch.grad_accum_steps for one in own_mesh} == {1, 2, 4}
 
 
-def test_replicas_go_over_all_slices() -> None:
+def test_stages_and_replicas_go_over_all_slices() -> None:
     _, found = of(job_of(64), world_of("v5e-16", 2))
-    assert found
-    assert all(one.plan.mesh["data"] % 2 == 0 for one in found)
+    outer = {(one.plan.mesh["pipeline"], one.plan.mesh["data"] % 2) for one in found}
+    assert outer == {(1, 0), (2, 0), (2, 1)}
 
 
 @pytest.mark.parametrize("tensor", [1, 16])

@@ -63,7 +63,10 @@ def check_step(job: Job, plan: Plan) -> ShardingReport:
     """Checks loss and gradient of all micro-batches of a step."""
     sizes = tuple(plan.mesh[axis] for axis in sharding_rules.MESH_AXES)
     mesh = AbstractMesh(sizes, sharding_rules.MESH_AXES, axis_types=(AxisType.Auto,) * len(sizes))
-    specs = {array.name: PartitionSpec(*array.spec) for array in plan.parameters}
+    specs = {
+        array.name: PartitionSpec(*sharding_rules.mesh_axes(array.spec))
+        for array in plan.parameters
+    }
     network = network_of(job, plan)
     kept_as = {array.name: array.dtype for array in plan.parameters}
     weights = {

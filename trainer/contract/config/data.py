@@ -145,7 +145,8 @@ class Data(Section):
     grad_accum_steps: Positive = Field(
         default=1,
         description="Number of micro-batches that a step is split into. Their gradients are "
-        "accumulated before the update, which saves memory.",
+        "accumulated before the update, which saves memory. With `mesh.pipeline`, they pass "
+        "through the stages one behind the other.",
     )
     mask_across_documents: bool = Field(
         default=True,

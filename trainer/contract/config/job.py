@@ -22,11 +22,17 @@ AxisSize = Annotated[int, Field(ge=-1)]
 
 
 class Mesh(Section):
-    """Mesh axis sizes. -1 takes the remaining devices; `data: null` is the number of slices."""
+    """Mesh axis sizes. -1 takes the remaining devices."""
 
+    pipeline: AxisSize = Field(
+        default=1,
+        description="Number of stages that the layers are split into, across slices. The "
+        "micro-batches of `data.grad_accum_steps` pass through them.",
+    )
     data: AxisSize | None = Field(
         default=None,
-        description="Number of replicas of the model, across slices. null: the number of slices.",
+        description="Number of replicas of the model, across slices. null: the number of slices "
+        "that `pipeline` leaves.",
     )
     fsdp: AxisSize = Field(
         default=-1,

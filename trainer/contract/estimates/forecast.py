@@ -12,11 +12,10 @@ from trainer.contract.config.job import Job
 from trainer.contract.config.model import Model
 from trainer.contract.estimates import roofline
 from trainer.contract.estimates.roofline import Bounds
-from trainer.contract.planning import accelerators
+from trainer.contract.planning import accelerators, pipeline
 from trainer.contract.planning.accelerators import Accelerator
 from trainer.contract.planning.parameter_shapes import capacity
 from trainer.contract.planning.plan import Plan, World
-from trainer.contract.planning.planner import DTYPE_BYTES
 from trainer.contract.protocol.reports import StepSchedule
 
 Basis = Literal["compiled schedule", "calibrated estimate"]
@@ -134,15 +133,16 @@ def _work(job: Job, plan: Plan, best: Bounds, chip: Accelerator, rates: Rates) -
     repeated = RECOMPUTED_PRODUCTS if job.decoder.remat != "none" else 0
     counted = own * (MODEL_PRODUCTS + repeated) / MODEL_PRODUCTS
     computed = own * (ATTENTION_PRODUCTS + repeated) / MODEL_PRODUCTS
-    tokens = plan.batch.tokens_per_device * plan.batch.grad_accum_steps
-    stream = DTYPE_BYTES[plan.compute_dtype] * job.decoder.d_model
-    moved = PASSES * tokens * job.decoder.layers * stream
-    products = best.program_flops - counted
+    moved = PASSES * roofline.layer_runs(job, plan) * roofline.activation_bytes(job, plan)
+    # The devices of a pipeline run their layers in every tick, idle or not.
+    stretch = pipeline.stretch(plan)
+    output = roofline.output_flops_per_token(job, plan) * best.tokens
+    products = best.program_flops - counted - output
     experts = roofline.expert_flops_per_token(job, plan) * best.tokens
     products += experts * (_slots(job, plan) / EXPERTS_SHARE - 1)
     return {
-        MATRIX_PRODUCTS: products / best.peak_flops / rates.products,
-        ATTENTION: computed / best.peak_flops / rates.attention,
+        MATRIX_PRODUCTS: (output + stretch * products) / best.peak_flops / rates.products,
+        ATTENTION: stretch * computed / best.peak_flops / rates.attention,
         OTHER_FUSIONS: moved / chip.hbm_bytes_per_s + best.hbm_s,
     }
 

@@ -18,6 +18,7 @@ from trainer.contract.config.job import Job
 from trainer.contract.config.model import CustomModel
 from trainer.contract.estimates.activations import kept_per_token
 from trainer.contract.estimates.memory import logits_bytes
+from trainer.contract.estimates.roofline import layer_runs
 from trainer.contract.planning import optimizer_state
 from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.planning.planner import FLOAT32_BYTES
@@ -179,7 +180,8 @@ def _step(job: Job, plan: Plan) -> int:
     if not plan.world.on_cpu:
         return 0
     trained = sum(array.bytes_per_device for array in plan.trained)
-    accumulated = trained if plan.batch.grad_accum_steps > 1 else 0
+    is_pipelined = plan.mesh["pipeline"] > 1
+    accumulated = trained if plan.batch.grad_accum_steps > 1 and not is_pipelined else 0
     needed = 2 * trained + accumulated
     if not isinstance(job.model, CustomModel):
         needed += _activations(job, plan)
@@ -191,7 +193,8 @@ def _activations(job: Job, plan: Plan) -> int:
     tokens = plan.batch.tokens_per_device
     keeps_all = job.decoder.model_copy(update={"remat": "none"})
     kept = kept_per_token(job.model_copy(update={"model": keeps_all}), plan)
-    return job.decoder.layers * tokens * kept + logits_bytes(job, plan, tokens)
+    layers = job.decoder.layers if plan.mesh["pipeline"] == 1 else layer_runs(job, plan)
+    return layers * tokens * kept + logits_bytes(job, plan, tokens)
 
 
 def _programs(job: Job) -> int:

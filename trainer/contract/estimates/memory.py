@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 
 from trainer.contract.config.job import Job
 from trainer.contract.estimates.activations import kept_per_token, worked_on_per_token
-from trainer.contract.estimates.roofline import own_bytes
+from trainer.contract.estimates.roofline import activation_bytes, layer_runs, own_bytes
 from trainer.contract.planning import optimizer_state
+from trainer.contract.planning.pipeline import repeats
 from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.planning.planner import DTYPE_BYTES, FLOAT32_BYTES
 
@@ -52,29 +53,38 @@ def footprint(job: Job, plan: Plan) -> Footprint:
     """Returns the footprint of a training step; evaluation needs less."""
     parameters = sum(array.bytes_per_device for array in plan.parameters)
     trained = sum(array.bytes_per_device for array in plan.trained)
-    tokens = plan.batch.tokens_per_device
-    accumulates = plan.batch.grad_accum_steps > 1
+    tokens, stages = plan.batch.tokens_per_device, plan.mesh["pipeline"]
+    accumulates = plan.batch.grad_accum_steps > 1 and stages == 1
+    layers = job.decoder.layers if stages == 1 else layer_runs(job, plan)
     return Footprint(
         state=parameters + optimizer_state.bytes_per_device(job.optimizer, plan),
         batch=BATCH_BYTES * tokens * plan.batch.grad_accum_steps,
         gradients=(2 if accumulates else 1) * trained,
-        kept=job.decoder.layers * tokens * kept_per_token(job, plan),
+        kept=layers * tokens * kept_per_token(job, plan) + _between_stages(job, plan),
         working=max(_of_a_layer(job, plan, tokens), logits_bytes(job, plan, tokens)),
     )
+
+
+def _between_stages(job: Job, plan: Plan) -> int:
+    """Returns the bytes of activations that enter and leave a stage of a pipeline, in all ticks."""
+    if plan.mesh["pipeline"] == 1:
+        return 0
+    return (2 * repeats(plan) + plan.batch.grad_accum_steps) * activation_bytes(job, plan)
 
 
 def _of_a_layer(job: Job, plan: Plan, tokens: int) -> int:
     """Returns a layer's live activations, gathered weights and their gradients, in bytes."""
     layers = [array for array in plan.parameters if array.name.startswith("layers.")]
-    weights = sum(_gathered_bytes(array, plan) for array in layers) // job.decoder.layers
+    count = job.decoder.layers // plan.mesh["pipeline"]
+    weights = sum(_gathered_bytes(array, plan) for array in layers) // count
     return tokens * worked_on_per_token(job, plan) + weights
 
 
 def logits_bytes(job: Job, plan: Plan, tokens: int) -> int:
     """Returns the bytes of a chunk of logits, its gradient, and the output weights."""
-    width = DTYPE_BYTES[plan.compute_dtype]
-    logits = min(FLOAT32_BYTES * tokens * plan.padded_vocab, LOGIT_BYTES) // plan.mesh["tensor"]
-    weights = width * plan.padded_vocab * job.decoder.d_model // plan.mesh["tensor"]
+    width, parts = DTYPE_BYTES[plan.compute_dtype], plan.mesh["pipeline"] * plan.mesh["tensor"]
+    logits = min(FLOAT32_BYTES * tokens * plan.padded_vocab, LOGIT_BYTES) // parts
+    weights = width * plan.padded_vocab * job.decoder.d_model // parts
     copies = 1 if job.lora else 2
     return logits + logits * width // FLOAT32_BYTES + copies * weights
 

@@ -17,7 +17,14 @@ from typing import Literal
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import Model
 from trainer.contract.estimates.activations import least_kept_per_token
-from trainer.contract.planning import accelerators, lora, optimizer_state, sharding_rules
+from trainer.contract.planning import (
+    accelerators,
+    lora,
+    mesh_layout,
+    optimizer_state,
+    pipeline,
+    sharding_rules,
+)
 from trainer.contract.planning.parameter_shapes import capacity, norm_places
 from trainer.contract.planning.plan import ArrayPlan, Plan, World
 from trainer.contract.planning.planner import DTYPE_BYTES
@@ -30,6 +37,9 @@ LAST = (".down.kernel", f".down{lora.B}")
 """Name suffixes of the kernel and adapter matrix of a layer's last product."""
 EXCHANGES_PER_LAYER = 4
 """Exchanges of tokens with experts on other devices: there and back, in both passes."""
+SUMS_OVER_STAGES = 4
+"""All-reduces of a micro-batch's activations over the stages of a pipeline: of the embeddings, the
+features, and their gradients. The stages share the vocabulary."""
 ALL_REDUCES_PER_LAYER = 4
 """All-reduces under tensor parallelism: after attention and feed-forward, in both passes.
 
@@ -45,6 +55,7 @@ class Bounds:
     program_flops: float
     """FLOPs of the step, recomputation by rematerialization included."""
     compute_s: float
+    """Seconds of arithmetic at peak, and those in which a stage of a pipeline is idle."""
     hbm_s: float
     ici_s: float
     """Seconds over the links of an island: a slice of TPUs, a host of GPUs."""
@@ -109,10 +120,13 @@ def bounds(job: Job, plan: Plan) -> Bounds | None:
     model = tokens * flops_per_token(job, plan)
     program = model + tokens * _recomputed_per_token(job, plan)
     peak = chip.peak_bf16_flops * world.devices
-    ici_bytes, dcn_bytes = sum(_ici_bytes(job, plan).values()), sum(_dcn_bytes(plan).values())
+    # While a stage of a pipeline is idle, its devices have nothing else to do.
+    of_layers = program - tokens * output_flops_per_token(job, plan)
+    compute = program + of_layers * (pipeline.stretch(plan) - 1)
+    ici_bytes, dcn_bytes = sum(_ici_bytes(job, plan).values()), sum(_dcn_bytes(job, plan).values())
     dcn_s = dcn_bytes / chip.dcn_bytes_per_s if chip.dcn_bytes_per_s else 0.0
     return Bounds(
-        model_flops=model, program_flops=program, compute_s=program / peak,
+        model_flops=model, program_flops=program, compute_s=compute / peak,
         hbm_s=_hbm_bytes(job, plan) / chip.hbm_bytes_per_s,
         ici_s=ici_bytes / chip.ici_bytes_per_s, dcn_s=dcn_s, peak_flops=peak,
         tokens=tokens,
@@ -136,6 +150,13 @@ def flops_per_token(job: Job, plan: Plan) -> float:
     kernels = _kernels(job, plan)
     frozen = [array for array in kernels if not array.is_trained]
     return 6.0 * _met(job, kernels) - 2.0 * _met(job, frozen) + attention_flops_per_token(job)
+
+
+def output_flops_per_token(job: Job, plan: Plan) -> float:
+    """Returns the FLOPs per token of the output product, which no stage of a pipeline repeats."""
+    output = [one for one in _kernels(job, plan) if not one.name.startswith("layers.")]
+    frozen = [one for one in output if not one.is_trained]
+    return 6.0 * _met(job, output) - 2.0 * _met(job, frozen)
 
 
 def attention_flops_per_token(job: Job) -> float:
@@ -211,23 +232,32 @@ def _hbm_bytes(job: Job, plan: Plan) -> float:
     """
     shards = sum(array.bytes_per_device for array in plan.trained)
     read = sum(
-        own_bytes(array, plan) * (plan.mesh["fsdp"] if "fsdp" in array.spec else 1)
+        pipeline.uses(array, plan)
+        * own_bytes(array, plan)
+        * (plan.mesh["fsdp"] if "fsdp" in array.spec else 1)
         for array in plan.parameters
         if not array.name.endswith(".table")
     )
-    batch = plan.batch
-    tokens = batch.tokens_per_device * batch.grad_accum_steps
-    kept = job.decoder.layers * tokens * least_kept_per_token(job, plan)
+    tokens = plan.batch.tokens_per_device
+    kept = layer_runs(job, plan) * tokens * least_kept_per_token(job, plan)
     # An update reads and writes a parameter and its moments.
     state = shards + optimizer_state.bytes_per_device(job.optimizer, plan)
-    return 2 * state + USES * (batch.grad_accum_steps * read + kept)
+    return 2 * state + USES * (read + kept)
+
+
+def layer_runs(job: Job, plan: Plan) -> int:
+    """Returns the layers that a device runs in each pass, counted once per run."""
+    return job.decoder.layers // plan.mesh["pipeline"] * pipeline.repeats(plan)
 
 
 def traffic(job: Job, plan: Plan) -> list[Traffic]:
     """Returns the least traffic of a step by axis and link; empty for a custom model."""
     if not isinstance(job.model, Model):
         return []
-    links: dict[Link, dict[str, float]] = {"ici": _ici_bytes(job, plan), "dcn": _dcn_bytes(plan)}
+    links: dict[Link, dict[str, float]] = {
+        "ici": _ici_bytes(job, plan),
+        "dcn": _dcn_bytes(job, plan),
+    }
     return [
         Traffic(axis, link, size)
         for link, sizes in links.items()
@@ -246,20 +276,19 @@ def _ici_bytes(job: Job, plan: Plan) -> dict[str, float]:
         Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
         J. Parallel Distrib. Comput. 69(2), 2009.
     """
-    islands_data, islands_fsdp = _islands(plan.world, plan.mesh)
+    islands_pipeline, islands_data, islands_fsdp = _islands(plan.world, plan.mesh)
     fsdp, data = plan.mesh["fsdp"] // islands_fsdp, plan.mesh["data"] // islands_data
     weights = gradients = 0.0
     for array in plan.parameters:
         own = own_bytes(array, plan)
         if "fsdp" in array.spec:
-            weights += moves(array) * plan.batch.grad_accum_steps * own * (fsdp - 1)
+            weights += moves(array) * pipeline.uses(array, plan) * own * (fsdp - 1)
         if array.is_trained:
             gradients += 2 * own * (data * alike(array, plan) - 1) / (data * alike(array, plan))
-    tensor, batch = plan.mesh["tensor"], plan.batch
-    tokens = batch.tokens_per_device * batch.grad_accum_steps
-    width = job.decoder.d_model * DTYPE_BYTES[plan.compute_dtype]
-    sums = ALL_REDUCES_PER_LAYER * job.decoder.layers * tokens * width
+    tensor = plan.mesh["tensor"]
+    sums = ALL_REDUCES_PER_LAYER * layer_runs(job, plan) * activation_bytes(job, plan)
     return {
+        "pipeline": passed_on(job, plan, plan.mesh["pipeline"] // islands_pipeline),
         "data": gradients,
         "fsdp": weights,
         "expert": to_experts(job, plan),
@@ -268,9 +297,29 @@ def _ici_bytes(job: Job, plan: Plan) -> dict[str, float]:
     }
 
 
+def activation_bytes(job: Job, plan: Plan) -> int:
+    """Returns the bytes on a device of the residual stream of a micro-batch."""
+    width = job.decoder.d_model * DTYPE_BYTES[plan.compute_dtype]
+    return plan.batch.tokens_per_device * width
+
+
+def passed_on(job: Job, plan: Plan, stages: int) -> float:
+    """Returns the bytes that a device sends to pass activations through that number of stages.
+
+    In every tick of each pass, a stage sends its results to the next one.
+    """
+    if stages == 1:
+        return 0.0
+    sums = SUMS_OVER_STAGES * plan.batch.grad_accum_steps * 2 * (stages - 1) / stages
+    return (USES * pipeline.repeats(plan) + sums) * activation_bytes(job, plan)
+
+
 def alike(array: ArrayPlan, plan: Plan) -> int:
-    """Returns the number of devices along the rare axes with the same part of a parameter."""
-    return math.prod(plan.mesh[axis] for axis in sharding_rules.RARE_AXES if axis not in array.spec)
+    """Returns the number of devices along `expert` and `context` with the same part of a parameter.
+
+    Each has a part of its gradient. Along `pipeline`, all of them have the same one.
+    """
+    return math.prod(plan.mesh[axis] for axis in ("expert", "context") if axis not in array.spec)
 
 
 def to_experts(job: Job, plan: Plan) -> float:
@@ -281,7 +330,7 @@ def to_experts(job: Job, plan: Plan) -> float:
     batch, width = plan.batch, job.decoder.d_model * DTYPE_BYTES[plan.compute_dtype]
     slots = batch.rows_per_device * experts.count * capacity(experts, length) / axis
     sent = batch.tokens_per_device if plan.moe == "ragged" else slots
-    exchanges = EXCHANGES_PER_LAYER * job.decoder.layers * batch.grad_accum_steps
+    exchanges = EXCHANGES_PER_LAYER * layer_runs(job, plan)
     return exchanges * sent * width * (axis - 1)
 
 
@@ -296,35 +345,36 @@ def keys_and_values(job: Job, plan: Plan) -> float:
     gathered = model.kv_heads // tensor if is_split else model.kv_heads
     scattered = gathered if is_split else model.heads // tensor
     passes = 1 if model.remat == "none" else 2
-    own = 2 * plan.batch.tokens_per_device * plan.batch.grad_accum_steps * model.head_dim
-    arrays = model.layers * (passes * gathered + scattered)
+    own = 2 * plan.batch.tokens_per_device * model.head_dim
+    arrays = layer_runs(job, plan) * (passes * gathered + scattered)
     return float(arrays * own * DTYPE_BYTES[plan.compute_dtype] * (axis - 1))
 
 
-def _dcn_bytes(plan: Plan) -> dict[str, float]:
+def _dcn_bytes(job: Job, plan: Plan) -> dict[str, float]:
     """Returns mesh axis -> the bytes that a host sends over the network to other islands.
 
     Each island receives once the parts that it lacks of weights split over islands. It sends and
-    receives the gradients that islands sum.
+    receives the gradients that islands sum, and the activations that pass through them.
     """
-    islands_data, islands_fsdp = _islands(plan.world, plan.mesh)
-    hosts = plan.world.processes // (islands_data * islands_fsdp)
+    islands_pipeline, islands_data, islands_fsdp = _islands(plan.world, plan.mesh)
+    hosts = plan.world.processes // (islands_pipeline * islands_data * islands_fsdp)
     weights = gradients = 0.0
     for array in plan.parameters:
-        whole = _size(array) * DTYPE_BYTES[plan.compute_dtype]
+        shared = islands_pipeline if sharding_rules.is_split_by("pipeline", array.spec) else 1
+        whole = _size(array) / shared * DTYPE_BYTES[plan.compute_dtype]
         if "fsdp" in array.spec:
-            times = moves(array) * plan.batch.grad_accum_steps
+            times = moves(array) * pipeline.uses(array, plan)
             weights += times * whole * (islands_fsdp - 1) / islands_fsdp
         if array.is_trained:
             gradients += 2 * whole / islands_fsdp * (islands_data - 1) / islands_data
-    return {"data": gradients / hosts, "fsdp": weights / hosts}
+    activations = plan.world.devices_per_host * passed_on(job, plan, islands_pipeline)
+    return {"pipeline": activations, "data": gradients / hosts, "fsdp": weights / hosts}
 
 
-def _islands(world: World, mesh: dict[str, int]) -> tuple[int, int]:
-    """Returns the numbers of islands that `data` and `fsdp` span."""
+def _islands(world: World, mesh: dict[str, int]) -> tuple[int, int, int]:
+    """Returns the numbers of islands that `pipeline`, `data` and `fsdp` span."""
     islands = world.slices if world.platform == "tpu" else world.processes
-    over_data = math.gcd(mesh["data"], islands)
-    return over_data, islands // over_data
+    return mesh_layout.over_islands(mesh, islands)
 
 
 def own_bytes(array: ArrayPlan, plan: Plan) -> int:

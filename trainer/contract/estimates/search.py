@@ -17,7 +17,6 @@ from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.planning import accelerators
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.planner import PlanError, resolve
-from trainer.contract.planning.sharding_rules import RARE_AXES
 from trainer.contract.planning.validation import divisors
 
 T = TypeVar("T")
@@ -75,19 +74,23 @@ def _with_each_policy(
 def _meshes(plan: Plan) -> Iterator[dict[str, int]]:
     """Yields the meshes to try, the plan's own first.
 
-    In the other meshes `data` spans all slices, so no parameter is gathered between slices, and
-    `tensor` stays inside a host of GPUs. Rare axes do not change.
+    In the other meshes `pipeline` and `data` span all slices, so no parameter is gathered between
+    slices, and `tensor` stays inside a host of GPUs. `pipeline` has its own size or has a stage for
+    one or more slices. The other rare axes do not change.
     """
     yield plan.mesh
-    world, rare = plan.world, math.prod(plan.mesh[axis] for axis in RARE_AXES)
-    for tensor in divisors(world.devices):
-        if world.platform == "gpu" and tensor > world.devices_per_host:
-            continue
-        rest, beside = divmod(world.devices // tensor, rare)
-        for fsdp in divisors(rest) if not beside else ():
-            mesh = {**plan.mesh, "data": rest // fsdp, "fsdp": fsdp, "tensor": tensor}
-            if mesh["data"] % world.slices == 0 and mesh != plan.mesh:
-                yield mesh
+    world, rare = plan.world, plan.mesh["expert"] * plan.mesh["context"]
+    for pipeline in sorted({plan.mesh["pipeline"], *divisors(world.slices)}):
+        slices = world.slices // math.gcd(world.slices, pipeline)
+        for tensor in divisors(world.devices):
+            if world.platform == "gpu" and tensor > world.devices_per_host:
+                continue
+            rest, beside = divmod(world.devices, tensor * rare * pipeline)
+            for fsdp in divisors(rest) if not beside else ():
+                sizes = {"pipeline": pipeline, "data": rest // fsdp, "fsdp": fsdp}
+                mesh = {**plan.mesh, **sizes, "tensor": tensor}
+                if mesh["data"] % slices == 0 and mesh != plan.mesh:
+                    yield mesh
 
 
 def _mesh_changes(job: Job, plan: Plan, mesh: dict[str, int]) -> Changes:

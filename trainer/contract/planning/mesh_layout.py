@@ -38,15 +38,26 @@ def device_coords(world: World) -> list[tuple[int, ...]]:
 
 
 def device_order(world: World, mesh: dict[str, int]) -> tuple[int, ...]:
-    """Returns device numbers in the C order of a mesh (data, fsdp, expert, context, tensor).
+    """Returns device numbers in the C order of a mesh, whose axes are those of MESH_AXES.
 
-    `data` is split over the slices first, then `fsdp` if slices remain. Inside a slice `tensor`
-    gets the nearest chips, then `context`, then `expert`. Raises ValueError when the slices do not
-    divide over `data` and `fsdp`.
+    `pipeline` is split over the slices first, then `data` and `fsdp` if slices remain. Inside a
+    slice `tensor` gets the nearest chips, then `context`, then `expert`. Raises ValueError when the
+    slices do not divide over `pipeline`, `data` and `fsdp`.
     """
+    outside = (mesh["pipeline"], mesh["data"], mesh["fsdp"])
     inside = (mesh["expert"], mesh["context"], mesh["tensor"])
     # A frozen World has a hash.
-    return _order(world, mesh["data"], mesh["fsdp"], inside)  # pyright: ignore[reportArgumentType]
+    return _order(world, outside, inside)  # pyright: ignore[reportArgumentType]
+
+
+def over_islands(mesh: dict[str, int], islands: int) -> tuple[int, int, int]:
+    """Returns the numbers of islands that `pipeline`, `data` and `fsdp` span.
+
+    An island is a slice of TPUs, or a host of GPUs. What is left for `fsdp` may not divide it.
+    """
+    pipeline = math.gcd(mesh["pipeline"], islands)
+    data = math.gcd(mesh["data"], islands // pipeline)
+    return pipeline, data, islands // (pipeline * data)
 
 
 def fsdp_rows(world: World, mesh: dict[str, int]) -> int:
@@ -68,27 +79,41 @@ def _scatters_by_rows(world: World, fsdp: int) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _order(world: World, data: int, fsdp: int, inside: Shape) -> tuple[int, ...]:
+def _order(world: World, outside: Shape, inside: Shape) -> tuple[int, ...]:
     """Computes `device_order`. Cached: 4,096 chips take 50 ms, and a search repeats meshes."""
-    slices_data = math.gcd(data, world.slices)
-    slices_fsdp = world.slices // slices_data
-    if fsdp % slices_fsdp:
+    pipeline, data, fsdp = outside
+    slices = over_islands({"pipeline": pipeline, "data": data}, world.slices)
+    if fsdp % slices[-1]:
+        before = "" if pipeline == 1 else f"pipeline {pipeline}, "
+        product = "data * fsdp" if pipeline == 1 else "pipeline * data * fsdp"
         raise ValueError(
-            f"{world.slices} slices cannot be split over data {data} and fsdp {fsdp}. "
-            "Make data * fsdp a multiple of the number of slices"
+            f"{world.slices} slices cannot be split over {before}data {data} and fsdp {fsdp}. "
+            f"Make {product} a multiple of the number of slices"
         )
-    rows, columns = data // slices_data, fsdp // slices_fsdp
-    one_slice = _slice_order(world, (rows, columns, *inside))
+    in_slice = tuple(size // parts for size, parts in zip(outside, slices, strict=True))
+    one_slice = _slice_order(world, (*in_slice, *inside))
     per_slice, per_column = len(one_slice), math.prod(inside)
+
+    def first_device(index: Shape) -> tuple[int, int]:
+        """Returns the slice of an index of the outer axes, and its place in `one_slice`."""
+        inner = [divmod(place, size) for place, size in zip(index, in_slice, strict=True)]
+        number = _flat([slice_place for slice_place, _ in inner], slices)
+        return number, per_column * _flat([place for _, place in inner], in_slice)
+
+    firsts = map(first_device, itertools.product(*map(range, outside)))
     return tuple(
-        (slice_data * slices_fsdp + slice_fsdp) * per_slice
-        + one_slice[(row * columns + column) * per_column + position]
-        for slice_data in range(slices_data)
-        for row in range(rows)
-        for slice_fsdp in range(slices_fsdp)
-        for column in range(columns)
+        number * per_slice + one_slice[first + position]
+        for number, first in firsts
         for position in range(per_column)
     )
+
+
+def _flat(index: Sequence[int], shape: Shape) -> int:
+    """Returns the number of an index in the C order of a shape."""
+    number = 0
+    for place, size in zip(index, shape, strict=True):
+        number = number * size + place
+    return number
 
 
 def _slice_order(world: World, mesh_shape: Shape) -> list[int]:
@@ -107,7 +132,7 @@ def _slice_order(world: World, mesh_shape: Shape) -> list[int]:
         boxes.insert(0, box)
         grid = tuple(g // b for g, b in zip(grid, box, strict=True))
         host_left = tuple(max(1, h // b) for h, b in zip(host_left, box, strict=True))
-    reverses = not _scatters_by_rows(world, mesh_shape[1])
+    reverses = not _scatters_by_rows(world, mesh_shape[2])
     walks = [_walk(box, reverses=reverses) for box in boxes]
     return [number[_position(steps, boxes)] for steps in itertools.product(*walks)]
 

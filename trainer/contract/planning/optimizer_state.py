@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from trainer.contract.config.optimizer import Optimizer
+from trainer.contract.planning import sharding_rules
 from trainer.contract.planning.parameter_shapes import STACKED
 from trainer.contract.planning.plan import ArrayPlan, Plan
 from trainer.contract.planning.planner import DTYPE_BYTES, FLOAT32_BYTES
@@ -77,7 +78,7 @@ def moments(optimizer: Optimizer, array: ArrayPlan) -> list[tuple[int, ...]]:
 def _size(shape: tuple[int, ...], array: ArrayPlan, mesh: Mapping[str, int]) -> int:
     """Returns the elements on a device of an array that is sharded like its parameter."""
     parts = (
-        mesh[axis] if axis and size == whole else 1
-        for size, whole, axis in zip(shape, array.shape, array.spec, strict=True)
+        sharding_rules.parts(entry, mesh) if size == whole else 1
+        for size, whole, entry in zip(shape, array.shape, array.spec, strict=True)
     )
     return math.prod(shape) // math.prod(parts)

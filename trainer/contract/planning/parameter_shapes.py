@@ -41,9 +41,9 @@ class ModelDescription:
     """Key of the job and message, for each problem of the user's code; empty without problems."""
 
 
-def padded_vocab(vocab_size: int, tensor: int) -> int:
-    """Returns the rows of the embedding table: `vocab_size`, padded so that `tensor` divides it."""
-    multiple = math.lcm(VOCAB_MULTIPLE, tensor)
+def padded_vocab(vocab_size: int, parts: int) -> int:
+    """Returns the rows of the embedding table: `vocab_size`, padded so that `parts` divides it."""
+    multiple = math.lcm(VOCAB_MULTIPLE, parts)
     return -(-vocab_size // multiple) * multiple
 
 

@@ -18,6 +18,7 @@ from trainer.contract.planning import (
     mesh_layout,
     parameter_groups,
     parameter_shapes,
+    pipeline,
     sharding_rules,
     validation,
 )
@@ -117,13 +118,15 @@ def _model(
     if isinstance(job.model, CustomModel):
         assert build
         return vocab_size(job), list(build(job))
-    vocab = parameter_shapes.padded_vocab(vocab_size(job), mesh["tensor"])
+    parts = mesh["pipeline"] * mesh["tensor"]
+    vocab = parameter_shapes.padded_vocab(vocab_size(job), parts)
     return vocab, parameter_shapes.parameters(job.decoder, vocab)
 
 
 def _mesh_sizes(asked: MeshSizes, world: World, problems: _Problems) -> dict[str, int]:
     """Returns the axis sizes with -1 filled in; empty when they cannot fit the devices."""
-    data = world.slices if asked.data is None else asked.data
+    left = world.slices // math.gcd(world.slices, max(asked.pipeline, 1))
+    data = left if asked.data is None else asked.data
     sizes = {axis: getattr(asked, axis) for axis in sharding_rules.MESH_AXES} | {"data": data}
     free = [axis for axis, size in sizes.items() if size == -1]
     for axis, size in sizes.items():
@@ -157,20 +160,18 @@ def _batch_split(
     job: Job, world: World, mesh: dict[str, int], order: tuple[int, ...], problems: _Problems
 ) -> BatchSplit:
     shards = sharding_rules.row_shards(mesh)
-    alike = {
-        axis: mesh[axis]
-        for axis in sharding_rules.MESH_AXES
-        if axis not in sharding_rules.BATCH_AXES
-    }
+    # Along the axes inside those of the batch, devices hold the same rows; so do all stages.
+    inside = {axis: mesh[axis] for axis in ("context", "tensor")}
     rows_of: list[set[int]] = [set() for _ in range(world.processes)]
     for position, device in enumerate(order):
-        rows_of[device // world.devices_per_host].add(position // math.prod(alike.values()))
+        row = position // math.prod(inside.values()) % shards
+        rows_of[device // world.devices_per_host].add(row)
     block_of = [frozenset(rows) for rows in rows_of]
     blocks = {block: number for number, block in enumerate(dict.fromkeys(block_of))}
     problems.check(
         sum(len(block) for block in blocks) == shards,
         "mesh.tensor" if mesh["context"] == 1 else "mesh.context",
-        f"{sharding_rules.mesh_text(alike)} would split hosts of {world.devices_per_host} devices "
+        f"{sharding_rules.mesh_text(inside)} would split hosts of {world.devices_per_host} devices "
         "unevenly. Use a divisor or a multiple of that number",
     )
     rows_per_shard = job.data.global_batch // shards
@@ -187,7 +188,7 @@ def _batch_split(
 
 def _array_plan(parameter: parameter_shapes.Parameter, mesh: dict[str, int]) -> ArrayPlan:
     spec = sharding_rules.partition(parameter.shape, parameter.axes, mesh)
-    parts = math.prod(mesh[axis] for axis in spec if axis)
+    parts = math.prod(sharding_rules.parts(entry, mesh) for entry in spec)
     return ArrayPlan(
         name=parameter.name,
         shape=parameter.shape,
@@ -254,12 +255,26 @@ def _warnings(
             f"the run ends during warm-up: {job.steps} steps, "
             f"optimizer.warmup_steps {job.optimizer.warmup_steps}"
         )
-    if mesh["data"] % world.slices:
+    *_, slices = mesh_layout.over_islands(mesh, world.slices)
+    if slices > 1:
         warnings.append(
-            f"fsdp spans {world.slices // math.gcd(mesh['data'], world.slices)} slices: "
-            "parameters are gathered over the data-center network in every layer"
+            f"fsdp spans {slices} slices: parameters are gathered over the data-center network in "
+            "every layer"
         )
-    return warnings
+    return warnings + _bubble(job, mesh)
+
+
+def _bubble(job: Job, mesh: dict[str, int]) -> list[str]:
+    """Returns a warning if the stages of a pipeline are idle for much of the time."""
+    stages, micro = mesh["pipeline"], job.data.grad_accum_steps
+    idle = pipeline.bubble(mesh, micro)
+    if idle < pipeline.LARGE_BUBBLE:
+        return []
+    return [
+        f"the {stages} stages of the pipeline are idle {idle:.0%} of the time: "
+        f"data.grad_accum_steps is {micro}, and {4 * stages} would make it "
+        f"{pipeline.bubble(mesh, 4 * stages):.0%}"
+    ]
 
 
 def _replicated(mesh: dict[str, int], parameters: list[parameter_shapes.Parameter]) -> list[str]:

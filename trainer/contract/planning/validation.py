@@ -54,11 +54,11 @@ def axis_problems(parameters: Sequence[Parameter]) -> Iterator[tuple[str, str]]:
         for name in unknown:
             meant = suggest(name, sharding_rules.RULES)
             yield KEY, f"{what}: unknown logical axis '{name}'.{meant} {known()}"
-        split = (
-            [] if unknown else [axis for name in one.axes if (axis := sharding_rules.RULES[name])]
-        )
+        rules = [] if unknown else [sharding_rules.RULES[name] for name in one.axes]
+        split = [axis for rule in rules for axis in sharding_rules.joined_axes(rule)]
         for axis in dict.fromkeys(split):
-            if split.count(axis) > 1:
+            # A custom model has no pipeline, whatever its arrays.
+            if axis != "pipeline" and split.count(axis) > 1:
                 yield KEY, f"{what}: {axis} would split more than one dim of {one.axes}"
 
 
@@ -90,6 +90,7 @@ def mesh_problems(job: Job, mesh: Mapping[str, int]) -> Problems:
     """Yields conflicts of a mesh that fits the devices with the model and the data."""
     if isinstance(job.model, Model):
         yield from _heads_and_experts(job.model, mesh)
+    yield from _stages(job, mesh["pipeline"])
     length, parts = job.data.seq_len, mesh["context"]
     if length % parts:
         yield (
@@ -267,6 +268,28 @@ def _heads_and_experts(model: Model, mesh: Mapping[str, int]) -> Problems:
             f"found {mesh['context']}, but the capacity of experts is counted in whole "
             "sequences. Remove this key, or set model.moe.capacity_factor=null",
         )
+
+
+def _stages(job: Job, stages: int) -> Problems:
+    """Yields conflicts of a pipeline's stages, which all run the same program."""
+    if stages == 1:
+        return
+    if not isinstance(job.model, Model):
+        yield (
+            "mesh.pipeline",
+            f"found {stages}, but a custom model (model.module) has no stages. Remove this key",
+        )
+        return
+    layers, period = job.model.layers, job.model.layer_period
+    groups, rest = divmod(layers, period)
+    if groups % stages == rest == 0:
+        return
+    kinds = f" in whole groups of {period} (model.global_every)" if period > 1 else ""
+    yield (
+        "mesh.pipeline",
+        f"{layers} layers are not divisible by {stages} stages{kinds}. Valid sizes: "
+        f"{'1' if rest else sizes_text(groups)}",
+    )
 
 
 def _batch(data: Data, mesh: Mapping[str, int]) -> Problems:

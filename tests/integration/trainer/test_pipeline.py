@@ -1,0 +1,133 @@
+"""Layers in stages: the losses of one device, on any number of stages and any other axes."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests.support.harness import bench
+from tests.support.jobs import job_of
+from tests.support.sampling import sampled
+from tests.support.saves import Kept, equal
+from trainer.contract.config.job import Sample
+from trainer.data.tokenizer import BYTES
+from trainer.evaluation import generate
+from trainer.evaluation.evaluate import Evaluator
+
+STEPS = 20
+LAYERS, MICRO = 4, 2
+MESHES = {
+    "2 stages": (2, {"pipeline": 2}),
+    "4 stages": (4, {"pipeline": 4}),
+    "2 stages, data": (4, {"pipeline": 2, "data": 2}),
+    "2 stages, fsdp": (4, {"pipeline": 2, "fsdp": 2}),
+    "2 stages, tensor": (4, {"pipeline": 2, "tensor": 2}),
+    "2 stages, context": (4, {"pipeline": 2, "context": 2}),
+    "2 stages, fsdp, tensor": (8, {"pipeline": 2, "fsdp": 2, "tensor": 2}),
+    "4 stages, tensor": (8, {"pipeline": 4, "tensor": 2}),
+}
+ALWAYS = ("4 stages", "2 stages, fsdp, tensor")
+EXPERTS = {"moe": {"count": 4, "top_k": 2, "load_balance_loss_weight": 0.1}}
+MODELS = {
+    "windows that alternate, dropout": (
+        {"sliding_window": 8, "global_every": 2, "dropout": 0.1, "remat": "dots"}, {}
+    ),
+    "learned positions, full remat": (
+        {"positions": "learned", "max_positions": 32, "norm": "layer", "remat": "full",
+         "tied_embeddings": False}, {}
+    ),
+    "experts": (EXPERTS, {"expert": 2}),
+    "experts, parts of sequences": (EXPERTS, {"context": 2}),
+}  # fmt: skip
+OPTIMIZERS = ("muon", "adafactor")
+
+
+def _job(**changes):
+    model = {"layers": LAYERS, **changes.pop("model", {})}
+    data = {"grad_accum_steps": MICRO}
+    return job_of(steps=STEPS, model=model, data=data, **changes)
+
+
+def _same(one, other):
+    for here, there in zip(one, other, strict=True):
+        np.testing.assert_allclose(here.loss, there.loss, rtol=1e-5)
+        np.testing.assert_allclose(here.grad_norm, there.grad_norm, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("devices", "mesh"), sampled(MESHES, ALWAYS))
+def test_losses_are_those_of_one_device(devices, mesh):
+    found = bench(_job(mesh=mesh), devices).run(STEPS)[1]
+    _same(found, bench(_job()).run(STEPS)[1])
+
+
+@pytest.mark.parametrize(("model", "mesh"), sampled(MODELS, ("windows that alternate, dropout",)))
+def test_every_kind_of_layer_passes_through_stages(model, mesh):
+    mesh = {"pipeline": 2, **mesh}
+    found = bench(_job(model=model, mesh=mesh), 4).run(4)[1]
+    _same(found, bench(_job(model=model)).run(4)[1])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_moments_lie_on_the_stage_of_their_layer(name):
+    optimizer = {"name": name, "learning_rate": 1e-3}
+    found = bench(_job(optimizer=optimizer, mesh={"pipeline": 2}), 4).run(4)[1]
+    _same(found, bench(_job(optimizer=optimizer)).run(4)[1])
+
+
+def test_a_stage_has_only_its_own_layers_and_its_part_of_the_vocabulary():
+    made = bench(_job(mesh={"pipeline": 4}), 4)
+    params = made.initial().params
+    for name, array in params.items():
+        (shard, *_) = array.addressable_shards
+        parts = 4 if name.startswith("layers.") or name == "embedding.table" else 1
+        assert shard.data.size * parts == array.size, name
+
+
+def test_an_evaluation_passes_through_the_stages_too():
+    def evaluation(made):
+        with jax.set_mesh(made.program.mesh):
+            batches = made.loader.validation(1)
+            return Evaluator(made.program).evaluate(made.initial().params, batches)
+
+    staged, alone = evaluation(bench(_job(mesh={"pipeline": 4}), 4)), evaluation(bench(_job()))
+    assert staged and alone
+    assert staged.eval_loss == pytest.approx(alone.eval_loss, rel=1e-5)
+
+
+def test_text_is_written_by_the_stages_in_turn(monkeypatch):
+    """The weights stay where they are, as those of a large model do."""
+
+    def tokens(made):
+        with jax.set_mesh(made.program.mesh):
+            settings = Sample(prompt="def ", tokens=4, temperature=0.0)
+            return generate.Sampler(made.program, settings, BYTES).tokens(made.initial().params)
+
+    alone = tokens(bench(_job()))
+    monkeypatch.setattr(generate, "REPLICATE_BYTES", 0)
+    staged = tokens(bench(_job(mesh={"pipeline": 4}), 4))
+    np.testing.assert_array_equal(staged, alone)
+
+
+@pytest.mark.parametrize(
+    ("devices", "mesh"), sampled({"1": (1, {}), "4": (4, {"pipeline": 4})}, ("1",))
+)
+def test_checkpoint_of_two_stages_goes_on_with_another_number(tmp_path, devices, mesh):
+    model, data = {"layers": LAYERS}, {"grad_accum_steps": MICRO}
+    before = Kept.of(tmp_path, 2, model=model, data=data, mesh={"pipeline": 2})
+    state = before.saved(2)
+    after = Kept.of(tmp_path, devices, attempt=2, model=model, data=data, mesh=mesh)
+    restored = after.restore()
+    assert restored and equal(restored.state, state)
+    found, wanted = (_goes_on(made, saved) for made, saved in (
+        (after.made, restored.state), (before.made, state)))  # fmt: skip
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def _goes_on(made, state):
+    """Losses of the steps after the second one."""
+    losses = []
+    state = jax.device_put(jax.device_get(state), made.program.shardings)
+    for step in (3, 4):
+        state, metrics = made.compiled(state, made.batch(step))
+        losses.append(float(metrics.loss))
+    return losses
