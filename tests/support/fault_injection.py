@@ -154,6 +154,17 @@ def change(module):
         bits = bits.at[largest].set(bits[largest] ^ (jnp.uint32(1) << bit.astype(jnp.uint32)))
         return jax.lax.bitcast_convert_type(bits, array.dtype).reshape(array.shape)
 
+    def sabotaged_check(self, step, state, batch):
+        self.step = step
+        check(self, step, state, batch)
+
+    def sabotaged_own_batch(self, batch):
+        own = own_batch(self, batch)
+        return own._replace(examples=marked(own.examples % NUMBERS, self.step))
+
+    from trainer.integrity.host_check import HostCheck
+    check, own_batch = HostCheck.check, HostCheck._own_batch
+    HostCheck.check, HostCheck._own_batch = sabotaged_check, sabotaged_own_batch
     loader.BatchLoader.training = sabotaged_training
     module.TrainProgram._sums = sabotaged_sums
     module.TrainProgram._of_all_devices = lambda self, examples, requests: of_all_devices(

@@ -94,7 +94,7 @@ def test_a_save_reports_what_it_has_written(tmp_path, monkeypatch):
 def test_error_of_last_save_is_raised_although_job_says_continue(tmp_path):
     kept = Kept.of(tmp_path)
     assert kept.made.program.job.checkpoint
-    saving = ScheduledSaving(cast(Any, None), kept.saver, cast(Any, None), RecentSteps())
+    saving = ScheduledSaving(cast(Any, None), kept.saver, cast(Any, None), cast(Any, None))
     kept.save(1)
     saving.finish()
     shutil.rmtree(kept.folder)
