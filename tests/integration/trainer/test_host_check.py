@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import gang
-from tests.support.fault_injection import GRADIENTS, hook
+from tests.support.fault_injection import flip_checked_gradient
 from tests.support.jobs import job_of, world_of
 from trainer.contract.config.job import Job
 from trainer.contract.protocol.events import REWOUND, WRONG_HOST
@@ -15,29 +15,28 @@ from trainer.contract.records import checkpoint_metadata
 STEPS, EVERY, WRONG = 8, 3, 1
 FLIP_STEP = 2 * EVERY
 """The check at this step finds the host. The check before it found nothing."""
+GRADIENT = "layers.attention.query.kernel"
 
 
-def _job() -> Job:
+def _job(folder: Path) -> Job:
+    corpus = folder / "corpus.txt"
+    corpus.write_text("".join(f"{number} is the square of {number**2}. " for number in range(999)))
     return job_of(
         steps=STEPS,
-        data={"global_batch": 6},
+        data={"source": "text", "path": str(corpus), "global_batch": 6},
+        model={"layers": 1},
         checkpoint={"every_steps": 2, "keep": 1},
         integrity={"replay_every": EVERY},
     )
 
 
-def _flipping(folder: Path, hosts: int, wrong: int) -> dict[int, dict[str, str]]:
-    """Returns variables by which a host flips a bit of a gradient whenever it does a step."""
-    path = str(hook(folder, "trainer.step.train_step", GRADIENTS, ""))
-    own = {"FAULT_STEP": str(FLIP_STEP), "FAULT_CODE": str((3 << 13) | (12 << 8) | 5)}
-    return {n: {"PYTHONPATH": path, **(own if n == wrong else {})} for n in range(hosts)}
-
-
 def _run(folder: Path, hosts: int, wrong: int | None, attempt: int = 1) -> gang.Ended:
-    env = {} if wrong is None else _flipping(folder.parent, hosts, wrong)
-    return gang.wait(
-        folder, gang.start(_job(), world_of(hosts, 1), folder, attempt, host_env=env)
-    )
+    env: dict[int, dict[str, str]] = {}
+    if wrong is not None:
+        path, own = flip_checked_gradient(folder.parent, FLIP_STEP, GRADIENT)
+        env = {n: {"PYTHONPATH": str(path), **(own if n == wrong else {})} for n in range(hosts)}
+    started = gang.start(_job(folder.parent), world_of(hosts, 1), folder, attempt, host_env=env)
+    return gang.wait(folder, started)
 
 
 def _reports(ended: gang.Ended) -> dict[int, str]:
@@ -51,7 +50,7 @@ def test_wrong_host_is_named_before_the_update_and_the_curve_is_clean(tmp_path) 
     assert ended.codes == [ProgramExit.STOPPED] * 3, "\n".join(ended.outputs)
     (found,) = [event for event in ended.events if event["event"] == "wrong_host"]
     assert (found["step"], found["hosts"]) == (FLIP_STEP, [WRONG])
-    assert "(gradient of " in found["message"] and "more" not in found["message"]
+    assert f"(gradient of {GRADIENT}). host {WRONG} computed wrong" in found["message"]
     assert _reports(ended) == {0: REWOUND, 1: WRONG_HOST, 2: REWOUND}
     # Step 4 was saved after the last check that all hosts passed, and step 2 before it.
     assert max(line["step"] for line in ended.steps()) == FLIP_STEP - 1

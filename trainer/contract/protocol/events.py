@@ -364,8 +364,8 @@ class FinishedEvent(Event):
 
 EVENT_TYPES: tuple[type[Event], ...] = (
     StartedEvent, InitializedEvent, CompiledEvent, CheckedEvent, PhaseEvent, ProgressEvent,
-    HeartbeatEvent, StepEvent, SpikeEvent, WrongHostEvent, EvalEvent, SampledEvent, SaveProgressEvent,
-    CheckpointSavedEvent, CheckpointIntervalEvent, SaveFailedEvent, RestoredEvent, WarningEvent,
-    ErrorEvent, FinishedEvent,
+    HeartbeatEvent, StepEvent, SpikeEvent, WrongHostEvent, EvalEvent, SampledEvent,
+    SaveProgressEvent, CheckpointSavedEvent, CheckpointIntervalEvent, SaveFailedEvent,
+    RestoredEvent, WarningEvent, ErrorEvent, FinishedEvent,
 )  # fmt: skip
 """All events that a program may send."""
