@@ -17,7 +17,6 @@ from trainer.checkpoint.errors import FolderError, SaveError
 from trainer.checkpoint.policy import ScheduledSaving
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.storage import durable_files
-from trainer.step.spikes import RecentSteps
 
 # Writes of a failed save that tensorstore still had under way come back, later, to an event loop
 # that Orbax has closed.
