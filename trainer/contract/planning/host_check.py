@@ -16,7 +16,8 @@ ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 
 def on_one_host(plan: Plan) -> Plan:
     """Returns the plan of a check: each host follows it on its own devices."""
-    free, mesh = plan.world.devices_per_host, dict.fromkeys(sharding_rules.MESH_AXES, 1)
+    free = plan.world.devices_per_host
+    mesh: dict[str, int] = {axis: 1 for axis in sharding_rules.MESH_AXES}
     for axis in INSIDE:
         mesh[axis] = math.gcd(plan.mesh[axis], free)
         free //= mesh[axis]
