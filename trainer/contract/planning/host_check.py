@@ -17,7 +17,7 @@ ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 def on_one_host(plan: Plan) -> Plan:
     """Returns the plan of a check: each host follows it on its own devices."""
     free = plan.world.devices_per_host
-    mesh: dict[str, int] = {axis: 1 for axis in sharding_rules.MESH_AXES}
+    mesh: dict[str, int] = dict.fromkeys(sharding_rules.MESH_AXES, 1)
     for axis in INSIDE:
         mesh[axis] = math.gcd(plan.mesh[axis], free)
         free //= mesh[axis]
