@@ -24,6 +24,7 @@ from trainer.contract.protocol.events import (
     PORT_TAKEN,
     REWOUND,
     STALE,
+    WRONG_HOST,
     ErrorEvent,
     WarningEvent,
 )
@@ -33,11 +34,12 @@ from trainer.contract.records.compatibility import code_of
 from trainer.contract.storage import retries
 from trainer.contract.storage.corpus import DataError
 from trainer.distributed.process_env import Environment
+from trainer.integrity.errors import WrongHostError
 from trainer.preflight import check
 from trainer.step.spikes import RewindError
 from trainer.telemetry.events import Events
 
-NO_ERROR = ("stopped", STALE, PORT_TAKEN, REWOUND)
+NO_ERROR = ("stopped", STALE, PORT_TAKEN, REWOUND, WRONG_HOST)
 PEERS = re.compile(
     r"gloo|connection (closed|reset|refused)|broken pipe|heartbeat|coordination|UNAVAILABLE",
     re.IGNORECASE,
@@ -144,6 +146,8 @@ def _translate(error: BaseException, attempt: int = 1) -> tuple[ProgramExit, str
         return ProgramExit.STOPPED, str(error), "stopped"
     if isinstance(error, RewindError):
         return ProgramExit.STOPPED, str(error), REWOUND
+    if isinstance(error, WrongHostError):
+        return ProgramExit.STOPPED, str(error), WRONG_HOST if error.is_here else REWOUND
     if isinstance(error, StaleError):
         return ProgramExit.STOPPED, str(error), STALE
     if isinstance(error, (SaveError, RestoreError, retries.StorageError)):

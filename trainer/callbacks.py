@@ -160,7 +160,7 @@ class InMemoryCallback(Callback):
     ) -> None:
         assert job.checkpoint and job.checkpoint.in_memory_every_steps
         self._interval = Interval(job.checkpoint.in_memory_every_steps, start.step)
-        self._recent = start.recent
+        self._recent, self._checks = start.recent, start.checks
         self._saver, self._loader, self._events = saver, loader, events
         self._last_step, self._loss = job.last_step, math.nan
 
@@ -181,7 +181,7 @@ class InMemoryCallback(Callback):
         began_s = time.perf_counter()
         with self._events.phase("save"):
             examples, recent = self._loader.examples(step), self._recent.saved
-            progress = Progress(step, examples, self._loss, None, recent)
+            progress = Progress(step, examples, self._loss, None, recent, self._checks.step)
             self._saver.save(progress, state)
             background_s = self._saver.background_s
             self._interval.saved(step, began_s, time.perf_counter(), background_s)

@@ -14,6 +14,8 @@ from trainer.checkpoint.policy import Saving
 from trainer.data.loader import BatchLoader
 from trainer.data.packing import Batch
 from trainer.distributed.stop_vote import StopVote
+from trainer.integrity.errors import UndecidedError, WrongHostError
+from trainer.integrity.host_check import HostCheck
 from trainer.step.spike_policy import SpikePolicy
 from trainer.step.spikes import RewindError
 from trainer.step.train_step import StepMetrics, TrainState
@@ -33,6 +35,8 @@ class Training:
     stop_vote: StopVote
     saving: Saving
     spikes: SpikePolicy
+    hosts: HostCheck | None = None
+    """Compares the hosts before some updates."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,8 @@ class Loop:
     def run(self, start: InitialState) -> tuple[TrainState, float]:
         """Runs all steps; returns the state after the last one, and its loss.
 
-        Raises NotFiniteError, SpikeError and RewindError; StoppedError when a stop was requested,
-        after the save.
+        Raises NotFiniteError, SpikeError, RewindError, WrongHostError and UndecidedError;
+        StoppedError when a stop was requested, after the save.
         """
         state, self._loss = start.state, start.loss
         batches = self._training.loader.training(start.step + 1)
@@ -115,6 +119,8 @@ class Loop:
         self, step: int, state: TrainState, batch: Batch
     ) -> tuple[TrainState, StepMetrics]:
         """Dispatches a step; on CPU devices, this waits until the previous step is done."""
+        if self._training.hosts and self._training.hosts.is_due(step):
+            self._check_hosts(self._training.hosts, step, state, batch)
         for callback in self._callbacks:
             callback.before_step(step)
         requests = self._training.stop_vote.array(self._saving.request())
@@ -123,6 +129,18 @@ class Loop:
         dispatched = self._training.step(state, batch, requests, limits)
         self._dispatch_s += time.perf_counter() - before_s
         return dispatched
+
+    def _check_hosts(
+        self, hosts: HostCheck, step: int, state: TrainState, batch: Batch
+    ) -> None:  # fmt: skip
+        self._finish()
+        try:
+            with self._events.phase("check"):
+                hosts.check(step, state, batch)
+        except (WrongHostError, UndecidedError):
+            self._keep_what_is_saved()
+            raise
+        self._completed_s = time.perf_counter()
 
     def _finish(self) -> None:
         """Waits for the running step and reports it; its time starts when the last one completed.

@@ -23,7 +23,6 @@ from trainer.callbacks import (
 from trainer.checkpoint.errors import StoppedError
 from trainer.checkpoint.initial_state import InitialState, begin
 from trainer.checkpoint.manager import Checkpoints, saving_of
-from trainer.checkpoint.replay import Recorder, begin_replay
 from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol import versions
@@ -48,6 +47,9 @@ from trainer.distributed.stop_vote import StopSignal, StopVote
 from trainer.evaluation.evaluate import Evaluator
 from trainer.evaluation.generate import Sampler
 from trainer.evaluation.multiple_choice import MultipleChoiceEvaluator
+from trainer.integrity.errors import UndecidedError, WrongHostError
+from trainer.integrity.host_check import HostCheck
+from trainer.integrity.replay import Recorder, begin_replay
 from trainer.loop import Callback, Loop, Step, Training
 from trainer.preflight import prepare_data
 from trainer.programs import executables, hot_start
@@ -104,7 +106,10 @@ class _Run:
         """Runs the loop. Returns the last loss, and the last sample if the job wants samples."""
         job, program, report, events = self.program.job, self.program, self.report, self.events
         with jax.set_mesh(program.mesh):
-            start, training, memory = self.prepare(stop)
+            saved = Checkpoints.open(
+                job, self.plan, self.tokens, self.run_dir, self.environment, program.shapes, report
+            )
+            start, training, memory = self.prepare(saved, stop)
             sampler = Sampler(program, job.sample, self.tokens.tokenizer) if job.sample else None
             callbacks = list(self.callbacks(training.loader, sampler, memory))
             ahead = AheadOfTime(self.run_dir, self.plan, self.environment.process)
@@ -119,6 +124,10 @@ class _Run:
                 training.spikes.exclude(error.step)
                 _disconnect("rewound")
                 raise
+            except (WrongHostError, UndecidedError):
+                self._discard_unchecked(saved, training)
+                _disconnect("wrong host")
+                raise
             text = None
             if sampler:
                 with events.phase("sample"):
@@ -127,16 +136,13 @@ class _Run:
         return loss, text
 
     def prepare(
-        self, stop: StopSignal
-    ) -> tuple[InitialState, Training, InMemoryCallback | None]:  # fmt: skip
+        self, saved: Checkpoints | None, stop: StopSignal
+    ) -> tuple[InitialState, Training, InMemoryCallback | None]:
         """Restores or initializes the state, and compiles the step.
 
         The last result saves the state in memory, if the job wants that.
         """
         job, plan, report, program = self.program.job, self.plan, self.report, self.program
-        saved = Checkpoints.open(
-            job, plan, self.tokens, self.run_dir, self.environment, program.shapes, report
-        )
         restorer = saved.restorer(report) if saved else None
         with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
             if plan.replay:
@@ -150,16 +156,30 @@ class _Run:
         loader = BatchLoader(job, plan.batch, self.tokens, shardings, shift, applied)
         saving = saving_of(saved, loader, start, stop, report)
         with initialize.all_keep_compiled(on_cpu=plan.world.on_cpu):
+            hosts = self._host_check(start)
             step = _compiled(program, loader, self.events, report, self.counts)
         if plan.replay:
             process = self.environment.process
             step = Recorder(program, plan.replay, self.run_dir, process).recording(step)
         exclude = partial(self._exclude, saved, loader, excluded)
         spikes = SpikePolicy(program, start.recent, report, len(excluded), exclude)
-        training = Training(job.last_step, step, loader, StopVote(program.mesh), saving, spikes)
+        vote = StopVote(program.mesh)
+        training = Training(job.last_step, step, loader, vote, saving, spikes, hosts)
         saver = saved.memory_saver(start, self.events) if saved else None
         memory = saver and InMemoryCallback(saver, job, start, loader, self.events)
         return start, training, memory
+
+    def _host_check(self, start: InitialState) -> HostCheck | None:
+        """Returns what compares the hosts, if the job wants that and there are several."""
+        if not self.program.job.integrity or self.plan.replay or self.environment.processes == 1:
+            return None
+        with self.events.phase("compile"):
+            return HostCheck(self.program, self.plan, start, self.report)
+
+    def _discard_unchecked(self, saved: Checkpoints | None, training: Training) -> None:
+        """Moves the checkpoints aside that were saved since the hosts last computed the same."""
+        assert saved and training.hosts, "the job file requires checkpoints for integrity"
+        saved.discard_after(training.hosts.checked_step)
 
     def _applicable(self, excluded: Exclusions) -> Exclusions:
         """Returns the exclusions that belong to this order of examples; warns of others."""

@@ -11,6 +11,7 @@ from launcher.planning.spec import LaunchSpec
 from launcher.ui.plan_view import bytes_per_device, environment
 from trainer.contract.config.command import CommandJob
 from trainer.contract.config.job import Job
+from trainer.contract.estimates.host_check import HostCheckCost
 from trainer.contract.estimates.roofline import Bounds
 from trainer.contract.planning.plan import ArrayPlan, BasePlan, Plan
 from trainer.contract.planning.save_interval import SaveInterval
@@ -160,6 +161,8 @@ class PlanResult:
     """The first interval of `checkpoint.every_minutes: auto`; None without `auto`."""
     settled_checkpoint_interval: SaveInterval | None
     """The interval that follows if hosts fail as often as published; None without `auto`."""
+    host_check: HostCheckCost | None
+    """The cost of the checks of `integrity`; None without them, and on one host."""
     arrays: Sequence[ArrayLayout] | None
     """The sharding of every parameter; None for a job with `command`."""
     flops: StepFlops | None
@@ -190,6 +193,7 @@ def plan_result(spec: LaunchSpec, schedule: StepSchedule | None = None) -> PlanR
         host_memory=training and HostMemoryForecast.of(training),
         checkpoint_interval=training and training.first_save_interval,
         settled_checkpoint_interval=training and training.settled_save_interval,
+        host_check=training and training.host_check,
         arrays=training and [ArrayLayout.of(array) for array in training.plan.parameters],
         flops=best and StepFlops(model=best.model_flops, program=best.program_flops),
         bounds=best and StepBounds.of(best),

@@ -3,10 +3,10 @@
 import signal
 from collections.abc import Mapping
 
-from launcher.core.formatting import describe_status
+from launcher.core.formatting import describe_status, host_name
 from launcher.core.results import AttemptResult, GangResult, Hang, ProcessExit, describe_exit
 from launcher.core.states import EndReason
-from trainer.contract.protocol.events import REWOUND, STALE
+from trainer.contract.protocol.events import REWOUND, STALE, WRONG_HOST
 from trainer.contract.protocol.exit_codes import FINAL, ProgramExit
 
 WHY = {
@@ -59,6 +59,10 @@ def _stopped(
         return AttemptResult(
             asked, outcome.cut_off or WHY.get(asked, outcome.reason), step=furthest
         )
+    if wrong := wrong_hosts(outcome):
+        names = ", ".join(host_name(process) for process in wrong)
+        reason = f"{names} computed wrong: back to the last good state, on other hosts"
+        return AttemptResult(EndReason.WRONG_HOST, reason, process=wrong[0], step=furthest)
     if rewound := _processes_that_reported(outcome, REWOUND):
         return AttemptResult(EndReason.REWOUND, BACK, process=rewound[0], step=furthest)
     stopped = [p for p, ended in outcome.exits.items() if ended.code == ProgramExit.STOPPED]
@@ -92,6 +96,11 @@ def _unexplained(process: int, ended: ProcessExit, step: int | None) -> AttemptR
     reason = f"{describe_exit(process, ended)}; this launch did not ask for that"
     assert ended.status is not None
     return AttemptResult(EndReason.PREEMPTED, reason, describe_status(ended.status), process, step)
+
+
+def wrong_hosts(outcome: GangResult) -> list[int]:
+    """Returns the processes whose hosts computed other numbers than the rest."""
+    return _processes_that_reported(outcome, WRONG_HOST)
 
 
 def _processes_that_reported(outcome: GangResult, category: str) -> list[int]:

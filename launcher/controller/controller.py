@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from launcher.controller.attempt_monitor import AttemptMonitor
-from launcher.controller.classify import AGENT_FAILED, classify
+from launcher.controller.classify import AGENT_FAILED, classify, wrong_hosts
 from launcher.controller.supervisor import (
     Decision,
     Policy,
@@ -241,10 +241,31 @@ class RunController(Listener):
         self._run.end_attempt(ending)
         self._supervisor.ended(ending, self.clock.monotonic())
         self._display.attempt_ended(ending)
+        if ending.end_reason is EndReason.WRONG_HOST:
+            self._ban_wrong_hosts()
+            return
         is_excluding = self._exclude_failing(ending)
         lost = ending.end_reason.is_loss or (self.outcome is not None and self.outcome.lost)
         if lost or is_excluding or ending.end_reason.is_resize:
             self._hosting.regroup(self.outcome)
+
+    def _ban_wrong_hosts(self) -> None:
+        """Keeps the run off the hosts that computed wrong, even if no other hosts are idle."""
+        gang = self._hosting.current
+        if gang is None or self.outcome is None:
+            return
+        wrong = wrong_hosts(self.outcome)
+        for process in wrong:
+            self._record_exclusion(gang, process, f"{host_name(process)} computed wrong")
+        self._hosting.ban(wrong)
+
+    def _record_exclusion(self, gang: AnyGang, process: int, reason: str) -> None:
+        address = gang.members[process].host.address
+        self.on_event(
+            HostExcludedEvent(
+                time=self.clock.time(), process=process, address=address, reason=reason
+            )
+        )
 
     def _exclude_failing(self, ending: AttemptResult) -> bool:
         """Lets the next attempt avoid hosts that failed again or stayed slow, if others are idle.
@@ -264,14 +285,7 @@ class RunController(Listener):
             return False
         for process, reason in avoided.items():
             self._hosting.exclude(process)
-            self.on_event(
-                HostExcludedEvent(
-                    time=self.clock.time(),
-                    process=process,
-                    address=hosts[process].address,
-                    reason=reason,
-                )
-            )
+            self._record_exclusion(gang, process, reason)
         return True
 
     def _is_first(self, launch: LaunchSpec) -> bool:

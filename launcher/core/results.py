@@ -61,7 +61,8 @@ class ProcessExit:
     lost: str = ""
     """The reason that nothing more is known, when `status` is None."""
     final_report: str = ""
-    """Kind of the program's final report, `peer_lost`, `stale` or `rewound`; "" without one."""
+    """Kind of the program's final report, `peer_lost`, `stale`, `rewound` or `wrong_host`; ""
+    without one."""
     initializing: bool = False
     """Whether the program had reported its start, and not yet that the processes are connected."""
     cause: str = ""

@@ -78,6 +78,8 @@ class EndReason(StrEnum):
     """A stop of the programs that the user did not request."""
     REWOUND = "rewound"
     """The program goes back to a checkpoint, without the examples of a step with a spike."""
+    WRONG_HOST = "wrong_host"
+    """A host computes wrong numbers: the program goes back to a checkpoint, without that host."""
     FINAL = "final"
     """A failure that a retry would repeat: bad configuration, bad data or numbers."""
 
@@ -89,7 +91,7 @@ class EndReason(StrEnum):
     @property
     def is_restart(self) -> bool:
         """Whether the next attempt follows on purpose, so that the end is no failure."""
-        return self.is_resize or self is EndReason.REWOUND
+        return self.is_resize or self in (EndReason.REWOUND, EndReason.WRONG_HOST)
 
     @property
     def is_failure(self) -> bool:
@@ -101,7 +103,7 @@ class EndReason(StrEnum):
         """Whether the program ended by itself, with everything saved."""
         return self in (
             EndReason.FINISHED, EndReason.STOPPED, EndReason.RESIZED, EndReason.SHRUNK,
-            EndReason.BUDGET, EndReason.REWOUND,
+            EndReason.BUDGET, EndReason.REWOUND, EndReason.WRONG_HOST,
         )  # fmt: skip
 
     @property

@@ -1,5 +1,6 @@
 """A run's hosts and the agents on them, kept from one attempt to the next while they are alive."""
 
+import math
 import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
@@ -68,6 +69,15 @@ class HostPool:
         """Lets the next gang have another host in place of that of `process`, if one is idle."""
         if self._gang is not None and self._hosts is not None:
             self._hosts.deprioritize(self._gang.places_of([process]))
+
+    def ban(self, processes: Collection[int]) -> None:
+        """Never takes the hosts of some processes again.
+
+        All agents end, and with them the checkpoints in their memory.
+        """
+        if self._gang is not None and self._hosts is not None:
+            self._hosts.quarantine([self._gang.nodes[one] for one in processes], math.inf)
+        self.dismiss(processes)
 
     def unknown(self, gang: Gang) -> list[int]:
         """Returns the processes of `gang` whose hosts were not checked yet.

@@ -24,12 +24,16 @@ from trainer.contract.protocol.events import (
     PEER_LOST,
     REWOUND,
     STALE,
+    WRONG_HOST,
     ErrorEvent,
     Event,
     InitializedEvent,
     StartedEvent,
     WarningEvent,
 )
+
+FINAL_REPORTS = (PEER_LOST, REWOUND, STALE, WRONG_HOST)
+"""Categories of a last report that say why all hosts have ended."""
 
 
 class ProgramStart:
@@ -133,7 +137,7 @@ class ProgramStart:
 
     def _record(self, process: int, event: Event) -> None:
         match event:
-            case WarningEvent() | ErrorEvent() if event.category in (PEER_LOST, REWOUND, STALE):
+            case WarningEvent() | ErrorEvent() if event.category in FINAL_REPORTS:
                 self._final_reports[process] = event.category
             case StartedEvent():
                 self._initializing.add(process)

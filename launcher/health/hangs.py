@@ -39,6 +39,7 @@ PHASES = (
     "evaluate",
     "save",
     "commit",
+    "check",
     "train",
     "sample",
     "end",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from launcher.cluster.schema import Cluster, ClusterRef, find_cluster
-from launcher.planning import budget, host_memory, notify_targets, trainer_process
+from launcher.planning import budget, host_check, host_memory, notify_targets, trainer_process
 from launcher.planning.command import CommandLaunch
 from launcher.planning.spec import LaunchSpec
 from trainer.contract.config.command import CommandJob, load_job
@@ -19,6 +19,7 @@ from trainer.contract.config.job import BaseJob, Job
 from trainer.contract.config.loader import ConfigError, Loaded
 from trainer.contract.errors import Problem
 from trainer.contract.estimates import host_memory as estimates
+from trainer.contract.estimates.host_check import HostCheckCost, host_check_cost
 from trainer.contract.estimates.host_memory import HostMemory
 from trainer.contract.estimates.roofline import Bounds, bounds
 from trainer.contract.planning import accelerators, optimizer_state, planner
@@ -139,6 +140,11 @@ class TrainingLaunch(LaunchSpec):
         return estimates.host_memory(self.job, self.plan)
 
     @property
+    def host_check(self) -> HostCheckCost | None:
+        """The cost of checks of hosts; None without checks."""
+        return host_check_cost(self.job, self.plan, self.bounds)
+
+    @property
     def bounds(self) -> Bounds | None:
         """Bounds of one step's time; None when the specifications of the devices are unknown."""
         return bounds(self.job, self.plan)
@@ -193,7 +199,11 @@ def make_launch(
     launch = TrainingLaunch(job=stored, plan=plan, storage_problem=problem, **where)
     if too_large := host_memory.problem(job.problem, cluster.value, world, launch.host_memory):
         raise ConfigError([too_large])
-    for note in (budget.warning(launch), *notes):
+    hbm = _hbm_bytes(world)
+    state = _state_bytes(stored, plan)
+    if too_large := host_check.problem(job.problem, launch.host_check, state, hbm):
+        raise ConfigError([too_large])
+    for note in (budget.warning(launch), *host_check.warnings(stored, plan), *notes):
         plan = _with_warning(plan, note) if note else plan
     return replace(launch, plan=plan)
 
@@ -264,13 +274,16 @@ def _gradient_bytes(plan: Plan) -> int:
     return sum(array.bytes_per_device for array in plan.trained)
 
 
+def _hbm_bytes(world: World) -> int | None:
+    """Returns the bytes of memory of a device; None if they are unknown."""
+    if world.platform == "cpu":
+        return None
+    return accelerators.parse(world.accelerator, hosts=world.hosts_per_slice).hbm_bytes
+
+
 def _with_memory_warning(job: Job, plan: Plan) -> Plan:
     """Adds a warning if the training state alone is larger than the memory of a device."""
-    world = plan.world
-    if world.platform == "cpu":
-        return plan
-    hbm_bytes = accelerators.parse(world.accelerator, hosts=world.hosts_per_slice).hbm_bytes
-    needed = _state_bytes(job, plan)
+    hbm_bytes, needed = _hbm_bytes(plan.world), _state_bytes(job, plan)
     if hbm_bytes is None or needed <= hbm_bytes:
         return plan
     warning = (

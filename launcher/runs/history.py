@@ -19,11 +19,12 @@ from trainer.contract.protocol.events import (
     RestoredEvent,
     SaveFailedEvent,
     SpikeEvent,
+    WrongHostEvent,
 )
 
 SHOWN = {
     AttemptEndedEvent, HangEvent, StragglerEvent, StateEvent, SaveFailedEvent, DisplayOffEvent,
-    RestoredEvent, CheckpointSavedEvent, HostExcludedEvent, SpikeEvent,
+    RestoredEvent, CheckpointSavedEvent, HostExcludedEvent, SpikeEvent, WrongHostEvent,
 }  # fmt: skip
 """Types of the events that the history is made of."""
 
@@ -91,6 +92,8 @@ def _text(event: Event) -> str:
             return _sentence(event.state.replace("_", " "), event.reason)
         case SpikeEvent():
             return _spike_text(event)
+        case WrongHostEvent():
+            return _sentence("check of hosts", event.message)
         case SaveFailedEvent():
             return _sentence(f"saving step {event.step} failed", event.message)
         case DisplayOffEvent():

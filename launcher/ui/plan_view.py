@@ -16,6 +16,7 @@ from launcher.planning.planner import COORDINATOR_PLACEHOLDER, TrainingLaunch
 from launcher.planning.spec import AttemptInfo, LaunchSpec
 from launcher.ui.forecast_view import forecast_rows
 from trainer.contract.config.model import CustomModel
+from trainer.contract.estimates.host_check import HostCheckCost
 from trainer.contract.estimates.roofline import Bounds
 from trainer.contract.planning import accelerators, pipeline, sharding_rules
 from trainer.contract.planning.plan import ArrayPlan
@@ -125,6 +126,8 @@ def _facts(launch: TrainingLaunch, *, forecasts: bool) -> Table:
         table.add_row(title, text)
     for title, text in zip(("checkpoints", ""), _saving_lines(launch), strict=False):
         table.add_row(title, text)
+    if check := launch.host_check:
+        table.add_row("host checks", _host_check_text(check))
     if best := launch.bounds:
         for title, text in zip(("at best", "", ""), _bounds_lines(launch, best), strict=True):
             table.add_row(title, text)
@@ -144,6 +147,14 @@ def _saving_lines(launch: TrainingLaunch) -> list[str]:
         f"later at most every {format_seconds(later.seconds)}: the published rate of faults is one "
         f"in {format_seconds(later.mtbf_s)}",
     ]
+
+
+def _host_check_text(check: HostCheckCost) -> str:
+    return (
+        f"every {pluralize(check.every_steps, 'step')}: {pluralize(check.examples, 'example')} on "
+        f"each host, {check.step_time_share:.2%} of the time of steps, "
+        f"{format_bytes(check.bytes_per_device)} per device"
+    )
 
 
 def _sizes_text(sizes: Mapping[str, int]) -> str:

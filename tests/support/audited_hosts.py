@@ -15,12 +15,12 @@ from tests.support.checkpoint_metadata_builders import about_of
 from tests.support.fault_injection import GRADIENTS
 from tests.support.harness import Bench
 from trainer.checkpoint.facts import array_facts
-from trainer.checkpoint.replay import Recorder
 from trainer.checkpoint.tree import flatten
 from trainer.contract.planning.plan import Replay
 from trainer.contract.records import replay_file
 from trainer.distributed.mesh import Device
 from trainer.distributed.stop_vote import StopRequest, StopVote
+from trainer.integrity.replay import Recorder
 from trainer.step import train_step
 
 HOSTS, EVERY = 4, 8

@@ -165,6 +165,33 @@ def fault(step, device):
         return 0
     return 1 + int(os.environ["FAULT_CODE"])
 """
+CHECKS = """\
+MARK = 1 << 20
+# A step is below MARK. Above it is the fault.
+
+def change(module):
+    import jax, jax.numpy as jnp
+    compile, gradients = module.HostCheck._compile, module.TrainProgram.gradients
+
+    def sabotaged_compile(self, *arguments, **options):
+        program = compile(self, *arguments, **options)
+        def run(weights, step, batch):
+            is_wrong = os.environ.get("FAULT_STEP") == str(int(step) + 1)
+            return program(weights, step + is_wrong * MARK, batch)
+        return run
+
+    def sabotaged_gradients(self, state, batch):
+        fault = (state.step // MARK).astype(jnp.uint32)
+        found = gradients(self, state._replace(step=state.step % MARK), batch)
+        bits = jax.lax.bitcast_convert_type(found[{code!r}], jnp.uint32)
+        flat = bits.reshape(-1)
+        flat = flat.at[5].set(flat[5] ^ (fault << 12))
+        flipped = jax.lax.bitcast_convert_type(flat.reshape(bits.shape), jnp.float32)
+        return {{**found, {code!r}: flipped}}
+
+    module.HostCheck._compile = sabotaged_compile
+    module.TrainProgram.gradients = sabotaged_gradients
+"""
 
 
 def sabotage(folder: Path, code: str) -> str:
@@ -227,6 +254,16 @@ def flip_gradient_bit(
     common = f"PYTHONPATH: {path}, XDG_CACHE_HOME: {folder / 'cache'}"
     each = [f"{one}: {{{common}{faulty * (one == host)}}}" for one in range(hosts)]
     return f", host_env: {{{', '.join(each)}}}"
+
+
+def flip_checked_gradient(folder: Path, step: int, name: str) -> tuple[Path, dict[str, str]]:
+    """Returns a folder for the PYTHONPATH of all hosts, and the variables of a faulty one.
+
+    The faulty host flips one bit of the gradient `name` whenever it computes it in the check of
+    hosts at `step`. All hosts run one program.
+    """
+    path = hook(folder, "trainer.integrity.host_check", CHECKS, name)
+    return path, {"FAULT_STEP": str(step)}
 
 
 def hook(folder: Path, module: str, change: str, code: str) -> Path:

@@ -48,6 +48,9 @@ class PlayedHosts:
     def keep_agents(self) -> None:
         pass
 
+    def ban(self, processes: Collection[int]) -> None:
+        self.calls.append(f"ban {list(processes)}")
+
     def regroup(self, outcome: GangResult | None) -> None:
         pass
 

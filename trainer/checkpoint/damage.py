@@ -8,7 +8,7 @@ from pathlib import Path
 from etils import epath
 
 from trainer.checkpoint.errors import RestoreError
-from trainer.contract.records.checkpoint_metadata import BrokenError, FormatError
+from trainer.contract.records.checkpoint_metadata import PROBLEM, BrokenError, FormatError
 from trainer.contract.storage.paths import is_url
 from trainer.contract.storage.retries import StorageError, chain, is_memory, is_transient, reason
 
@@ -51,6 +51,17 @@ def forget_cached(folder: epath.Path) -> None:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(descriptor)
+
+
+def move_aside(source: epath.Path, suffix: str, problem: str) -> epath.Path:
+    """Renames a step folder, which then counts no longer, and writes why; returns the new one."""
+    number, target = 1, source.with_name(f"{source.name}{suffix}")
+    while target.exists():
+        number += 1
+        target = source.with_name(f"{source.name}{suffix}.{number}")
+    source.rename(target)
+    (target / PROBLEM).write_text(problem)
+    return target
 
 
 def _is_proof(error: BaseException) -> bool:

@@ -24,6 +24,8 @@ class Progress:
     eval_loss: float | None
     recent: tuple[tuple[int, float, float], ...] = ()
     """The last steps: see RecentSteps."""
+    checked_step: int | None = None
+    """Newest step at which all hosts computed the same."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class RunFacts:
             data=data,
             base=self.base,
             recent=progress.recent,
+            checked_step=progress.checked_step,
             excluded=self.excluded,
         )
 

@@ -18,6 +18,14 @@ from trainer.telemetry.events import Events
 from trainer.telemetry.metrics import Report
 
 
+@dataclass
+class HostChecks:
+    """How far the hosts of a run have been found to compute the same."""
+
+    step: int | None
+    """Newest step at which they did; 0 before the first check, None without checks."""
+
+
 @dataclass(frozen=True)
 class InitialState:
     """The state and the progress at which the loop begins."""
@@ -37,6 +45,7 @@ class InitialState:
     """The last steps, which the next ones are compared with."""
     excluded: Exclusions = ()
     """The examples that the run had left out when the state was saved."""
+    checks: HostChecks = field(default_factory=lambda: HostChecks(None))
 
 
 def begin(
@@ -64,6 +73,9 @@ def begin(
                 with events.phase("restore"):
                     model, base = initial(folder, program, about.base)
                 state = state._replace(frozen_params=model)
+            # A run that had no checks takes the state that it resumes with for a good one.
+            last = about.step if about.checked_step is None else about.checked_step
+            checks = HostChecks(last if program.job.integrity else None)
             return InitialState(
                 state,
                 about.step,
@@ -73,19 +85,21 @@ def begin(
                 restored.stamp,
                 RecentSteps(about.recent),
                 about.excluded,
+                checks,
             )
         report.print_if_resumed("no checkpoint was committed: starting from step 1")
+    checks = HostChecks(0 if program.job.integrity else None)
     if source is None:
-        return InitialState(program.initial_state())
+        return InitialState(program.initial_state(), checks=checks)
     with events.phase("restore"):
         params, base = initial(source, program)
     if program.job.lora:
         report.print_line(f"training adapters on the frozen weights from {base.source}")
-        return InitialState(program.fresh_state(params), base=base)
+        return InitialState(program.fresh_state(params), base=base, checks=checks)
     report.print_line(
         f"starting from the weights in {source}, with a new optimizer state and data order"
     )
-    return InitialState(program.fresh_state(params))
+    return InitialState(program.fresh_state(params), checks=checks)
 
 
 def _from(restored: Restored) -> str:

@@ -10,6 +10,7 @@ from etils import epath
 from trainer.checkpoint import exclusion_file
 from trainer.checkpoint import folder_check as folders
 from trainer.checkpoint.auto_interval import AutoInterval
+from trainer.checkpoint.damage import move_aside
 from trainer.checkpoint.errors import StaleError
 from trainer.checkpoint.facts import RunFacts
 from trainer.checkpoint.initial_state import InitialState
@@ -25,7 +26,8 @@ from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
 from trainer.contract.planning.save_interval import SaveStatistics
 from trainer.contract.protocol.host_memory import Address
-from trainer.contract.records.checkpoint_metadata import folder_of
+from trainer.contract.records import checkpoint_metadata
+from trainer.contract.records.checkpoint_metadata import UNCHECKED, folder_of
 from trainer.contract.records.compatibility import code_of
 from trainer.contract.records.exclusions import Exclusions
 from trainer.contract.storage.paths import to_path
@@ -126,6 +128,23 @@ class Checkpoints:
                 error = problem
         consensus.agree("excluded/written", error, (StaleError,))
 
+    def discard_after(self, step: int) -> None:
+        """Moves the checkpoints after a step aside: a host may have computed them wrong.
+
+        Every process must call it. Raises StaleError.
+        """
+        error = None
+        if jax.process_index() == 0:
+            try:
+                self.lease.renew(self.folder)
+                for later in checkpoint_metadata.steps(self.folder):
+                    if later > step:
+                        why = f"a host computed wrong at some time after step {step}"
+                        move_aside(self.folder / str(later), UNCHECKED, why)
+            except Exception as problem:
+                error = problem
+        consensus.agree("unchecked/moved", error, (StaleError,))
+
     @property
     def _has_memory(self) -> bool:
         policy = self.run.job.checkpoint
@@ -141,7 +160,7 @@ class Checkpoints:
         auto = self._auto_interval(start, report) if first else None
         schedule = Schedule(job.checkpoint, job.last_step, stop, keeps_time=first, auto=auto)
         saver = Saver(self.folder, self.lease, self._facts(start), report)
-        return ScheduledSaving(schedule, saver, loader, start.recent, auto)
+        return ScheduledSaving(schedule, saver, loader, start, auto)
 
     def _auto_interval(self, start: InitialState, report: Report) -> AutoInterval | None:
         """Returns what chooses the interval; None when the job names one."""

@@ -11,11 +11,11 @@ import jax
 from trainer.checkpoint.auto_interval import AutoInterval
 from trainer.checkpoint.errors import SaveError
 from trainer.checkpoint.facts import Progress
+from trainer.checkpoint.initial_state import InitialState
 from trainer.checkpoint.saver import Saver
 from trainer.contract.config.job import Checkpoint
 from trainer.data.loader import BatchLoader
 from trainer.distributed.stop_vote import StopRequest, StopSignal
-from trainer.step.spikes import RecentSteps
 from trainer.step.train_step import TrainState
 
 
@@ -161,12 +161,12 @@ class ScheduledSaving:
         schedule: Schedule,
         saver: Saver,
         loader: BatchLoader,
-        recent: RecentSteps,
+        start: InitialState,
         auto: AutoInterval | None = None,
     ) -> None:
         """`auto` measures the saves, on the process that chooses the interval."""
         self._schedule, self._saver, self._loader = schedule, saver, loader
-        self._recent = recent
+        self._recent, self._checks = start.recent, start.checks
         self._auto = auto
 
     @property
@@ -192,7 +192,9 @@ class ScheduledSaving:
         self._schedule.saved(step)
         began_s = time.monotonic()
         examples, recent = self._loader.examples(step), self._recent.saved
-        self._saver.save(Progress(step, examples, loss, eval_loss, recent), state)
+        self._saver.save(
+            Progress(step, examples, loss, eval_loss, recent, self._checks.step), state
+        )
         if self._auto:
             self._auto.saved(began_s, time.monotonic() - began_s)
 

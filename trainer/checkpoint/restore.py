@@ -11,7 +11,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from trainer.checkpoint import host_memory
-from trainer.checkpoint.damage import forget_cached, judged
+from trainer.checkpoint.damage import forget_cached, judged, move_aside
 from trainer.checkpoint.errors import NoGoodCheckpointError, RestoreError
 from trainer.checkpoint.memory_restore import MemoryRestorer
 from trainer.checkpoint.tree import changed, flatten, groups, unflatten
@@ -270,12 +270,7 @@ class Restorer:
         consensus.agree(self._name("aside"), error, KINDS, self._limit_s)
 
     def _rename(self, source: epath.Path, problem: str, message: str) -> None:
-        number, target = 1, source.with_name(f"{source.name}{checkpoint_metadata.DAMAGED}")
-        while target.exists():
-            number += 1
-            target = source.with_name(f"{source.name}{checkpoint_metadata.DAMAGED}.{number}")
-        source.rename(target)
-        (target / checkpoint_metadata.PROBLEM).write_text(problem)
+        target = move_aside(source, checkpoint_metadata.DAMAGED, problem)
         self._report.warn(f"{message}. Moved it to {target.name}; using the one before it")
 
     def _name(self, what: str) -> str:

@@ -232,7 +232,9 @@ class Saver:
                 Score(s, _eval_loss(self._folder / str(s)))
                 for s in checkpoint_metadata.steps(self._folder)
             ]
-            for step in checkpoint_metadata.expired(scores, self._policy):
+            assert self._about
+            checked_step = self._about.checked_step
+            for step in checkpoint_metadata.expired(scores, self._policy, checked_step):
                 folders.delete(self._folder / str(step))
         except Exception as error:  # the new checkpoint is saved, even if old ones remain
             self._report.warn(f"old checkpoints could not be deleted: {error}")

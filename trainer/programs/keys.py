@@ -20,7 +20,7 @@ from trainer.distributed.mesh import Device
 WITHOUT_EFFECT = {
     "name", "storage", "after", "retries", "deadlines", "secrets", "priority", "preemptible",
     "budget", "notify", "sweep", "stop_after_step", "log_every", "tensorboard", "wandb", "profile",
-    "eval", "checkpoint", "on_spike",
+    "eval", "checkpoint", "on_spike", "integrity",
 }  # fmt: skip
 """Keys of a job that change no program."""
 PARTS_WITHOUT_EFFECT = {

@@ -8,7 +8,6 @@ the products after them. The options depend on the TPU generation.
 import re
 import warnings
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import jax
 from jax.sharding import Mesh
@@ -45,6 +44,24 @@ KINDS = {
     "TPU v6 lite": WHOLE_GATHERS | ON_SPARSE_CORES,
 }
 """Options by device kind."""
+DETECTOR = {
+    "xla_tpu_enable_sdc_checker": "true",
+    "xla_tpu_sdc_check_repeat_count": "1",
+    "xla_tpu_sdc_check_halt_on_detection": "true",
+    "xla_tpu_sdc_checker_alternate_megacore_cores": "true",
+}
+"""libtpu's detector of silent data corruption, which repeats operations and compares the results. A
+difference ends the program. The names are in libtpu 0.0.42.1 and later. Meanings and values:
+`infer_xsc_compiler_options` of https://github.com/apple/axlearn."""
+ONE_CORE = ("TPU v5 lite", "TPU v6 lite")
+ON_ONE_CORE = {"xla_tpu_sdc_replicate_llo": "true"}
+"""On chips of one core, instructions are repeated, since no second core can."""
+SAME_ON_ALL_GPUS = {
+    "xla_gpu_exclude_nondeterministic_ops": "true",
+    "xla_gpu_autotune_level": "0",
+}
+"""Otherwise sums of scatters depend on time, and each host may choose other kernels:
+https://openxla.org/xla/determinism."""
 UNKNOWN = re.compile(r"No such compile option: '(\w+)'")
 
 
@@ -56,15 +73,26 @@ def of_step(mesh: Mesh) -> dict[str, str]:
     return GATHER | KINDS.get(device.device_kind, WHOLE_GATHERS)
 
 
-def compiled(
-    lowered: jax.stages.Lowered, mesh: Mesh, further: Mapping[str, str] = MappingProxyType({})
-) -> jax.stages.Compiled:
-    """Compiles a step for the mesh's devices, with `further` options.
+def of_host_check(mesh: Mesh, *, detector: bool) -> dict[str, str]:
+    """Returns the compiler options of a program whose result must be the same on all hosts.
 
-    Warns about options that this version of the compiler does not have, and compiles without them:
-    they only affect speed. Raises JaxRuntimeError for any other error.
+    `detector`: with libtpu's own detector of wrong results, on TPUs.
     """
-    options: dict[str, str | bool] = {**of_step(mesh), **further}
+    device = mesh.devices.flat[0]
+    if device.platform == "gpu":
+        return SAME_ON_ALL_GPUS
+    if device.platform != "tpu" or not detector:
+        return {}
+    return DETECTOR | ({} if device.device_kind not in ONE_CORE else ON_ONE_CORE)
+
+
+def compiled(lowered: jax.stages.Lowered, wanted: Mapping[str, str]) -> jax.stages.Compiled:
+    """Compiles a program with compiler options.
+
+    Warns about options that this version of the compiler does not have, and compiles without them.
+    Raises JaxRuntimeError for any other error.
+    """
+    options: dict[str, str | bool] = {**wanted}
     while True:
         try:
             return lowered.compile(compiler_options=options)

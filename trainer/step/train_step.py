@@ -181,12 +181,13 @@ class TrainProgram:
         `step` computes the same before it clips them.
         """
 
-        def gradients(state: TrainState[jax.Array], batch: Batch) -> Params:
-            with scattering_by_rows(self.fsdp_rows):
-                return self._sums(state, batch)[0]
-
         shardings = (self.shardings, batch_shardings(self.mesh))
-        return jax.jit(gradients, in_shardings=shardings, out_shardings=self.shardings.params)
+        return jax.jit(self.gradients, in_shardings=shardings, out_shardings=self.shardings.params)
+
+    def gradients(self, state: TrainState[jax.Array], batch: Batch) -> Params:
+        """Returns the gradients of a global batch, summed over its targets."""
+        with scattering_by_rows(self.fsdp_rows):
+            return self._sums(state, batch)[0]
 
     def compiled_step(
         self, batch: Batch, options: Mapping[str, str] = MappingProxyType({})
@@ -201,7 +202,9 @@ class TrainProgram:
             limits = jax.ShapeDtypeStruct((2,), jnp.float32)
             return executables.compiled(
                 self.step_function(), peak, self.shapes, batch, requests, limits,
-                finish=lambda lowered: compiler_options.compiled(lowered, self.mesh, options),
+                finish=lambda lowered: compiler_options.compiled(
+                    lowered, {**compiler_options.of_step(self.mesh), **options}
+                ),
             )  # fmt: skip
 
     @cached_property

@@ -28,6 +28,7 @@ from trainer.contract.protocol.events import (
     SpikeEvent,
     StepEvent,
     WarningEvent,
+    WrongHostEvent,
 )
 from trainer.distributed.process_env import Environment
 from trainer.telemetry.events import Events
@@ -175,6 +176,11 @@ class Report:
         """Reports a spike of the loss or the gradient norm."""
         self._emit(event)
         self.print_line(f"spike: {message}")
+
+    def wrong_host(self, event: WrongHostEvent, message: str) -> None:
+        """Reports that hosts compute other numbers than the rest."""
+        self._emit(event)
+        self.print_line(f"check of hosts: {message}")
 
     def evaluation(
         self,

@@ -97,12 +97,12 @@ class HostCluster(ABC):
         """Records that hosts were lost or could not be reserved."""
         self._avoided.update(dict.fromkeys(places, time.monotonic() + AVOIDED_S))
 
-    def quarantine(self, nodes: Collection[str]) -> None:
-        """Records ids of nodes that are lost. Ray may still report them alive for some time."""
-        self._suspects.update(dict.fromkeys(nodes, time.monotonic() + SUSPECTED_S))
+    def quarantine(self, nodes: Collection[str], seconds: float = SUSPECTED_S) -> None:
+        """Records ids of nodes that are lost or unfit, which Ray may report as alive."""
+        self._suspects.update(dict.fromkeys(nodes, time.monotonic() + seconds))
 
     def is_quarantined(self, node: str) -> bool:
-        """Returns whether a node was lost a short time ago. Its replacement has another id."""
+        """Returns whether a node is in quarantine. Its replacement has another id."""
         return time.monotonic() < self._suspects.get(node, 0.0)
 
     def usable_slots(self, world: World, seen: Collection[HostSlot]) -> set[HostSlot]:

@@ -14,10 +14,10 @@ from tests.support.saves import Kept, equal
 from trainer.checkpoint import save_progress
 from trainer.checkpoint.commit import TEMPORARY
 from trainer.checkpoint.errors import FolderError, SaveError
+from trainer.checkpoint.initial_state import InitialState
 from trainer.checkpoint.policy import ScheduledSaving
 from trainer.contract.records import checkpoint_metadata
 from trainer.contract.storage import durable_files
-from trainer.step.spikes import RecentSteps
 
 # Writes of a failed save that tensorstore still had under way come back, later, to an event loop
 # that Orbax has closed.
@@ -94,7 +94,8 @@ def test_a_save_reports_what_it_has_written(tmp_path, monkeypatch):
 def test_error_of_last_save_is_raised_although_job_says_continue(tmp_path):
     kept = Kept.of(tmp_path)
     assert kept.made.program.job.checkpoint
-    saving = ScheduledSaving(cast(Any, None), kept.saver, cast(Any, None), RecentSteps())
+    start = InitialState(kept.made.initial())
+    saving = ScheduledSaving(cast(Any, None), kept.saver, cast(Any, None), start)
     kept.save(1)
     saving.finish()
     shutil.rmtree(kept.folder)

@@ -45,6 +45,7 @@ CHANGES: dict[str, tuple[bool, Any]] = {
     "checkpoint": (False, {"every_steps": 9}),
     "profile": (False, {"steps": [1, 2]}),
     "on_spike": (False, "skip"),
+    "integrity": (False, {"replay_every": 9}),
 }
 """Each key of a job: whether it changes programs, and another value."""
 

@@ -12,12 +12,12 @@ from tests.support.audited_hosts import EVERY, AuditedHosts, Flip, install_flips
 from tests.support.harness import Bench, bench
 from tests.support.jobs import job_of
 from trainer.checkpoint.facts import array_facts
-from trainer.checkpoint.replay import Recorder
 from trainer.checkpoint.tree import flatten
 from trainer.contract.planning.plan import Replay
 from trainer.contract.records import replay_file
 from trainer.data.loader import BatchLoader
 from trainer.distributed.stop_vote import StopRequest, StopVote
+from trainer.integrity.replay import Recorder
 from trainer.step.train_step import TrainProgram
 
 STEPS = 2 * EVERY

@@ -35,6 +35,13 @@ def test_the_newest_always_stays(scores, policy):
         assert max(score.step for score in scores) not in expired(scores, policy)
 
 
+@given(SCORES, POLICIES, st.integers(0, 50))
+def test_the_newest_that_a_check_of_hosts_has_passed_stays(scores, policy, checked_step):
+    usual, gone = expired(scores, policy), expired(scores, policy, checked_step)
+    passed = max((score.step for score in scores if score.step <= checked_step), default=None)
+    assert set(gone) == set(usual) - {passed}
+
+
 @given(SCORES, POLICIES)
 def test_what_has_stayed_once_stays_until_a_new_one_comes(scores, policy):
     gone = set(expired(scores, policy))

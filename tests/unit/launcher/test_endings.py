@@ -2,7 +2,7 @@
 
 import signal
 
-from launcher.controller.classify import classify
+from launcher.controller.classify import classify, wrong_hosts
 from launcher.core.results import GangResult, Hang, ProcessExit, StalledHost, first_failure
 from launcher.core.states import EndReason
 
@@ -39,6 +39,17 @@ def test_stop_not_requested_is_unexplained_preemption() -> None:
     assert ending.is_unexplained
     reason = "host-0001 exited with code 75 (stopped on request); this launch did not ask for that"
     assert ending.reason == reason
+
+
+def test_hosts_that_computed_wrong_are_named_and_the_run_goes_on() -> None:
+    wrong = ProcessExit(75 << 8, 1.0, final_report="wrong_host")
+    back = ProcessExit(75 << 8, 1.0, final_report="rewound")
+    found = outcome(back, wrong, back)
+    ending = classify(found, None, {0: 5, 1: 5, 2: 5})
+    assert (ending.end_reason, ending.process, ending.step) == (EndReason.WRONG_HOST, 1, 5)
+    assert ending.reason.startswith("host-0001 computed wrong")
+    assert ending.end_reason.is_restart and ending.end_reason.is_orderly
+    assert wrong_hosts(found) == [1]
 
 
 def test_sigterm_not_sent_by_launch_is_unexplained_preemption() -> None:

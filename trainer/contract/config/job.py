@@ -158,6 +158,21 @@ class Checkpoint(Section):
         return init_from
 
 
+class Integrity(Section):
+    """Checks whether hosts compute the same."""
+
+    replay_every: Positive = Field(
+        description="Number of steps between checks. Each host computes the same examples on its "
+        "own devices, and an update follows only if all have the same gradients. The first step "
+        "of an attempt is always checked."
+    )
+    tpu_detector: bool = Field(
+        default=False,
+        description="Whether libtpu's own detector of wrong results repeats the operations of a "
+        "check. Has an effect on TPUs only.",
+    )
+
+
 class Profile(Section):
     """Steps whose trace is written to the run directory."""
 
@@ -368,6 +383,10 @@ class Job(BaseJob):
         "`rewind` goes back to the newest checkpoint and excludes the examples of the step. `stop` "
         "ends the run.",
     )
+    integrity: Integrity | None = Field(
+        default=None,
+        description="Checks that find hosts which compute wrong numbers. null: off.",
+    )
     profile: Profile | None = Field(
         default=None, description="Trace of some steps for TensorBoard or Perfetto. null: off."
     )
@@ -391,6 +410,13 @@ class Job(BaseJob):
     def _saves_to_rewind(self) -> "Job":
         if self.on_spike == "rewind" and self.checkpoint is None:
             raise KeyedError(("on_spike", "rewind requires checkpoints, found checkpoint: null"))
+        return self
+
+    @model_validator(mode="after")
+    def _saves_what_is_checked(self) -> "Job":
+        if self.integrity and self.checkpoint is None:
+            message = "requires checkpoints to go back to, found checkpoint: null"
+            raise KeyedError(("integrity", message))
         return self
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ RestoreSource = Literal["storage", "memory", "neighbor"]
 SpikeAction = Literal["continued", "skipped", "rewound", "stopped"]
 PORT_TAKEN, PEER_LOST, STALE = "port_taken", "peer_lost", "stale"
 REWOUND = "rewound"
+WRONG_HOST = "wrong_host"
 """Categories of a program's last warning or error that the launcher acts on."""
 
 
@@ -205,6 +206,21 @@ class SpikeEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WrongHostEvent(Event):
+    """Hosts have computed other numbers than the rest from the same inputs."""
+
+    kind: ClassVar = "wrong_host"
+    step: int
+    """The step before whose update it was found."""
+    hosts: tuple[int, ...] = ()
+    """Numbers of the processes whose hosts compute wrong; empty when that cannot be decided."""
+    suspects: tuple[int, ...] = ()
+    """Numbers of the processes among which one computes wrong; `hosts` when that is decided."""
+    message: str | None = None
+    """What differs."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvalEvent(Event):
     """An evaluation is done."""
 
@@ -348,8 +364,8 @@ class FinishedEvent(Event):
 
 EVENT_TYPES: tuple[type[Event], ...] = (
     StartedEvent, InitializedEvent, CompiledEvent, CheckedEvent, PhaseEvent, ProgressEvent,
-    HeartbeatEvent, StepEvent, SpikeEvent, EvalEvent, SampledEvent, SaveProgressEvent,
-    CheckpointSavedEvent, CheckpointIntervalEvent, SaveFailedEvent, RestoredEvent, WarningEvent,
-    ErrorEvent, FinishedEvent,
+    HeartbeatEvent, StepEvent, SpikeEvent, WrongHostEvent, EvalEvent, SampledEvent,
+    SaveProgressEvent, CheckpointSavedEvent, CheckpointIntervalEvent, SaveFailedEvent,
+    RestoredEvent, WarningEvent, ErrorEvent, FinishedEvent,
 )  # fmt: skip
 """All events that a program may send."""

@@ -33,6 +33,8 @@ TOKENIZER = "tokenizer.json"
 """Name of the trained tokenizer's file in a step folder."""
 DAMAGED, PROBLEM = ".damaged", "problem.txt"
 """The suffix of a folder that was moved aside, and the file in it that states the reason."""
+UNCHECKED = ".unchecked"
+"""The suffix of a folder that was moved aside because a host may have computed it wrong."""
 
 
 class Array(Section):
@@ -87,6 +89,8 @@ class CheckpointMetadata(Section):
     """Base model of adapters; None when the weights are those of a whole model."""
     recent: tuple[tuple[int, float, float], ...] = ()
     """Step, loss and logarithm of the gradient norm of the last steps, to find spikes."""
+    checked_step: int | None = None
+    """Newest step at which all hosts computed the same; None without checks of hosts."""
     excluded: Exclusions = ()
     """Examples that the run had excluded by then; `excluded.json` has the current ones."""
 
@@ -206,10 +210,17 @@ def trained_tokenizer(folder: AnyPath) -> str:
     return file.read_text(encoding="utf-8") if file.exists() else ""
 
 
-def expired(scores: Iterable[Score], policy: Policy) -> list[int]:
-    """Returns steps to delete: not among the newest, not every k-th, not among the best."""
+def expired(
+    scores: Iterable[Score], policy: Policy, checked_step: int | None = None
+) -> list[int]:  # fmt: skip
+    """Returns steps to delete: not among the newest, not every k-th, not among the best.
+
+    The newest one up to `checked_step` is kept: the run goes back to it if a host computes wrong.
+    """
     newest_first = sorted(scores, key=lambda score: score.step, reverse=True)
     kept = {score.step for score in newest_first[: policy.keep]}
+    if checked_step is not None:
+        kept |= {next((s.step for s in newest_first if s.step <= checked_step), 0)}
     if policy.keep_every_steps:
         kept |= {s.step for s in newest_first if s.step % policy.keep_every_steps == 0}
     rated = [(s.eval_loss, -s.step) for s in newest_first if s.eval_loss is not None]
