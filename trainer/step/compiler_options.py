@@ -83,7 +83,7 @@ def of_host_check(mesh: Mesh, *, detector: bool) -> dict[str, str]:
         return SAME_ON_ALL_GPUS
     if device.platform != "tpu" or not detector:
         return {}
-    return DETECTOR | ({} if device.device_kind not in ONE_CORE else ON_ONE_CORE)
+    return DETECTOR | (ON_ONE_CORE if device.device_kind in ONE_CORE else {})
 
 
 def compiled(lowered: jax.stages.Lowered, wanted: Mapping[str, str]) -> jax.stages.Compiled:
