@@ -25,6 +25,8 @@ class Metric:
     """Whether its few points are drawn as such."""
     bound: str = ""
     """Attribute of the plan's bounds that limits it."""
+    has_spikes: bool = False
+    """Whether the run watches it for spikes."""
     unit: str = ""
     """`s` for a time, `%` for a share, "" for another rate."""
 
@@ -43,7 +45,10 @@ LEARNING = (
     ChartSpec(
         "Loss",
         "nats per target",
-        (Metric("loss", "training"), Metric("eval_loss", "evaluation", is_sparse=True)),
+        (
+            Metric("loss", "training", has_spikes=True),
+            Metric("eval_loss", "evaluation", is_sparse=True),
+        ),
     ),
     ChartSpec(
         "Accuracy",
@@ -55,7 +60,10 @@ LEARNING = (
     ),
     ChartSpec("Learning rate", "", (Metric("learning_rate", "learning rate"),)),
     ChartSpec(
-        "Gradient norm", "L2, before clipping", (Metric("grad_norm", "gradient norm"),), is_log=True
+        "Gradient norm",
+        "L2, before clipping",
+        (Metric("grad_norm", "gradient norm", has_spikes=True),),
+        is_log=True,
     ),
 )
 SPEED = (
@@ -81,7 +89,7 @@ class Line:
     """Number of its run on the page."""
     label: str
     kind: str
-    """`line`, `points` or `bound`."""
+    """`line`, `points`, `bound` or `spikes`."""
     curve: Curve
 
     def as_json(self) -> dict[str, Any]:
@@ -192,8 +200,17 @@ def _lines(spec: ChartSpec, records: Sequence[RunRecord]) -> Iterator[Line]:
             kind = "points" if metric.is_sparse else "line"
             label = record.name if of_run and is_alone else of_run + metric.label
             yield Line(number, label, kind, curve.thinned(limit))
+            spikes = _spikes(record, metric)
+            if spikes.known:
+                yield Line(number, of_run + "spike", "spikes", spikes.thinned(limit))
             if best and metric.bound:
                 yield Line(number, of_run + BOUND, "bound", _level(curve, best, metric))
+
+
+def _spikes(record: RunRecord, metric: Metric) -> Curve:
+    """Returns the values of a metric at its run's spikes, which the curve may no longer have."""
+    by_step = {spike.step: vars(spike) for spike in record.spikes} if metric.has_spikes else {}
+    return Curve.of((by_step[step] for step in sorted(by_step)), metric.name)
 
 
 def _level(curve: Curve, best: Bounds, metric: Metric) -> Curve:

@@ -26,6 +26,7 @@ from trainer.contract.protocol.events import (
     ErrorEvent,
     EvalEvent,
     Event,
+    SpikeEvent,
     StartedEvent,
     StepEvent,
 )
@@ -72,6 +73,8 @@ class RunRecord:
     errors: list[ErrorEvent]
     """Errors of the programs in the last attempt."""
     slowdowns: list[Slowdown]
+    spikes: list[SpikeEvent]
+    """Spikes of the loss or the gradient norm, as process 0 has reported them."""
     compiled: list[CompiledEvent]
     saves: int
     """Number of committed checkpoints."""
@@ -105,6 +108,7 @@ class _Events:
     ends: list[AttemptEndedEvent] = field(default_factory=list)
     errors: list[ErrorEvent] = field(default_factory=list)
     slowdowns: list[Slowdown] = field(default_factory=list)
+    spikes: list[SpikeEvent] = field(default_factory=list)
     compiled: list[CompiledEvent] = field(default_factory=list)
     saves: int = 0
     step: int = 0
@@ -129,6 +133,8 @@ class _Events:
                 self.errors.append(event)
             case StragglerEvent():
                 self.slowdowns.append(_slowdown(event, self.step))
+            case SpikeEvent() if not event.process:
+                self.spikes.append(event)
             case CompiledEvent():
                 self.compiled.append(event)
             case CheckpointSavedEvent():
@@ -168,6 +174,7 @@ def read_record(folder: Path) -> RunRecord:
         ends=found.ends,
         errors=[error for error in found.errors if error.attempt == attempt],
         slowdowns=found.slowdowns,
+        spikes=found.spikes,
         compiled=found.compiled,
         saves=found.saves,
         versions=found.versions,

@@ -4,12 +4,13 @@ import math
 from dataclasses import dataclass, field
 
 import jax
+from etils import epath
 
-from trainer.checkpoint.restore import Restored, Restorer, moved
+from trainer.checkpoint.restore import Restored, Restorer, moved, restore_step
 from trainer.checkpoint.weights import initial
 from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol.host_memory import Stamp
-from trainer.contract.records.checkpoint_metadata import Base
+from trainer.contract.records.checkpoint_metadata import Base, CheckpointMetadata
 from trainer.contract.records.compatibility import program_changes
 from trainer.contract.records.exclusions import Exclusions
 from trainer.step.spikes import RecentSteps
@@ -46,6 +47,23 @@ class InitialState:
     excluded: Exclusions = ()
     """The examples that the run had left out when the state was saved."""
     checks: HostChecks = field(default_factory=lambda: HostChecks(None))
+
+
+def at_step(
+    source: epath.Path, program: TrainProgram, corpus_sha256: str
+) -> tuple[TrainState[jax.Array], CheckpointMetadata]:
+    """Returns the state in a step folder of any run, with the frozen weights of its base.
+
+    Raises what `restore_step` and `initial` raise.
+    """
+    state, about = restore_step(
+        source, program.job, corpus_sha256, program.shapes, program.shardings
+    )
+    if about.base is None:
+        return state, about
+    return state._replace(
+        frozen_params=initial(about.base.source, program, about.base).params
+    ), about
 
 
 def begin(

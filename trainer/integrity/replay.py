@@ -16,10 +16,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from trainer.checkpoint.exclusion_file import read_on_all
-from trainer.checkpoint.initial_state import InitialState, begin
-from trainer.checkpoint.restore import restore_step
+from trainer.checkpoint.initial_state import InitialState, at_step, begin
 from trainer.checkpoint.tree import digest, flatten, row_digests
-from trainer.checkpoint.weights import initial
 from trainer.contract.planning.plan import Plan, Replay
 from trainer.contract.records.exclusions import NONE
 from trainer.contract.records.replay_file import FILE, Digests, StepDigests
@@ -42,19 +40,14 @@ LAYERS = "layers"
 def begin_replay(
     program: TrainProgram, plan: Plan, corpus_sha256: str, report: Report, events: Events
 ) -> InitialState:
-    """Returns the state that a replay starts from. Raises what `restore_step` and `begin` raise."""
+    """Returns the state that a replay starts from. Raises what `at_step` and `begin` raise."""
     assert plan.replay
     excluded = read_on_all(to_path(plan.replay.exclusions)) if plan.replay.exclusions else NONE
     if plan.replay.checkpoint is None:
         return replace(begin(program, plan, None, report, events), excluded=excluded)
     source = to_path(plan.replay.checkpoint)
     with events.phase("restore"):
-        state, about = restore_step(
-            source, program.job, corpus_sha256, program.shapes, program.shardings
-        )
-        if about.base:
-            base, _ = initial(about.base.source, program, about.base)
-            state = state._replace(frozen_params=base)
+        state, about = at_step(source, program, corpus_sha256)
     report.print_line(f"replaying from step {about.step} of {about.job['name']}")
     return InitialState(
         state,

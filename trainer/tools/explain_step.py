@@ -30,7 +30,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         job = load(options.folder / "job.yaml", Job).value
-        from trainer.tools.replay import explain
+        from trainer.tools.step_examples import explain
 
         print(json.dumps(asdict(explain(options.folder, job, options.step, options.top))))
     except (BrokenError, FolderError) as error:

@@ -35,15 +35,17 @@
   };
 
   const lineOptions = (line, number) => {
-    const isBound = line.kind === "bound";
+    const isBound = line.kind === "bound", isSpikes = line.kind === "spikes";
+    const hasPoints = line.kind === "points" || isSpikes;
     const own = `--run-${(page.names.length > 1 ? line.run : number) % 8}`;
-    const stroke = isBound ? color("--muted") : color(own);
+    const stroke = color(isBound ? "--muted" : isSpikes ? "--bad" : own);
     return {
       label: line.label,
       stroke,
       width: line.kind === "points" ? 2 : 1.25,
       dash: isBound ? [6, 4] : undefined,
-      points: { show: line.kind === "points", size: 6, fill: stroke },
+      paths: isSpikes ? () => null : undefined,
+      points: { show: hasPoints, size: 6, fill: stroke },
       value: (_, value) => format(value),
     };
   };

@@ -9,6 +9,7 @@ from launcher.runs.run_record import RunRecord
 from tests.support.llama_jobs import CORPUS, found, job_of, world_of
 from tests.support.run_records import record_of
 from trainer.contract.planning.planner import resolve
+from trainer.contract.protocol.events import SpikeEvent
 
 
 def steps(count: int, **values: float) -> list[dict[str, Any]]:
@@ -38,6 +39,18 @@ def test_training_and_evaluation_share_the_chart_of_the_loss() -> None:
     assert [(line.label, line.kind) for line in chart.lines] == [
         ("training", "line"), ("evaluation", "points")
     ]  # fmt: skip
+
+
+def test_spikes_are_marked_where_the_curve_no_longer_has_them() -> None:
+    spikes = [SpikeEvent(step=9, loss=8.0), SpikeEvent(step=4, loss=7.0, grad_norm=90.0)]
+    record = record_of(metrics=steps(3, loss=2.0, grad_norm=1.0), spikes=spikes)
+    marks = {
+        chart.spec.title: (line.curve.steps, line.curve.values)
+        for chart in charts(LEARNING, [record])
+        for line in chart.lines
+        if line.kind == "spikes"
+    }
+    assert marks == {"Loss": ([4, 9], [7.0, 8.0]), "Gradient norm": ([4], [90.0])}
 
 
 def test_speed_has_the_bounds_of_the_plan_over_all_steps() -> None:

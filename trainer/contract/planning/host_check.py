@@ -46,6 +46,6 @@ def on_one_host(plan: Plan) -> Plan:
 
 def _placed(array: ArrayPlan, mesh: dict[str, int]) -> ArrayPlan:
     spec = sharding_rules.partition(array.shape, array.axes, mesh)
-    parts = math.prod(mesh[axis] for axis in spec if axis)
+    parts = math.prod(sharding_rules.parts(entry, mesh) for entry in spec)
     size = math.prod(array.shape) // parts * ELEMENT_BYTES[array.dtype]
     return array.model_copy(update={"spec": spec, "bytes_per_device": size})
