@@ -81,7 +81,7 @@ def _summary_table(compared: Sequence[Comparison]) -> str:
             lines.append(f"| {kind} | {half} | {count} | {found.median} | {found.largest} |")
     ahead = sum(c.is_ahead is True for c in compared)
     behind = sum(c.is_ahead is False for c in compared)
-    text = f"{ahead} rows are ahead, {behind} are not, {len(compared) - ahead - behind} are open."
+    text = f"Rows ahead: {ahead}. Not ahead: {behind}. Open: {len(compared) - ahead - behind}."
     return _spaced("\n".join(lines)) + f"\n\n{text}\n"
 
 
