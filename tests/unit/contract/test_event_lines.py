@@ -24,6 +24,7 @@ from trainer.contract.protocol.events import (
     PhaseEvent,
     StepEvent,
     UnknownEvent,
+    WrongHostEvent,
 )
 
 numbers = st.integers(-(10**9), 10**9) | st.floats(allow_nan=False)
@@ -74,7 +75,8 @@ def test_an_event_is_read_from_its_own_line(event: Event) -> None:
 def test_any_object_that_names_its_event_is_read_and_keeps_its_fields(fields: dict) -> None:
     event = parse_event(json.dumps(fields))
     assert event is not None
-    kept = {name: value for name, value in wire.to_wire(event).items() if value is not None}
+    lines = {n: [*v] if isinstance(v, tuple) else v for n, v in wire.to_wire(event).items()}
+    kept = {name: value for name, value in lines.items() if value is not None}
     assert kept == {name: value for name, value in fields.items() if value is not None}
     assert parse_event(wire.encode(event)) == event
 
@@ -108,6 +110,11 @@ def test_an_optional_field_of_the_wrong_type_counts_as_absent() -> None:
 def test_a_mapping_with_a_value_of_the_wrong_type_counts_as_absent() -> None:
     event = parse_event('{"event": "eval", "eval_losses": {"a": 1.5, "b": "high"}}')
     assert event == EvalEvent(extra={"eval_losses": {"a": 1.5, "b": "high"}})
+
+
+def test_a_list_with_an_element_of_the_wrong_type_counts_as_absent() -> None:
+    event = parse_event('{"event": "wrong_host", "step": 4, "hosts": [1], "suspects": [1, "two"]}')
+    assert event == WrongHostEvent(step=4, hosts=(1,), extra={"suspects": [1, "two"]})
 
 
 def test_numbers_that_json_lacks_are_read_back() -> None:

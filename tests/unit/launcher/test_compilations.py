@@ -1,7 +1,6 @@
 """Whom the compiler is asked about: down the ranking, until enough fit."""
 
 from collections import deque
-from pathlib import Path
 
 import pytest
 
@@ -11,9 +10,7 @@ from launcher.planning.compiler import (
     CompiledCandidate,
     at_once,
     next_to_ask,
-    preliminary,
 )
-from launcher.planning.trainer_process import TrainerProcess
 from tests.support.llama_jobs import CORPUS, job_of, world_of
 from trainer.contract.estimates.search import Candidate, rank
 from trainer.contract.planning.planner import resolve
@@ -67,23 +64,3 @@ def test_a_failure_of_the_compiler_says_nothing_of_the_size(waiting: deque[Candi
 
 def test_one_process_has_room_everywhere() -> None:
     assert at_once() >= 1
-
-
-def test_a_preliminary_report_is_there_before_the_last(tmp_path: Path) -> None:
-    end = tmp_path / "end"
-    module = "tests.support.reports_in_two_parts"
-    with TrainerProcess(module, job_of(64), None, 60.0, arguments=["early", str(end)]) as call:
-        early = preliminary(call)
-        assert early and early.is_preliminary and not call.is_over
-        end.touch()
-        last = call.answer(CompileReport)
-    assert not last.is_preliminary and last.memory["program"]
-
-
-def test_a_step_that_does_not_fit_has_no_preliminary_report(tmp_path: Path) -> None:
-    end = tmp_path / "end"
-    end.touch()
-    module = "tests.support.reports_in_two_parts"
-    with TrainerProcess(module, job_of(64), None, 60.0, arguments=["misfit", str(end)]) as call:
-        assert preliminary(call) is None
-        assert not call.answer(CompileReport).fits

@@ -18,6 +18,7 @@ def test_a_cluster_file_with_an_address_of_ipv6_is_refused() -> None:
 
 
 def test_a_ray_head_that_is_found_at_ipv6_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
     monkeypatch.setenv("RAY_ADDRESS", "[fd00::2]:6379")
     with pytest.raises(HostError, match=r"the Ray head is \[fd00::2\]\. " + NEEDED):
         attach.check(Attach(kind="attach", address="auto"))

@@ -120,7 +120,7 @@ def _json_types(annotation: Any) -> Iterator[type]:
     elif annotation is float:
         yield from (float, int)
     else:
-        yield dict if origin is Mapping else annotation
+        yield {Mapping: dict, tuple: list}.get(origin, annotation)
 
 
 def _converter(annotation: Any) -> Callable[[Any], Any] | None:
@@ -133,6 +133,9 @@ def _converter(annotation: Any) -> Callable[[Any], Any] | None:
     if origin is Mapping:
         types = frozenset(_json_types(arguments[1]))
         return lambda value: _check_values(value, types)
+    if origin is tuple:
+        types = frozenset(_json_types(arguments[0]))
+        return lambda value: _tuple_of(value, types)
     return annotation if _is_enum(annotation) else None
 
 
@@ -141,6 +144,15 @@ def _is_enum(annotation: Any) -> bool:
 
 
 def _check_values(value: Mapping[str, Any], types: frozenset[type]) -> Mapping[str, Any]:
-    if not all(type(one) in types for one in value.values()):
-        raise ValueError("a value has the wrong type")
+    _check_types(value.values(), types)
     return value
+
+
+def _tuple_of(value: list[Any], types: frozenset[type]) -> tuple[Any, ...]:
+    _check_types(value, types)
+    return tuple(value)
+
+
+def _check_types(values: Iterable[Any], types: frozenset[type]) -> None:
+    if not all(type(one) in types for one in values):
+        raise ValueError("a value has the wrong type")
