@@ -1,17 +1,39 @@
 """Direct preference optimization: pairs as examples, and the loss on a mesh."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from tests.support import reference_dpo
+from tests.support.chats import write
 from tests.support.harness import bench
+from tests.support.jobs import job_of
+from tests.support.model_families import FAMILIES
+from tests.support.model_folders import loaded
 from tests.support.preferences import dpo_job
+from tests.support.reference_logits import CONFIGS, weights
+from trainer.contract.config.job import Job
+from trainer.contract.planning.lora import A, B
+from trainer.contract.storage.tokenizer_info import vocab_size
+from trainer.data.packing import CHOSEN, Batch
 from trainer.evaluation.evaluate import Evaluator
+from trainer.hugging_face.tensor_layout import layouts
+from trainer.hugging_face.tensor_map import ATTENTION, MLP_KERNELS
 
 STEPS = 6
+REFERENCE = json.loads(Path(__file__).with_name("reference_dpo.json").read_text())
+MODULES = {
+    **{f"layers.attention.{ours}": f"self_attn.{theirs}" for ours, theirs in ATTENTION.items()},
+    **{f"layers.mlp.{ours}": f"mlp.{theirs}" for ours, theirs in MLP_KERNELS.items()},
+}
+RANK = reference_dpo.RANK
+SHAPES = {"d_model": 16, "d_ff": 24, "heads": 4, "kv_heads": 2, "head_dim": 8, "vocab_size": 257}
+"""Those of `reference_logits.py`."""
 
 
 def _steps(job: Any, devices: int = 1) -> list[list[float]]:
@@ -48,3 +70,75 @@ def test_validation_loss_is_that_of_pairs_not_trained_on(tmp_path: Path) -> None
     assert first and after
     assert first.eval_loss == pytest.approx(np.log(2), abs=1e-6)
     assert after.eval_loss < 0.65
+
+
+def test_loss_and_gradients_are_those_of_trl(tmp_path: Path) -> None:
+    plain = job_of(model={**FAMILIES["llama"], **SHAPES})
+    job = dpo_job(
+        tmp_path,
+        model=plain.model.model_dump(),
+        dpo={"beta": reference_dpo.BETA},
+        lora={"rank": RANK, "alpha": reference_dpo.ALPHA},
+        data={
+            "path": write(tmp_path / "trl.jsonl", *reference_dpo.PAIRS),
+            "global_batch": len(reference_dpo.PAIRS),
+        },
+    )
+    made = bench(job)
+    batch = made.batch(1)
+    assert sorted(_texts(batch, CHOSEN)) == sorted(REFERENCE["chosen"])
+    assert sorted(_texts(batch, CHOSEN + 1)) == sorted(REFERENCE["rejected"])
+    base = loaded(_reference_folder(tmp_path / "base", plain), plain)
+    adapters = {one.name: _from_theirs(one.name, one.shape) for one in made.plan.trained}
+    state = made.program.fresh_state({**base, **adapters})
+    with jax.set_mesh(made.program.mesh):
+        gradients = jax.device_get(made.program.gradient_function()(state, batch))
+        metrics = jax.device_get(made.compiled(state, batch)[1])
+    for key in ("loss", "reward_margin", "reward_accuracy"):
+        assert float(getattr(metrics, key)) == pytest.approx(REFERENCE[key], abs=1e-4)
+    names = [name for ours in gradients for name in _their_names(ours)]
+    assert sorted(names) == sorted(REFERENCE["gradients"])
+    for ours, gradient in gradients.items():
+        for name, layer in zip(_their_names(ours), gradient, strict=True):
+            matrix = layer.reshape((-1, RANK) if ours.endswith(A) else (RANK, -1))
+            mean = matrix.T.flatten()[::5] / len(reference_dpo.PAIRS)
+            wanted = REFERENCE["gradients"][name]
+            np.testing.assert_allclose(mean, wanted, rtol=0, atol=1e-4, err_msg=name)
+
+
+def _texts(batch: Batch, segment: int) -> list[list[int]]:
+    """The tokens of each pair's chosen or rejected text, with the separator that ends it."""
+    found = []
+    rows = zip(*(np.asarray(x[0]) for x in (batch.tokens, batch.targets, batch.segments)))
+    for tokens, targets, segments in rows:
+        inside = segments == segment
+        found.append([*tokens[inside].tolist(), int(targets[inside][-1])])
+    return found
+
+
+def _reference_folder(folder: Path, job: Job) -> Path:
+    """A Hugging Face folder with the base model of the reference."""
+    folder.mkdir()
+    found = layouts(job.decoder, vocab_size(job))
+    shapes = {name: layout.tensor_shape for layout in found for name in layout.tensors}
+    tensors = {name: weights(name, shape) for name, shape in shapes.items()}
+    save_file(tensors, folder / "model.safetensors")
+    config = {"model_type": "llama", **CONFIGS["llama"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def _their_names(ours: str) -> list[str]:
+    """PEFT's names of one of our adapter matrices, one for each layer."""
+    end, theirs = (A, "A") if ours.endswith(A) else (B, "B")
+    module = MODULES[ours.removesuffix(end)]
+    return [f"model.layers.{layer}.{module}.lora_{theirs}.weight" for layer in range(2)]
+
+
+def _from_theirs(ours: str, shape: tuple[int, ...]) -> np.ndarray:
+    """The reference's numbers of an adapter matrix, whose tensors have outputs first."""
+    rank, layers = RANK, shape[0]
+    width = int(np.prod(shape)) // rank // layers
+    theirs = (rank, width) if ours.endswith(A) else (width, rank)
+    found = [weights(name, theirs).T for name in _their_names(ours)]
+    return (reference_dpo.LORA_SIZE * np.stack(found)).reshape(shape).astype(np.float32)
