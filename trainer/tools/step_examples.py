@@ -39,7 +39,7 @@ def explain(run_dir: Path, job: Job, step: int, top: int) -> StepExamples:
     checkpoint is damaged.
     """
     if job.dpo:
-        raise ConfigError(["dpo: the losses of single targets do not explain the loss of a pair"])
+        raise ConfigError(["dpo: the loss of a pair is not a sum of the losses of its targets"])
     folder = to_path(folder_of(job, run_dir))
     lines = recorded_steps(run_dir)
     listed = excluded_examples(folder)

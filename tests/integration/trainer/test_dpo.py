@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tests.support import reference_dpo
+from tests.support import gang, reference_dpo
 from tests.support.chats import write
 from tests.support.harness import bench
-from tests.support.jobs import job_of
+from tests.support.jobs import job_of, world_of
 from tests.support.model_families import FAMILIES
 from tests.support.model_folders import loaded
 from tests.support.preferences import dpo_job
 from tests.support.reference_logits import CONFIGS, weights
+from tests.support.saves import Kept
 from trainer.contract.config.job import Job
 from trainer.contract.planning.lora import A, B
 from trainer.contract.storage.tokenizer_info import vocab_size
@@ -70,6 +71,30 @@ def test_validation_loss_is_that_of_pairs_not_trained_on(tmp_path: Path) -> None
     assert first and after
     assert first.eval_loss == pytest.approx(np.log(2), abs=1e-6)
     assert after.eval_loss < 0.65
+
+
+@pytest.mark.slow
+def test_two_processes_train_on_pairs_and_report_rewards(tmp_path: Path) -> None:
+    Kept.of(tmp_path / "base", 1).saved(1)
+    job = dpo_job(
+        tmp_path,
+        30,
+        steps=4,
+        data={"validation_fraction": 0.2},
+        checkpoint={"every_steps": 2, "init_from": str(tmp_path / "base")},
+        eval={"every_steps": 2, "batches": 1},
+    )
+    pair, alone = (
+        gang.run(job, world_of(count, 1), tmp_path / f"{count}-processes") for count in (2, 1)
+    )
+    assert (pair.codes, alone.codes) == ([0, 0], [0]), "\n".join(pair.outputs + alone.outputs)
+    np.testing.assert_allclose(pair.losses(), alone.losses(), atol=1e-4)
+    steps = [line for line in pair.lines() if "loss" in line]
+    assert steps[0]["reward_margin"] == 0
+    assert steps[-1]["reward_margin"] > 0 and 0 <= steps[-1]["reward_accuracy"] <= 1
+    evaluations = [line for line in pair.lines() if "eval_loss" in line]
+    assert len(evaluations) == 2 and "eval_perplexity" not in evaluations[0]
+    assert any("step 4/4  eval_loss" in output for output in pair.outputs)
 
 
 def test_loss_and_gradients_are_those_of_trl(tmp_path: Path) -> None:
