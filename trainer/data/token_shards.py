@@ -148,7 +148,9 @@ def _encoded(group: list[Document], encoder: Tokenizer) -> Iterator[np.ndarray]:
     rejected = [document.rejected for document in group if document.rejected]
     if not rejected:
         return found
-    others = encoder.encode_answers([one.text for one in rejected], [one.answers for one in rejected])
+    others = encoder.encode_answers(
+        [one.text for one in rejected], [one.answers for one in rejected]
+    )
     return map(np.concatenate, zip(found, others, strict=True))
 
 

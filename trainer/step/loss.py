@@ -81,7 +81,9 @@ def losses_by_target(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
             x_RTD, (targets_RT, weights_RT) = chunk
             return None, cross_entropy(model.logits(x_RTD, kernel_RDV), targets_RT) * weights_RT
 
-        _, losses_IRT = _loop(model)(jax.checkpoint(one_chunk), None, _chunks(model, features_BSD, batch))
+        _, losses_IRT = _loop(model)(
+            jax.checkpoint(one_chunk), None, _chunks(model, features_BSD, batch)
+        )
         return _by_row(losses_IRT, batch.tokens.shape)
 
 

@@ -292,9 +292,7 @@ class TrainProgram:
         )
         return TrainState(state.step + 1, params, moments, average)
 
-    def _sums(
-        self, state: TrainState[jax.Array], batch: Batch
-    ) -> tuple[Params, jax.Array, Counts]:
+    def _sums(self, state: TrainState[jax.Array], batch: Batch) -> tuple[Params, jax.Array, Counts]:
         """Returns gradients, loss and counts, summed over the global batch's targets or pairs."""
 
         def total_loss(params: Params, micro: Batch) -> tuple[jax.Array, Counts]:

@@ -55,9 +55,7 @@ def test_rewards_part_and_every_mesh_computes_the_same(tmp_path: Path) -> None:
 
 
 def test_accumulation_changes_nothing(tmp_path: Path) -> None:
-    whole, parts = (
-        _steps(dpo_job(tmp_path, data={"grad_accum_steps": count})) for count in (1, 4)
-    )
+    whole, parts = (_steps(dpo_job(tmp_path, data={"grad_accum_steps": count})) for count in (1, 4))
     np.testing.assert_allclose(parts, whole, atol=1e-5)
 
 
@@ -134,8 +132,8 @@ def test_loss_and_gradients_are_those_of_trl(tmp_path: Path) -> None:
 def _texts(batch: Batch, segment: int) -> list[list[int]]:
     """The tokens of each pair's chosen or rejected text, with the separator that ends it."""
     found = []
-    rows = zip(*(np.asarray(x[0]) for x in (batch.tokens, batch.targets, batch.segments)))
-    for tokens, targets, segments in rows:
+    arrays = (np.asarray(x[0]) for x in (batch.tokens, batch.targets, batch.segments))
+    for tokens, targets, segments in zip(*arrays, strict=True):
         inside = segments == segment
         found.append([*tokens[inside].tolist(), int(targets[inside][-1])])
     return found
