@@ -136,14 +136,19 @@ class Chats:
 
         Raises BadRecordError when the end-of-text token occurs inside the text.
         """
-        inner = whole.strip().removeprefix(self.eos_token).removesuffix(self.eos_token)
-        if self.eos_token and self.eos_token in inner:
+        self.reject_separators(
+            whole.strip().removeprefix(self.eos_token).removesuffix(self.eos_token)
+        )
+        in_bytes = [(len(whole[:a].encode()), len(whole[:b].encode())) for a, b in spans]
+        return Conversation(whole.encode(), tuple(in_bytes))
+
+    def reject_separators(self, text: str) -> None:
+        """Raises BadRecordError when the end-of-text token occurs in a text."""
+        if self.eos_token and self.eos_token in text:
             raise BadRecordError(
                 f"the record contains {self.eos_token!r}, the document separator. Choose another "
                 "data.eos_token or fix the record"
             )
-        in_bytes = [(len(whole[:a].encode()), len(whole[:b].encode())) for a, b in spans]
-        return Conversation(whole.encode(), tuple(in_bytes))
 
 
 def messages(record: Record, field: str) -> list[Record]:

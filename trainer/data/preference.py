@@ -61,4 +61,5 @@ class Preferences:
             first = min(len(separator), begin)
         if separator and whole.rstrip().endswith(separator):
             last = max(len(whole.rstrip()) - len(separator), begin)
+        self._chats.reject_separators(whole[first:last])
         return self._chats.conversation(whole[first:last], [(begin - first, last - first)])

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -12,14 +13,16 @@ from safetensors.numpy import save_file
 from tests.support import gang, reference_dpo
 from tests.support.chats import write
 from tests.support.harness import bench
-from tests.support.jobs import job_of, world_of
+from tests.support.jobs import corpus_of, job_of, world_of
 from tests.support.model_families import FAMILIES
 from tests.support.model_folders import loaded
 from tests.support.preferences import dpo_job
 from tests.support.reference_logits import CONFIGS, weights
 from tests.support.saves import Kept
 from trainer.contract.config.job import Job
+from trainer.contract.estimates.roofline import flops_per_token
 from trainer.contract.planning.lora import A, B
+from trainer.contract.planning.planner import resolve
 from trainer.contract.storage.tokenizer_info import vocab_size
 from trainer.data.packing import CHOSEN, Batch
 from trainer.evaluation.evaluate import Evaluator
@@ -37,12 +40,12 @@ SHAPES = {"d_model": 16, "d_ff": 24, "heads": 4, "kv_heads": 2, "head_dim": 8, "
 """Those of `reference_logits.py`."""
 
 
-def _steps(job: Any, devices: int = 1) -> list[list[float]]:
-    """Loss, gradient norm, reward margin and accuracy of each step."""
-    return [
-        [float(x) for x in (one.loss, one.grad_norm, one.reward_margin, one.reward_accuracy)]
-        for one in bench(job, devices).run(STEPS)[1]
-    ]
+def _steps(job: Job, devices: int = 1) -> np.ndarray:
+    """Loss, gradient norm, reward margin and accuracy of each step, (steps, 4)."""
+    made: list[Any] = bench(job, devices).run(STEPS)[1]
+    return np.array(
+        [[one.loss, one.grad_norm, one.reward_margin, one.reward_accuracy] for one in made]
+    )
 
 
 def test_rewards_part_and_every_mesh_computes_the_same(tmp_path: Path) -> None:
@@ -69,6 +72,15 @@ def test_validation_loss_is_that_of_pairs_not_trained_on(tmp_path: Path) -> None
     assert first and after
     assert first.eval_loss == pytest.approx(np.log(2), abs=1e-6)
     assert after.eval_loss < 0.65
+
+
+def test_the_reference_costs_a_forward_pass(tmp_path: Path) -> None:
+    job = dpo_job(tmp_path)
+    adapted = job.model_copy(update={"dpo": None, "data": job_of(data={"seq_len": 64}).data})
+    plain = adapted.model_copy(update={"lora": None})
+    jobs = (job, adapted, plain)
+    flops = [flops_per_token(one, resolve(one, world_of(), corpus_of(one))) for one in jobs]
+    assert flops[0] == pytest.approx(flops[1] + flops[2] / 3, rel=1e-9)
 
 
 @pytest.mark.slow
@@ -113,7 +125,7 @@ def test_loss_and_gradients_are_those_of_trl(tmp_path: Path) -> None:
     assert sorted(_texts(batch, CHOSEN + 1)) == sorted(REFERENCE["rejected"])
     base = loaded(_reference_folder(tmp_path / "base", plain), plain)
     adapters = {one.name: _from_theirs(one.name, one.shape) for one in made.plan.trained}
-    state = made.program.fresh_state({**base, **adapters})
+    state = made.program.fresh_state(jax.tree.map(jnp.asarray, {**base, **adapters}))
     with jax.set_mesh(made.program.mesh):
         gradients = jax.device_get(made.program.gradient_function()(state, batch))
         metrics = jax.device_get(made.compiled(state, batch)[1])

@@ -33,7 +33,7 @@ def learned(asked: Data) -> list[list[tuple[str, str]]]:
     found = []
     for one in documents(asked, BadRecords(asked.max_bad_records)):
         assert one.rejected
-        both = ((one.text, one.answers), (one.rejected.text, one.rejected.answers))
+        both = ((one.text, one.answers or ()), (one.rejected.text, one.rejected.answers))
         found.append([(text.decode(), text[a:b].decode()) for text, ((a, b),) in both])
     return found
 
@@ -90,6 +90,7 @@ def test_texts_take_no_template(tmp_path: Path) -> None:
             "the last message of 'rejected' has role 'user', expected 'assistant'",
         ),
         (pair("a", "b <|endoftext|> c", "d"), "the record contains '<|endoftext|>'"),
+        (pair("a", "b<|endoftext|><|endoftext|>", "d"), "the record contains '<|endoftext|>'"),
         (
             pair(user("late"), assistant("b"), assistant("c")),
             "cannot locate 'chosen': the chat template renders the prompt differently",
