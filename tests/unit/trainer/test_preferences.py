@@ -34,7 +34,8 @@ def learned(asked: Data) -> list[list[tuple[str, str]]]:
     for one in documents(asked, BadRecords(asked.max_bad_records)):
         assert one.rejected
         both = ((one.text, one.answers or ()), (one.rejected.text, one.rejected.answers))
-        found.append([(text.decode(), text[a:b].decode()) for text, ((a, b),) in both])
+        spans = [(text, *span) for text, answers in both for span in answers]
+        found.append([(text.decode(), text[a:b].decode()) for text, a, b in spans])
     return found
 
 
