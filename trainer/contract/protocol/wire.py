@@ -119,6 +119,8 @@ def _json_types(annotation: Any) -> Iterator[type]:
         yield str
     elif annotation is float:
         yield from (float, int)
+    elif origin is tuple:
+        yield list
     else:
         yield dict if origin is Mapping else annotation
 
@@ -133,6 +135,9 @@ def _converter(annotation: Any) -> Callable[[Any], Any] | None:
     if origin is Mapping:
         types = frozenset(_json_types(arguments[1]))
         return lambda value: _check_values(value, types)
+    if origin is tuple:
+        types = frozenset(_json_types(arguments[0]))
+        return lambda values: _as_tuple(values, types)
     return annotation if _is_enum(annotation) else None
 
 
@@ -144,3 +149,9 @@ def _check_values(value: Mapping[str, Any], types: frozenset[type]) -> Mapping[s
     if not all(type(one) in types for one in value.values()):
         raise ValueError("a value has the wrong type")
     return value
+
+
+def _as_tuple(values: list[Any], types: frozenset[type]) -> tuple[Any, ...]:
+    if not all(type(one) in types for one in values):
+        raise ValueError("a value has the wrong type")
+    return tuple(values)
