@@ -283,7 +283,7 @@ def _unknown(schema: type[BaseModel], path: KeyPath, loc: KeyPath) -> str:
 
 
 def _meant(schema: type[BaseModel], path: KeyPath, loc: KeyPath) -> str:
-    """Suggests the key of that name in another section, else the nearest one of the same section."""
+    """Suggests the key of that name in another section, else the nearest one of this section."""
     _, owner = _locate(schema, loc[:-1])
     word = str(path[-1])
     siblings = [name for section in _sections(owner) for name in section.model_fields]
