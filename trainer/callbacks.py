@@ -44,6 +44,9 @@ class ReportCallback(Callback):
             "epoch": self._loader.epoch(step),
             "examples": f"{int(metrics.examples):08x}",
         }
+        if metrics.reward_margin is not None and metrics.reward_accuracy is not None:
+            fields["reward_margin"] = float(metrics.reward_margin)
+            fields["reward_accuracy"] = float(metrics.reward_accuracy)
         self._report.step(step, fields)
 
     def on_eval(self, step: int, result: EvalResult) -> None:

@@ -20,6 +20,7 @@ from trainer.contract.storage.corpus import DataError, File, files, reading
 from trainer.contract.storage.retries import Patience
 from trainer.data import readers
 from trainer.data.chat import Chats, Conversation
+from trainer.data.preference import Pair, Preferences
 from trainer.data.readers import array_records, parquet_rows
 from trainer.data.tokenizer import Span
 
@@ -29,7 +30,7 @@ else:
     from backports import zstd
 
 
-Content = bytes | Conversation | str | readers.BadRecordError
+Content = bytes | Conversation | Pair | str | readers.BadRecordError
 """A text, or the reason (str or BadRecordError) that it is missing."""
 
 
@@ -54,6 +55,8 @@ class Document(NamedTuple):
     end: Position
     answers: tuple[Span, ...] | None = None
     """Start and end of each learned part of the text, in bytes; None: all is learned."""
+    rejected: Conversation | None = None
+    """The second text of a pair, whose first is the chosen one; None for other documents."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -101,6 +104,8 @@ def documents(data: Data, bad: BadRecords, start: Position = START) -> Iterator[
                     yield Document(name, found, end)
                 case Conversation():
                     yield Document(name, found.text, end, found.answers)
+                case Pair(chosen, rejected):
+                    yield Document(name, chosen.text, end, chosen.answers, rejected)
                 case why:
                     bad.add(f"{file.path}:{line}: {why}")
         before += file.size
@@ -135,16 +140,18 @@ def _records(file: File, data: Data, over: int) -> Iterator[tuple[int, Content, 
             yield line, text, int(share * file.size)
         return
     with reading(file) as raw, unpacked(file, raw) as opened:
-        if data.source in ("jsonl", "chat"):
+        if data.source in ("jsonl", "chat", "preference"):
             for line, found in readers.lines(opened, _reader(data), over):
                 yield line, found, raw.tell()
         else:
             yield 0, opened.read(), raw.tell()
 
 
-def _reader(data: Data) -> Callable[[readers.Record], bytes | Conversation]:
+def _reader(data: Data) -> Callable[[readers.Record], bytes | Conversation | Pair]:
     if data.source == "chat":
         return Chats(data).read
+    if data.source == "preference":
+        return Preferences(data).read
     return lambda record: readers.text(record, data.text_field).encode()
 
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 NO_TOKEN = -1
+CHOSEN = 1
+"""Segment of the chosen text in the example of a pair; the rejected one follows."""
 Array = Any
 """A numpy array on the host, a jax.Array on the devices; this module imports no jax."""
 
@@ -67,6 +69,19 @@ def example(window: np.ndarray, number: int, eos_id: int | None) -> Batch:
 def held_out_example(stream: Stream, number: int, seq_len: int, eos_id: int | None) -> Batch:
     """Returns example `number` of a stream, padded with targets of weight 0 at the stream's end."""
     window = stream[number * seq_len : (number + 1) * seq_len + 1]
+    return padded_example(window, number, seq_len, eos_id)
+
+
+def pair_example(pair: np.ndarray, number: int, seq_len: int, eos_id: int) -> Batch:
+    """Returns the example of a pair's tokens, `SEP chosen SEP rejected`, closed and padded.
+
+    The chosen text is segment CHOSEN. The separators after both texts are learned.
+    """
+    return padded_example(np.append(pair, eos_id), number, seq_len, eos_id)
+
+
+def padded_example(window: np.ndarray, number: int, seq_len: int, eos_id: int | None) -> Batch:
+    """Returns the example of up to `seq_len + 1` tokens, padded with targets of weight 0."""
     real = max(0, len(window) - 1)
     padded = np.concatenate([window, np.zeros(seq_len + 1 - len(window), window.dtype)])
     whole = example(padded, number, eos_id)

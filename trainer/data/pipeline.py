@@ -20,7 +20,7 @@ from trainer.contract.records.exclusions import Exclusion
 from trainer.data.interleaver import Interleaver, Mixed
 from trainer.data.kept_order import KeptOrder
 from trainer.data.mixture import Mixture
-from trainer.data.packing import Batch, example, held_out_example, stack
+from trainer.data.packing import Batch, example, held_out_example, pair_example, stack
 from trainer.data.token_cache import Tokens
 
 READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)
@@ -109,13 +109,16 @@ def training_batches(
     """
     order = mixed_order(tokens, data.seq_len, seed, excluded)
     firsts = [0, *accumulate(part.sequences(data.seq_len) for part in tokens.parts)]
-    window, parts = data.seq_len + 1, tokens.parts
+    parts = tokens.parts
 
     def read(number: int) -> Batch:
         source = bisect(firsts, number) - 1
-        start = (number - firsts[source]) * data.seq_len
-        stream = parts[source].held_in[start : start + window]
-        return example(stream, number, parts[source].boundary(data))
+        part = parts[source]
+        inputs = part.inputs(number - firsts[source], data.seq_len)
+        if part.pairs:
+            return pair_example(part.held_in[inputs], number, data.seq_len, part.tokenizer.eos_id)
+        window = part.held_in[inputs.start : inputs.stop + 1]
+        return example(window, number, part.boundary(data))
 
     rows = data.global_batch // block[1]
     blocks = BlockOfBatches(order, data.global_batch, *block, shift).map(read)
@@ -138,8 +141,7 @@ def held_out_batches(
     tokens: Tokens, data: Data, batches: int, block: tuple[int, int]
 ) -> list[Batch]:
     """Returns this block's rows of up to `batches` fixed global batches, evenly spread."""
-    stream = tokens.held_out
-    sequences = -(-(len(stream) - 1) // data.seq_len) if len(stream) > 1 else 0
+    sequences = _held_out_sequences(tokens, data.seq_len)
     count = min(batches * data.global_batch, sequences)
     numbers = [index * sequences // count for index in range(count)]
     # Rows past the end of the stream are padding of weight 0.
@@ -147,14 +149,25 @@ def held_out_batches(
     rows = data.global_batch // block[1]
     starts = range(block[0] * rows, len(numbers), data.global_batch)
     return [
-        stack(
-            [
-                held_out_example(stream, number, data.seq_len, tokens.boundary(data))
-                for number in numbers[start : start + rows]
-            ]
-        )
+        stack([_held_out(tokens, data, number) for number in numbers[start : start + rows]])
         for start in starts
     ]
+
+
+def _held_out_sequences(tokens: Tokens, seq_len: int) -> int:
+    if tokens.pairs:
+        return len(tokens.pairs.held_out)
+    return max(0, -(-(len(tokens.held_out) - 1) // seq_len))
+
+
+def _held_out(tokens: Tokens, data: Data, number: int) -> Batch:
+    """Returns a held-out example; the one after the last is padding."""
+    if tokens.pairs and number < len(tokens.pairs.held_out):
+        first, after = tokens.pairs.held_out[number].tolist()
+        pair = tokens.held_out[first:after]
+        return pair_example(pair, number, data.seq_len, tokens.tokenizer.eos_id)
+    padding = number if tokens.pairs is None else len(tokens.held_out)
+    return held_out_example(tokens.held_out, padding, data.seq_len, tokens.boundary(data))
 
 
 def block_of(split: BatchSplit, process: int) -> tuple[int, int]:

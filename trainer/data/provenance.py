@@ -70,16 +70,17 @@ class _Source:
         return corpus.files(self.data)
 
     def parts(self, number: int) -> list[DocumentPart]:
-        begin = number * self.seq_len
+        inputs = self.tokens.inputs(number, self.seq_len)
+        begin, length = inputs.start, inputs.stop - inputs.start
         if self.tokens.documents is None:
             return list(self._parts_of_files(begin))
         table = self.tokens.documents
         index = bisect(range(len(table)), begin, key=lambda row: int(table[row, 0])) - 1
         found, start = list[DocumentPart](), 0
-        while start < self.seq_len:
+        while start < length:
             first, file, line = map(int, table[index])
             after = int(table[index + 1, 0]) if index + 1 < len(table) else self.tokens.count
-            stop = min(after - begin, self.seq_len)
+            stop = min(after - begin, length)
             if stop > start:
                 found.append(self._part(file, line, begin + start - first, start, stop))
             start, index = stop, index + 1
@@ -102,7 +103,7 @@ class _Source:
         return DocumentPart(self.name, name, str(file.path), line or None, first, start, stop)
 
     def text(self, number: int, part: DocumentPart) -> str:
-        begin = number * self.seq_len
+        begin = self.tokens.inputs(number, self.seq_len).start
         given = self.tokens.held_in[begin + part.start : begin + part.stop].astype(np.int64)
         known = np.where(given < 0, ~given, given)
         return self.tokens.tokenizer.decode(

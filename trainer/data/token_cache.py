@@ -22,12 +22,15 @@ from trainer.contract.storage import corpus
 from trainer.contract.storage.cache_dirs import cache_folder
 from trainer.contract.storage.retries import retried
 from trainer.contract.storage.tokenizer_info import vocabulary
-from trainer.data import cache_lock, token_shards, tokenizer, train_tokenizer
+from trainer.data import cache_lock, pairs, token_shards, tokenizer, train_tokenizer
 from trainer.data.cache_lock import Progress
 from trainer.data.documents import BadRecords
+from trainer.data.pairs import Pairs
 from trainer.data.token_shards import Stream
 from trainer.data.tokenizer import BYTES, Tokenizer
 
+MARKED = ("chat", "preference")
+"""Sources some of whose tokens are not learned."""
 FORMAT = "4"
 BAD_RECORDS = "bad_records.json"
 NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -54,6 +57,8 @@ class Tokens:
     documents: np.ndarray | None = None
     """First token, file and line of each training document (documents, 3); None when the streams
     are files of tokens."""
+    pairs: Pairs | None = None
+    """The examples of `source: preference`; None for other sources, which are cut into windows."""
 
     @property
     def parts(self) -> "tuple[Tokens, ...]":
@@ -78,8 +83,16 @@ class Tokens:
         return self.tokenizer.eos_id if data.mask_across_documents else None
 
     def sequences(self, seq_len: int) -> int:
-        """Returns the number of training examples: `seq_len` tokens each, plus the next token."""
+        """Returns the number of training examples: pairs, or windows of `seq_len` tokens."""
+        if self.pairs:
+            return len(self.pairs.held_in)
         return max(0, (len(self.held_in) - 1) // seq_len)
+
+    def inputs(self, number: int, seq_len: int) -> slice:
+        """Returns the part of the training stream that is the input of an example."""
+        if self.pairs:
+            return slice(*self.pairs.held_in[number].tolist())
+        return slice(number * seq_len, (number + 1) * seq_len)
 
 
 def load(
@@ -114,21 +127,25 @@ def load(
         ) from error
     bad = BadRecords(data.max_bad_records, left_out)
     bad.check()
-    return Tokens(sha256, held_in, held_out, bad, encoder, trained, found_in)
+    found = None
+    if data.source == "preference":
+        found = pairs.find(held_in, held_out, found_in, encoder.eos_id, data, bad)
+    return Tokens(sha256, held_in, held_out, bad, encoder, trained, found_in, found)
 
 
 def check(tokens: Tokens, data: Data) -> None:
     """Raises corpus.DataError when the tokens do not fill one sequence or one global batch."""
     count = len(tokens.held_in)
-    if count < data.seq_len + 1:
+    if tokens.pairs is None and count < data.seq_len + 1:
         raise corpus.DataError(
             f"the corpus has {count:,} tokens for training, but a sequence needs "
             f"{data.seq_len + 1:,}. Reduce data.seq_len or add text"
         )
     sequences = tokens.sequences(data.seq_len)
     if sequences < data.global_batch:
+        kind = f"sequences of {data.seq_len} tokens" if tokens.pairs is None else "training pairs"
         raise corpus.DataError(
-            f"the corpus has {sequences:,} sequences of {data.seq_len} tokens, fewer than "
+            f"the corpus has {sequences:,} {kind}, fewer than "
             f"data.global_batch ({data.global_batch}). Reduce data.global_batch or add text"
         )
 
@@ -167,7 +184,7 @@ def _fill(
         )
     whole = making / "whole"
     whole.mkdir(exist_ok=True)
-    dtype = np.int32 if data.source == "chat" else encoder.dtype
+    dtype = np.int32 if data.source in MARKED else encoder.dtype
     token_shards.join(making / "shards", whole, data.validation_fraction, dtype, report)
     (whole / BAD_RECORDS).write_text(json.dumps(bad.found))
     whole.rename(folder)

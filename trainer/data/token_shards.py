@@ -144,7 +144,14 @@ def _encoded(group: list[Document], encoder: Tokenizer) -> Iterator[np.ndarray]:
     texts = [document.text for document in group]
     if group[0].answers is None:
         return encoder.encode_all(texts)
-    return encoder.encode_answers(texts, [document.answers or () for document in group])
+    found = encoder.encode_answers(texts, [document.answers or () for document in group])
+    rejected = [document.rejected for document in group if document.rejected]
+    if not rejected:
+        return found
+    others = encoder.encode_answers(
+        [one.text for one in rejected], [one.answers for one in rejected]
+    )
+    return map(np.concatenate, zip(found, others, strict=True))
 
 
 def _finished(folder: Path) -> Iterator[np.lib.npyio.NpzFile]:

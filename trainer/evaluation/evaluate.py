@@ -13,12 +13,13 @@ from trainer.distributed import initialize
 from trainer.distributed import mesh as meshes
 from trainer.model import Params
 from trainer.programs import executables
+from trainer.step.dpo import pair_sums
 from trainer.step.loss import loss_sum
 from trainer.step.train_step import TrainProgram
 from trainer.telemetry.metrics import Evaluation
 
 Sums = tuple[jax.Array, jax.Array]
-"""Sums of the loss and of the targets' weights."""
+"""Sums of the loss and of the targets' weights, or over pairs."""
 
 
 def combined(found: Sequence[Evaluation | None], sources: Mapping[str, int]) -> Evaluation | None:
@@ -57,7 +58,7 @@ class Evaluator:
         self._compiled: Callable[..., Sums] | None = None
 
     def evaluate(self, params: Params, batches: Iterable[Batch]) -> Evaluation | None:
-        """Returns the mean loss of all targets in the batches. Returns None without targets."""
+        """Returns the mean loss of all targets, or pairs, in the batches; None without any."""
         zero = jax.make_array_from_callback((), self._whole, lambda _: np.float32(0))
         sums = (zero, zero)
         for batch in batches:
@@ -80,8 +81,12 @@ class Evaluator:
         """Adds the sums of a batch (M, B, S) to those `before`."""
 
         def add(before: Sums, micro: Batch) -> tuple[Sums, None]:
-            loss = loss_sum(self._network.bind(params), micro)
-            return (before[0] + loss, before[1] + jnp.sum(micro.weights)), None
+            if dpo := self._network.job.dpo:
+                loss, targets, *_ = pair_sums(self._network, params, micro, dpo.beta)
+            else:
+                loss = loss_sum(self._network.bind(params), micro)
+                targets = jnp.sum(micro.weights)
+            return (before[0] + loss, before[1] + targets), None
 
         if self._is_pipelined:
             return add(before, batch)[0]

@@ -64,7 +64,7 @@ def loss_sum(
 def losses_by_row(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
     """Returns the sum over each row's targets of weight times cross-entropy, in nats, (B,).
 
-    For evaluation, without dropout. Do not differentiate it: it keeps no logits for a gradient.
+    Without dropout. A gradient computes the logits again instead of keeping them.
     """
     return jnp.sum(losses_by_target(model, batch), axis=1)
 
@@ -81,7 +81,9 @@ def losses_by_target(model: Decoder | nnx.Module, batch: Batch) -> jax.Array:
             x_RTD, (targets_RT, weights_RT) = chunk
             return None, cross_entropy(model.logits(x_RTD, kernel_RDV), targets_RT) * weights_RT
 
-        _, losses_IRT = _loop(model)(one_chunk, None, _chunks(model, features_BSD, batch))
+        _, losses_IRT = _loop(model)(
+            jax.checkpoint(one_chunk), None, _chunks(model, features_BSD, batch)
+        )
         return _by_row(losses_IRT, batch.tokens.shape)
 
 

@@ -24,11 +24,25 @@ from trainer.model.dropout import row_keys
 from trainer.model.sharding import scattering_by_rows
 from trainer.programs import executables
 from trainer.step import compiler_options, optimizer
+from trainer.step.dpo import pair_sums
 from trainer.step.loss import loss_sum
 
 Leaf = TypeVar("Leaf")
-Sums = tuple[tuple[jax.Array, jax.Array], Params]
-"""((loss, targets), gradients), summed over targets."""
+
+
+class Counts(NamedTuple):
+    """Sums over the targets, or over the pairs of DPO."""
+
+    targets: jax.Array
+    """Weight of the targets, or number of pairs: what the loss is a mean over."""
+    margin: jax.Array | None = None
+    """Reward margins of the pairs; None without DPO."""
+    correct: jax.Array | None = None
+    """Number of pairs whose chosen completion has the higher reward; None without DPO."""
+
+
+Sums = tuple[tuple[jax.Array, Counts], Params]
+"""((loss, counts), gradients)."""
 
 
 class TrainState(NamedTuple, Generic[Leaf]):
@@ -65,13 +79,17 @@ class StepMetrics(NamedTuple):
     grad_norm: jax.Array
     learning_rate: jax.Array
     tokens: jax.Array
-    """Number of targets of weight 1 in the global batch."""
+    """Number of targets of weight 1 in the global batch, or of pairs."""
     examples: jax.Array
     """Digest of the example numbers, independent of their order."""
     applied: jax.Array
     """Whether the update was applied: loss and gradient are finite and within the limits."""
     request: jax.Array
     """Largest stop request of all processes: see trainer/distributed/stop_vote.py."""
+    reward_margin: jax.Array | None = None
+    """Mean reward margin of the pairs; None without DPO."""
+    reward_accuracy: jax.Array | None = None
+    """Share of the pairs whose chosen completion has the higher reward; None without DPO."""
 
 
 @dataclass(frozen=True)
@@ -239,8 +257,8 @@ class TrainProgram:
         is False.
         """
         with scattering_by_rows(self.fsdp_rows):
-            grads, loss, tokens = self._sums(state, batch)
-        tokens = jnp.maximum(tokens, 1)  # a small batch of conversations may have no answer
+            grads, loss, counts = self._sums(state, batch)
+        tokens = jnp.maximum(counts.targets, 1)  # a small batch of conversations may have no answer
         # Values of the mean over all targets. One collective sums loss and number of targets.
         with jax.named_scope("clipping"):
             loss, grad_norm = loss / tokens, optax.tree.norm(grads) / tokens
@@ -258,7 +276,8 @@ class TrainProgram:
         never = (grad_norm < -1).astype(requests.dtype)
         with jax.named_scope("bookkeeping"):
             examples, request = self._of_all_devices(batch.examples, requests + never)
-        metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, applied, request)
+        rewards = [total if total is None else total / tokens for total in counts[1:]]
+        metrics = StepMetrics(loss, grad_norm, rate, tokens, examples, applied, request, *rewards)
         return new._replace(frozen_params=state.frozen_params), metrics
 
     def _moved(
@@ -273,32 +292,31 @@ class TrainProgram:
         )
         return TrainState(state.step + 1, params, moments, average)
 
-    def _sums(
-        self, state: TrainState[jax.Array], batch: Batch
-    ) -> tuple[Params, jax.Array, jax.Array]:
-        """Returns gradients, loss and number of targets, summed over the global batch's targets."""
+    def _sums(self, state: TrainState[jax.Array], batch: Batch) -> tuple[Params, jax.Array, Counts]:
+        """Returns gradients, loss and counts, summed over the global batch's targets or pairs."""
 
-        def total_loss(params: Params, micro: Batch) -> tuple[jax.Array, jax.Array]:
+        def total_loss(params: Params, micro: Batch) -> tuple[jax.Array, Counts]:
             weights = {**(state.frozen_params or {}), **params}
             return micro_batch_loss(self.network, weights, micro, state.step)
 
         gradient = jax.value_and_grad(total_loss, has_aux=True)
         if self.is_pipelined:
-            (loss, tokens), grads = gradient(state.params, batch)
-            return self._placed(grads), loss, tokens
+            (loss, counts), grads = gradient(state.params, batch)
+            return self._placed(grads), loss, counts
         if batch.tokens.shape[0] == 1:
             first = jax.tree.map(lambda x: x[0], batch)
-            (loss, tokens), grads = gradient(state.params, first)
-            return self._placed(grads), loss, tokens
+            (loss, counts), grads = gradient(state.params, first)
+            return self._placed(grads), loss, counts
 
         def accumulate(total: Sums, micro: Batch) -> tuple[Sums, None]:
             sums, grads = jax.tree.map(jnp.add, total, gradient(state.params, micro))
             return (sums, self._placed(grads)), None
 
         zero = jnp.float32(0)
-        zeros = ((zero, zero), jax.tree.map(jnp.zeros_like, state.params))
-        ((loss, tokens), grads), _ = jax.lax.scan(accumulate, zeros, batch)
-        return grads, loss, tokens
+        none = Counts(zero, zero, zero) if self.job.dpo else Counts(zero)
+        zeros = ((zero, none), jax.tree.map(jnp.zeros_like, state.params))
+        ((loss, counts), grads), _ = jax.lax.scan(accumulate, zeros, batch)
+        return grads, loss, counts
 
     def _of_all_devices(
         self, examples: jax.Array, requests: jax.Array
@@ -341,17 +359,20 @@ def _parted(
 
 def micro_batch_loss(
     network: AnyNetwork, params: Params, micro: Batch, step: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Returns the loss of a micro-batch (B, S), summed over its targets in nats, and their weight.
+) -> tuple[jax.Array, Counts]:
+    """Returns the loss of a micro-batch (B, S), summed over targets or pairs in nats, and counts.
 
     Micro-batches (M, B, S) pass through the stages of a pipeline.
     `step` is the number of updates done, which seeds the dropout of the next one.
     """
+    if network.job.dpo:
+        loss, *counts = pair_sums(network, params, micro, network.job.dpo.beta)
+        return loss, Counts(*counts)
     keys = None
     if network.is_random:
         keys = row_keys(network.job.seed, step, micro.examples)
     loss = loss_sum(network.bind(params), micro, keys, network.job.optimizer.z_loss)
-    return loss, jnp.sum(micro.weights)
+    return loss, Counts(jnp.sum(micro.weights))
 
 
 def digest(examples: jax.Array) -> jax.Array:

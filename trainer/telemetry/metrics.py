@@ -194,8 +194,11 @@ class Report:
         losses = evaluation.eval_losses if evaluation else {}
         if evaluation:
             loss, perplexity = evaluation.eval_loss, evaluation.eval_perplexity
-            numbers |= {"eval_loss": loss, "eval_perplexity": perplexity}
-            text += f"  eval_loss {loss:.4f}  perplexity {perplexity:.3f}"
+            numbers |= {"eval_loss": loss}
+            text += f"  eval_loss {loss:.4f}"
+            if not self._job.dpo:  # its loss is not one of tokens
+                numbers |= {"eval_perplexity": perplexity}
+                text += f"  perplexity {perplexity:.3f}"
             text += "".join(f"  {name} {one:.4f}" for name, one in losses.items())
         if choices:
             numbers |= asdict(choices)

@@ -38,6 +38,8 @@ def explain(run_dir: Path, job: Job, step: int, top: int) -> StepExamples:
     Raises ConfigError when the state before the step cannot be computed here, BrokenError when its
     checkpoint is damaged.
     """
+    if job.dpo:
+        raise ConfigError(["dpo: the loss of a pair is not a sum of the losses of its targets"])
     folder = to_path(folder_of(job, run_dir))
     lines = recorded_steps(run_dir)
     listed = excluded_examples(folder)

@@ -98,7 +98,10 @@ def test_another_template_or_field_is_another_corpus(tmp_path: Path) -> None:
             {"messages": [{"role": "user", "content": 7}]},
             "message 1 of 'messages': 'content' must be text, found 7",
         ),
-        (conversation("a", "b", "c"), "the last message has role 'user', expected 'assistant'"),
+        (
+            conversation("a", "b", "c"),
+            "the last message of 'messages' has role 'user', expected 'assistant'",
+        ),
         (
             conversation("a", "b <|endoftext|> c"),
             "the record contains '<|endoftext|>', the document separator",

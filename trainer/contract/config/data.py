@@ -57,9 +57,9 @@ class ChatFields(Section):
 class Source(Section):
     """One corpus of a mixture; `text_field`, `fields` and `dtype` default to those of `data`."""
 
-    source: Literal["stdlib", "text", "jsonl", "chat", "parquet", "array_record", "tokens"] = Field(
-        description="Format of this corpus, as in `data.source`."
-    )
+    source: Literal[
+        "stdlib", "text", "jsonl", "chat", "preference", "parquet", "array_record", "tokens"
+    ] = Field(description="Format of this corpus, as in `data.source`.")
     path: str | None = Field(default=None, description="Files of this corpus, as in `data.path`.")
     text_field: str | None = Field(
         default=None, description="Field or column with the text. null: `data.text_field`."
@@ -97,10 +97,19 @@ class Data(Section):
     model_config = ConfigDict(json_schema_extra=_require_source_or_mixture)
 
     source: Literal[
-        "stdlib", "text", "jsonl", "chat", "parquet", "array_record", "tokens", "mixture"
+        "stdlib",
+        "text",
+        "jsonl",
+        "chat",
+        "preference",
+        "parquet",
+        "array_record",
+        "tokens",
+        "mixture",
     ] = Field(
         description="Format of the corpus. `stdlib` is the source code of Python's standard "
-        "library; `tokens` are files of token ids; `mixture` combines several corpora."
+        "library; `preference` are pairs of completions for `dpo`; `tokens` are files of token "
+        "ids; `mixture` combines several corpora."
     )
     mixture: Annotated[tuple[Source, ...], Field(min_length=2)] | None = Field(
         default=None,
@@ -138,7 +147,10 @@ class Data(Section):
         description="Token that separates documents. null: the end-of-text token of the "
         "tokenizer.json.",
     )
-    seq_len: Positive = Field(description="Number of tokens in a sequence.")
+    seq_len: Positive = Field(
+        description="Number of tokens in a sequence. A pair of `source: preference` is one "
+        "sequence, with both texts."
+    )
     global_batch: Positive = Field(
         description="Number of sequences in a step, over all processes and micro-batches."
     )

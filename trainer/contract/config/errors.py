@@ -283,14 +283,14 @@ def _unknown(schema: type[BaseModel], path: KeyPath, loc: KeyPath) -> str:
 
 
 def _meant(schema: type[BaseModel], path: KeyPath, loc: KeyPath) -> str:
-    """Suggests the nearest key of the same section, else the key of that name in another one."""
+    """Suggests the key of that name in another section, else the nearest one of this section."""
     _, owner = _locate(schema, loc[:-1])
     word = str(path[-1])
     siblings = [name for section in _sections(owner) for name in section.model_fields]
     here = ".".join(map(str, path))
     same = (key for key in _all_keys(schema) if key.rpartition(".")[2] == word and key != here)
     elsewhere = next((f" Did you mean '{key}'?" for key in same), "")
-    return suggest(word, siblings) or elsewhere
+    return elsewhere or suggest(word, siblings)
 
 
 def _all_keys(schema: type[BaseModel], prefix: str = "") -> Iterator[str]:

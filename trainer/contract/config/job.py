@@ -11,6 +11,7 @@ from trainer.contract.config.base import NonNegative, Positive, Section
 from trainer.contract.config.budget import Budget
 from trainer.contract.config.checkpoint_ref import parse_checkpoint_ref
 from trainer.contract.config.data import Data
+from trainer.contract.config.dpo import Dpo
 from trainer.contract.config.errors import KeyedError
 from trainer.contract.config.lora import Lora
 from trainer.contract.config.model import AnyModel, Model
@@ -359,6 +360,11 @@ class Job(BaseJob):
     lora: Lora | None = Field(
         default=None,
         description="Low-rank adapters to train instead of the model's own weights. null: off.",
+    )
+    dpo: Dpo | None = Field(
+        default=None,
+        description="Direct preference optimization on the pairs of `data.source: preference`. "
+        "null: next-token prediction.",
     )
     data: Data = Field(description="Corpora, tokenizer and batch size.")
     mesh: Mesh = Field(default=Mesh(), description="Sizes of the mesh axes.")

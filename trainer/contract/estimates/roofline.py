@@ -141,7 +141,7 @@ def flops_per_token(job: Job, plan: Plan) -> float:
     token chooses. It excludes norms and biases. Frozen weights, which have no gradient, count 4 N.
     Attention's two products over S positions are 12 L S H h. They are halved because a position
     attends only to earlier ones; a window reduces them further. Recomputation by rematerialization
-    is not counted.
+    is not counted. The forward pass of DPO's reference is.
 
     References:
         PaLM, appendix B (without the causal half): https://arxiv.org/abs/2204.02311
@@ -149,7 +149,9 @@ def flops_per_token(job: Job, plan: Plan) -> float:
     """
     kernels = _kernels(job, plan)
     frozen = [array for array in kernels if not array.is_trained]
-    return 6.0 * _met(job, kernels) - 2.0 * _met(job, frozen) + attention_flops_per_token(job)
+    own = 6.0 * _met(job, kernels) - 2.0 * _met(job, frozen) + attention_flops_per_token(job)
+    reference = 2.0 * (_met(job, frozen) + _attention(job)) if job.dpo else 0.0
+    return own + reference
 
 
 def output_flops_per_token(job: Job, plan: Plan) -> float:

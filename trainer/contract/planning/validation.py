@@ -82,6 +82,7 @@ def job_problems(job: Job, world: World) -> Problems:
     yield from _vocabulary(job)
     yield from _paths(job.data)
     yield from _chats(job.data)
+    yield from _preferences(job)
     yield from _schedule(job.optimizer, job.steps)
     yield from _profile(job, world)
 
@@ -203,6 +204,36 @@ def _chats(data: Data) -> Problems:
             )
 
 
+def _preferences(job: Job) -> Problems:
+    """Yields conflicts of pairs, and of the training on them, with the rest of the job."""
+    for number, part in enumerate(job.data.parts):
+        key = f"{_key_of(job.data, number)}.source"
+        if job.dpo and part.source != "preference":
+            yield key, f"dpo needs pairs, found '{part.source}'. Set source: preference"
+        if part.source == "preference" and not job.dpo:
+            yield key, "pairs are for the section dpo. Set it, for example to {beta: 0.1}"
+    if not job.dpo:
+        return
+    if not job.lora:
+        yield (
+            "lora",
+            "dpo needs adapters: its reference is the model without them. Set this section, for "
+            "example to {rank: 16}",
+        )
+    if not job.data.mask_across_documents:
+        yield (
+            "data.mask_across_documents",
+            "with dpo, a rejected completion must not attend to the chosen one. Remove this key",
+        )
+    if job.optimizer.z_loss:
+        yield "optimizer.z_loss", "dpo has its own loss. Remove this key"
+    if isinstance(job.model, Model) and job.model.dropout:
+        yield (
+            "model.dropout",
+            "dpo compares the model with its reference, without noise. Remove this key",
+        )
+
+
 def _key_of(data: Data, number: int) -> str:
     """Returns the job file's key of a part of the data."""
     return "data" if data.mixture is None else f"data.mixture.{number}"
@@ -273,6 +304,9 @@ def _heads_and_experts(model: Model, mesh: Mapping[str, int]) -> Problems:
 def _stages(job: Job, stages: int) -> Problems:
     """Yields conflicts of a pipeline's stages, which all run the same program."""
     if stages == 1:
+        return
+    if job.dpo:
+        yield "mesh.pipeline", f"found {stages}, but dpo runs on one stage. Remove this key"
         return
     if not isinstance(job.model, Model):
         yield (

@@ -163,7 +163,7 @@ class StepEvent(Event):
     step: int
     """Number of the step, from 1."""
     loss: float | None = None
-    """Mean cross-entropy per target, in nats."""
+    """Mean cross-entropy per target, or DPO loss per pair, in nats."""
     grad_norm: float | None = None
     """Global L2 norm of the gradient, before clipping."""
     learning_rate: float | None = None
@@ -182,6 +182,10 @@ class StepEvent(Event):
     """Passes over the data, from 0."""
     examples: str | None = None
     """Digest of the step's examples, as 8 hexadecimal digits."""
+    reward_margin: float | None = None
+    """Mean reward of the chosen completions minus that of the rejected; absent without `dpo`."""
+    reward_accuracy: float | None = None
+    """Share of pairs whose chosen completion has the higher reward; absent without `dpo`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,9 +232,9 @@ class EvalEvent(Event):
     step: int | None = None
     """The step after which it ran."""
     eval_loss: float | None = None
-    """Mean cross-entropy per target on held-out data, in nats."""
+    """Mean cross-entropy per target, or DPO loss per pair, on held-out data, in nats."""
     eval_perplexity: float | None = None
-    """Exponential of `eval_loss`."""
+    """Exponential of `eval_loss`; absent with `dpo`."""
     eval_losses: Mapping[str, float] | None = None
     """Loss of each source of a mixture, by its name, in nats."""
     accuracy: float | None = None

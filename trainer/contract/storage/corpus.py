@@ -80,6 +80,8 @@ def digest(data: Data) -> str:
         total.update(f"{data.source}\0{data.text_field}\0".encode())
     elif data.source == "chat":
         total.update(f"chat\0{data.fields.model_dump_json()}\0{_template(data)}\0".encode())
+    elif data.source == "preference":
+        total.update(f"preference\0{_template(data)}\0".encode())
     elif data.source == "array_record":
         total.update(b"array_record\0")
     elif data.source == "tokens":
