@@ -37,6 +37,7 @@ CHANGES: dict[str, tuple[bool, Any]] = {
     "wandb": (False, {"project": "other"}),
     "model": (True, {"layers": 1}),
     "lora": (True, {"rank": 2}),
+    "dpo": (True, {"beta": 0.2}),
     "data": (True, {"seq_len": 16}),
     "mesh": (True, {"tensor": 2}),
     "optimizer": (True, {"clip_norm": 9.0}),
@@ -52,8 +53,9 @@ CHANGES: dict[str, tuple[bool, Any]] = {
 
 def key(**changes: Any) -> str:
     job = job_of(**{"checkpoint": {"every_steps": 1}, **changes})
-    without_lora = job.model_copy(update={"lora": None})  # adapters need a base model to be planned
-    plan = resolve(without_lora, WORLD, corpus_of(job))
+    # Adapters need a base model to be planned, and preferences need adapters.
+    planned = job.model_copy(update={"lora": None, "dpo": None})
+    plan = resolve(planned, WORLD, corpus_of(job))
     return keys.of_job(job, plan, jax.devices()[0])
 
 

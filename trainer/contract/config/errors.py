@@ -11,11 +11,14 @@ from pydantic.fields import FieldInfo
 
 from trainer.contract.config.yaml import KeyPath, dump
 
+NEAR, VERY_NEAR = 0.6, 0.8
+"""Similarity of words by difflib, between 0 and 1."""
 
-def suggest(word: str, known: Iterable[str]) -> str:
+
+def suggest(word: str, known: Iterable[str], similarity: float = NEAR) -> str:
     """Returns " Did you mean 'x'?" for the nearest known word, or "" when none is near."""
     by_lower = {name.lower(): name for name in known}
-    nearest = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    nearest = get_close_matches(word.lower(), by_lower, n=1, cutoff=similarity)
     return f" Did you mean '{by_lower[nearest[0]]}'?" if nearest else ""
 
 
@@ -290,7 +293,7 @@ def _meant(schema: type[BaseModel], path: KeyPath, loc: KeyPath) -> str:
     here = ".".join(map(str, path))
     same = (key for key in _all_keys(schema) if key.rpartition(".")[2] == word and key != here)
     elsewhere = next((f" Did you mean '{key}'?" for key in same), "")
-    return elsewhere or suggest(word, siblings)
+    return suggest(word, siblings, VERY_NEAR) or elsewhere or suggest(word, siblings)
 
 
 def _all_keys(schema: type[BaseModel], prefix: str = "") -> Iterator[str]:
