@@ -55,7 +55,7 @@ def test_the_mesh_follows_the_wires_of_the_real_pod(name: str, slices: int, tens
     fsdp = len(devices) // slices // tensor
     assert mesh.shape == mesh_of(data=slices, fsdp=fsdp, tensor=tensor)
     assert {device.id for device in mesh.devices.flat} == {device.id for device in devices}
-    for on_one_slice in mesh.devices:
+    for on_one_slice in mesh.devices.reshape(slices, -1):
         assert len({getattr(device, "slice_index", 0) for device in on_one_slice.flat}) == 1
     for group in mesh.devices.reshape(-1, tensor):
         assert all(distance(a, b) == 1 for a, b in itertools.pairwise(group))
