@@ -30,7 +30,7 @@ SEPARATOR, SEPARATOR_ID = "<|document|>", 256
 
 
 def byte_tokenizer() -> Any:
-    """Of the bytes, with the separator before every text: as our `bytes`."""
+    """Returns a tokenizer like `tokenizer: bytes`, which puts the separator before every text."""
     tokenizers, transformers = import_module("tokenizers"), import_module("transformers")
     whole = [*range(33, 127), *range(161, 173), *range(174, 256)]
     rest = [byte for byte in range(256) if byte not in whole]

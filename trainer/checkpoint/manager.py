@@ -1,6 +1,7 @@
 """Sets up a run's checkpoints from its job: the folder and its lease, the restorer, the saver."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -119,31 +120,35 @@ class Checkpoints:
 
         Every process must call it. Raises StaleError.
         """
-        error = None
-        if jax.process_index() == 0:
-            try:
-                self.lease.renew(self.folder)
-                exclusion_file.write(self.folder, excluded, self.lease.label)
-            except Exception as problem:
-                error = problem
-        consensus.agree("excluded/written", error, (StaleError,))
+        self._change_folder(
+            "excluded/written",
+            lambda: exclusion_file.write(self.folder, excluded, self.lease.label),
+        )
 
     def discard_after(self, step: int) -> None:
         """Moves the checkpoints after a step aside: a host may have computed them wrong.
 
         Every process must call it. Raises StaleError.
         """
+
+        def move() -> None:
+            for later in checkpoint_metadata.steps(self.folder):
+                if later > step:
+                    why = f"a host computed wrong at some time after step {step}"
+                    move_aside(self.folder / str(later), UNCHECKED, why)
+
+        self._change_folder("unchecked/moved", move)
+
+    def _change_folder(self, name: str, change: Callable[[], None]) -> None:
+        """Lets process 0 change the folder while its attempt is the newest one; all wait for it."""
         error = None
         if jax.process_index() == 0:
             try:
                 self.lease.renew(self.folder)
-                for later in checkpoint_metadata.steps(self.folder):
-                    if later > step:
-                        why = f"a host computed wrong at some time after step {step}"
-                        move_aside(self.folder / str(later), UNCHECKED, why)
+                change()
             except Exception as problem:
                 error = problem
-        consensus.agree("unchecked/moved", error, (StaleError,))
+        consensus.agree(name, error, (StaleError,))
 
     @property
     def _has_memory(self) -> bool:

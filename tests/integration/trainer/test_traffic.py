@@ -165,7 +165,7 @@ is_host_transfer=true, frontend_attributes={_xla_megascale_target={{100000->2000
   ROOT %sent = token[] send-done(%send), channel_id=2, is_host_transfer=true
 }
 """
-"""As the compiler for two TPU slices writes a permutation along `pipeline`."""
+"""A permutation along `pipeline`, in the form that the compiler gives it for two TPU slices."""
 
 
 def test_what_goes_from_stage_to_stage_on_another_slice_is_a_permutation() -> None:
