@@ -2,25 +2,26 @@
 
     python benchmarks/soak.py [--faults 50] [--seed 0] [--hosts 2] [--netns] [--in-memory null]
 
-Runs a small job on simulated hosts, with `--netns` in networks of their own. It runs first without
-faults, then in the foreground of a terminal with that many random faults. Each comes at a random
-moment after the recovery from the last one: SIGKILL of a trainer in a random phase, of an agent, of
-a Ray node; SIGTERM of a trainer, of a node; SIGSTOP of a trainer; a data loader that sleeps; a
-trainer that the kernel kills for lack of memory; checkpoints that cannot be read for some seconds
-after a kill (ESTALE); checkpoints that are slow to write; a terminal that closes, after which the
-run is resumed in another one.
+Runs a small job on simulated hosts. It runs first without faults, then, with `--netns` on hosts in
+networks of their own, in the foreground of a terminal with that many random faults. Each comes at a
+random moment after the recovery from the last one: SIGKILL of a trainer in a random phase, of an
+agent, of a Ray node; SIGTERM of a trainer, of a node; SIGSTOP of a trainer; a data loader that
+sleeps; a trainer that the kernel kills for lack of memory; checkpoints that cannot be read for some
+seconds after a kill (ESTALE); checkpoints that are slow to write; a terminal that closes, after
+which the run is resumed in another one.
 
 With `--in-memory`, the state is also kept in the memory of the hosts, every so many steps; a lost
 host loses its memory. Prints a line for each fault, and how often each source was restored. Checks
-at the end that every step is in the curve once, with the examples of the run without faults; that
-there were not many more attempts than faults; that the parts of the goodput add up to the wall
-time; and that no process and no file is left. Exits with 1 when one of these does not hold. Fifty
-faults take about 20 minutes. Memory kills need root and a memory cgroup; without them they are
-skipped, and a line says so.
+at the end that every step is in the curve once, with the examples and the losses of the run without
+faults; that there were not many more attempts than faults; that the parts of the goodput add up to
+the wall time; and that no process and no file is left. Exits with 1 when one of these does not
+hold. Fifty faults take about 20 minutes. Memory kills need root and a memory cgroup; without them
+they are skipped, and a line says so.
 """
 
 import argparse
 import json
+import math
 import os
 import random
 import subprocess
@@ -31,6 +32,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.faults import (
     Fire,
@@ -73,6 +75,8 @@ HANGUP, HANGUP_TIMEOUT_S = "closed terminal", 120.0
 INTERRUPTED = 130
 ATTEMPTS_PER_FAULT = 2
 """Maximum on average: a fault that hits while a program starts can cost one more attempt."""
+LOSS_TOLERANCE = 1e-4
+"""Of the value. The same mesh gives the same bits; this allows for the rounding of other meshes."""
 WALL_TOLERANCE, COMMAND_S = 0.01, 2.0
 """Share of the wall time, and seconds of the command before and after the run."""
 
@@ -210,8 +214,8 @@ def main() -> None:
         steps = STEPS_PER_FAULT * (1 + options.faults)
         job = JOB.format(steps=steps, in_memory=options.in_memory)
         (launcher.folder / "job.yaml").write_text(job)
-        one_host = _cluster(launcher, "one-host", 1)
-        undisturbed = launcher.on(one_host, "undisturbed", ["checkpoint=null"])
+        same_hosts = _cluster(launcher, "same-hosts", options.hosts)
+        undisturbed = launcher.on(same_hosts, "undisturbed", ["checkpoint=null"])
         undisturbed.wait()
         rng = random.Random(options.seed)
         storage = FaultyStorage(folder, f"/runs/{NAME}/checkpoints/")
@@ -239,6 +243,7 @@ def main() -> None:
         checks = [
             (code == 0, f"the run ended with {code}"),
             _check_examples(session.run_dir, undisturbed.run_dir),
+            _check_losses(session.run_dir, undisturbed.run_dir),
             _check_attempts(soak.attempts, options.faults),
             _check_goodput(launcher, wall_s),
             _check_leftovers(traces),
@@ -249,7 +254,7 @@ def main() -> None:
 
 
 def _cluster(launcher: Launcher, name: str, hosts: int, provider: str = "") -> Path:
-    """Writes a cluster file. Runs on any number of hosts have the same examples."""
+    """Writes a cluster file."""
     cluster = launcher.cluster_file(name, provider)
     cluster.write_text(cluster.read_text().replace("hosts: 2", f"hosts: {hosts}"))
     return cluster
@@ -272,7 +277,7 @@ def _print_sources(run_dir: Path) -> None:
 
 
 def _check_examples(run_dir: Path, undisturbed: Path) -> tuple[bool, str]:
-    found, wanted = _examples(run_dir), _examples(undisturbed)
+    found, wanted = _column(run_dir, "examples"), _column(undisturbed, "examples")
     steps = [step for step, _ in found]
     once = steps == list(range(1, len(wanted) + 1))
     lines = (run_dir / "metrics.jsonl").read_text().count('"loss"')
@@ -280,9 +285,17 @@ def _check_examples(run_dir: Path, undisturbed: Path) -> tuple[bool, str]:
     return once and found == wanted, f"{len(found)} steps: {text}"
 
 
-def _examples(run_dir: Path) -> list[tuple[int, str]]:
+def _check_losses(run_dir: Path, undisturbed: Path) -> tuple[bool, str]:
+    found, wanted = _column(run_dir, "loss"), _column(undisturbed, "loss")
+    both = zip(found, wanted, strict=False)
+    worst = max((abs(one - other) / other for (_, one), (_, other) in both), default=math.inf)
+    return worst <= LOSS_TOLERANCE, f"losses differ by at most {worst:.1e} of their value"
+
+
+def _column(run_dir: Path, name: str) -> list[tuple[int, Any]]:
+    """Returns each step of the curve with its value of that name."""
     lines = curve((run_dir / "metrics.jsonl").read_text().splitlines())
-    return [(line["step"], line["examples"]) for line in lines if "loss" in line]
+    return [(line["step"], line[name]) for line in lines if "loss" in line]
 
 
 def _check_attempts(attempts: int, count: int) -> tuple[bool, str]:

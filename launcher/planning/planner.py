@@ -80,7 +80,7 @@ class TrainingLaunch(LaunchSpec):
         plan = _shrunken(self.job, self.plan, world)
         if plan is None:
             return None
-        forecast = estimates.host_memory(self.job, plan)
+        forecast = self._host_memory(plan)
         return plan if host_memory.fits(self.cluster, world, forecast) else None
 
     @property
@@ -137,7 +137,11 @@ class TrainingLaunch(LaunchSpec):
     @property
     def host_memory(self) -> HostMemory:
         """Forecast of the memory of each host."""
-        return estimates.host_memory(self.job, self.plan)
+        return self._host_memory(self.plan)
+
+    def _host_memory(self, plan: Plan) -> HostMemory:
+        may_shrink = any(one.processes < plan.world.processes for one in self.smaller_worlds)
+        return estimates.host_memory(self.job, plan, may_shrink=may_shrink)
 
     @property
     def host_check(self) -> HostCheckCost | None:

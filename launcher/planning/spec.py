@@ -101,11 +101,15 @@ class LaunchSpec(AttemptInfo, ABC):
 
         The smallest world is first.
         """
+        plans = [self.plan_on(world) for world in self.smaller_worlds]
+        return [replace(self, plan=plan) for plan in plans if plan]
+
+    @property
+    def smaller_worlds(self) -> list[World]:
+        """The worlds that an elastic cluster may shrink to, smallest first."""
         if self.cluster_ref.simulate_hosts is not None:
             return []
-        worlds = self.cluster.smaller_worlds(self.cluster_ref.simulated)
-        plans = [self.plan_on(world) for world in worlds]
-        return [replace(self, plan=plan) for plan in plans if plan]
+        return list(self.cluster.smaller_worlds(self.cluster_ref.simulated))
 
     @property
     def sizes(self) -> tuple[int, ...]:

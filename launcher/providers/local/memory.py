@@ -19,7 +19,10 @@ time tokenizes on a machine."""
 
 
 def array_bytes(forecast: HostMemory | None) -> int:
-    """Returns the most bytes of arrays on a host at a time, of which checkpoints are a part."""
+    """Returns the most bytes on a host at a time beside programs.
+
+    They are those of arrays, of which checkpoints are a part, and of compilation ahead.
+    """
     if forecast is None:
         return 0
     return max(
@@ -51,7 +54,8 @@ def refuse_if_too_large(
     raise HostError(
         f"simulating {world.processes} hosts needs about {_gib(needed)} GiB of memory "
         f"({_gib(HEAD_BYTES)} for Ray's head, {_gib(per_host)} per host, {_gib(state_bytes)} of "
-        f"arrays); this machine has {_gib(available)} GiB available. {remedy}."
+        f"arrays and compilation ahead); this machine has {_gib(available)} GiB available. "
+        f"{remedy}."
     )
 
 

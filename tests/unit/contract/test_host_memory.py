@@ -28,8 +28,8 @@ def job_of(**sections: Any) -> Job:
     return tiny_job(**{"model": MODEL, "data": DATA, **sections})
 
 
-def forecast(job: Job, world: World) -> HostMemory:
-    return host_memory(job, resolve(job, world, CORPUS))
+def forecast(job: Job, world: World, *, may_shrink: bool = False) -> HostMemory:
+    return host_memory(job, resolve(job, world, CORPUS), may_shrink=may_shrink)
 
 
 def totals(found: HostMemory) -> dict[str, int]:
@@ -134,6 +134,14 @@ def test_a_job_without_standby_processes_counts_none() -> None:
     assert "standby process" not in found.phase("run").parts
 
 
+def test_cpu_hosts_of_a_run_that_may_shrink_compile_ahead() -> None:
+    found = forecast(job_of(), cpu_world(2, 1), may_shrink=True)
+    programs = found.phase("run").parts["programs"]
+    assert found.phase("run").parts["compilation ahead"] == PROCESS_BYTES + programs
+    on_accelerators = forecast(job_of(), REAL_V4_32, may_shrink=True)
+    assert "compilation ahead" not in on_accelerators.phase("run").parts
+
+
 def test_files_of_tokens_need_no_memory_for_tokenizing() -> None:
     data = {**DATA, "source": "tokens", "path": "x/*.bin"}
     assert "tokenizer" not in forecast(job_of(data=data), REAL_V4_32).phase("prepare").parts
@@ -149,7 +157,7 @@ def test_a_custom_model_counts_its_gradients_and_has_no_export() -> None:
     job, world = job_of(), cpu_world(1, 1)
     plan = resolve(job, world, CORPUS)
     custom = job.model_copy(update={"model": CustomModel(module="own_model:Own")})
-    found = host_memory(custom, plan)
+    found = host_memory(custom, plan, may_shrink=False)
     gradients = sum(one.bytes_per_device for one in plan.trained)
     assert found.phase("run").parts["step"] == 2 * gradients
     assert found.export_bytes == 0

@@ -97,8 +97,11 @@ class HostMemory:
         return next(phase for phase in self.phases if phase.name == name)
 
 
-def host_memory(job: Job, plan: Plan) -> HostMemory:
-    """Returns the forecast of a host that saves and restores, if the job has checkpoints."""
+def host_memory(job: Job, plan: Plan, *, may_shrink: bool) -> HostMemory:
+    """Returns the forecast of a host that saves and restores, if the job has checkpoints.
+
+    `may_shrink`: whether the run may continue on fewer hosts, for which CPU hosts compile ahead.
+    """
     on_cpu = plan.world.on_cpu
     always = {"process": PROCESS_BYTES, "agents": AGENTS_BYTES}
     kept = {"in-memory checkpoints": in_memory_bytes(job, plan)}
@@ -108,6 +111,7 @@ def host_memory(job: Job, plan: Plan) -> HostMemory:
     running = {
         **always, **programs, **arrays, "step": _step(job, plan), "loader": _loader(job, plan),
         "standby process": standby_bytes(job), **kept,
+        "compilation ahead": PROCESS_BYTES + _programs(job) if on_cpu and may_shrink else 0,
     }  # fmt: skip
     made = {**arrays, **_initialization(plan)}
     phases = [
