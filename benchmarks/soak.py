@@ -67,6 +67,7 @@ retries: {{failures: 10}}
 STEPS_PER_FAULT = 30
 """More steps than between two faults, so that the run does not end before the last one."""
 STEP_S = 0.05
+UNDISTURBED_TIMEOUT_S = 3600.0
 LONGEST_PAUSE_S = 1.0
 IN_LOOP, IN_START = ("train", "save", "evaluate"), ("start", "restore", "compile")
 BY_PHASE, MEMORY_KILL = "SIGKILL of a trainer", "memory kill of a trainer"
@@ -216,7 +217,7 @@ def main() -> None:
         (launcher.folder / "job.yaml").write_text(job)
         same_hosts = _cluster(launcher, "same-hosts", options.hosts)
         undisturbed = launcher.on(same_hosts, "undisturbed", ["checkpoint=null"])
-        undisturbed.wait()
+        undisturbed.wait(UNDISTURBED_TIMEOUT_S)
         rng = random.Random(options.seed)
         storage = FaultyStorage(folder, f"/runs/{NAME}/checkpoints/")
         os.environ.update(storage.environment)

@@ -1,5 +1,6 @@
 """A process that is ready before its attempt starts: it has imported everything and waits."""
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -62,6 +63,9 @@ def _import_and_wait(fd: int) -> Start | None:
     """
     import trainer.train  # noqa: F401
 
+    # What was imported stays: no collection during the start examines it again.
+    gc.collect()
+    gc.freeze()
     name_process("standby")
     # Without a buffer, what follows the line stays in the pipe for the next wait.
     with open(fd, "rb", buffering=0, closefd=False) as pipe:
