@@ -268,25 +268,18 @@ class Agent:
 
 
 def _take(offer: Offer, program: HostProgram) -> HostProcess | None:
-    """Takes over the program of an offer, and gives it its run if it has none yet.
+    """Takes over the program of an offer.
 
     Returns None when the program is another one or has ended.
     """
     whole = _whole(program.environment, program.hosts)
-    missing = offer.missing_of(program.command)
-    if missing is None or not alike(offer.environment, whole):
+    if list(offer.command) != list(program.command) or not alike(offer.environment, whole):
         return None
     try:
         taken = TakenProcess(offer)
     except OSError:
         return None
     taken.write_output(Path(program.log))
-    if missing:
-        try:
-            taken.assign(missing, whole, program.cwd)
-        except BrokenPipeError:
-            taken.let_go()
-            return None
     return taken
 
 

@@ -1,8 +1,8 @@
 """Standby processes that are there before the agents, where the hosts are this machine.
 
 Those of a launch start while the hosts are provisioned: their imports take as long as the start of
-Ray. Those of a warm cluster have been waiting for the run. The agents take them over once they are
-up.
+Ray. Those of a warm cluster have been waiting for the run, and check their hosts while the launch
+connects to Ray. The agents take them over once they are up.
 """
 
 import socket
@@ -14,6 +14,7 @@ from typing import Self
 
 from launcher.core.errors import InternalError
 from launcher.core.messages import MessageReader, encode
+from launcher.gang.agent import add, alike
 from launcher.gang.monitor import GRACE_S
 from launcher.host.offer import Offer
 from launcher.host.process import HostProcess
@@ -49,6 +50,7 @@ def early_standby(
     """
     if pool and launch.standby_command(0, check=True):
         waiting = StandbyOfCluster(pool)
+        waiting.assign(launch)
         if waiting.offer(0):
             return waiting
         with waiting:
@@ -104,6 +106,18 @@ class StandbyOfCluster(EarlyStandby):
             answer = MessageReader([Offered], "the standby pool", InternalError).parse(line)
             self._offers = answer.offers if answer else {}
 
+    def assign(self, launch: LaunchSpec) -> None:
+        """Gives each process its part of a launch, whose checks it then begins.
+
+        Those that run something else, or wait in another environment, are offered no longer.
+        """
+        assigned = {
+            process: _assigned(self._offers[process], launch, process)
+            for process in range(launch.plan.world.processes)
+            if process in self._offers
+        }
+        self._offers = {process: offer for process, offer in assigned.items() if offer}
+
     def offer(self, process: int) -> Offer | None:
         """Returns the program of a process for its agent, or None when there is none."""
         return self._offers.get(process)
@@ -117,3 +131,14 @@ class StandbyOfCluster(EarlyStandby):
     def __exit__(self, *_: object) -> None:
         """Ends the loan: the pool starts programs for the next run."""
         self._pool.close()
+
+
+def _assigned(offer: Offer, launch: LaunchSpec, process: int) -> Offer | None:
+    command = launch.standby_command(process, check=True)
+    environment = add(launch.environment(process), offer.environment)
+    if not command or not offer.can_become(command) or not alike(offer.environment, environment):
+        return None
+    try:
+        return offer.assign(command, environment, str(Path.cwd()))
+    except OSError:  # it has ended
+        return None

@@ -6,7 +6,10 @@ old one closes its own; the program notices nothing.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
+
+from trainer.contract.protocol.start import Start
 
 
 @dataclass(frozen=True)
@@ -22,17 +25,27 @@ class Offer:
     start: int
     """Pipes from and to the program."""
     command: Sequence[str]
-    """The command of the program; without the rest of it when it has started before its run."""
+    """The command of the program; only its beginning when it has started before its run."""
     environment: Mapping[str, str]
     """The environment in which it waits."""
 
-    def missing_of(self, command: Sequence[str]) -> list[str] | None:
-        """Returns the words of `command` that the program does not have yet.
+    def can_become(self, command: Sequence[str]) -> bool:
+        """Returns whether the program runs the beginning of `command`, or all of it."""
+        return list(command[: len(self.command)]) == list(self.command)
 
-        Returns None when it runs another command.
+    def assign(self, command: Sequence[str], environment: Mapping[str, str], cwd: str) -> Self:
+        """Gives a program that has started before its run the rest of its command.
+
+        Returns the offer of what it then is: it works on the run's checks, and waits for its start.
+        Raises OSError when the program or its owner has ended.
         """
-        count = len(self.command)
-        return list(command[count:]) if list(command[:count]) == list(self.command) else None
+        rest = command[len(self.command) :]
+        pipe = self.open_writing(self.start)
+        try:
+            os.write(pipe, Start.of(self.environment, environment, rest, cwd).encode())
+        finally:
+            os.close(pipe)
+        return replace(self, command=command, environment=environment)
 
     def open_reading(self, descriptor: int) -> int:
         """Returns the reading end of a pipe, non-blocking. Raises OSError without its owner."""

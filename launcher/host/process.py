@@ -143,15 +143,6 @@ class HostProcess:
         with suppress(ReaperError):  # `poll` reports that all is gone
             self._reaped.write_output(log)
 
-    def assign(self, arguments: Sequence[str], environment: Mapping[str, str], cwd: str) -> None:
-        """Gives a standby program the run that it has started before; it then waits for `begin`.
-
-        Raises BrokenPipeError when the program has ended.
-        """
-        assert self._start_fd is not None
-        os.write(self._start_fd, Start.of(self._environment, environment, arguments, cwd).encode())
-        self._environment = environment
-
     def begin(self, environment: Mapping[str, str]) -> None:
         """Lets a standby program start in `environment`; `poll` reports when it ended before."""
         assert self._start_fd is not None

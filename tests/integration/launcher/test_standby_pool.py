@@ -78,10 +78,10 @@ def test_one_that_was_taken_prints_into_the_log_of_its_run(pool: Pool, tmp_path:
     with StandbyOfCluster(pool.path) as standby:
         offer = standby.offer(0)
         assert offer
-        taken = TakenProcess(offer)
+        given = offer.assign([*TRAINER, "missing.yaml"], offer.environment, str(tmp_path))
+        taken = TakenProcess(given)
         taken.write_output(log)
         standby.close()
-        taken.assign(["missing.yaml"], offer.environment, str(tmp_path))
         update = collect(taken)
     assert update.status == ProgramExit.BAD_CONFIGURATION << 8
     assert update.lines == ["missing.yaml: no such file"]
