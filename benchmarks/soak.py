@@ -77,7 +77,7 @@ INTERRUPTED = 130
 ATTEMPTS_PER_FAULT = 2
 """Maximum on average: a fault that hits while a program starts can cost one more attempt."""
 LOSS_TOLERANCE = 1e-4
-"""Of the value. The same mesh gives the same bits; this allows for the rounding of other meshes."""
+"""Share of the value; the same mesh gives the same bits."""
 WALL_TOLERANCE, COMMAND_S = 0.01, 2.0
 """Share of the wall time, and seconds of the command before and after the run."""
 

@@ -1,18 +1,16 @@
 """The agents of a warm cluster that a run uses instead of starting its own."""
 
-import socket
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from launcher.core.errors import InternalError
-from launcher.core.messages import Message, MessageReader
+from launcher.core.lending import Loan
+from launcher.core.messages import Message
 from launcher.gang.host_selection import STATE_TIMEOUT_S
 from launcher.providers.ray.host_cluster import HostCluster
 
-ADMIT_TIMEOUT_S = 1.0
 ANSWER_TIMEOUT_S = 5.0
 """Seconds for an agent to answer, which may have started just now. A dead one fails at once."""
 SOCKET = "agents.sock"
@@ -35,17 +33,9 @@ class BorrowedAgents:
 
     def __init__(self, folder: Path | None) -> None:
         """Borrows the agents of the cluster with that folder, which may have none to lend."""
-        self._keeper = socket.socket(socket.AF_UNIX)
-        self._keeper.settimeout(ADMIT_TIMEOUT_S)
-        self.names: dict[str, str] = {}
+        self._loan = Loan(folder and folder / SOCKET, WaitingAgents)
+        self.names = dict(self._loan.offer.names) if self._loan.offer else {}
         """The agents that can be taken, by the id of the node."""
-        if folder is None:
-            return
-        with suppress(OSError, InternalError):
-            self._keeper.connect(str(folder / SOCKET))
-            line = self._keeper.makefile("rb").readline()
-            answer = MessageReader([WaitingAgents], "the waiting agents", InternalError).parse(line)
-            self.names = dict(answer.names) if answer else {}
 
     def take(self, nodes: Collection[str], hosts: HostCluster) -> dict[str, Any]:
         """Returns agents that answer and run the code that is installed, by the id of the node.
@@ -61,7 +51,7 @@ class BorrowedAgents:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._keeper.close()
+        self._loan.close()
 
 
 def _usable(names: dict[str, str]) -> dict[str, Any]:

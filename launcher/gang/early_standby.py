@@ -5,21 +5,19 @@ Ray. Those of a warm cluster have been waiting for the run, and check their host
 connects to Ray. The agents take them over once they are up.
 """
 
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from launcher.core.errors import InternalError
-from launcher.core.messages import MessageReader, encode
+from launcher.core.lending import Loan
 from launcher.gang.agent import add, alike
 from launcher.gang.monitor import GRACE_S
 from launcher.host.offer import Offer
 from launcher.host.process import HostProcess
 from launcher.host.process_tree import ReaperError
-from launcher.host.standby_pool import ANSWER_TIMEOUT_S, AT_MOST, TAKEN, Offered, Request
+from launcher.host.standby_pool import AT_MOST, Offered
 from launcher.planning.spec import LaunchSpec
 
 
@@ -96,15 +94,8 @@ class StandbyOfCluster(EarlyStandby):
 
     def __init__(self, path: Path) -> None:
         """Asks the cluster's pool at the socket `path`, which may have none, or be gone."""
-        self._pool = socket.socket(socket.AF_UNIX)
-        self._pool.settimeout(ANSWER_TIMEOUT_S)
-        self._offers: Mapping[int, Offer] = {}
-        with suppress(OSError, InternalError):
-            self._pool.connect(str(path))
-            self._pool.sendall(encode(Request()))
-            line = self._pool.makefile("rb").readline()
-            answer = MessageReader([Offered], "the standby pool", InternalError).parse(line)
-            self._offers = answer.offers if answer else {}
+        self._loan = Loan(path, Offered)
+        self._offers = self._loan.offer.offers if self._loan.offer else {}
 
     def assign(self, launch: LaunchSpec) -> None:
         """Gives each process its part of a launch, whose checks it then begins.
@@ -125,12 +116,11 @@ class StandbyOfCluster(EarlyStandby):
     def close(self) -> None:
         """Lets go of all programs, in the pool: those that were not taken over end."""
         self._offers = {}
-        with suppress(OSError):
-            self._pool.sendall(TAKEN)
+        self._loan.taken()
 
     def __exit__(self, *_: object) -> None:
         """Ends the loan: the pool starts programs for the next run."""
-        self._pool.close()
+        self._loan.close()
 
 
 def _assigned(offer: Offer, launch: LaunchSpec, process: int) -> Offer | None:

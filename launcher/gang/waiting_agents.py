@@ -8,14 +8,12 @@ They take none of a host's resources, which every run reserves as usual.
 """
 
 import secrets
-import select
-import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 from launcher.core.events import Listener
-from launcher.core.messages import encode
+from launcher.core.lending import Lender
 from launcher.gang.agent import LEASE_S
 from launcher.gang.borrowed_agents import NAMESPACE, SOCKET, WaitingAgents
 from launcher.gang.connect import connected
@@ -25,54 +23,19 @@ from launcher.providers.ray.node_spec import HOST_LABEL, host_environment
 from launcher.providers.ray.workspace import token_variables
 
 
-class AgentKeeper:
-    """The agents that wait, and the one launch that holds them."""
+class AgentKeeper(Lender):
+    """Lends the agents that wait."""
+
+    KEEP_ALIVE_S = LEASE_S / 4
 
     def __init__(self, folder: Path) -> None:
         """Listens in the cluster's folder; this process is connected to its Ray."""
+        super().__init__(folder / SOCKET)
         self._agents: dict[str, Any] = {}
         self._names: dict[str, str] = {}
         """Both by the id of the node."""
-        self._server = socket.socket(socket.AF_UNIX)
-        self._server.bind(str(folder / SOCKET))
-        self._holder: socket.socket | None = None
 
-    def serve(self) -> None:
-        """Serves one launch after the other. A launch that comes meanwhile gets nothing."""
-        self._start()
-        self._server.listen()
-        while True:
-            sources = [self._server, *filter(None, [self._holder])]
-            for ready in select.select(sources, [], [], LEASE_S / 4)[0]:
-                if ready is self._server:
-                    self._admit(self._server.accept()[0])
-                else:
-                    self._end_loan()
-            if self._holder is None:
-                self._keep_alive()
-
-    def _admit(self, launch: socket.socket) -> None:
-        if self._holder is not None:
-            launch.close()
-            return
-        self._holder = launch
-        try:
-            launch.sendall(encode(WaitingAgents(self._names)))
-        except OSError:  # it has ended
-            self._end_loan()
-
-    def _end_loan(self) -> None:
-        """Ends the agents with all that runs on their hosts, however the launch has ended."""
-        import ray
-
-        if self._holder is not None:
-            self._holder.close()
-            self._holder = None
-        while self._agents:
-            ray.kill(self._agents.popitem()[1])
-        self._start()
-
-    def _start(self) -> None:
+    def start(self) -> None:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -89,8 +52,17 @@ class AgentKeeper:
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
             )
 
-    def _keep_alive(self) -> None:
-        """Keeps agents that no run uses from ending themselves."""
+    def offer(self) -> WaitingAgents:
+        return WaitingAgents(self._names)
+
+    def end(self) -> None:
+        """Ends the agents with all that runs on their hosts, however the launch has ended."""
+        import ray
+
+        while self._agents:
+            ray.kill(self._agents.popitem()[1])
+
+    def keep_alive(self) -> None:
         for agent in self._agents.values():
             agent.address.remote()
 

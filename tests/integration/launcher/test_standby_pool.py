@@ -12,10 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.core.messages import encode
 from launcher.gang.early_standby import StandbyOfCluster
 from launcher.host.process import TakenProcess
-from launcher.host.standby_pool import SOCKET, TRAINER, Request
+from launcher.host.standby_pool import SOCKET, TRAINER
 from tests.support.host_programs import collect
 from tests.support.processes import wait_until
 from trainer.contract.protocol.exit_codes import ProgramExit
@@ -106,18 +105,9 @@ def test_one_that_has_died_is_not_offered(pool: Pool) -> None:
         assert standby.offer(0) is None
 
 
-def test_a_stranger_gets_none_and_does_no_harm(pool: Pool) -> None:
-    with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.connect(str(pool.path))
-        stranger.sendall(b"hello\n")
-        assert b'"offers": {}' in stranger.recv(1 << 16)
-    wait_until(lambda: is_offered(pool))
-
-
 def test_a_launch_that_dies_before_it_reads_its_answer_does_no_harm(pool: Pool) -> None:
     with socket.socket(socket.AF_UNIX) as launch:
         launch.connect(str(pool.path))
-        launch.sendall(encode(Request()))
         select.select([launch], [], [])
     wait_until(lambda: is_offered(pool))
 
