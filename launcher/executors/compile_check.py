@@ -66,7 +66,7 @@ def require_fit(launch: LaunchSpec) -> None:
 def _compile(launch: TrainingLaunch, memory: Path | None, console: Console) -> CompileReport:
     what = f"compiling the step for {launch.plan.world.accelerator}: does it fit? ({SKIP} skips it)"
     with console.status(what), compilation(launch, TIMEOUT_S) as call:
-        verdict = _certain(launch, preliminary(call)) or call.answer(CompileReport)
+        verdict = _certain(preliminary(call)) or call.answer(CompileReport)
     if memory:
         with suppress(OSError):  # no writable home: the compiler runs again next time
             make_state_folder(VERDICTS)
@@ -74,12 +74,13 @@ def _compile(launch: TrainingLaunch, memory: Path | None, console: Console) -> C
     return verdict
 
 
-def _certain(launch: TrainingLaunch, early: CompileReport | None) -> CompileReport | None:
+def _certain(early: CompileReport | None) -> CompileReport | None:
     """Returns a preliminary report if the step fits whatever the size of its code.
 
-    An evaluation is compiled only after the step, so a job that has one waits for the whole report.
+    An evaluation, which is compiled after the step, needs less: it is the forward pass of the same
+    micro-batches, and keeps nothing for a backward pass.
     """
-    if early is None or launch.job.eval or early.hbm_needed_bytes is None:
+    if early is None or early.hbm_needed_bytes is None:
         return None
     fits = early.hbm_needed_bytes + CODE_BYTES <= early.hbm_available_bytes
     return early if fits else None
