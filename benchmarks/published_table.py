@@ -51,11 +51,11 @@ Seconds of a step, which add up to the last column. Collectives and copies count
 waits for them.
 """
 GAPS_HEAD = """\
-Rows that are not ahead, by the faster one of their two jobs: seconds of the forecast step and of the
-measured one, and what makes up the difference. Recomputation is what the backward pass computes
+Rows that are not ahead, by the faster one of their two jobs: seconds of the forecast step and of
+the measured one, and what makes up the difference. Recomputation is what the backward pass computes
 again and theirs does not; below 0 if theirs computes more. The attention kernel is what one kernel
-for all gradients saves, where theirs has one. The rest is all else: what the forecast gets wrong, and
-what theirs does better.
+for all gradients saves, where theirs has one. The rest is all else: what the forecast gets wrong,
+and what theirs does better.
 """
 MISSING_HEAD = """\
 What Slipway lacks in these rows, and in those without a forecast:
