@@ -2,13 +2,16 @@
 
 Slipway recomputes all of a layer, or all but its matrix products; other systems choose among the
 products of a layer. The correction is arithmetic: products take time in proportion to their FLOPs.
+No step recomputes the product out of an MLP, since no gradient needs its result; that of experts is
+recomputed, because the gradient of the router's weights needs it.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from launcher.planning.planner import TrainingLaunch
 from trainer.contract.config.model import Model
+from trainer.contract.estimates import roofline
 from trainer.contract.estimates.forecast import (
     ATTENTION,
     ATTENTION_PRODUCTS,
@@ -38,14 +41,17 @@ def products(model: Model) -> dict[Product, float]:
     }
 
 
-def of_policy(remat: str) -> set[Product]:
-    """Returns what Slipway computes again under a policy."""
-    policies: dict[str, set[Product]] = {
-        "none": set(),
-        "dots": {"attention"},
-        "full": {"qkv", "out", "mlp_in", "mlp_down", "attention"},
-    }
-    return policies[remat]
+def of_launch(launch: TrainingLaunch) -> set[Product]:
+    """Returns what the step of a launch computes again."""
+    model = launch.job.decoder
+    if model.remat == "full":
+        return {*get_args(Product)}
+    found: set[Product] = set()
+    if roofline.recomputes_attention(launch.job, launch.plan):
+        found.add("attention")
+    if model.remat == "dots" and model.moe:
+        found |= {"mlp_in", "mlp_down"}
+    return found
 
 
 def like_for_like(
@@ -64,8 +70,8 @@ def like_for_like(
       is_fused: whether one kernel of the other step computes all gradients of attention. Slipway
         has two, and each of them computes the scores and the gradients of the weights.
     """
-    model, ours = launch.job.decoder, of_policy(launch.job.decoder.remat)
-    work = _products_with(model, recomputed, launch) / _products_with(model, ours, launch)
+    ours = of_launch(launch)
+    work = _products_with(recomputed, launch) / _products_with(ours, launch)
     saved = FUSED_SAVES if is_fused else 0
     attention = (_attention_with(recomputed) - saved) / _attention_with(ours)
     changed = {
@@ -75,10 +81,13 @@ def like_for_like(
     return sum({**parts, **changed}.values())
 
 
-def _products_with(model: Model, recomputed: Collection[Product], launch: TrainingLaunch) -> float:
+def _products_with(recomputed: Collection[Product], launch: TrainingLaunch) -> float:
     """Returns the multiply-adds of a token in all passes, with those of the output layer."""
+    model = launch.job.decoder
     each = products(model)
-    layer = PASSES * sum(each.values()) + sum(each.get(name, 0.0) for name in recomputed)
+    unread = () if model.moe else ("mlp_down",)
+    again = sum(each.get(name, 0.0) for name in recomputed if name not in unread)
+    layer = PASSES * sum(each.values()) + again
     return model.layers * layer + PASSES * launch.plan.padded_vocab * model.d_model
 
 

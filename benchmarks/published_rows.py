@@ -26,6 +26,8 @@ sample: null
 checkpoint: null
 """
 """The keys of every row's job that have no influence on a step, before the row's overrides."""
+LARGE_ERROR = 0.25
+"""Error above which a row needs an explanation."""
 BEST = "+best"
 """What the name of a row's fastest job ends in."""
 Text = Annotated[str, Field(min_length=3)]
@@ -92,6 +94,10 @@ class Row(Section):
     """Further overrides, of a job that does the same work faster; none if `job` is the fastest."""
     differs: Text
     """What is not the same in Slipway's job."""
+    missing: Text | None = None
+    """What Slipway lacks to be ahead, or to have a forecast; needed if it is not ahead."""
+    explains: Text | None = None
+    """Why the forecast or the estimate is wrong; needed if an error is above LARGE_ERROR."""
 
     @property
     def devices_per_chip(self) -> int:

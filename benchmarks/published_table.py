@@ -1,6 +1,6 @@
 """Writes docs/reference/published.md: the table of published measurements and forecasts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.published_compare import (
     HALVES,
@@ -11,6 +11,7 @@ from benchmarks.published_compare import (
     errors_of,
     stored,
 )
+from benchmarks.published_gap import gap
 from benchmarks.published_rows import ROOT, Row, load
 from trainer.contract.estimates.forecast import (
     ATTENTION,
@@ -49,6 +50,19 @@ PARTS_HEAD = """\
 Seconds of a step, which add up to the last column. Collectives and copies count as far as the core
 waits for them.
 """
+GAPS_HEAD = """\
+Rows that are not ahead, by the faster one of their two jobs: seconds of the forecast step and of
+the measured one, and what makes up the difference. Recomputation is what the backward pass computes
+again and theirs does not; below 0 if theirs computes more. The attention kernel is what one kernel
+for all gradients saves, where theirs has one. The rest is all else: what the forecast gets wrong,
+and what theirs does better.
+"""
+MISSING_HEAD = """\
+What Slipway lacks in these rows, and in those without a forecast:
+"""
+ERRORS_HEAD = """\
+Why the forecast or the estimate of a row is more than 25 % off:
+"""
 PARTS = {
     "products": MATRIX_PRODUCTS,
     "attention": ATTENTION,
@@ -68,7 +82,13 @@ def page(rows: Sequence[Row], results: Mapping[str, Forecast]) -> str:
         of_half = [c for c in compared if c.row.half == half]
         parts.append(f"## Rows of the half that {purpose}\n\n{_table(of_half)}")
     parts.append(f"## Parts of the forecasts\n\n{PARTS_HEAD}\n{_parts_table(compared)}")
-    parts.append(f"## What differs\n\n{_differences(compared)}")
+    parts.append(f"## What is missing\n\n{GAPS_HEAD}\n{_gaps_table(compared)}")
+    missing = _texts(compared, "what is missing", lambda row: row.missing)
+    parts.append(f"{MISSING_HEAD}\n{missing}")
+    errors = _texts(compared, "why", lambda row: row.explains)
+    parts.append(f"## Large errors\n\n{ERRORS_HEAD}\n{errors}")
+    differences = _texts(compared, "in Slipway's job", lambda row: row.differs)
+    parts.append(f"## What differs\n\n{differences}")
     return "\n".join(parts)
 
 
@@ -117,7 +137,7 @@ def _cell(speed: float | None, error: float | None, alike: float | None) -> str:
 
 def _parts_table(compared: Sequence[Comparison]) -> str:
     lines = [f"| row | {' | '.join(PARTS)} | step |", f"|---|{'---|' * (len(PARTS) + 1)}"]
-    for c in compared:
+    for c in [one for both in compared for one in (both, both.best) if one]:
         if c.result is None or c.result.forecast is None:
             continue
         sums = [
@@ -129,9 +149,22 @@ def _parts_table(compared: Sequence[Comparison]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _differences(compared: Sequence[Comparison]) -> str:
-    lines = ["| row | in Slipway's job |", "|---|---|"]
-    lines += [f"| {c.row.id} | {c.row.differs} |" for c in compared]
+def _gaps_table(compared: Sequence[Comparison]) -> str:
+    lines = [
+        "| job | forecast | measured | recomputation | attention kernel | rest |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in filter(None, map(gap, compared)):
+        causes = (one.recomputation_s, one.kernel_s, one.rest_s)
+        seconds = (one.step_s, one.measured_s, *causes)
+        lines.append(f"| {one.name} | {' | '.join(f'{s:.3f}' for s in seconds)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _texts(compared: Sequence[Comparison], title: str, text: Callable[[Row], str | None]) -> str:
+    """Returns a table of the rows that have a text."""
+    lines = [f"| row | {title} |", "|---|---|"]
+    lines += [f"| {c.row.id} | {found} |" for c in compared if (found := text(c.row))]
     return "\n".join(lines) + "\n"
 
 

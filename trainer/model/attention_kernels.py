@@ -21,6 +21,8 @@ Attend = Callable[..., jax.Array]
 
 That of the reference kernel has another argument, the heads' sinks (H,) or None.
 """
+KERNEL_RESULT = "attention_kernel"
+"""Checkpoint name of what the TPU's kernel returns, and of what its gradients need besides."""
 
 
 def attend(

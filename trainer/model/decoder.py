@@ -16,7 +16,7 @@ from trainer.contract.config.model import Model
 from trainer.contract.planning.parameter_shapes import norm_places
 from trainer.model import dropout
 from trainer.model.attention import Attention, KeyValue
-from trainer.model.attention_kernels import Attend, score_scale, softcapped
+from trainer.model.attention_kernels import KERNEL_RESULT, Attend, score_scale, softcapped
 from trainer.model.attention_kernels import attend as attend_by
 from trainer.model.layer_scan import Body, scan_layers
 from trainer.model.layers import Norm
@@ -39,7 +39,10 @@ MASKED = -1e30
 
 # Rematerialization: https://arxiv.org/abs/1604.06174
 REMAT_POLICIES: dict[str, Callable[..., Any] | None] = {
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names(KERNEL_RESULT),
+    ),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 

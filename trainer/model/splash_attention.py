@@ -15,6 +15,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention
 from jax.sharding import NamedSharding, PartitionSpec
 
 from trainer.contract.planning import sharding_rules
+from trainer.model.attention_kernels import KERNEL_RESULT
 
 LARGEST_BLOCK = 512
 """Positions in the kernel's largest block; blocks of this size fit the VMEM of every TPU."""
@@ -109,5 +110,6 @@ def _kernel(
         head_shards=head_shards,
         q_seq_shards=query_shards,
         block_sizes=sizes,
+        residual_checkpoint_name=KERNEL_RESULT,
         interpret=interpret,
     )

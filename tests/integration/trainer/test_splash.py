@@ -6,12 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import Jaxpr, jaxprs_in_params
 
 from tests.support.jobs import corpus_of, job_of, world_of
 from trainer.contract.planning.planner import resolve
 from trainer.distributed import mesh as meshes
 from trainer.model import splash_attention
 from trainer.model.attention_kernels import attend
+from trainer.model.decoder import REMAT_POLICIES
 
 ROWS, LENGTH, HEADS, KV_HEADS, HEAD_DIM = 4, 256, 4, 2, 128
 SHAPES = [(ROWS, LENGTH, heads, HEAD_DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]
@@ -50,6 +52,30 @@ def test_values_and_gradients_are_those_of_plain_attention(arrays, segments, win
     wanted = value_and_gradients(attend("reference", segments, window, softcap, scale), arrays)
     kernel = splash_attention.attend(segments, window, softcap, scale, interpret=True)
     assert_close(value_and_gradients(kernel, arrays), wanted)
+
+
+def runs_of(kernel: str, jaxpr: Jaxpr) -> int:
+    """Returns how often a program runs a kernel whose name begins like this.
+
+    The compiler removes calls without results, which rematerialization leaves behind.
+    """
+    used = [equation for equation in jaxpr.eqns if equation.outvars]
+    own = sum(
+        equation.primitive.name == "pallas_call" and equation.params["name"].startswith(kernel)
+        for equation in used
+    )
+    inner = [one for equation in used for one in jaxprs_in_params(equation.params)]
+    return own + sum(runs_of(kernel, one) for one in inner)
+
+
+@pytest.mark.parametrize(("remat", "runs"), [("dots", 1), ("full", 2)])
+def test_only_full_rematerialization_runs_the_kernel_again(arrays, segments, remat, runs):
+    kept = splash_attention.attend(segments, interpret=True)
+    again = jax.checkpoint(kept, policy=REMAT_POLICIES[remat], prevent_cse=False)
+    program = jax.make_jaxpr(lambda *arrays: value_and_gradients(again, [*arrays]))(*arrays)
+    assert runs_of("splash_mha_fwd", program.jaxpr) == runs
+    for one, other in zip(*(value_and_gradients(x, arrays) for x in (again, kept)), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(

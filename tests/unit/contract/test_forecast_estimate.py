@@ -47,9 +47,18 @@ def test_estimate_is_never_below_the_bound(accelerator: str, remat: str) -> None
     assert best and best.step_s < step(job, world).step_s < 4 * best.step_s
 
 
-def test_recomputation_is_expected_to_cost_time() -> None:
-    none, dots, full = (step(job_of(64, r), world_of("v5p-64")) for r in ("none", "dots", "full"))
-    assert none.step_s < dots.step_s < full.step_s
+@pytest.mark.parametrize("attention", ["splash", "reference"])
+def test_recomputation_is_expected_to_cost_time(attention: str) -> None:
+    def seconds(remat: str) -> float:
+        job = job_of(64, remat)
+        plan = resolve(job, world_of("v5p-64"), CORPUS)
+        found = estimated(job, plan.model_copy(update={"attention": attention}))
+        assert found
+        return found.step_s
+
+    none, dots, full = map(seconds, ("none", "dots", "full"))
+    assert (none < dots) == (attention == "reference"), "`dots` keeps what the kernel returns"
+    assert none <= dots < full
 
 
 def test_tensor_parallelism_waits_for_its_sums() -> None:

@@ -38,8 +38,13 @@ def test_full_remat_recomputes_products_of_layer_but_the_last() -> None:
     assert best.mfu == pytest.approx(best.model_flops / best.program_flops)
 
 
-def test_remat_keeping_weight_products_recomputes_attention() -> None:
-    best = found(job_of(64, "dots"), world_of("v5p-64"))
+def test_remat_of_dots_recomputes_attention_without_a_kernel() -> None:
+    job, world = job_of(64, "dots"), world_of("v5p-64")
+    best = found(job, world)
+    assert best.program_flops == best.model_flops
+    plan = resolve(job, world, CORPUS).model_copy(update={"attention": "reference"})
+    best = bounds(job, plan)
+    assert best is not None
     assert best.program_flops - best.model_flops == 64 * 4096 * 2 * ATTENTION
 
 

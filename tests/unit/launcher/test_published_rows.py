@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from benchmarks.published import read_output
 from benchmarks.published_compare import (
+    KINDS,
     Comparison,
     Estimate,
     Forecast,
@@ -24,9 +25,11 @@ from benchmarks.published_compare import (
     stored,
     summary,
 )
-from benchmarks.published_remat import Product, like_for_like, of_policy
+from benchmarks.published_gap import gap
+from benchmarks.published_remat import Product, like_for_like, of_launch
 from benchmarks.published_rows import (
     BEST,
+    LARGE_ERROR,
     MEASUREMENTS,
     Figures,
     Row,
@@ -69,6 +72,56 @@ def result_of(row: Row, tokens_per_s: float) -> Forecast:
 def launch_of_first_row() -> TrainingLaunch:
     with TemporaryDirectory() as folder:
         return plan(ROWS[0], Path(folder))
+
+
+@cache
+def compared_rows() -> list[Comparison]:
+    return list(compare(ROWS, stored()))
+
+
+def test_row_that_is_behind_or_has_no_forecast_says_what_is_missing() -> None:
+    behind = {
+        one.row.id
+        for one in compared_rows()
+        if one.is_ahead is False or (one.result and one.result.problem)
+    }
+    ahead = {one.row.id for one in compared_rows() if one.is_ahead}
+    explained = {row.id for row in ROWS if row.missing}
+    assert behind <= explained
+    assert not ahead & explained, "remove what is no longer missing"
+
+
+def test_row_with_a_large_error_has_an_explanation() -> None:
+    wrong = {
+        one.row.id
+        for one in compared_rows()
+        if any(abs(error(one) or 0.0) > LARGE_ERROR for error in KINDS.values())
+    }
+    assert wrong == {row.id for row in ROWS if row.explains}
+
+
+def test_gap_of_a_row_is_the_sum_of_its_causes() -> None:
+    row, step_s = ROWS[0], 8.2
+    parts = {MATRIX_PRODUCTS: 6.0, ATTENTION: 2.2}
+    speed = {"tokens_per_s_per_device": row.tokens_per_device / step_s}
+    forecast = {"step_time_s": step_s, **speed, "parts": parts}
+    result = result_of(row, 1.0).model_copy(update={"forecast": forecast})
+    (compared,) = compare([row], {row.id: result})
+    found = gap(compared)
+    assert found is not None
+    assert found.measured_s == pytest.approx(row.published.step_time_s, rel=ROUNDING)
+    assert found.kernel_s == pytest.approx(2.2 * 2 / 11)
+    again = like_for_like(parts, launch_of_first_row(), ["mlp_in", "attention"])
+    assert found.recomputation_s == pytest.approx(step_s - again)
+    causes = found.recomputation_s + found.kernel_s + found.rest_s
+    assert found.measured_s + causes == pytest.approx(step_s)
+
+
+def test_row_that_is_ahead_has_no_gap() -> None:
+    row = ROWS[0]
+    (compared,) = compare([row], {row.id: result_of(row, 1e6)})
+    assert compared.is_ahead
+    assert gap(compared) is None
 
 
 def test_there_are_enough_rows_in_two_equal_halves() -> None:
@@ -255,18 +308,22 @@ def test_summary_has_median_and_largest_error_of_each_half() -> None:
 def test_step_that_recomputes_the_same_takes_the_same_time(remat: str, tmp_path: Path) -> None:
     row = ROWS[0].model_copy(update={"job": (*ROWS[0].job, f"model.remat={remat}")})
     parts = {MATRIX_PRODUCTS: 3.0, ATTENTION: 2.0, "other fusions": 1.0}
-    alike = like_for_like(parts, plan(row, tmp_path), of_policy(remat))
-    assert alike == pytest.approx(6.0)
+    launch = plan(row, tmp_path)
+    assert like_for_like(parts, launch, of_launch(launch)) == pytest.approx(6.0)
 
 
-def test_step_without_recomputation_saves_a_quarter_of_a_layers_products(tmp_path: Path) -> None:
-    """A step saves less, because the output layer is never recomputed.
+def test_step_without_recomputation_saves_its_share_of_a_layers_products(tmp_path: Path) -> None:
+    """The output layer and the product out of the MLP are never recomputed.
 
     Attention saves two of eleven products.
     """
     launch = plan(ROWS[0], tmp_path)
+    width, hidden, heads, vocabulary = 4096, 14336, 4096 + 2 * 1024, 128_256
+    layer = 32 * (width * heads + width * width + 3 * width * hidden)
+    last, output = 32 * width * hidden, vocabulary * width
+    saved = (layer - last) / (4 * layer - last + 3 * output)
     alone = like_for_like({MATRIX_PRODUCTS: 1.0}, launch, [])
-    assert 0.75 < alone < 0.78
+    assert alone == pytest.approx(1 - saved, rel=1e-3)
     assert like_for_like({ATTENTION: 11.0}, launch, []) == pytest.approx(9.0)
     assert like_for_like({ATTENTION: 11.0}, launch, [], is_fused=True) == pytest.approx(7.0)
 

@@ -146,8 +146,12 @@ frontend_attributes={kernel_metadata={
 """
 
 
-def kernel_of(name: str = "fwd", queries: int = 8, keys: int = 8) -> kernels.AttentionKernel:
+def kernel_of(
+    name: str = "fwd", queries: int = 8, keys: int = 8, results: int = 1
+) -> kernels.AttentionKernel:
     text = KERNEL.replace("NAME", name)
+    one = "bf16[2,32,4096,128]{3,2,1,0}"
+    text = text.replace(f"{one} custom-call", f"({', '.join([one] * results)}) custom-call")
     text = text.replace("QUERIES", str(queries)).replace("KEYS", str(keys))
     program = Program(text)
     call = list(program.computations["main"].values())[1]
@@ -171,6 +175,15 @@ def test_backward_kernels_take_longer_than_the_forward_one() -> None:
     chip = accelerators.parse("v5p-32")
     forward, keys, queries = (kernel_of(name).seconds(chip) for name in ("fwd", "dkv", "dq"))
     assert forward < queries < keys
+
+
+def test_one_kernel_for_all_gradients_takes_less_time_than_two() -> None:
+    chip = accelerators.parse("v5p-32")
+    keys, queries, both = (
+        kernel_of(name, results=results).seconds(chip)
+        for name, results in (("dkv", 2), ("dq", 1), ("dkv", 3))
+    )
+    assert keys < both == pytest.approx((keys + queries) * 5 / 7)
 
 
 def test_custom_call_of_another_kernel_is_not_attention() -> None:

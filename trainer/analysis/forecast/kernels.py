@@ -15,6 +15,8 @@ PRODUCTS = {"fwd": 2, "dkv": 4, "dq": 3}
 """Matrix products of a pair of blocks: scores and values; with their gradients in the others."""
 FUSED_PRODUCTS = 5
 """Products of the kernel that computes all three gradients at once."""
+GRADIENTS = 3
+"""Results in the compute type of that kernel; all others have one or two."""
 SHARE_OF_PEAK = 0.6
 """Share of the peak that the kernels reach when the head dim fills the matrix units: an assumption.
 With it, the forecast of MaxText's Llama 2 70B on v5p-1024 is within 4 %: see PRODUCT_CYCLES."""
@@ -58,7 +60,8 @@ def attention(call: Instruction) -> AttentionKernel | None:
     block = blocks.get("block_kv" if name[1] == "fwd" else f"block_kv_{name[1]}", 512)
     own = math.ceil(length / queries) if queries else length
     active = sum(min(math.ceil((at + 1) * own / block), seen) for at in range(queries))
-    products = FUSED_PRODUCTS if name[1] == "dkv" and len(masks) == 0 else PRODUCTS[name[1]]
+    gradients = [dtype for dtype, _ in ARRAY.findall(call.shape)].count("bf16")
+    products = FUSED_PRODUCTS if gradients == GRADIENTS else PRODUCTS[name[1]]
     return AttentionKernel(math.prod(outer) * active * own * min(block, keys), head_dim, products)
 
 

@@ -21,13 +21,14 @@ def kept_per_token(job: Job, plan: Plan) -> int:
     """Returns the bytes on a device that a layer keeps per token, by rematerialization policy.
 
     `full` keeps the layer's input. `dots` also keeps the outputs of its products with weights,
-    except the last. `none` keeps everything that JAX's gradients need.
+    except the last, and of the TPU's attention kernel. `none` keeps everything that JAX's gradients
+    need.
     """
     of = _Activations.of(job, plan)
     if job.decoder.remat == "full":
         return of.stream
     if job.decoder.remat == "dots":
-        return of.of_products + of.adapters + of.adapted
+        return of.of_products + of.kernel + of.adapters + of.adapted
     return 2 * of.stream + of.norms + of.attention + of.mlp + of.adapters
 
 
@@ -74,6 +75,8 @@ class _Activations:
 
     The TPU kernel keeps none.
     """
+    kernel: int
+    """Mixed values of the TPU's kernel, and a float32 sum of each head; 0 without the kernel."""
     head_norms: int
     """Norms of queries and keys: three float32 copies of each."""
     mlp: int
@@ -132,6 +135,7 @@ class _Activations:
             key_value=key_value,
             seen_key_value=key_value * plan.mesh["context"],
             scores=(scores * FLOAT32_BYTES + width) * heads * positions,
+            kernel=0 if positions else (width * model.head_dim + FLOAT32_BYTES) * heads,
             head_norms=3 * FLOAT32_BYTES * normalized * model.head_dim,
             mlp=mlp,
             mlp_products=0 if experts else len(hidden_parts(model)) * hidden,

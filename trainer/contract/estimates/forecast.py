@@ -117,7 +117,7 @@ ATTENTION_PRODUCTS, MODEL_PRODUCTS = 9, 6
 """Products of two passes of attention as kernels compute them, and as the model's FLOPs count them.
 The backward pass computes the scores again, once for each of its two kernels."""
 RECOMPUTED_PRODUCTS = 2
-"""Products of attention's forward pass, which rematerialization repeats."""
+"""Products of attention's forward pass, which rematerialization may repeat."""
 OVERLAPPED = ("fsdp", "data")
 """Mesh axes whose collectives run beside other work."""
 EXPOSED = 0.1
@@ -130,7 +130,7 @@ def _work(job: Job, plan: Plan, best: Bounds, chip: Accelerator, rates: Rates) -
     """Returns the seconds of a device's work by part."""
     assert chip.hbm_bytes_per_s
     own = roofline.attention_flops_per_token(job) * best.tokens
-    repeated = RECOMPUTED_PRODUCTS if job.decoder.remat != "none" else 0
+    repeated = RECOMPUTED_PRODUCTS if roofline.recomputes_attention(job, plan) else 0
     counted = own * (MODEL_PRODUCTS + repeated) / MODEL_PRODUCTS
     computed = own * (ATTENTION_PRODUCTS + repeated) / MODEL_PRODUCTS
     moved = PASSES * roofline.layer_runs(job, plan) * roofline.activation_bytes(job, plan)

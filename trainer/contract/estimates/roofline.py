@@ -169,13 +169,24 @@ def attention_flops_per_token(job: Job) -> float:
 def _recomputed_per_token(job: Job, plan: Plan) -> float:
     """Returns the FLOPs per token of the forward pass that the backward pass recomputes.
 
-    `dots` recomputes products that are not of rows and a single matrix: attention's two, and those
-    of experts. `full` recomputes all products of the layers. Neither recomputes a layer's last
-    product unless a norm follows it: no other gradient needs its result.
+    `dots` recomputes products that are not of rows and a single matrix: those of experts, and
+    attention's two, unless a kernel computes them. `full` recomputes all products of the layers.
+    Neither recomputes a layer's last product unless a norm follows it: no other gradient needs its
+    result.
     """
     if job.decoder.remat == "none":
         return 0.0
-    return 2.0 * _met(job, _again(job, plan)) + 2.0 * _attention(job)
+    attention = 2.0 * _attention(job) if recomputes_attention(job, plan) else 0.0
+    return 2.0 * _met(job, _again(job, plan)) + attention
+
+
+def recomputes_attention(job: Job, plan: Plan) -> bool:
+    """Returns whether the backward pass computes the mixed values of attention again.
+
+    `dots` keeps what the TPU's kernel returns. Elsewhere it would have to keep all scores.
+    """
+    remat = job.decoder.remat
+    return remat == "full" or (remat == "dots" and plan.attention == "reference")
 
 
 def _again(job: Job, plan: Plan) -> list[ArrayPlan]:
