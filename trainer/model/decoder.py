@@ -14,7 +14,7 @@ from flax import nnx
 
 from trainer.contract.config.model import Model
 from trainer.contract.planning.parameter_shapes import norm_places
-from trainer.model import dropout
+from trainer.model import dropout, quantized
 from trainer.model.attention import Attention, KeyValue
 from trainer.model.attention_kernels import Attend, score_scale, softcapped
 from trainer.model.attention_kernels import attend as attend_by
@@ -37,9 +37,22 @@ understanding by generative pre-training", 2018)."""
 MASKED = -1e30
 """Logit of a padding token: finite, so that its gradient is exactly zero."""
 
+
+
+def _wide_dots(primitive: Any, *operands: Any, **params: Any) -> Any:
+    """Keeps the results of products with a single matrix, except for sums of products in 8 bits.
+
+    The sums have 32 bits. `quantized.PRODUCT` names the same results in the compute dtype.
+    """
+    is_kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    return is_kept(primitive, *operands, **params) and operands[0].dtype.itemsize > 1
+
+
 # Rematerialization: https://arxiv.org/abs/1604.06174
 REMAT_POLICIES: dict[str, Callable[..., Any] | None] = {
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        _wide_dots, jax.checkpoint_policies.save_only_these_names(quantized.PRODUCT)
+    ),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
