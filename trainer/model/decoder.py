@@ -38,7 +38,6 @@ MASKED = -1e30
 """Logit of a padding token: finite, so that its gradient is exactly zero."""
 
 
-
 def _wide_dots(primitive: Any, *operands: Any, **params: Any) -> Any:
     """Keeps the results of products with a single matrix, except for sums of products in 8 bits.
 

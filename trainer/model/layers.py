@@ -84,7 +84,7 @@ class Projection(nnx.Module):
         if self.precision is None:
             product = jnp.tensordot(x, kernel, self.contracted)
         else:
-            product = quantized.product(x, kernel, self.contracted, self.precision)
+            product = quantized.product(x, kernel, self.contracted, self.axes, self.precision)
         if self.lora is not None:
             product = product + self.lora(x)
         if not self.has_bias:

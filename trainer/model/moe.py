@@ -129,7 +129,7 @@ class _Kernel(nnx.Module):
         if self.precision is None:
             product = jnp.einsum("becx,exy->becy", x_BECx, kernel_Exy)
         else:
-            product = quantized.expert_products(x_BECx, kernel_Exy, self.precision)
+            product = quantized.expert_products(x_BECx, kernel_Exy, self.axes, self.precision)
         if bias is None:
             return product
         return product + gathered(bias, (self.axes[0], self.axes[2]))[:, None]

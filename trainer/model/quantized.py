@@ -17,14 +17,23 @@ References:
 The letters of dims are those of trainer/model/__init__.py.
 """
 
+import math
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import PartitionSpec
 
 from trainer.contract.config.model import Precision
+from trainer.model.sharding import spec
+
+Axes = tuple[str | None, ...]
+Dims = tuple[int, ...]
+Entry = str | tuple[str, ...] | None
+TOKENS, SLOTS = ("batch", "sequence"), ("expert_batch", None)
+"""Logical axes of the dims before the inputs: of tokens, and of the rows of an expert."""
 
 PRODUCT = "product in 8 bits"
 """Name of the results that rematerialization keeps with `dots`."""
@@ -67,67 +76,138 @@ def quantize(x: jax.Array, dims: tuple[int, ...], dtype: jnp.dtype) -> Quantized
     return Quantized(values.astype(dtype), jnp.squeeze(scale, dims))
 
 
-def product(x: jax.Array, kernel: jax.Array, contracted: int, precision: Precision) -> jax.Array:
-    """Returns `jnp.tensordot(x, kernel, contracted)` in 8 bits, in the dtype of `x`."""
-    return checkpoint_name(_product(x, kernel, contracted, precision), PRODUCT)
+def product(
+    x: jax.Array, kernel: jax.Array, contracted: int, axes: Axes, precision: Precision
+) -> jax.Array:
+    """Returns `jnp.tensordot(x, kernel, contracted)` in 8 bits, in the dtype of `x`.
+
+    The first dims of `x` are rows and positions. `axes` are the logical axes of the kernel, which
+    is gathered along `fsdp`.
+    """
+    split = tuple(None if axis == "embed" else axis for axis in axes)
+    return checkpoint_name(_product(x, kernel, contracted, (TOKENS, split), precision), PRODUCT)
 
 
-def expert_products(x_BECx: jax.Array, kernel_Exy: jax.Array, precision: Precision) -> jax.Array:
+def expert_products(
+    x_BECx: jax.Array, kernel_Exy: jax.Array, axes: Axes, precision: Precision
+) -> jax.Array:
     """Returns the products of each expert's rows with its matrix, (B, E, C, y), in 8 bits."""
-    one = partial(_product, contracted=1, precision=precision)
-    return jax.vmap(one, in_axes=(1, 0), out_axes=1)(x_BECx, kernel_Exy)
+    split = tuple(None if axis == "embed" else axis for axis in axes[1:])
+
+    def one_expert(x_BCx: jax.Array, kernel_xy: jax.Array) -> jax.Array:
+        return _product(x_BCx, kernel_xy, 1, (SLOTS, split), precision)
+
+    return jax.vmap(one_expert, in_axes=(1, 0), out_axes=1)(x_BECx, kernel_Exy)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _product(x: jax.Array, kernel: jax.Array, contracted: int, precision: Precision) -> jax.Array:
-    return _forward(x, kernel, contracted, precision)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _product(
+    x: jax.Array, kernel: jax.Array, contracted: int, axes: tuple[Axes, Axes], precision: Precision
+) -> jax.Array:
+    return _forward(x, kernel, contracted, axes, precision)[0]
 
 
-_Residuals = tuple[Quantized, Quantized, jax.Array, jax.Array]
+_Residuals = tuple[Quantized, Quantized, jax.Array]
 
 
 def _forward(
-    x: jax.Array, kernel: jax.Array, contracted: int, precision: Precision
+    x: jax.Array, kernel: jax.Array, contracted: int, axes: tuple[Axes, Axes], precision: Precision
 ) -> tuple[jax.Array, _Residuals]:
     dtype = FORMATS[precision].forward
     inputs, of_kernel = _last(x, contracted), tuple(range(contracted))
     rows, columns = quantize(x, inputs, dtype), quantize(kernel, of_kernel, dtype)
-    sums = _dot(rows.values, columns.values, inputs, of_kernel, precision)
+    parts = _dot(
+        (rows.values, inputs), (columns.values, of_kernel), axes[1][:contracted], precision
+    )
     outputs = kernel.ndim - contracted
-    scaled = sums * _with_dims_after(rows.scale, outputs) * columns.scale
-    # Empty arrays carry the dtypes of both gradients.
-    empty = (jnp.zeros(0, x.dtype), jnp.zeros(0, kernel.dtype))
-    return scaled.astype(x.dtype), (rows, columns, *empty)
+    parts = parts * _with_dims_after(rows.scale, outputs) * columns.scale
+    # An empty array carries the dtype of the kernel's gradient.
+    return _total(parts, contracted, x.dtype), (rows, columns, jnp.zeros(0, kernel.dtype))
 
 
 def _backward(
-    contracted: int, precision: Precision, residuals: _Residuals, gradient: jax.Array
+    contracted: int,
+    axes: tuple[Axes, Axes],
+    precision: Precision,
+    residuals: _Residuals,
+    gradient: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    rows, columns, of_x, of_kernel = residuals
+    rows, columns, of_kernel = residuals
     dtype, count = FORMATS[precision].backward, columns.values.ndim - contracted
     outputs, tokens = _last(gradient, count), tuple(range(gradient.ndim - count))
     wide = gradient.astype(jnp.float32)
 
     by_row = quantize(wide * columns.scale, outputs, dtype)
-    sums = _dot(by_row.values, columns.values, outputs, _last(columns.values, count), precision)
-    x_gradient = sums * _with_dims_after(by_row.scale, contracted)
+    weights = columns.values, _last(columns.values, count)
+    parts = _dot((by_row.values, outputs), weights, axes[1][contracted:], precision)
+    parts = parts * _with_dims_after(by_row.scale, contracted)
+    x_gradient = _total(parts, count, gradient.dtype)
 
     by_column = quantize(wide * _with_dims_after(rows.scale, count), tokens, dtype)
-    sums = _dot(rows.values, by_column.values, tokens, tokens, precision)
-    kernel_gradient = sums * by_column.scale
-    return x_gradient.astype(of_x.dtype), kernel_gradient.astype(of_kernel.dtype)
+    parts = _dot((rows.values, tokens), (by_column.values, tokens), axes[0], precision)
+    return x_gradient, _total(parts * by_column.scale, len(tokens), of_kernel.dtype)
 
 
 _product.defvjp(_forward, _backward)
 
 
 def _dot(
-    x: jax.Array, y: jax.Array, of_x: tuple[int, ...], of_y: tuple[int, ...], precision: Precision
+    x: tuple[jax.Array, Dims], y: tuple[jax.Array, Dims], axes: Axes, precision: Precision
 ) -> jax.Array:
-    """Returns the sums over the dims `of_x` of `x` and `of_y` of `y`, in float32."""
-    sums = FORMATS[precision].sums
-    found = jax.lax.dot_general(x, y, ((of_x, of_y), ((), ())), preferred_element_type=sums)
-    return found.astype(jnp.float32)
+    """Returns the partial sums over dims of `x` and `y` as (part of each dim, ..., rest).
+
+    `axes` are the logical axes of the dims. A dim has as many parts as the mesh splits it into,
+    and devices sum only their own: see `_total`.
+    """
+    entries, counts = _splits(*x, axes)
+    (x_parted, *of_x), (y_parted, *of_y) = _parted(*x, counts), _parted(*y, counts)
+    sums = jax.lax.dot_general(
+        x_parted,
+        y_parted,
+        ((of_x[0], of_y[0]), (of_x[1], of_y[1])),
+        preferred_element_type=FORMATS[precision].sums,
+    )
+    if any(count > 1 for count in counts):
+        free = [PartitionSpec.UNCONSTRAINED] * (sums.ndim - len(entries))
+        sums = jax.lax.with_sharding_constraint(sums, PartitionSpec(*entries, *free))
+    return sums.astype(jnp.float32)
+
+
+def _splits(x: jax.Array, dims: Dims, axes: Axes) -> tuple[list[Entry], list[int]]:
+    """Returns the mesh axes that split each of `dims`, and the numbers of parts."""
+    mesh = dict(jax.sharding.get_abstract_mesh().shape)
+    if not mesh:
+        return [None] * len(dims), [1] * len(dims)
+    of_dims = dict(zip(dims, axes, strict=True))
+    layout = spec(x, *(of_dims.get(dim) for dim in range(x.ndim)))
+    entries = [layout[dim] for dim in dims]
+    return entries, [
+        math.prod(mesh[axis] for axis in ((one,) if isinstance(one, str) else one or ()))
+        for one in entries
+    ]
+
+
+def _parted(x: jax.Array, dims: Dims, counts: list[int]) -> tuple[jax.Array, Dims, Dims]:
+    """Splits dims into (parts, rest); returns the places of the rests and of the parts."""
+    shape, rests, parts = list[int](), list[int](), list[int]()
+    for dim, size in enumerate(x.shape):
+        if dim in dims:
+            count = counts[dims.index(dim)]
+            parts.append(len(shape))
+            rests.append(len(shape) + 1)
+            shape += [count, size // count]
+        else:
+            shape.append(size)
+    return x.reshape(shape), tuple(rests), tuple(parts)
+
+
+def _total(parts: jax.Array, count: int, dtype: jnp.dtype) -> jax.Array:
+    """Returns the sum over the first `count` dims, which the mesh may split.
+
+    Devices exchange the parts in `dtype`, like those of other products. A product whose result is
+    whole would make them exchange its sums of 32 bits.
+    """
+    return jax.lax.reduce(parts.astype(dtype), jnp.zeros((), dtype), jax.lax.add, range(count))
 
 
 def _largest(dtype: jnp.dtype) -> float:
@@ -136,7 +216,7 @@ def _largest(dtype: jnp.dtype) -> float:
     return float(jnp.iinfo(dtype).max if is_integer else jnp.finfo(dtype).max)
 
 
-def _last(x: jax.Array, count: int) -> tuple[int, ...]:
+def _last(x: jax.Array, count: int) -> Dims:
     return tuple(range(x.ndim - count, x.ndim))
 
 

@@ -42,7 +42,7 @@ def test_plan_warns_of_chips_without_units_for_the_format(
     assert len(warnings) == faster
     for one in warnings:
         assert one.startswith(f"{accelerator.split('-')[0]} has no units for {precision}")
-        assert ("v6e" if precision == "int8" else "v7x") in one.partition("Faster: ")[2]
+        assert ("v6e" if precision == "int8" else "v7x") in one.partition("Units: ")[2]
 
 
 def test_without_the_key_no_chip_is_warned_of() -> None:
@@ -72,9 +72,7 @@ def test_a_device_of_two_to_a_chip_has_half_of_its_peak() -> None:
     ("remat", "quantized"),
     [("none", 6 * KERNELS), ("dots", 6 * KERNELS), ("full", 8 * KERNELS - 2 * DOWN)],
 )
-def test_bound_counts_products_of_layers_at_the_peak_of_8_bits(
-    remat: str, quantized: int
-) -> None:
+def test_bound_counts_products_of_layers_at_the_peak_of_8_bits(remat: str, quantized: int) -> None:
     world, tokens = world_of("v5p-64"), 256 * 4096
     wide, narrow = (found(job_in(precision, remat), world) for precision in (None, "int8"))
     assert narrow.model_flops == wide.model_flops

@@ -58,8 +58,10 @@ class Accelerator:
 
         A format that the chip has no units for is computed in bfloat16.
         """
-        return self.peak_bf16_flops if precision is None else self.peak_8bit_flops.get(
-            precision, self.peak_bf16_flops
+        return (
+            self.peak_bf16_flops
+            if precision is None
+            else self.peak_8bit_flops.get(precision, self.peak_bf16_flops)
         )
 
     @property

@@ -228,7 +228,7 @@ _TPUS = [
 TPUS = {tpu.name: tpu for tpu in _TPUS}
 
 # NVIDIA's data sheet for each product (SXM): HBM size and bandwidth; dense bf16, which is half the
-# figure with sparsity, and so are int8 and fp8; NVLink, which is half the figure for both directions.
+# figure with sparsity (so are int8 and fp8); NVLink, which is half the figure for both directions.
 # The GB of HBM are GiB, within 1 % of what nvidia-smi reports. The network is 8 x 400 Gbit/s where
 # every vendor's machine with that GPU has it.
 _GPUS = [

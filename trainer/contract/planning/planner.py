@@ -288,8 +288,8 @@ def _precision(job: Job, world: World) -> list[str]:
         return []
     faster = [name for name, of in (TPUS | GPUS).items() if precision in of.peak_8bit_flops]
     return [
-        f"{chip.generation} has no units for {precision}: its compiler converts the values, and "
-        f"products take longer than without model.precision. Faster: {', '.join(faster)}"
+        f"{chip.generation} has no units for {precision} (model.precision): its compiler converts "
+        f"the values, and a step is hardly faster, or slower. Units: {', '.join(faster)}"
     ]
 
 
