@@ -70,7 +70,8 @@ def quantize(x: jax.Array, dims: tuple[int, ...], dtype: jnp.dtype) -> Quantized
     """
     wide = x.astype(jnp.float32)
     largest = jnp.max(jnp.abs(wide), axis=dims, keepdims=True)
-    scale = jnp.where(largest == 0, 1.0, largest / _largest(dtype))
+    # Not zero, not even where a device takes the smallest numbers for zero.
+    scale = jnp.maximum(largest / _largest(dtype), jnp.finfo(jnp.float32).tiny)
     scaled = wide / scale
     values = jnp.round(scaled) if jnp.issubdtype(dtype, jnp.integer) else scaled
     return Quantized(values.astype(dtype), jnp.squeeze(scale, dims))
@@ -79,10 +80,10 @@ def quantize(x: jax.Array, dims: tuple[int, ...], dtype: jnp.dtype) -> Quantized
 def product(
     x: jax.Array, kernel: jax.Array, contracted: int, axes: Axes, precision: Precision
 ) -> jax.Array:
-    """Returns `jnp.tensordot(x, kernel, contracted)` in 8 bits, in the dtype of `x`.
+    """Returns `jnp.tensordot(x, kernel, contracted)` in 8 bits.
 
-    The first dims of `x` are rows and positions. `axes` are the logical axes of the kernel, which
-    is gathered along `fsdp`.
+    Operands and result have one dtype. The first dims of `x` are rows and positions. `axes` are the
+    logical axes of the kernel, which is gathered along `fsdp`.
     """
     split = tuple(None if axis == "embed" else axis for axis in axes)
     return checkpoint_name(_product(x, kernel, contracted, (TOKENS, split), precision), PRODUCT)
@@ -107,7 +108,7 @@ def _product(
     return _forward(x, kernel, contracted, axes, precision)[0]
 
 
-_Residuals = tuple[Quantized, Quantized, jax.Array]
+_Residuals = tuple[Quantized, Quantized]
 
 
 def _forward(
@@ -121,8 +122,7 @@ def _forward(
     )
     outputs = kernel.ndim - contracted
     parts = parts * _with_dims_after(rows.scale, outputs) * columns.scale
-    # An empty array carries the dtype of the kernel's gradient.
-    return _total(parts, contracted, x.dtype), (rows, columns, jnp.zeros(0, kernel.dtype))
+    return _total(parts, contracted, x.dtype), (rows, columns)
 
 
 def _backward(
@@ -132,7 +132,7 @@ def _backward(
     residuals: _Residuals,
     gradient: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    rows, columns, of_kernel = residuals
+    rows, columns = residuals
     dtype, count = FORMATS[precision].backward, columns.values.ndim - contracted
     outputs, tokens = _last(gradient, count), tuple(range(gradient.ndim - count))
     wide = gradient.astype(jnp.float32)
@@ -145,7 +145,7 @@ def _backward(
 
     by_column = quantize(wide * _with_dims_after(rows.scale, count), tokens, dtype)
     parts = _dot((rows.values, tokens), (by_column.values, tokens), axes[0], precision)
-    return x_gradient, _total(parts * by_column.scale, len(tokens), of_kernel.dtype)
+    return x_gradient, _total(parts * by_column.scale, len(tokens), gradient.dtype)
 
 
 _product.defvjp(_forward, _backward)
