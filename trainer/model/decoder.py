@@ -37,20 +37,12 @@ understanding by generative pre-training", 2018)."""
 MASKED = -1e30
 """Logit of a padding token: finite, so that its gradient is exactly zero."""
 
-
-def _wide_dots(primitive: Any, *operands: Any, **params: Any) -> Any:
-    """Keeps the results of products with a single matrix, except for sums of products in 8 bits.
-
-    The sums have 32 bits. `quantized.PRODUCT` names the same results in the compute dtype.
-    """
-    is_kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-    return is_kept(primitive, *operands, **params) and operands[0].dtype.itemsize > 1
-
-
-# Rematerialization: https://arxiv.org/abs/1604.06174
+# Rematerialization: https://arxiv.org/abs/1604.06174. `dots` does not keep the sums of products in
+# 8 bits, which have 32: their parts are a batch dim. It keeps their results, by name.
 REMAT_POLICIES: dict[str, Callable[..., Any] | None] = {
     "dots": jax.checkpoint_policies.save_from_both_policies(
-        _wide_dots, jax.checkpoint_policies.save_only_these_names(quantized.PRODUCT)
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names(quantized.PRODUCT),
     ),
     "full": jax.checkpoint_policies.nothing_saveable,
 }

@@ -289,7 +289,7 @@ def _precision(job: Job, world: World) -> list[str]:
     faster = [name for name, of in (TPUS | GPUS).items() if precision in of.peak_8bit_flops]
     return [
         f"{chip.generation} has no units for {precision} (model.precision): its compiler converts "
-        f"the values, and a step is hardly faster, or slower. Units: {', '.join(faster)}"
+        f"the values, so that a step is slower or hardly faster. Units: {', '.join(faster)}"
     ]
 
 
