@@ -101,9 +101,11 @@ def estimate(
     memory |= {"temporaries": temporaries, "program": code_bytes}
     needed = found.peak_memory_in_bytes + code_bytes
     text = compiled.as_text() or ""
-    sent, followed, counted = (
-        _understood(read, text, plan) for read in (collectives.of, step_schedule, products.of)
+    sent, followed = (
+        _understood(collectives.of, text, plan),
+        _understood(step_schedule, text, plan),
     )
+    counted = _understood(products.of, text, plan)
     is_known = isinstance(job.model, Model)
     strategies = None if sent is None or not is_known else shares(sent, job, plan)
     verdict = CompileReport(

@@ -125,11 +125,11 @@ class _Kernel(nnx.Module):
     def __call__(self, x_BECx: jax.Array) -> jax.Array:
         """Returns the products of each expert's rows with its matrix."""
         kernel, bias = self.cast(x_BECx.dtype)
-        kernel_Exy = gathered(kernel, self.axes)
+        kernels = gathered(kernel, self.axes)
         if self.precision is None:
-            product = jnp.einsum("becx,exy->becy", x_BECx, kernel_Exy)
+            product = jnp.einsum("becx,exy->becy", x_BECx, kernels)
         else:
-            product = quantized.expert_products(x_BECx, kernel_Exy, self.axes, self.precision)
+            product = quantized.expert_products(x_BECx, kernels, self.axes, self.precision)
         if bias is None:
             return product
         return product + gathered(bias, (self.axes[0], self.axes[2]))[:, None]

@@ -90,15 +90,15 @@ def product(
 
 
 def expert_products(
-    x_BECx: jax.Array, kernel_Exy: jax.Array, axes: Axes, precision: Precision
+    x_BECx: jax.Array, kernels: jax.Array, axes: Axes, precision: Precision
 ) -> jax.Array:
     """Returns the products of each expert's rows with its matrix, (B, E, C, y), in 8 bits."""
     split = tuple(None if axis == "embed" else axis for axis in axes[1:])
 
-    def one_expert(x_BCx: jax.Array, kernel_xy: jax.Array) -> jax.Array:
-        return _product(x_BCx, kernel_xy, 1, (SLOTS, split), precision)
+    def one_expert(x_BCx: jax.Array, kernel: jax.Array) -> jax.Array:
+        return _product(x_BCx, kernel, 1, (SLOTS, split), precision)
 
-    return jax.vmap(one_expert, in_axes=(1, 0), out_axes=1)(x_BECx, kernel_Exy)
+    return jax.vmap(one_expert, in_axes=(1, 0), out_axes=1)(x_BECx, kernels)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))

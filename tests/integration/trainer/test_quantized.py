@@ -180,7 +180,7 @@ PRODUCTS = {
 def test_all_products_of_a_layer_have_8_bits_in_three_passes(model, count):
     """Seven kernels: queries, keys, values, the output of attention, gate, up and down."""
     made = bench(_job("int8", model=model))
-    network, batch = made.program.network, made.batch(1)
+    network, batch = made.program.network, jax.tree.map(lambda x: x[0], made.batch(1))
     params = jax.eval_shape(network.initial)
     text = str(jax.make_jaxpr(jax.grad(lambda p: losses.loss_sum(network.bind(p), batch)))(params))
     assert len(re.findall(r":i32\[[^\]]*\] = dot_general\[", text)) == count
