@@ -107,6 +107,9 @@ def _print(
         )
     if verdict.evaluation_bytes:
         lines.append(f"an evaluation needs {format_bytes(verdict.evaluation_bytes)}")
+    if verdict.products:
+        counts = ", ".join(f"{count} of {dtypes}" for dtypes, count in verdict.products.items())
+        lines.append(f"matrix products of a step on each device, without kernels: {counts}")
     lines.append(verdict.message or f"fits: needs {memory_share(verdict)}")
     for line in lines:
         console.print(Text(line), soft_wrap=True)

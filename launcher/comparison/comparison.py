@@ -12,8 +12,8 @@ from launcher.comparison.verdict import Verdict, verdict
 from launcher.runs.run_record import RunRecord
 from trainer.contract.planning.plan import Plan
 
-TOLERANCES = {"float32": 1e-4, "bfloat16": 1e-2}
-"""Relative difference of two losses that rounding explains, by the dtype of the computation."""
+TOLERANCES = {"float32": 1e-4, "bfloat16": 1e-2, "int8": 1e-2, "fp8": 1e-2}
+"""Relative difference of two losses that rounding explains, by the dtype of products."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ class _Compared:
     @property
     def tolerance(self) -> float:
         plan = self.record.last_plan
-        return TOLERANCES[plan.compute_dtype] if isinstance(plan, Plan) else 0.0
+        if not isinstance(plan, Plan):
+            return 0.0
+        return TOLERANCES[plan.precision or plan.compute_dtype]
 
 
 def _pair(first: _Compared, second: _Compared) -> Pair:

@@ -208,6 +208,8 @@ def _parameters_text(launch: TrainingLaunch) -> str:
     if isinstance(model, CustomModel):
         return f"{trained:,} in float32, of {model.module}"
     text = f"{trained:,} in float32, compute in {plan.compute_dtype}"
+    if plan.precision:
+        text += f", products of layers in {plan.precision}"
     return f"{text}; beside {others:,} that stay as they are" if others else text
 
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import jax
 
-from trainer.analysis import buffers, collectives, topology
+from trainer.analysis import buffers, collectives, products, topology
 from trainer.analysis.forecast import schedule
 from trainer.analysis.forecast.costs import Costs
 from trainer.analysis.hlo import Program
@@ -105,11 +105,13 @@ def estimate(
         _understood(collectives.of, text, plan),
         _understood(step_schedule, text, plan),
     )
+    counted = _understood(products.of, text, plan)
     is_known = isinstance(job.model, Model)
     strategies = None if sent is None or not is_known else shares(sent, job, plan)
     verdict = CompileReport(
-        True, needed, available, memory, compile_s, "", sent, strategies, schedule=followed
-    )
+        True, needed, available, memory, compile_s, "", sent, strategies,
+        schedule=followed, products=counted,
+    )  # fmt: skip
     return _with_evaluation(verdict, program, batch) if job.eval else verdict
 
 

@@ -36,12 +36,11 @@ class Attention(nnx.Module):
         width, heads, kv_heads, head = model.d_model, model.heads, model.kv_heads, model.head_dim
         self.model = model
         key_value = ((width, kv_heads, head), ("embed", "kv_heads", "head_dim"))
-        bias = model.biases != "none"
-        self.query = Projection(
-            rngs, (width, heads, head), ("embed", "heads", "head_dim"), bias=bias
-        )
-        self.key = Projection(rngs, *key_value, bias=bias)
-        self.value = Projection(rngs, *key_value, bias=bias)
+        bias, precision = model.biases != "none", model.precision
+        query = ((width, heads, head), ("embed", "heads", "head_dim"))
+        self.query = Projection(rngs, *query, bias=bias, precision=precision)
+        self.key = Projection(rngs, *key_value, bias=bias, precision=precision)
+        self.value = Projection(rngs, *key_value, bias=bias, precision=precision)
         self.output = Projection(
             rngs,
             (heads, head, width),
@@ -49,6 +48,7 @@ class Attention(nnx.Module):
             contracted=2,
             gain=residual_gain(model),
             bias=model.biases == "all",
+            precision=precision,
         )
         if model.attention_sinks:
             self.sinks = nnx.Param(jnp.zeros((heads,)), out_sharding=("heads",))

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainer.contract.config.model import Model, RopeScaling
+from trainer.contract.config.model import Model, Precision, RopeScaling
+from trainer.model import quantized
 from trainer.model.lora import Adapter
 from trainer.model.sharding import gathered
 
@@ -50,7 +51,7 @@ class Projection(nnx.Module):
     """Contracts the last `contracted` dims of its input with the first ones of its kernel.
 
     Initial kernels are normal, with the variance gain^2 / number of inputs. `lora` is the kernel's
-    adapter, if any: see lora.py.
+    adapter, if any: see lora.py. `precision` is that of the kernel's product: see quantized.py.
 
     References:
         The variance: LeCun et al., "Efficient BackProp", 1998.
@@ -65,8 +66,10 @@ class Projection(nnx.Module):
         gain: float = 1.0,
         *,
         bias: bool = False,
+        precision: Precision | None = None,
     ):
         self.contracted, self.axes, self.has_bias = contracted, tuple(axes), bias
+        self.precision: Precision | None = precision
         deviation = gain / math.sqrt(math.prod(shape[:contracted]))
         kernel = deviation * jax.random.normal(rngs.params(), tuple(shape))
         self.kernel = nnx.Param(kernel, out_sharding=self.axes)
@@ -78,7 +81,10 @@ class Projection(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns the product in the dtype of `x`."""
         kernel = gathered(self.kernel[...].astype(x.dtype), self.axes)
-        product = jnp.tensordot(x, kernel, self.contracted)
+        if self.precision is None:
+            product = jnp.tensordot(x, kernel, self.contracted)
+        else:
+            product = quantized.product(x, kernel, self.contracted, self.axes, self.precision)
         if self.lora is not None:
             product = product + self.lora(x)
         if not self.has_bias:

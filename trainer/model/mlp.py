@@ -56,9 +56,16 @@ class MLP(nnx.Module):
         width, hidden, bias = model.d_model, model.d_ff, model.biases == "all"
         self.parts, self.kind = hidden_parts(model), model.mlp
         for part in self.parts:
-            setattr(self, part, Projection(rngs, (width, hidden), ("embed", "mlp"), bias=bias))
+            inward = (width, hidden), ("embed", "mlp")
+            projection = Projection(rngs, *inward, bias=bias, precision=model.precision)
+            setattr(self, part, projection)
         self.down = Projection(
-            rngs, (hidden, width), ("mlp", "embed"), gain=residual_gain(model), bias=bias
+            rngs,
+            (hidden, width),
+            ("mlp", "embed"),
+            gain=residual_gain(model),
+            bias=bias,
+            precision=model.precision,
         )
 
     def __call__(self, x_BSD: jax.Array) -> jax.Array:

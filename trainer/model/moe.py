@@ -7,14 +7,15 @@ other sequences of the batch. When capacity suffices for all tokens, moe_droples
 """
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainer.contract.config.model import Model
+from trainer.contract.config.model import Model, Precision
 from trainer.contract.planning.parameter_shapes import capacity, hidden_parts
-from trainer.model import moe_dropless
+from trainer.model import moe_dropless, quantized
 from trainer.model.attention import residual_gain
 from trainer.model.layers import Projection
 from trainer.model.mlp import ACTIVATIONS
@@ -49,10 +50,10 @@ class MoE(nnx.Module):
         bias = model.biases == "all"
         self.router = Projection(rngs, (width, count), ("embed", "router"), bias=bias)
         inward, outward = (count, width, hidden), (count, hidden, width)
+        kernel = partial(_Kernel, rngs, bias=bias, precision=model.precision)
         for part in self.parts:
-            setattr(self, part, _Kernel(rngs, inward, moe_dropless.INWARD, bias=bias))
-        gain = residual_gain(model)
-        self.down = _Kernel(rngs, outward, moe_dropless.OUTWARD, gain, bias=bias)
+            setattr(self, part, kernel(inward, moe_dropless.INWARD))
+        self.down = kernel(outward, moe_dropless.OUTWARD, residual_gain(model))
 
     def __call__(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns the output (B, S, D), and the load-balancing loss of each sequence (B,)."""
@@ -111,8 +112,10 @@ class _Kernel(nnx.Module):
         gain: float = 1.0,
         *,
         bias: bool,
+        precision: Precision | None,
     ):
         self.axes, self.has_bias = axes, bias
+        self.precision: Precision | None = precision
         kernel = gain / math.sqrt(shape[1]) * jax.random.normal(rngs.params(), shape)
         self.kernel = nnx.Param(kernel, out_sharding=axes)
         if bias:
@@ -122,7 +125,11 @@ class _Kernel(nnx.Module):
     def __call__(self, x_BECx: jax.Array) -> jax.Array:
         """Returns the products of each expert's rows with its matrix."""
         kernel, bias = self.cast(x_BECx.dtype)
-        product = jnp.einsum("becx,exy->becy", x_BECx, gathered(kernel, self.axes))
+        kernels = gathered(kernel, self.axes)
+        if self.precision is None:
+            product = jnp.einsum("becx,exy->becy", x_BECx, kernels)
+        else:
+            product = quantized.expert_products(x_BECx, kernels, self.axes, self.precision)
         if bias is None:
             return product
         return product + gathered(bias, (self.axes[0], self.axes[2]))[:, None]

@@ -24,7 +24,7 @@ NUMBERS = {
     "steps": 40, "seed": 1, "log_every": 5,
     "model.layers": 7, "model.d_ff": 96, "model.vocab_size": 300, "model.rope_theta": 5e5,
     "model.norm_eps": 1e-6, "model.tied_embeddings": False, "model.dropout": 0.1,
-    "model.remat": "full", "model.scan_layers": False,
+    "model.remat": "full", "model.scan_layers": False, "model.precision": "int8",
     "data.seq_len": 32, "data.global_batch": 8, "data.validation_fraction": 0.5,
     "data.mask_across_documents": False, "data.grad_accum_steps": 2, "data.source": "text",
     "data.path": "x/*.txt", "mesh.tensor": 2, "mesh.data": 2,

@@ -14,6 +14,7 @@ from trainer.analysis.explicit.findings import findings
 from trainer.analysis.explicit.interpreter import Rerun
 from trainer.analysis.explicit.layouts import ExplicitMesh
 from trainer.contract.config.job import Job
+from trainer.contract.config.model import Model
 from trainer.contract.planning import sharding_rules
 from trainer.contract.planning.plan import Plan
 from trainer.contract.protocol.reports import ShardingReport
@@ -60,7 +61,14 @@ def check(
 
 
 def check_step(job: Job, plan: Plan) -> ShardingReport:
-    """Checks loss and gradient of all micro-batches of a step."""
+    """Checks loss and gradient of all micro-batches of a step.
+
+    Products in 8 bits are checked as those in the compute dtype, which lie the same way: their
+    gradient is not that of the operations which they consist of.
+    """
+    if isinstance(job.model, Model) and job.model.precision:
+        wide = job.model.model_copy(update={"precision": None})
+        job = job.model_copy(update={"model": wide})
     sizes = tuple(plan.mesh[axis] for axis in sharding_rules.MESH_AXES)
     mesh = AbstractMesh(sizes, sharding_rules.MESH_AXES, axis_types=(AxisType.Auto,) * len(sizes))
     specs = {

@@ -17,6 +17,9 @@ from trainer.contract.config.base import Fraction, Positive, Section
 from trainer.contract.config.errors import KeyedError
 from trainer.contract.config.presets import PRESETS
 
+Precision = Literal["int8", "fp8"]
+"""Formats of matrix products that are narrower than every compute dtype."""
+
 GIVEN = ("vocab_size", "rngs")
 """Arguments that Slipway passes to a custom model."""
 
@@ -204,6 +207,13 @@ class Model(Section):
         default="auto",
         description="Dtype of the forward and backward pass; parameters stay in float32. `auto`: "
         "bfloat16 on accelerators, float32 on CPU devices.",
+    )
+    precision: Precision | None = Field(
+        default=None,
+        description="Format of the layers' products with weights in both passes, with a scale per "
+        "channel: `int8`, or `fp8` (E4M3, and E5M2 for gradients). The output layer, the router "
+        "and attention's products of queries, keys and values keep the compute dtype. null: all "
+        "products do.",
     )
 
     @property

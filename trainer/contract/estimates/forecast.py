@@ -137,7 +137,7 @@ def _work(job: Job, plan: Plan, best: Bounds, chip: Accelerator, rates: Rates) -
     # The devices of a pipeline run their layers in every tick, idle or not.
     stretch = pipeline.stretch(plan)
     output = roofline.output_flops_per_token(job, plan) * best.tokens
-    products = best.program_flops - counted - output
+    products = best.program_flops - best.saved_flops - counted - output
     experts = roofline.expert_flops_per_token(job, plan) * best.tokens
     products += experts * (_slots(job, plan) / EXPERTS_SHARE - 1)
     return {

@@ -62,7 +62,9 @@ class Bounds:
     dcn_s: float
     """Seconds over the network between islands; 0 when its bandwidth is unknown."""
     peak_flops: float
-    """Peak FLOP/s of all devices."""
+    """Peak FLOP/s of all devices in bfloat16."""
+    saved_flops: float
+    """FLOPs in bfloat16 that would take as long as products in 8 bits save."""
     tokens: int
 
     @property
@@ -82,7 +84,10 @@ class Bounds:
 
     @property
     def mfu(self) -> float:
-        """Model FLOPs utilization of a step that takes `step_s`: PaLM, appendix B."""
+        """Model FLOPs utilization of a step that takes `step_s`: PaLM, appendix B.
+
+        Relative to the peak in bfloat16, also with products in 8 bits.
+        """
         return self.model_flops / self.step_s / self.peak_flops
 
     @property
@@ -120,16 +125,19 @@ def bounds(job: Job, plan: Plan) -> Bounds | None:
     model = tokens * flops_per_token(job, plan)
     program = model + tokens * _recomputed_per_token(job, plan)
     peak = chip.peak_bf16_flops * world.devices
+    # Products in 8 bits take the time of fewer FLOPs in bfloat16.
+    faster = chip.peak_flops(plan.precision) or chip.peak_bf16_flops
+    saved = tokens * quantized_flops_per_token(job, plan) * (1 - chip.peak_bf16_flops / faster)
     # While a stage of a pipeline is idle, its devices have nothing else to do.
-    of_layers = program - tokens * output_flops_per_token(job, plan)
-    compute = program + of_layers * (pipeline.stretch(plan) - 1)
+    of_layers = program - saved - tokens * output_flops_per_token(job, plan)
+    compute = program - saved + of_layers * (pipeline.stretch(plan) - 1)
     ici_bytes, dcn_bytes = sum(_ici_bytes(job, plan).values()), sum(_dcn_bytes(job, plan).values())
     dcn_s = dcn_bytes / chip.dcn_bytes_per_s if chip.dcn_bytes_per_s else 0.0
     return Bounds(
         model_flops=model, program_flops=program, compute_s=compute / peak,
         hbm_s=_hbm_bytes(job, plan) / chip.hbm_bytes_per_s,
         ici_s=ici_bytes / chip.ici_bytes_per_s, dcn_s=dcn_s, peak_flops=peak,
-        tokens=tokens,
+        saved_flops=saved, tokens=tokens,
     )  # fmt: skip
 
 
@@ -159,6 +167,25 @@ def output_flops_per_token(job: Job, plan: Plan) -> float:
     output = [one for one in _kernels(job, plan) if not one.name.startswith("layers.")]
     frozen = [one for one in output if not one.is_trained]
     return 6.0 * _met(job, output) - 2.0 * _met(job, frozen)
+
+
+def quantized_flops_per_token(job: Job, plan: Plan) -> float:
+    """Returns the FLOPs per token of products in 8 bits, with recomputation; 0 without any."""
+    if plan.precision is None:
+        return 0.0
+    kernels = [array for array in _kernels(job, plan) if _is_quantized(array)]
+    frozen = [array for array in kernels if not array.is_trained]
+    repeated = _again(job, plan) if job.decoder.remat != "none" else []
+    again = [array for array in repeated if _is_quantized(array)]
+    reference = 2.0 * _met(job, frozen) if job.dpo else 0.0
+    own = 6.0 * _met(job, kernels) - 2.0 * _met(job, frozen)
+    return own + 2.0 * _met(job, again) + reference
+
+
+def _is_quantized(array: ArrayPlan) -> bool:
+    """Returns whether `model.precision` applies to a kernel: to those of layers, except routers."""
+    is_kernel = array.name.startswith("layers.") and array.name.endswith(lora.KERNEL)
+    return is_kernel and "router" not in array.axes
 
 
 def attention_flops_per_token(job: Job) -> float:

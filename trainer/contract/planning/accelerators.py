@@ -5,11 +5,13 @@ The suffix of a TPU name counts TensorCores for v2, v3, v4, v5p and v7x, and chi
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Literal
 
 from trainer.contract.config.errors import suggest
+from trainer.contract.config.model import Precision
 from trainer.contract.planning.chips import GPUS, TPUS, Gpu, Shape, Tpu
 from trainer.contract.planning.plan import World
 
@@ -44,10 +46,23 @@ class Accelerator:
     """Ray's name for the slice (TPU_ACCELERATOR_TYPE); None without TPUs."""
     ray_generation: str | None
     """Ray's name for the generation (accelerator_version)."""
+    peak_8bit_flops: Mapping[Precision, float] = field(default_factory=dict[Precision, float])
+    """Peak FLOP/s per device in formats of 8 bits; only those faster than bfloat16."""
 
     @property
     def devices(self) -> int:
         return self.hosts * self.devices_per_host
+
+    def peak_flops(self, precision: Precision | None) -> float | None:
+        """Returns the peak FLOP/s per device of products in a precision; None: bfloat16.
+
+        A format that the chip has no units for is computed in bfloat16.
+        """
+        return (
+            self.peak_bf16_flops
+            if precision is None
+            else self.peak_8bit_flops.get(precision, self.peak_bf16_flops)
+        )
 
     @property
     def chips_per_host(self) -> int:
@@ -163,6 +178,7 @@ def _gpu(gpu: Gpu, size: int, hosts: int | None, devices_per_host: int | None) -
         hbm_bytes=gpu.hbm_bytes,
         hbm_bytes_per_s=gpu.hbm_bytes_per_s,
         peak_bf16_flops=gpu.peak_bf16_flops,
+        peak_8bit_flops=gpu.peak_8bit_flops,
         clock_hz=None,
         ici_bytes_per_s=gpu.nvlink_bytes_per_s,
         dcn_bytes_per_s=gpu.network_bytes_per_s,
@@ -193,6 +209,7 @@ def _tpu(tpu: Tpu, size: int, hosts: int | None, devices_per_host: int | None) -
         hbm_bytes=tpu.hbm_bytes // tpu.devices,
         hbm_bytes_per_s=tpu.hbm_bytes_per_s / tpu.devices,
         peak_bf16_flops=tpu.peak_bf16_flops / tpu.devices,
+        peak_8bit_flops={of: peak / tpu.devices for of, peak in tpu.peak_8bit_flops.items()},
         clock_hz=tpu.clock_hz,
         ici_bytes_per_s=tpu.ici_bytes_per_s / tpu.devices,
         dcn_bytes_per_s=None if tpu.dcn_bytes_per_s is None else tpu.dcn_bytes_per_s * per_host,

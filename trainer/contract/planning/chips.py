@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isqrt, prod
 
+from trainer.contract.config.model import Precision
+
 Shape = tuple[int, ...]
 GiB = 1 << 30
 GB = 10**9
@@ -36,6 +38,8 @@ class Tpu:
     """Number of chips -> shape of the slice with that size."""
     host_bytes: Mapping[int, int] = field(default_factory=dict[int, int])
     """Chips of a host -> memory of the host; empty: unknown."""
+    peak_8bit_flops: Mapping[Precision, float] = field(default_factory=dict[Precision, float])
+    """Peak FLOP/s in formats of 8 bits, without sparsity; only those faster than bfloat16."""
 
     def suffix(self, chips: int) -> int:
         """Returns the number in the name of a slice with `chips` chips: its TensorCores."""
@@ -56,6 +60,8 @@ class Gpu:
     network_bytes_per_s: float | None
     """Send bandwidth of a host to other hosts; None where vendors' hosts differ."""
     per_host: int = 8
+    peak_8bit_flops: Mapping[Precision, float] = field(default_factory=dict[Precision, float])
+    """Peak FLOP/s in formats of 8 bits, without sparsity; only those faster than bfloat16."""
 
 
 def _shapes(*sides: Shape) -> dict[int, Shape]:
@@ -88,6 +94,8 @@ _V3 = _V2 | _shapes((16, 32), (32, 32))
 # Peak, HBM and its bandwidth, pod sizes, shapes: the Cloud TPU documentation's page of each version
 # ("TPU v4", ..., at https://docs.cloud.google.com/tpu/docs). Its GB of HBM are GiB, as the runtime
 # reports. Its link figures count both directions; the figures here count one.
+# int8, fp8: the same pages, and jax.experimental.pallas.tpu.TpuInfo for v5p. They give fp8 the rate
+# of bfloat16 on v5p and v6e, and int8 no rate on v4 and v7x.
 # Clocks: v2, v3: Norrie et al., "The design process for Google's training chips: TPUv2 and TPUv3",
 # IEEE Micro 41(2), 2021. v4: Jouppi et al., ISCA 2023 (below), table 4. v5e: Austin et al., "How to
 # Scale Your Model", 2025, https://jax-ml.github.io/scaling-book/tpus. v5p, v6e, v7x: the peak,
@@ -153,6 +161,7 @@ _TPUS = [
         hbm_bytes=16 * GiB,
         hbm_bytes_per_s=819e9,
         peak_bf16_flops=197e12,
+        peak_8bit_flops={"int8": 393e12},
         clock_hz=1.5e9,
         matrix_side=128,
         ici_bytes_per_s=200e9,
@@ -170,6 +179,7 @@ _TPUS = [
         hbm_bytes=95 * GiB,
         hbm_bytes_per_s=2765e9,
         peak_bf16_flops=459e12,
+        peak_8bit_flops={"int8": 918e12},
         clock_hz=1.75e9,
         matrix_side=128,
         ici_bytes_per_s=600e9,
@@ -188,6 +198,7 @@ _TPUS = [
         hbm_bytes=32 * GiB,
         hbm_bytes_per_s=1640e9,
         peak_bf16_flops=918e12,
+        peak_8bit_flops={"int8": 1836e12},
         clock_hz=1.75e9,
         matrix_side=256,
         ici_bytes_per_s=400e9,
@@ -205,6 +216,7 @@ _TPUS = [
         hbm_bytes=192 * GiB,
         hbm_bytes_per_s=7380e9,
         peak_bf16_flops=2307e12,
+        peak_8bit_flops={"fp8": 4614e12},
         clock_hz=2.2e9,
         matrix_side=256,
         ici_bytes_per_s=600e9,
@@ -216,15 +228,16 @@ _TPUS = [
 TPUS = {tpu.name: tpu for tpu in _TPUS}
 
 # NVIDIA's data sheet for each product (SXM): HBM size and bandwidth; dense bf16, which is half the
-# figure with sparsity; NVLink, which is half the figure for both directions. The GB of HBM are GiB,
-# within 1 % of what nvidia-smi reports. The network is 8 x 400 Gbit/s where every vendor's machine
-# with that GPU has it.
+# figure with sparsity (so are int8 and fp8); NVLink, which is half the figure for both directions.
+# The GB of HBM are GiB, within 1 % of what nvidia-smi reports. The network is 8 x 400 Gbit/s where
+# every vendor's machine with that GPU has it.
 _GPUS = [
     Gpu(
         name="a100",
         hbm_bytes=40 * GiB,
         hbm_bytes_per_s=1555e9,
         peak_bf16_flops=312e12,
+        peak_8bit_flops={"int8": 624e12},
         nvlink_bytes_per_s=300e9,
         network_bytes_per_s=None,
     ),
@@ -233,6 +246,7 @@ _GPUS = [
         hbm_bytes=80 * GiB,
         hbm_bytes_per_s=2039e9,
         peak_bf16_flops=312e12,
+        peak_8bit_flops={"int8": 624e12},
         nvlink_bytes_per_s=300e9,
         network_bytes_per_s=None,
     ),
@@ -241,6 +255,7 @@ _GPUS = [
         hbm_bytes=80 * GiB,
         hbm_bytes_per_s=3350e9,
         peak_bf16_flops=989.4e12,
+        peak_8bit_flops={"int8": 1978.9e12, "fp8": 1978.9e12},
         nvlink_bytes_per_s=450e9,
         network_bytes_per_s=None,
     ),
@@ -249,6 +264,7 @@ _GPUS = [
         hbm_bytes=141 * GiB,
         hbm_bytes_per_s=4800e9,
         peak_bf16_flops=989.4e12,
+        peak_8bit_flops={"int8": 1978.9e12, "fp8": 1978.9e12},
         nvlink_bytes_per_s=450e9,
         network_bytes_per_s=400e9,
     ),
@@ -258,6 +274,7 @@ _GPUS = [
         hbm_bytes=180 * GiB,
         hbm_bytes_per_s=8000e9,
         peak_bf16_flops=2250e12,
+        peak_8bit_flops={"int8": 4500e12, "fp8": 4500e12},
         nvlink_bytes_per_s=900e9,
         network_bytes_per_s=400e9,
     ),
@@ -268,6 +285,7 @@ _GPUS = [
         hbm_bytes=185 * GiB,
         hbm_bytes_per_s=8000e9,
         peak_bf16_flops=2500e12,
+        peak_8bit_flops={"int8": 5000e12, "fp8": 5000e12},
         nvlink_bytes_per_s=900e9,
         network_bytes_per_s=200e9,
         per_host=4,

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from trainer.contract.config.base import Section
+from trainer.contract.config.model import Precision
 from trainer.contract.planning.save_interval import SaveStatistics
 
 
@@ -119,6 +120,8 @@ class Plan(BasePlan):
     batch: BatchSplit
     parameters: tuple[ArrayPlan, ...]
     compute_dtype: Literal["float32", "bfloat16"]
+    precision: Precision | None = None
+    """Format of the layers' products with weights; None: the compute dtype."""
     attention: Literal["reference", "splash"] = "reference"
     """`splash`: JAX's TPU kernel, block by block; `reference`: scores as whole arrays."""
     moe: Literal["capacity", "ragged"] = "capacity"

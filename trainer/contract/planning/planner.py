@@ -14,6 +14,7 @@ from trainer.contract.config.job import Job
 from trainer.contract.config.job import Mesh as MeshSizes
 from trainer.contract.config.model import CustomModel, Model
 from trainer.contract.planning import (
+    accelerators,
     lora,
     mesh_layout,
     parameter_groups,
@@ -22,6 +23,7 @@ from trainer.contract.planning import (
     sharding_rules,
     validation,
 )
+from trainer.contract.planning.chips import GPUS, TPUS
 from trainer.contract.planning.plan import ArrayPlan, BatchSplit, Corpus, Plan, World
 from trainer.contract.planning.save_interval import SaveStatistics, assumed_cost_s
 from trainer.contract.storage.tokenizer_info import vocab_size
@@ -93,6 +95,7 @@ def resolve(job: Job, world: World, corpus: Corpus, build: Build | None = None) 
             + [_array_plan(one, mesh) for one in adapters]
         ),
         compute_dtype=dtype,
+        precision=job.model.precision if isinstance(job.model, Model) else None,
         attention=_attention(job, world, batch),
         moe=_moe(job, world, mesh),
         padded_vocab=vocab,
@@ -261,7 +264,7 @@ def _warnings(
             f"fsdp spans {slices} slices: parameters are gathered over the data-center network in "
             "every layer"
         )
-    return warnings + _bubble(job, mesh)
+    return warnings + _bubble(job, mesh) + _precision(job, world)
 
 
 def _bubble(job: Job, mesh: dict[str, int]) -> list[str]:
@@ -274,6 +277,19 @@ def _bubble(job: Job, mesh: dict[str, int]) -> list[str]:
         f"the {stages} stages of the pipeline are idle {idle:.0%} of the time: "
         f"data.grad_accum_steps is {micro}, and {4 * stages} would make it "
         f"{pipeline.bubble(mesh, 4 * stages):.0%}"
+    ]
+
+
+def _precision(job: Job, world: World) -> list[str]:
+    """Returns a warning if the chips have no units for the products' format."""
+    precision = job.model.precision if isinstance(job.model, Model) else None
+    chip = accelerators.parse(world.accelerator)
+    if precision is None or precision in chip.peak_8bit_flops:
+        return []
+    faster = [name for name, of in (TPUS | GPUS).items() if precision in of.peak_8bit_flops]
+    return [
+        f"{chip.generation} has no units for {precision} (model.precision): its compiler converts "
+        f"the values, so that a step is slower or hardly faster. Units: {', '.join(faster)}"
     ]
 
 

@@ -125,6 +125,12 @@ def _model(model: Model, seq_len: int) -> Problems:
             "model.moe.top_k",
             f"{experts.top_k} is more than the number of experts, {experts.count}",
         )
+    if model.precision and model.moe and model.moe.capacity_factor is None:
+        yield (
+            "model.precision",
+            f"{model.precision} needs experts with a capacity: the grouped products of dropless "
+            "ones have no 8-bit form. Set model.moe.capacity_factor, or remove this key",
+        )
 
 
 def _positions(model: Model, seq_len: int) -> Problems:

@@ -72,6 +72,9 @@ class CompileReport:
     """Bytes of an evaluation with the optimizer's state in memory; None when it is not compiled."""
     schedule: StepSchedule | None = None
     """The step's time; None without a program, or when it is not understood."""
+    products: dict[str, int] | None = None
+    """Matrix products of a step outside kernels, by the dtypes of their operands as XLA writes them
+    (`bf16`, `s8`); None without a program, or when it is not understood."""
 
     @property
     def is_preliminary(self) -> bool:
