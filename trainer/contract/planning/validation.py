@@ -11,7 +11,7 @@ from trainer.contract.config.errors import suggest
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import CustomModel, Model
 from trainer.contract.config.optimizer import Optimizer
-from trainer.contract.planning import sharding_rules
+from trainer.contract.planning import sequence_chunks, sharding_rules
 from trainer.contract.planning.parameter_shapes import Parameter
 from trainer.contract.planning.plan import World
 from trainer.contract.storage.chat_template import chat_template
@@ -92,13 +92,7 @@ def mesh_problems(job: Job, mesh: Mapping[str, int]) -> Problems:
     if isinstance(job.model, Model):
         yield from _heads_and_experts(job.model, mesh)
     yield from _stages(job, mesh["pipeline"])
-    length, parts = job.data.seq_len, mesh["context"]
-    if length % parts:
-        yield (
-            "mesh.context",
-            f"seq_len {length} is not divisible by context {parts}. Valid sizes: "
-            f"{sizes_text(length)}",
-        )
+    yield from _context(job, mesh["context"])
     yield from _batch(job.data, mesh)
 
 
@@ -299,6 +293,20 @@ def _heads_and_experts(model: Model, mesh: Mapping[str, int]) -> Problems:
             f"found {mesh['context']}, but the capacity of experts is counted in whole "
             "sequences. Remove this key, or set model.moe.capacity_factor=null",
         )
+
+
+def _context(job: Job, parts: int) -> Problems:
+    """Yields the conflict of a sequence that does not divide into equal parts or chunks."""
+    length = job.data.seq_len
+    valid = [n for n in divisors(length) if length % sequence_chunks.count(job, n) == 0]
+    if parts in valid:
+        return
+    chunks = sequence_chunks.count(job, parts)
+    what = f"the {chunks} chunks of context {parts}" if chunks > 1 else f"context {parts}"
+    yield (
+        "mesh.context",
+        f"seq_len {length} is not divisible by {what}. Valid sizes: {', '.join(map(str, valid))}",
+    )
 
 
 def _stages(job: Job, stages: int) -> Problems:

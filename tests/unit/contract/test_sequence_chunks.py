@@ -1,0 +1,37 @@
+"""Chunks of sequences: their order, and the work of attention on the busiest device."""
+
+import numpy as np
+import pytest
+
+from tests.support.jobs import TINY, job_of
+from trainer.contract.config.model import Model
+from trainer.contract.planning import sequence_chunks
+
+
+def test_each_device_has_an_early_and_a_late_chunk() -> None:
+    assert sequence_chunks.order(8) == [0, 7, 1, 6, 2, 5, 3, 4]
+    assert sequence_chunks.order(1) == [0]
+
+
+def test_a_custom_model_keeps_the_order_of_positions() -> None:
+    assert sequence_chunks.count(job_of(), 4) == 8
+    assert sequence_chunks.count(job_of(), 1) == 1
+    assert sequence_chunks.count(job_of(model={"module": "my:model"}), 4) == 1
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{}, {"sliding_window": 24}, {"sliding_window": 8, "global_every": 2}, {"sliding_window": 99}],
+)
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_the_busiest_share_is_that_of_the_masks(sizes, devices) -> None:
+    model, length = Model.model_validate(TINY | sizes), 64
+    chunks = 2 * devices if devices > 1 else 1
+    distance = np.arange(length)[:, None] - np.arange(length)
+    windows = [model.window_of(layer) or length for layer in range(model.layers)]
+    seen = sum((distance >= 0) & (distance < window) for window in windows).sum(axis=1)
+    by_chunk = seen.reshape(chunks, -1).sum(axis=1)[sequence_chunks.order(chunks)]
+    by_device = by_chunk.reshape(devices, -1).sum(axis=1)
+    found = sequence_chunks.busiest_share(model, length, chunks)
+    assert found == pytest.approx(by_device.max() / by_device.mean())
+    assert sizes or found == 1
