@@ -19,7 +19,7 @@ from trainer.contract.config.model import CustomModel
 from trainer.contract.estimates.host_check import HostCheckCost
 from trainer.contract.estimates.roofline import Bounds
 from trainer.contract.planning import accelerators, pipeline, sharding_rules
-from trainer.contract.planning.plan import ArrayPlan, Plan
+from trainer.contract.planning.plan import ArrayPlan
 from trainer.contract.protocol.environment import JAX_COORDINATOR_ADDRESS, PROCESS_ID
 
 INSIDE = ("expert", "context", "tensor")
@@ -116,7 +116,7 @@ def _facts(launch: TrainingLaunch, *, forecasts: bool) -> Table:
     table.add_row("mesh", sharding_rules.mesh_text(plan.mesh))
     table.add_row("batch", _batch_text(launch))
     if plan.mesh["context"] > 1:
-        table.add_row("sequences", _sequences_text(plan))
+        table.add_row("sequences", _sequences_text(launch))
     table.add_row("tokens", f"{batch.global_batch * launch.job.data.seq_len:,} a step")
     corpus = plan.corpus.sha256
     seen = f"sha256 {corpus[:16]}" if corpus else "seen by the hosts only"
@@ -194,14 +194,18 @@ def _batch_text(launch: TrainingLaunch) -> str:
     )
 
 
-def _sequences_text(plan: Plan) -> str:
+def _sequences_text(launch: TrainingLaunch) -> str:
+    """Describes what devices along `context` have, and how evenly they share attention."""
+    plan, model = launch.plan, launch.job.model
     devices, chunks = plan.mesh["context"], plan.batch.chunks
+    if isinstance(model, CustomModel):
+        return f"{devices} parts in order, for a custom model"
     if chunks == 1:
-        return f"split into {devices} parts in order, as a custom model may need them"
-    return (
-        f"split into {chunks} chunks, an early and a late one for each of {devices} devices; "
-        f"attention of the busiest one {plan.busiest_attention:.2f} times the mean"
-    )
+        heads = model.heads // devices // plan.mesh["tensor"]
+        text = f"{devices} parts in order; attention exchanges them for whole ones of {heads} heads"
+    else:
+        text = f"{chunks} chunks, an early and a late one for each of {devices} devices"
+    return f"{text}; attention on the busiest device is {plan.busiest_attention:.2f} x the mean"
 
 
 def bytes_per_device(launch: TrainingLaunch) -> dict[str, int]:

@@ -55,11 +55,11 @@ class Vocabulary:
 class Layer(nnx.Module):
     """Attention and a feed-forward part, each with a norm of its input, its output or both."""
 
-    def __init__(self, rngs: nnx.Rngs, model: Model, moe: str):
+    def __init__(self, rngs: nnx.Rngs, model: Model, moe: str, chunks: int):
         self.rate = model.dropout
         before, after = norm_places(model)
         self.attention_norm = Norm(model, model.d_model) if before else None
-        self.attention = Attention(rngs, model)
+        self.attention = Attention(rngs, model, chunks)
         self.attention_post_norm = Norm(model, model.d_model) if after else None
         self.mlp_norm = Norm(model, model.d_model) if before else None
         self.mlp_post_norm = Norm(model, model.d_model) if after else None
@@ -189,7 +189,7 @@ class Decoder(nnx.Module):
         self.model, self.vocabulary, self.dtype = model, vocabulary, dtype
         self.attention, self.chunks = attention, chunks
         self.embedding = Embedding(rngs, vocabulary, model.d_model)
-        self.layers = _stacked_layers(rngs, model, moe)
+        self.layers = _stacked_layers(rngs, model, moe, chunks)
         self.final_norm = Norm(model, model.d_model)
         if not model.tied_embeddings:
             self.output = Output(rngs, vocabulary, model.d_model)
@@ -384,13 +384,13 @@ class Decoder(nnx.Module):
         return jax.checkpoint(body, policy=REMAT_POLICIES[self.model.remat], prevent_cse=False)
 
 
-def _stacked_layers(rngs: nnx.Rngs, model: Model, moe: str) -> Layer:
+def _stacked_layers(rngs: nnx.Rngs, model: Model, moe: str, chunks: int) -> Layer:
     """Returns all layers as one module whose arrays have a leading dim for the layer."""
 
     @nnx.split_rngs(splits=model.layers)
     @nnx.vmap(transform_metadata={nnx.PARTITION_NAME: "layer"})
     def layers(rngs: nnx.Rngs) -> Layer:
-        return Layer(rngs, model, moe)
+        return Layer(rngs, model, moe, chunks)
 
     return layers(rngs)
 

@@ -7,7 +7,7 @@ References:
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -40,20 +40,27 @@ def attend(
 
     def whole(query_BSHh: jax.Array, key_BWKh: jax.Array, value_BWKh: jax.Array) -> jax.Array:
         mesh = jax.sharding.get_abstract_mesh()
+        # Along `context`, each device has chunks of the queries, or whole sequences of fewer heads.
+        by_head, by_position = ("tensor",), ("context",)
+        if chunks == 1:
+            by_head, by_position = ("tensor", "context"), ()
+        shards = [
+            1 if mesh.empty else math.prod(mesh.shape[axis] for axis in axes)
+            for axes in (by_head, by_position)
+        ]
         length, heads = query_BSHh.shape[1:3]
-        shards = (1, 1) if mesh.empty else (mesh.shape["tensor"], mesh.shape["context"])
         kernel = make_kernel(length, heads, window, softcap, shards, chunks, interpret)
         attend_on_device = partial(_attend_on_device, chunks)
         scaled_BSHh = query_BSHh * (scale or query_BSHh.shape[-1] ** -0.5)
         arrays = (scaled_BSHh, key_BWKh, value_BWKh, segments_BS, segments_BS)
         if mesh.empty:
             return attend_on_device(kernel, *arrays)
-        # The compiler cannot split a kernel by itself. Each device has its own queries, and the
-        # keys of whole sequences.
-        masks = kernel.manual_sharding_spec(NamedSharding(mesh, PartitionSpec("tensor", "context")))
-        queries = PartitionSpec(sharding_rules.BATCH_AXES, "context", "tensor")
-        keys = PartitionSpec(sharding_rules.BATCH_AXES, None, "tensor")
-        positions = PartitionSpec(sharding_rules.BATCH_AXES, "context")
+        # The compiler cannot split a kernel by itself.
+        masks = kernel.manual_sharding_spec(
+            NamedSharding(mesh, PartitionSpec(by_head, by_position))
+        )
+        rows = sharding_rules.BATCH_AXES
+        queries, keys = (PartitionSpec(rows, axes, by_head) for axes in (by_position, None))
         split = jax.shard_map(
             attend_on_device,
             in_specs=(
@@ -61,8 +68,8 @@ def attend(
                 queries,
                 keys,
                 keys,
-                positions,
-                PartitionSpec(sharding_rules.BATCH_AXES),
+                PartitionSpec(rows, by_position),
+                PartitionSpec(rows),
             ),
             out_specs=queries,
             check_vma=False,
@@ -101,7 +108,7 @@ def make_kernel(
     heads: int,
     window: int | None,
     softcap: float | None,
-    shards: tuple[int, int],
+    shards: Sequence[int],
     chunks: int,
     interpret: bool,
 ) -> Any:

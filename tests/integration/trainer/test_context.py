@@ -1,4 +1,4 @@
-"""Sequences in an early and a late chunk per device: packed documents, windows, and all numbers."""
+"""Attention along `context`, by chunks and by heads: the numbers of one device."""
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ MESHES = {
     "context 2": (2, {"context": 2}),
     "context 4": (4, {"context": 4}),
     "fsdp 2, context 2": (4, {"context": 2}),
+    "fsdp 2, context 2, by heads": (4, {"context": 2, "context_attention": "heads"}),
 }
 MODEL = {"sliding_window": 8, "global_every": 2}
 
@@ -37,7 +38,9 @@ def test_losses_of_packed_documents_and_windows_are_those_of_one_device(corpus, 
     alone = bench(job(corpus))
     assert np.asarray(alone.batch(1).segments).max() >= 2
     split = bench(job(corpus, mesh=mesh), devices)
-    assert split.plan.batch.chunks == 2 * mesh["context"]
+    by_heads = mesh.get("context_attention") == "heads"
+    assert split.plan.batch.chunks == (1 if by_heads else 2 * mesh["context"])
+    assert ("all-to-all" in split.text) == by_heads
     for here, there in zip(split.run(STEPS)[1], alone.run(STEPS)[1], strict=True):
         np.testing.assert_allclose(here.loss, there.loss, rtol=1e-5)
         np.testing.assert_allclose(here.grad_norm, there.grad_norm, rtol=1e-3)

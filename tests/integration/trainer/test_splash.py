@@ -68,6 +68,7 @@ def test_values_and_gradients_are_those_of_plain_attention(
         ({"data": 2, "fsdp": 2, "tensor": 2}, 1, None),
         ({"fsdp": 2, "context": 2, "tensor": 2}, 4, None),
         ({"fsdp": 4, "context": 2}, 4, 100),
+        ({"fsdp": 4, "context": 2}, 1, None),
         # A host that checks its own devices has the chunks of a larger mesh.
         ({"fsdp": 4, "tensor": 2}, 4, None),
     ],

@@ -108,6 +108,16 @@ def test_a_sequence_that_does_not_divide_names_the_sizes_that_do() -> None:
     )
 
 
+def test_attention_by_heads_needs_a_part_of_them_for_each_device() -> None:
+    mesh = {"context": 4, "context_attention": "heads"}
+    found = problems_of(mesh=mesh, model={"preset": "tiny", "heads": 4, "kv_heads": 2})
+    assert found["mesh.context_attention"] == (
+        "2 key/value heads are not divisible by context 4 x tensor 1. Set it to chunks"
+    )
+    found = problems_of(mesh=mesh, model={"module": "a:b"})
+    assert found["mesh.context_attention"].endswith("Remove this key")
+
+
 def test_the_room_of_experts_is_in_whole_sequences() -> None:
     model = {"preset": "tiny", "moe": {"count": 4, "capacity_factor": 1.25}}
     message = problems_of(mesh={"context": 2}, model=model)["mesh.context"]

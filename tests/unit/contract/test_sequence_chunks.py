@@ -1,4 +1,6 @@
-"""Chunks of sequences: their order, and the work of attention on the busiest device."""
+"""Attention along `context`: by chunks or by heads, and its work on the busiest device."""
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +15,27 @@ def test_each_device_has_an_early_and_a_late_chunk() -> None:
     assert sequence_chunks.order(1) == [0]
 
 
+def count(context: int, tensor: int = 1, asked: str = "auto", **model: Any) -> int:
+    job = job_of(model=model, mesh={"context_attention": asked})
+    return sequence_chunks.count(job, {"context": context, "tensor": tensor})
+
+
 def test_a_custom_model_keeps_the_order_of_positions() -> None:
-    assert sequence_chunks.count(job_of(), 4) == 8
-    assert sequence_chunks.count(job_of(), 1) == 1
-    assert sequence_chunks.count(job_of(model={"module": "my:model"}), 4) == 1
+    assert count(4) == 8
+    assert count(1) == count(4, module="my:model") == 1
+
+
+def test_heads_are_exchanged_where_they_divide_and_fewer_bytes_are_sent() -> None:
+    # 2 H + 2 K = 128 for 3 / 4 of the tokens of a device, or 2 K = 64 for 3 times as many.
+    many = {"heads": 32, "kv_heads": 32}
+    assert count(4, **many) == 1
+    assert count(4, asked="chunks", **many) == 8
+    assert count(4, 16, **many) == 8
+    # 2 H + 2 K = 80 for 3 / 4, or 2 K = 16 for 3 times as many.
+    few = {"heads": 32, "kv_heads": 8}
+    assert count(4, **few) == 8
+    assert count(4, asked="heads", **few) == 1
+    assert count(8, **few) == 1
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def _batch_split(
         grad_accum_steps=job.data.grad_accum_steps,
         rows_per_device=rows_per_shard // job.data.grad_accum_steps,
         positions_per_device=job.data.seq_len // mesh["context"],
-        chunks=sequence_chunks.count(job, mesh["context"]),
+        chunks=sequence_chunks.count(job, mesh),
         rows_per_process=rows_per_shard * len(block_of[0]),
         blocks=len(blocks),
         block_of_process=tuple(blocks[block] for block in block_of),

@@ -1,25 +1,46 @@
-"""Chunks of sequences, which give every device along `context` the same work of attention.
+"""How a `context` axis splits attention: by chunks of sequences, or by heads.
 
 A position attends to all earlier ones, so late positions have more work. Each sequence is cut into
 two chunks per device: device i of C has chunk i and chunk 2 C - 1 - i, an early and a late one.
+All of them have the same work then, as they have when each has whole sequences of some heads.
 
 References:
     Llama 3, section 3.3.2, https://arxiv.org/abs/2407.21783
 """
 
+from collections.abc import Mapping
+
 from trainer.contract.config.job import Job
-from trainer.contract.config.model import Model
+from trainer.contract.config.model import CustomModel, Model
 
 PER_DEVICE = 2
 """Chunks of a device along `context`."""
 
 
-def count(job: Job, devices: int) -> int:
-    """Returns the chunks of a sequence on that number of devices along `context`; 1: no chunks.
+def count(job: Job, mesh: Mapping[str, int]) -> int:
+    """Returns the chunks of a sequence; 1: devices along `context` have parts of it in order.
 
-    A custom model may compute its causal mask from the order of the positions, and keeps it.
+    A custom model may compute its causal mask from the order of the positions. Attention by heads
+    sees whole sequences.
     """
-    return PER_DEVICE * devices if devices > 1 and isinstance(job.model, Model) else 1
+    is_alone = mesh["context"] == 1 or isinstance(job.model, CustomModel)
+    return 1 if is_alone or by_heads(job, mesh) else PER_DEVICE * mesh["context"]
+
+
+def by_heads(job: Job, mesh: Mapping[str, int]) -> bool:
+    """Returns whether an all-to-all gives each device along `context` whole sequences of its heads.
+
+    With H query heads and K of keys, it sends (C - 1) / C of 2 H + 2 K vectors per token and pass;
+    gathering keys and values for the chunks sends C - 1 times 2 K.
+
+    References:
+        DeepSpeed Ulysses: https://arxiv.org/abs/2309.14509
+    """
+    if job.mesh.context_attention != "auto":
+        return job.mesh.context_attention == "heads"
+    model, parts = job.decoder, mesh["context"]
+    sends_less = model.heads + model.kv_heads < model.kv_heads * parts
+    return sends_less and model.kv_heads % (parts * mesh["tensor"]) == 0
 
 
 def order(chunks: int) -> list[int]:

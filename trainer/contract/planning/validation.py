@@ -92,7 +92,7 @@ def mesh_problems(job: Job, mesh: Mapping[str, int]) -> Problems:
     if isinstance(job.model, Model):
         yield from _heads_and_experts(job.model, mesh)
     yield from _stages(job, mesh["pipeline"])
-    yield from _context(job, mesh["context"])
+    yield from _context(job, mesh)
     yield from _batch(job.data, mesh)
 
 
@@ -295,13 +295,30 @@ def _heads_and_experts(model: Model, mesh: Mapping[str, int]) -> Problems:
         )
 
 
-def _context(job: Job, parts: int) -> Problems:
-    """Yields the conflict of a sequence that does not divide into equal parts or chunks."""
+def _context(job: Job, mesh: Mapping[str, int]) -> Problems:
+    """Yields conflicts of a sequence, or of heads, that do not divide into equal parts."""
+    parts, asked = mesh["context"], job.mesh.context_attention
+    if isinstance(job.model, CustomModel):
+        if asked != "auto":
+            yield (
+                "mesh.context_attention",
+                "a custom model (model.module) computes attention itself. Remove this key",
+            )
+    elif asked == "heads" and job.model.kv_heads % (parts * mesh["tensor"]):
+        yield (
+            "mesh.context_attention",
+            f"{job.model.kv_heads} key/value heads are not divisible by context {parts} x tensor "
+            f"{mesh['tensor']}. Set it to chunks",
+        )
     length = job.data.seq_len
-    valid = [n for n in divisors(length) if length % sequence_chunks.count(job, n) == 0]
+    valid = [
+        n
+        for n in divisors(length)
+        if length % sequence_chunks.count(job, {**mesh, "context": n}) == 0
+    ]
     if parts in valid:
         return
-    chunks = sequence_chunks.count(job, parts)
+    chunks = sequence_chunks.count(job, mesh)
     what = f"the {chunks} chunks of context {parts}" if chunks > 1 else f"context {parts}"
     yield (
         "mesh.context",
