@@ -21,9 +21,7 @@ from trainer.data.packing import Batch, in_order_of_chunks, stack
 from trainer.data.token_cache import Tokens
 
 
-def global_batch(
-    block: Batch, grad_accum_steps: int, shardings: Batch, split: BatchSplit
-) -> Batch:
+def global_batch(block: Batch, grad_accum_steps: int, shardings: Batch, split: BatchSplit) -> Batch:
     """Builds a global batch (M, B, ...) from this process's block of it (M B / blocks, ...).
 
     On a torus, a process's rows are not contiguous in the global array. Its block fills the row

@@ -69,9 +69,11 @@ class Attention(nnx.Module):
         """
         query_BSHh, key_BSKh, value_BSKh = self._project(x_BSD, positions_BS, window)
         if self.chunks == 1:
-            arrays = (query_BSHh, key_BSKh, value_BSKh)
-            return self._mix(*map(whole_sequences_of_heads, arrays), attend)
-        key_BSKh, value_BSKh = (whole_sequences(x, "kv_heads") for x in (key_BSKh, value_BSKh))
+            query_BSHh, key_BSKh, value_BSKh = (
+                whole_sequences_of_heads(x) for x in (query_BSHh, key_BSKh, value_BSKh)
+            )
+        else:
+            key_BSKh, value_BSKh = (whole_sequences(x, "kv_heads") for x in (key_BSKh, value_BSKh))
         return self._mix(query_BSHh, key_BSKh, value_BSKh, attend)
 
     def decode(

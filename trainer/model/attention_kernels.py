@@ -101,9 +101,7 @@ def softcapped(x: jax.Array, cap: float | None) -> jax.Array:
     return x if cap is None else cap * jnp.tanh(x / cap)
 
 
-def _causal_mask(
-    segments_BS: jax.Array, positions_BS: jax.Array, window: int | None
-) -> jax.Array:
+def _causal_mask(segments_BS: jax.Array, positions_BS: jax.Array, window: int | None) -> jax.Array:
     """Returns (B, 1, S, S): a position attends to earlier ones in its segment and the window."""
     seen_BSS = segments_BS[:, :, None] == segments_BS[:, None, :]
     distance_BSS = positions_BS[:, :, None] - positions_BS[:, None, :]

@@ -28,9 +28,7 @@ def corpus(tmp_path_factory):
 
 
 def job(corpus, **changes):
-    return job_of(
-        steps=STEPS, model=MODEL, data={"source": "text", "path": corpus}, **changes
-    )
+    return job_of(steps=STEPS, model=MODEL, data={"source": "text", "path": corpus}, **changes)
 
 
 @pytest.mark.parametrize(("devices", "mesh"), MESHES.values(), ids=MESHES)
@@ -40,7 +38,6 @@ def test_losses_of_packed_documents_and_windows_are_those_of_one_device(corpus, 
     split = bench(job(corpus, mesh=mesh), devices)
     by_heads = mesh.get("context_attention") == "heads"
     assert split.plan.batch.chunks == (1 if by_heads else 2 * mesh["context"])
-    assert ("all-to-all" in split.text) == by_heads
     for here, there in zip(split.run(STEPS)[1], alone.run(STEPS)[1], strict=True):
         np.testing.assert_allclose(here.loss, there.loss, rtol=1e-5)
         np.testing.assert_allclose(here.grad_norm, there.grad_norm, rtol=1e-3)

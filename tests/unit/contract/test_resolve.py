@@ -103,8 +103,7 @@ def test_context_groups_that_cut_hosts_apart_are_refused() -> None:
 def test_a_sequence_that_does_not_divide_names_the_sizes_that_do() -> None:
     message = problems_of(mesh={"context": 8}, data=data(seq_len=40))["mesh.context"]
     assert message == (
-        "seq_len 40 is not divisible by the 16 chunks of context 8. "
-        "Valid sizes: 1, 2, 4, 5, 10, 20"
+        "seq_len 40 is not divisible by the 16 chunks of context 8. Valid sizes: 1, 2, 4, 5, 10, 20"
     )
 
 

@@ -15,7 +15,7 @@ def test_each_device_has_an_early_and_a_late_chunk() -> None:
     assert sequence_chunks.order(1) == [0]
 
 
-def count(context: int, tensor: int = 1, asked: str = "auto", **model: Any) -> int:
+def count(context: int, tensor: int = 1, *, asked: str = "auto", **model: Any) -> int:
     job = job_of(model=model, mesh={"context_attention": asked})
     return sequence_chunks.count(job, {"context": context, "tensor": tensor})
 
@@ -27,12 +27,12 @@ def test_a_custom_model_keeps_the_order_of_positions() -> None:
 
 def test_heads_are_exchanged_where_they_divide_and_fewer_bytes_are_sent() -> None:
     # 2 H + 2 K = 128 for 3 / 4 of the tokens of a device, or 2 K = 64 for 3 times as many.
-    many = {"heads": 32, "kv_heads": 32}
+    many: dict[str, Any] = {"heads": 32, "kv_heads": 32}
     assert count(4, **many) == 1
     assert count(4, asked="chunks", **many) == 8
     assert count(4, 16, **many) == 8
     # 2 H + 2 K = 80 for 3 / 4, or 2 K = 16 for 3 times as many.
-    few = {"heads": 32, "kv_heads": 8}
+    few: dict[str, Any] = {"heads": 32, "kv_heads": 8}
     assert count(4, **few) == 8
     assert count(4, asked="heads", **few) == 1
     assert count(8, **few) == 1
@@ -48,7 +48,8 @@ def test_the_busiest_share_is_that_of_the_masks(sizes, devices) -> None:
     chunks = 2 * devices if devices > 1 else 1
     distance = np.arange(length)[:, None] - np.arange(length)
     windows = [model.window_of(layer) or length for layer in range(model.layers)]
-    seen = sum((distance >= 0) & (distance < window) for window in windows).sum(axis=1)
+    masks = [(distance >= 0) & (distance < window) for window in windows]
+    seen = np.sum(masks, axis=(0, 2))
     by_chunk = seen.reshape(chunks, -1).sum(axis=1)[sequence_chunks.order(chunks)]
     by_device = by_chunk.reshape(devices, -1).sum(axis=1)
     found = sequence_chunks.busiest_share(model, length, chunks)

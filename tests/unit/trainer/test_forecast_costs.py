@@ -169,7 +169,7 @@ def test_kernel_of_a_window_computes_the_blocks_of_the_window() -> None:
     assert kernel_of(keys=2).scores == 2 * 32 * blocks * 512 * 512
 
 
-def test_kernel_of_an_early_and_a_late_chunk_computes_the_mean_of_all_devices() -> None:
+def test_kernel_of_two_chunks_computes_the_mean_of_all_devices() -> None:
     context = 4
     blocks = 32 * 33 // 2 // context
     assert kernel_of(keys=32, length=4096 * context).scores == 2 * 32 * blocks * 512 * 512

@@ -304,7 +304,7 @@ def _context(job: Job, mesh: Mapping[str, int]) -> Problems:
                 "mesh.context_attention",
                 "a custom model (model.module) computes attention itself. Remove this key",
             )
-    elif asked == "heads" and job.model.kv_heads % (parts * mesh["tensor"]):
+    elif asked == "heads" and parts > 1 and job.model.kv_heads % (parts * mesh["tensor"]):
         yield (
             "mesh.context_attention",
             f"{job.model.kv_heads} key/value heads are not divisible by context {parts} x tensor "
