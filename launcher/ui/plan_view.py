@@ -115,6 +115,8 @@ def _facts(launch: TrainingLaunch, *, forecasts: bool) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row("mesh", sharding_rules.mesh_text(plan.mesh))
     table.add_row("batch", _batch_text(launch))
+    if plan.mesh["context"] > 1:
+        table.add_row("sequences", _sequences_text(launch))
     table.add_row("tokens", f"{batch.global_batch * launch.job.data.seq_len:,} a step")
     corpus = plan.corpus.sha256
     seen = f"sha256 {corpus[:16]}" if corpus else "seen by the hosts only"
@@ -190,6 +192,20 @@ def _batch_text(launch: TrainingLaunch) -> str:
         + (f" ({micro})" if batch.grad_accum_steps > 1 or stages > 1 else "")
         + (shared if batch.blocks < launch.plan.world.processes else "")
     )
+
+
+def _sequences_text(launch: TrainingLaunch) -> str:
+    """Describes what devices along `context` have, and how evenly they share attention."""
+    plan, model = launch.plan, launch.job.model
+    devices, chunks = plan.mesh["context"], plan.batch.chunks
+    if isinstance(model, CustomModel):
+        return f"{devices} parts in order, for a custom model"
+    if chunks == 1:
+        heads = model.heads // devices // plan.mesh["tensor"]
+        text = f"{devices} parts in order; attention exchanges them for whole ones of {heads} heads"
+    else:
+        text = f"{chunks} chunks, an early and a late one for each of {devices} devices"
+    return f"{text}; attention on the busiest device is {plan.busiest_attention:.2f} x the mean"
 
 
 def bytes_per_device(launch: TrainingLaunch) -> dict[str, int]:

@@ -17,21 +17,24 @@ from trainer.contract.planning.plan import BatchSplit, Plan
 from trainer.contract.records.exclusions import Exclusions
 from trainer.data import pipeline
 from trainer.data.mixture import Mixture
-from trainer.data.packing import Batch, stack
+from trainer.data.packing import Batch, in_order_of_chunks, stack
 from trainer.data.token_cache import Tokens
 
 
-def global_batch(block: Batch, grad_accum_steps: int, shardings: Batch, blocks: int) -> Batch:
+def global_batch(block: Batch, grad_accum_steps: int, shardings: Batch, split: BatchSplit) -> Batch:
     """Builds a global batch (M, B, ...) from this process's block of it (M B / blocks, ...).
 
     On a torus, a process's rows are not contiguous in the global array. Its block fills the row
     slices that the sharding gives to its devices, from the first to the last. When positions are
-    sharded, each device takes its part of them; the block has whole rows.
+    sharded, each device takes its part of them; the block has whole rows, which are brought into
+    the order of the devices' chunks.
     """
 
     def global_array(rows: np.ndarray, sharding: NamedSharding) -> jax.Array:
+        if rows.ndim > 1:
+            rows = in_order_of_chunks(rows, split.chunks)
         micro = rows.reshape(grad_accum_steps, -1, *rows.shape[1:])
-        shape = (grad_accum_steps, micro.shape[1] * blocks, *micro.shape[2:])
+        shape = (grad_accum_steps, micro.shape[1] * split.blocks, *micro.shape[2:])
         local = _local_slices(sharding, shape)
         assert sum(stop - start for start, stop in local) == micro.shape[1], (local, micro.shape)
 
@@ -126,7 +129,7 @@ class BatchLoader:
         return pipeline.epoch_of(self.examples(step), self._tokens, self._orders)
 
     def _placed(self, block: Batch, grad_accum_steps: int) -> Batch:
-        return global_batch(block, grad_accum_steps, self._shardings, self._split.blocks)
+        return global_batch(block, grad_accum_steps, self._shardings, self._split)
 
 
 def batch_shardings(mesh: Mesh) -> Batch:

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from trainer.contract.planning import sequence_chunks
+
 NO_TOKEN = -1
 CHOSEN = 1
 """Segment of the chosen text in the example of a pair; the rejected one follows."""
@@ -86,6 +88,14 @@ def padded_example(window: np.ndarray, number: int, seq_len: int, eos_id: int | 
     padded = np.concatenate([window, np.zeros(seq_len + 1 - len(window), window.dtype)])
     whole = example(padded, number, eos_id)
     return whole._replace(weights=whole.weights * (np.arange(seq_len) < real))
+
+
+def in_order_of_chunks(x_xS: np.ndarray, chunks: int) -> np.ndarray:
+    """Returns arrays of positions in the order of the plan's chunks: see `BatchSplit.chunks`."""
+    if chunks == 1:
+        return x_xS
+    by_chunk = x_xS.reshape(*x_xS.shape[:-1], chunks, -1)
+    return by_chunk[..., sequence_chunks.order(chunks), :].reshape(x_xS.shape)
 
 
 def stack(examples: Sequence[Batch]) -> Batch:

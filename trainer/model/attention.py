@@ -12,7 +12,7 @@ from flax import nnx
 from trainer.contract.config.model import Model, RopeScaling
 from trainer.model.attention_kernels import Attend, reference_attention, score_scale
 from trainer.model.layers import Norm, Projection, rotate
-from trainer.model.sharding import constrain, whole_sequences
+from trainer.model.sharding import constrain, whole_sequences, whole_sequences_of_heads
 
 KeyValue = tuple[jax.Array, jax.Array]
 
@@ -22,7 +22,7 @@ class Attention(nnx.Module):
 
     Maps (B, S, D) to (B, S, D). Queries and keys are optionally normalized, per head or over all
     heads (`qk_norm`), then rotated by their positions. `decode` extends a cache of keys and values
-    (B, W, K, h) by one position.
+    (B, W, K, h) by one position. `chunks` are those of the plan.
 
     References:
         Grouped-query attention: https://arxiv.org/abs/2305.13245
@@ -32,9 +32,9 @@ class Attention(nnx.Module):
         Over all heads: OLMo 2, section 3.3, https://arxiv.org/abs/2501.00656
     """
 
-    def __init__(self, rngs: nnx.Rngs, model: Model):
+    def __init__(self, rngs: nnx.Rngs, model: Model, chunks: int):
         width, heads, kv_heads, head = model.d_model, model.heads, model.kv_heads, model.head_dim
-        self.model = model
+        self.model, self.chunks = model, chunks
         key_value = ((width, kv_heads, head), ("embed", "kv_heads", "head_dim"))
         bias, precision = model.biases != "none", model.precision
         query = ((width, heads, head), ("embed", "heads", "head_dim"))
@@ -68,7 +68,12 @@ class Attention(nnx.Module):
         each one attends to: see attention_kernels.py. `window` is the layer's sliding window.
         """
         query_BSHh, key_BSKh, value_BSKh = self._project(x_BSD, positions_BS, window)
-        key_BSKh, value_BSKh = (whole_sequences(x, "kv_heads") for x in (key_BSKh, value_BSKh))
+        if self.chunks == 1:
+            query_BSHh, key_BSKh, value_BSKh = (
+                whole_sequences_of_heads(x) for x in (query_BSHh, key_BSKh, value_BSKh)
+            )
+        else:
+            key_BSKh, value_BSKh = (whole_sequences(x, "kv_heads") for x in (key_BSKh, value_BSKh))
         return self._mix(query_BSHh, key_BSKh, value_BSKh, attend)
 
     def decode(

@@ -28,21 +28,24 @@ KERNEL_RESULT = "attention_kernel"
 def attend(
     kind: str,
     segments_BS: jax.Array,
+    positions_BS: jax.Array,
     window: int | None = None,
     softcap: float | None = None,
     scale: float | None = None,
+    chunks: int = 1,
 ) -> Attend:
     """Returns causal attention inside the segments and the window.
 
-    `kind` is the plan's `attention`: "splash" or "reference". `window` is the number of positions
-    that each one attends to, itself included; None: all earlier ones. `softcap` bounds the scores;
-    None: no bound. `scale` multiplies products of queries and keys; None: 1 / sqrt(h).
+    `kind` is the plan's `attention`: "splash" or "reference". `positions_BS` count from the start
+    of each segment. `window` is the number of positions that each one attends to, itself included;
+    None: all earlier ones. `softcap` bounds the scores; None: no bound. `scale` multiplies products
+    of queries and keys; None: 1 / sqrt(h). `chunks` is the plan's.
     """
     if kind == "splash":
         from trainer.model import splash_attention  # imported late: takes 0.4 s
 
-        return splash_attention.attend(segments_BS, window, softcap, scale)
-    return reference_attention(_causal_mask(segments_BS, window), softcap, scale)
+        return splash_attention.attend(segments_BS, window, softcap, scale, chunks)
+    return reference_attention(_causal_mask(segments_BS, positions_BS, window), softcap, scale)
 
 
 def score_scale(model: Model) -> float | None:
@@ -100,11 +103,11 @@ def softcapped(x: jax.Array, cap: float | None) -> jax.Array:
     return x if cap is None else cap * jnp.tanh(x / cap)
 
 
-def _causal_mask(segments_BS: jax.Array, window: int | None) -> jax.Array:
-    """Returns (B, 1, S, S): position i attends to j <= i inside its segment and the window."""
-    length = segments_BS.shape[1]
-    seen_SS = jnp.tril(jnp.ones((length, length), bool))
+def _causal_mask(segments_BS: jax.Array, positions_BS: jax.Array, window: int | None) -> jax.Array:
+    """Returns (B, 1, S, S): a position attends to earlier ones in its segment and the window."""
+    seen_BSS = segments_BS[:, :, None] == segments_BS[:, None, :]
+    distance_BSS = positions_BS[:, :, None] - positions_BS[:, None, :]
+    seen_BSS &= distance_BSS >= 0
     if window is not None:
-        seen_SS &= ~jnp.tril(seen_SS, -window)
-    same_BSS = segments_BS[:, :, None] == segments_BS[:, None, :]
-    return (same_BSS & seen_SS)[:, None]
+        seen_BSS &= distance_BSS < window
+    return seen_BSS[:, None]

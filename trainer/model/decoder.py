@@ -60,11 +60,11 @@ class Vocabulary:
 class Layer(nnx.Module):
     """Attention and a feed-forward part, each with a norm of its input, its output or both."""
 
-    def __init__(self, rngs: nnx.Rngs, model: Model, moe: str):
+    def __init__(self, rngs: nnx.Rngs, model: Model, moe: str, chunks: int):
         self.rate = model.dropout
         before, after = norm_places(model)
         self.attention_norm = Norm(model, model.d_model) if before else None
-        self.attention = Attention(rngs, model)
+        self.attention = Attention(rngs, model, chunks)
         self.attention_post_norm = Norm(model, model.d_model) if after else None
         self.mlp_norm = Norm(model, model.d_model) if before else None
         self.mlp_post_norm = Norm(model, model.d_model) if after else None
@@ -78,7 +78,7 @@ class Layer(nnx.Module):
         attend: Attend,
         window: int | None,
         number: jax.Array,
-        dropout_keys_B: jax.Array | None,
+        dropout_keys_BS: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Returns the output (B, S, D), and the load-balancing loss (B,) or None without experts.
 
@@ -89,14 +89,14 @@ class Layer(nnx.Module):
             mixed_BSD = self.attention(normal_BSD, positions_BS, attend, window)
         mixed_BSD = _normal(self.attention_post_norm, mixed_BSD)
         site = dropout.ATTENTION
-        x_BSD = x_BSD + dropout.dropout(mixed_BSD, dropout_keys_B, number, site, self.rate)
+        x_BSD = x_BSD + dropout.dropout(mixed_BSD, dropout_keys_BS, number, site, self.rate)
         x_BSD = constrain(x_BSD, "batch", "sequence", None)
         normal_BSD = _normal(self.mlp_norm, x_BSD)
         with jax.named_scope("mlp"):
             out_BSD, load_balance_loss_B = self._apply_mlp(normal_BSD)
         out_BSD = _normal(self.mlp_post_norm, out_BSD)
         site = dropout.MLP
-        x_BSD = x_BSD + dropout.dropout(out_BSD, dropout_keys_B, number, site, self.rate)
+        x_BSD = x_BSD + dropout.dropout(out_BSD, dropout_keys_BS, number, site, self.rate)
         return constrain(x_BSD, "batch", "sequence", None), load_balance_loss_B
 
     def _apply_mlp(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array | None]:
@@ -188,12 +188,13 @@ class Decoder(nnx.Module):
         dtype: jnp.dtype,
         attention: str = "reference",
         moe: str = "capacity",
+        chunks: int = 1,
     ):
-        """Builds the decoder; `attention` and `moe` name implementations, as in the plan."""
+        """Builds the decoder; `attention`, `moe` and `chunks` are those of the plan."""
         self.model, self.vocabulary, self.dtype = model, vocabulary, dtype
-        self.attention = attention
+        self.attention, self.chunks = attention, chunks
         self.embedding = Embedding(rngs, vocabulary, model.d_model)
-        self.layers = _stacked_layers(rngs, model, moe)
+        self.layers = _stacked_layers(rngs, model, moe, chunks)
         self.final_norm = Norm(model, model.d_model)
         if not model.tied_embeddings:
             self.output = Output(rngs, vocabulary, model.d_model)
@@ -229,8 +230,9 @@ class Decoder(nnx.Module):
             arrays = (tokens_BS, segments_BS, positions_BS, dropout_keys_B)
             found = self.pipelined_features(*jax.tree.map(lambda x: x[None], arrays))
             return jax.tree.map(lambda x: x[0], found)
-        x_BSD = self._embedded(tokens_BS, positions_BS, dropout_keys_B)
-        of_rows = (segments_BS, positions_BS, dropout_keys_B)
+        keys_BS = dropout.token_keys(dropout_keys_B, segments_BS, positions_BS)
+        x_BSD = self._embedded(tokens_BS, positions_BS, keys_BS)
+        of_rows = (segments_BS, positions_BS, keys_BS)
         graph, layers = self._numbered_layers()
         x_BSD, load_balance_loss_LB = self._apply_layers(graph, x_BSD, layers, of_rows)
         return self._finished(x_BSD, load_balance_loss_LB)
@@ -243,9 +245,9 @@ class Decoder(nnx.Module):
         dropout_keys_MB: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Returns `features` of micro-batches, which pass through the stages of the mesh."""
-        embedded = jax.vmap(self._embedded)
-        x_MBSD = embedded(tokens_MBS, positions_MBS, dropout_keys_MB)
-        of_micro_batches = (segments_MBS, positions_MBS, dropout_keys_MB)
+        keys_MBS = jax.vmap(dropout.token_keys)(dropout_keys_MB, segments_MBS, positions_MBS)
+        x_MBSD = jax.vmap(self._embedded)(tokens_MBS, positions_MBS, keys_MBS)
+        of_micro_batches = (segments_MBS, positions_MBS, keys_MBS)
         graph, layers = self._numbered_layers()
         stage, unroll = partial(self._apply_layers, graph), not self.model.scan_layers
         x_MBSD, load_balance_loss_LMB = through_stages(
@@ -263,18 +265,20 @@ class Decoder(nnx.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Returns the residual stream after layers, and their load-balancing losses.
 
-        `of_rows` are the segments, the positions and the dropout keys of the rows.
+        `of_rows` are the segments, the positions and the dropout keys of the rows' tokens.
         """
-        segments_BS, positions_BS, dropout_keys_B = of_rows
+        segments_BS, positions_BS, dropout_keys_BS = of_rows
         softcap, scale = self.model.attn_logit_softcap, score_scale(self.model)
 
         def body(window: int | None) -> Body:
-            attend = attend_by(self.attention, segments_BS, window, softcap, scale)
+            attend = attend_by(
+                self.attention, segments_BS, positions_BS, window, softcap, scale, self.chunks
+            )
 
             def one_layer(x_BSD: jax.Array, layer: tuple[nnx.State, jax.Array]):
                 weights, number = layer
                 module = nnx.merge(graph, weights)
-                return module(x_BSD, positions_BS, attend, window, number, dropout_keys_B)
+                return module(x_BSD, positions_BS, attend, window, number, dropout_keys_BS)
 
             return self._rematerialized(one_layer)
 
@@ -294,7 +298,7 @@ class Decoder(nnx.Module):
         self,
         tokens_BS: jax.Array,
         positions_BS: jax.Array,
-        dropout_keys_B: jax.Array | None = None,
+        dropout_keys_BS: jax.Array | None = None,
     ) -> jax.Array:
         x_BSD = self.embedding(tokens_BS, self.dtype)
         if self.model.scale_embeddings:
@@ -302,7 +306,7 @@ class Decoder(nnx.Module):
         if self.model.max_positions is not None:
             x_BSD = x_BSD + self.positions(positions_BS, self.dtype)
         rate = self.model.dropout
-        return dropout.dropout(x_BSD, dropout_keys_B, 0, dropout.EMBEDDING, rate)
+        return dropout.dropout(x_BSD, dropout_keys_BS, 0, dropout.EMBEDDING, rate)
 
     def output_kernels(self, kernel_DV: jax.Array) -> jax.Array:
         """Returns a copy of `output_kernel` per token shard, (R, D, V), in the compute dtype.
@@ -385,13 +389,13 @@ class Decoder(nnx.Module):
         return jax.checkpoint(body, policy=REMAT_POLICIES[self.model.remat], prevent_cse=False)
 
 
-def _stacked_layers(rngs: nnx.Rngs, model: Model, moe: str) -> Layer:
+def _stacked_layers(rngs: nnx.Rngs, model: Model, moe: str, chunks: int) -> Layer:
     """Returns all layers as one module whose arrays have a leading dim for the layer."""
 
     @nnx.split_rngs(splits=model.layers)
     @nnx.vmap(transform_metadata={nnx.PARTITION_NAME: "layer"})
     def layers(rngs: nnx.Rngs) -> Layer:
-        return Layer(rngs, model, moe)
+        return Layer(rngs, model, moe, chunks)
 
     return layers(rngs)
 

@@ -34,6 +34,7 @@ class Network:
     dtype: jnp.dtype
     attention: str
     moe: str
+    chunks: int
 
     @property
     def is_random(self) -> bool:
@@ -47,7 +48,7 @@ class Network:
             job = _written_out(job)
         vocabulary = Vocabulary(vocab_size(job), plan.padded_vocab)
         dtype = jnp.dtype(plan.compute_dtype)
-        return cls(job, vocabulary, dtype, plan.attention, plan.moe)
+        return cls(job, vocabulary, dtype, plan.attention, plan.moe, plan.batch.chunks)
 
     @cached_property
     def graph(self) -> nnx.GraphDef:
@@ -55,7 +56,9 @@ class Network:
         built = list[nnx.GraphDef]()
 
         def build() -> None:
-            module = _decoder(self.job, self.vocabulary, self.dtype, self.attention, self.moe)
+            module = _decoder(
+                self.job, self.vocabulary, self.dtype, self.attention, self.moe, self.chunks
+            )
             built.append(nnx.graphdef(module))
 
         # Not `nnx.eval_shape`: under `jax.set_mesh` it takes logical axes for axes of the mesh.
@@ -104,10 +107,11 @@ def _decoder(
     dtype: jnp.dtype,
     attention: str = "reference",
     moe: str = "capacity",
+    chunks: int = 1,
 ) -> Decoder:
     """Builds the decoder with the job's adapters, which do not change its other initial values."""
     key = jax.random.key(job.seed)
-    module = Decoder(nnx.Rngs(params=key), job.decoder, vocabulary, dtype, attention, moe)
+    module = Decoder(nnx.Rngs(params=key), job.decoder, vocabulary, dtype, attention, moe, chunks)
     if job.lora:
         rngs = nnx.Rngs(params=jax.random.fold_in(key, ADAPTERS))
         attach(module, rngs, job.lora, parameters(job.decoder, vocabulary.padded))

@@ -91,6 +91,20 @@ def whole_sequences(x_BSHh: jax.Array, heads: str) -> jax.Array:
     return _between(x_BSHh, split, whole, 1)
 
 
+def whole_sequences_of_heads(x_BSHh: jax.Array) -> jax.Array:
+    """Exchanges heads: each device with some positions of a row gets all of them for fewer heads.
+
+    This is an all-to-all along `context`. The gradient goes back right away, in the dtype of `x`.
+    What is computed of the result goes back in the same way, to the devices with its positions.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.shape["context"] == 1:
+        return x_BSHh
+    split = spec(x_BSHh, "batch", "sequence", "heads", None)
+    whole = spec(x_BSHh, "batch", None, "whole_sequence_heads", None)
+    return _between(x_BSHh, split, whole, 1)
+
+
 def gathered(weight: jax.Array, axes: Sequence[str]) -> jax.Array:
     """Gathers a weight with these logical axes along `fsdp`, for the products of its layer.
 

@@ -7,14 +7,17 @@ References:
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention
 from jax.sharding import NamedSharding, PartitionSpec
 
 from trainer.contract.planning import sharding_rules
+from trainer.data.packing import in_order_of_chunks
 from trainer.model.attention_kernels import KERNEL_RESULT
 
 LARGEST_BLOCK = 512
@@ -26,38 +29,48 @@ def attend(
     window: int | None = None,
     softcap: float | None = None,
     scale: float | None = None,
+    chunks: int = 1,
     *,
     interpret: bool = False,
 ) -> Callable[[jax.Array, jax.Array, jax.Array], jax.Array]:
     """Returns causal attention inside the segments and the window.
 
     trainer/model/attention_kernels.py has the shapes. `interpret` computes without a TPU, slowly.
+    The kernel skips what the mask leaves out, so `chunks` decides how much each device computes.
     """
 
     def whole(query_BSHh: jax.Array, key_BWKh: jax.Array, value_BWKh: jax.Array) -> jax.Array:
         mesh = jax.sharding.get_abstract_mesh()
+        # Along `context`, each device has chunks of the queries, or whole sequences of fewer heads.
+        by_head, by_position = ("tensor",), ("context",)
+        if chunks == 1:
+            by_head, by_position = ("tensor", "context"), ()
+        shards = [
+            1 if mesh.empty else math.prod(mesh.shape[axis] for axis in axes)
+            for axes in (by_head, by_position)
+        ]
         length, heads = query_BSHh.shape[1:3]
-        shards = (1, 1) if mesh.empty else (mesh.shape["tensor"], mesh.shape["context"])
-        kernel = _kernel(length, heads, window, softcap, shards, interpret)
+        kernel = make_kernel(length, heads, window, softcap, shards, chunks, interpret)
+        attend_on_device = partial(_attend_on_device, chunks)
         scaled_BSHh = query_BSHh * (scale or query_BSHh.shape[-1] ** -0.5)
         arrays = (scaled_BSHh, key_BWKh, value_BWKh, segments_BS, segments_BS)
         if mesh.empty:
-            return _attend_on_device(kernel, *arrays)
-        # The compiler cannot split a kernel by itself. Each device has its own queries, and the
-        # keys of whole sequences.
-        masks = kernel.manual_sharding_spec(NamedSharding(mesh, PartitionSpec("tensor", "context")))
-        queries = PartitionSpec(sharding_rules.BATCH_AXES, "context", "tensor")
-        keys = PartitionSpec(sharding_rules.BATCH_AXES, None, "tensor")
-        positions = PartitionSpec(sharding_rules.BATCH_AXES, "context")
+            return attend_on_device(kernel, *arrays)
+        # The compiler cannot split a kernel by itself.
+        masks = kernel.manual_sharding_spec(
+            NamedSharding(mesh, PartitionSpec(by_head, by_position))
+        )
+        rows = sharding_rules.BATCH_AXES
+        queries, keys = (PartitionSpec(rows, axes, by_head) for axes in (by_position, None))
         split = jax.shard_map(
-            _attend_on_device,
+            attend_on_device,
             in_specs=(
                 masks,
                 queries,
                 keys,
                 keys,
-                positions,
-                PartitionSpec(sharding_rules.BATCH_AXES),
+                PartitionSpec(rows, by_position),
+                PartitionSpec(rows),
             ),
             out_specs=queries,
             check_vma=False,
@@ -68,6 +81,7 @@ def attend(
 
 
 def _attend_on_device(
+    chunks: int,
     kernel: Callable[..., Any],
     query_BSHh: jax.Array,
     key_BWKh: jax.Array,
@@ -76,22 +90,35 @@ def _attend_on_device(
     segments_BW: jax.Array,
 ) -> jax.Array:
     """Computes attention for the rows, positions and heads of one device."""
-    by_head = (x.swapaxes(1, 2) for x in (query_BSHh, key_BWKh, value_BWKh))
-    segments = splash_attention.SegmentIds(segments_BS, segments_BW)
+    seen = (_in_order(x_BWx, chunks) for x_BWx in (key_BWKh, value_BWKh))
+    by_head = (x.swapaxes(1, 2) for x in (query_BSHh, *seen))
+    segments = splash_attention.SegmentIds(segments_BS, _in_order(segments_BW, chunks))
     return jax.vmap(kernel)(*by_head, segments).swapaxes(1, 2)
 
 
-def _kernel(
+def _in_order(x_BWx: jax.Array, chunks: int) -> jax.Array:
+    """Returns positions in the order of the sequence: the early chunks, then the late ones."""
+    if chunks == 1:
+        return x_BWx
+    pairs = x_BWx.reshape(x_BWx.shape[0], chunks // 2, 2, -1, *x_BWx.shape[2:])
+    return jnp.concatenate((pairs[:, :, 0], pairs[:, ::-1, 1]), axis=1).reshape(x_BWx.shape)
+
+
+def make_kernel(
     length: int,
     heads: int,
     window: int | None,
     softcap: float | None,
-    shards: tuple[int, int],
+    shards: Sequence[int],
+    chunks: int,
     interpret: bool,
 ) -> Any:
-    """Returns the kernel for all heads and positions; `shards` splits heads and queries."""
+    """Returns the kernel for all heads and positions; `shards` splits heads and queries.
+
+    Queries are in the order of the chunks, keys in that of the sequence.
+    """
     head_shards, query_shards = shards
-    block = math.gcd(length // query_shards, LARGEST_BLOCK)
+    block = math.gcd(length // max(query_shards, chunks), LARGEST_BLOCK)
     seen = math.gcd(length, LARGEST_BLOCK)
     sizes = splash_attention.BlockSizes(
         block_q=block,
@@ -104,6 +131,7 @@ def _kernel(
     mask = splash_attention.CausalMask((length, length))
     if window is not None:
         mask = splash_attention.LocalMask((length, length), (window - 1, 0), 0)
+    mask.q_sequence = in_order_of_chunks(mask.q_sequence, chunks)
     return splash_attention.make_splash_mha(
         splash_attention.MultiHeadMask([mask] * heads),
         attn_logits_soft_cap=softcap,

@@ -114,7 +114,7 @@ def test_micro_batches_count() -> None:
 
 
 def test_parts_of_sequences_gather_keys_and_values_in_each_layer() -> None:
-    _, found = step(4, mesh={"fsdp": 1, "context": 4})
+    _, found = step(4, mesh={"fsdp": 1, "context": 4, "context_attention": "chunks"})
     forward = [
         one
         for one in found
@@ -123,6 +123,16 @@ def test_parts_of_sequences_gather_keys_and_values_in_each_layer() -> None:
     assert sum(one.times for one in forward) == 2 * LAYERS
     keys = 8 * 32 * 32 * 4
     assert sum(one.bytes for one in forward) == 2 * LAYERS * keys * 3 // 4
+
+
+def test_heads_are_exchanged_four_times_in_each_layer() -> None:
+    _, found = step(4, mesh={"fsdp": 1, "context": 4, "context_attention": "heads"})
+    times = Counter[str]()
+    for one in found:
+        if one.kind == "constraint" and not one.backward:
+            times[one.place[1].function] += one.times
+    assert times["whole_sequences_of_heads"] == 3 * LAYERS
+    assert times["Attention._mix"] == LAYERS
 
 
 @pytest.mark.parametrize("kind", ["olmo2", "qwen3_moe", "gemma2", "gpt_oss"])

@@ -10,12 +10,13 @@ from jax.extend.core import Jaxpr, jaxprs_in_params
 
 from tests.support.jobs import corpus_of, job_of, world_of
 from trainer.contract.planning.planner import resolve
+from trainer.data.packing import in_order_of_chunks
 from trainer.distributed import mesh as meshes
 from trainer.model import splash_attention
 from trainer.model.attention_kernels import attend
 from trainer.model.decoder import REMAT_POLICIES
 
-ROWS, LENGTH, HEADS, KV_HEADS, HEAD_DIM = 4, 256, 4, 2, 128
+ROWS, LENGTH, HEADS, KV_HEADS, HEAD_DIM = 4, 512, 4, 2, 128
 SHAPES = [(ROWS, LENGTH, heads, HEAD_DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]
 
 
@@ -28,8 +29,14 @@ def arrays() -> list[jax.Array]:
 @pytest.fixture(scope="module")
 def segments() -> jax.Array:
     """Documents that end inside a block, at its edge, and never."""
-    ends = np.array([[100, 256], [128, 200], [256, 256], [1, 255]])
+    ends = np.array([[100, 512], [128, 400], [512, 512], [1, 511]])
     return jnp.array((np.arange(LENGTH)[None, :, None] >= ends[:, None]).sum(-1), jnp.int32)
+
+
+@pytest.fixture(scope="module")
+def positions(segments) -> jax.Array:
+    rows = np.asarray(segments)
+    return jnp.array([np.arange(LENGTH) - np.searchsorted(row, row) for row in rows], jnp.int32)
 
 
 def value_and_gradients(mix: Callable[..., jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
@@ -47,9 +54,12 @@ def assert_close(found: list[jax.Array], wanted: list[jax.Array]) -> None:
 
 
 @pytest.mark.parametrize(("window", "softcap"), [(None, None), (100, 2.0)])
-def test_values_and_gradients_are_those_of_plain_attention(arrays, segments, window, softcap):
+def test_values_and_gradients_are_those_of_plain_attention(
+    arrays, segments, positions, window, softcap
+):
     scale = softcap and 0.2
-    wanted = value_and_gradients(attend("reference", segments, window, softcap, scale), arrays)
+    reference = attend("reference", segments, positions, window, softcap, scale)
+    wanted = value_and_gradients(reference, arrays)
     kernel = splash_attention.attend(segments, window, softcap, scale, interpret=True)
     assert_close(value_and_gradients(kernel, arrays), wanted)
 
@@ -79,26 +89,53 @@ def test_only_full_rematerialization_runs_the_kernel_again(arrays, segments, rem
 
 
 @pytest.mark.parametrize(
-    ("mesh", "window"),
+    ("mesh", "chunks", "window"),
     [
-        ({"data": 2, "fsdp": 2, "tensor": 2}, None),
-        ({"fsdp": 2, "context": 2, "tensor": 2}, None),
-        ({"fsdp": 4, "context": 2}, 100),
+        ({"data": 2, "fsdp": 2, "tensor": 2}, 1, None),
+        ({"fsdp": 2, "context": 2, "tensor": 2}, 4, None),
+        ({"fsdp": 4, "context": 2}, 4, 100),
+        ({"fsdp": 4, "context": 2}, 1, None),
+        # A host that checks its own devices has the chunks of a larger mesh.
+        ({"fsdp": 4, "tensor": 2}, 4, None),
     ],
 )
 def test_on_a_mesh_each_device_computes_its_own_rows_positions_and_heads(
-    arrays, segments, mesh, window, monkeypatch
+    arrays, segments, positions, mesh, chunks, window, monkeypatch
 ):
     # More than one block: a device of a context axis has keys that it need not look at.
     monkeypatch.setattr(splash_attention, "LARGEST_BLOCK", 128)
-    wanted = value_and_gradients(attend("reference", segments, window), arrays)
+    wanted = value_and_gradients(attend("reference", segments, positions, window), arrays)
     job = job_of(mesh=mesh)
     plan = resolve(job, world_of(1, 8), corpus_of(job))
+    order = in_order_of_chunks(np.arange(LENGTH), chunks)
+    kernel = splash_attention.attend(segments[:, order], window, chunks=chunks, interpret=True)
     with jax.set_mesh(meshes.build(plan)):
-        found = value_and_gradients(
-            splash_attention.attend(segments, window, interpret=True), arrays
+        found = value_and_gradients(kernel, [array[:, order] for array in arrays])
+    assert_close(found, [array[:, order] for array in wanted])
+
+
+@pytest.mark.parametrize("context", [2, 4, 16])
+@pytest.mark.parametrize("window", [None, 256])
+def test_kernels_of_all_devices_compute_the_same_number_of_blocks(context, window, monkeypatch):
+    monkeypatch.setattr(splash_attention, "LARGEST_BLOCK", 128)
+    length = 32 * 128
+
+    def work(chunks: int) -> np.ndarray:
+        """Blocks that each kernel computes, by device, relative to their mean."""
+        kernel = splash_attention.make_kernel(
+            length, 1, window, None, (1, context), chunks, interpret=True
         )
-    assert_close(found, wanted)
+        infos = (kernel.fwd_mask_info, kernel.dq_mask_info, kernel.dkv_mask_info)
+        blocks = [np.split(np.asarray(one.block_mask) > 0, context, axis=1) for one in infos]
+        counts = np.array([[part.sum() for part in parts] for parts in blocks])
+        return counts / counts.mean(axis=1, keepdims=True)
+
+    balanced = work(2 * context)
+    if window is None:
+        assert np.abs(balanced - 1).max() < 0.05
+        assert work(1).max() > 1.4
+    else:
+        assert balanced.max() < 1.1
 
 
 @pytest.mark.parametrize(
@@ -108,8 +145,8 @@ def test_on_a_mesh_each_device_computes_its_own_rows_positions_and_heads(
         ({"simulated": True}, {}, "reference"),
         ({}, {"seq_len": 200}, "reference"),
         ({}, {"head_dim": 64}, "reference"),
-        ({}, {"context": 2}, "splash"),
-        ({}, {"context": 4}, "reference"),
+        ({}, {"context": 2, "seq_len": 512}, "splash"),
+        ({}, {"context": 2}, "reference"),
     ],
 )
 def test_the_plan_names_it_where_the_chips_and_the_shapes_allow_it(facts, sizes, kind):

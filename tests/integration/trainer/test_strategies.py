@@ -28,7 +28,8 @@ checkpoint: null
 TWO_SLICES = "{accelerator: v5e-16, slices: 2, provider: {kind: gcp}}"
 MESHES = {
     "fsdp and tensor": (["-c", "v5e-16", "mesh.tensor=2"],),
-    "parts of sequences": (["-c", "v5e-16", "mesh.context=4"],),
+    "chunks of sequences": (["-c", "v5e-16", "mesh.context=4", "mesh.context_attention=chunks"],),
+    "parts of sequences, by heads": (["-c", "v5e-16", "mesh.context=4"],),
     "two slices, each fsdp": (["-c", "two.yaml"],),
 }
 ALWAYS = ("fsdp and tensor", "two slices, each fsdp")

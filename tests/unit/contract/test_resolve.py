@@ -101,10 +101,20 @@ def test_context_groups_that_cut_hosts_apart_are_refused() -> None:
 
 
 def test_a_sequence_that_does_not_divide_names_the_sizes_that_do() -> None:
-    message = problems_of(mesh={"context": 16}, data=data(seq_len=40))["mesh.context"]
+    message = problems_of(mesh={"context": 8}, data=data(seq_len=40))["mesh.context"]
     assert message == (
-        "seq_len 40 is not divisible by context 16. Valid sizes: 1, 2, 4, 5, 8, 10, 20, 40"
+        "seq_len 40 is not divisible by the 16 chunks of context 8. Valid sizes: 1, 2, 4, 5, 10, 20"
     )
+
+
+def test_attention_by_heads_needs_a_part_of_them_for_each_device() -> None:
+    mesh = {"context": 4, "context_attention": "heads"}
+    found = problems_of(mesh=mesh, model={"preset": "tiny", "heads": 4, "kv_heads": 2})
+    assert found["mesh.context_attention"] == (
+        "2 key/value heads are not divisible by context 4 x tensor 1. Set it to chunks"
+    )
+    found = problems_of(mesh=mesh, model={"module": "a:b"})
+    assert found["mesh.context_attention"].endswith("Remove this key")
 
 
 def test_the_room_of_experts_is_in_whole_sequences() -> None:

@@ -64,6 +64,14 @@ def test_parts_of_sequences_gather_keys_and_values_and_sum_all_gradients() -> No
     assert best.link_s == pytest.approx(expected / 600e9, rel=1e-3)
 
 
+def test_heads_are_exchanged_in_each_pass_and_their_gradients_once() -> None:
+    best = found(job_of(8, "full", fsdp=4, context=8), world_of("v5p-64"))
+    matrices = 2 * (KERNELS + 2 * OUTPUT) / 4
+    heads = 2 * 512 * 2 * (32 + 8) * 128 * 2
+    expected = 3 * matrices * 3 + 2 * matrices * 7 / 8 + 32 * 3 * heads * 7 / 8
+    assert best.link_s == pytest.approx(expected / 600e9, rel=1e-3)
+
+
 def test_gradients_of_slices_are_summed_over_the_network() -> None:
     best = found(job_of(512), world_of("v5e-256", slices=2))
     per_host = 2 * 2 * LLAMA / 2 / 64

@@ -147,9 +147,9 @@ frontend_attributes={kernel_metadata={
 
 
 def kernel_of(
-    name: str = "fwd", queries: int = 8, keys: int = 8, results: int = 1
+    name: str = "fwd", queries: int = 8, keys: int = 8, length: int = 4096, results: int = 1
 ) -> kernels.AttentionKernel:
-    text = KERNEL.replace("NAME", name)
+    text = KERNEL.replace("NAME", name).replace("2,8,4096", f"2,8,{length}")
     one = "bf16[2,32,4096,128]{3,2,1,0}"
     text = text.replace(f"{one} custom-call", f"({', '.join([one] * results)}) custom-call")
     text = text.replace("QUERIES", str(queries)).replace("KEYS", str(keys))
@@ -169,6 +169,12 @@ def test_causal_kernel_computes_the_blocks_below_the_diagonal() -> None:
 def test_kernel_of_a_window_computes_the_blocks_of_the_window() -> None:
     blocks = 1 + 7 * 2
     assert kernel_of(keys=2).scores == 2 * 32 * blocks * 512 * 512
+
+
+def test_kernel_of_two_chunks_computes_the_mean_of_all_devices() -> None:
+    context = 4
+    blocks = 32 * 33 // 2 // context
+    assert kernel_of(keys=32, length=4096 * context).scores == 2 * 32 * blocks * 512 * 512
 
 
 def test_backward_kernels_take_longer_than_the_forward_one() -> None:

@@ -44,7 +44,11 @@ class AttentionKernel:
 
 
 def attention(call: Instruction) -> AttentionKernel | None:
-    """Returns the kernel that a custom call runs; None when it is not one of attention."""
+    """Returns the kernel that a custom call runs; None when it is not one of attention.
+
+    With fewer queries than keys, the queries are an early and a late chunk: those of the first
+    device along `context` stand for all.
+    """
     name, operands = NAME.search(call.name), OPERANDS.search(call.attributes)
     if name is None or operands is None:
         return None
@@ -59,7 +63,9 @@ def attention(call: Instruction) -> AttentionKernel | None:
     blocks = {key: int(size) for key, size in BLOCK.findall(call.attributes)}
     block = blocks.get("block_kv" if name[1] == "fwd" else f"block_kv_{name[1]}", 512)
     own = math.ceil(length / queries) if queries else length
-    active = sum(min(math.ceil((at + 1) * own / block), seen) for at in range(queries))
+    early = [(at + 1) * own for at in range(queries - queries // 2)]
+    late = [keys - at * own for at in range(queries // 2)]
+    active = sum(min(math.ceil(position / block), seen) for position in (*early, *late))
     gradients = [dtype for dtype, _ in ARRAY.findall(call.shape)].count("bf16")
     products = FUSED_PRODUCTS if gradients == GRADIENTS else PRODUCTS[name[1]]
     return AttentionKernel(math.prod(outer) * active * own * min(block, keys), head_dim, products)

@@ -23,7 +23,7 @@ AxisSize = Annotated[int, Field(ge=-1)]
 
 
 class Mesh(Section):
-    """Mesh axis sizes. -1 takes the remaining devices."""
+    """Mesh axis sizes, and the use of `context`. A size of -1 takes the remaining devices."""
 
     pipeline: AxisSize = Field(
         default=1,
@@ -47,6 +47,12 @@ class Mesh(Section):
     )
     context: AxisSize = Field(
         default=1, description="Number of parts that each sequence is split into."
+    )
+    context_attention: Literal["auto", "chunks", "heads"] = Field(
+        default="auto",
+        description="Attention of a device along `context`: for an early and a late chunk of each "
+        "sequence (`chunks`), or for whole sequences and a part of the heads (`heads`). `auto`: "
+        "the one that sends fewer bytes, of those that the number of heads allows.",
     )
     tensor: AxisSize = Field(
         default=1,

@@ -133,7 +133,8 @@ class _Activations:
             last_product=0 if experts else before_after[1] * stream,
             query=width * heads * model.head_dim,
             key_value=key_value,
-            seen_key_value=key_value * plan.mesh["context"],
+            # By heads, whole sequences take the place of all heads.
+            seen_key_value=key_value * (plan.mesh["context"] if plan.batch.chunks > 1 else 1),
             scores=(scores * FLOAT32_BYTES + width) * heads * positions,
             kernel=0 if positions else (width * model.head_dim + FLOAT32_BYTES) * heads,
             head_norms=3 * FLOAT32_BYTES * normalized * model.head_dim,

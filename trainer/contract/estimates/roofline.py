@@ -375,12 +375,15 @@ def to_experts(job: Job, plan: Plan) -> float:
 
 
 def keys_and_values(job: Job, plan: Plan) -> float:
-    """Returns the bytes that a device sends to exchange keys and values along each sequence.
+    """Returns the bytes that a device sends for attention along each sequence.
 
-    They are gathered for each pass, and their gradients are scattered. If the tensor axis does not
-    split them, the gradients are those of each query head's copy.
+    Keys and values are gathered for each pass, and their gradients are scattered. If the tensor
+    axis does not split them, the gradients are those of each query head's copy. By heads, queries,
+    keys, values and results are exchanged in each pass, and their gradients once.
     """
     model, axis, tensor = job.decoder, plan.mesh["context"], plan.mesh["tensor"]
+    if plan.batch.chunks == 1:
+        return _exchanged_heads(job, plan)
     is_split = model.kv_heads % tensor == 0
     gathered = model.kv_heads // tensor if is_split else model.kv_heads
     scattered = gathered if is_split else model.heads // tensor
@@ -388,6 +391,14 @@ def keys_and_values(job: Job, plan: Plan) -> float:
     own = 2 * plan.batch.tokens_per_device * model.head_dim
     arrays = layer_runs(job, plan) * (passes * gathered + scattered)
     return float(arrays * own * DTYPE_BYTES[plan.compute_dtype] * (axis - 1))
+
+
+def _exchanged_heads(job: Job, plan: Plan) -> float:
+    model, axis = job.decoder, plan.mesh["context"]
+    heads = 2 * (model.heads + model.kv_heads) // plan.mesh["tensor"]
+    own = plan.batch.tokens_per_device * heads * model.head_dim * DTYPE_BYTES[plan.compute_dtype]
+    passes = 2 if model.remat == "none" else 3
+    return layer_runs(job, plan) * passes * own * (axis - 1) / axis
 
 
 def _dcn_bytes(job: Job, plan: Plan) -> dict[str, float]:

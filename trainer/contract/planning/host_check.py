@@ -30,6 +30,7 @@ def on_one_host(plan: Plan) -> Plan:
         grad_accum_steps=1,
         rows_per_device=1,
         positions_per_device=length // mesh["context"],
+        chunks=plan.batch.chunks,
         rows_per_process=rows,
         blocks=1,
         block_of_process=(0,),

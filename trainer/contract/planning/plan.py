@@ -54,6 +54,10 @@ class BatchSplit(Section):
     """Rows of one micro-batch."""
     positions_per_device: int
     """Positions of a row: all of them, unless a `context` axis splits them."""
+    chunks: int = 1
+    """Chunks of a row, an early and a late one for each device along `context`, in the order of the
+    devices: 0, n - 1, 1, n - 2 and on. 1: positions are in order.
+    """
     rows_per_process: int
     """Rows of the global batch: the size of the block that a process reads."""
     blocks: int
@@ -124,6 +128,10 @@ class Plan(BasePlan):
     """Format of the layers' products with weights; None: the compute dtype."""
     attention: Literal["reference", "splash"] = "reference"
     """`splash`: JAX's TPU kernel, block by block; `reference`: scores as whole arrays."""
+    busiest_attention: float = 1.0
+    """Attention's work on the busiest device along `context`, relative to the mean. It counts pairs
+    of a query and a key, as if a row were one document.
+    """
     moe: Literal["capacity", "ragged"] = "capacity"
     """Method of expert products. `ragged` multiplies each expert's matrix with the rows that chose
     it; `capacity` multiplies it with a fixed number of rows in each sequence."""

@@ -20,6 +20,7 @@ from trainer.contract.planning import (
     parameter_groups,
     parameter_shapes,
     pipeline,
+    sequence_chunks,
     sharding_rules,
     validation,
 )
@@ -97,6 +98,7 @@ def resolve(job: Job, world: World, corpus: Corpus, build: Build | None = None) 
         compute_dtype=dtype,
         precision=job.model.precision if isinstance(job.model, Model) else None,
         attention=_attention(job, world, batch),
+        busiest_attention=_busiest_attention(job, batch),
         moe=_moe(job, world, mesh),
         padded_vocab=vocab,
         corpus=corpus,
@@ -183,6 +185,7 @@ def _batch_split(
         grad_accum_steps=job.data.grad_accum_steps,
         rows_per_device=rows_per_shard // job.data.grad_accum_steps,
         positions_per_device=job.data.seq_len // mesh["context"],
+        chunks=sequence_chunks.count(job, mesh),
         rows_per_process=rows_per_shard * len(block_of[0]),
         blocks=len(blocks),
         block_of_process=tuple(blocks[block] for block in block_of),
@@ -222,15 +225,21 @@ def _compute_dtype(job: Job, world: World) -> Dtype:
 
 
 def _attention(job: Job, world: World, batch: BatchSplit) -> Literal["reference", "splash"]:
-    """Returns the attention kernel: `splash` needs positions and head_dim in whole TPU vectors.
+    """Returns the attention kernel: `splash` needs chunks and head_dim in whole TPU vectors.
 
     Attention sinks are computed by `reference` only: gpt-oss, which has them, has smaller heads.
     """
     if isinstance(job.model, CustomModel) or job.decoder.attention_sinks:
         return "reference"
-    sizes = (batch.positions_per_device, job.decoder.head_dim)
+    sizes = (job.data.seq_len // batch.chunks, job.decoder.head_dim)
     fits = all(size % TPU_LANES == 0 for size in sizes)
     return "splash" if world.platform == "tpu" and not world.on_cpu and fits else "reference"
+
+
+def _busiest_attention(job: Job, batch: BatchSplit) -> float:
+    if isinstance(job.model, CustomModel):
+        return 1.0
+    return sequence_chunks.busiest_share(job.decoder, job.data.seq_len, batch.chunks)
 
 
 def _moe(job: Job, world: World, mesh: dict[str, int]) -> Literal["capacity", "ragged"]:

@@ -34,12 +34,14 @@ EXPERT_BATCH_AXES = ("data", "fsdp")
 its tokens of all rows."""
 
 TOGETHER = "+"
-"""Joins the mesh axes that split a dim together, slowest first: `pipeline+tensor`."""
+"""Joins the mesh axes that split a dim together, the first one into the largest parts."""
 
 RULES: dict[str, str | None] = {
     "embed": "fsdp",
     "heads": "tensor",
     "kv_heads": "tensor",
+    # Of attention that is split by heads along `context`, after the exchange of heads.
+    "whole_sequence_heads": "tensor+context",
     "mlp": "tensor",
     # Stages share the vocabulary: only activations pass between them, no copies of weights.
     "vocab": "pipeline+tensor",

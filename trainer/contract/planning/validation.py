@@ -11,7 +11,7 @@ from trainer.contract.config.errors import suggest
 from trainer.contract.config.job import Job
 from trainer.contract.config.model import CustomModel, Model
 from trainer.contract.config.optimizer import Optimizer
-from trainer.contract.planning import sharding_rules
+from trainer.contract.planning import sequence_chunks, sharding_rules
 from trainer.contract.planning.parameter_shapes import Parameter
 from trainer.contract.planning.plan import World
 from trainer.contract.storage.chat_template import chat_template
@@ -92,13 +92,7 @@ def mesh_problems(job: Job, mesh: Mapping[str, int]) -> Problems:
     if isinstance(job.model, Model):
         yield from _heads_and_experts(job.model, mesh)
     yield from _stages(job, mesh["pipeline"])
-    length, parts = job.data.seq_len, mesh["context"]
-    if length % parts:
-        yield (
-            "mesh.context",
-            f"seq_len {length} is not divisible by context {parts}. Valid sizes: "
-            f"{sizes_text(length)}",
-        )
+    yield from _context(job, mesh)
     yield from _batch(job.data, mesh)
 
 
@@ -305,6 +299,37 @@ def _heads_and_experts(model: Model, mesh: Mapping[str, int]) -> Problems:
             f"found {mesh['context']}, but the capacity of experts is counted in whole "
             "sequences. Remove this key, or set model.moe.capacity_factor=null",
         )
+
+
+def _context(job: Job, mesh: Mapping[str, int]) -> Problems:
+    """Yields conflicts of a sequence, or of heads, that do not divide into equal parts."""
+    parts, asked = mesh["context"], job.mesh.context_attention
+    if isinstance(job.model, CustomModel):
+        if asked != "auto":
+            yield (
+                "mesh.context_attention",
+                "a custom model (model.module) computes attention itself. Remove this key",
+            )
+    elif asked == "heads" and parts > 1 and job.model.kv_heads % (parts * mesh["tensor"]):
+        yield (
+            "mesh.context_attention",
+            f"{job.model.kv_heads} key/value heads are not divisible by context {parts} x tensor "
+            f"{mesh['tensor']}. Set it to chunks",
+        )
+    length = job.data.seq_len
+    valid = [
+        n
+        for n in divisors(length)
+        if length % sequence_chunks.count(job, {**mesh, "context": n}) == 0
+    ]
+    if parts in valid:
+        return
+    chunks = sequence_chunks.count(job, mesh)
+    what = f"the {chunks} chunks of context {parts}" if chunks > 1 else f"context {parts}"
+    yield (
+        "mesh.context",
+        f"seq_len {length} is not divisible by {what}. Valid sizes: {', '.join(map(str, valid))}",
+    )
 
 
 def _stages(job: Job, stages: int) -> Problems:
