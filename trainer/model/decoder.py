@@ -37,8 +37,8 @@ understanding by generative pre-training", 2018)."""
 MASKED = -1e30
 """Logit of a padding token: finite, so that its gradient is exactly zero."""
 
-# Rematerialization: https://arxiv.org/abs/1604.06174. `dots` keeps by name what the attention kernel
-# returns, and the results of products in 8 bits. It does not keep the sums of these in 32 bits,
+# Rematerialization: https://arxiv.org/abs/1604.06174. `dots` keeps by name what the attention
+# kernel returns, and the results of products in 8 bits. It does not keep their sums of 32 bits,
 # whose parts are a batch dim.
 REMAT_POLICIES: dict[str, Callable[..., Any] | None] = {
     "dots": jax.checkpoint_policies.save_from_both_policies(
