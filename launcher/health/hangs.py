@@ -77,7 +77,8 @@ class Limits:
     silence_s: float = 12.0
     """Seconds without an event; heartbeats arrive every 2 s."""
     silence_in_start_s: float = 60.0
-    """Seconds during `start`: imports from a cold disk hold the GIL, which delays heartbeats."""
+    """Seconds during `start` and the first step. What holds the GIL delays heartbeats: imports from
+    a cold disk, and on a busy machine the first run of a program."""
     phase_s: Mapping[str, float] = field(default_factory=lambda: _phases_s(Deadlines()))
     """Seconds without progress in each phase while no earlier times are known."""
     other_phases_s: float = FIRST_STEP_S
@@ -277,7 +278,7 @@ class _Host:
     @property
     def silence_s(self) -> float:
         """Seconds for which it may be silent."""
-        starts = self.phase == "start"
+        starts = self.phase == "start" or (self.phase == "train" and not self._times_s["train"])
         return self._limits.silence_in_start_s if starts else self._limits.silence_s
 
     def deadline_s(self, *, is_idle: bool) -> float:

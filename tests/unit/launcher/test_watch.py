@@ -132,6 +132,14 @@ def test_libraries_that_are_slow_to_import_are_no_silence_yet() -> None:
     assert who(gang.wait(20, 1)) == [1]
 
 
+def test_a_first_step_that_holds_the_interpreter_is_no_silence_yet() -> None:
+    gang = Gang()
+    gang.beat()
+    gang.begin("train")
+    assert gang.wait(50, 0, 1) is None
+    assert who(gang.wait(20, 0, 1)) == [0, 1]
+
+
 def test_host_sleeping_in_data_loader_is_named() -> None:
     gang = Gang(3)
     gang.train()
