@@ -2,8 +2,8 @@
 
 import gc
 
-MODULE_OBJECTS = 50_000
-"""Objects that a command creates between collections. Most belong to modules and stay. With
-Python's default of 700, collections take a tenth of the time of imports."""
+COLLECTION_THRESHOLD = 50_000
+"""Objects that a command creates between collections. Most belong to modules and stay. With the
+default of Python 3.11, 700, collections take a tenth of the time of imports."""
 
-gc.set_threshold(MODULE_OBJECTS)
+gc.set_threshold(COLLECTION_THRESHOLD)
