@@ -35,7 +35,7 @@ from trainer.contract.storage import retries
 from trainer.contract.storage.corpus import DataError
 from trainer.distributed.process_env import Environment
 from trainer.integrity.errors import WrongHostError
-from trainer.preflight import check
+from trainer.preflight import Inputs, check
 from trainer.step.spikes import RewindError
 from trainer.telemetry.events import Events
 
@@ -59,14 +59,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     if options is None:
         return ProgramExit.FINISHED
+    process = _Process(options)
     if options.check:
-        code = _run(options, _check)
+        code = process.run(process.check)
         if code or not options.standby:
             return code
-    if options.standby and not _wait_for_start(options):
+    if options.standby and not process.wait_for_start():
         return ProgramExit.FINISHED
     standby.name_process("trainer")
-    return _run(options, _train)
+    return process.run(process.train)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace | None:
@@ -83,49 +84,58 @@ def _options(arguments: list[str] | None) -> argparse.Namespace | None:
     return None if received is None else _parser().parse_args(received)
 
 
-def _run(options: argparse.Namespace, work: Work) -> int:
-    """Does one kind of work with the job; reports errors, and returns the exit code."""
-    environment = Environment.read(os.environ)
-    events = Events(environment)
-    events.start_heartbeat()
-    warnings = _Warnings(events)
-    retries.log.addHandler(warnings)
-    try:
-        work(_load(options), environment, events)
-        return ProgramExit.FINISHED
-    except BaseException as error:
-        code, message, category = _translate(error, environment.attempt)
-        print(message, file=sys.stderr, flush=True)
-        last_event = WarningEvent if category in NO_ERROR else ErrorEvent
-        events.emit(last_event(message=message, category=category), last_word=True)
-        if code in ALIKE and environment.process == 0 and environment.processes > 1:
-            time.sleep(LEAVE_S)
-        return code
-    finally:
-        retries.log.removeHandler(warnings)
-        events.stop_heartbeat()
+class _Process:
+    """The work of this process, which trains on what it has read in its check."""
 
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._job: Job | None = None
+        self._checked: Inputs | None = None
 
-def _check(job: Job, _environment: Environment, events: Events) -> None:
-    check(job, events)
+    def run(self, work: Work) -> int:
+        """Does one kind of work with the job; reports errors, and returns the exit code."""
+        environment = Environment.read(os.environ)
+        events = Events(environment)
+        events.start_heartbeat()
+        warnings = _Warnings(events)
+        retries.log.addHandler(warnings)
+        try:
+            work(self._load(), environment, events)
+            return ProgramExit.FINISHED
+        except BaseException as error:
+            code, message, category = _translate(error, environment.attempt)
+            print(message, file=sys.stderr, flush=True)
+            last_event = WarningEvent if category in NO_ERROR else ErrorEvent
+            events.emit(last_event(message=message, category=category), last_word=True)
+            if code in ALIKE and environment.process == 0 and environment.processes > 1:
+                time.sleep(LEAVE_S)
+            return code
+        finally:
+            retries.log.removeHandler(warnings)
+            events.stop_heartbeat()
 
+    def check(self, job: Job, _environment: Environment, events: Events) -> None:
+        """Checks this host."""
+        self._checked = check(job, events)
 
-def _wait_for_start(options: argparse.Namespace) -> bool:
-    job = _load(options)
-    return standby.wait_for_start(int(os.environ[START_FD]), lambda: code_of(job))
+    def wait_for_start(self) -> bool:
+        """Waits for the start of an attempt, and returns whether it came."""
+        job = self._load()
+        return standby.wait_for_start(int(os.environ[START_FD]), lambda: code_of(job))
 
+    def train(self, job: Job, environment: Environment, events: Events) -> None:
+        """Trains until the run ends."""
+        # Imported late: the check of a host must not wait for jax.
+        from trainer.train import train
 
-def _train(job: Job, environment: Environment, events: Events) -> None:
-    # Imported late: the check of a host must not wait for jax.
-    from trainer.train import train
+        run_dir = environment.run_dir or _new_run_dir(job)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        train(job, environment, run_dir, events, self._checked)
 
-    run_dir = environment.run_dir or _new_run_dir(job)
-    run_dir.mkdir(parents=True, exist_ok=True)
-    train(job, environment, run_dir, events)
-
-
-def _load(options: argparse.Namespace) -> Job:
-    return load(options.job, Job, options.overrides).value
+    def _load(self) -> Job:
+        if self._job is None:
+            self._job = load(self._options.job, Job, self._options.overrides).value
+        return self._job
 
 
 def _new_run_dir(job: Job) -> Path:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from dataclasses import dataclass
 
 from trainer.contract.config.job import Job
 from trainer.contract.protocol import versions
@@ -9,6 +10,7 @@ from trainer.contract.protocol.events import CheckedEvent, ProgressEvent
 from trainer.contract.records.compatibility import code_of
 from trainer.data import mixture, questions
 from trainer.data.mixture import Mixture
+from trainer.data.questions import Questions
 from trainer.data.token_cache import Tokens
 from trainer.telemetry.events import Events
 
@@ -32,21 +34,37 @@ def prepare_data(job: Job, events: Events) -> Tokens | Mixture:
     return tokens
 
 
-def check(job: Job, events: Events) -> None:
-    """Sends a `checked` event with everything that must be equal on all hosts.
+@dataclass(frozen=True)
+class Inputs:
+    """What a process reads of its host before it connects to other processes."""
+
+    tokens: Tokens | Mixture
+    asked: Questions | None
+    code: str
+    """Hash of the code, see `code_of`."""
+
+
+def read_inputs(job: Job, events: Events) -> Inputs:
+    """Reads the job's data and questions. Raises corpus.DataError when that is not possible."""
+    tokens = prepare_data(job, events)
+    return Inputs(tokens, questions.load(job, tokens.tokenizer), code_of(job))
+
+
+def check(job: Job, events: Events) -> Inputs:
+    """Sends a `checked` event with everything that must be equal on all hosts, and returns it.
 
     Raises corpus.DataError when the data or the questions cannot be read.
     """
-    tokens = prepare_data(job, events)
-    questions.load(job, tokens.tokenizer)
+    inputs = read_inputs(job, events)
     checked = CheckedEvent(
         versions=versions.versions(),
-        code=code_of(job),
-        corpus_sha256=tokens.corpus_sha256,
-        tokens=tokens.count,
-        sequences=tokens.sequences(job.data.seq_len),
+        code=inputs.code,
+        corpus_sha256=inputs.tokens.corpus_sha256,
+        tokens=inputs.tokens.count,
+        sequences=inputs.tokens.sequences(job.data.seq_len),
         host_name=platform.node(),
         machine=platform.machine(),
         cpus=os.cpu_count(),
     )
     events.emit(checked, last_word=True)
+    return inputs

@@ -36,7 +36,7 @@ from trainer.contract.records import exclusions
 from trainer.contract.records.compatibility import code_of
 from trainer.contract.records.exclusions import Exclusion, Exclusions
 from trainer.contract.storage.corpus import DataError
-from trainer.data import pipeline, questions
+from trainer.data import pipeline
 from trainer.data.loader import BatchLoader, batch_shardings
 from trainer.data.mixture import Mixture
 from trainer.data.questions import Questions
@@ -51,7 +51,7 @@ from trainer.integrity.errors import UndecidedError, WrongHostError
 from trainer.integrity.host_check import HostCheck
 from trainer.integrity.replay import Recorder, begin_replay
 from trainer.loop import Callback, Loop, Step, Training
-from trainer.preflight import prepare_data
+from trainer.preflight import Inputs, read_inputs
 from trainer.programs import executables, hot_start
 from trainer.programs.counts import Counts, counting
 from trainer.run_plan import planned
@@ -63,16 +63,22 @@ from trainer.telemetry.metrics import EVENT_TEXT_CHARACTERS, Report
 from trainer.telemetry.profiler import Profiler
 
 
-def train(job: Job, environment: Environment, run_dir: Path, events: Events) -> None:
-    """Trains; process 0 writes metrics.jsonl and sample.txt into `run_dir`."""
+def train(
+    job: Job, environment: Environment, run_dir: Path, events: Events, checked: Inputs | None
+) -> None:
+    """Trains; process 0 writes metrics.jsonl and sample.txt into `run_dir`.
+
+    `checked` are the inputs that this process has read in its check of the host, if it did one.
+    """
     stop = StopSignal()
     if job.checkpoint:
         stop.listen()
     initialize.configure()
     plan = planned(job, environment, run_dir)
-    events.emit(StartedEvent(versions=versions.versions(), code=code_of(job)))
-    tokens = prepare_data(job, events)
-    asked = questions.load(job, tokens.tokenizer)
+    code = checked.code if checked else code_of(job)
+    events.emit(StartedEvent(versions=versions.versions(), code=code))
+    inputs = checked or read_inputs(job, events)
+    tokens, asked = inputs.tokens, inputs.asked
     _check_corpus(plan, tokens)
     devices = _connect(job, plan, environment, events)
     report = Report(job, environment, run_dir, events)
