@@ -66,11 +66,20 @@ def _orthogonal_step(step: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     mesh = dict(jax.sharding.get_abstract_mesh().shape)
     if not mesh:
         return _of_matrices(step, found)
-    stored, layer = sharding_rules.partition(step.shape, axes, mesh), found.stacked[0]
-    layout = _by_layers(stored, layer) if step.shape[layer] % mesh["fsdp"] == 0 else stored
-    update = _of_matrices(jax.lax.with_sharding_constraint(step, PartitionSpec(*layout)), found)
+    layer = found.stacked[0]
+    padded = _padded(step, layer, mesh["fsdp"])
+    stored = sharding_rules.partition(step.shape, axes, mesh)
+    layout = _by_layers(stored, layer)
+    update = _of_matrices(jax.lax.with_sharding_constraint(padded, PartitionSpec(*layout)), found)
     update = jax.lax.with_sharding_constraint(update, PartitionSpec(*layout))
-    return jax.lax.with_sharding_constraint(update, PartitionSpec(*stored))
+    update = jax.lax.with_sharding_constraint(update, PartitionSpec(*stored))
+    return jax.lax.slice_in_dim(update, 0, step.shape[layer], axis=layer)
+
+
+def _padded(step: jax.Array, layer: int, devices: int) -> jax.Array:
+    """Returns the step with layers of zeros, so that all devices have the same number."""
+    missing = -step.shape[layer] % devices
+    return jnp.pad(step, [(0, missing if dim == layer else 0) for dim in range(step.ndim)])
 
 
 def _by_layers(stored: tuple[str | None, ...], layer: int) -> tuple[str | None, ...]:

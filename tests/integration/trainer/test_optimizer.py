@@ -15,6 +15,7 @@ from tests.support.harness import bench
 from tests.support.jobs import corpus_of, job_of, world_of
 from tests.support.sampling import sampled
 from tests.support.saves import Kept
+from trainer.analysis import collectives
 from trainer.checkpoint.weights import read_params
 from trainer.contract.config.loader import ConfigError
 from trainer.contract.planning import optimizer_state
@@ -40,10 +41,12 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 MESHES = {"2x2": {"fsdp": 2, "tensor": 2}, "4x1": {"fsdp": 4}}
 SMALL = {"layers": 1, "d_model": 16, "heads": 2, "kv_heads": 2, "d_ff": 32}
 SAVED = {"every_steps": 1, "keep": 10}
+MATRICES = 7
+"""Of a layer: queries, keys, values and the output of attention, three of the MLP."""
 
 
 def _changes(**settings: Any) -> dict[str, Any]:
-    # Muon deals layers out to devices: to two of them, not to four.
+    # Muon deals two layers out to two devices, and with two layers of zeros to four.
     model = {**SMALL, "layers": 2} if settings.get("name") == "muon" else SMALL
     return {"model": model, "optimizer": {"learning_rate": 3e-3, **settings}, "checkpoint": SAVED}
 
@@ -240,6 +243,17 @@ def test_orthogonal_matrices_have_singular_values_near_one(shape):
     values = np.linalg.svd(np.asarray(made), compute_uv=False)
     assert np.all((values > 0.6) & (values < 1.3)) or shape[1] == shape[2]
     assert values.max() < 1.3
+
+
+@pytest.mark.parametrize("layers", [2, 4, 6])
+def test_muon_moves_each_matrix_to_one_device_and_back(layers):
+    model = {**SMALL, "layers": layers}
+    job = job_of(mesh={"fsdp": 4}, model=model, optimizer={"name": "muon"})
+    step = bench(job, 4)
+    found = collectives.of(step.text, step.plan)
+    kinds = {one.kind: one.count for one in found if one.part == "optimizer"}
+    assert kinds.pop("all-to-all") == 2 * MATRICES
+    assert set(kinds) <= {"all-reduce"}, "the norm of the gradients"
 
 
 @pytest.mark.slow
