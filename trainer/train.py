@@ -41,7 +41,7 @@ from trainer.data.loader import BatchLoader, batch_shardings
 from trainer.data.mixture import Mixture
 from trainer.data.questions import Questions
 from trainer.data.token_cache import Tokens
-from trainer.distributed import initialize, mesh
+from trainer.distributed import initialize, mesh, program_exchange
 from trainer.distributed.process_env import Environment
 from trainer.distributed.stop_vote import StopSignal, StopVote
 from trainer.evaluation.evaluate import Evaluator
@@ -87,7 +87,9 @@ def train(
     hot = hot_start.find(run_dir, job, plan, environment.process, every[0])
     if hot.rejection:
         _report_rejection(hot.rejection, environment.process, report)
-    with closing(report), counting() as counts, executables.kept(job, plan, every, hot.programs):
+    exchange = program_exchange.for_attempt(job.deadlines, on_cpu=plan.world.on_cpu)
+    programs = executables.kept(job, plan, every, hot.programs, exchange=exchange)
+    with closing(report), counting() as counts, programs:
         program = TrainProgram.of(job, plan, devices)
         run = _Run(environment, run_dir, events, report, plan, tokens, asked, program, counts)
         loss, text = run.train(stop)

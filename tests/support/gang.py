@@ -109,7 +109,7 @@ def environment(
 ) -> dict[str, str]:
     """What the launcher would set for a process.
 
-    The compiler does not optimize: tiny programs run a few times, and each process compiles alone.
+    The compiler does not optimize: tiny programs run a few times.
     """
     flags = f"--xla_force_host_platform_device_count={world.devices_per_host}"
     return {

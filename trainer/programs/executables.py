@@ -21,6 +21,7 @@ from trainer.contract.config.job import Job
 from trainer.contract.planning.plan import Plan
 from trainer.contract.storage.cache_dirs import cache_folder
 from trainer.distributed.mesh import Device
+from trainer.distributed.program_exchange import ProgramExchange
 from trainer.programs import keys
 from trainer.programs.store import ProgramStore, limit_bytes
 
@@ -49,12 +50,15 @@ class Executables:
         devices: Sequence[Device],
         brought: Mapping[str, bytes],
         record: dict[str, bytes] | None,
+        exchange: ProgramExchange | None,
     ) -> None:
         """`brought` has files that came with the run; they are not written to the store.
 
-        `record` receives every file that is read or written.
+        `record` receives every file that is read or written. With an `exchange`, process 0
+        compiles the programs of the job for all processes.
         """
         self._store, self._devices, self._brought, self._record = store, devices, brought, record
+        self._exchange = exchange
         self.of_job, self.of_machine = job_key, keys.of_machine(devices[0])
         self.loaded = 0
         """Number of programs loaded from those that came with the run."""
@@ -74,7 +78,13 @@ class Executables:
         """
         own = f"{self.of_job}/{name}"
         if own not in self._programs:
-            self._programs[own] = self._loaded(own, args) or self._traced(own, args, lower, finish)
+            found = self._loaded(own, args)
+            is_new = found is None
+            if found is None:
+                found = self._received(name, own, args) or self._traced(own, args, lower, finish)
+            if self._exchange and self._exchange.sends:
+                self._writer.submit(self._send, name, own if is_new else None)
+            self._programs[own] = found
         return self._programs[own]
 
     def value(self, name: str, make: Callable[[], Value]) -> Value:
@@ -99,6 +109,9 @@ class Executables:
         content = pickle.loads(data)
         if isinstance(content, str):
             return self._loaded(content, args)
+        return self._deserialized(name, content, args)
+
+    def _deserialized(self, name: str, content: Any, args: Any) -> Compiled | None:
         try:
             program = serialize_executable.deserialize_and_load(
                 *content, execution_devices=_devices_of(args) or self._devices
@@ -116,6 +129,27 @@ class Executables:
         if data is not None and self._record is not None:
             self._record[name] = data
         return data
+
+    def _received(self, name: str, own: str, args: Any) -> Compiled | None:
+        """Returns the program that process 0 has compiled, and keeps it as `own`."""
+        if self._exchange is None or self._exchange.sends:
+            return None
+        data = self._exchange.receive(name)
+        if not data:
+            return None
+        self._writer.submit(self._put, own, data)
+        return self._deserialized(own, pickle.loads(data), args)
+
+    def _send(self, name: str, own: str | None) -> None:
+        """Sends the program `own` once it is written; without it, the others use their own."""
+        assert self._exchange
+        self._exchange.send(name, (own and self._content(own)) or b"")
+
+    def _content(self, name: str) -> bytes | None:
+        """Returns the data of a program in the store."""
+        data = self._store.read(name)
+        content = data and pickle.loads(data)
+        return self._content(content) if isinstance(content, str) else data
 
     def _traced(self, name: str, args: Any, lower: Lower, finish: Finish) -> Compiled:
         """Returns the program of a lowered function, which is kept under its text, too."""
@@ -178,10 +212,11 @@ def kept(
     devices: Sequence[Device],
     brought: Mapping[str, bytes] = NONE,
     record: dict[str, bytes] | None = None,
+    exchange: ProgramExchange | None = None,
 ) -> Iterator[Executables | None]:
     """Loads the programs of earlier processes, and keeps those that are compiled meanwhile.
 
-    `devices` are those of the mesh, in its order; for `brought` and `record` see `Executables`. A
+    `devices` are those of the mesh, in its order; for the other arguments see `Executables`. A
     limit of 0 bytes keeps and loads none, and yields None. Raises ConfigError for a limit that is
     not a number.
     """
@@ -191,7 +226,8 @@ def kept(
         yield None
         return
     store = ProgramStore(cache_folder() / FOLDER, limit)
-    _kept = Executables(store, keys.of_job(job, plan, devices[0]), devices, brought, record)
+    of_job = keys.of_job(job, plan, devices[0])
+    _kept = Executables(store, of_job, devices, brought, record, exchange)
     try:
         yield _kept
     finally:

@@ -23,12 +23,19 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "slipway" / "executables"
 
 
-def attempt(number: int, folder: Path, until: int | None = None, **changes: object) -> Ended:
+def attempt(
+    number: int,
+    folder: Path,
+    until: int | None = None,
+    host_env: dict[int, dict[str, str]] | None = None,
+    **changes: object,
+) -> Ended:
     settings = {
         "steps": STEPS, "stop_after_step": until, "eval": {"every_steps": 2, "batches": 1},
         "sample": None, "checkpoint": {"every_steps": FIRST_STEPS},
     }  # fmt: skip
-    ended = gang.run(job_of(**{**settings, **changes}), WORLD, folder, attempt=number)
+    job = job_of(**{**settings, **changes})
+    ended = gang.wait(folder, gang.start(job, WORLD, folder, number, host_env=host_env))
     assert ended.codes == [0, 0], ended.outputs
     return ended
 
@@ -41,8 +48,23 @@ def work(ended: Ended) -> list[tuple[int, int]]:
 
 def test_the_next_attempt_traces_and_compiles_nothing(programs: Path, tmp_path: Path) -> None:
     first = attempt(1, tmp_path / "run", until=FIRST_STEPS)
-    assert all(traces and compilations for traces, compilations in work(first))
+    assert all(work(first)[0])
     assert work(attempt(2, tmp_path / "run")) == NONE
+
+
+def test_process_0_compiles_for_all(programs: Path, tmp_path: Path) -> None:
+    own_disk = {1: {"XDG_CACHE_HOME": str(tmp_path / "other")}}
+    first = attempt(1, tmp_path / "run", until=FIRST_STEPS, host_env=own_disk)
+    assert [compilations for _, compilations in work(first)] == [2, 0]
+    assert work(attempt(2, tmp_path / "run", host_env=own_disk)) == NONE
+
+
+def test_a_process_compiles_what_process_0_has_and_it_lacks(programs: Path, tmp_path: Path) -> None:
+    attempt(1, tmp_path / "run", until=FIRST_STEPS)
+    own_disk = {1: {"XDG_CACHE_HOME": str(tmp_path / "other")}}
+    has, lacks = work(attempt(2, tmp_path / "run", host_env=own_disk))
+    assert has == (0, 0)
+    assert all(lacks)
 
 
 def test_another_job_of_the_same_shapes_keeps_its_programs_too(
@@ -50,7 +72,7 @@ def test_another_job_of_the_same_shapes_keeps_its_programs_too(
 ) -> None:
     attempt(1, tmp_path / "one", until=FIRST_STEPS)
     other = attempt(1, tmp_path / "other", until=FIRST_STEPS, seed=9)
-    assert {compilations for _, compilations in work(other)} == {1}, "more than the initialization"
+    assert [compilations for _, compilations in work(other)] == [1, 0], "not the initialization"
     assert work(attempt(2, tmp_path / "other", seed=9)) == NONE
 
 

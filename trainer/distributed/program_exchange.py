@@ -1,0 +1,46 @@
+"""Programs that process 0 compiles for all processes of an attempt.
+
+Simulated hosts share the cores of one machine: if each of them compiled the same program, a start
+on four hosts would compile it four times. Programs pass through JAX's coordination service.
+"""
+
+import jax
+
+from trainer.contract.config.job import Deadlines
+from trainer.distributed.private import distributed as jax_distributed
+
+PREFIX = "slipway/programs/"
+
+
+class ProgramExchange:
+    """Sends programs from process 0, and receives them on the others."""
+
+    def __init__(self, deadlines: Deadlines) -> None:
+        """Is for a process that is connected to the others. `deadlines` limit the waits."""
+        self._client = jax_distributed.global_state.client
+        self._limit_s = deadlines.compile_s
+        self.sends = jax.process_index() == 0
+
+    def send(self, name: str, data: bytes) -> None:
+        """Sends a program; empty `data` says that each process must find or compile its own."""
+        self._client.key_value_set_bytes(PREFIX + name, data)
+
+    def receive(self, name: str) -> bytes:
+        """Waits until process 0 has sent a program, and returns what it sent.
+
+        Raises TimeoutError after `deadlines.compile_s`.
+        """
+        try:
+            return self._client.blocking_key_value_get_bytes(
+                PREFIX + name, int(self._limit_s * 1000)
+            )
+        except jax.errors.JaxRuntimeError as error:
+            raise TimeoutError(
+                f"process 0 did not compile '{name}' within {self._limit_s:.0f} s "
+                f"(deadlines.compile_s): {error}"
+            ) from error
+
+
+def for_attempt(deadlines: Deadlines, *, on_cpu: bool) -> ProgramExchange | None:
+    """Returns the exchange of an attempt with several processes on CPU, else None."""
+    return ProgramExchange(deadlines) if on_cpu and jax.process_count() > 1 else None
