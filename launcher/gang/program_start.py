@@ -53,9 +53,7 @@ class ProgramStart:
         self._agents, self._copies, self._compiled = agents, copies, compiled
         self._listener = listener
         self._on_event: Callable[[int, Event], None] = lambda *_: None
-        self._watch = GangWatch(
-            agents, copies, compiled, self._forward, self._describe_hang, lost
-        )
+        self._watch = GangWatch(agents, copies, compiled, self._forward, self._describe_hang, lost)
         self._has_folder = False
         """Whether the hosts have the files of this attempt."""
         self._final_reports: dict[int, str] = {}

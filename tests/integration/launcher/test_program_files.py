@@ -94,9 +94,7 @@ def test_one_with_a_flipped_byte_is_refused(files: ProgramFiles, cache: Path) ->
     assert send(files, file_of(STEP)) == "", "it can be sent again"
 
 
-def test_one_that_begins_again_replaces_the_parts_before(
-    files: ProgramFiles, cache: Path
-) -> None:
+def test_one_that_begins_again_replaces_the_parts_before(files: ProgramFiles, cache: Path) -> None:
     assert files.take(file_of(STEP), 0, DATA[:1000]) == ""
     assert send(files, file_of(STEP)) == ""
     assert "without the one before" in files.take(file_of(CACHED), 1000, DATA[1000:])

@@ -34,9 +34,11 @@ for name in names:
     os.makedirs(os.path.dirname(cache + name), exist_ok=True)
     with open(cache + name, "wb") as file:
         file.write(bytes([process]) * 5_000_000)
-say(event="compiled", seconds=0.1)
+say(event="compiled", seconds=0.1, from_cache=False)
 index = %r
+ends_at = time.monotonic() + 120
 while not os.path.exists(index) or not all(name in open(index).read() for name in names):
+    assert time.monotonic() < ends_at, "the launcher does not have the programs"
     time.sleep(0.05)
 """
 LISTS = """
