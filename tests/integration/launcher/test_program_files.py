@@ -26,7 +26,8 @@ def file_of(name: str, data: bytes = DATA) -> ProgramFile:
 def write(path: Path, data: bytes = DATA, age_s: float = OLD_S) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-    os.utime(path, (time.time() - age_s,) * 2)
+    used_s = time.time() - age_s
+    os.utime(path, (used_s, used_s))
 
 
 def send(files: ProgramFiles, file: ProgramFile, data: bytes = DATA) -> str:
