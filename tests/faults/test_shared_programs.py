@@ -20,7 +20,7 @@ pytestmark = pytest.mark.faults
 WORK = re.compile(r"^(\d+) traces, (\d+) compilations$", re.MULTILINE)
 
 
-def test_programs_that_are_damaged_on_the_way_to_a_new_host_are_compiled(
+def test_programs_damaged_on_the_way_to_a_new_host_are_compiled(
     start: Callable[..., Launch], unbroken: list, traces: Traces, tmp_path: Path
 ) -> None:
     """Host 2, with an empty disk, takes the place of host 1, which does not get beyond step 40."""

@@ -190,7 +190,7 @@ def killed(agent: Any) -> None:
     os.kill(ray.get(agent.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
 
 
-def test_a_host_that_dies_while_it_gives_costs_the_others_nothing(
+def test_host_that_dies_while_it_gives_costs_the_others_nothing(
     agents: list[Any], run_dir: Path
 ) -> None:
     both = [member.agent for member in agents]
@@ -210,7 +210,7 @@ def test_a_host_that_dies_while_it_gives_costs_the_others_nothing(
     assert warnings == []
 
 
-def test_a_host_that_dies_while_it_receives_has_no_part_of_a_file(
+def test_host_that_dies_while_it_receives_has_no_part_of_a_file(
     agents: list[Any], run_dir: Path
 ) -> None:
     both = [member.agent for member in agents]
