@@ -3,6 +3,7 @@
 core/results.py interprets what the hosts report, without Ray.
 """
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +17,9 @@ from launcher.gang.host_checks import ProgramCheck, run_preflight
 from launcher.gang.host_program import HostProgram
 from launcher.gang.monitor import GRACE_S, GangMonitor
 from launcher.gang.preflight import Seen
+from launcher.gang.program_archive import ProgramArchive
 from launcher.gang.program_start import ProgramStart
+from launcher.gang.program_sync import ProgramSync
 from launcher.gang.run_dir_sync import Copies, log_of
 from launcher.providers.ray.node_spec import HostSlot
 from trainer.contract.protocol.environment import (
@@ -24,8 +27,10 @@ from trainer.contract.protocol.environment import (
     JAX_COORDINATOR_BIND_ADDRESS,
     MEGASCALE_COORDINATOR_ADDRESS,
     MEGASCALE_NUM_SLICES,
+    PROGRAMS_BYTES,
 )
 from trainer.contract.protocol.events import PORT_TAKEN, CheckedEvent, Event, WarningEvent
+from trainer.contract.storage.compiled_programs import limit_of
 
 PORT_ATTEMPTS = 5
 
@@ -74,6 +79,9 @@ class Gang:
         apart = [n for n, member in enumerate(all_members) if not member.shares_run_dir]
         self._copies = Copies([member.agent for member in all_members], apart, run_dir)
         self._early = early
+        limit = limit_of(os.environ.get(PROGRAMS_BYTES))
+        self._archive = ProgramArchive(run_dir, limit) if limit else None
+        """Compiled programs for hosts that lack them; None where programs are not kept."""
         self._addresses: list[str] = []
         self._checked: ProgramStart | None = None
         """The start whose standby processes have checked their hosts and wait."""
@@ -189,7 +197,8 @@ class Gang:
         return [command for command in commands if command is not None]
 
     def _programs(self) -> ProgramStart:
-        return ProgramStart(self._agents, self._copies, self._listener, self.silent)
+        compiled = ProgramSync(self._agents, self._archive, self._warn)
+        return ProgramStart(self._agents, self._copies, compiled, self._listener, self.silent)
 
     def _host_programs(
         self, commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]
@@ -224,6 +233,9 @@ class Gang:
             if MEGASCALE_NUM_SLICES in environment:
                 environment[MEGASCALE_COORDINATOR_ADDRESS] = first
         return environments
+
+    def _warn(self, text: str) -> None:
+        self._listener.on_event(WarningEvent(category="programs", message=text))
 
     def _hosts(self) -> list[str]:
         """Returns the addresses of all hosts, in the order of processes.

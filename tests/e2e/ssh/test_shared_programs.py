@@ -1,0 +1,68 @@
+"""Compiled programs of machines with disks of their own: one takes the place of another."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.assert_no_leftovers import Traces
+from tests.support.launches import start
+from tests.support.processes import run_launcher
+from tests.support.programs import node_of
+from tests.support.ssh_machines import NEEDED, WHY_NOT, Machines, machines
+from trainer.contract.storage.compiled_programs import EXECUTABLES, IN_RUN
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not NEEDED, reason=WHY_NOT)]
+NAMES = ["alpha", "beta", "gamma"]
+WORK = re.compile(r"^(\d+) traces, (\d+) compilations$", re.MULTILINE)
+
+
+@pytest.fixture
+def three(tmp_path: Path, traces: Traces) -> Iterator[Machines]:
+    with machines(tmp_path, NAMES, traces, own_caches=True) as found:
+        yield found
+    traces.assert_nothing_left()
+
+
+def programs(disk: Path) -> set[str]:
+    """The programs on a machine's disk."""
+    folder = disk / "cache" / "slipway" / EXECUTABLES
+    return {str(path.relative_to(folder)) for path in folder.glob("*/[!.]*")}
+
+
+def test_machine_with_empty_disk_in_place_of_lost_one_compiles_nothing(
+    three: Machines, project: Path, traces: Traces, tmp_path: Path
+) -> None:
+    cluster = three.cluster()
+    cluster.write_text(cluster.read_text().replace("hosts: 3", "hosts: 2\nspares: 1", 1))
+    words = [f"storage={tmp_path}", "checkpoint={every_steps: 20, keep: 2}", "steps=100000"]
+    words += ["retries={failures: 3, preemptions: 3}"]
+    run = start(project, cluster, traces, "replaced", *words)
+    run.wait_for_event("checkpoint_saved")
+    lost = programs(three.disks[1])
+    assert lost and not programs(three.disks[2])
+
+    def kept() -> set[str]:
+        """What the launcher, on the first machine, has of process 1."""
+        found = list(three.disks[0].glob(f"**/{IN_RUN}/index.json"))
+        files = json.loads(found[0].read_text()).get("1", {}) if found else {}
+        return {name.removeprefix(f"{EXECUTABLES}/") for name in files}
+
+    run.wait_for(lambda: lost <= kept())
+    os.kill(node_of(traces, 1), signal.SIGKILL)
+    run.wait_for_event("restored", attempt=2)
+    run.wait_for_event("step", attempt=2)
+    stopped = run_launcher(project, traces.environment, "stop", "replaced")
+    assert "replaced was stopped at step" in stopped.stdout, stopped.stdout + stopped.stderr
+    run.wait()
+    first, second = WORK.findall(run.log(1))
+    assert all(int(count) for count in first)
+    assert second == ("0", "0")
+    (compiled,) = (e for e in run.events() if e["event"] == "compiled" and e["attempt"] == 2)
+    assert (compiled["traces"], compiled["compilations"]) == (0, 0)
+    assert lost <= programs(three.disks[2])
+    assert [e for e in run.events() if e["event"] == "warning"] == []
