@@ -33,7 +33,6 @@ from launcher.core.formatting import host_name
 from launcher.core.results import AttemptResult, GangResult
 from launcher.core.signals import Interrupts
 from launcher.core.states import EndReason, RunState
-from launcher.gang import program_archive
 from launcher.gang.agent_calls import AgentError, GangError, LostError
 from launcher.gang.host_pool import HostPool
 from launcher.gang.preflight import HostProblem, judge, needs_of
@@ -134,8 +133,6 @@ class RunController(Listener):
                     self._wait(decision)
                 elif isinstance(decision, StartAttempt):
                     self._attempt(self._layouts[decision.hosts])
-            if decision.state is RunState.FINISHED:
-                program_archive.remove(self._whole.run_dir)
             return decision
 
     def on_event(self, event: Event) -> None:

@@ -3,7 +3,6 @@
 core/results.py interprets what the hosts report, without Ray.
 """
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -17,7 +16,7 @@ from launcher.gang.host_checks import ProgramCheck, run_preflight
 from launcher.gang.host_program import HostProgram
 from launcher.gang.monitor import GRACE_S, GangMonitor
 from launcher.gang.preflight import Seen
-from launcher.gang.program_archive import ProgramArchive
+from launcher.gang.program_archive import archive_of
 from launcher.gang.program_start import ProgramStart
 from launcher.gang.program_sync import ProgramSync
 from launcher.gang.run_dir_sync import Copies, log_of
@@ -27,10 +26,8 @@ from trainer.contract.protocol.environment import (
     JAX_COORDINATOR_BIND_ADDRESS,
     MEGASCALE_COORDINATOR_ADDRESS,
     MEGASCALE_NUM_SLICES,
-    PROGRAMS_BYTES,
 )
 from trainer.contract.protocol.events import PORT_TAKEN, CheckedEvent, Event, WarningEvent
-from trainer.contract.storage.compiled_programs import limit_of
 
 PORT_ATTEMPTS = 5
 
@@ -79,9 +76,7 @@ class Gang:
         apart = [n for n, member in enumerate(all_members) if not member.shares_run_dir]
         self._copies = Copies([member.agent for member in all_members], apart, run_dir)
         self._early = early
-        limit = limit_of(os.environ.get(PROGRAMS_BYTES))
-        self._archive = ProgramArchive(run_dir, limit) if limit else None
-        """Compiled programs for hosts that lack them; None where programs are not kept."""
+        self._compiled = ProgramSync(self._agents, archive_of(run_dir), self._warn)
         self._addresses: list[str] = []
         self._checked: ProgramStart | None = None
         """The start whose standby processes have checked their hosts and wait."""
@@ -197,8 +192,8 @@ class Gang:
         return [command for command in commands if command is not None]
 
     def _programs(self) -> ProgramStart:
-        compiled = ProgramSync(self._agents, self._archive, self._warn)
-        return ProgramStart(self._agents, self._copies, compiled, self._listener, self.silent)
+        parts = self._agents, self._copies, self._compiled
+        return ProgramStart(*parts, self._listener, self.silent)
 
     def _host_programs(
         self, commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]

@@ -3,25 +3,20 @@
 They outlive the hosts that have made them, and the command: `launch resume` finds them.
 """
 
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
 
-from launcher.core.files import read_object, replace_file
+from launcher.core.files import read_object
 from launcher.host.program_files import PART_BYTES, ProgramFile
-from trainer.contract.storage import durable_files
-from trainer.contract.storage.compiled_programs import COMPILED, IN_RUN, SHARED
+from trainer.contract.protocol.environment import PROGRAMS_BYTES
+from trainer.contract.storage import compiled_programs
+from trainer.contract.storage.compiled_programs import COMPILED, IN_RUN
 
 INDEX = "index.json"
-
-
-class RejectedError(Exception):
-    """A file cannot be kept; the message gives the reason."""
 
 
 class ProgramArchive:
@@ -34,27 +29,33 @@ class ProgramArchive:
         kept = {file.sha256: file.size for files in self._used.values() for file in files.values()}
         self._size = sum(kept.values())
 
-    def lacks(self, process: int, files: Iterable[ProgramFile]) -> list[ProgramFile]:
-        """Returns those of a process's files that are not here, and records the others as used."""
-        lacking = [file for file in files if not self._path(file).exists()]
-        self._record(process, {file.name: file for file in files if file not in lacking})
-        return lacking
+    def has(self, file: ProgramFile) -> bool:
+        """Returns whether the content of a file is here, maybe under another name."""
+        return file.is_valid and self._path(file).exists()
 
-    def add(self, process: int, file: ProgramFile, content: bytes | bytearray) -> None:
-        """Keeps a file that a process uses. Raises RejectedError when that is not possible."""
-        if not SHARED.fullmatch(file.name):
-            raise RejectedError(f"{file.name!r} is no file of compiled programs")
-        if hashlib.sha256(content).hexdigest() != file.sha256:
-            raise RejectedError(f"{file.name} has arrived damaged: its SHA-256 is another one")
-        if self._size + file.size > self._limit:
-            raise RejectedError(f"all together would have more than {self._limit:,} bytes")
-        try:
-            self._folder.mkdir(exist_ok=True)
-            durable_files.add(self._path(file), content, str(os.getpid()))
-            self._record(process, {file.name: file})
-        except OSError as error:
-            raise RejectedError(f"{self._folder} cannot be written: {error.strerror}") from None
+    def has_room(self, file: ProgramFile) -> bool:
+        """Returns whether the limit allows one more file."""
+        return self._size + file.size <= self._limit
+
+    def add(self, file: ProgramFile, content: bytes | bytearray) -> str:
+        """Keeps the content of a file; returns why it does not, or "". Raises OSError."""
+        if problem := file.problem(content):
+            return problem
+        compiled_programs.write(self._path(file), content)
         self._size += file.size
+        return ""
+
+    def record(self, process: int, files: Iterable[ProgramFile]) -> None:
+        """Records which files a process uses, as far as their content is here. Raises OSError."""
+        known = self._used.get(process, {})
+        used = known | {file.name: file for file in files if self.has(file)}
+        if used != known:
+            self._used[process] = used
+            index = {
+                number: [astuple(file) for file in by_name.values()]
+                for number, by_name in self._used.items()
+            }
+            compiled_programs.write(self._folder / INDEX, json.dumps(index).encode())
 
     def needed(self, process: int, *, on_cpu: bool) -> list[ProgramFile]:
         """Returns the files that a process may need.
@@ -72,17 +73,14 @@ class ProgramArchive:
             opened.seek(begin)
             return opened.read(PART_BYTES)
 
-    def _record(self, process: int, files: Mapping[str, ProgramFile]) -> None:
-        """Raises OSError when the index cannot be written."""
-        known = self._used.setdefault(process, {})
-        if all(known.get(name) == file for name, file in files.items()):
-            return
-        known |= files
-        index = {one: _fields(used) for one, used in self._used.items()}
-        replace_file(self._folder / INDEX, json.dumps(index))
-
     def _path(self, file: ProgramFile) -> Path:
         return self._folder / file.sha256
+
+
+def archive_of(run_dir: Path) -> ProgramArchive | None:
+    """Returns the archive of a run; None where SLIPWAY_PROGRAMS_BYTES keeps no programs."""
+    limit = compiled_programs.limit_of(os.environ.get(PROGRAMS_BYTES))
+    return ProgramArchive(run_dir, limit) if limit else None
 
 
 def remove(run_dir: Path) -> None:
@@ -94,12 +92,10 @@ def _read(index: Path) -> dict[int, dict[str, ProgramFile]]:
     """Returns the files of each process; none without an index that this version has written."""
     try:
         return {
-            int(process): {name: ProgramFile(name, *about) for name, about in files.items()}
+            int(process): {
+                file.name: file for about in files if (file := ProgramFile(*about)).is_valid
+            }
             for process, files in read_object(index).items()
         }
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError):
         return {}
-
-
-def _fields(files: Mapping[str, ProgramFile]) -> dict[str, tuple[Any, ...]]:
-    return {name: astuple(file)[1:] for name, file in files.items()}

@@ -1,11 +1,12 @@
 """Compiled programs on the disk of a host, which the hosts of a run share by content hash.
 
-A file is complete under its name, or not there: what arrives is written beside it, and gets the
-name once its SHA-256 is right. A file that exists already stays as it is.
+A file is complete under its name, or not there: what arrives is written once its SHA-256 is right.
+A file that exists already stays as it is.
 """
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -13,20 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.contract.protocol.environment import PROGRAMS_BYTES
-from trainer.contract.storage import durable_files
-from trainer.contract.storage.compiled_programs import (
-    COMPILED,
-    EXECUTABLES,
-    SHARED,
-    folder_id,
-    limit_of,
-    user_cache_folder,
-)
+from trainer.contract.storage import compiled_programs
+from trainer.contract.storage.compiled_programs import COMPILED, EXECUTABLES, SHARED
 
 PART_BYTES = 4 << 20
 """Most bytes of a file in one message."""
 SETTLED_S = 3.0
 """Age at which a file of JAX's cache is complete: JAX writes it under its final name."""
+SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -37,6 +32,19 @@ class ProgramFile:
     """Its path below the cache folder; see SHARED."""
     size: int
     sha256: str
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether it names compiled programs, and no other file of the machine that reads it."""
+        return bool(SHARED.fullmatch(self.name) and SHA256.fullmatch(self.sha256))
+
+    def problem(self, content: bytes | bytearray) -> str:
+        """Returns why `content` is not that of the file, or ""."""
+        if not self.is_valid:
+            return f"{self.name!r} is no file of compiled programs"
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            return f"{self.name} has arrived damaged: its SHA-256 is another one"
+        return ""
 
 
 @dataclass
@@ -55,18 +63,18 @@ class ProgramFiles:
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         try:
-            self._folder = user_cache_folder(variables)
+            self._folder = compiled_programs.user_cache_folder(variables)
+            self._limit = compiled_programs.limit_of(variables.get(PROGRAMS_BYTES)) or 0
         except RuntimeError:  # a user without a home
-            self._folder = None
-        self._limit = limit_of(variables.get(PROGRAMS_BYTES)) if self._folder else 0
+            self._folder, self._limit = Path(), 0
         self._hashes: dict[tuple[str, int, int], str] = {}
-        """SHA-256 by name, inode and size."""
+        """SHA-256 by name, inode and time of the last use."""
         self._arriving: _Arriving | None = None
 
     @property
     def folder_id(self) -> str:
         """The id of the cache folder; "" without one that can be written."""
-        return folder_id(self._folder) if self._limit and self._folder else ""
+        return compiled_programs.folder_id(self._folder) if self._limit else ""
 
     def used_since(self, time_s: float) -> list[ProgramFile]:
         """Returns the files that were written or loaded since then, in seconds since the epoch.
@@ -77,7 +85,6 @@ class ProgramFiles:
 
     def part(self, name: str, begin: int) -> bytes:
         """Returns the next bytes of a file; b"" at its end, and when it is gone."""
-        assert self._folder
         with suppress(OSError), (self._folder / name).open("rb") as file:
             file.seek(begin)
             return file.read(PART_BYTES)
@@ -85,9 +92,7 @@ class ProgramFiles:
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """Returns those of the names that no file has."""
-        if not (self._limit and self._folder):
-            return []
-        return [name for name in names if not (self._folder / name).exists()]
+        return [name for name in names if self._limit and not (self._folder / name).exists()]
 
     def take(self, file: ProgramFile, begin: int, part: bytes) -> str:
         """Takes the part of a file that begins there, and writes the file after its last part.
@@ -103,12 +108,9 @@ class ProgramFiles:
         if begin + len(part) < file.size:
             return ""
         self._arriving = None
-        if hashlib.sha256(content).hexdigest() != file.sha256:
-            return f"{file.name} has arrived damaged: its SHA-256 is another one"
-        return self._add(file.name, content)
+        return file.problem(content) or self._write(file.name, content)
 
     def _used_since(self, time_s: float) -> Iterator[ProgramFile]:
-        assert self._folder and self._limit
         paths = [*self._folder.glob(f"{EXECUTABLES}/*/*"), *self._folder.glob(f"{COMPILED}/*")]
         for path in paths:
             name = str(path.relative_to(self._folder))
@@ -121,20 +123,17 @@ class ProgramFiles:
                     yield ProgramFile(name, status.st_size, self._hash(name, path, status))
 
     def _hash(self, name: str, path: Path, status: os.stat_result) -> str:
-        key = name, status.st_ino, status.st_size
+        key = name, status.st_ino, status.st_mtime_ns
         if key not in self._hashes:
             with path.open("rb") as file:
                 self._hashes[key] = hashlib.file_digest(file, "sha256").hexdigest()
         return self._hashes[key]
 
-    def _add(self, name: str, content: bytearray) -> str:
-        assert self._folder
-        if not SHARED.fullmatch(name):
-            return f"{name} is no file of compiled programs"
+    def _write(self, name: str, content: bytearray) -> str:
         path = self._folder / name
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            durable_files.add(path, content, str(os.getpid()))
+            if not path.exists():
+                compiled_programs.write(path, content)
         except OSError as error:
             return f"{path.parent} cannot be written: {error.strerror}"
         return ""

@@ -1,6 +1,5 @@
 """Compiled programs that hosts with caches of their own share, and that are damaged on the way."""
 
-import json
 import os
 import re
 import signal
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.gang.program_archive import ProgramArchive
 from tests.support.assert_no_leftovers import Traces
 from tests.support.fault_injection import sabotage
 from tests.support.fault_matrix import assert_finished, ends
@@ -36,13 +36,12 @@ def test_programs_damaged_on_the_way_to_a_new_host_are_compiled(
     wanted = {str(p.relative_to(folder)) for p in folder.glob(f"{EXECUTABLES}/*/[!.]*")}
     assert wanted
 
-    def kept() -> dict[str, list]:
-        path = run.run_dir / IN_RUN / "index.json"
-        return json.loads(path.read_text()).get("1", {}) if path.exists() else {}
+    def kept() -> set[str]:
+        files = ProgramArchive(run.run_dir, 0).needed(1, on_cpu=True)
+        return {file.name for file in files}
 
-    run.wait_for(lambda: wanted <= kept().keys())
-    for _, sha256 in kept().values():
-        path = run.run_dir / IN_RUN / sha256
+    run.wait_for(lambda: wanted <= kept())
+    for path in (run.run_dir / IN_RUN).glob("[0-9a-f]*"):
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.gang.program_archive import ProgramArchive, RejectedError
+from launcher.gang.program_archive import ProgramArchive
 from launcher.host.program_files import ProgramFile, ProgramFiles
 from trainer.contract.protocol.environment import PROGRAMS_BYTES
 from trainer.contract.storage.compiled_programs import IN_RUN
@@ -109,8 +109,8 @@ def test_a_name_that_is_no_programs_is_refused(
     files: ProgramFiles, cache: Path, tmp_path: Path, name: str
 ) -> None:
     assert "is no file of compiled programs" in send(files, file_of(name))
-    with pytest.raises(RejectedError, match="is no file of compiled programs"):
-        ProgramArchive(tmp_path, 10**9).add(0, file_of(name), DATA)
+    archive = ProgramArchive(tmp_path, 10**9)
+    assert "is no file of compiled programs" in archive.add(file_of(name), DATA)
     assert written(tmp_path) == []
 
 
@@ -150,18 +150,27 @@ def test_two_hosts_see_by_its_id_that_they_share_a_folder(tmp_path: Path) -> Non
 
 def test_the_archive_outlives_the_command_and_ends_at_its_limit(tmp_path: Path) -> None:
     archive = ProgramArchive(tmp_path, 2 * len(DATA))
-    assert archive.lacks(0, [file_of(STEP)]) == [file_of(STEP)]
-    archive.add(0, file_of(STEP), DATA)
-    assert archive.lacks(1, [file_of(CACHED)]) == [], "the content is here, under another name"
-    with pytest.raises(RejectedError, match="its SHA-256 is another one"):
-        archive.add(0, file_of("compiled/a-cache", b"other"), DATA)
-    archive.add(0, file_of("compiled/a-cache", DATA[1:]), DATA[1:])
-    with pytest.raises(RejectedError, match="more than 153,600 bytes"):
-        archive.add(1, file_of("compiled/b-cache", DATA[2:]), DATA[2:])
+    one, other = file_of(STEP), file_of("compiled/a-cache", DATA[1:])
+    assert not archive.has(one)
+    assert archive.add(one, DATA) == archive.add(other, DATA[1:]) == ""
+    assert "its SHA-256 is another one" in archive.add(file_of("compiled/b-cache", b"b"), b"c")
+    archive.record(0, [one, other])
+    assert archive.has(file_of(CACHED)), "the content is here, under another name"
+    archive.record(1, [file_of(CACHED), file_of("compiled/b-cache", b"b")])
+    assert archive.has_room(file_of(CACHED, b"b"))
+    assert not archive.has_room(file_of("compiled/b-cache", DATA[2:]))
 
     found = ProgramArchive(tmp_path, 2 * len(DATA))
+    assert not found.has_room(file_of("compiled/b-cache", DATA[2:]))
     assert found.needed(1, on_cpu=True) == [file_of(CACHED)]
     assert {file.name for file in found.needed(1, on_cpu=False)} == {CACHED, "compiled/a-cache"}
-    assert found.part(file_of(STEP), 0) + found.part(file_of(STEP), len(DATA)) == DATA
-    (tmp_path / IN_RUN / "index.json").write_text('{"first": 1}')
+    assert found.part(one, 0) + found.part(one, len(DATA)) == DATA
+
+
+@pytest.mark.parametrize(
+    "index", ['{"first": [["a", 1, "b"]]}', '{"0": [["executables/ab/a", 1, "../../../passwd"]]}']
+)
+def test_an_index_that_a_host_has_changed_names_no_other_file(tmp_path: Path, index: str) -> None:
+    (tmp_path / IN_RUN).mkdir()
+    (tmp_path / IN_RUN / "index.json").write_text(index)
     assert ProgramArchive(tmp_path, 10**9).needed(0, on_cpu=True) == []

@@ -48,8 +48,9 @@ def test_a_process_on_a_host_with_an_empty_disk_compiles_nothing(tmp_path: Path)
     archive = ProgramArchive(tmp_path, 10**9)
     for process, disk in enumerate(disks[:2]):
         host = files_on(disk)
-        for file in archive.lacks(process, host.used_since(0.0)):
-            archive.add(process, file, content_of(file, host))
+        used = host.used_since(0.0)
+        assert not any(archive.add(file, content_of(file, host)) for file in used)
+        archive.record(process, used)
     new = files_on(disks[2])
     for file in archive.needed(1, on_cpu=True):
         assert new.take(file, 0, archive.part(file, 0)) == ""

@@ -4,9 +4,8 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-
-from trainer.contract.storage import durable_files
 
 EXECUTABLES = "executables"
 """Folder of the programs that a process loads without a trace, in the cache folder."""
@@ -43,9 +42,23 @@ def folder_id(folder: Path) -> str:
     """
     path = folder / ID_FILE
     try:
-        if not path.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            durable_files.add(path, secrets.token_hex(ID_BYTES).encode(), str(os.getpid()))
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
+            file.write(secrets.token_hex(ID_BYTES))
         return path.read_text(encoding="utf-8")
     except OSError:
         return ""
+
+
+def write(path: Path, content: bytes | bytearray) -> None:
+    """Writes a file that has its name only once it is complete. Raises OSError.
+
+    A loss of power may damage it: whoever reads the file checks its hash.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

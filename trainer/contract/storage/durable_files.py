@@ -1,7 +1,6 @@
 """Files that survive a loss of power: they are on disk before anything relies on them."""
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
 
@@ -12,18 +11,6 @@ def replace(path: Path, content: str | bytes, label: str) -> None:
     sync(temporary)
     temporary.replace(path)
     sync(path.parent)
-
-
-def add(path: Path, content: bytes | bytearray, label: str) -> None:
-    """Writes a new file atomically, through a temporary file like `replace`; keeps an old one."""
-    temporary = path.with_name(f".{path.name}.{label}")
-    try:
-        temporary.write_bytes(content)
-        sync(temporary)
-        with suppress(FileExistsError):
-            path.hardlink_to(temporary)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
